@@ -1,0 +1,1 @@
+//! WHO IS ADMITTED: judge all, commit all.

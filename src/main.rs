@@ -1,0 +1,2 @@
+//! Reads arguments and wires the rooms.
+fn main() {}

@@ -1,0 +1,1 @@
+//! BYTES: frames and messages.

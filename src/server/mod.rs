@@ -1,0 +1,1 @@
+//! SOCKETS: listen, one connection, drain.

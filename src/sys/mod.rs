@@ -1,0 +1,1 @@
+//! THE KERNEL: the few calls no crate offers.
