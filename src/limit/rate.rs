@@ -82,6 +82,9 @@ impl fmt::Display for Rate {
 pub struct Scale(u8);
 
 impl Scale {
+    /// One tick a nanosecond.
+    pub const NANOS: Scale = Scale(1);
+
     /// The coarsest scale on which the rate is exact, else the finest there is.
     #[must_use]
     pub fn of(rate: Rate) -> Scale {
