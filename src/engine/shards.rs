@@ -73,34 +73,29 @@ impl Shards {
     }
 }
 
-/// Walks round all shards, a little at each tick, and sweeps away the keys that are as good as new.
+/// Walks round all shards, a few at each tick, and sweeps away the keys that are as good as new.
 #[derive(Debug, Default)]
 pub(super) struct Sweeper {
     last: Option<Timestamp>,
+    /// Time that has passed and not been swept for.
+    owed_nanos: u64,
     shard: usize,
 }
 
 impl Sweeper {
-    /// Sweeps as much as the time since the last call asks for: everything once in a round, which is the shortest
-    /// time in which a key fills, within bounds.
+    /// Sweeps as many shards as the time since the last call asks for. A round takes three quarters of the shortest
+    /// time in which a key fills, so that every key is gone within twice its own.
     pub(super) fn advance(&mut self, shards: &Shards, now: Timestamp, window_min: Micros) {
-        let Some(last) = self.last.replace(now) else { return };
-        let round_micros = window_min.0.clamp(ROUND_MICROS_MIN, ROUND_MICROS_MAX);
-        let elapsed_micros = u64::try_from(now.since(last).as_micros()).unwrap_or(u64::MAX).min(round_micros);
-        let buckets: usize = (0..SHARDS).map(|shard| shards.lock(shard).buckets.buckets()).sum();
-        let share = u128::from(elapsed_micros) * (buckets as u128) / u128::from(round_micros);
-        let mut left = usize::try_from(share).unwrap_or(usize::MAX).max(STEP_BUCKETS);
-        let mut ends = 0;
+        let last = self.last.replace(now).unwrap_or(now);
+        let round_nanos = (window_min.0.saturating_mul(750)).clamp(ROUND_NANOS_MIN, ROUND_NANOS_MAX);
+        let elapsed_nanos = now.as_nanos().saturating_sub(last.as_nanos());
         // One round at most, however long the time: a second one would find nothing.
-        while left > 0 && ends < SHARDS {
-            let step = left.min(STEP_BUCKETS);
-            let mut shard = shards.lock(self.shard);
-            let before = shard.buckets.buckets();
-            if shard.buckets.sweep(step, &shards.memory, now) {
-                ends += 1;
-                self.shard = (self.shard + 1) % SHARDS;
-            }
-            left -= step.min(before.max(1));
+        self.owed_nanos = self.owed_nanos.saturating_add(elapsed_nanos).min(round_nanos);
+        let shard_nanos = round_nanos / SHARDS as u64;
+        while self.owed_nanos >= shard_nanos {
+            self.owed_nanos -= shard_nanos;
+            while !shards.lock(self.shard).buckets.sweep(STEP_BUCKETS, &shards.memory, now) {}
+            self.shard = (self.shard + 1) % SHARDS;
         }
     }
 }
@@ -112,8 +107,8 @@ pub(super) const SHARDS: usize = 64;
 /// Buckets swept under one lock: about five microseconds.
 const STEP_BUCKETS: usize = 1_024;
 
-/// A round takes at least a second: sweeping faster would cost more than the memory is worth.
-const ROUND_MICROS_MIN: u64 = 1_000_000;
+/// A round takes at least three quarters of a second: sweeping faster would cost more than the memory is worth.
+const ROUND_NANOS_MIN: u64 = 750_000_000;
 
 /// A round takes at most a minute.
-const ROUND_MICROS_MAX: u64 = 60_000_000;
+const ROUND_NANOS_MAX: u64 = 60_000_000_000;

@@ -1,5 +1,6 @@
 //! A table of states by digest, one for each kind of state: bounded, swept, shrinking.
 
+use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use super::digest::Digest;
@@ -49,10 +50,6 @@ impl<S: Fading> Table<S> {
         self.entries.len()
     }
 
-    pub(super) fn buckets(&self) -> usize {
-        self.entries.num_buckets()
-    }
-
     /// The place of a key, good until the table is next inserted into, and its state.
     #[inline]
     pub(super) fn find(&self, digest: &Digest) -> Option<(usize, S)> {
@@ -72,12 +69,17 @@ impl<S: Fading> Table<S> {
     pub(super) fn insert(&mut self, digest: Digest, state: S, memory: &Memory, now: Timestamp) -> u64 {
         let full = self.entries.len() == self.entries.capacity();
         let evicted = if full { self.make_room(memory, now) } else { 0 };
+        let before = self.bytes();
         self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
+        if full {
+            // A table too small to let anybody go grows all the same: no request is refused for lack of room.
+            memory.settle(before, self.bytes());
+        }
         evicted
     }
 
-    /// Looks at the next `buckets` buckets and drops what is as good as new. Returns whether that was the last of
-    /// them; then the table has shrunk if it was mostly empty.
+    /// Looks at the next `buckets` buckets and drops what is as good as new. Returns whether those were the last;
+    /// then the table has shrunk if it was mostly empty.
     pub(super) fn sweep(&mut self, buckets: usize, memory: &Memory, now: Timestamp) -> bool {
         let end = self.entries.num_buckets().min(self.sweep_at.saturating_add(buckets));
         for place in self.sweep_at..end {
@@ -137,12 +139,16 @@ impl<S: Fading> Table<S> {
         let buckets = self.entries.num_buckets();
         let mut evicted = 0;
         for first in (0..buckets).step_by(NEIGHBOURS) {
-            let neighbours = (first..buckets.min(first + NEIGHBOURS))
-                .filter_map(|place| self.entries.get_bucket(place).map(|entry| (place, entry)));
-            let nearest = neighbours
-                .map(|(place, entry)| (entry.state.nanos_until_fresh(&entry.digest, now), place))
-                .min();
-            if let Some((nanos_until_fresh, place)) = nearest {
+            let neighbours: ArrayVec<(u64, usize), NEIGHBOURS> = (first..buckets.min(first + NEIGHBOURS))
+                .filter_map(|place| {
+                    let entry = self.entries.get_bucket(place)?;
+                    Some((entry.state.nanos_until_fresh(&entry.digest, now), place))
+                })
+                .collect();
+            // Among few neighbours even the nearest may be far; the next window has more to choose from.
+            if neighbours.len() >= NEIGHBOURS / 2
+                && let Some((nanos_until_fresh, place)) = neighbours.into_iter().min()
+            {
                 self.remove(place);
                 evicted += u64::from(nanos_until_fresh > 0);
             }
