@@ -96,7 +96,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A place in a file. Line and column count from 1.
+/// A place in a file. Line and column count from 1; a line of 0 means the file itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The file, as it was named.
@@ -109,6 +109,9 @@ pub struct Position {
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+        match self.line {
+            0 => f.write_str(&self.file),
+            line => write!(f, "{}:{line}:{}", self.file, self.column),
+        }
     }
 }
