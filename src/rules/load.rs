@@ -1,14 +1,16 @@
 //! Reads a directory of rules files, or one file. Each domain is whole or absent: an error in any of its files
 //! leaves it out, and the others load.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::doubt;
+use super::draft::Draft;
 use super::meaning::{self, Meant};
 use super::problem::{Problem, Severity, Wrong, shown};
 use super::source::{Report, Source, about_file};
 use super::written::File;
-use super::{Domain, Position, Rule, yaml};
+use super::{Domain, Position, yaml};
 
 /// What could be read, and what is wrong with the rest.
 #[derive(Debug, Default)]
@@ -57,7 +59,7 @@ pub fn read(path: &Path) -> Loaded {
 #[must_use]
 pub fn read_text(file: &str, text: &str) -> Loaded {
     let mut reading = Reading::default();
-    reading.source(&Source::new(file, text.to_owned()));
+    reading.source(Source::new(file, text.to_owned()));
     reading.finish()
 }
 
@@ -65,15 +67,8 @@ pub fn read_text(file: &str, text: &str) -> Loaded {
 struct Reading {
     drafts: Vec<Draft>,
     problems: Vec<Problem>,
-}
-
-/// A domain that more files may add to.
-#[derive(Debug)]
-struct Draft {
-    name: Box<str>,
-    rules: Vec<Rule>,
-    places: HashMap<Box<str>, Position>,
-    broken: bool,
+    /// Kept to the end: what is wrong between two rules is known only then.
+    sources: Vec<Source>,
 }
 
 impl Reading {
@@ -132,34 +127,41 @@ impl Reading {
 
     fn file(&mut self, path: &Path) {
         match Source::read(path) {
-            Ok(source) => self.source(&source),
-            Err(problem) => {
-                // Even a file that cannot be read through may say which domain it spoils.
-                if let Some(name) = problem.line_text.as_ref().and_then(|_| domain_by_sight(&lossy(path))) {
-                    self.draft(&name).broken = true;
-                }
-                self.problems.push(*problem);
+            Ok(source) => self.source(source),
+            Err(unreadable) => {
+                self.spoil(&unreadable.text);
+                self.problems.push(*unreadable.problem);
             }
         }
     }
 
-    fn source(&mut self, source: &Source) {
+    /// A file that cannot be read through may still say which domain it belongs to.
+    fn spoil(&mut self, text: &str) {
+        if let Some(name) = domain_by_sight(text) {
+            self.draft(&name).broken = true;
+        }
+    }
+
+    fn source(&mut self, source: Source) {
+        self.tree(&source);
+        self.sources.push(source);
+    }
+
+    fn tree(&mut self, source: &Source) {
         let root = match yaml::read(source) {
             Ok(root) => root,
             Err(problem) => {
                 self.problems.push(*problem);
-                if let Some(name) = domain_by_sight(source.text()) {
-                    self.draft(&name).broken = true;
-                }
+                self.spoil(source.text());
                 return;
             }
         };
         let mut report = Report::new(source);
-        self.tree(&root, &mut report);
+        self.rules(&root, &mut report);
         self.problems.extend(report.into_problems());
     }
 
-    fn tree(&mut self, root: &yaml::Node, report: &mut Report<'_>) {
+    fn rules(&mut self, root: &yaml::Node, report: &mut Report<'_>) {
         if root.value == yaml::Value::Null {
             report.error(
                 root.at,
@@ -198,47 +200,32 @@ impl Reading {
         &mut self.drafts[at]
     }
 
-    fn finish(self) -> Loaded {
-        let mut loaded = Loaded { problems: self.problems, ..Loaded::default() };
+    fn finish(mut self) -> Loaded {
+        let mut loaded = Loaded::default();
         for draft in self.drafts {
             if draft.broken {
                 loaded.failed.push(draft.name);
-            } else {
-                loaded.domains.push(Domain::new(&draft.name, draft.rules));
+                continue;
             }
+            for (rule, other) in doubt::redundant(draft.rules()) {
+                let Some(source) = self.sources.iter().find(|source| source.file() == &rule.position.file)
+                else {
+                    continue;
+                };
+                let message = format!("{} never refuses what {} passes", shown(&rule.name), shown(other));
+                let mend = "both match the same requests and count by the same key: keep one";
+                let mut report = Report::new(source);
+                report.warning(rule.place(), message, mend);
+                self.problems.extend(report.into_problems());
+            }
+            loaded.domains.push(draft.into_domain());
         }
-        let place = |problem: &Problem| {
-            let Position { file, line, column } = problem.position.clone();
-            (file, line, column)
-        };
-        loaded.problems.sort_by_cached_key(place);
+        loaded.problems = self.problems;
+        loaded.problems.sort_by_cached_key(|problem| {
+            let Position { file, line, column } = &problem.position;
+            (Arc::clone(file), *line, *column)
+        });
         loaded
-    }
-}
-
-impl Draft {
-    fn new(name: &str) -> Draft {
-        Draft { name: name.into(), rules: Vec::new(), places: HashMap::new(), broken: false }
-    }
-
-    fn add(&mut self, meant: Meant, report: &mut Report<'_>) {
-        if let Some((name, at)) = meant.name {
-            if let Some(first) = self.places.get(&name) {
-                let message =
-                    format!("a second rule named {} in the domain {}", shown(&name), shown(&self.name));
-                report.error(at, message, format!("give it another name; the first is at {first}"));
-                return;
-            }
-            if self.places.len() == RULES_MAX {
-                let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
-                report.error(at, message, "count by an attribute instead of listing its values");
-            }
-            self.places.insert(name, report.source().position(at));
-        }
-        match meant.rule {
-            Some(rule) if self.rules.len() < RULES_MAX => self.rules.push(rule),
-            _ => self.broken = true,
-        }
     }
 }
 
@@ -252,16 +239,8 @@ fn domain_by_sight(text: &str) -> Option<String> {
     meaning::domain(node, name, &mut report).map(str::to_owned)
 }
 
-fn lossy(path: &Path) -> String {
-    let bytes = std::fs::read(path).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// A directory that has more was not written for this.
 const FILES_MAX: usize = 1_024;
 
 /// A request's domain is found by looking at each.
 const DOMAINS_MAX: usize = 256;
-
-/// Read within a second; past that a rule for every customer should have been an attribute.
-const RULES_MAX: usize = 100_000;

@@ -5,7 +5,7 @@ use super::problem::{Wrong, shown};
 use super::source::{Place, Report};
 use super::written::{CONDITION, DEFAULTS, KEY_PART, RULE};
 use super::yaml::{Node, Value};
-use super::{Condition, Mode, Pattern, Rule, amount, rate_text};
+use super::{Condition, Mode, Pattern, Rule, amount, doubt, rate_text};
 use crate::limit::Rate;
 use crate::limit::token_bucket::Quota;
 
@@ -49,7 +49,9 @@ fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut 
     only_the_default(fields, report);
     let (name, at) = name.clone()?;
     let position = report.source().position(at);
-    Some(Rule { name, position, conditions: conditions?, key: key?, quota: quota?, mode: mode?, help })
+    let rule = Rule { name, position, conditions: conditions?, key: key?, quota: quota?, mode: mode?, help };
+    doubt::about_key(&rule, fields.get("key").map_or(at, |node| node.at), report);
+    Some(rule)
 }
 
 fn name(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Place)> {
@@ -185,7 +187,9 @@ fn quota(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Quota> {
     let quota = Quota::new(rate, burst).map_err(|error| {
         Wrong::new(format!("{error}: burst {burst} at {rate}"), "write a smaller `burst`, or a faster rate")
     });
-    report.settle(at, quota)
+    let quota = report.settle(at, quota)?;
+    doubt::about_quota(&quota, node?.at, report);
+    Some(quota)
 }
 
 fn rate(node: &Node, report: &mut Report<'_>) -> Option<Rate> {

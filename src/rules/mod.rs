@@ -4,6 +4,8 @@
 //! Rules are held and matched here; that limits have state is not known here.
 
 mod amount;
+mod doubt;
+mod draft;
 pub mod fields;
 mod glob;
 mod index;

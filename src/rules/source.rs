@@ -17,6 +17,15 @@ pub struct Source {
     lines: Vec<usize>,
 }
 
+/// A file that is no text.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// Why.
+    pub problem: Box<Problem>,
+    /// As much as can be made out of it.
+    pub text: String,
+}
+
 /// A place in a text. Line and column count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -40,11 +49,14 @@ impl Source {
     ///
     /// # Errors
     /// It is missing, may not be read, is no regular file, is larger than [`FILE_BYTES_MAX`], is not UTF-8.
-    pub fn read(path: &Path) -> Result<Source, Box<Problem>> {
+    pub fn read(path: &Path) -> Result<Source, Unreadable> {
         let name = path.to_string_lossy();
         let bytes = match read_bytes(path) {
             Ok(bytes) => bytes,
-            Err(wrong) => return Err(Box::new(about_file(path, wrong))),
+            Err(wrong) => {
+                let problem = Box::new(about_file(path, wrong));
+                return Err(Unreadable { problem, text: String::new() });
+            }
         };
         match String::from_utf8(bytes) {
             // A mark at the very start is allowed by YAML and left by some editors; it is no text.
@@ -52,7 +64,7 @@ impl Source {
                 Some(rest) => Ok(Source::new(&name, rest.to_owned())),
                 None => Ok(Source::new(&name, text)),
             },
-            Err(error) => Err(Box::new(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to()))),
+            Err(error) => Err(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to())),
         }
     }
 
@@ -184,7 +196,7 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, Wrong> {
     Ok(bytes)
 }
 
-fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Problem {
+fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Unreadable {
     let mend = match bytes {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it looks like UTF-16: save it as UTF-8",
         _ => "save it as UTF-8",
@@ -197,7 +209,8 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Problem {
     let at = Place { line: count(line), column: count(column), width: 1 };
     let source = Source::new(name, String::from_utf8_lossy(bytes).into_owned());
     let message = format!("not UTF-8: the byte 0x{byte:02x} starts no character");
-    source.problem(Severity::Error, at, message, Some(mend.to_owned()))
+    let problem = source.problem(Severity::Error, at, message, Some(mend.to_owned()));
+    Unreadable { problem: Box::new(problem), text: source.text }
 }
 
 /// More than 100 000 rules of ordinary length; the tree of a file takes some ten times its size while it is read.

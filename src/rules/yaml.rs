@@ -15,7 +15,7 @@ use super::source::{Place, Source};
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Where it was written; for an alias, where its anchor is.
+    /// Where it was written; for what an alias brought, where the alias is.
     pub at: Place,
     /// What was written.
     pub value: Value,
@@ -116,7 +116,9 @@ impl Node {
         match &mut self.value {
             Value::Unsettled(kind, start, bytes) => {
                 let written = text.get(*start..start.saturating_add(*bytes)).unwrap_or_default();
-                self.value = Value::Scalar(*kind, written.trim_end().into());
+                // A tag can make a number of a quoted text.
+                let written = written.trim().trim_matches(['"', '\'']);
+                self.value = Value::Scalar(*kind, written.into());
             }
             Value::List(items) => items.iter_mut().for_each(|item| item.settle(text)),
             Value::Map(pairs) => {
@@ -132,14 +134,14 @@ impl Node {
 
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Node, D::Error> {
-        let Spanned { value: Written(mut value), defined, .. } = Spanned::deserialize(deserializer)?;
+        let Spanned { value: Written(mut value), referenced, defined } = Spanned::deserialize(deserializer)?;
         if let Value::Unsettled(_, start, bytes) = &mut value {
             let span = defined.span();
             let offset = |byte: Option<u64>| byte.and_then(|byte| usize::try_from(byte).ok());
             let place = offset(span.byte_offset()).zip(offset(span.byte_len()));
             (*start, *bytes) = place.ok_or_else(|| D::Error::custom("a number without a place"))?;
         }
-        Ok(Node { at: place(defined), value })
+        Ok(Node { at: place(referenced), value })
     }
 }
 
@@ -221,26 +223,31 @@ fn place(location: Location) -> Place {
 
 fn problem(source: &Source, error: &Error) -> Problem {
     let at = error.location().map_or(Place { line: 1, column: 1, width: 1 }, place);
-    let (message, mend) = match error {
-        Error::MultipleDocuments { .. } => (
-            "a second document in the file".to_owned(),
-            "remove the `---`, or put the rest into another file",
-        ),
-        Error::UnknownAnchor { .. } => (
-            "`*` starts an alias, and nothing has this name".to_owned(),
-            "write it in quotes: \"*\" is a pattern",
-        ),
-        Error::Budget { .. } => {
-            let mend = "split the file, or write less with aliases";
-            (UserMessageFormatter.format_message(error).into_owned(), mend)
+    let message = match error {
+        Error::MultipleDocuments { .. } => "a second document in the file".to_owned(),
+        Error::UnknownAnchor { .. } => "`*` starts an alias, and no anchor has this name".to_owned(),
+        Error::Budget { .. } | Error::AliasReplayLimitExceeded { .. } => {
+            "too much for one file, or its aliases bring too much".to_owned()
         }
-        _ => {
-            let message = UserMessageFormatter.format_message(error);
-            (message.into_owned(), "check the indentation, the quotes and the brackets up to here")
-        }
+        // It may quote the file.
+        _ => UserMessageFormatter.format_message(error).escape_debug().to_string(),
     };
+    let mend = MENDS.iter().find(|(part, _)| message.contains(part)).map_or(MEND_OTHERWISE, |(_, mend)| mend);
     source.problem(Severity::Error, at, message, Some(mend.to_owned()))
 }
+
+/// What helps, by a part of the message.
+const MENDS: [(&str, &str); 7] = [
+    ("second document", "remove the `---`, or put the rest into another file"),
+    ("too much", "split the file: several files may add to one domain; write less with aliases"),
+    ("alias", "write patterns in quotes, such as \"*.example.com\"; an alias needs its `&anchor` before it"),
+    ("tab", "indent with spaces"),
+    ("recursion limit", "nest less: no rule is this deep"),
+    ("tag", "leave the tag out; a text that starts with `!` goes in quotes"),
+    ("merge", "write `<<: *anchor`, the anchor being on a mapping"),
+];
+
+const MEND_OTHERWISE: &str = "check the indentation, the quotes and the brackets up to here";
 
 /// Deeper than any rule is written; a tree is walked by recursion.
 const DEPTH_MAX: usize = 32;
