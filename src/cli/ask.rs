@@ -170,7 +170,7 @@ impl Question {
         match self.format {
             Format::Text => log::plainly(&format!("tidegate: {verdict}, without an answer: {reason}")),
             Format::Json => {
-                writeln!(out, "{}", json!({"verdict": verdict, "degraded": true, "reason": reason}))?
+                writeln!(out, "{}", json!({"verdict": verdict, "degraded": true, "reason": reason}))?;
             }
         }
         Ok(code)
