@@ -54,7 +54,7 @@ pub(super) fn redundant(rules: &[Rule]) -> Vec<(&Rule, &str)> {
         for rule in group {
             match strictest {
                 Some(other) if other.quota.burst() <= rule.quota.burst() => {
-                    redundant.push((rule, &*other.name))
+                    redundant.push((rule, &*other.name));
                 }
                 _ if rule.mode == Mode::Enforce => strictest = Some(rule),
                 _ => {}

@@ -32,7 +32,7 @@ impl Field {
 pub struct Fields<'n> {
     at: Place,
     what: &'static str,
-    pairs: Vec<(&'static str, &'n Node)>,
+    pairs: Vec<(&'static str, Place, &'n Node)>,
     is_empty: bool,
 }
 
@@ -50,7 +50,6 @@ impl<'n> Fields<'n> {
             return None;
         };
         let mut fields = Fields { at: node.at, what, pairs: Vec::new(), is_empty: written.is_empty() };
-        let mut places: Vec<(&str, Place)> = Vec::new();
         for (key, value) in written {
             let Some(name) = key.as_scalar() else {
                 let message = format!("the name of a field is a text, not {}", key.kind());
@@ -68,15 +67,12 @@ impl<'n> Fields<'n> {
                     report.error(key.at, message, "leave it out: the name is reserved for a later version");
                     continue;
                 }
-                Some(field) => match places.iter().find(|(seen, _)| *seen == name) {
-                    Some((_, first)) => {
+                Some(field) => match fields.pairs.iter().find(|(seen, ..)| *seen == name) {
+                    Some((_, first, _)) => {
                         let mend = format!("keep one of the two; the first is on line {}", first.line);
                         report.error(key.at, format!("`{name}` is written twice in {what}"), mend);
                     }
-                    None => {
-                        places.push((name, key.at));
-                        fields.pairs.push((field.name, value));
-                    }
+                    None => fields.pairs.push((field.name, key.at, value)),
                 },
             }
         }
@@ -86,7 +82,7 @@ impl<'n> Fields<'n> {
     /// The value of a field, if it was written.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'n Node> {
-        self.pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        self.pairs.iter().find(|(known, ..)| *known == name).map(|(.., value)| *value)
     }
 
     /// The value of a field that must be there.
@@ -104,8 +100,8 @@ impl<'n> Fields<'n> {
         self.is_empty
     }
 
-    /// The known fields that were written, in file order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'n Node)> + '_ {
+    /// The known fields that were written, in file order: name, place of the name, value.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Place, &'n Node)> + '_ {
         self.pairs.iter().copied()
     }
 

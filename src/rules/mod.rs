@@ -3,7 +3,7 @@
 //!
 //! Rules are held and matched here; that limits have state is not known here.
 
-mod amount;
+pub(crate) mod amount;
 mod doubt;
 mod draft;
 pub mod fields;
@@ -25,3 +25,7 @@ pub use load::{Loaded, read, read_text};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rule::{Condition, Mode, Pattern, Position, Rule};
 pub use set::{Domain, RuleSet};
+
+pub(crate) use fields::check_name;
+pub(crate) use meaning::MODES;
+pub(crate) use problem::{Wrong, shown};

@@ -150,9 +150,10 @@ impl<'s> Report<'s> {
         self.errors
     }
 
-    /// All that was found.
+    /// All that was found, in the order of the file.
     #[must_use]
-    pub fn into_problems(self) -> Vec<Problem> {
+    pub fn into_problems(mut self) -> Vec<Problem> {
+        self.problems.sort_by_key(|problem| (problem.position.line, problem.position.column));
         self.problems
     }
 
