@@ -215,7 +215,7 @@ impl Reading {
                 let message = format!("{} never refuses what {} passes", shown(&rule.name), shown(other));
                 let mend = "both match the same requests and count by the same key: keep one";
                 let mut report = Report::new(source);
-                report.warning(rule.place(), message, mend);
+                report.warning(draft.place(rule), message, mend);
                 self.problems.extend(report.into_problems());
             }
             loaded.domains.push(draft.into_domain());

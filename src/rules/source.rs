@@ -13,8 +13,6 @@ use super::problem::{Excerpt, Problem, Severity, Wrong};
 pub struct Source {
     file: Arc<str>,
     text: String,
-    /// Where each line starts, in bytes.
-    lines: Vec<usize>,
 }
 
 /// A file that is no text.
@@ -35,14 +33,20 @@ pub struct Place {
     pub column: u32,
     /// Characters that are meant.
     pub width: u32,
+    /// Bytes of the text before it.
+    pub byte: u32,
+}
+
+impl Place {
+    /// The start of a text.
+    pub const START: Place = Place { line: 1, column: 1, width: 1, byte: 0 };
 }
 
 impl Source {
     /// A text that was read elsewhere.
     #[must_use]
     pub fn new(file: &str, text: String) -> Source {
-        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Source { file: file.into(), text, lines }
+        Source { file: file.into(), text }
     }
 
     /// Reads a file.
@@ -80,6 +84,16 @@ impl Source {
         &self.file
     }
 
+    /// Where in the text a line and column are. It walks the text: for the one error of a file, not for each of many.
+    pub(super) fn byte_of(&self, line: u32, column: u32) -> u32 {
+        let lines = self.text.split_inclusive('\n').take((line as usize).saturating_sub(1));
+        let start: usize = lines.map(str::len).sum();
+        let rest = self.text.get(start..).unwrap_or_default();
+        let before =
+            rest.chars().take((column as usize).saturating_sub(1)).map(char::len_utf8).sum::<usize>();
+        u32::try_from(start + before).unwrap_or(u32::MAX)
+    }
+
     /// A place of this file.
     #[must_use]
     pub fn position(&self, at: Place) -> Position {
@@ -89,16 +103,9 @@ impl Source {
     /// A problem at a place of this file.
     #[must_use]
     pub fn problem(&self, severity: Severity, at: Place, message: String, mend: Option<String>) -> Problem {
-        let excerpt = Excerpt::around(self.line(at.line), at.column, at.width);
+        let excerpt = Excerpt::around(&self.text, at);
         let position = self.position(at);
         Problem { severity, position, message, mend, line_text: Some(excerpt) }
-    }
-
-    /// A line without its end; empty past the last.
-    fn line(&self, line: u32) -> &str {
-        let start = self.lines.get((line as usize).saturating_sub(1)).copied().unwrap_or(self.text.len());
-        let rest = self.text.get(start..).unwrap_or_default();
-        rest.lines().next().unwrap_or_default()
     }
 }
 
@@ -207,7 +214,7 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Unreadable {
     let line = before.matches('\n').count();
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
     let count = |from_0: usize| u32::try_from(from_0).unwrap_or(u32::MAX).saturating_add(1);
-    let at = Place { line: count(line), column: count(column), width: 1 };
+    let at = Place { line: count(line), column: count(column), width: 1, byte: count(valid_up_to) - 1 };
     let source = Source::new(name, String::from_utf8_lossy(bytes).into_owned());
     let message = format!("not UTF-8: the byte 0x{byte:02x} starts no character");
     let problem = source.problem(Severity::Error, at, message, Some(mend.to_owned()));
