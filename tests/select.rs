@@ -1,5 +1,14 @@
 //! Whatever the rules and the request, the index finds the rules that a look at each rule finds.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
 use proptest::prelude::*;
 use tidegate::limit::Rate;
 use tidegate::limit::token_bucket::Quota;

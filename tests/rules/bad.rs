@@ -2,10 +2,10 @@
 
 use tidegate::rules::{Problem, read_text};
 
-type Told<'t> = (u32, u32, &'t str, &'t str);
+pub(super) type Told<'t> = (u32, u32, &'t str, &'t str);
 
 #[track_caller]
-fn check(text: &str, expected: &[Told<'_>]) {
+pub(super) fn check(text: &str, expected: &[Told<'_>]) {
     let loaded = read_text("rules.yaml", text);
     let errors: Vec<&Problem> = loaded.problems.iter().filter(|problem| problem.is_error()).collect();
     let found = errors.iter().map(|error| format!("{error}\n")).collect::<String>();
@@ -29,7 +29,7 @@ fn check(text: &str, expected: &[Told<'_>]) {
 
 /// The fields of one rule, in flow style: they start at line 3, column 6.
 #[track_caller]
-fn check_rule(fields: &str, expected: Told<'_>) {
+pub(super) fn check_rule(fields: &str, expected: Told<'_>) {
     check(&format!("domain: api\nlimits:\n  - {{{fields}}}\n"), &[expected]);
 }
 
@@ -73,6 +73,15 @@ fn a_wrong_field_is_told_where_and_how() {
         ("name: a/b, key: [], rate: 1/s", (3, 12, "may not hold '/': `a/b`", "leave out")),
         ("name: 'a:b', key: [], rate: 1/s", (3, 12, "may not hold ':'", "leave out")),
         ("name: \"a\\tb\", key: [], rate: 1/s", (3, 12, r"may not hold '\t': `a\tb`", "control")),
+    ];
+    for (fields, expected) in table {
+        check_rule(fields, *expected);
+    }
+}
+
+#[test]
+fn a_wrong_value_is_told_where_and_how() {
+    let table: &[(&str, Told<'_>)] = &[
         ("name: a, key: user, rate: 1/s", (3, 20, "`key` is a list, not a text", "write `key: [user]`")),
         ("name: a, key: null, rate: 1/s", (3, 20, "`key` has no value", "`key: []`")),
         ("name: a, key: [user, user], rate: 1/s", (3, 27, "`user` is written twice in `key`", "keep one")),
@@ -243,99 +252,4 @@ fn one_error_hides_no_other() {
             (9, 1, "unknown field `exmpt` in a rules file", "did you mean `exempt`?"),
         ],
     );
-}
-
-#[test]
-fn a_file_that_is_no_rules_file_is_told_so() {
-    let table: &[(&str, Told<'_>)] = &[
-        ("", (1, 1, "the file is empty", "`domain: NAME`")),
-        ("# only\n\n  # comments\n", (1, 1, "the file is empty", "remove the file")),
-        ("---\n", (1, 4, "the file is empty", "`limits:`")),
-        ("just a text\n", (1, 1, "a rules file is a mapping, not a text", "`domain: …`")),
-        ("- a\n- b\n", (1, 1, "a rules file is a mapping, not a list", "`domain: …`")),
-        ("limits: []\n", (1, 1, "a rules file needs `domain`", "`domain: NAME`")),
-        ("domain:\n", (1, 7, "`domain` has no value", "write one")),
-        ("domain: [api]\n", (1, 9, "`domain` is a text, not a list", "one text")),
-        ("domain: a/b\n", (1, 9, "the name of a domain may not hold '/'", "leave out")),
-        ("domain: api\ndomain: web\n", (2, 1, "`domain` is written twice", "the first is on line 1")),
-        ("domain: api\nlimits: {a: b}\n", (2, 9, "`limits` is a list, not a mapping", "`- name: …`")),
-        ("domain: api\nlimits:\n", (2, 7, "`limits` has no value", "dash")),
-        ("domain: api\ndefaults: host\n", (2, 11, "`defaults` is a mapping, not a text", "`scope: …`")),
-        (
-            "domain: api\ndefaults: {scop: host}\n",
-            (2, 12, "unknown field `scop` in `defaults`", "did you mean `scope`?"),
-        ),
-        ("domain: api\nlimit: []\n", (2, 1, "unknown field `limit`", "did you mean `limits`?")),
-        ("domain: api\n---\ndomain: web\n", (3, 1, "a second document", "remove the `---`")),
-        ("domain: api\nlimits:\n\t- name: a\n", (3, 2, "tab", "indent with spaces")),
-        ("domain: api\nlimits: [\n", (2, 9, "unclosed bracket", "brackets")),
-        ("domain: api\nlimits:\n- name: a\n key: []\n", (4, 2, "did not find expected", "indentation")),
-        ("domain: \"api\n", (2, 1, "multiline quoted scalar", "quotes")),
-        ("domain: api\nlimits:\n- {name: *a}\n", (3, 10, "no anchor has this name", "in quotes")),
-        ("domain: api\nlimits:\n- {name: a, match: {p: *}}\n", (3, 24, "alias", "in quotes")),
-        ("domain: !name api\n", (1, 15, "unsupported tag `!name`", "leave the tag out")),
-        ("domain: {<<: 1}\n", (1, 14, "merge", "")),
-    ];
-    for (text, expected) in table {
-        check(text, &[*expected]);
-    }
-}
-
-#[test]
-fn what_is_too_much_is_refused_before_it_is_built() {
-    let deep = format!("domain: {}{}\n", "[".repeat(100), "]".repeat(100));
-    check(&deep, &[(1, 41, "recursion limit", "nest less")]);
-    let long = "x".repeat(65);
-    check_rule(&format!("name: {long}, key: [], rate: 1/s"), (3, 12, "has 65 bytes", "at most 64"));
-    let help = "x".repeat(513);
-    check_rule(
-        &format!("name: a, key: [], rate: 1/s, help: {help}"),
-        (3, 41, "`help` has 513 bytes", "at most 512"),
-    );
-    let value = "x".repeat(1025);
-    let text =
-        format!("domain: api\nlimits:\n- name: a\n  key: []\n  rate: 1/s\n  match:\n    u:\n    - {value}\n");
-    let loaded = read_text("rules.yaml", &text);
-    assert!(loaded.problems[0].message.contains("has 1025 bytes"), "{:?}", loaded.problems);
-    let list = |what: &str, count: usize| {
-        (0..count).map(|number| format!("{what}{number}")).collect::<Vec<_>>().join(", ")
-    };
-    let conditions = (0..33).map(|number| format!("a{number}: x")).collect::<Vec<_>>().join(", ");
-    let table = [
-        (format!("key: [{}]", list("a", 17)), "`key` has 17 attributes"),
-        (format!("key: [], match: {{{conditions}}}"), "`match` has 33 attributes"),
-        (format!("key: [], match: {{u: [{}]}}", list("v", 1001)), "`u` has 1001 values"),
-    ];
-    for (fields, message) in table {
-        let loaded =
-            read_text("rules.yaml", &format!("domain: api\nlimits:\n- {{name: a, rate: 1/s, {fields}}}\n"));
-        assert!(
-            loaded.problems.iter().any(|problem| problem.message.contains(message)),
-            "{:?}",
-            loaded.problems
-        );
-    }
-    // A few hundred bytes that would be ten billion values.
-    let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
-    for (name, of) in ('b'..='j').zip('a'..) {
-        bomb.push_str(&format!("{name}: &{name} [{}]\n", vec![format!("*{of}"); 10].join(", ")));
-    }
-    let loaded = read_text("rules.yaml", &bomb);
-    assert!(loaded.problems[0].message.contains("too much"), "{:?}", loaded.problems);
-}
-
-#[test]
-fn an_endless_line_is_cut_around_the_place() {
-    let many =
-        (0..2_000).map(|number| format!("{{name: r{number}, key: [], rate: {number}}}")).collect::<Vec<_>>();
-    let text = format!("{{domain: api, limits: [{}]}}", many.join(", "));
-    let loaded = read_text("rules.yaml", &text);
-    assert_eq!(loaded.problems.len(), 2_000);
-    for problem in &loaded.problems {
-        let excerpt = problem.line_text.as_ref().unwrap();
-        let characters = excerpt.text.chars().count();
-        assert!(characters <= 300 && excerpt.text.contains("rate:"), "{problem}");
-        let page = problem.render(false);
-        assert!(page.contains(&format!("rules.yaml:1:{}", problem.position.column)), "{page}");
-    }
 }
