@@ -24,6 +24,12 @@ pub struct Unreadable {
     pub text: String,
 }
 
+impl Unreadable {
+    fn new(path: &Path, wrong: Wrong, text: String) -> Unreadable {
+        Unreadable { problem: Box::new(about_file(path, wrong)), text }
+    }
+}
+
 /// A place in a text. Line and column count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -57,11 +63,13 @@ impl Source {
         let name = path.to_string_lossy();
         let bytes = match read_bytes(path) {
             Ok(bytes) => bytes,
-            Err(wrong) => {
-                let problem = Box::new(about_file(path, wrong));
-                return Err(Unreadable { problem, text: String::new() });
-            }
+            Err(wrong) => return Err(Unreadable::new(path, wrong, String::new())),
         };
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            let message = format!("the file is larger than {} MiB", FILE_BYTES_MAX >> 20);
+            let wrong = Wrong::new(message, "split it: several files may add to one domain");
+            return Err(Unreadable::new(path, wrong, String::from_utf8_lossy(&bytes).into_owned()));
+        }
         match String::from_utf8(bytes) {
             // A mark at the very start is allowed by YAML and left by some editors; it is no text.
             Ok(text) => match text.strip_prefix('\u{feff}') {
@@ -197,10 +205,6 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        let message = format!("the file is larger than {} MiB", FILE_BYTES_MAX >> 20);
-        return Err(Wrong::new(message, "split it: several files may add to one domain"));
-    }
     Ok(bytes)
 }
 

@@ -77,6 +77,8 @@ fn a_domain_is_whole_or_absent_and_the_others_load() {
         &["api"],
         &["b.yaml:2:1: error: not UTF-8"],
     );
+    let two = b"domain: web\nlimits: []\n---\ndomain: api\n";
+    check(&[("a.yaml", API_A), ("b.yaml", two)], "", &["api", "web"], &["a second document"]);
     // Without a domain the file spoils nothing but itself.
     check(&[("a.yaml", API_A), ("b.yaml", NO_DOMAIN)], "api: a", &[], &["needs `domain`"]);
     check(&[("a.yaml", API_A), ("b.yaml", b"")], "api: a", &[], &["the file is empty"]);
@@ -138,9 +140,11 @@ fn what_cannot_be_read_is_a_problem_and_no_panic() {
     assert!(found[1].contains("c.yaml: error: cannot read the file"), "{found:#?}");
 
     let large = directory.path().join("large.txt");
-    fs::write(&large, vec![b'#'; (16 << 20) + 1]).unwrap();
+    let bytes = [API_A, &vec![b'#'; 16 << 20]].concat();
+    fs::write(&large, bytes).unwrap();
     let loaded = read(&large);
     assert!(loaded.problems[0].message.contains("larger than 16 MiB"), "{:?}", loaded.problems);
+    assert_eq!(loaded.failed, ["api".into()], "it may not be half a domain with the other files");
 }
 
 #[test]
