@@ -58,5 +58,5 @@ impl Draft {
     }
 }
 
-/// Read within a second; past that a rule for every customer should have been an attribute.
+/// Read within a few seconds; past that a rule for every customer should have been an attribute.
 const RULES_MAX: usize = 100_000;

@@ -174,7 +174,9 @@ impl<'s> Report<'s> {
 
     fn note(&mut self, severity: Severity, at: Place, message: String, mend: Option<String>) {
         self.errors += usize::from(severity == Severity::Error);
-        self.problems.push(self.source.problem(severity, at, message, mend));
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(self.source.problem(severity, at, message, mend));
+        }
     }
 }
 
@@ -227,3 +229,6 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Unreadable {
 
 /// More than 100 000 rules of ordinary length; the tree of a file takes some ten times its size while it is read.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// A file that is wrong this often is no rules file; what was found is kept in memory, some half a kilobyte each.
+const PROBLEMS_MAX: usize = 100_000;
