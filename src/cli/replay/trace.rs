@@ -66,6 +66,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 #[cfg(test)]
 mod tests {
     use super::time;
+    use crate::clock::Timestamp;
 
     #[test]
     fn seconds_are_read_exactly() {
@@ -85,7 +86,7 @@ mod tests {
             ("18446744073.709551616", None),
         ];
         for (text, nanos) in table {
-            assert_eq!(time(text).map(|at| at.as_nanos()), nanos, "{text}");
+            assert_eq!(time(text).map(Timestamp::as_nanos), nanos, "{text}");
         }
     }
 }
