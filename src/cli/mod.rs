@@ -1,1 +1,5 @@
 //! One file per command.
+
+pub mod check;
+pub mod settings;
+mod settings_file;

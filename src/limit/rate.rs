@@ -56,6 +56,16 @@ impl Rate {
         (self.period_nanos * u64::from(Scale::of(self).ticks_per_nano()))
             .is_multiple_of(u64::from(self.count))
     }
+
+    /// By one part in how many the rate is kept slow; none when it is exact.
+    #[must_use]
+    pub fn rounding(self) -> Option<u64> {
+        let scale = Scale::of(self);
+        let kept = u128::from(self.interval_ticks(scale)) * u128::from(self.count);
+        let exact = u128::from(self.period_nanos) * u128::from(scale.ticks_per_nano());
+        let parts = exact.checked_div(kept - exact)?;
+        Some(u64::try_from(parts).unwrap_or(u64::MAX))
+    }
 }
 
 impl fmt::Display for Rate {
@@ -82,6 +92,9 @@ impl fmt::Display for Rate {
 pub struct Scale(u8);
 
 impl Scale {
+    /// One tick a nanosecond.
+    pub const NANOS: Scale = Scale(1);
+
     /// The coarsest scale on which the rate is exact, else the finest there is.
     #[must_use]
     pub fn of(rate: Rate) -> Scale {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Glob;
+use super::source::Place;
 use crate::limit::token_bucket::Quota;
 
 /// A named limit. Names are unique within a domain.
@@ -23,6 +24,14 @@ pub struct Rule {
     pub mode: Mode,
     /// Shown to the caller that is refused.
     pub help: Option<Box<str>>,
+}
+
+impl Rule {
+    /// Where its name stands.
+    pub(super) fn place(&self) -> Place {
+        let width = u32::try_from(self.name.chars().count()).unwrap_or(u32::MAX);
+        Place { line: self.position.line, column: self.position.column, width }
+    }
 }
 
 /// One attribute and the values it may have.
@@ -86,17 +95,25 @@ pub enum Mode {
     Disabled,
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Mode {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
             Mode::Enforce => "enforce",
             Mode::Shadow => "shadow",
             Mode::Disabled => "disabled",
-        })
+        }
     }
 }
 
-/// A place in a file. Line and column count from 1.
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A place in a file. Line and column count from 1; a line of 0 means the file itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The file, as it was named.
@@ -109,6 +126,9 @@ pub struct Position {
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+        match self.line {
+            0 => f.write_str(&self.file),
+            line => write!(f, "{}:{line}:{}", self.file, self.column),
+        }
     }
 }
