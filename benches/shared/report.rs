@@ -1,5 +1,7 @@
 //! The report: one row for each figure, with its spread, what it must be, what it aims at, and how it did.
 
+#![allow(dead_code, reason = "shared by several benchmarks, each of which uses a part")]
+
 use std::fmt;
 use std::fs;
 use std::io;
