@@ -84,10 +84,10 @@ impl Daemon {
         Ok(Server { process, socket, speaks: Speaks::Tidegate })
     }
 
-    /// Whether `serve` knows an option.
-    pub(crate) fn knows(&self, option: &str) -> io::Result<bool> {
-        let help = Command::new(&self.binary).args(["serve", "--help"]).output()?;
-        Ok(String::from_utf8_lossy(&help.stdout).contains(option))
+    /// Whether `serve` takes an option with this value, be it one that its help does not show.
+    pub(crate) fn takes(&self, option: &str, value: &str) -> io::Result<bool> {
+        let help = Command::new(&self.binary).args(["serve", option, value, "--help"]).output()?;
+        Ok(help.status.success())
     }
 }
 
@@ -150,8 +150,9 @@ fn remove(socket: &Path) -> io::Result<()> {
     }
 }
 
-/// Room for a million keys; the default would make room for new ones by forgetting old ones.
-const SETTINGS: &str = "memory: {max: 1GiB}\n";
+/// Room for a million keys (the default would make room for new ones by forgetting old ones), and no word about
+/// every start.
+const SETTINGS: &str = "memory: {max: 1GiB}\nlog: {level: warn}\n";
 
 const GCRA: &str = include_str!("gcra.lua");
 

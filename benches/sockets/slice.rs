@@ -19,7 +19,7 @@ pub(crate) fn run(
     if !machine.honours_slice() {
         return Ok(vec![Row::skipped(FIGURE, "needs Linux 6.12")]);
     }
-    if !daemon.knows("--scheduler-slice")? {
+    if !daemon.takes("--scheduler-slice", "off")? {
         return Ok(vec![Row::skipped(FIGURE, "this daemon has no --scheduler-slice")]);
     }
     let (mut p50_on, mut p50_off) = (Vec::new(), Vec::new());
