@@ -84,12 +84,8 @@ fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
     writer.unsigned(decision.id);
     writer.bytes([decision.verdict.number()]);
     writer.optional_text(decision.rule);
-    writer.optional_unsigned(decision.limit);
-    writer.optional_unsigned(decision.window_us);
-    writer.optional_unsigned(decision.remaining);
-    writer.optional_unsigned(decision.reset_us);
-    writer.optional_unsigned(decision.retry_us);
-    writer.optional_unsigned(decision.lease);
+    let Decision { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
+    writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease]);
     let Decision { notes, all, help, hide, unit, .. } = decision;
     if notes.is_empty() && all.is_none() && help.is_none() && unit.is_none() && !hide {
         // Nothing more to say, as a rule: nil for notes, all and extra.

@@ -17,15 +17,23 @@ use super::rule::{Mode, Pattern, Rule};
 pub(super) struct Index {
     names: Names,
     anchors: Vec<Anchors>,
-    always: Vec<u32>,
+    always: Vec<Hung>,
     plans: Vec<Plan>,
 }
 
 /// The rules that hang on one attribute.
 #[derive(Debug, Default)]
 struct Anchors {
-    present: Vec<u32>,
-    equal: HashTable<(Box<str>, Vec<u32>)>,
+    present: Vec<Hung>,
+    equal: HashTable<(Box<str>, Vec<Hung>)>,
+}
+
+/// A rule on its anchor.
+#[derive(Clone, Copy, Debug)]
+struct Hung {
+    rule: u32,
+    /// It asks for nothing but its anchor.
+    surely: bool,
 }
 
 /// What one rule asks, with its attributes as numbers.
@@ -76,9 +84,8 @@ impl Index {
         matching.clear();
         self.recognise(attributes, selection);
         let mut lists = self.take_matching(&self.always, selection, matching);
-        for place in 0..selection.values.len() {
-            let Some((attribute, value)) = selection.values.get(place).copied() else { break };
-            let Some(anchors) = self.anchors.get(attribute).filter(|_| !value.is_empty()) else { continue };
+        for (attribute, value) in &selection.values {
+            let Some(anchors) = self.anchors.get(*attribute).filter(|_| !value.is_empty()) else { continue };
             lists += self.take_matching(&anchors.present, selection, matching);
             lists += self.take_matching(anchors.equal_to(value), selection, matching);
         }
@@ -102,14 +109,16 @@ impl Index {
 
     /// Takes those rules of a list that match. Returns how many lists were taken from: one or none.
     #[inline]
-    fn take_matching(&self, rules: &[u32], selection: &Selection<'_>, matching: &mut Vec<u32>) -> u32 {
-        let before = matching.len();
-        for rule in rules {
-            if self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection)) {
+    fn take_matching(&self, hung: &[Hung], selection: &Selection<'_>, matching: &mut Vec<u32>) -> u32 {
+        let mut lists = 0;
+        for Hung { rule, surely } in hung {
+            let matches = || self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection));
+            if *surely || matches() {
                 matching.push(*rule);
+                lists = 1;
             }
         }
-        u32::from(matching.len() > before)
+        lists
     }
 
     /// The values of a matching rule's key, in the rule's order.
@@ -117,9 +126,10 @@ impl Index {
         &'s self,
         rule: u32,
         selection: &'s Selection<'a>,
-    ) -> impl Iterator<Item = &'a str> + 's {
+    ) -> impl ExactSizeIterator<Item = &'a str> + 's {
         let key = self.plans.get(rule as usize).map_or(&[][..], |plan| &plan.key);
-        key.iter().filter_map(|attribute| selection.value(*attribute))
+        // Present, for the rule matched.
+        key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())
     }
 
     fn intern(&mut self, name: &str) -> AttributeId {
@@ -131,7 +141,7 @@ impl Index {
     }
 
     /// Hangs a rule on the rarest thing it asks for.
-    fn hang(&mut self, number: u32, plan: &Plan, frequency: &Frequency<'_>) {
+    fn hang(&mut self, rule: u32, plan: &Plan, frequency: &Frequency<'_>) {
         let equalities = plan
             .conditions
             .iter()
@@ -140,31 +150,35 @@ impl Index {
         if let Some((attribute, mut values)) = rarest {
             values.sort_unstable();
             values.dedup();
+            let hung = Hung { rule, surely: plan.conditions.len() == 1 && plan.asks_only_for(attribute) };
             if let Some(anchors) = self.anchors.get_mut(attribute) {
-                values.iter().for_each(|value| anchors.hang_on_value(value, number));
+                values.iter().for_each(|value| anchors.hang_on_value(value, hung));
             }
             return;
         }
         let rarest = plan.attributes().min_by_key(|attribute| frequency.of_presence(*attribute));
-        match rarest.and_then(|attribute| self.anchors.get_mut(attribute)) {
-            Some(anchors) => anchors.present.push(number),
-            None => self.always.push(number),
+        match rarest.and_then(|attribute| Some((attribute, self.anchors.get_mut(attribute)?))) {
+            Some((attribute, anchors)) => {
+                let surely = plan.conditions.is_empty() && plan.asks_only_for(attribute);
+                anchors.present.push(Hung { rule, surely });
+            }
+            None => self.always.push(Hung { rule, surely: true }),
         }
     }
 }
 
 impl Anchors {
     #[inline]
-    fn equal_to(&self, value: &str) -> &[u32] {
+    fn equal_to(&self, value: &str) -> &[Hung] {
         if self.equal.is_empty() {
             return &[];
         }
         self.equal.find(hash(value), |(known, _)| **known == *value).map_or(&[], |(_, rules)| rules)
     }
 
-    fn hang_on_value(&mut self, value: &str, rule: u32) {
+    fn hang_on_value(&mut self, value: &str, hung: Hung) {
         let entry = self.equal.entry(hash(value), |(known, _)| **known == *value, |(known, _)| hash(known));
-        entry.or_insert_with(|| (value.into(), Vec::new())).into_mut().1.push(rule);
+        entry.or_insert_with(|| (value.into(), Vec::new())).into_mut().1.push(hung);
     }
 }
 
@@ -177,6 +191,10 @@ impl Plan {
                 let value = selection.value(*attribute);
                 value.is_some_and(|value| patterns.iter().any(|pattern| pattern.holds(value)))
             })
+    }
+
+    fn asks_only_for(&self, attribute: AttributeId) -> bool {
+        self.attributes().all(|asked| asked == attribute)
     }
 
     fn attributes(&self) -> impl Iterator<Item = AttributeId> + '_ {
