@@ -60,8 +60,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Given = Attributes | Callable[..., Attributes]
 
-# -- errors ------------------------------------------------------------------------------------------------------------
-
 
 class Denied(Exception):
     """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
@@ -72,14 +70,12 @@ class Denied(Exception):
 
 
 class _Fault(Exception):
-    """No decision: a word to count, a text for the log, and whether the daemon keeps the connection all the same."""
+    """No decision: a word to count, a text for the log. `again`: the daemon left an idle connection without having
+    had the request, so that asking again charges nobody twice."""
 
-    def __init__(self, reason: str, text: str, kept: bool = False) -> None:
+    def __init__(self, reason: str, text: str, again: bool = False) -> None:
         super().__init__(text)
-        self.reason, self.kept = reason, kept
-
-
-# -- decision ----------------------------------------------------------------------------------------------------------
+        self.reason, self.again = reason, again
 
 
 class Decision:
@@ -88,7 +84,6 @@ class Decision:
     `allowed`, `verdict` (allow, limit, shed, wait, deny), `status` (200, 429, 503, 403). `rule`, `limit`, `window`,
     `remaining`, `reset_after` of the binding rule, None where there is none. `retry_after` (None: never), `wait` (start
     after it), `lease`, `notes` as (kind, rule). `degraded`: made without the daemon, for `reason`.
-    `help`, `unit`, and `hidden`: the rule is not to be named to callers.
     """
 
     def __init__(self, fields: list[Any], client: Client | None = None, reason: str | None = None) -> None:
@@ -175,8 +170,8 @@ class _Connection:
                 self.socket.setblocking(False)
         except (BlockingIOError, TimeoutError) as error:
             raise _Fault("timeout", "the daemon does not read what it is sent") from error
-        except OSError as error:  # it never had the whole request, so asking again charges nobody twice
-            raise _Fault("stale" if idle else "unreachable", "the daemon hung up") from error
+        except OSError as error:
+            raise _Fault("unreachable", "the daemon hung up", again=idle) from error
         while True:
             left = deadline - monotonic()
             if left > 0:
@@ -190,8 +185,8 @@ class _Connection:
                     raise ConnectionResetError
             except BlockingIOError:
                 pass
-            except OSError as error:  # after a goodbye it answers what it had received: this request was not
-                raise _Fault("stale" if self.leaving else "unreachable", "the daemon hung up") from error
+            except OSError as error:  # after a goodbye it answers what it has received: this request was not
+                raise _Fault("unreachable", "the daemon hung up", again=idle and self.leaving) from error
             if left <= 0:
                 raise _Fault("timeout", "the daemon did not answer in time")
 
@@ -205,11 +200,10 @@ class _Connection:
                 break
             reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
             kind, about, what = (reply + _NILS)[:3]
-            if kind in (DECISION, DONE) and about == self.asked:
+            if about == self.asked and type(about) is int and (kind in (DECISION, DONE) or what in KEEPING):
                 return reply
-            if kind == ERROR and type(what) is int:
-                text = f"the daemon refused a request: {KEEPING.get(what, what)}: {str(reply[3:4])[:200]}"
-                raise _Fault("protocol", text, what in KEEPING and about == self.asked)
+            if kind == ERROR:
+                raise _Fault("protocol", f"the daemon closes the connection: {reply[2:]!r:.200}")
             if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
                 raise Malformed("a reply to nothing that was asked")
             self.leaving = self.leaving or kind == GOODBYE
@@ -225,6 +219,8 @@ def _cause(path: str, error: Exception) -> str:
 
             user, group = getpwuid(os.geteuid()).pw_name, getgrgid(os.stat(path).st_gid).gr_name
             return f"permission denied on {path}: user {user} is not in group {group}"
+    if isinstance(error, BlockingIOError):
+        return f"the daemon at {path} takes no connections: it is stopped or overloaded"
     return f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
 
 
@@ -351,7 +347,8 @@ class Client:
             more = (tail or b"\xc0") + encode(options) if options else tail
             body = request(domain, given, cost, more)
             if self._report and len(body) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
-                report = self._take_report()
+                with self._lock:
+                    report, self._report = self._report, {}
                 more = (tail or b"\xc0") + encode(options | report)
                 body = request(domain, given, cost, more)
             head = bytes((0x97 if len(more) > len(tail) else 0x96 if tail else 0x95, op))
@@ -382,15 +379,17 @@ class Client:
             try:
                 answer = self._over(self._take_idle(), op, head, body, deadline)
             except _Fault as fault:
-                if fault.reason != "stale":
+                if not fault.again:
                     raise
                 answer = self._over(None, op, head, body, deadline)
         except _Fault as fault:
-            if not fault.kept:
-                self._failed(fault, probe)
+            self._failed(fault, probe)
             raise
         if self._failures:
             self._recovered()
+        if isinstance(answer, _Fault):
+            self._log(f"{answer}; such requests are not limited", once=True)
+            raise answer
         return answer
 
     def _over(self, connection: _Connection | None, op: int, head: bytes, body: bytes, deadline: float) -> Any:
@@ -400,27 +399,24 @@ class Client:
                 info = self._info | {"session": self._id, "pid": self._pid, "connection": self._connections}
             connection = _Connection(self._find(), info)
             self._open.add(connection)
-        refused = None
         try:
             reply = connection.ask(head, body, deadline)
-            if (reply[0] == DECISION) is not (op in (ACQUIRE, HIT, PEEK)):
+            if reply[0] not in ((DECISION, ERROR) if op in (ACQUIRE, HIT, PEEK) else (DONE, ERROR)):
                 raise Malformed("a reply of another kind")
             answer = Decision(reply, self) if reply[0] == DECISION else reply[2:3] == [True]
         except BaseException as error:
-            if not (isinstance(error, _Fault) and error.kept):
-                self._close(connection)
-                if op == ACQUIRE:
-                    self._report_later({"abandoned": [[connection.number, connection.asked]]})
-                if isinstance(error, Malformed):
-                    raise _Fault("protocol", f"the daemon sent doubtful bytes: {error}") from error
-                raise
-            refused = error
+            self._close(connection)
+            if op == ACQUIRE:
+                self._report_later({"abandoned": [[connection.number, connection.asked]]})
+            if isinstance(error, Malformed):
+                raise _Fault("protocol", f"the daemon sent doubtful bytes: {error}") from error
+            raise
         if connection.leaving or connection.rest or len(self._idle) >= IDLE_MAX:
             self._close(connection)
         else:
             self._idle.append(connection)
-        if refused:
-            raise refused
+        if reply[0] == ERROR:
+            return _Fault("protocol", f"the daemon refuses a request, {KEEPING[reply[2]]}: {reply[3:4]!r:.200}")
         return answer
 
     def _take_idle(self) -> _Connection | None:
@@ -439,7 +435,8 @@ class Client:
             self._close(connection)
         self._pid, self._id, self._lock = os.getpid(), os.urandom(16), threading.RLock()
         self._idle: list[_Connection] = []  # the last one used goes first; append and pop are atomic
-        self._missed, self._report = Counter[str](), dict[str, Any]()
+        self._missed: Counter[str] = Counter()
+        self._report: dict[str, Any] = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
         self._connections = self._failures = 0
         self._until = self._pause = 0.0  # the breaker is open until then; 0.0: it is closed
         self._told: bool | None = None  # of the trouble there is; None: of none ever
@@ -447,21 +444,17 @@ class Client:
     def _without(self, reason: str, on_failure: str = "allow") -> Decision:
         with self._lock:
             self._missed[reason] += 1
-            self._report_later({"missed": {reason: 1}})
+            self._report_later({"missed": Counter([reason])})
         refused = [DECISION, 0, 2, None, None, None, None, None, 1_000_000]
         return Decision([DECISION, 0, 0] if on_failure == "allow" else refused, reason=reason)
-
-    def _take_report(self) -> dict[str, Any]:
-        with self._lock:
-            report, self._report = self._report, {}
-            return report
 
     def _report_later(self, report: dict[str, Any]) -> None:
         """Adds to what the daemon will be told; also what it was told when no reply came."""
         with self._lock:
-            for name, empty in ("missed", Counter()), ("abandoned", []):
+            for name, empty in ("missed", Counter[str]()), ("abandoned", []):
                 if name in report:
-                    self._report[name] = self._report.get(name, empty) + type(empty)(report[name])
+                    self._report[name] = report[name] + self._report.get(name, empty)
+            del self._report.get("abandoned", [])[ABANDONED_MAX:]
 
     def _may_probe(self) -> bool:
         """While the breaker is open: may this call ask? One at a time; should it die, another may after a while."""
@@ -503,11 +496,4 @@ class Client:
 
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for client in list(_CLIENTS):
-        client._begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=lambda: list(map(Client._begin, list(_CLIENTS))))
