@@ -348,7 +348,8 @@ class Client:
             body = request(domain, given, cost, more)
             if self._report and len(body) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
-                    report, self._report = self._report, {}
+                    report = self._report
+                    self._report = {}
                 more = (tail or b"\xc0") + encode(options | report)
                 body = request(domain, given, cost, more)
             head = bytes((0x97 if len(more) > len(tail) else 0x96 if tail else 0x95, op))
