@@ -265,6 +265,18 @@ class Client:
         self._begin()
         _CLIENTS.add(self)
 
+    def _begin(self) -> None:
+        """A session of this process' own: after a fork no lock, count or socket of the parent is used."""
+        for connection in list(self._open):
+            self._close(connection)
+        self._pid, self._id, self._lock = os.getpid(), os.urandom(16), threading.RLock()
+        self._idle: list[_Connection] = []  # the last one used goes first; append and pop are atomic
+        self._missed: Counter[str] = Counter()
+        self._report: dict[str, Any] = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
+        self._connections = self._failures = 0
+        self._until = self._pause = 0.0  # the breaker is open until then; 0.0: it is closed
+        self._told: bool | None = None  # of the trouble there is; None: of none ever
+
     def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[Options]) -> Decision:
         """May this work start? True or false; never raises. The work ends with the decision's `release`."""
         return self._judge(ACQUIRE, domain, attributes, cost, **more)
@@ -429,18 +441,6 @@ class Client:
         """Without `shutdown`, which would reach through to the process this one was forked from."""
         self._open.discard(connection)
         connection.socket.close()
-
-    def _begin(self) -> None:
-        """A session of this process' own: after a fork no lock, count or socket of the parent is used."""
-        for connection in list(self._open):
-            self._close(connection)
-        self._pid, self._id, self._lock = os.getpid(), os.urandom(16), threading.RLock()
-        self._idle: list[_Connection] = []  # the last one used goes first; append and pop are atomic
-        self._missed: Counter[str] = Counter()
-        self._report: dict[str, Any] = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
-        self._connections = self._failures = 0
-        self._until = self._pause = 0.0  # the breaker is open until then; 0.0: it is closed
-        self._told: bool | None = None  # of the trouble there is; None: of none ever
 
     def _without(self, reason: str, on_failure: str = "allow") -> Decision:
         with self._lock:

@@ -54,17 +54,14 @@ class Middleware:
         if on_failure not in ("allow", "refuse") or headers not in ("draft", "legacy", "both", "none"):
             raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
         self.app, self.client, self.domain = app, client, domain
-        self._user, self._attributes, self._cost, self._priority = user, attributes, cost, priority
-        self._exempt, self._on_refused, self._on_failure, self._style = exempt, on_refused, on_failure, headers
+        self._callbacks = {"exempt": exempt, "user": user, "attributes": attributes, "cost": cost, "priority": priority}
+        self._on_refused, self._on_failure, self._style = on_refused, on_failure, headers
         self._proxies = trusted_proxies if isinstance(trusted_proxies, int) else _networks(trusted_proxies)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        try:
-            if self._exempt is not None and self._exempt(environ):
-                return self.app(environ, start_response)
-            decision = self._judge(environ)
-        except Exception as error:
-            decision = self.client.callback_failed("a function of the middleware", error)
+        decision = self._judge(environ)
+        if decision is None:
+            return self.app(environ, start_response)
         environ["tidegate.decision"] = decision
         answer = _Answer(start_response, decision, self._style)
         if not decision:
@@ -84,19 +81,28 @@ class Middleware:
         # Without a lease the body goes through as it is, so that the server still knows a file when it sees one.
         return body if decision.lease is None else _Body(body, answer)
 
-    def _judge(self, environ: Environ) -> Decision:
-        attributes: dict[str, object] = {
+    def _judge(self, environ: Environ) -> Decision | None:
+        """None: exempt."""
+        given: dict[str, Any] = {}
+        for name, callback in self._callbacks.items():
+            try:
+                given[name] = callback(environ) if callable(callback) else callback
+            except Exception as error:
+                return self.client.callback_failed(name, error)
+            if name == "exempt" and given[name]:
+                return None
+        attributes = {
             "method": environ.get("REQUEST_METHOD"),
             "path": path(environ),
             "ip": self._address(environ),
-            "user": self._user(environ) if self._user else None,
+            "user": given["user"],
             "user_agent": environ.get("HTTP_USER_AGENT"),
         }
-        if self._attributes:
-            attributes |= self._attributes(environ)
-        cost = self._cost(environ) if callable(self._cost) else self._cost
-        priority = self._priority(environ) if callable(self._priority) else self._priority
-        return self.client.acquire(self.domain, attributes, cost, priority=priority, on_failure=self._on_failure)
+        if given["attributes"]:
+            attributes.update(given["attributes"])
+        return self.client.acquire(
+            self.domain, attributes, given["cost"], priority=given["priority"], on_failure=self._on_failure
+        )
 
     def _address(self, environ: Environ) -> str:
         peer: str = environ.get("REMOTE_ADDR", "")
@@ -198,7 +204,7 @@ def client_address(peer: str, forwarded: str, proxies: Any) -> str:
         try:
             address = ipaddress.ip_address(hop)
         except ValueError:
-            if i == 0 and hop == peer and not peer and len(hops) > 1:
+            if i == 0 and not hop and len(hops) > 1:
                 continue  # a Unix socket: only this machine's proxy can be behind it
             return nearest
         nearest = str(address)
