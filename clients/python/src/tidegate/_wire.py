@@ -49,12 +49,32 @@ def _head(size: int, fix: int, fix_max: int, code: int) -> bytes:
 def decode(data: bytes) -> list[Any]:
     """The one array that `data` holds; Malformed for whatever the protocol forbids."""
     try:
-        value, end = _decode(data, 0, 1)
+        if not 0x90 <= data[0] < 0xA0:
+            values, position = _decode(data, 0, 1)
+        else:  # what every decision is made of, without a call for each; what runs over the end is noticed below
+            values, position = [], 1
+            for _ in range(data[0] & 0x0F):
+                byte = data[position]
+                if byte < 0x80:
+                    values.append(byte)
+                    position += 1
+                elif byte == 0xC0:
+                    values.append(None)
+                    position += 1
+                elif 0xCC <= byte <= 0xCF:
+                    start, position = position + 1, position + _WIDTHS[byte]
+                    values.append(int.from_bytes(data[start:position], "big"))
+                elif 0xA0 <= byte < 0xC0:
+                    start, position = position + 1, position + byte - 0x9F
+                    values.append(data[start:position].decode())
+                else:
+                    value, position = _decode(data, position, 2)
+                    values.append(value)
     except (IndexError, UnicodeDecodeError) as error:
         raise Malformed("bytes missing or not UTF-8") from error
-    if end != len(data) or not isinstance(value, list):
+    if position != len(data) or values.__class__ is not list:
         raise Malformed("not one array and nothing after it")
-    return value
+    return values
 
 
 def _decode(data: bytes, position: int, depth: int) -> tuple[Any, int]:
@@ -91,33 +111,56 @@ def _decode(data: bytes, position: int, depth: int) -> tuple[Any, int]:
 
 def request(domain: str, attributes: Attributes, cost: Cost, tail: bytes) -> bytes:
     """The elements of a judgement after its id, `tail` last; Malformed where the daemon would say `invalid`."""
-    given: Any = [attributes] if isinstance(attributes, Mapping) else list(attributes or ())
-    given = given if given and all(isinstance(one, Mapping) for one in given) else [given]
-    parts = [_NAMES.get(domain) or encode_name(domain), b""]
-    for descriptor in given:
+    given: Any = attributes
+    if attributes.__class__ is not dict:
+        given = list(attributes or ()) if not isinstance(attributes, Mapping) else attributes
+    several = given.__class__ is list and given and all(isinstance(one, Mapping) for one in given)
+    parts = [_NAMES.get(domain) or encode_name(domain), _ARRAYS[1]]
+    for descriptor in given if several else (given,):
         start = len(parts)
         parts.append(b"")
-        for name, value in descriptor.items() if isinstance(descriptor, Mapping) else descriptor:
-            if value is None:
+        for name, value in descriptor if descriptor.__class__ is list else descriptor.items():
+            if value.__class__ is str and value.isascii():
+                raw = value.encode()
+            elif value is None:
                 continue
-            raw = value.encode() if value.__class__ is str and value.isascii() else _text(value)
+            else:
+                raw = _text(value)
             if len(raw) > VALUE_MAX:
                 raw = raw[:960].decode("utf-8", "ignore").encode() + _digest(raw)
             if raw:
-                parts += _NAMES.get(name) or encode_name(name), _TEXTS[len(raw)], raw
-        parts[start] = _ARRAYS[(len(parts) - start) // 3 * 2] if len(parts) - start < 50 else b""
-        if not parts[start] or len(given) > DESCRIPTORS_MAX:
-            raise Malformed(f"more than {DESCRIPTORS_MAX} descriptors, or {PAIRS_MAX} attributes in one")
+                parts += (_NAMES.get(name) or encode_name(name), _TEXTS[len(raw)], raw)
+        pairs = len(parts) - start - 1
+        if pairs > 3 * PAIRS_MAX:
+            raise Malformed(f"more than {PAIRS_MAX} attributes in a descriptor")
+        parts[start] = _ARRAYS[pairs // 3 * 2]
+    if several:
+        if len(given) > DESCRIPTORS_MAX:
+            raise Malformed(f"more than {DESCRIPTORS_MAX} descriptors")
+        parts[1] = _ARRAYS[len(given)]
+    if cost == 1 and cost.__class__ is int:
+        parts += (b"\x01", tail)
+    else:
+        parts += (_cost(cost), tail)
+    body = b"".join(parts)
+    return body if len(body) <= BODY_MAX else _fitted(parts)
+
+
+def _fitted(parts: list[bytes]) -> bytes:
+    """The request with its longest values shortened until it fits."""
+    while sum(map(len, parts)) > BODY_MAX:
+        longest = max(range(len(parts) - 2), key=lambda i: len(parts[i]))
+        if len(parts[longest]) <= NAME_MAX + 2:
+            raise Malformed("it does not fit into a frame")
+        parts[longest - 1 : longest + 1] = _TEXTS[33], _digest(parts[longest])
+    return b"".join(parts)
+
+
+def _cost(cost: Cost) -> bytes:
     for amount in cost.values() if isinstance(cost, dict) else (cost,):
         if type(amount) is not int or not 0 <= amount < 1 << 32:
             raise Malformed("a cost is an integer from 0 to 4294967295, or a dict of units to such")
-    parts[1:2], parts[len(parts) :] = [_ARRAYS[len(given)]], [encode(cost), tail]
-    while (size := sum(map(len, parts))) > FRAME_MAX - 11:  # 11: the array, the op, the longest id
-        longest = max(range(len(parts) - 2), key=lambda i: len(parts[i]))
-        if len(parts[longest]) <= NAME_MAX + 2:
-            raise Malformed(f"{size} bytes do not fit into a frame")
-        parts[longest - 1 : longest + 1] = _TEXTS[33], _digest(parts[longest])
-    return b"".join(parts)
+    return encode(cost)
 
 
 def _text(value: object) -> bytes:
@@ -139,6 +182,7 @@ def encode_name(name: object) -> bytes:
 
 
 FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DESCRIPTORS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 8, 4
+BODY_MAX = FRAME_MAX - 11  # the array, the op and the longest id stand before it
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, RENEW, PING = 0, 1, 2, 3, 4, 6, 8
 WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
 KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
@@ -146,6 +190,7 @@ _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 _SIZED = {0xC4: (0xC4, 1), 0xC5: (0xC4, 2), 0xC6: (0xC4, 4), 0xD9: (0xA0, 1), 0xDA: (0xA0, 2), 0xDB: (0xA0, 4)}
 _SIZED |= {0xDC: (0x90, 2), 0xDD: (0x90, 4), 0xDE: (0x80, 2), 0xDF: (0x80, 4)}
 _SIZED |= {code + i: (code, 1 << i) for code in (0xCC, 0xD0) for i in range(4)}
+_WIDTHS = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}  # with the byte that says so
 _ARRAYS = [_head(size, 0x90, 16, 0xDB) for size in range(2 * PAIRS_MAX + 1)]
 _TEXTS = [_head(size, 0xA0, 32, 0xD9) for size in range(VALUE_MAX + 1)]
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/]+")
