@@ -3,8 +3,9 @@
     decision = tidegate.Client().hit("api", {"user": user_id})
 
 A limiter must not hurt what it protects: no call raises because of the daemon or outlasts its deadline (20 ms); without
-an answer the decision is *allow* and says so (`degraded`, `reason`). In order: errors, decision, connection, client;
-the bytes are in `_wire.py`. Nothing else is needed, so the two files may be copied into a program.
+an answer the decision is *allow* and says so (`degraded`, `reason`). The bytes are in `_wire`, the socket in
+`_connection`, HTTP in `_http`, the decision and the client here. This directory needs nothing but Python, so it may be
+copied into a program.
 """
 
 from __future__ import annotations
@@ -12,12 +13,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import os
 import random
 import re
-import select
-import socket as sockets
 import threading
 import time
 import weakref
@@ -27,27 +25,25 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from . import _http
+from ._connection import Connection, Fault
 from ._wire import (
     ACQUIRE,
     DECISION,
     DONE,
     ERROR,
     FRAME_MAX,
-    GOODBYE,
-    HELLO,
     HIT,
     KEEPING,
     PEEK,
     PING,
     RELEASE,
     RENEW,
-    WELCOME,
     Attributes,
     Cost,
     Malformed,
-    decode,
     encode,
     encode_name,
+    microseconds,
     request,
 )
 
@@ -67,15 +63,6 @@ class Denied(Exception):
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.message)
         self.decision = decision
-
-
-class _Fault(Exception):
-    """No decision: a word to count, a text for the log. `again`: the daemon left an idle connection without having
-    had the request, so that asking again charges nobody twice."""
-
-    def __init__(self, reason: str, text: str, again: bool = False) -> None:
-        super().__init__(text)
-        self.reason, self.again = reason, again
 
 
 class Decision:
@@ -135,104 +122,6 @@ class Decision:
         return self.lease is not None and self._client is not None and self._client._tell(RENEW, self.lease)
 
 
-# -- connection: one socket, one deadline ------------------------------------------------------------------------------
-
-
-class _Connection:
-    """One stream, one request at a time. After any doubt it is closed, never used again."""
-
-    def __init__(self, path: str, info: dict[str, Any]) -> None:
-        self.number, self.asked, self.rest, self.leaving = info["connection"], 0, b"", False
-        hello = encode([HELLO, 0, 1, info])
-        self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
-        self.socket, self.poll = sockets.socket(sockets.AF_UNIX), select.poll()
-        try:
-            if len(os.fsencode(path)) > PATH_MAX:
-                raise ValueError(f"it is longer than {PATH_MAX} bytes")
-            self.socket.setblocking(False)
-            self.socket.connect(path)
-        except (OSError, ValueError) as error:
-            self.socket.close()
-            raise _Fault("unreachable", _cause(path, error)) from error
-        self.poll.register(self.socket, select.POLLIN)
-
-    def ask(self, head: bytes, body: bytes, deadline: float) -> list[Any]:
-        """Writes one request and reads its reply."""
-        self.asked += 1
-        payload = b"%b%b%b" % (head, encode(self.asked), body)
-        frame = b"%b%b%b" % (self.greeting, len(payload).to_bytes(4, "big"), payload)
-        idle, self.greeting = not self.greeting, b""
-        try:
-            sent = self.socket.send(frame, _NOSIGNAL)
-            if sent < len(frame):  # unheard of with one request at a time
-                self.socket.settimeout(max(deadline - monotonic(), 0.001))
-                self.socket.sendall(frame[sent:])
-                self.socket.setblocking(False)
-        except (BlockingIOError, TimeoutError) as error:
-            raise _Fault("timeout", "the daemon does not read what it is sent") from error
-        except OSError as error:
-            raise _Fault("unreachable", "the daemon hung up", again=idle) from error
-        while True:
-            left = deadline - monotonic()
-            if left > 0:
-                self.poll.poll(left * 1000)
-            try:
-                chunk = self.socket.recv(RECEIVE_BYTES)  # once after the deadline too: a reply that is there counts
-                self.rest += chunk
-                if (reply := self._reply()) is not None:
-                    return reply
-                if not chunk:
-                    raise ConnectionResetError
-            except BlockingIOError:
-                pass
-            except OSError as error:  # after a goodbye it answers what it has received: this request was not
-                raise _Fault("unreachable", "the daemon hung up", again=idle and self.leaving) from error
-            if left <= 0:
-                raise _Fault("timeout", "the daemon did not answer in time")
-
-    def _reply(self) -> list[Any] | None:
-        """Takes frames off what was read, up to the one that answers the request."""
-        while len(self.rest) >= 4:
-            end = 4 + int.from_bytes(self.rest[:4], "big")
-            if not 4 < end <= 4 + FRAME_MAX:
-                raise Malformed(f"a frame of {end - 4} bytes")
-            if len(self.rest) < end:
-                break
-            reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
-            kind, about, what = (reply + _NILS)[:3]
-            if about == self.asked and type(about) is int and (kind in (DECISION, DONE) or what in KEEPING):
-                return reply
-            if kind == ERROR:
-                raise _Fault("protocol", f"the daemon closes the connection: {reply[2:]!r:.200}")
-            if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
-                raise Malformed("a reply to nothing that was asked")
-            self.leaving = self.leaving or kind == GOODBYE
-        return None
-
-
-def _cause(path: str, error: Exception) -> str:
-    """Why there is no connection, and the mend."""
-    with contextlib.suppress(Exception):
-        if isinstance(error, PermissionError):
-            from grp import getgrgid
-            from pwd import getpwuid
-
-            user, group = getpwuid(os.geteuid()).pw_name, getgrgid(os.stat(path).st_gid).gr_name
-            return f"permission denied on {path}: user {user} is not in group {group}"
-    if isinstance(error, BlockingIOError):
-        return f"the daemon at {path} takes no connections: it is stopped or overloaded"
-    return f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
-
-
-ABANDONED_MAX, IDLE_MAX, PATH_MAX, RECEIVE_BYTES = 256, 64, 107, 4_096
-FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
-_NOSIGNAL: int = getattr(sockets, "MSG_NOSIGNAL", 0)
-_NILS: list[Any] = [None] * 13
-VERDICTS, STATUSES = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403)
-
-# -- client ------------------------------------------------------------------------------------------------------------
-
-
 class Options(TypedDict, total=False):
     """What else a judgement may say. `queued` (how long it waited for the application) and `max_wait` are seconds."""
 
@@ -261,7 +150,7 @@ class Client:
         self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
         self._info = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
         self._enabled = enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
-        self._logger, self._logged, self._open = logger or logging.getLogger("tidegate"), set[str](), set[_Connection]()
+        self._logger, self._logged, self._open = logger or logging.getLogger("tidegate"), set[str](), set[Connection]()
         self._begin()
         _CLIENTS.add(self)
 
@@ -270,7 +159,7 @@ class Client:
         for connection in list(self._open):
             self._close(connection)
         self._pid, self._id, self._lock = os.getpid(), os.urandom(16), threading.RLock()
-        self._idle: list[_Connection] = []  # the last one used goes first; append and pop are atomic
+        self._idle: list[Connection] = []  # the last one used goes first; append and pop are atomic
         self._missed: Counter[str] = Counter()
         self._report: dict[str, Any] = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
         self._connections = self._failures = 0
@@ -352,9 +241,10 @@ class Client:
         report: dict[str, Any] = {}
         try:
             options: dict[str, Any] = {} if idem is None else {"idem": idem}
-            for name, seconds in ("queued_us", queued), ("max_wait_us", max_wait):
-                if seconds is not None:  # rounded up, though 0.07 s are 70 000 us and 0.07 * 1e6 is a little more
-                    options[name] = max(0, math.ceil(round(seconds * 1e6, 3)))
+            if queued is not None:
+                options["queued_us"] = microseconds(queued)
+            if max_wait is not None:
+                options["max_wait_us"] = microseconds(max_wait)
             tail = b"" if priority is None else encode_name(priority)
             more = (tail or b"\xc0") + encode(options) if options else tail
             body = request(domain, given, cost, more)
@@ -372,45 +262,45 @@ class Client:
         try:
             decision: Decision = self._exchange(op, head, body)
             return decision
-        except _Fault as fault:
+        except Fault as fault:
             self._report_later(report)
             return self._without(fault.reason, on_failure)
 
     def _tell(self, op: int, *rest: int) -> bool:
-        with contextlib.suppress(_Fault):
+        with contextlib.suppress(Fault):
             return self._enabled and self._exchange(op, bytes((0x92 + len(rest), op)), b"".join(map(encode, rest)))
         return False
 
     def _exchange(self, op: int, head: bytes, body: bytes) -> Any:
-        """A Decision, or DONE's `ok`; a _Fault if no answer comes in time that can be trusted."""
+        """A Decision, or DONE's `ok`; a Fault if no answer comes in time that can be trusted."""
         if self._pid != os.getpid():
             self._begin()
         deadline, probe = monotonic() + self._timeout, self._until > 0
         if probe and not self._may_probe():
-            raise _Fault("breaker", "the daemon is left alone for a while")
+            raise Fault("breaker", "the daemon is left alone for a while")
         try:
             try:
                 answer = self._over(self._take_idle(), op, head, body, deadline)
-            except _Fault as fault:
+            except Fault as fault:
                 if not fault.again:
                     raise
                 answer = self._over(None, op, head, body, deadline)
-        except _Fault as fault:
+        except Fault as fault:
             self._failed(fault, probe)
             raise
         if self._failures:
             self._recovered()
-        if isinstance(answer, _Fault):
+        if isinstance(answer, Fault):
             self._log(f"{answer}; such requests are not limited", once=True)
             raise answer
         return answer
 
-    def _over(self, connection: _Connection | None, op: int, head: bytes, body: bytes, deadline: float) -> Any:
+    def _over(self, connection: Connection | None, op: int, head: bytes, body: bytes, deadline: float) -> Any:
         if connection is None:
             with self._lock:
                 self._connections += 1
                 info = self._info | {"session": self._id, "pid": self._pid, "connection": self._connections}
-            connection = _Connection(self._find(), info)
+            connection = Connection(self._find(), info)
             self._open.add(connection)
         try:
             reply = connection.ask(head, body, deadline)
@@ -422,22 +312,23 @@ class Client:
             if op == ACQUIRE:
                 self._report_later({"abandoned": [[connection.number, connection.asked]]})
             if isinstance(error, Malformed):
-                raise _Fault("protocol", f"the daemon sent doubtful bytes: {error}") from error
+                raise Fault("protocol", f"the daemon sent doubtful bytes: {error}") from error
             raise
         if connection.leaving or connection.rest or len(self._idle) >= IDLE_MAX:
             self._close(connection)
         else:
             self._idle.append(connection)
         if reply[0] == ERROR:
-            return _Fault("protocol", f"the daemon refuses a request, {KEEPING[reply[2]]}: {reply[3:4]!r:.200}")
+            return Fault("protocol", f"the daemon refuses a request, {KEEPING[reply[2]]}: {reply[3:4]!r:.200}")
         return answer
 
-    def _take_idle(self) -> _Connection | None:
-        with contextlib.suppress(IndexError):
+    def _take_idle(self) -> Connection | None:
+        try:
             return self._idle.pop()
-        return None
+        except IndexError:
+            return None
 
-    def _close(self, connection: _Connection) -> None:
+    def _close(self, connection: Connection) -> None:
         """Without `shutdown`, which would reach through to the process this one was forked from."""
         self._open.discard(connection)
         connection.socket.close()
@@ -464,7 +355,7 @@ class Client:
             self._until = monotonic() + PAUSE_MAX if due else self._until
             return due
 
-    def _failed(self, fault: _Fault, probe: bool) -> None:
+    def _failed(self, fault: Fault, probe: bool) -> None:
         with self._lock:
             self._failures += 1
             if probe or self._failures == FAILURES_MAX:
@@ -495,6 +386,10 @@ class Client:
                 self._logger.warning("tidegate: %s", text)
 
 
+ABANDONED_MAX, IDLE_MAX = 256, 64
+FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
+VERDICTS, STATUSES = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403)
+_NILS: list[Any] = [None] * 13
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: list(map(Client._begin, list(_CLIENTS))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ def encode(value: object) -> bytes:
     if isinstance(value, int):
         if -32 <= value < 128:
             return bytes((value & 0xFF,))
+        if 0xFF < value < 0x10000:  # most ids
+            return b"\xcd" + value.to_bytes(2, "big")
         for code, width in ((0xCC, 1), (0xCD, 2), (0xCE, 4), (0xCF, 8)):
             if 0 < value < 1 << 8 * width:
                 return bytes((code,)) + value.to_bytes(width, "big")
@@ -171,6 +174,11 @@ def _text(value: object) -> bytes:
 
 def _digest(raw: bytes) -> bytes:
     return b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
+
+
+def microseconds(seconds: float) -> int:
+    # Rounded up, though 0.07 s are 70 000 and 0.07 * 1e6 is a little more; never below 0, whatever a clock did.
+    return max(0, math.ceil(round(seconds * 1e6, 3)))
 
 
 def encode_name(name: object) -> bytes:
