@@ -1,0 +1,254 @@
+//! `tidegate hit` and `tidegate peek`: one question from a shell.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::client::{Client, Failure, default_socket};
+use super::log;
+use crate::clock::Micros;
+use crate::protocol::{
+    Code, Cost, Decision, Descriptors, Judge, LimitEntry, NoteKind, Options, Reply, Request, Verdict,
+};
+
+/// Asks whether a piece of work may start, and charges it when it may
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct HitArgs {
+    #[command(flatten)]
+    question: Question,
+}
+
+/// Asks what `hit` would say, and changes nothing
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PeekArgs {
+    #[command(flatten)]
+    question: Question,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct Question {
+    /// The domain whose rules judge
+    domain: String,
+    /// What is known of the request, in order; an empty value counts as absent
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// What it costs, in requests
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    cost: u32,
+    /// How important it is, in the words of the rules
+    #[arg(long, value_name = "NAME")]
+    priority: Option<String>,
+    /// List every limit that matched
+    #[arg(long)]
+    all: bool,
+    /// Where the daemon listens [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// How long to wait for the answer
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// What to make of a daemon that does not answer
+    #[arg(long, value_enum, default_value_t)]
+    on_failure: OnFailure,
+    /// How to print the answer
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Hit,
+    Peek,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum OnFailure {
+    /// Go on: a limiter must not stop the work that it limits (exit code 0)
+    #[default]
+    Allow,
+    /// Refuse (exit code 69)
+    Refuse,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate hit api user=u1 method=POST path=/v1/charges
+  tidegate peek api user=u1 --all
+  if tidegate hit mail to=\"$TO\"; then sendmail \"$TO\"; fi
+
+Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse;
+2 wrong usage. Without an answer the work is allowed, and standard error says so.";
+
+impl HitArgs {
+    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
+        self.question.ask(Op::Hit, out)
+    }
+}
+
+impl PeekArgs {
+    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
+        self.question.ask(Op::Peek, out)
+    }
+}
+
+impl Question {
+    fn ask(&self, op: Op, out: &mut dyn Write) -> io::Result<ExitCode> {
+        let attributes: Vec<(&str, &str)> =
+            self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let mut descriptors = Descriptors::new();
+        for descriptor in attributes.chunks(ATTRIBUTES_A_DESCRIPTOR) {
+            if !descriptors.push(descriptor) {
+                return usage("too many attributes: at most 128");
+            }
+        }
+        if std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1") {
+            return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
+        }
+        let answered = Client::connect(&self.socket.clone().unwrap_or_else(default_socket), self.timeout)
+            .and_then(|mut client| {
+                let judge = Judge {
+                    cost: Cost::Requests(self.cost),
+                    priority: self.priority.as_deref(),
+                    options: Options { all: self.all, ..Options::default() },
+                    ..Judge::new(client.next_id(), &self.domain)
+                };
+                let request = match op {
+                    Op::Hit => Request::Hit(judge),
+                    Op::Peek => Request::Peek(judge),
+                };
+                client.ask(&request, &descriptors, |reply| self.print(reply, out))
+            });
+        match answered {
+            Ok(printed) => printed,
+            Err(Failure::TooLarge(error)) => usage(&error.to_string()),
+            Err(failure) => {
+                let code = match self.on_failure {
+                    OnFailure::Allow => ExitCode::SUCCESS,
+                    OnFailure::Refuse => ExitCode::from(EX_UNAVAILABLE),
+                };
+                self.without_answer(&failure.to_string(), code, out)
+            }
+        }
+    }
+
+    fn print(&self, reply: &Reply<'_>, out: &mut dyn Write) -> io::Result<ExitCode> {
+        match reply {
+            Reply::Decision(decision) => {
+                match self.format {
+                    Format::Text => print_text(decision, out)?,
+                    Format::Json => writeln!(out, "{}", to_json(decision))?,
+                }
+                let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
+                Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
+            }
+            Reply::Error { code: Code::Invalid, message, .. } => usage(message),
+            Reply::Error { code, message, .. } => {
+                self.without_answer(&format!("{code}: {message}"), ExitCode::SUCCESS, out)
+            }
+            _ => self.without_answer("an answer to another question", ExitCode::SUCCESS, out),
+        }
+    }
+
+    /// Allowed, or not, without the daemon's word.
+    fn without_answer(&self, reason: &str, code: ExitCode, out: &mut dyn Write) -> io::Result<ExitCode> {
+        let allowed = code == ExitCode::SUCCESS;
+        let verdict = if allowed { "allow" } else { "refuse" };
+        match self.format {
+            Format::Text => log::plainly(&format!("tidegate: {verdict}, without an answer: {reason}")),
+            Format::Json => {
+                writeln!(out, "{}", json!({"verdict": verdict, "degraded": true, "reason": reason}))?;
+            }
+        }
+        Ok(code)
+    }
+}
+
+fn usage(message: &str) -> io::Result<ExitCode> {
+    log::plainly(&format!("tidegate: {message}"));
+    Ok(ExitCode::from(2))
+}
+
+fn attribute(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not KEY=VALUE"))?;
+    Ok((key.into(), value.into()))
+}
+
+fn print_text(decision: &Decision<'_>, out: &mut dyn Write) -> io::Result<()> {
+    write!(out, "{}", decision.verdict.name())?;
+    match (decision.rule, decision.limit, decision.remaining) {
+        (Some(rule), Some(limit), Some(remaining)) => write!(out, "  {rule}: {remaining} of {limit} left")?,
+        (Some(rule), ..) => write!(out, "  {rule}")?,
+        _ => write!(out, "  no rule with a limit matches")?,
+    }
+    match (decision.verdict, decision.retry_us, decision.reset_us) {
+        (Verdict::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
+        (Verdict::Wait, Some(wait), _) => write!(out, ", start in {}", Micros(wait))?,
+        (Verdict::Limit | Verdict::Shed, Some(retry), _) => write!(out, ", try again in {}", Micros(retry))?,
+        (Verdict::Limit, None, _) => write!(out, ", the cost is above the limit: never")?,
+        _ => {}
+    }
+    writeln!(out)?;
+    if let Some(help) = decision.help.filter(|_| decision.verdict != Verdict::Allow) {
+        writeln!(out, "help   {help}")?;
+    }
+    for (kind, rule) in decision.notes {
+        let meaning = match kind {
+            NoteKind::Shadow => "in shadow, would have refused",
+            NoteKind::Candidate => "its candidate would have refused",
+            NoteKind::Over => "passed above its quota",
+            NoteKind::Near => "near its limit",
+        };
+        writeln!(out, "note   {rule}: {meaning}")?;
+    }
+    for entry in decision.all.unwrap_or_default() {
+        let LimitEntry { rule, limit, window_us, remaining, .. } = entry;
+        writeln!(out, "limit  {rule}: {remaining} of {limit} left, refilled in {}", Micros(*window_us))?;
+    }
+    Ok(())
+}
+
+fn to_json(decision: &Decision<'_>) -> Value {
+    let notes: Vec<&str> = decision.notes.iter().flat_map(|(kind, rule)| [kind.name(), *rule]).collect();
+    let all = decision.all.map(|all| {
+        let entries = all
+            .iter()
+            .map(|entry| json!([entry.rule, entry.limit, entry.window_us, entry.remaining, entry.reset_us]));
+        entries.collect::<Vec<_>>()
+    });
+    json!({
+        "verdict": decision.verdict.name(),
+        "rule": decision.rule,
+        "limit": decision.limit,
+        "window_us": decision.window_us,
+        "remaining": decision.remaining,
+        "reset_us": decision.reset_us,
+        "retry_us": decision.retry_us,
+        "notes": notes,
+        "all": all,
+        "help": decision.help,
+        "degraded": false,
+    })
+}
+
+/// Pairs that fit into one descriptor; more go into the next.
+const ATTRIBUTES_A_DESCRIPTOR: usize = 16;
+
+/// As sysexits.h has it: try again later.
+const EX_TEMPFAIL: u8 = 75;
+
+/// As sysexits.h has it: a service is unavailable.
+const EX_UNAVAILABLE: u8 = 69;

@@ -1,0 +1,124 @@
+//! A connection to the daemon for the command line: blocking, one request after another.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::protocol::{
+    Descriptors, Fault, Hello, Reply, ReplyScratch, Request, Split, TooLarge, decode_reply, encode_request,
+    split,
+};
+
+/// A connection on which HELLO has been said.
+#[derive(Debug)]
+pub(super) struct Client {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    last_id: u64,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{}: {source}{}", path.display(), mend(source))]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("the connection to the daemon failed: {source}{}", mend(source))]
+    Io {
+        #[from]
+        source: io::Error,
+    },
+    #[error("the daemon's answer is not understood: {0}")]
+    Fault(#[from] Fault),
+    #[error("{0}")]
+    TooLarge(#[from] TooLarge),
+}
+
+impl Client {
+    /// Connects, and waits for no step longer than `patience`.
+    pub(super) fn connect(path: &Path, patience: Duration) -> Result<Client, Failure> {
+        let failed = |source| Failure::Connect { path: path.into(), source };
+        let stream = connect(path, patience).map_err(failed)?;
+        let mut client = Client { stream, buffer: Vec::new(), last_id: 0 };
+        client.ask(
+            &Request::Hello(Hello { client: Some(CLIENT), ..Hello::new(0) }),
+            &Descriptors::new(),
+            |_| (),
+        )?;
+        Ok(client)
+    }
+
+    /// An id that no request before had.
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Sends a request, waits for the next reply and looks at it.
+    pub(super) fn ask<T>(
+        &mut self,
+        request: &Request<'_>,
+        descriptors: &Descriptors<'_>,
+        look: impl FnOnce(&Reply<'_>) -> T,
+    ) -> Result<T, Failure> {
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, request, descriptors)?;
+        self.stream.write_all(&bytes)?;
+        self.buffer.clear();
+        let mut part = [0; READ_BYTES];
+        loop {
+            match split(&self.buffer) {
+                Split::Frame { payload, .. } => {
+                    return Ok(look(&decode_reply(payload, &mut ReplyScratch::default())?));
+                }
+                Split::More { .. } => match self.stream.read(&mut part)? {
+                    0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                    count => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
+                },
+                Split::Broken(fault) => return Err(fault.into()),
+            }
+        }
+    }
+}
+
+/// Connects without waiting for a full backlog, as a blocking connect would for ever.
+pub(super) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    Ok(stream)
+}
+
+/// Where the daemon is when the arguments do not say: `TIDEGATE_SOCKET`, else the user's own, else the host's.
+pub(super) fn default_socket() -> PathBuf {
+    if let Some(path) = std::env::var_os("TIDEGATE_SOCKET").filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let own = runtime.map(|directory| directory.join("tidegate/tidegate.sock"));
+    own.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("/run/tidegate/tidegate.sock"))
+}
+
+/// What to do about it, where that is known.
+fn mend(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            " — is the daemon running? (tidegate serve; --socket or TIDEGATE_SOCKET say where)"
+        }
+        io::ErrorKind::ConnectionRefused => {
+            " — nobody listens there any more: start the daemon (tidegate serve)"
+        }
+        io::ErrorKind::PermissionDenied => " — this user is not in the group of the socket",
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => " — the daemon does not answer in time",
+        _ => "",
+    }
+}
+
+const CLIENT: &str = concat!("cli/", env!("CARGO_PKG_VERSION"));
+
+const READ_BYTES: usize = 4_096;

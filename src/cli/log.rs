@@ -1,0 +1,25 @@
+//! The log: standard error, as text or as JSON lines.
+
+use std::io::Write;
+
+use super::settings::{Log, LogFormat};
+
+/// Starts logging. Called once.
+pub(super) fn start(log: Log) {
+    let lines =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(log.level).with_target(false);
+    // A second call, as a test might make it, changes nothing.
+    let _ = match log.format {
+        LogFormat::Text => tracing::subscriber::set_global_default(lines.with_ansi(is_terminal()).finish()),
+        LogFormat::Json => tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish()),
+    };
+}
+
+/// Says something on standard error before there is a log. Whoever closed it does not want to know.
+pub(super) fn plainly(message: &str) {
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
+
+fn is_terminal() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none()
+}

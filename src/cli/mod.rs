@@ -1,0 +1,74 @@
+//! One file per command.
+
+pub mod ask;
+pub mod check;
+mod client;
+mod log;
+pub mod serve;
+pub mod settings;
+mod settings_file;
+mod signals;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Decides, on each host, whether a piece of work may start
+///
+/// A daemon limits rates per caller; applications ask it over a Unix socket and get an answer in microseconds. When
+/// it fails, requests go through.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES, propagate_version = true, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Check(check::Args),
+    Hit(ask::HitArgs),
+    Peek(ask::PeekArgs),
+}
+
+const EXAMPLES: &str = "\
+Begin with:
+  tidegate check config/rules                  are the rules good?
+  tidegate serve --rules config/rules          the daemon
+  tidegate hit api user=u1 method=POST         ask it, in another shell";
+
+/// Reads the arguments and runs the command.
+#[must_use]
+pub fn run() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are for standard output and no failure; the rest is for standard error, exit code 2.
+            let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    let mut out = std::io::stdout().lock();
+    let done = match &arguments.command {
+        Command::Serve(args) => Ok(serve::run(args)),
+        Command::Check(args) => check::run(args, &mut out),
+        Command::Hit(args) => args.run(&mut out),
+        Command::Peek(args) => args.run(&mut out),
+    };
+    finish(done.and_then(|code| out.flush().map(|()| code)))
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn finish(done: std::io::Result<ExitCode>) -> ExitCode {
+    match done {
+        Ok(code) => code,
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            log::plainly(&format!("tidegate: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}

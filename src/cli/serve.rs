@@ -1,0 +1,218 @@
+//! `tidegate serve`: the daemon. It always starts: bad rules leave their domain without limits and are told.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::settings::{SETTINGS_FILE, Settings};
+use super::{log, signals};
+use crate::clock::Clock;
+use crate::engine::{Engine, HashKey, Options};
+use crate::rules::{self, Problem, RuleSet};
+use crate::server::{self, BindError, ConnectionLimits, Listener};
+
+/// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The settings; without it /etc/tidegate/tidegate.yaml if there is one
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen, instead of `socket.path` of the settings
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// A directory of rules or one file, instead of `rules` of the settings
+    #[arg(long, value_name = "DIR")]
+    pub rules: Option<PathBuf>,
+    /// Decision threads, instead of `threads` of the settings
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Option<u16>,
+    /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices: off only to compare
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub scheduler_slice: OnOff,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnOff {
+    /// On
+    #[default]
+    On,
+    /// Off
+    Off,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate serve --rules config/rules --socket /tmp/tidegate.sock
+  tidegate serve --config /etc/tidegate/tidegate.yaml
+
+Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason; 2 wrong usage;
+75 when another tidegate has the socket.";
+
+/// Runs the command. Standard error carries the log.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    let (settings, problems) = match settings(args) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            problems.iter().for_each(|problem| log::plainly(&problem.render(false)));
+            return ExitCode::FAILURE;
+        }
+    };
+    log::start(settings.log);
+    problems.iter().for_each(log_problem);
+    match serve(args, &settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            error!("{failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+    let installed = Path::new(SETTINGS_FILE);
+    let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
+    let (mut settings, problems) = Settings::load(file)?;
+    if let Some(path) = &args.socket {
+        settings.socket.path.clone_from(path);
+    }
+    if let Some(rules) = &args.rules {
+        settings.rules.clone_from(rules);
+    }
+    if let Some(threads) = args.threads {
+        settings.threads = usize::from(threads);
+    }
+    Ok((settings, problems))
+}
+
+fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    make_directory_of(&settings.socket.path)?;
+    let listener = Listener::bind(&settings.socket.path, settings.socket.mode, group_of(settings)?)?;
+    let clock = Arc::new(Clock::start());
+    let engine = Arc::new(Engine::new(Options {
+        hash_key: random_hash_key()?,
+        mode: settings.mode,
+        memory_bytes_max: usize::try_from(settings.memory_max_bytes).unwrap_or(usize::MAX),
+    }));
+    install_rules(&engine, &settings.rules);
+    allow_descriptors(settings.connections.max);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
+    let options = server::Options {
+        threads: settings.threads,
+        connections: ConnectionLimits {
+            max: settings.connections.max as usize,
+            per_user: settings.connections.per_user as usize,
+        },
+        short_slices: args.scheduler_slice == OnOff::On,
+    };
+    runtime.block_on(async {
+        let shutdown = CancellationToken::new();
+        signals::watch(&shutdown).map_err(Failure::Run)?;
+        info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
+        server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
+    })?;
+    info!("drained: every request received was answered");
+    Ok(())
+}
+
+/// Puts the rules in force. What is wrong with them is told and leaves its domain without limits.
+fn install_rules(engine: &Engine, path: &Path) {
+    let loaded = rules::read(path);
+    loaded.problems.iter().for_each(log_problem);
+    for domain in &loaded.failed {
+        error!(%domain, "its rules have errors: this domain has NO LIMITS until they are mended");
+    }
+    let rules: usize = loaded.domains.iter().map(|domain| domain.rules().len()).sum();
+    let domains = loaded.domains.len();
+    if rules == 0 {
+        warn!(path = %path.display(), "no rule is in force: everything is allowed");
+    } else {
+        info!(path = %path.display(), domains, rules, "rules are in force");
+    }
+    engine.install(RuleSet::new(loaded.domains));
+}
+
+fn log_problem(problem: &Problem) {
+    if problem.is_error() { error!("{problem}") } else { warn!("{problem}") }
+}
+
+/// The directory of a socket in the usual place is made when it is missing, but not those above it.
+fn make_directory_of(socket: &Path) -> Result<(), Failure> {
+    let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty() && !path.exists())
+    else {
+        return Ok(());
+    };
+    let made = std::fs::create_dir(directory);
+    made.map_err(|source| Failure::Directory { path: directory.into(), source })
+}
+
+fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
+    let Some(name) = &settings.socket.group else { return Ok(None) };
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    // Read as a file: what only a directory server knows is no group for a socket that must exist at boot.
+    let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
+    let found = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
+}
+
+fn random_hash_key() -> Result<HashKey, Failure> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Failure::Run(error.into()))?;
+    Ok(HashKey::from_bytes(bytes))
+}
+
+/// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
+fn allow_descriptors(connections: u32) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let needed = u64::from(connections) + DESCRIPTORS_BESIDE;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return;
+    }
+    let allowed = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum: limit.maximum });
+    if raised.is_err() || allowed < needed {
+        warn!(allowed, needed, "fewer files may be open than `connections.max` asks for: raise LimitNOFILE");
+    }
+}
+
+/// Why the daemon cannot start.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Bind(#[from] BindError),
+    #[error("{}: cannot make the directory of the socket: {source}", path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error(
+        "there is no group `{0}` in {GROUPS_FILE}: create it (groupadd --system {0}) or mend socket.group"
+    )]
+    Group(String),
+    #[error("cannot start: {0}")]
+    Run(std::io::Error),
+}
+
+impl Failure {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            // EX_TEMPFAIL: it may well start once the other one has stopped.
+            Failure::Bind(BindError::Locked { .. } | BindError::InUse { .. }) => ExitCode::from(75),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+const GROUPS_FILE: &str = "/etc/group";
+
+/// Descriptors that are no connections: runtimes, the listener, the log, files read at a reload.
+const DESCRIPTORS_BESIDE: u64 = 64;

@@ -1,0 +1,39 @@
+//! What signals mean to the daemon.
+
+use std::io;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// TERM and INT drain; a second one ends at once. HUP is taken note of, or it would kill.
+///
+/// # Errors
+/// A signal cannot be watched.
+pub(super) fn watch(shutdown: &CancellationToken) -> io::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let shutdown = shutdown.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = hang_up.recv() => {
+                    warn!("reloading is not supported yet: restart to put changed rules in force");
+                    continue;
+                }
+            }
+            if shutdown.is_cancelled() {
+                #[allow(clippy::exit, clippy::disallowed_methods, reason = "asked twice: now means now")]
+                std::process::exit(EXIT_UNDRAINED);
+            }
+            info!("draining");
+            shutdown.cancel();
+        }
+    });
+    Ok(())
+}
+
+/// Ended before all replies were out.
+const EXIT_UNDRAINED: i32 = 1;

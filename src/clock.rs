@@ -1,0 +1,132 @@
+//! The one place that reads a clock. Everything below the server is handed a [`Now`] instead.
+//!
+//! Elapsed time is never taken from the wall clock: [`Timestamp`] counts the boot-time clock, which neither steps
+//! nor stops while the machine sleeps. The wall clock enters as [`Now::utc`] alone, sampled once a second.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds since the engine's origin. In a replay the origin is the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The origin itself.
+    pub const ORIGIN: Timestamp = Timestamp(0);
+
+    /// A timestamp of so many nanoseconds since the origin.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Timestamp {
+        Timestamp(nanos)
+    }
+
+    /// Nanoseconds since the origin.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to `self`, zero when `earlier` is the later one.
+    #[must_use]
+    pub const fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self` moved later; the far end of time (584 years) is a wall.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// What time it is, as every judgement is told it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Boot-time clock since the engine's origin.
+    pub at: Timestamp,
+    /// Nanoseconds to add to `at` for Unix time; steps when the wall clock does.
+    pub utc: i64,
+}
+
+impl Now {
+    /// The time `nanos` nanoseconds after the origin, the origin being the Unix epoch: tests and replays.
+    #[must_use]
+    pub const fn at_nanos(nanos: u64) -> Now {
+        Now { at: Timestamp::from_nanos(nanos), utc: 0 }
+    }
+}
+
+/// A span as the socket says it: whole microseconds, rounded up, so that waiting it out is always enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+impl Micros {
+    /// No time at all.
+    pub const ZERO: Micros = Micros(0);
+}
+
+impl From<Micros> for Duration {
+    fn from(micros: Micros) -> Duration {
+        Duration::from_micros(micros.0)
+    }
+}
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(Duration::from(*self)).fmt(f)
+    }
+}
+
+/// The machine's clocks, read relative to the moment this was made.
+#[derive(Debug)]
+pub struct Clock {
+    origin_nanos: u64,
+    utc: AtomicI64,
+}
+
+impl Clock {
+    /// Starts counting: the origin is this moment.
+    #[must_use]
+    pub fn start() -> Clock {
+        let clock = Clock { origin_nanos: boot_nanos(), utc: AtomicI64::new(0) };
+        clock.sample_utc();
+        clock
+    }
+
+    /// Reads the boot-time clock; the wall clock is as last sampled.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        Now { at: self.timestamp(), utc: self.utc.load(Ordering::Relaxed) }
+    }
+
+    /// Looks at the wall clock again. Called once a second: a system call less on every decision.
+    pub fn sample_utc(&self) {
+        let unix = SystemTime::UNIX_EPOCH;
+        #[allow(clippy::disallowed_methods, reason = "this is the one place")]
+        let unix_nanos = match SystemTime::now().duration_since(unix) {
+            Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
+        };
+        let at = i64::try_from(self.timestamp().as_nanos()).unwrap_or(i64::MAX);
+        self.utc.store(unix_nanos.saturating_sub(at), Ordering::Relaxed);
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        // Saturating: were the boot-time clock ever to run backwards, time would stand still instead of panicking.
+        Timestamp(boot_nanos().saturating_sub(self.origin_nanos))
+    }
+}
+
+/// The boot-time clock in nanoseconds, for tools that measure a span.
+#[must_use]
+pub fn boot_nanos() -> u64 {
+    #[allow(clippy::disallowed_methods, reason = "this is the one place")]
+    let time = clock_gettime(ClockId::Boottime);
+    // Both parts are non-negative: the clock counts up from zero at boot.
+    time.tv_sec.unsigned_abs().saturating_mul(NANOS_PER_SECOND).saturating_add(time.tv_nsec.unsigned_abs())
+}
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;

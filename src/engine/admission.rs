@@ -1,0 +1,123 @@
+//! All or nothing: every rule is judged on the state as it was, then every state is committed.
+//!
+//! All shards that a request touches are locked for the whole of it, in ascending order, so no two requests can
+//! both take the last token, none sees half of another's charges, and none waits in a circle.
+
+use std::sync::MutexGuard;
+
+use arrayvec::ArrayVec;
+
+use super::digest::Digest;
+use super::shards::{SHARDS, Shard, Shards};
+use crate::clock::Now;
+use crate::limit::Outcome;
+use crate::limit::token_bucket::Gcra;
+use crate::rules::Rule;
+
+/// One rule's part in one judgement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// The rule's number in its domain.
+    pub(super) rule: u32,
+    /// Whether its refusal refuses the request.
+    pub(super) enforced: bool,
+    /// What the rule says, once judged.
+    pub(super) outcome: Outcome,
+    /// The key's state: as it was, and once charged as it then is.
+    pub(super) state: Gcra,
+    cost: u32,
+    digest: Digest,
+    charged: Gcra,
+    place: Option<usize>,
+}
+
+impl Part {
+    #[inline]
+    pub(super) fn new(rule: u32, enforced: bool, cost: u32, digest: Digest, fresh: Gcra) -> Part {
+        Part {
+            rule,
+            enforced,
+            outcome: Outcome::Pass,
+            state: fresh,
+            cost,
+            digest,
+            charged: fresh,
+            place: None,
+        }
+    }
+
+    /// Whether the request is refused by it.
+    #[inline]
+    pub(super) fn refuses(&self) -> bool {
+        self.enforced && self.outcome != Outcome::Pass
+    }
+}
+
+/// Judges every part and, if all enforced ones pass and it is asked for, charges every part that passes. Returns
+/// whether all enforced ones pass.
+#[inline]
+pub(super) fn admit(shards: &Shards, rules: &[Rule], parts: &mut [Part], charge: bool, now: Now) -> bool {
+    let mut locked = Locked::of(shards, parts);
+    let mut passes = true;
+    for part in &mut *parts {
+        let Some(rule) = rules.get(part.rule as usize) else { continue };
+        if let Some((place, state)) = locked.shard(shards, &part.digest).buckets.find(&part.digest) {
+            part.place = Some(place);
+            part.state = state;
+        }
+        (part.outcome, part.charged) = part.state.judge(&rule.quota, now.at, part.cost);
+        passes &= !part.refuses();
+    }
+    if passes && charge {
+        commit(shards, &mut locked, parts, now);
+    }
+    passes
+}
+
+/// Charges what passed. Keys that are there first: adding one may move the others.
+fn commit(shards: &Shards, locked: &mut Locked<'_>, parts: &mut [Part], now: Now) {
+    let mut added = false;
+    for part in parts.iter_mut().filter(|part| part.outcome == Outcome::Pass && part.cost > 0) {
+        part.state = part.charged;
+        match part.place {
+            Some(place) => locked.shard(shards, &part.digest).buckets.update(place, part.charged),
+            None => added = true,
+        }
+    }
+    if added {
+        for part in parts.iter().filter(|part| part.outcome == Outcome::Pass && part.cost > 0) {
+            if part.place.is_none() {
+                shards.insert(locked.shard(shards, &part.digest), part.digest, part.charged, now.at);
+            }
+        }
+    }
+}
+
+/// The shards of one judgement, locked.
+struct Locked<'e> {
+    /// A bit for each shard held: guards stand in the order of their bits.
+    held: u64,
+    guards: ArrayVec<MutexGuard<'e, Shard>, SHARDS>,
+}
+
+impl<'e> Locked<'e> {
+    #[inline]
+    fn of(shards: &'e Shards, parts: &[Part]) -> Locked<'e> {
+        let held = parts.iter().fold(0, |held, part| held | 1 << shards.of(&part.digest));
+        let mut locked = Locked { held, guards: ArrayVec::new() };
+        let mut wanted = held;
+        while wanted != 0 {
+            locked.guards.push(shards.lock(wanted.trailing_zeros() as usize));
+            wanted &= wanted - 1;
+        }
+        locked
+    }
+
+    #[inline]
+    fn shard(&mut self, shards: &Shards, digest: &Digest) -> &mut Shard {
+        let below = self.held & ((1 << shards.of(digest)) - 1);
+        let guard = below.count_ones() as usize;
+        #[allow(clippy::indexing_slicing, reason = "every part's shard was locked, so its guard is there")]
+        &mut self.guards[guard]
+    }
+}

@@ -1,0 +1,92 @@
+//! What the engine answers.
+
+use crate::clock::Micros;
+use crate::limit::Level;
+use crate::rules::{Domain, Rule};
+
+/// What comes of asking. Everything is decided at once today; a rule that must ask another host first will answer
+/// with a ticket to resume from.
+#[derive(Debug)]
+#[must_use]
+pub enum Answer<'d> {
+    /// The verdict and what is said with it.
+    Decided(Decision<'d>),
+}
+
+/// A verdict and what is said with it. Borrows from the [`Decider`](super::Decider) until it asks again.
+#[derive(Debug)]
+#[must_use]
+pub struct Decision<'d> {
+    /// Whether the work may start.
+    pub verdict: Verdict,
+    /// The binding rule: of those that refuse the one with the longest wait, of those that pass the one with the
+    /// least left. Ties go to the first in the file.
+    pub binding: Option<LimitView<'d>>,
+    /// Zero when allowed; else the smallest wait after which the same request alone would pass, `None` if none is.
+    pub retry: Option<Micros>,
+    pub(super) domain: Option<&'d Domain>,
+    pub(super) notes: &'d [(NoteKind, u32)],
+    pub(super) all: &'d [(u32, Level)],
+}
+
+impl<'d> Decision<'d> {
+    /// Allowed, and nothing to say about it.
+    pub(super) fn unlimited() -> Decision<'d> {
+        Decision {
+            verdict: Verdict::Allow,
+            binding: None,
+            retry: Some(Micros::ZERO),
+            domain: None,
+            notes: &[],
+            all: &[],
+        }
+    }
+
+    /// What else is worth knowing, with the rule it is about, in file order.
+    pub fn notes(&self) -> impl ExactSizeIterator<Item = (NoteKind, &'d str)> + '_ {
+        self.notes.iter().map(|(kind, rule)| (*kind, self.rule(*rule).map_or("", |rule| &*rule.name)))
+    }
+
+    /// Every limit that matched, in file order; empty unless it was asked for.
+    pub fn all(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
+        self.all.iter().filter_map(|(rule, level)| Some(LimitView { rule: self.rule(*rule)?, level: *level }))
+    }
+
+    fn rule(&self, number: u32) -> Option<&'d Rule> {
+        self.domain?.rules().get(number as usize)
+    }
+}
+
+/// One limit and where the caller stands with it.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitView<'d> {
+    /// The rule.
+    pub rule: &'d Rule,
+    /// After the work for a grant; as it is for a refusal and a PEEK.
+    pub level: Level,
+}
+
+/// Whether the work may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may.
+    Allow,
+    /// This caller is over a limit of his own.
+    Limit,
+}
+
+/// What a note says about its rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoteKind {
+    /// A shadow rule that would have refused.
+    Shadow,
+}
+
+/// Why no rule was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmatched {
+    /// There is no such domain.
+    Domain,
+    /// The domain has no rule for it.
+    Rule,
+}

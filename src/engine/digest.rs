@@ -1,0 +1,86 @@
+//! What a key is known by: a keyed digest, never its text.
+
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use crate::limit::Scale;
+
+/// A secret that makes digests unguessable, so that no caller can aim at another's counter.
+#[derive(Clone, Copy)]
+pub struct HashKey(u64, u64);
+
+impl HashKey {
+    /// From 16 bytes of randomness.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 16]) -> HashKey {
+        let [low, high] = [0, 8].map(|at| {
+            let mut word = [0; 8];
+            word.iter_mut().zip(bytes.iter().skip(at)).for_each(|(to, from)| *to = *from);
+            u64::from_le_bytes(word)
+        });
+        HashKey(low, high)
+    }
+
+    /// The key of one rule, from the key it stands under. Rules that share no name share no digest.
+    #[must_use]
+    pub(super) fn for_rule(&self, domain: &str, rule: &str) -> HashKey {
+        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
+        write_prefixed(&mut hasher, domain);
+        write_prefixed(&mut hasher, rule);
+        let hash = hasher.finish128();
+        HashKey(hash.h1, hash.h2)
+    }
+
+    /// The digest of one key of this rule: SipHash-1-3-128 of its values, each with its length before it.
+    #[inline]
+    pub(super) fn digest<'a>(&self, scale: Scale, values: impl Iterator<Item = &'a str>) -> Digest {
+        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
+        values.for_each(|value| write_prefixed(&mut hasher, value));
+        let hash = hasher.finish128();
+        Digest([hash.h1, hash.h2 & !SCALE_BITS | u64::from(scale.ticks_per_nano() - 1)])
+    }
+}
+
+/// A secret is not for logs.
+impl std::fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HashKey(…)")
+    }
+}
+
+/// 121 bits of digest and, in the lowest seven, the scale of the state kept under it: so the sweep can tell a full
+/// bucket without knowing its rule, and one scale never reads the ticks of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Digest([u64; 2]);
+
+impl Digest {
+    /// Where in a table.
+    #[inline]
+    pub(super) fn hash(&self) -> u64 {
+        self.0[0]
+    }
+
+    /// Which table of a power of two of them: the bits that neither the table nor the scale use.
+    #[inline]
+    pub(super) fn shard(&self, shards: usize) -> usize {
+        usize::try_from(self.0[1] >> SHARD_SHIFT).unwrap_or_default() & (shards - 1)
+    }
+
+    /// The scale of its state.
+    #[inline]
+    pub(super) fn scale(&self) -> Scale {
+        let ticks = u8::try_from(self.0[1] & SCALE_BITS).unwrap_or_default() + 1;
+        Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::NANOS)
+    }
+}
+
+#[inline]
+fn write_prefixed(hasher: &mut SipHasher13, text: &str) {
+    hasher.write_usize(text.len());
+    hasher.write(text.as_bytes());
+}
+
+const SCALE_BITS: u64 = 0x7f;
+
+const SHARD_SHIFT: u32 = 32;

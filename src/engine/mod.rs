@@ -1,0 +1,124 @@
+//! WHO IS ADMITTED: judge every rule, then commit every state.
+//!
+//! Shards are locked here and decisions counted; nothing awaits, does I/O or knows of the socket.
+
+mod admission;
+mod counters;
+mod decider;
+mod decision;
+mod digest;
+mod memory;
+mod request;
+mod ruling;
+mod shards;
+mod table;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+pub use counters::{RuleTotals, Totals};
+pub use decider::Decider;
+pub use decision::{Answer, Decision, LimitView, NoteKind, Unmatched, Verdict};
+pub use digest::HashKey;
+pub use request::{Cost, Op, Request, UNIT_REQUESTS};
+
+use crate::clock::Now;
+use crate::rules::{Mode, RuleSet};
+use counters::{Counters, Slots};
+use memory::Memory;
+use ruling::Ruling;
+use shards::{Shards, Sweeper};
+
+/// What an engine is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The secret of its digests.
+    pub hash_key: HashKey,
+    /// No rule is stricter than this.
+    pub mode: Mode,
+    /// Bytes that its tables may allocate.
+    pub memory_bytes_max: usize,
+}
+
+/// Everything that is decided on this host: the rules in force and the state of every key.
+///
+/// Shared by the decision threads, each of which asks through its own [`Decider`].
+#[derive(Debug)]
+pub struct Engine {
+    options: Options,
+    ruling: Arc<ArcSwap<Ruling>>,
+    shards: Shards,
+    sweeper: Mutex<Sweeper>,
+    slots: Mutex<Slots>,
+    threads: Mutex<Vec<Arc<Counters>>>,
+}
+
+impl Engine {
+    /// An engine without a rule: it allows everything.
+    #[must_use]
+    pub fn new(options: Options) -> Engine {
+        Engine {
+            options,
+            ruling: Arc::new(ArcSwap::from_pointee(Ruling::default())),
+            shards: Shards::new(Memory::new(options.memory_bytes_max)),
+            sweeper: Mutex::default(),
+            slots: Mutex::default(),
+            threads: Mutex::default(),
+        }
+    }
+
+    /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state.
+    pub fn install(&self, rules: RuleSet) {
+        let mut slots = lock(&self.slots);
+        let ruling = Ruling::new(rules, &self.options.hash_key, self.options.mode, &mut slots);
+        self.ruling.store(Arc::new(ruling));
+    }
+
+    /// A way to ask, for one decision thread.
+    #[must_use]
+    pub fn decider(self: &Arc<Engine>) -> Decider {
+        let counters = Arc::new(Counters::new());
+        lock(&self.threads).push(Arc::clone(&counters));
+        Decider::new(Arc::clone(self), counters)
+    }
+
+    /// Does what happens by itself, whatever time has passed since the last tick. Called every [`TICK_MILLIS`].
+    pub fn tick(&self, now: Now) {
+        let window_min = self.ruling.load().window_min();
+        lock(&self.sweeper).advance(&self.shards, now.at, window_min);
+    }
+
+    /// The mode that no rule is stricter than.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.options.mode
+    }
+
+    /// Keys whose state differs from a fresh one, or did when they were last looked at.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.shards.keys()
+    }
+
+    /// Bytes that the tables have allocated.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.shards.memory_bytes()
+    }
+
+    /// What has been counted since the start, over all decision threads.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let slots = lock(&self.slots);
+        Totals::sum(&lock(&self.threads), &slots, self.shards.evictions())
+    }
+}
+
+/// How often [`Engine::tick`] is called.
+pub const TICK_MILLIS: u64 = 250;
+
+/// Locks, whoever panicked: what the engine guards is changed by single steps, each of which leaves it whole.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

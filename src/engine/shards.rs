@@ -1,0 +1,114 @@
+//! The tables, cut into shards that are locked apart.
+//!
+//! A shard holds one table of each kind of state, so that one lock guards all that a key can be and the order of
+//! locks is the order of shards.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use super::digest::Digest;
+use super::lock;
+use super::memory::Memory;
+use super::table::Table;
+use crate::clock::{Micros, Timestamp};
+use crate::limit::token_bucket::Gcra;
+
+/// All state of the engine.
+#[derive(Debug)]
+pub(super) struct Shards {
+    shards: Box<[Padded]>,
+    memory: Memory,
+    evictions: AtomicU64,
+}
+
+/// A shard on cache lines of its own, so that two threads in two shards do not slow each other.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// One table of each kind.
+#[derive(Debug)]
+pub(super) struct Shard {
+    pub(super) buckets: Table<Gcra>,
+}
+
+impl Shards {
+    pub(super) fn new(memory: Memory) -> Shards {
+        let shard = || Padded(Mutex::new(Shard { buckets: Table::new() }));
+        Shards { shards: (0..SHARDS).map(|_| shard()).collect(), memory, evictions: AtomicU64::new(0) }
+    }
+
+    /// The shard that a key lives in.
+    #[inline]
+    pub(super) fn of(&self, digest: &Digest) -> usize {
+        digest.shard(SHARDS)
+    }
+
+    /// Locks one shard. Whoever holds several took them in ascending order.
+    #[inline]
+    pub(super) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the modulus is below that")]
+        lock(&self.shards[shard % SHARDS].0)
+    }
+
+    /// Adds a key to a locked shard.
+    pub(super) fn insert(&self, shard: &mut Shard, digest: Digest, state: Gcra, now: Timestamp) {
+        let evicted = shard.buckets.insert(digest, state, &self.memory, now);
+        if evicted > 0 {
+            self.evictions.fetch_add(evicted, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn keys(&self) -> usize {
+        (0..SHARDS).map(|shard| self.lock(shard).buckets.len()).sum()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// Keys dropped for lack of room while they still mattered.
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
+    }
+}
+
+/// Walks round all shards, a few at each tick, and sweeps away the keys that are as good as new.
+#[derive(Debug, Default)]
+pub(super) struct Sweeper {
+    last: Option<Timestamp>,
+    /// Time that has passed and not been swept for.
+    owed_nanos: u64,
+    shard: usize,
+}
+
+impl Sweeper {
+    /// Sweeps as many shards as the time since the last call asks for. A round takes three quarters of the shortest
+    /// time in which a key fills, so that every key is gone within twice its own.
+    pub(super) fn advance(&mut self, shards: &Shards, now: Timestamp, window_min: Micros) {
+        let last = self.last.replace(now).unwrap_or(now);
+        let round_nanos = (window_min.0.saturating_mul(750)).clamp(ROUND_NANOS_MIN, ROUND_NANOS_MAX);
+        let elapsed_nanos = now.as_nanos().saturating_sub(last.as_nanos());
+        // One round at most, however long the time: a second one would find nothing.
+        self.owed_nanos = self.owed_nanos.saturating_add(elapsed_nanos).min(round_nanos);
+        let shard_nanos = round_nanos / SHARDS as u64;
+        while self.owed_nanos >= shard_nanos {
+            self.owed_nanos -= shard_nanos;
+            while !shards.lock(self.shard).buckets.sweep(STEP_BUCKETS, &shards.memory, now) {}
+            self.shard = (self.shard + 1) % SHARDS;
+        }
+    }
+}
+
+/// As many as a word has bits: the shards of a judgement are a bit set. Decision threads are few; so many shards
+/// also keep the lock of one short while it is swept or grows.
+pub(super) const SHARDS: usize = 64;
+
+/// Buckets swept under one lock: about five microseconds.
+const STEP_BUCKETS: usize = 1_024;
+
+/// A round takes at least three quarters of a second: sweeping faster would cost more than the memory is worth.
+const ROUND_NANOS_MIN: u64 = 750_000_000;
+
+/// A round takes at most a minute.
+const ROUND_NANOS_MAX: u64 = 60_000_000_000;

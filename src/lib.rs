@@ -1,0 +1,12 @@
+//! tidegate decides, on each host, whether a piece of work may start.
+//!
+//! This file is a map of the rooms and holds nothing else; `ARCHITECTURE.md` says what each may touch.
+
+pub mod cli;
+pub mod clock;
+pub mod engine;
+pub mod limit;
+pub mod protocol;
+pub mod rules;
+pub mod server;
+pub mod sys;

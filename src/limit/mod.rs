@@ -1,0 +1,35 @@
+//! ARITHMETIC: old state, quota, time and cost in; outcome and new state out.
+//!
+//! One file per algorithm. Nothing here allocates, locks, logs, fails or reads a clock.
+
+mod rate;
+pub mod token_bucket;
+
+pub use rate::{Rate, RateError, Scale};
+
+use crate::clock::Micros;
+
+/// What one rule says to one request. Refusal leaves the key as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Outcome {
+    /// It fits.
+    Pass,
+    /// It would fit after this wait and not a microsecond sooner, if nothing else came.
+    Later(Micros),
+    /// The cost is above the limit: no wait is long enough.
+    Never,
+}
+
+/// Where one key stands: the numbers of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The limit, in units of the rule: for a token bucket its burst.
+    pub limit: u64,
+    /// The time over which the limit is given out: for a token bucket burst ÷ rate.
+    pub window: Micros,
+    /// Whole units that would pass now; never below zero.
+    pub remaining: u64,
+    /// The smallest wait after which `remaining` would be larger if nothing else came; zero when full.
+    pub reset: Micros,
+}

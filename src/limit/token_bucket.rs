@@ -1,0 +1,156 @@
+//! The token bucket, kept as one theoretical arrival time: the generic cell rate algorithm (ITU-T I.371, the
+//! virtual scheduling form). 8 bytes of state, no timer, no rounding of what is counted.
+//!
+//! ```text
+//!        now              arrival
+//!   ──────┼───────────────────┼──────────────▶ ticks
+//!         ╰── work ahead ─────╯
+//!         ╰────────── capacity (burst × interval) ──────╯
+//!                             ╰── room: what may come ──╯
+//! ```
+//!
+//! Promise: in any span W at most `burst + ⌊W · rate⌋` units pass; a request is refused exactly until its
+//! `Later` has passed; idle time earns one burst and no more.
+
+use super::{Level, Outcome, Rate, RateError, Scale};
+use crate::clock::{Micros, Timestamp};
+
+/// The numbers of one token bucket, in ticks of its scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    rate: Rate,
+    burst: u32,
+    scale: Scale,
+    interval: u64,
+    capacity: u64,
+    window: Micros,
+}
+
+impl Quota {
+    /// A bucket of `burst` units that refills at `rate`, on the rate's own scale.
+    ///
+    /// # Errors
+    /// A burst of zero, or one so large that the time to fill it does not fit.
+    pub fn new(rate: Rate, burst: u32) -> Result<Quota, RateError> {
+        if burst == 0 {
+            return Err(RateError::Zero);
+        }
+        let scale = Scale::of(rate);
+        let interval = rate.interval_ticks(scale);
+        let capacity = interval.checked_mul(u64::from(burst)).filter(|ticks| *ticks <= CAPACITY_TICKS_MAX);
+        let capacity = capacity.ok_or(RateError::BurstTooLarge)?;
+        Ok(Quota { rate, burst, scale, interval, capacity, window: micros_up(capacity, scale) })
+    }
+
+    /// The rate it was made from.
+    #[must_use]
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// Units that a full bucket holds.
+    #[must_use]
+    pub const fn burst(&self) -> u32 {
+        self.burst
+    }
+
+    /// The scale of its ticks: two states can be compared on the same scale only.
+    #[must_use]
+    pub const fn scale(&self) -> Scale {
+        self.scale
+    }
+
+    /// The time an empty bucket takes to fill.
+    #[must_use]
+    pub const fn window(&self) -> Micros {
+        self.window
+    }
+}
+
+/// The state of one key: when, on the quota's scale, everything admitted so far will have been earned.
+///
+/// Ticks wrap; what counts is the distance from now, which stays far below half the circle (see [`Gcra::ahead`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gcra {
+    arrival: u64,
+}
+
+impl Gcra {
+    /// A full bucket.
+    #[must_use]
+    pub fn full(scale: Scale, now: Timestamp) -> Gcra {
+        Gcra { arrival: ticks(now, scale) }
+    }
+
+    /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
+    #[inline]
+    pub fn judge(self, quota: &Quota, now: Timestamp, cost: u32) -> (Outcome, Gcra) {
+        if cost == 0 {
+            return (Outcome::Pass, self);
+        }
+        if cost > quota.burst {
+            return (Outcome::Never, self);
+        }
+        let now = ticks(now, quota.scale);
+        // Neither factor overflows: cost ≤ burst, so the product is at most the capacity.
+        let ahead = self.ahead(now) + u64::from(cost) * quota.interval;
+        if ahead <= quota.capacity {
+            (Outcome::Pass, Gcra { arrival: now.wrapping_add(ahead) })
+        } else {
+            (Outcome::Later(micros_up(ahead - quota.capacity, quota.scale)), self)
+        }
+    }
+
+    /// What a reply says about this key.
+    #[inline]
+    #[must_use]
+    pub fn level(self, quota: &Quota, now: Timestamp) -> Level {
+        let ahead = self.ahead(ticks(now, quota.scale));
+        let remaining = quota.capacity.saturating_sub(ahead) / quota.interval;
+        let reset = if ahead == 0 {
+            Micros::ZERO
+        } else {
+            // Something is ahead, so fewer than `burst` remain and one more still fits under the capacity.
+            let one_more_fits = quota.capacity - (remaining + 1) * quota.interval;
+            micros_up(ahead - one_more_fits, quota.scale)
+        };
+        Level { limit: u64::from(quota.burst), window: quota.window, remaining, reset }
+    }
+
+    /// Ticks until the bucket is full again; zero for one that equals a fresh one.
+    #[inline]
+    #[must_use]
+    pub fn ticks_until_full(self, scale: Scale, now: Timestamp) -> u64 {
+        self.ahead(ticks(now, scale))
+    }
+
+    /// Work admitted that has not been earned yet, in ticks. An arrival in the past is none: idle time earns one
+    /// full burst and no more.
+    #[inline]
+    fn ahead(self, now: u64) -> u64 {
+        let ahead = self.arrival.wrapping_sub(now);
+        // A true distance is at most the capacity and the skew between two readings of the clock. What is larger
+        // is an arrival in the past, seen across the wrap.
+        if ahead <= AHEAD_TICKS_MAX { ahead } else { 0 }
+    }
+}
+
+/// A moment in ticks. It wraps after 2⁶⁴ ticks (4.5 years on the finest scale), which [`Gcra::ahead`] allows for
+/// as long as full buckets are swept away within half of that.
+#[inline]
+fn ticks(at: Timestamp, scale: Scale) -> u64 {
+    at.as_nanos().wrapping_mul(u64::from(scale.ticks_per_nano()))
+}
+
+#[inline]
+fn micros_up(ticks: u64, scale: Scale) -> Micros {
+    Micros(ticks.div_ceil(u64::from(scale.ticks_per_nano()) * NANOS_PER_MICRO))
+}
+
+const NANOS_PER_MICRO: u64 = 1_000;
+
+/// An eighth of the circle of ticks: 73 years at one tick a nanosecond, 208 days at 128.
+const CAPACITY_TICKS_MAX: u64 = 1 << 61;
+
+/// Twice the largest capacity: room for clock skew between decision threads and for debt.
+const AHEAD_TICKS_MAX: u64 = 1 << 62;

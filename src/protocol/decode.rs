@@ -1,0 +1,267 @@
+//! Reads requests. Every byte of a frame of the common shape is looked at once; at anything odd, an unknown part
+//! included, the slow check decides first whether the frame is whole.
+
+use arrayvec::ArrayVec;
+
+use super::descriptors::Descriptors;
+use super::elements::Elements;
+use super::entries::{Entries, Entry};
+use super::fault::{Code, Expected, Fault, Reason};
+use super::message::{Amount, Charge, Cost, Hello, Judge, Options, Request, WorkOutcome};
+use super::name::RANGE as NAME;
+use super::options::{read_info, read_options};
+use super::reader::Reader;
+use super::{COST_MAX, DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, wellformed};
+
+/// Reads the payload of a frame that may be any request; its descriptors replace what `descriptors` held.
+///
+/// # Errors
+/// A [`Fault`] of code `malformed`, `unknown_op`, `invalid` or, from a HELLO, `version`.
+#[inline]
+pub fn decode_request<'a>(
+    payload: &'a [u8],
+    descriptors: &mut Descriptors<'a>,
+) -> Result<Request<'a>, Fault> {
+    descriptors.clear();
+    let mut elements = Elements::open(payload);
+    let outcome = read_request(&mut elements, descriptors);
+    if outcome.is_ok() && elements.reader.is_finished_and_checked() {
+        return outcome.map_err(|reason| blame(payload, reason));
+    }
+    doubt(payload, outcome)
+}
+
+/// Reads the payload of a connection's first frame, which must be HELLO.
+///
+/// # Errors
+/// A [`Fault`] of code `malformed`, `hello_required`, `version` or `invalid`.
+pub fn decode_first(payload: &[u8]) -> Result<Hello<'_>, Fault> {
+    let mut elements = Elements::open(payload);
+    let outcome = elements.head().and_then(|(op, id)| match op {
+        HELLO => read_hello(&mut elements, id),
+        _ => Err(Reason::HelloRequired),
+    });
+    // Once in the life of a connection: no need to be quick.
+    doubt(payload, outcome)
+}
+
+/// Whether the bytes or the field are to blame, if anything is.
+#[cold]
+#[inline(never)]
+fn doubt<T>(payload: &[u8], outcome: Result<T, Reason>) -> Result<T, Fault> {
+    wellformed::check(payload).map_err(Fault::malformed)?;
+    outcome.map_err(|reason| blame(payload, reason))
+}
+
+#[cold]
+fn blame(payload: &[u8], reason: Reason) -> Fault {
+    let head = Elements::open(payload).head().ok();
+    let code = reason.code();
+    let silent = code == Code::Invalid && matches!(head, Some((RELEASE | CHARGE | SIGNAL, None)));
+    // What closes because the bytes cannot be trusted does not repeat an id from them.
+    let id = head.and_then(|(_, id)| id).filter(|id| *id <= ID_MAX && code != Code::Malformed);
+    Fault { id, code, reason, silent }
+}
+
+#[inline]
+fn read_request<'a>(
+    elements: &mut Elements<'a>,
+    descriptors: &mut Descriptors<'a>,
+) -> Result<Request<'a>, Reason> {
+    let (op, id) = elements.head()?;
+    match op {
+        ACQUIRE => Ok(Request::Acquire(read_judge(elements, id, descriptors)?)),
+        HIT => Ok(Request::Hit(read_judge(elements, id, descriptors)?)),
+        PEEK => Ok(Request::Peek(read_judge(elements, id, descriptors)?)),
+        RELEASE => read_release(elements, id),
+        HELLO => Ok(Request::Hello(read_hello(elements, id)?)),
+        CHARGE => Ok(Request::Charge(read_charge(elements, id, descriptors)?)),
+        RENEW => {
+            let (id, lease) = (needed(id)?, elements.needed(&LEASE, |reader| reader.unsigned_to(ID_MAX))?);
+            elements.finish()?;
+            Ok(Request::Renew { id, lease })
+        }
+        SIGNAL => read_signal(elements, id),
+        PING => {
+            let id = needed(id)?;
+            elements.finish()?;
+            Ok(Request::Ping { id })
+        }
+        op => Err(Reason::UnknownOp(op)),
+    }
+}
+
+#[inline]
+fn needed(id: Option<u64>) -> Result<u64, Reason> {
+    id.filter(|id| *id <= ID_MAX).ok_or(Reason::Field(&ID))
+}
+
+fn optional(id: Option<u64>) -> Result<Option<u64>, Reason> {
+    if id.is_none_or(|id| id <= ID_MAX) { Ok(id) } else { Err(Reason::Field(&OPTIONAL_ID)) }
+}
+
+fn read_judge<'a>(
+    elements: &mut Elements<'a>,
+    id: Option<u64>,
+    descriptors: &mut Descriptors<'a>,
+) -> Result<Judge<'a>, Reason> {
+    let id = needed(id)?;
+    let domain = elements.needed(&DOMAIN, Reader::name)?;
+    read_descriptors(elements, descriptors)?;
+    let cost = if elements.present() { read_cost(&mut elements.reader)? } else { Cost::Requests(1) };
+    let priority = elements.optional(&PRIORITY, Reader::name)?;
+    let options = if elements.present() { read_options(&mut elements.reader)? } else { Options::default() };
+    elements.finish()?;
+    Ok(Judge { id, domain, cost, priority, options })
+}
+
+#[inline]
+fn read_descriptors<'a>(
+    elements: &mut Elements<'a>,
+    descriptors: &mut Descriptors<'a>,
+) -> Result<(), Reason> {
+    let count = elements.needed(&DESCRIPTORS, Reader::array)?;
+    if count > DESCRIPTORS_MAX {
+        return Err(Reason::Field(&DESCRIPTORS));
+    }
+    let reader = &mut elements.reader;
+    for _ in 0..count {
+        let texts = reader.array().ok_or(Reason::Field(&DESCRIPTORS))?;
+        if texts % 2 != 0 || texts > 2 * PAIRS_MAX {
+            return Err(Reason::Field(&DESCRIPTORS));
+        }
+        for _ in 0..texts / 2 {
+            let key = reader.name().ok_or(Reason::Field(&KEY))?;
+            let value = reader.text().filter(|value| value.len() <= VALUE_BYTES_MAX);
+            if !descriptors.push_pair(key, value.ok_or(Reason::Field(&VALUE))?) {
+                return Err(Reason::Field(&DESCRIPTORS));
+            }
+        }
+        if !descriptors.end() {
+            return Err(Reason::Field(&DESCRIPTORS));
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn read_cost<'a>(reader: &mut Reader<'a>) -> Result<Cost<'a>, Reason> {
+    if reader.at_map() {
+        return Ok(Cost::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&COST))?));
+    }
+    let cost = reader.unsigned().and_then(|cost| u32::try_from(cost).ok());
+    Ok(Cost::Requests(cost.ok_or(Reason::Field(&COST))?))
+}
+
+fn read_amount<'a>(reader: &mut Reader<'a>) -> Result<Amount<'a>, Reason> {
+    if reader.at_map() {
+        return Ok(Amount::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&AMOUNT))?));
+    }
+    Ok(Amount::Requests(reader.amount().ok_or(Reason::Field(&AMOUNT))?))
+}
+
+#[inline(never)]
+fn read_units<'a, T: Entry<'a>>(
+    reader: &mut Reader<'a>,
+    unit: impl Fn(&T) -> &'a str,
+) -> Option<Entries<'a, T>> {
+    let count = reader.map()?;
+    let entries = Entries::<T>::checked(reader, count)?;
+    let mut seen = ArrayVec::<&str, UNITS_COMPARED_MAX>::new();
+    let differ =
+        entries.iter().all(|entry| !seen.contains(&unit(&entry)) && seen.try_push(unit(&entry)).is_ok());
+    if !differ {
+        // One comes twice, or there are so many that the slow check should tell.
+        reader.leave_unchecked();
+    }
+    Some(entries)
+}
+
+fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Hello<'a>, Reason> {
+    let mut hello = Hello::new(needed(id)?);
+    hello.version = elements.needed(&VERSION, Reader::unsigned)?;
+    // Before the rest: what it would mean in that version is not known.
+    if hello.version == 0 {
+        return Err(Reason::Version);
+    }
+    if elements.present() {
+        read_info(&mut elements.reader, &mut hello)?;
+    }
+    elements.finish()?;
+    Ok(hello)
+}
+
+fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Request<'a>, Reason> {
+    let id = optional(id)?;
+    let lease = elements.needed(&LEASE, |reader| reader.unsigned_to(ID_MAX))?;
+    let outcome = elements.optional(&OUTCOME, |reader| WorkOutcome::from_number(reader.unsigned()?))?;
+    elements.finish()?;
+    Ok(Request::Release { id, lease, outcome: outcome.unwrap_or_default() })
+}
+
+fn read_charge<'a>(
+    elements: &mut Elements<'a>,
+    id: Option<u64>,
+    descriptors: &mut Descriptors<'a>,
+) -> Result<Charge<'a>, Reason> {
+    let id = optional(id)?;
+    let domain = elements.needed(&DOMAIN, Reader::name)?;
+    read_descriptors(elements, descriptors)?;
+    let amount = if elements.present() { read_amount(&mut elements.reader)? } else { Amount::Requests(1) };
+    let options = if elements.present() { read_options(&mut elements.reader)? } else { Options::default() };
+    elements.finish()?;
+    Ok(Charge { id, domain, amount, options })
+}
+
+fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Request<'a>, Reason> {
+    let id = optional(id)?;
+    let pool = elements.needed(&POOL, Reader::name)?;
+    let name = elements.needed(&SIGNAL_NAME, Reader::name)?;
+    let permille = elements.needed(&PERMILLE, |reader| {
+        u16::try_from(reader.unsigned()?).ok().filter(|permille| *permille <= PERMILLE_MAX)
+    })?;
+    elements.finish()?;
+    Ok(Request::Signal { id, pool, name, permille })
+}
+
+pub(super) const HELLO: u64 = 0;
+pub(super) const ACQUIRE: u64 = 1;
+pub(super) const RELEASE: u64 = 2;
+pub(super) const HIT: u64 = 3;
+pub(super) const PEEK: u64 = 4;
+pub(super) const CHARGE: u64 = 5;
+pub(super) const RENEW: u64 = 6;
+pub(super) const SIGNAL: u64 = 7;
+pub(super) const PING: u64 = 8;
+
+/// Hardly a request names more units than these: so many are compared here, each with each.
+const UNITS_COMPARED_MAX: usize = 8;
+
+const _: () = assert!(COST_MAX == u32::MAX, "a cost that fits a u32 is taken");
+
+const ID: Expected = Expected { field: "id", range: "an unsigned integer up to 9223372036854775807" };
+const OPTIONAL_ID: Expected =
+    Expected { field: "id", range: "nil or an unsigned integer up to 9223372036854775807" };
+const VERSION: Expected = Expected { field: "version", range: "an unsigned integer" };
+const DOMAIN: Expected = Expected { field: "domain", range: NAME };
+const DESCRIPTORS: Expected = Expected {
+    field: "descriptors",
+    range: "an array of at most 8 arrays, each of at most 16 keys and as many values, in turn",
+};
+const KEY: Expected = Expected { field: "an attribute key in descriptors", range: NAME };
+const VALUE: Expected =
+    Expected { field: "an attribute value in descriptors", range: "a text of at most 1024 bytes" };
+const COST: Expected = Expected {
+    field: "cost",
+    range: "an unsigned integer up to 4294967295, or a map of unit names to such integers",
+};
+const AMOUNT: Expected = Expected {
+    field: "amount",
+    range: "an integer from -4294967295 to 4294967295, or a map of unit names to such integers",
+};
+const PRIORITY: Expected = Expected { field: "priority", range: super::name::NIL_RANGE };
+const LEASE: Expected = Expected { field: "lease", range: "an unsigned integer up to 9223372036854775807" };
+const OUTCOME: Expected = Expected { field: "outcome", range: "nil, 0, 1 or 2" };
+const POOL: Expected = Expected { field: "pool", range: NAME };
+const SIGNAL_NAME: Expected = Expected { field: "name", range: NAME };
+const PERMILLE: Expected = Expected { field: "permille", range: "an unsigned integer up to 1000" };

@@ -1,0 +1,197 @@
+//! Reads replies: the client's side, for the command line, the benchmarks and the tests. May allocate.
+
+use super::elements::{Elements, read_map};
+use super::encode_reply::{DECISION_KIND, DONE, ERROR, GOODBYE, WELCOME};
+use super::fault::{Code, Expected, Fault, Reason};
+use super::reader::Reader;
+use super::reply::{Decision, LimitEntry, Mode, NoteKind, Reply, Verdict};
+use super::{ID_MAX, wellformed};
+
+/// Holds the lists of one decision while it is looked at.
+#[derive(Debug, Default)]
+pub struct ReplyScratch<'a> {
+    notes: Vec<(NoteKind, &'a str)>,
+    all: Vec<LimitEntry<'a>>,
+}
+
+/// Reads the payload of a reply. Notes of a kind that version 1 does not know are passed over.
+///
+/// # Errors
+/// A [`Fault`]: the connection has to be closed and the answer made up, as for any doubtful reply.
+pub fn decode_reply<'s, 'a: 's>(
+    payload: &'a [u8],
+    scratch: &'s mut ReplyScratch<'a>,
+) -> Result<Reply<'s>, Fault> {
+    wellformed::check(payload).map_err(Fault::malformed)?;
+    let mut elements = Elements::open(payload);
+    read_reply(&mut elements, scratch).map_err(|reason| {
+        let id = Elements::open(payload).head().ok().and_then(|(_, id)| id);
+        Fault { id, code: reason.code(), reason, silent: false }
+    })
+}
+
+fn read_reply<'s, 'a: 's>(
+    elements: &mut Elements<'a>,
+    scratch: &'s mut ReplyScratch<'a>,
+) -> Result<Reply<'s>, Reason> {
+    let (kind, id) = elements.head()?;
+    if let Some(..=ID_MAX) | None = id {
+        match kind {
+            WELCOME => read_welcome(elements, needed(id)?),
+            DECISION_KIND => read_decision(elements, needed(id)?, scratch),
+            DONE => Ok(Reply::Done { id: needed(id)?, ok: elements.needed(&OK, Reader::boolean)? }),
+            ERROR => {
+                let code = elements.needed(&CODE, |reader| Code::from_number(reader.unsigned()?))?;
+                Ok(Reply::Error { id, code, message: elements.needed(&MESSAGE, Reader::text)? })
+            }
+            GOODBYE => Ok(Reply::Goodbye { reason: elements.needed(&REASON, Reader::text)? }),
+            kind => Err(Reason::UnknownKind(kind)),
+        }
+    } else {
+        Err(Reason::Field(&ID))
+    }
+}
+
+fn needed(id: Option<u64>) -> Result<u64, Reason> {
+    id.ok_or(Reason::Field(&ID))
+}
+
+fn read_welcome<'a>(elements: &mut Elements<'a>, id: u64) -> Result<Reply<'a>, Reason> {
+    let version = elements.needed(&VERSION, |reader| reader.unsigned().filter(|version| *version > 0))?;
+    let (mut server, mut mode) = (None, None);
+    let (mut boot, mut connection, mut frame_bytes_max) = (None, None, None);
+    if elements.present() {
+        read_map(&mut elements.reader, &INFO, &INFO_KEYS, |reader, key| {
+            let taken = match key {
+                "server" => store(&mut server, reader.text()),
+                "boot" => store(&mut boot, reader.unsigned()),
+                "connection" => store(&mut connection, reader.unsigned()),
+                "frame_bytes_max" => store(&mut frame_bytes_max, reader.unsigned()),
+                _ => store(&mut mode, read_mode(reader)),
+            };
+            taken.ok_or(Reason::Field(&INFO))
+        })?;
+    }
+    let info = (server, boot, connection, frame_bytes_max, mode);
+    let (Some(server), Some(boot), Some(connection), Some(frame_bytes_max), Some(mode)) = info else {
+        return Err(Reason::Field(&INFO));
+    };
+    Ok(Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode })
+}
+
+fn store<T>(place: &mut Option<T>, value: Option<T>) -> Option<()> {
+    *place = Some(value?);
+    Some(())
+}
+
+fn read_mode(reader: &mut Reader<'_>) -> Option<Mode> {
+    let name = reader.text()?;
+    Mode::ALL.into_iter().find(|mode| mode.name() == name)
+}
+
+fn read_decision<'s, 'a: 's>(
+    elements: &mut Elements<'a>,
+    id: u64,
+    scratch: &'s mut ReplyScratch<'a>,
+) -> Result<Reply<'s>, Reason> {
+    let verdict = elements.needed(&VERDICT, |reader| Verdict::from_number(reader.unsigned()?))?;
+    let rule = elements.optional(&RULE, Reader::text)?;
+    let [limit, window_us, remaining, reset_us, retry_us] = read_numbers(elements)?;
+    let lease = elements.optional(&LEASE, |reader| reader.unsigned_to(ID_MAX).filter(|lease| *lease > 0))?;
+    scratch.notes.clear();
+    if elements.present() {
+        read_notes(&mut elements.reader, &mut scratch.notes).ok_or(Reason::Field(&NOTES))?;
+    }
+    scratch.all.clear();
+    let all = elements.present();
+    if all {
+        read_all(&mut elements.reader, &mut scratch.all).ok_or(Reason::Field(&ALL))?;
+    }
+    let (mut help, mut unit, mut hide) = (None, None, None);
+    if elements.present() {
+        read_map(&mut elements.reader, &EXTRA, &["help", "hide", "unit"], |reader, key| {
+            let taken = match key {
+                "help" => store(&mut help, reader.text()),
+                "hide" => store(&mut hide, reader.boolean()),
+                _ => store(&mut unit, reader.text()),
+            };
+            taken.ok_or(Reason::Field(&EXTRA))
+        })?;
+    }
+    Ok(Reply::Decision(Decision {
+        id,
+        verdict,
+        rule,
+        limit,
+        window_us,
+        remaining,
+        reset_us,
+        retry_us,
+        lease,
+        notes: &scratch.notes,
+        all: all.then_some(scratch.all.as_slice()),
+        help,
+        hide: hide.unwrap_or_default(),
+        unit,
+    }))
+}
+
+fn read_numbers<const N: usize>(elements: &mut Elements<'_>) -> Result<[Option<u64>; N], Reason> {
+    let mut numbers = [None; N];
+    for number in &mut numbers {
+        *number = elements.optional(&NUMBER, Reader::unsigned)?;
+    }
+    Ok(numbers)
+}
+
+fn read_notes<'a>(reader: &mut Reader<'a>, notes: &mut Vec<(NoteKind, &'a str)>) -> Option<()> {
+    let texts = reader.array()?;
+    if texts % 2 != 0 {
+        return None;
+    }
+    for _ in 0..texts / 2 {
+        let (name, rule) = (reader.text()?, reader.text()?);
+        notes.extend(NoteKind::ALL.into_iter().find(|kind| kind.name() == name).map(|kind| (kind, rule)));
+    }
+    Some(())
+}
+
+fn read_all<'a>(reader: &mut Reader<'a>, all: &mut Vec<LimitEntry<'a>>) -> Option<()> {
+    for _ in 0..reader.array()? {
+        let more = reader.array()?.checked_sub(5)?;
+        let rule = reader.text()?;
+        let (limit, window_us) = (reader.unsigned()?, reader.unsigned()?);
+        let (remaining, reset_us) = (reader.unsigned()?, reader.unsigned()?);
+        all.push(LimitEntry { rule, limit, window_us, remaining, reset_us });
+        for _ in 0..more {
+            reader.skip()?;
+        }
+    }
+    Some(())
+}
+
+const INFO_KEYS: [&str; 5] = ["server", "boot", "connection", "frame_bytes_max", "mode"];
+
+const ID: Expected = Expected { field: "id", range: "an unsigned integer up to 9223372036854775807" };
+const VERSION: Expected = Expected { field: "version", range: "an unsigned integer, 1 or more" };
+const INFO: Expected = Expected {
+    field: "info",
+    range: "a map with server, boot, connection, frame_bytes_max and mode (enforce, shadow or disabled)",
+};
+const VERDICT: Expected = Expected { field: "verdict", range: "an integer from 0 to 4" };
+const RULE: Expected = Expected { field: "rule", range: "nil or a text" };
+const NUMBER: Expected = Expected {
+    field: "each of limit, window_us, remaining, reset_us and retry_us",
+    range: "nil or an unsigned integer",
+};
+const LEASE: Expected =
+    Expected { field: "lease", range: "nil or an unsigned integer from 1 to 9223372036854775807" };
+const NOTES: Expected = Expected { field: "notes", range: "nil or an array of kinds and rules, in turn" };
+const ALL: Expected =
+    Expected { field: "all", range: "nil or an array of [rule, limit, window_us, remaining, reset_us]" };
+const EXTRA: Expected =
+    Expected { field: "extra", range: "nil or a map: texts help and unit, hide true or false" };
+const OK: Expected = Expected { field: "ok", range: "true or false" };
+const CODE: Expected = Expected { field: "code", range: "an integer from 1 to 11" };
+const MESSAGE: Expected = Expected { field: "message", range: "a text" };
+const REASON: Expected = Expected { field: "reason", range: "a text" };

@@ -1,0 +1,107 @@
+//! The elements of an outer array, of which trailing nils may be left out and unknown ones may follow.
+
+use super::fault::{Expected, Flaw, Reason};
+use super::reader::Reader;
+
+/// The elements not read yet.
+#[derive(Debug)]
+pub(super) struct Elements<'a> {
+    pub(super) reader: Reader<'a>,
+    left: usize,
+}
+
+impl<'a> Elements<'a> {
+    #[inline]
+    pub(super) fn open(payload: &'a [u8]) -> Elements<'a> {
+        let mut reader = Reader::new(payload);
+        // No array: as if it had no elements; the slow check tells one from the other.
+        let left = reader.array().unwrap_or_default();
+        Elements { reader, left }
+    }
+
+    /// Whether the next element is there and not nil; if so the reader stands before it.
+    #[inline]
+    pub(super) fn present(&mut self) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
+        !self.reader.nil()
+    }
+
+    /// Reads an element that must be there.
+    #[inline]
+    pub(super) fn needed<T>(
+        &mut self,
+        expected: &'static Expected,
+        read: impl FnOnce(&mut Reader<'a>) -> Option<T>,
+    ) -> Result<T, Reason> {
+        if self.present() { read(&mut self.reader) } else { None }.ok_or(Reason::Field(expected))
+    }
+
+    /// Reads an element that may be nil or missing.
+    #[inline]
+    pub(super) fn optional<T>(
+        &mut self,
+        expected: &'static Expected,
+        read: impl FnOnce(&mut Reader<'a>) -> Option<T>,
+    ) -> Result<Option<T>, Reason> {
+        if !self.present() {
+            return Ok(None);
+        }
+        read(&mut self.reader).map(Some).ok_or(Reason::Field(expected))
+    }
+
+    /// Reads op or kind, and id.
+    #[inline]
+    pub(super) fn head(&mut self) -> Result<(u64, Option<u64>), Reason> {
+        let op = if self.present() { self.reader.unsigned() } else { None };
+        let op = op.ok_or(Reason::Flaw(Flaw::Op))?;
+        let id = match self.present() {
+            true => Some(self.reader.unsigned().ok_or(Reason::Flaw(Flaw::Id))?),
+            false => None,
+        };
+        Ok((op, id))
+    }
+
+    /// Passes over the elements that a later version may have added.
+    #[inline]
+    pub(super) fn finish(&mut self) -> Result<(), Reason> {
+        if self.left == 0 { Ok(()) } else { self.skip_rest() }
+    }
+
+    #[cold]
+    fn skip_rest(&mut self) -> Result<(), Reason> {
+        self.reader.leave_unchecked();
+        while let Some(left) = self.left.checked_sub(1) {
+            self.left = left;
+            self.reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the head of a map and calls `field` for each key that is in `known` and whose value is not nil. Other
+/// values are passed over.
+pub(super) fn read_map<'a>(
+    reader: &mut Reader<'a>,
+    expected: &'static Expected,
+    known: &[&str],
+    mut field: impl FnMut(&mut Reader<'a>, &'a str) -> Result<(), Reason>,
+) -> Result<(), Reason> {
+    let mut seen = 0u32;
+    for _ in 0..reader.map().ok_or(Reason::Field(expected))? {
+        let key = reader.text().ok_or(Reason::Flaw(Flaw::KeyType))?;
+        let Some(place) = known.iter().position(|name| *name == key) else {
+            reader.leave_unchecked();
+            reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
+            continue;
+        };
+        if seen & (1 << place) != 0 {
+            return Err(Reason::Flaw(Flaw::KeyTwice));
+        }
+        seen |= 1 << place;
+        if !reader.nil() {
+            field(reader, key)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! Writes requests: the client's side, for the command line, the benchmarks and the tests.
+//!
+//! The shortest form of everything: trailing nils and map keys that only say the default are left out; cost, amount
+//! and outcome are always written.
+
+use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL};
+use super::descriptors::Descriptors;
+use super::entries::Abandoned;
+use super::message::{Amount, Charge, Cost, Hello, Judge, Missed, Options, Request};
+use super::writer::Writer;
+use super::{FRAME_BYTES_MAX, HEADER_BYTES};
+
+/// The frame would exceed [`FRAME_BYTES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request takes more than {FRAME_BYTES_MAX} bytes")]
+pub struct TooLarge;
+
+/// Appends a request as a whole frame. `descriptors` go with the requests that have some.
+///
+/// Ranges are not checked here: what version 1 does not allow is refused by who reads it.
+///
+/// # Errors
+/// [`TooLarge`]; `out` is then as it was.
+pub fn encode_request(
+    out: &mut Vec<u8>,
+    request: &Request<'_>,
+    descriptors: &Descriptors<'_>,
+) -> Result<(), TooLarge> {
+    let mut writer = Writer::begin(out, ROOM);
+    match request {
+        Request::Hello(hello) => write_hello(&mut writer, hello),
+        Request::Acquire(judge) => write_judge(&mut writer, ACQUIRE, judge, descriptors),
+        Request::Hit(judge) => write_judge(&mut writer, HIT, judge, descriptors),
+        Request::Peek(judge) => write_judge(&mut writer, PEEK, judge, descriptors),
+        Request::Charge(charge) => write_charge(&mut writer, charge, descriptors),
+        Request::Release { id, lease, outcome } => {
+            open(&mut writer, 4, RELEASE, *id);
+            writer.unsigned(*lease);
+            writer.unsigned(u64::from(outcome.number()));
+        }
+        Request::Renew { id, lease } => {
+            open(&mut writer, 3, RENEW, Some(*id));
+            writer.unsigned(*lease);
+        }
+        Request::Signal { id, pool, name, permille } => {
+            open(&mut writer, 5, SIGNAL, *id);
+            writer.text(pool);
+            writer.text(name);
+            writer.unsigned(u64::from(*permille));
+        }
+        Request::Ping { id } => open(&mut writer, 2, PING, Some(*id)),
+    }
+    if writer.finish() { Ok(()) } else { Err(TooLarge) }
+}
+
+fn open(writer: &mut Writer<'_>, elements: usize, op: u64, id: Option<u64>) {
+    writer.array(elements);
+    writer.unsigned(op);
+    writer.optional_unsigned(id);
+}
+
+fn write_judge(writer: &mut Writer<'_>, op: u64, judge: &Judge<'_>, descriptors: &Descriptors<'_>) {
+    let options = judge.options != Options::default();
+    let elements = match (options, judge.priority) {
+        (true, _) => 7,
+        (false, Some(_)) => 6,
+        (false, None) => 5,
+    };
+    open(writer, elements, op, Some(judge.id));
+    writer.text(judge.domain);
+    write_descriptors(writer, descriptors);
+    match judge.cost {
+        Cost::Requests(cost) => writer.unsigned(u64::from(cost)),
+        Cost::Units(units) => {
+            writer.map(units.len());
+            for (unit, cost) in units.iter() {
+                writer.text(unit);
+                writer.unsigned(u64::from(cost));
+            }
+        }
+    }
+    if elements > 5 {
+        writer.optional_text(judge.priority);
+    }
+    if options {
+        write_options(writer, &judge.options);
+    }
+}
+
+fn write_charge(writer: &mut Writer<'_>, charge: &Charge<'_>, descriptors: &Descriptors<'_>) {
+    let options = charge.options != Options::default();
+    open(writer, 5 + usize::from(options), CHARGE, charge.id);
+    writer.text(charge.domain);
+    write_descriptors(writer, descriptors);
+    match charge.amount {
+        Amount::Requests(amount) => writer.signed(amount),
+        Amount::Units(units) => {
+            writer.map(units.len());
+            for (unit, amount) in units.iter() {
+                writer.text(unit);
+                writer.signed(amount);
+            }
+        }
+    }
+    if options {
+        write_options(writer, &charge.options);
+    }
+}
+
+fn write_descriptors(writer: &mut Writer<'_>, descriptors: &Descriptors<'_>) {
+    writer.array(descriptors.len());
+    for descriptor in descriptors.iter() {
+        writer.array(2 * descriptor.len());
+        for (key, value) in descriptor {
+            writer.text(key);
+            writer.text(value);
+        }
+    }
+}
+
+fn write_options(writer: &mut Writer<'_>, options: &Options<'_>) {
+    let Options { idem, queued_us, max_wait_us, all, missed, abandoned } = options;
+    let reports = usize::from(!missed.is_empty()) + usize::from(!abandoned.is_empty());
+    let times = usize::from(queued_us.is_some()) + usize::from(max_wait_us.is_some());
+    writer.map(usize::from(idem.is_some()) + times + usize::from(*all) + reports);
+    if let Some(idem) = idem {
+        writer.text("idem");
+        match std::str::from_utf8(idem) {
+            Ok(text) => writer.text(text),
+            Err(_) => writer.binary(idem),
+        }
+    }
+    for (key, time) in [("queued_us", queued_us), ("max_wait_us", max_wait_us)] {
+        if let Some(time) = time {
+            writer.text(key);
+            writer.unsigned(*time);
+        }
+    }
+    if *all {
+        writer.text("all");
+        writer.boolean(true);
+    }
+    write_reports(writer, missed, abandoned);
+}
+
+fn write_reports(writer: &mut Writer<'_>, missed: &Missed, abandoned: &Abandoned<'_>) {
+    if !missed.is_empty() {
+        writer.text("missed");
+        writer.map(missed.iter().count());
+        for (reason, count) in missed.iter() {
+            writer.text(reason.name());
+            writer.unsigned(count);
+        }
+    }
+    if !abandoned.is_empty() {
+        writer.text("abandoned");
+        writer.array(abandoned.len());
+        for (connection, id) in abandoned.iter() {
+            writer.array(2);
+            writer.unsigned(connection);
+            writer.unsigned(id);
+        }
+    }
+}
+
+fn write_hello(writer: &mut Writer<'_>, hello: &Hello<'_>) {
+    let Hello { id, version, client, session, pid, pool, slots, connection, missed, abandoned } = hello;
+    let pool = Some(*pool).filter(|pool| *pool != Hello::POOL);
+    let slots = Some(*slots).filter(|slots| *slots > 0);
+    let connection = Some(*connection).filter(|connection| *connection > 0);
+    let texts = usize::from(client.is_some()) + usize::from(session.is_some()) + usize::from(pool.is_some());
+    let numbers =
+        usize::from(pid.is_some()) + usize::from(slots.is_some()) + usize::from(connection.is_some());
+    let reports = usize::from(!missed.is_empty()) + usize::from(!abandoned.is_empty());
+    let keys = texts + numbers + reports;
+    open(writer, if keys > 0 { 4 } else { 3 }, HELLO, Some(*id));
+    writer.unsigned(*version);
+    if keys == 0 {
+        return;
+    }
+    writer.map(keys);
+    if let Some(client) = client {
+        writer.text("client");
+        writer.text(client);
+    }
+    if let Some(session) = session {
+        writer.text("session");
+        writer.binary(session);
+    }
+    if let Some(pid) = pid {
+        writer.text("pid");
+        writer.unsigned(u64::from(*pid));
+    }
+    if let Some(pool) = pool {
+        writer.text("pool");
+        writer.text(pool);
+    }
+    if let Some(slots) = slots {
+        writer.text("slots");
+        writer.unsigned(u64::from(slots));
+    }
+    if let Some(connection) = connection {
+        writer.text("connection");
+        writer.unsigned(connection);
+    }
+    write_reports(writer, missed, abandoned);
+}
+
+/// Room for an everyday request; a larger one grows the buffer.
+const ROOM: usize = HEADER_BYTES + 252;

@@ -1,0 +1,204 @@
+//! Writes replies, whole: every element, nil where there is nothing to say.
+
+use std::fmt::Write as _;
+
+use arrayvec::ArrayString;
+
+use super::HEADER_BYTES;
+use super::fault::{Code, Fault};
+use super::reply::{Decision, LimitEntry, Mode, NoteKind, Reply};
+use super::writer::Writer;
+
+/// Appends a reply as a whole frame. What would make it too large is cut: of a decision as in [`encode_decision`],
+/// else the end of the text.
+pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
+    match reply {
+        Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode } => {
+            let numbers = [*boot, *connection, *frame_bytes_max];
+            write_welcome(out, *id, *version, clip(server), numbers, *mode);
+        }
+        Reply::Decision(decision) => encode_decision(out, decision),
+        Reply::Done { id, ok } => {
+            let mut writer = Writer::begin(out, SMALL);
+            writer.array(3);
+            writer.unsigned(DONE);
+            writer.unsigned(*id);
+            writer.boolean(*ok);
+            fits(writer);
+        }
+        Reply::Error { id, code, message } => write_error(out, *id, *code, clip(message)),
+        Reply::Goodbye { reason } => {
+            let reason = clip(reason);
+            let mut writer = Writer::begin(out, SMALL + reason.len());
+            writer.array(3);
+            writer.unsigned(GOODBYE);
+            writer.nil();
+            writer.text(reason);
+            fits(writer);
+        }
+    }
+}
+
+/// Appends the ERROR that a fault asks for; nothing when it is to be silent.
+pub fn encode_fault(out: &mut Vec<u8>, fault: &Fault) {
+    if fault.silent {
+        return;
+    }
+    let mut message = ArrayString::<FAULT_BYTES_MAX>::new();
+    // A text that does not fit ends at its last whole piece.
+    let _ = write!(message, "{fault}");
+    write_error(out, fault.id, fault.code, &message);
+}
+
+/// Appends a decision as a whole frame. If it would be too large, `all` is left out, then `notes`, then `help`.
+#[inline]
+pub fn encode_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
+    if !write_decision(out, decision) {
+        encode_cut(out, decision);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn encode_cut(out: &mut Vec<u8>, decision: &Decision<'_>) {
+    let mut cut = Decision { all: None, ..*decision };
+    if write_decision(out, &cut) {
+        return;
+    }
+    cut.notes = &[];
+    if write_decision(out, &cut) {
+        return;
+    }
+    // Names have bounds: only a help text of kilobytes comes this far.
+    cut.help = None;
+    cut.rule = cut.rule.map(clip);
+    cut.unit = cut.unit.map(clip);
+    let _fits = write_decision(out, &cut);
+}
+
+#[inline]
+#[must_use]
+fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
+    let mut writer = Writer::begin(out, DECISION + decision.rule.map_or(0, str::len));
+    writer.array(13);
+    writer.unsigned(DECISION_KIND);
+    writer.unsigned(decision.id);
+    writer.unsigned(u64::from(decision.verdict.number()));
+    writer.optional_text(decision.rule);
+    writer.optional_unsigned(decision.limit);
+    writer.optional_unsigned(decision.window_us);
+    writer.optional_unsigned(decision.remaining);
+    writer.optional_unsigned(decision.reset_us);
+    writer.optional_unsigned(decision.retry_us);
+    writer.optional_unsigned(decision.lease);
+    if decision.notes.is_empty() {
+        writer.nil();
+    } else {
+        write_notes(&mut writer, decision.notes);
+    }
+    match decision.all {
+        None => writer.nil(),
+        Some(entries) => write_all(&mut writer, entries),
+    }
+    if decision.help.is_none() && decision.unit.is_none() && !decision.hide {
+        writer.nil();
+    } else {
+        write_extra(&mut writer, decision);
+    }
+    writer.finish()
+}
+
+#[inline(never)]
+fn write_notes(writer: &mut Writer<'_>, notes: &[(NoteKind, &str)]) {
+    writer.array(2 * notes.len());
+    for (kind, rule) in notes {
+        writer.text(kind.name());
+        writer.text(rule);
+    }
+}
+
+#[inline(never)]
+fn write_all(writer: &mut Writer<'_>, entries: &[LimitEntry<'_>]) {
+    writer.array(entries.len());
+    for entry in entries {
+        writer.array(5);
+        writer.text(entry.rule);
+        for number in [entry.limit, entry.window_us, entry.remaining, entry.reset_us] {
+            writer.unsigned(number);
+        }
+    }
+}
+
+#[inline(never)]
+fn write_extra(writer: &mut Writer<'_>, decision: &Decision<'_>) {
+    let texts = usize::from(decision.help.is_some()) + usize::from(decision.unit.is_some());
+    writer.map(texts + usize::from(decision.hide));
+    if let Some(help) = decision.help {
+        writer.text("help");
+        writer.text(help);
+    }
+    if decision.hide {
+        writer.text("hide");
+        writer.boolean(true);
+    }
+    if let Some(unit) = decision.unit {
+        writer.text("unit");
+        writer.text(unit);
+    }
+}
+
+fn write_welcome(out: &mut Vec<u8>, id: u64, version: u64, server: &str, numbers: [u64; 3], mode: Mode) {
+    let mut writer = Writer::begin(out, 2 * SMALL + server.len());
+    writer.array(4);
+    writer.unsigned(WELCOME);
+    writer.unsigned(id);
+    writer.unsigned(version);
+    writer.map(5);
+    writer.text("server");
+    writer.text(server);
+    for (key, number) in ["boot", "connection", "frame_bytes_max"].into_iter().zip(numbers) {
+        writer.text(key);
+        writer.unsigned(number);
+    }
+    writer.text("mode");
+    writer.text(mode.name());
+    fits(writer);
+}
+
+fn write_error(out: &mut Vec<u8>, id: Option<u64>, code: Code, message: &str) {
+    let mut writer = Writer::begin(out, SMALL + message.len());
+    writer.array(4);
+    writer.unsigned(ERROR);
+    writer.optional_unsigned(id);
+    writer.unsigned(u64::from(code.number()));
+    writer.text(message);
+    fits(writer);
+}
+
+/// Ends a frame whose texts are clipped.
+fn fits(writer: Writer<'_>) {
+    let fits = writer.finish();
+    debug_assert!(fits, "clipped texts fit");
+}
+
+fn clip(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(TEXT_BYTES_MAX)).unwrap_or(text)
+}
+
+pub(super) const WELCOME: u64 = 0;
+pub(super) const DECISION_KIND: u64 = 1;
+pub(super) const DONE: u64 = 2;
+pub(super) const ERROR: u64 = 3;
+pub(super) const GOODBYE: u64 = 4;
+
+/// Texts for people need no more.
+const TEXT_BYTES_MAX: usize = 1_024;
+
+/// The longest message of a fault is half of this.
+const FAULT_BYTES_MAX: usize = 256;
+
+/// Room for a frame of four short elements.
+const SMALL: usize = HEADER_BYTES + 60;
+
+/// Room for a decision without its texts: seven integers of 9 bytes and seven single bytes, with the rule's length.
+const DECISION: usize = HEADER_BYTES + 84;

@@ -1,0 +1,144 @@
+//! A list inside a message: either still in the bytes of a frame, checked once and read again as it is walked, or
+//! a slice that someone wants to send. Never on the heap.
+
+use std::fmt;
+
+use super::reader::Reader;
+use super::{COST_MAX, ID_MAX};
+
+/// Unit and cost, in the order they were written. No unit may come twice.
+pub type Units<'a> = Entries<'a, (&'a str, u32)>;
+
+/// Unit and signed amount, within ± [`COST_MAX`]. No unit may come twice.
+pub type Amounts<'a> = Entries<'a, (&'a str, i64)>;
+
+/// Connection and request id of the requests that were given up on.
+pub type Abandoned<'a> = Entries<'a, (u64, u64)>;
+
+/// A list that is walked in order.
+#[derive(Clone, Copy)]
+pub struct Entries<'a, T> {
+    source: Source<'a, T>,
+}
+
+#[derive(Clone, Copy)]
+enum Source<'a, T> {
+    Wire(&'a [u8]),
+    Listed(&'a [T]),
+}
+
+/// What can be listed.
+pub trait Entry<'a>: Copy + PartialEq + fmt::Debug {
+    /// Reads one entry off the front; `None` when there is none, or none that version 1 allows.
+    fn read(bytes: &mut &'a [u8]) -> Option<Self>;
+}
+
+impl<'a, T: Entry<'a>> Entries<'a, T> {
+    /// Reads `count` entries and keeps where they stand.
+    pub(super) fn checked(reader: &mut Reader<'a>, count: usize) -> Option<Entries<'a, T>> {
+        let start = reader.rest();
+        let mut rest = start;
+        for _ in 0..count {
+            T::read(&mut rest)?;
+        }
+        let bytes = reader.take(start.len() - rest.len())?;
+        Some(Entries { source: Source::Wire(bytes) })
+    }
+
+    /// The entries, in order.
+    pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
+        let mut source = self.source;
+        std::iter::from_fn(move || match &mut source {
+            Source::Wire(bytes) => T::read(bytes),
+            Source::Listed(entries) => {
+                let (first, rest) = entries.split_first()?;
+                *entries = rest;
+                Some(*first)
+            }
+        })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.source {
+            Source::Wire(_) => self.iter().count(),
+            Source::Listed(entries) => entries.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self.source {
+            Source::Wire(bytes) => bytes.is_empty(),
+            Source::Listed(entries) => entries.is_empty(),
+        }
+    }
+}
+
+impl<'a, T> From<&'a [T]> for Entries<'a, T> {
+    fn from(entries: &'a [T]) -> Entries<'a, T> {
+        Entries { source: Source::Listed(entries) }
+    }
+}
+
+impl<T> Default for Entries<'_, T> {
+    fn default() -> Self {
+        Entries { source: Source::Listed(&[]) }
+    }
+}
+
+impl<'a, T: Entry<'a>> PartialEq for Entries<'a, T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl<'a, T: Entry<'a> + Eq> Eq for Entries<'a, T> {}
+
+impl<'a, T: Entry<'a>> fmt::Debug for Entries<'a, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<'a> Entry<'a> for (&'a str, u32) {
+    fn read(bytes: &mut &'a [u8]) -> Option<Self> {
+        read(bytes, |reader| Some((reader.name()?, u32::try_from(reader.unsigned()?).ok()?)))
+    }
+}
+
+impl<'a> Entry<'a> for (&'a str, i64) {
+    fn read(bytes: &mut &'a [u8]) -> Option<Self> {
+        read(bytes, |reader| Some((reader.name()?, reader.amount()?)))
+    }
+}
+
+impl<'a> Entry<'a> for (u64, u64) {
+    fn read(bytes: &mut &'a [u8]) -> Option<Self> {
+        read(bytes, |reader| {
+            let more = reader.array()?.checked_sub(2)?;
+            let entry = (reader.unsigned()?, reader.unsigned_to(ID_MAX)?);
+            for _ in 0..more {
+                reader.skip()?;
+            }
+            Some(entry)
+        })
+    }
+}
+
+fn read<'a, T>(bytes: &mut &'a [u8], one: impl FnOnce(&mut Reader<'a>) -> Option<T>) -> Option<T> {
+    let mut reader = Reader::new(bytes);
+    let entry = one(&mut reader)?;
+    *bytes = reader.rest();
+    Some(entry)
+}
+
+impl Reader<'_> {
+    /// Reads a signed amount.
+    pub(super) fn amount(&mut self) -> Option<i64> {
+        let amount = i64::try_from(self.integer()?).ok()?;
+        (amount.unsigned_abs() <= u64::from(COST_MAX)).then_some(amount)
+    }
+}

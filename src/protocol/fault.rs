@@ -1,0 +1,240 @@
+//! What can be wrong with a frame, and which ERROR says so. Every fault is told from the bytes alone.
+
+use std::fmt;
+
+use super::{FRAME_BYTES_MAX, VERSION};
+
+/// The code of an ERROR. Some close the connection once they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// Not one well-formed array. Closes.
+    Malformed = 1,
+    /// A length above [`FRAME_BYTES_MAX`]. Closes.
+    TooLarge = 2,
+    /// Version 0. Closes.
+    Version = 3,
+    /// The first frame was not HELLO. Closes.
+    HelloRequired = 4,
+    /// An op that this version does not know.
+    UnknownOp = 5,
+    /// A known field of the wrong type or range, missing, or an id that cannot be taken.
+    Invalid = 6,
+    /// Too many leases are held.
+    Quota = 7,
+    /// Too many connections. Closes.
+    Busy = 8,
+    /// Not allowed at all. Closes.
+    Forbidden = 9,
+    /// The daemon failed.
+    Internal = 10,
+    /// This domain, pool or op is not open to this user.
+    NotAllowed = 11,
+}
+
+impl Code {
+    /// All codes, by number.
+    pub const ALL: [Code; 11] = [
+        Code::Malformed,
+        Code::TooLarge,
+        Code::Version,
+        Code::HelloRequired,
+        Code::UnknownOp,
+        Code::Invalid,
+        Code::Quota,
+        Code::Busy,
+        Code::Forbidden,
+        Code::Internal,
+        Code::NotAllowed,
+    ];
+
+    /// The code of this number, when version 1 has one.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Code> {
+        Code::ALL.into_iter().find(|code| u64::from(code.number()) == number)
+    }
+
+    /// The number in the ERROR.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The name in texts and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Code::Malformed => "malformed",
+            Code::TooLarge => "too_large",
+            Code::Version => "version",
+            Code::HelloRequired => "hello_required",
+            Code::UnknownOp => "unknown_op",
+            Code::Invalid => "invalid",
+            Code::Quota => "quota",
+            Code::Busy => "busy",
+            Code::Forbidden => "forbidden",
+            Code::Internal => "internal",
+            Code::NotAllowed => "not_allowed",
+        }
+    }
+
+    /// Whether the connection is closed after the ERROR.
+    #[must_use]
+    pub const fn closes(self) -> bool {
+        match self {
+            Code::Malformed
+            | Code::TooLarge
+            | Code::Version
+            | Code::HelloRequired
+            | Code::Busy
+            | Code::Forbidden => true,
+            Code::UnknownOp | Code::Invalid | Code::Quota | Code::Internal | Code::NotAllowed => false,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a frame was not taken. Its text ([`fmt::Display`]) is the message of the ERROR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Fault {
+    /// The request's id, when the frame is whole and has one.
+    pub id: Option<u64>,
+    /// The code of the ERROR.
+    pub code: Code,
+    /// What is wrong.
+    pub reason: Reason,
+    /// No reply is sent, not even this one: a request with an id may go without, and did.
+    pub silent: bool,
+}
+
+impl Fault {
+    pub(super) const fn malformed(flaw: Flaw) -> Fault {
+        Fault { id: None, code: Code::Malformed, reason: Reason::Flaw(flaw), silent: false }
+    }
+
+    pub(super) const fn too_large(bytes: u32) -> Fault {
+        Fault { id: None, code: Code::TooLarge, reason: Reason::TooLarge(bytes), silent: false }
+    }
+
+    /// A HELLO after the first frame: the session is settled, the connection stays.
+    #[must_use]
+    pub const fn second_hello(id: u64) -> Fault {
+        Fault { id: Some(id), code: Code::Invalid, reason: Reason::SecondHello, silent: false }
+    }
+}
+
+/// What is wrong with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The bytes are no message.
+    Flaw(Flaw),
+    /// The length, in bytes, is above the bound.
+    TooLarge(u32),
+    /// HELLO offers version 0.
+    Version,
+    /// The first frame is another op than HELLO.
+    HelloRequired,
+    /// HELLO came already.
+    SecondHello,
+    /// No op has this number.
+    UnknownOp(u64),
+    /// No reply has this kind.
+    UnknownKind(u64),
+    /// A field is missing or is not what it must be.
+    Field(&'static Expected),
+}
+
+impl Reason {
+    pub(super) const fn code(self) -> Code {
+        match self {
+            Reason::Flaw(_) => Code::Malformed,
+            Reason::TooLarge(_) => Code::TooLarge,
+            Reason::Version => Code::Version,
+            Reason::HelloRequired => Code::HelloRequired,
+            Reason::UnknownOp(_) | Reason::UnknownKind(_) => Code::UnknownOp,
+            Reason::SecondHello | Reason::Field(_) => Code::Invalid,
+        }
+    }
+}
+
+/// What a field must be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The field, by its name in the protocol.
+    pub field: &'static str,
+    /// Its type and range.
+    pub range: &'static str,
+}
+
+/// What keeps bytes from being one MessagePack array that version 1 may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// There is nothing.
+    Empty,
+    /// The outermost value is not an array.
+    NotArray,
+    /// A value ends after the frame does.
+    Truncated,
+    /// Something follows the array.
+    Trailing,
+    /// A floating-point number.
+    Float,
+    /// An extension type, a timestamp for one.
+    Extension,
+    /// The byte that MessagePack never uses.
+    Reserved,
+    /// Arrays and maps stand too deep in each other.
+    Depth,
+    /// A text is not UTF-8.
+    Utf8,
+    /// A key of a map is not a text.
+    KeyType,
+    /// A map has a key twice.
+    KeyTwice,
+    /// The op or kind is not an unsigned integer.
+    Op,
+    /// The id is neither nil nor an unsigned integer.
+    Id,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Flaw(flaw) => flaw.fmt(f),
+            Reason::TooLarge(bytes) => {
+                write!(f, "a frame of {bytes} bytes: a frame may have {FRAME_BYTES_MAX}")
+            }
+            Reason::Version => write!(f, "version 0: versions 1 to {VERSION} are spoken here"),
+            Reason::HelloRequired => f.write_str("the first frame must be HELLO"),
+            Reason::SecondHello => f.write_str("HELLO came already: it is the first frame and no other"),
+            Reason::UnknownOp(op) => write!(f, "op {op} is not known in version {VERSION}"),
+            Reason::UnknownKind(kind) => write!(f, "reply kind {kind} is not known in version {VERSION}"),
+            Reason::Field(expected) => write!(f, "{} must be {}", expected.field, expected.range),
+        }
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Flaw::Empty => "an empty frame",
+            Flaw::NotArray => "the frame is not an array",
+            Flaw::Truncated => "the frame ends inside a value",
+            Flaw::Trailing => "bytes follow the array",
+            Flaw::Float => "floating-point numbers are not part of the protocol",
+            Flaw::Extension => "extension types are not part of the protocol",
+            Flaw::Reserved => "the byte 0xc1 is not MessagePack",
+            Flaw::Depth => "arrays and maps stand more than 4 deep",
+            Flaw::Utf8 => "a text is not valid UTF-8",
+            Flaw::KeyType => "a key of a map is not a text",
+            Flaw::KeyTwice => "a map has a key twice",
+            Flaw::Op => "the first element must be an unsigned integer",
+            Flaw::Id => "the id must be an unsigned integer",
+        })
+    }
+}

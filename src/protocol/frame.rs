@@ -1,0 +1,84 @@
+//! Splits what was read from a socket into frames. Never copies, never reserves memory for a length it was told.
+
+use super::fault::{Fault, Flaw};
+use super::{FRAME_BYTES_MAX, HEADER_BYTES};
+
+/// What stands at the start of a read buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split<'a> {
+    /// A whole frame.
+    Frame {
+        /// What follows the length.
+        payload: &'a [u8],
+        /// Bytes of the buffer that the frame takes, length included.
+        consumed: usize,
+    },
+    /// Part of a frame.
+    More {
+        /// Bytes that the whole frame takes, length included, as far as known: 4 until the length is there.
+        needed: usize,
+    },
+    /// A length that no frame may have; nothing after it can be trusted.
+    Broken(Fault),
+}
+
+/// Looks for a frame at the start of `buffer`.
+#[inline]
+#[must_use]
+pub fn split(buffer: &[u8]) -> Split<'_> {
+    let Some((header, rest)) = buffer.split_first_chunk::<HEADER_BYTES>() else {
+        return Split::More { needed: HEADER_BYTES };
+    };
+    let length = u32::from_be_bytes(*header);
+    let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+    if bytes == 0 {
+        return Split::Broken(Fault::malformed(Flaw::Empty));
+    }
+    if bytes > FRAME_BYTES_MAX {
+        return Split::Broken(Fault::too_large(length));
+    }
+    match rest.get(..bytes) {
+        Some(payload) => Split::Frame { payload, consumed: HEADER_BYTES + bytes },
+        None => Split::More { needed: HEADER_BYTES + bytes },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Split, split};
+    use crate::protocol::{Code, FRAME_BYTES_MAX};
+
+    #[test]
+    fn a_frame_more_or_broken() {
+        let mut largest = vec![0, 0, 0x40, 0];
+        largest.resize(4 + FRAME_BYTES_MAX, 0xc0);
+        type Expected = Result<(usize, usize), usize>;
+        let table: &[(&[u8], Expected)] = &[
+            (&[], Err(4)),
+            (&[0, 0, 0], Err(4)),
+            (&[0, 0, 0, 2], Err(6)),
+            (&[0, 0, 0, 2, 0x91], Err(6)),
+            (&[0, 0, 0, 2, 0x91, 0x08], Ok((2, 6))),
+            (&[0, 0, 0, 1, 0x90, 0x90], Ok((1, 5))), // the next frame's first byte is left alone
+            (&[0, 0, 0x40, 0], Err(16_388)),
+            (&largest, Ok((16_384, 16_388))),
+        ];
+        for (buffer, expected) in table {
+            let found = match split(buffer) {
+                Split::Frame { payload, consumed } => Ok((payload.len(), consumed)),
+                Split::More { needed } => Err(needed),
+                Split::Broken(fault) => panic!("{buffer:?}: {fault}"),
+            };
+            assert_eq!(found, *expected, "{buffer:?}");
+        }
+        for (length, code) in [
+            (0u32, Code::Malformed),
+            (16_385, Code::TooLarge),
+            (0x8000_0000, Code::TooLarge),
+            (u32::MAX, Code::TooLarge),
+        ] {
+            let Split::Broken(fault) = split(&length.to_be_bytes()) else { panic!("{length}") };
+            assert_eq!(fault.code, code, "{length}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! BYTES: frames and messages of protocol version 1, read and written; what a decision means is not known here.
+//!
+//! A frame is a 4-byte big-endian length and one MessagePack array. Requests are read straight from the read buffer
+//! without allocating: [`split`] finds a frame, [`decode_request`] reads it, [`encode_reply`] appends the answer.
+//! The way back, [`encode_request`] and [`decode_reply`], serves the command line, the benchmarks and the tests.
+//!
+//! ```
+//! use tidegate::protocol::{Cost, Descriptors, Request, Split, decode_request, encode_request, split};
+//!
+//! let mut bytes = Vec::new();
+//! let mut descriptors = Descriptors::new();
+//! assert!(descriptors.push(&[("user", "u1")]));
+//! encode_request(&mut bytes, &Request::hit(7, "api"), &descriptors).unwrap();
+//!
+//! let mut descriptors = Descriptors::new(); // after the bytes that it will point into
+//! let Split::Frame { payload, consumed } = split(&bytes) else { panic!("a whole frame was written") };
+//! assert_eq!(consumed, bytes.len());
+//! let Ok(Request::Hit(judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
+//! assert_eq!((judge.id, judge.domain, judge.cost), (7, "api", Cost::Requests(1)));
+//! assert_eq!(descriptors.attributes(), [("user", "u1")]);
+//! ```
+
+mod decode;
+mod decode_reply;
+mod descriptors;
+mod elements;
+mod encode;
+mod encode_reply;
+mod entries;
+mod fault;
+mod frame;
+mod message;
+mod name;
+mod options;
+mod reader;
+mod reply;
+mod wellformed;
+mod writer;
+
+pub use decode::{decode_first, decode_request};
+pub use decode_reply::{ReplyScratch, decode_reply};
+pub use descriptors::Descriptors;
+pub use encode::{TooLarge, encode_request};
+pub use encode_reply::{encode_decision, encode_fault, encode_reply};
+pub use entries::{Abandoned, Amounts, Entries, Entry, Units};
+pub use fault::{Code, Expected, Fault, Flaw, Reason};
+pub use frame::{Split, split};
+pub use message::{Amount, Charge, Cost, Hello, Judge, MissReason, Missed, Options, Request, WorkOutcome};
+pub use reply::{Decision, LimitEntry, Mode, NoteKind, Reply, Verdict};
+
+/// The version spoken here.
+pub const VERSION: u64 = 1;
+
+/// The largest payload of a frame, either way: 8 descriptors of everyday values fit several times over, and a
+/// connection never needs a buffer above 16 KiB.
+pub const FRAME_BYTES_MAX: usize = 16_384;
+
+/// The length in front of every payload.
+pub const HEADER_BYTES: usize = 4;
+
+/// How deep arrays and maps may stand in each other, the outer array being 1: what `abandoned` needs and no more.
+pub const DEPTH_MAX: usize = 4;
+
+/// The largest id and lease number: they must fit the signed integers of every client's language.
+pub const ID_MAX: u64 = i64::MAX.unsigned_abs();
+
+/// The largest cost of one unit, and the largest amount either way.
+pub const COST_MAX: u32 = u32::MAX;
+
+/// The most descriptors in a request.
+pub const DESCRIPTORS_MAX: usize = 8;
+
+/// The most pairs in a descriptor.
+pub const PAIRS_MAX: usize = 16;
+
+/// The longest name: domain, priority, pool, unit, attribute key.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// The longest attribute value.
+pub const VALUE_BYTES_MAX: usize = 1_024;
+
+/// The longest `idem`.
+pub const IDEM_BYTES_MAX: usize = 64;
+
+/// The longest `client` in HELLO: it stands in logs and in lists of connections.
+pub const CLIENT_BYTES_MAX: usize = 255;
+
+/// The full scale of a SIGNAL.
+pub const PERMILLE_MAX: u16 = 1_000;

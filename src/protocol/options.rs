@@ -1,0 +1,112 @@
+//! Reads the two maps of requests: `options`, and the `info` of HELLO.
+
+use super::elements::read_map;
+use super::entries::{Abandoned, Entries};
+use super::fault::{Expected, Reason};
+use super::message::{Hello, MissReason, Missed, Options};
+use super::reader::Reader;
+use super::{CLIENT_BYTES_MAX, IDEM_BYTES_MAX};
+
+/// Reads `options`, which is not nil.
+#[inline(never)]
+pub(super) fn read_options<'a>(reader: &mut Reader<'a>) -> Result<Options<'a>, Reason> {
+    let mut options = Options::default();
+    read_map(reader, &OPTIONS, &OPTION_KEYS, |reader, key| {
+        match key {
+            "idem" => options.idem = Some(idem(reader).ok_or(Reason::Field(&IDEM))?),
+            "queued_us" => options.queued_us = Some(reader.unsigned().ok_or(Reason::Field(&QUEUED))?),
+            "max_wait_us" => options.max_wait_us = Some(reader.unsigned().ok_or(Reason::Field(&MAX_WAIT))?),
+            "all" => options.all = reader.boolean().ok_or(Reason::Field(&ALL))?,
+            "missed" => options.missed = missed(reader)?,
+            _ => options.abandoned = abandoned(reader)?,
+        }
+        Ok(())
+    })?;
+    Ok(options)
+}
+
+/// Reads `info` into `hello`.
+pub(super) fn read_info<'a>(reader: &mut Reader<'a>, hello: &mut Hello<'a>) -> Result<(), Reason> {
+    read_map(reader, &INFO, &INFO_KEYS, |reader, key| {
+        match key {
+            "client" => hello.client = Some(client(reader).ok_or(Reason::Field(&CLIENT))?),
+            "session" => hello.session = Some(session(reader).ok_or(Reason::Field(&SESSION))?),
+            "pid" => hello.pid = Some(unsigned32(reader).ok_or(Reason::Field(&PID))?),
+            "pool" => hello.pool = reader.name().ok_or(Reason::Field(&POOL))?,
+            "slots" => hello.slots = unsigned32(reader).ok_or(Reason::Field(&SLOTS))?,
+            "connection" => hello.connection = connection(reader).ok_or(Reason::Field(&CONNECTION))?,
+            "missed" => hello.missed = missed(reader)?,
+            _ => hello.abandoned = abandoned(reader)?,
+        }
+        Ok(())
+    })
+}
+
+fn idem<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
+    let mut binary = *reader;
+    let bytes = match binary.binary() {
+        Some(bytes) => {
+            *reader = binary;
+            bytes
+        }
+        None => reader.text()?.as_bytes(),
+    };
+    (1..=IDEM_BYTES_MAX).contains(&bytes.len()).then_some(bytes)
+}
+
+fn client<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+    reader.text().filter(|client| client.len() <= CLIENT_BYTES_MAX)
+}
+
+fn session(reader: &mut Reader<'_>) -> Option<[u8; 16]> {
+    reader.binary()?.try_into().ok()
+}
+
+fn connection(reader: &mut Reader<'_>) -> Option<u64> {
+    reader.unsigned().filter(|connection| *connection > 0)
+}
+
+fn unsigned32(reader: &mut Reader<'_>) -> Option<u32> {
+    u32::try_from(reader.unsigned()?).ok()
+}
+
+fn missed(reader: &mut Reader<'_>) -> Result<Missed, Reason> {
+    let mut missed = Missed::default();
+    read_map(reader, &MISSED, &MissReason::ALL.map(MissReason::name), |reader, key| {
+        let count = reader.unsigned().ok_or(Reason::Field(&MISSED))?;
+        if let Some(reason) = MissReason::ALL.into_iter().find(|reason| reason.name() == key) {
+            missed.set(reason, count);
+        }
+        Ok(())
+    })?;
+    Ok(missed)
+}
+
+fn abandoned<'a>(reader: &mut Reader<'a>) -> Result<Abandoned<'a>, Reason> {
+    // Rare, and its entries may be longer than what is known of them: the slow check may look.
+    reader.leave_unchecked();
+    let count = reader.array().ok_or(Reason::Field(&ABANDONED))?;
+    Entries::checked(reader, count).ok_or(Reason::Field(&ABANDONED))
+}
+
+const OPTION_KEYS: [&str; 6] = ["idem", "queued_us", "max_wait_us", "all", "missed", "abandoned"];
+const INFO_KEYS: [&str; 8] =
+    ["client", "session", "pid", "pool", "slots", "connection", "missed", "abandoned"];
+
+const OPTIONS: Expected = Expected { field: "options", range: "nil or a map" };
+const IDEM: Expected = Expected { field: "options.idem", range: "a text or bytes, 1 to 64 bytes long" };
+const QUEUED: Expected = Expected { field: "options.queued_us", range: "an unsigned integer" };
+const MAX_WAIT: Expected = Expected { field: "options.max_wait_us", range: "nil or an unsigned integer" };
+const ALL: Expected = Expected { field: "options.all", range: "true or false" };
+const MISSED: Expected = Expected { field: "missed", range: "a map of reasons to unsigned integers" };
+const ABANDONED: Expected = Expected {
+    field: "abandoned",
+    range: "an array of [connection, id], unsigned integers, the id up to 9223372036854775807",
+};
+const INFO: Expected = Expected { field: "info", range: "nil or a map" };
+const CLIENT: Expected = Expected { field: "info.client", range: "a text of at most 255 bytes" };
+const SESSION: Expected = Expected { field: "info.session", range: "16 bytes (bin)" };
+const PID: Expected = Expected { field: "info.pid", range: "an unsigned integer up to 4294967295" };
+const POOL: Expected = Expected { field: "info.pool", range: super::name::RANGE };
+const SLOTS: Expected = Expected { field: "info.slots", range: "an unsigned integer up to 4294967295" };
+const CONNECTION: Expected = Expected { field: "info.connection", range: "an unsigned integer, 1 or more" };

@@ -1,0 +1,261 @@
+//! A cursor over the bytes of one payload: reads one MessagePack value at a time and never past the end.
+//!
+//! `None` says "not such a value here" without saying why: the slow check of `wellformed` finds out whether the
+//! bytes or the field are to blame. A hand cursor and not `rmp::decode`: that reads through `std::io::Read`, builds
+//! an error for every miss and bounds nothing; its [`Marker`] is used for all but the commonest forms.
+
+use rmp::Marker;
+
+use super::name::is_name;
+
+/// Where in the payload reading goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+    unchecked: bool,
+}
+
+impl<'a> Reader<'a> {
+    #[inline]
+    pub(super) fn new(payload: &'a [u8]) -> Reader<'a> {
+        Reader { rest: payload, unchecked: false }
+    }
+
+    /// What is not read yet.
+    #[inline]
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Whether every byte is read and each was looked at.
+    #[inline]
+    pub(super) fn is_finished_and_checked(&self) -> bool {
+        self.rest.is_empty() && !self.unchecked
+    }
+
+    /// Notes that something was passed over without looking: the slow check must follow.
+    pub(super) fn leave_unchecked(&mut self) {
+        self.unchecked = true;
+    }
+
+    /// Reads a nil, if there is one.
+    #[inline]
+    pub(super) fn nil(&mut self) -> bool {
+        match self.rest {
+            [NIL, rest @ ..] => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Reads an integer that is not negative, whatever its width.
+    #[inline]
+    pub(super) fn unsigned(&mut self) -> Option<u64> {
+        match self.rest {
+            [small @ ..=0x7f, rest @ ..] => {
+                self.rest = rest;
+                Some(u64::from(*small))
+            }
+            _ => u64::try_from(self.wide_integer()?).ok(),
+        }
+    }
+
+    /// Reads an unsigned integer of at most `max`.
+    #[inline]
+    pub(super) fn unsigned_to(&mut self, max: u64) -> Option<u64> {
+        self.unsigned().filter(|value| *value <= max)
+    }
+
+    /// Reads any integer. Outside the 64-bit ranges none can be written.
+    pub(super) fn integer(&mut self) -> Option<i128> {
+        match self.rest {
+            [small @ ..=0x7f, rest @ ..] => {
+                self.rest = rest;
+                Some(i128::from(*small))
+            }
+            _ => self.wide_integer(),
+        }
+    }
+
+    #[inline(never)]
+    fn wide_integer(&mut self) -> Option<i128> {
+        Some(match self.marker()? {
+            Marker::FixPos(value) => i128::from(value),
+            Marker::FixNeg(value) => i128::from(value),
+            Marker::U8 => i128::from(u8::from_be_bytes(self.chunk()?)),
+            Marker::U16 => i128::from(u16::from_be_bytes(self.chunk()?)),
+            Marker::U32 => i128::from(u32::from_be_bytes(self.chunk()?)),
+            Marker::U64 => i128::from(u64::from_be_bytes(self.chunk()?)),
+            Marker::I8 => i128::from(i8::from_be_bytes(self.chunk()?)),
+            Marker::I16 => i128::from(i16::from_be_bytes(self.chunk()?)),
+            Marker::I32 => i128::from(i32::from_be_bytes(self.chunk()?)),
+            Marker::I64 => i128::from(i64::from_be_bytes(self.chunk()?)),
+            _ => return None,
+        })
+    }
+
+    /// Reads a bool.
+    pub(super) fn boolean(&mut self) -> Option<bool> {
+        match self.marker()? {
+            Marker::True => Some(true),
+            Marker::False => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Reads a text.
+    #[inline]
+    pub(super) fn text(&mut self) -> Option<&'a str> {
+        let length = match self.rest {
+            [head @ 0xa0..=0xbf, rest @ ..] => {
+                self.rest = rest;
+                usize::from(head & 0x1f)
+            }
+            _ => self.long_text_length()?,
+        };
+        std::str::from_utf8(self.take(length)?).ok()
+    }
+
+    /// Reads a name.
+    #[inline]
+    pub(super) fn name(&mut self) -> Option<&'a str> {
+        self.text().filter(|text| is_name(text))
+    }
+
+    #[inline(never)]
+    fn long_text_length(&mut self) -> Option<usize> {
+        match self.marker()? {
+            Marker::Str8 => self.length8(),
+            Marker::Str16 => self.length16(),
+            Marker::Str32 => self.length32(),
+            _ => None,
+        }
+    }
+
+    /// Reads bytes: a `bin`.
+    pub(super) fn binary(&mut self) -> Option<&'a [u8]> {
+        let length = match self.marker()? {
+            Marker::Bin8 => self.length8(),
+            Marker::Bin16 => self.length16(),
+            Marker::Bin32 => self.length32(),
+            _ => None,
+        }?;
+        self.take(length)
+    }
+
+    /// Reads the head of an array: how many values follow, or are said to.
+    #[inline]
+    pub(super) fn array(&mut self) -> Option<usize> {
+        match self.rest {
+            [head @ 0x90..=0x9f, rest @ ..] => {
+                self.rest = rest;
+                Some(usize::from(head & 0x0f))
+            }
+            _ => self.long_array(),
+        }
+    }
+
+    #[inline(never)]
+    fn long_array(&mut self) -> Option<usize> {
+        match self.marker()? {
+            Marker::Array16 => self.length16(),
+            Marker::Array32 => self.length32(),
+            _ => None,
+        }
+    }
+
+    /// Whether the next value is a map.
+    #[inline]
+    pub(super) fn at_map(&self) -> bool {
+        matches!(self.rest, [0x80..=0x8f | 0xde | 0xdf, ..])
+    }
+
+    /// Reads the head of a map: how many keys follow, or are said to.
+    pub(super) fn map(&mut self) -> Option<usize> {
+        match self.marker()? {
+            Marker::FixMap(count) => Some(usize::from(count)),
+            Marker::Map16 => self.length16(),
+            Marker::Map32 => self.length32(),
+            _ => None,
+        }
+    }
+
+    /// Passes over one value and all within it, trusting it; the slow check must have looked or must follow.
+    ///
+    /// Every turn of the loop reads a byte at least, so counts that lie end with the payload.
+    pub(super) fn skip(&mut self) -> Option<()> {
+        let mut left: u64 = 1;
+        while left > 0 {
+            left -= 1;
+            let start = *self;
+            match self.marker()? {
+                Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
+                    *self = start;
+                    left = left.saturating_add(self.array()? as u64);
+                }
+                Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => {
+                    *self = start;
+                    left = left.saturating_add((self.map()? as u64).saturating_mul(2));
+                }
+                marker => {
+                    let length = self.scalar_length(marker)?;
+                    self.take(length)?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// How many bytes of a scalar follow its marker and its length, which is read.
+    pub(super) fn scalar_length(&mut self, marker: Marker) -> Option<usize> {
+        match marker {
+            Marker::FixPos(_) | Marker::FixNeg(_) | Marker::Null | Marker::True | Marker::False => Some(0),
+            Marker::U8 | Marker::I8 => Some(1),
+            Marker::U16 | Marker::I16 => Some(2),
+            Marker::U32 | Marker::I32 | Marker::F32 => Some(4),
+            Marker::U64 | Marker::I64 | Marker::F64 => Some(8),
+            Marker::FixStr(length) => Some(usize::from(length)),
+            Marker::Str8 | Marker::Bin8 => self.length8(),
+            Marker::Str16 | Marker::Bin16 => self.length16(),
+            Marker::Str32 | Marker::Bin32 => self.length32(),
+            _ => None,
+        }
+    }
+
+    /// Reads one marker.
+    pub(super) fn marker(&mut self) -> Option<Marker> {
+        let (head, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(Marker::from_u8(*head))
+    }
+
+    /// Reads that many bytes.
+    #[inline]
+    pub(super) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn length8(&mut self) -> Option<usize> {
+        self.chunk().map(|bytes| usize::from(u8::from_be_bytes(bytes)))
+    }
+
+    fn length16(&mut self) -> Option<usize> {
+        self.chunk().map(|bytes| usize::from(u16::from_be_bytes(bytes)))
+    }
+
+    fn length32(&mut self) -> Option<usize> {
+        usize::try_from(u32::from_be_bytes(self.chunk()?)).ok()
+    }
+
+    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (chunk, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*chunk)
+    }
+}
+
+const NIL: u8 = 0xc0;

@@ -1,0 +1,59 @@
+//! Whole numbers as people write them: `500`. What is not one is told how to become one.
+
+use super::problem::{Wrong, shown};
+use super::yaml::{Kind, Node, Value};
+
+/// Reads a number that stands alone, such as a burst: without quotes, at least 1.
+pub(crate) fn read(node: &Node, field: &str) -> Result<u32, Wrong> {
+    match &node.value {
+        Value::Scalar(Kind::Text, text) if parse(text).is_ok() => {
+            let message = format!("`{field}` is a number, not the text {}", shown(text));
+            Err(Wrong::new(message, "write it without quotes"))
+        }
+        Value::Scalar(_, text) => match parse(text) {
+            Ok(0) => Err(Wrong::new(format!("`{field}` is 0"), "write at least 1")),
+            Ok(number) => Ok(number),
+            Err(wrong) => Err(Wrong { message: format!("`{field}`: {}", wrong.message), mend: wrong.mend }),
+        },
+        _ => Err(Wrong::new(format!("`{field}` is a number, not {}", node.kind()), "write a whole number")),
+    }
+}
+
+/// Reads decimal digits and nothing else.
+pub(crate) fn parse(text: &str) -> Result<u32, Wrong> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if digits && (text == "0" || !text.starts_with('0')) {
+        let too_large =
+            |_| Wrong::new(format!("{} is too large", shown(text)), format!("write at most {}", u32::MAX));
+        return text.parse().map_err(too_large);
+    }
+    let message = match text.strip_prefix('-') {
+        Some(rest) if rest.starts_with(|first: char| first.is_ascii_digit()) => {
+            return Err(Wrong::new(format!("{} is negative", shown(text)), "write at least 1"));
+        }
+        _ => format!("{} is not a whole number", shown(text)),
+    };
+    let mend =
+        meant(text).map_or("write a whole number in digits".to_owned(), |number| format!("write {number}"));
+    Err(Wrong::new(message, mend))
+}
+
+/// What was probably meant: `1_000`, `1,000`, `1e3`, `5k`, `0x10`, `+5`, `007`, `100.0`.
+fn meant(text: &str) -> Option<u32> {
+    let plain: String =
+        text.chars().filter(|character| !matches!(character, '_' | ',' | '\'' | ' ' | '+')).collect();
+    let plain = plain.to_ascii_lowercase();
+    if let Some(hexadecimal) = plain.strip_prefix("0x") {
+        return u32::from_str_radix(hexadecimal, 16).ok();
+    }
+    let (digits, factor) = match plain.strip_suffix(['k', 'm', 'g']) {
+        Some(digits) if plain.ends_with('k') => (digits, 1e3),
+        Some(digits) if plain.ends_with('m') => (digits, 1e6),
+        Some(digits) => (digits, 1e9),
+        None => (plain.as_str(), 1.0),
+    };
+    // Only a suggestion: it may be wrong, and nobody but the reader of the message acts on it.
+    let number = digits.parse::<f64>().ok()? * factor;
+    let whole = number >= 1.0 && number <= f64::from(u32::MAX) && number.fract() == 0.0;
+    if whole { format!("{number:.0}").parse().ok() } else { None }
+}

@@ -1,0 +1,88 @@
+//! What can be used and was perhaps not meant: the warnings.
+
+use std::collections::HashMap;
+
+use super::problem::shown;
+use super::source::{Place, Report};
+use super::{Mode, Rule};
+use crate::limit::Rate;
+use crate::limit::token_bucket::Quota;
+
+/// A rate that admits more in one period, or slightly less over time, than it says.
+pub(super) fn about_quota(quota: &Quota, at: Place, report: &mut Report<'_>) {
+    let rate = quota.rate();
+    if rate.period_nanos() >= DAY_NANOS {
+        let count = u64::from(rate.count()) + u64::from(quota.burst());
+        let period = rate.to_string();
+        let period = period.split_once('/').map_or("day", |(_, period)| period);
+        let message = format!("a token bucket of {rate} lets up to {count} through in one {period}");
+        let mend =
+            "a `burst` below the rate narrows that; `algorithm: fixed_window` will count by the calendar";
+        report.warning(at, message, mend);
+    }
+    if let Some(parts) = rate.rounding() {
+        let message = format!("the rate {rate} is not exact: it is kept slow by one part in {parts}");
+        report.warning(at, message, "exact are numbers up to 128 and those that divide the period evenly");
+    }
+}
+
+/// A counter for each value of an attribute that can have one value only.
+pub(super) fn about_key(rule: &Rule, at: Place, report: &mut Report<'_>) {
+    for attribute in &rule.key {
+        let condition = rule.conditions.iter().find(|condition| condition.attribute == *attribute);
+        let Some([only]) = condition.map(|condition| condition.any_of.as_slice()) else { continue };
+        if let Some(value) = only.as_exact().filter(|value| !value.is_empty()) {
+            let message =
+                format!("{} is always {} here: counting by it counts once", shown(attribute), shown(value));
+            report.warning(at, message, "leave it out of `key`, or out of `match`");
+        }
+    }
+}
+
+/// Rules that never refuse what another passes, each with the name of that other: same requests, same keys, and
+/// an enforced quota that is at most as generous in both rate and burst.
+pub(super) fn redundant(rules: &[Rule]) -> Vec<(&Rule, &str)> {
+    let mut alike: HashMap<_, Vec<&Rule>> = HashMap::new();
+    for rule in rules.iter().filter(|rule| rule.mode != Mode::Disabled) {
+        alike.entry(meaning_of(rule)).or_default().push(rule);
+    }
+    let mut redundant = Vec::new();
+    for mut group in alike.into_values() {
+        // Stable: of two that are equal the one written first stands.
+        group.sort_by(|one, other| slower_first(one, other));
+        let mut strictest: Option<&Rule> = None;
+        for rule in group {
+            match strictest {
+                Some(other) if other.quota.burst() <= rule.quota.burst() => {
+                    redundant.push((rule, &*other.name));
+                }
+                _ if rule.mode == Mode::Enforce => strictest = Some(rule),
+                _ => {}
+            }
+        }
+    }
+    redundant
+}
+
+fn slower_first(one: &Rule, other: &Rule) -> std::cmp::Ordering {
+    let cross = |rate: Rate, by: Rate| u128::from(rate.count()) * u128::from(by.period_nanos());
+    let (mine, theirs) = (one.quota.rate(), other.quota.rate());
+    cross(mine, theirs).cmp(&cross(theirs, mine)).then(one.quota.burst().cmp(&other.quota.burst()))
+}
+
+/// What a rule matches and counts by, whatever the order in which it is written.
+fn meaning_of(rule: &Rule) -> (Vec<(&str, Vec<String>)>, Vec<&str>) {
+    let conditions = rule.conditions.iter().map(|condition| {
+        let mut patterns: Vec<_> = condition.any_of.iter().map(|pattern| format!("{pattern:?}")).collect();
+        patterns.sort_unstable();
+        patterns.dedup();
+        (&*condition.attribute, patterns)
+    });
+    let mut conditions: Vec<_> = conditions.collect();
+    conditions.sort_unstable();
+    let mut key: Vec<&str> = rule.key.iter().map(|attribute| &**attribute).collect();
+    key.sort_unstable();
+    (conditions, key)
+}
+
+const DAY_NANOS: u64 = 86_400 * 1_000_000_000;

@@ -1,0 +1,89 @@
+//! A pattern in which `*` stands for any run of characters, also none, including `/`. `\*` is a star.
+
+/// A compiled pattern: the literal pieces between the stars.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob {
+    /// Always at least one; n pieces stand around n − 1 stars.
+    pieces: Vec<Box<str>>,
+}
+
+impl Glob {
+    /// Reads a pattern. Every text is one: a backslash before anything but a star stands for itself.
+    #[must_use]
+    pub fn parse(text: &str) -> Glob {
+        let mut pieces = Vec::new();
+        let mut piece = String::new();
+        let mut characters = text.chars().peekable();
+        while let Some(character) = characters.next() {
+            match character {
+                '\\' if characters.next_if_eq(&'*').is_some() => piece.push('*'),
+                '*' => pieces.push(std::mem::take(&mut piece).into_boxed_str()),
+                other => piece.push(other),
+            }
+        }
+        pieces.push(piece.into_boxed_str());
+        Glob { pieces }
+    }
+
+    /// The text itself, when there is no star in it.
+    #[must_use]
+    pub fn as_literal(&self) -> Option<&str> {
+        match self.pieces.as_slice() {
+            [literal] => Some(literal),
+            _ => None,
+        }
+    }
+
+    /// Whether the whole value fits. Linear in the value for each piece: no backtracking.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        let [first, middle @ .., last] = self.pieces.as_slice() else {
+            return self.as_literal() == Some(value);
+        };
+        let Some(rest) = value.strip_prefix(&**first) else { return false };
+        let Some(mut rest) = rest.strip_suffix(&**last) else { return false };
+        // The leftmost place for each piece leaves the most room for those after it.
+        for piece in middle {
+            match rest.find(&**piece) {
+                Some(at) => rest = rest.get(at + piece.len()..).unwrap_or_default(),
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Glob;
+
+    #[test]
+    fn a_star_is_any_run_of_characters() {
+        let table: &[(&str, &str, bool)] = &[
+            ("/v1/charges", "/v1/charges", true),
+            ("/v1/charges", "/v1/charges/", false),
+            ("/v1/charges*", "/v1/charges", true),
+            ("/v1/charges*", "/v1/charges/ch_1/refunds", true),
+            ("/v1/charges*", "/v2/charges", false),
+            ("*", "", true),
+            ("*", "anything/at/all", true),
+            ("*GPTBot*", "Mozilla/5.0 GPTBot/1.0", true),
+            ("*GPTBot*", "Mozilla/5.0 gptbot/1.0", false),
+            ("a*a", "a", false), // prefix and suffix may not share a character
+            ("a*a", "aa", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "acb", false),
+            ("*ab*ab*", "ab", false),
+            ("*ab*ab*", "abab", true),
+            (r"\*", "*", true),
+            (r"\*", "x", false),
+            (r"a\*b*", "a*bc", true),
+            (r"C:\dir", r"C:\dir", true),
+            ("é*", "été", true),
+            ("**", "", true),
+        ];
+        for (pattern, value, expected) in table {
+            assert_eq!(Glob::parse(pattern).matches(value), *expected, "{pattern:?} on {value:?}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Reads a directory of rules files, or one file. Each domain is whole or absent: an error in any of its files
+//! leaves it out, and the others load.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::doubt;
+use super::draft::Draft;
+use super::meaning::{self, Meant};
+use super::problem::{Problem, Severity, Wrong, shown};
+use super::source::{Report, Source, about_file};
+use super::written::File;
+use super::{Domain, Position, yaml};
+
+/// What could be read, and what is wrong with the rest.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// The domains without errors, by the order in which they were first named.
+    pub domains: Vec<Domain>,
+    /// Errors and warnings, by file, line and column.
+    pub problems: Vec<Problem>,
+    /// The domains that were left out for their errors: they have no limits.
+    pub failed: Vec<Box<str>>,
+}
+
+impl Loaded {
+    /// Whether anything had to be left out.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.problems.iter().any(Problem::is_error)
+    }
+}
+
+/// Reads the rules at a path: every `*.yaml` of a directory in the order of their names, or one file.
+#[must_use]
+pub fn read(path: &Path) -> Loaded {
+    let mut reading = Reading::default();
+    match path.metadata() {
+        Ok(metadata) if metadata.is_dir() => {
+            for file in reading.files_of(path) {
+                reading.file(&file);
+            }
+        }
+        Ok(_) => reading.file(path),
+        Err(error) => {
+            let mend = match error.kind() {
+                std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
+                _ => "let the user who runs this read it",
+            };
+            reading
+                .problems
+                .push(about_file(path, Wrong::new(format!("cannot read the rules: {error}"), mend)));
+        }
+    }
+    reading.finish()
+}
+
+/// Reads the rules of one text, as if it were a file of this name.
+#[must_use]
+pub fn read_text(file: &str, text: &str) -> Loaded {
+    let mut reading = Reading::default();
+    reading.source(Source::new(file, text.to_owned()));
+    reading.finish()
+}
+
+#[derive(Debug, Default)]
+struct Reading {
+    drafts: Vec<Draft>,
+    problems: Vec<Problem>,
+    /// Kept to the end: what is wrong between two rules is known only then.
+    sources: Vec<Source>,
+}
+
+impl Reading {
+    /// The rules files of a directory, in the order of their names.
+    fn files_of(&mut self, directory: &Path) -> Vec<PathBuf> {
+        let listed = std::fs::read_dir(directory).and_then(|entries| {
+            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()
+        });
+        let mut files = listed.unwrap_or_else(|error| {
+            let wrong = Wrong::new(
+                format!("cannot list the directory: {error}"),
+                "let the user who runs this read it",
+            );
+            self.problems.push(about_file(directory, wrong));
+            Vec::new()
+        });
+        files.sort_unstable();
+        files.retain(|file| self.is_rules_file(file));
+        if let Some(first_too_many) = files.get(FILES_MAX) {
+            let wrong = Wrong::new(
+                format!("more than {FILES_MAX} files"),
+                "put more rules into each: this one and those after it are not read",
+            );
+            self.problems.push(about_file(first_too_many, wrong));
+            files.truncate(FILES_MAX);
+        }
+        if files.is_empty() && self.problems.is_empty() {
+            let wrong = Wrong::new(
+                "no rules files in this directory: nothing is limited",
+                "write one whose name ends in `.yaml`",
+            );
+            self.problems.push(Problem { severity: Severity::Warning, ..about_file(directory, wrong) });
+        }
+        files
+    }
+
+    fn is_rules_file(&mut self, file: &Path) -> bool {
+        // Editors and mounted config maps keep their own files behind a dot.
+        if file.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.')) {
+            return false;
+        }
+        let extension = file.extension().map(|extension| extension.to_string_lossy().into_owned());
+        match extension.as_deref() {
+            Some("yaml") => true,
+            Some(near) if matches!(near.to_ascii_lowercase().as_str(), "yml" | "yaml") => {
+                let wrong = Wrong::new(
+                    format!("a file that ends in `.{near}` is not read"),
+                    "let its name end in `.yaml`",
+                );
+                self.problems.push(Problem { severity: Severity::Warning, ..about_file(file, wrong) });
+                false
+            }
+            _ => false,
+        }
+    }
+
+    fn file(&mut self, path: &Path) {
+        match Source::read(path) {
+            Ok(source) => self.source(source),
+            Err(unreadable) => {
+                self.spoil(&unreadable.text);
+                self.problems.push(*unreadable.problem);
+            }
+        }
+    }
+
+    /// A file that cannot be read through may still say which domain it belongs to.
+    fn spoil(&mut self, text: &str) {
+        if let Some(name) = domain_by_sight(text) {
+            self.draft(&name).broken = true;
+        }
+    }
+
+    fn source(&mut self, source: Source) {
+        self.tree(&source);
+        self.sources.push(source);
+    }
+
+    fn tree(&mut self, source: &Source) {
+        let root = match yaml::read(source) {
+            Ok(root) => root,
+            Err(problem) => {
+                self.problems.push(*problem);
+                self.spoil(source.text());
+                return;
+            }
+        };
+        let mut report = Report::new(source);
+        self.rules(&root, &mut report);
+        self.problems.extend(report.into_problems());
+    }
+
+    fn rules(&mut self, root: &yaml::Node, report: &mut Report<'_>) {
+        if root.value == yaml::Value::Null {
+            report.error(
+                root.at,
+                "the file is empty",
+                "write `domain: NAME` and `limits:`, or remove the file",
+            );
+            return;
+        }
+        let file = File::read(root, report);
+        if let Some(defaults) = &file.defaults {
+            meaning::defaults(defaults, report);
+        }
+        let domain =
+            file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
+        let meant: Vec<Meant> = file.limits.iter().map(|node| meaning::rule(node, report)).collect();
+        let Some((node, name)) = domain else { return };
+        if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
+            let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
+            report.error(node.at, format!("more than {DOMAINS_MAX} domains"), mend);
+        }
+        let draft = self.draft(name);
+        meant.into_iter().for_each(|meant| draft.add(meant, report));
+        draft.broken |= report.errors() > 0;
+        if file.limits.is_empty() && report.errors() == 0 {
+            report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
+        }
+    }
+
+    fn draft(&mut self, name: &str) -> &mut Draft {
+        let at = self.drafts.iter().position(|draft| *draft.name == *name).unwrap_or(self.drafts.len());
+        if at == self.drafts.len() {
+            self.drafts.push(Draft::new(name));
+        }
+        // The place was just found or made.
+        #[allow(clippy::indexing_slicing)]
+        &mut self.drafts[at]
+    }
+
+    fn finish(mut self) -> Loaded {
+        let mut loaded = Loaded::default();
+        for draft in self.drafts {
+            if draft.broken {
+                loaded.failed.push(draft.name);
+                continue;
+            }
+            for (rule, other) in doubt::redundant(draft.rules()) {
+                let Some(source) = self.sources.iter().find(|source| source.file() == &rule.position.file)
+                else {
+                    continue;
+                };
+                let message = format!("{} never refuses what {} passes", shown(&rule.name), shown(other));
+                let mend = "both match the same requests and count by the same key: keep one";
+                let mut report = Report::new(source);
+                report.warning(rule.place(), message, mend);
+                self.problems.extend(report.into_problems());
+            }
+            loaded.domains.push(draft.into_domain());
+        }
+        loaded.problems = self.problems;
+        loaded.problems.sort_by_cached_key(|problem| {
+            let Position { file, line, column } = &problem.position;
+            (Arc::clone(file), *line, *column)
+        });
+        loaded
+    }
+}
+
+/// The domain that a file names at the start of a line, for files that cannot be read as YAML.
+fn domain_by_sight(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("domain:"))?;
+    let source = Source::new("", line.to_owned());
+    let root = yaml::read(&source).ok()?;
+    let mut report = Report::new(&source);
+    let (node, name) = File::read(&root, &mut report).domain?;
+    meaning::domain(node, name, &mut report).map(str::to_owned)
+}
+
+/// A directory that has more was not written for this.
+const FILES_MAX: usize = 1_024;
+
+/// A request's domain is found by looking at each.
+const DOMAINS_MAX: usize = 256;

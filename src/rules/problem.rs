@@ -1,0 +1,168 @@
+//! What is wrong with a file, where, and how to mend it. Shown as a page, as a line, or as JSON.
+
+use std::fmt;
+
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
+
+use super::Position;
+
+/// One thing to mend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Whether the file can be used all the same.
+    pub severity: Severity,
+    /// Where. Line 0: the file or directory itself.
+    pub position: Position,
+    /// What is wrong, with the offending value. Lower case, no full stop.
+    pub message: String,
+    /// What to write instead.
+    pub mend: Option<String>,
+    /// The line itself; none when the file could not be read.
+    pub line_text: Option<Excerpt>,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// What it belongs to is left out.
+    Error,
+    /// It works, but perhaps not as meant.
+    Warning,
+}
+
+/// A line of a file, or the part of a long one around the place that is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The text, without its line end.
+    pub text: Box<str>,
+    /// Characters of the line that were cut off before it.
+    pub skipped: u32,
+    /// Characters that are meant, from the position on; at least 1.
+    pub width: u32,
+}
+
+impl Problem {
+    /// Whether it is an error.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// The problem as a page: the message, the line with the place marked, the mend.
+    #[must_use]
+    pub fn render(&self, styled: bool) -> String {
+        let level = match self.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let position = &self.position;
+        let mut group = level.primary_title(self.message.as_str()).elements(None::<Origin<'_>>);
+        group = match &self.line_text {
+            Some(excerpt) => {
+                let snippet = Snippet::source(&*excerpt.text).line_start(position.line as usize);
+                let marked = AnnotationKind::Primary.span(excerpt.marked(position.column));
+                let snippet = snippet.annotation(marked);
+                if excerpt.skipped == 0 {
+                    group.element(snippet.path(&*position.file))
+                } else {
+                    // The renderer would count columns from the cut.
+                    let origin = Origin::path(&*position.file).line(position.line as usize);
+                    group.element(origin.char_column(position.column as usize)).element(snippet)
+                }
+            }
+            None => group.element(Origin::path(&*position.file)),
+        };
+        if let Some(mend) = &self.mend {
+            group = group.element(Level::HELP.message(mend.as_str()));
+        }
+        let renderer = if styled { Renderer::styled() } else { Renderer::plain() };
+        renderer.render(&[group])
+    }
+
+    /// The problem as a JSON object; a key that has nothing to say is null.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        let place = |number: u32| (number > 0).then_some(number);
+        serde_json::json!({
+            "severity": self.severity.to_string(),
+            "file": &*self.position.file,
+            "line": place(self.position.line),
+            "column": place(self.position.column),
+            "message": self.message,
+            "mend": self.mend,
+            "line_text": self.line_text.as_ref().map(|excerpt| &*excerpt.text),
+        })
+    }
+}
+
+/// The problem as one line, for logs.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.position, self.severity, self.message)?;
+        match &self.mend {
+            Some(mend) => write!(f, " ({mend})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        })
+    }
+}
+
+impl Excerpt {
+    /// Cuts a line around a column: thousands of errors on one endless line must not keep thousands of copies.
+    pub(super) fn around(line: &str, column: u32, width: u32) -> Excerpt {
+        let skipped = column.saturating_sub(1).saturating_sub(EXCERPT_CHARACTERS / 2);
+        let skipped = if line.len() <= EXCERPT_CHARACTERS as usize { 0 } else { skipped };
+        let text = line.chars().skip(skipped as usize).take(EXCERPT_CHARACTERS as usize).collect::<String>();
+        Excerpt { text: text.into(), skipped, width: width.max(1) }
+    }
+
+    /// The bytes of the text that are meant.
+    fn marked(&self, column: u32) -> std::ops::Range<usize> {
+        let first = column.saturating_sub(1).saturating_sub(self.skipped) as usize;
+        let byte_of = |character: usize| {
+            self.text.char_indices().nth(character).map_or(self.text.len(), |(byte, _)| byte)
+        };
+        byte_of(first)..byte_of(first.saturating_add(self.width as usize))
+    }
+}
+
+/// What is wrong with one value, before it is known where the value stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    pub(crate) message: String,
+    pub(crate) mend: Option<String>,
+}
+
+impl Wrong {
+    pub(crate) fn new(message: impl Into<String>, mend: impl Into<String>) -> Wrong {
+        Wrong { message: message.into(), mend: Some(mend.into()) }
+    }
+}
+
+/// A text of the file as messages show it: in backticks, on one line, not endless.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::from("`");
+    shown.extend(text.chars().take(SHOWN_CHARACTERS).flat_map(|character| {
+        let escaped = character.is_control().then(|| character.escape_default());
+        escaped.into_iter().flatten().chain((!character.is_control()).then_some(character))
+    }));
+    if text.chars().nth(SHOWN_CHARACTERS).is_some() {
+        shown.push('…');
+    }
+    shown.push('`');
+    shown
+}
+
+/// Two lines of a wide terminal: enough to find the place by.
+const EXCERPT_CHARACTERS: u32 = 300;
+
+/// The longest name there is.
+const SHOWN_CHARACTERS: usize = 64;

@@ -1,0 +1,143 @@
+//! Rates as they are written: `100/s`, `20/h`, `5/15min`.
+
+use super::amount;
+use super::problem::{Wrong, shown};
+use crate::limit::{Rate, RateError};
+
+/// Reads `N/UNIT` or `N/NUNIT`. A month is 30 days here.
+///
+/// What is nearly a rate is told how to become one: `100/sec` is an error that says "write 100/s".
+pub(crate) fn parse(text: &str) -> Result<Rate, Wrong> {
+    let Some((count, period)) = text.split_once('/') else {
+        return Err(without_slash(text));
+    };
+    let (digits, unit) = split_number(period);
+    let Some(unit_nanos) = unit_nanos(unit) else {
+        return Err(wrong_unit(text, count, digits, unit));
+    };
+    let number = amount::parse(count).map_err(|wrong| wrong_count(text, count, period, wrong))?;
+    let periods = if digits.is_empty() { 1 } else { parse_periods(text, count, digits, unit)? };
+    let nanos = u64::from(periods).saturating_mul(unit_nanos);
+    Rate::new(number, nanos).map_err(|error| impossible(text, error))
+}
+
+fn without_slash(text: &str) -> Wrong {
+    let message = format!("a rate is a number, a slash and a unit, not {}", shown(text));
+    if text == "unlimited" {
+        return Wrong::new(
+            "`unlimited` is not supported yet",
+            "write `mode: disabled` to switch the rule off",
+        );
+    }
+    match amount::parse(text) {
+        Ok(number) => Wrong::new(
+            format!("the rate {} has no unit", shown(text)),
+            format!("write {number}/s, {number}/min, {number}/h or {number}/day"),
+        ),
+        Err(_) => Wrong::new(message, "write it like 100/s, 20/min, 5/15min or 1000/day"),
+    }
+}
+
+fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> Wrong {
+    let message = if unit.is_empty() {
+        format!("the rate {} has no unit", shown(text))
+    } else {
+        format!("unknown unit {} in the rate {}", shown(unit), shown(text))
+    };
+    let word = unit.trim().to_lowercase();
+    let count = count.trim();
+    if matches!(word.as_str(), "m" | "mo") {
+        return Wrong::new(message, format!("write {count}/{digits}min, or {count}/{digits}month"));
+    }
+    match ALIASES.iter().find(|(_, aliases)| aliases.contains(&word.as_str())) {
+        Some(("year", _)) => Wrong::new(message, format!("write {count}/365day")),
+        Some((right, _)) => Wrong::new(message, format!("write {count}/{digits}{right}")),
+        None => Wrong::new(message, "write s, min, h, day, week or month, such as 100/s or 5/15min"),
+    }
+}
+
+fn wrong_count(text: &str, count: &str, period: &str, wrong: Wrong) -> Wrong {
+    let message = format!("{} in the rate {}", wrong.message, shown(text));
+    let mend = match wrong.mend.as_deref().and_then(|mend| mend.strip_prefix("write ")) {
+        Some(number) if number.parse::<u32>().is_ok() => format!("write {number}/{period}"),
+        _ => match fraction(count, period) {
+            Some(rate) => format!("write {rate}"),
+            None => wrong.mend.unwrap_or_default(),
+        },
+    };
+    Wrong::new(message, mend)
+}
+
+/// `0.5/s` is `1/2s`, `2.5/min` is `5/2min`.
+fn fraction(count: &str, unit: &str) -> Option<String> {
+    let (whole, part) = count.split_once('.')?;
+    let places = u32::try_from(part.len()).ok().filter(|places| (1..=4).contains(places))?;
+    let number: u32 = format!("{whole}{part}").parse().ok().filter(|number| *number > 0)?;
+    unit_nanos(unit)?;
+    let scale = 10u32.checked_pow(places)?;
+    let divisor = (1..=scale).rev().find(|by| number.is_multiple_of(*by) && scale.is_multiple_of(*by))?;
+    Some(format!("{}/{}{unit}", number / divisor, scale / divisor))
+}
+
+fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u32, Wrong> {
+    match amount::parse(digits) {
+        Ok(0) => Err(Wrong::new(
+            format!("a period of 0 in the rate {}", shown(text)),
+            format!("write {count}/{unit}"),
+        )),
+        Ok(periods) => Ok(periods),
+        Err(wrong) => {
+            let message = format!("{} in the rate {}", wrong.message, shown(text));
+            Err(Wrong { message, mend: wrong.mend.map(|mend| format!("{mend} before `{unit}`")) })
+        }
+    }
+}
+
+fn impossible(text: &str, error: RateError) -> Wrong {
+    let mend = match error {
+        RateError::Zero => {
+            "write `mode: disabled` to switch the rule off; there is no rate that refuses everything"
+        }
+        RateError::Period => "write a period of at most 366 days",
+        RateError::TooFast => {
+            "write at most 1000000/s, or a rate that divides a second evenly, such as 2000000/s"
+        }
+        RateError::BurstTooLarge => "write a smaller burst",
+    };
+    Wrong::new(format!("{error}: {}", shown(text)), mend)
+}
+
+fn split_number(period: &str) -> (&str, &str) {
+    let is_number =
+        |character: char| character.is_ascii_digit() || matches!(character, '.' | '_' | '-' | '+');
+    let at = period.find(|character| !is_number(character)).unwrap_or(period.len());
+    period.split_at(at)
+}
+
+fn unit_nanos(unit: &str) -> Option<u64> {
+    UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos)
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+const UNITS: [(&str, u64); 7] = [
+    ("ms", SECOND / 1000),
+    ("s", SECOND),
+    ("min", 60 * SECOND),
+    ("h", 3_600 * SECOND),
+    ("day", 86_400 * SECOND),
+    ("week", 7 * 86_400 * SECOND),
+    ("month", 30 * 86_400 * SECOND),
+];
+
+/// What people write elsewhere, and what they mean.
+const ALIASES: [(&str, &[&str]); 8] = [
+    ("ms", &["ms", "msec", "millis", "millisecond", "milliseconds"]),
+    ("s", &["s", "sec", "secs", "second", "seconds"]),
+    ("min", &["min", "mins", "minute", "minutes"]),
+    ("h", &["h", "hr", "hrs", "hour", "hours"]),
+    ("day", &["d", "day", "days", "daily"]),
+    ("week", &["w", "wk", "week", "weeks"]),
+    ("month", &["month", "months"]),
+    ("year", &["y", "yr", "year", "years"]),
+];

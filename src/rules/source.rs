@@ -1,0 +1,218 @@
+//! One file as it was read: its name, its text, and the problems found in it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Position;
+use super::problem::{Excerpt, Problem, Severity, Wrong};
+
+/// The text of one file.
+#[derive(Debug)]
+pub struct Source {
+    file: Arc<str>,
+    text: String,
+    /// Where each line starts, in bytes.
+    lines: Vec<usize>,
+}
+
+/// A file that is no text.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// Why.
+    pub problem: Box<Problem>,
+    /// As much as can be made out of it.
+    pub text: String,
+}
+
+/// A place in a text. Line and column count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The line.
+    pub line: u32,
+    /// The column.
+    pub column: u32,
+    /// Characters that are meant.
+    pub width: u32,
+}
+
+impl Source {
+    /// A text that was read elsewhere.
+    #[must_use]
+    pub fn new(file: &str, text: String) -> Source {
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Source { file: file.into(), text, lines }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is missing, may not be read, is no regular file, is larger than [`FILE_BYTES_MAX`], is not UTF-8.
+    pub fn read(path: &Path) -> Result<Source, Unreadable> {
+        let name = path.to_string_lossy();
+        let bytes = match read_bytes(path) {
+            Ok(bytes) => bytes,
+            Err(wrong) => {
+                let problem = Box::new(about_file(path, wrong));
+                return Err(Unreadable { problem, text: String::new() });
+            }
+        };
+        match String::from_utf8(bytes) {
+            // A mark at the very start is allowed by YAML and left by some editors; it is no text.
+            Ok(text) => match text.strip_prefix('\u{feff}') {
+                Some(rest) => Ok(Source::new(&name, rest.to_owned())),
+                None => Ok(Source::new(&name, text)),
+            },
+            Err(error) => Err(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to())),
+        }
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The name of the file.
+    #[must_use]
+    pub fn file(&self) -> &Arc<str> {
+        &self.file
+    }
+
+    /// A place of this file.
+    #[must_use]
+    pub fn position(&self, at: Place) -> Position {
+        Position { file: Arc::clone(&self.file), line: at.line, column: at.column }
+    }
+
+    /// A problem at a place of this file.
+    #[must_use]
+    pub fn problem(&self, severity: Severity, at: Place, message: String, mend: Option<String>) -> Problem {
+        let excerpt = Excerpt::around(self.line(at.line), at.column, at.width);
+        let position = self.position(at);
+        Problem { severity, position, message, mend, line_text: Some(excerpt) }
+    }
+
+    /// A line without its end; empty past the last.
+    fn line(&self, line: u32) -> &str {
+        let start = self.lines.get((line as usize).saturating_sub(1)).copied().unwrap_or(self.text.len());
+        let rest = self.text.get(start..).unwrap_or_default();
+        rest.lines().next().unwrap_or_default()
+    }
+}
+
+/// A file being judged, and what was found wrong with it so far.
+#[derive(Debug)]
+pub struct Report<'s> {
+    source: &'s Source,
+    problems: Vec<Problem>,
+    errors: usize,
+}
+
+impl<'s> Report<'s> {
+    /// Nothing found yet.
+    #[must_use]
+    pub fn new(source: &'s Source) -> Report<'s> {
+        Report { source, problems: Vec::new(), errors: 0 }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn source(&self) -> &'s Source {
+        self.source
+    }
+
+    /// Notes an error.
+    pub fn error(&mut self, at: Place, message: impl Into<String>, mend: impl Into<String>) {
+        self.note(Severity::Error, at, message.into(), Some(mend.into()));
+    }
+
+    /// Notes a warning.
+    pub fn warning(&mut self, at: Place, message: impl Into<String>, mend: impl Into<String>) {
+        self.note(Severity::Warning, at, message.into(), Some(mend.into()));
+    }
+
+    /// Notes what is wrong with a value and passes on one that is right.
+    pub(crate) fn settle<T>(&mut self, at: Place, value: Result<T, Wrong>) -> Option<T> {
+        match value {
+            Ok(value) => Some(value),
+            Err(wrong) => {
+                self.note(Severity::Error, at, wrong.message, wrong.mend);
+                None
+            }
+        }
+    }
+
+    /// How many errors there are so far.
+    #[must_use]
+    pub fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// All that was found, in the order of the file.
+    #[must_use]
+    pub fn into_problems(mut self) -> Vec<Problem> {
+        self.problems.sort_by_key(|problem| (problem.position.line, problem.position.column));
+        self.problems
+    }
+
+    fn note(&mut self, severity: Severity, at: Place, message: String, mend: Option<String>) {
+        self.errors += usize::from(severity == Severity::Error);
+        self.problems.push(self.source.problem(severity, at, message, mend));
+    }
+}
+
+/// A problem of a file or directory as such.
+pub(crate) fn about_file(path: &Path, wrong: Wrong) -> Problem {
+    Problem {
+        severity: Severity::Error,
+        position: Position { file: path.to_string_lossy().into(), line: 0, column: 0 },
+        message: wrong.message,
+        mend: wrong.mend,
+        line_text: None,
+    }
+}
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>, Wrong> {
+    let unreadable = |error: std::io::Error| {
+        let mend = match error.kind() {
+            std::io::ErrorKind::NotFound => "check the path, or create the file",
+            std::io::ErrorKind::PermissionDenied => "let the user who runs this read it",
+            _ => "make it a file that can be read",
+        };
+        Wrong::new(format!("cannot read the file: {error}"), mend)
+    };
+    // Asked first: opening a named pipe would wait for a writer.
+    if !path.metadata().map_err(unreadable)?.is_file() {
+        return Err(Wrong::new("not a regular file", "remove it, or put a file in its place"));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        let message = format!("the file is larger than {} MiB", FILE_BYTES_MAX >> 20);
+        return Err(Wrong::new(message, "split it: several files may add to one domain"));
+    }
+    Ok(bytes)
+}
+
+fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Unreadable {
+    let mend = match bytes {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it looks like UTF-16: save it as UTF-8",
+        _ => "save it as UTF-8",
+    };
+    let byte = bytes.get(valid_up_to).copied().unwrap_or_default();
+    let before = String::from_utf8_lossy(bytes.get(..valid_up_to).unwrap_or_default());
+    let line = before.matches('\n').count();
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
+    let count = |from_0: usize| u32::try_from(from_0).unwrap_or(u32::MAX).saturating_add(1);
+    let at = Place { line: count(line), column: count(column), width: 1 };
+    let source = Source::new(name, String::from_utf8_lossy(bytes).into_owned());
+    let message = format!("not UTF-8: the byte 0x{byte:02x} starts no character");
+    let problem = source.problem(Severity::Error, at, message, Some(mend.to_owned()));
+    Unreadable { problem: Box::new(problem), text: source.text }
+}
+
+/// More than 100 000 rules of ordinary length; the tree of a file takes some ten times its size while it is read.
+pub const FILE_BYTES_MAX: u64 = 16 << 20;

@@ -1,0 +1,106 @@
+//! Lets connections in and deals them to the decision threads, round robin.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use super::Shared;
+use super::connections::{Connections, Refusal};
+use super::decision_thread::DecisionThread;
+use crate::clock::Timestamp;
+use crate::protocol::{Code, Reply, encode_reply};
+
+/// Accepts until shut down. No error of one connection, nor a lack of descriptors, ends it.
+pub(super) async fn run(
+    listener: &UnixListener,
+    shared: &Arc<Shared>,
+    threads: &[DecisionThread],
+    shutdown: &CancellationToken,
+) {
+    let mut next_thread = threads.iter().cycle();
+    let mut shortage = Shortage::default();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            accepted = accept(listener) => accepted,
+        };
+        match accepted {
+            Ok((socket, user)) => {
+                shortage.pause = None;
+                if let Some(thread) = next_thread.next() {
+                    let_in(shared, thread, socket, user);
+                }
+            }
+            Err(error) if is_shortage(&error) => {
+                // Who is here is served meanwhile; who comes waits in the backlog.
+                let pause = shortage.note(&error, shared.clock.now().at);
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+            Err(error) => debug!(%error, "a connection ended before it was let in"),
+        }
+    }
+}
+
+/// The next connection and the user at its other end.
+async fn accept(listener: &UnixListener) -> io::Result<(UnixStream, u32)> {
+    let (socket, _) = listener.accept().await?;
+    let user = socket.peer_cred()?.uid();
+    Ok((socket.into_std()?, user))
+}
+
+fn let_in(shared: &Arc<Shared>, thread: &DecisionThread, socket: UnixStream, user: u32) {
+    let socket = Arc::new(socket);
+    match Connections::admit(shared, &socket, user) {
+        Ok(permit) => thread.take(socket, permit),
+        Err(Refusal::Draining) => {}
+        Err(refusal) => {
+            let message = match refusal {
+                Refusal::FullForUser => "this user has as many connections as `connections.per_user` allows",
+                _ => "there are as many connections as `connections.max` allows",
+            };
+            warn!(user, "{message}: one more is refused");
+            let mut reply = Vec::new();
+            encode_reply(&mut reply, &Reply::Error { id: None, code: Code::Busy, message });
+            // A fresh socket has room for it; where it has not, the end of the connection says as much.
+            let _ = (&*socket).write_all(&reply);
+        }
+    }
+}
+
+/// The process or the machine has run out of something that a connection needs.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC];
+    error.raw_os_error().is_some_and(|code| shortages.contains(&code))
+}
+
+/// Pauses that grow while a shortage lasts, and a word in the log that does not repeat.
+#[derive(Debug, Default)]
+struct Shortage {
+    pause: Option<Duration>,
+    told_at: Option<Timestamp>,
+}
+
+impl Shortage {
+    fn note(&mut self, error: &io::Error, now: Timestamp) -> Duration {
+        if self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY) {
+            warn!(%error, "no connection can be let in: raise the limit of open files (LimitNOFILE=, ulimit -n)");
+            self.told_at = Some(now);
+        }
+        let pause = self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
+        self.pause = Some(pause);
+        pause
+    }
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+const TELL_EVERY: Duration = Duration::from_secs(10);

@@ -1,0 +1,154 @@
+//! One connection: read, answer all that came, write once.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Sleep, sleep};
+
+use super::Shared;
+use super::answer::{Next, Peer};
+use super::connections::Permit;
+use super::stream::Stream;
+use crate::engine::Decider;
+use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
+
+/// Serves a connection until its peer ends it, breaks it, or the daemon drains.
+pub(super) async fn serve(
+    socket: Arc<UnixStream>,
+    _permit: Permit,
+    shared: Arc<Shared>,
+    decider: Arc<Mutex<Decider>>,
+) {
+    let connection = Stream::new(socket).map(|stream| Connection {
+        stream,
+        peer: Peer::default(),
+        buffer: vec![0; BUFFER_BYTES],
+        filled: 0,
+        replies: Vec::new(),
+        hello_due: Some(Box::pin(sleep(HELLO_PATIENCE))),
+        frame_due: None,
+    });
+    if let Ok(mut connection) = connection {
+        // However it ended, the peer knows as much as we do, and it alone is concerned.
+        let _ = connection.run(&shared, &decider).await;
+    }
+}
+
+struct Connection {
+    stream: Stream,
+    peer: Peer,
+    buffer: Vec<u8>,
+    /// So many bytes of the buffer wait to be answered.
+    filled: usize,
+    replies: Vec<u8>,
+    /// When HELLO must have come. A healthy connection has neither this nor the next and pays for no timer.
+    hello_due: Option<Pin<Box<Sleep>>>,
+    /// When the frame that has begun must be whole.
+    frame_due: Option<Pin<Box<Sleep>>>,
+}
+
+impl Connection {
+    async fn run(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
+        let mut next = Next::Read { frame_bytes: HEADER_BYTES };
+        loop {
+            match next {
+                Next::Close => return Ok(()),
+                Next::Continue => tokio::task::yield_now().await,
+                Next::Read { frame_bytes } => {
+                    if self.read(frame_bytes).await? == 0 {
+                        return self.say_goodbye(shared).await;
+                    }
+                }
+            }
+            next = self.answer(shared, decider);
+            if !self.replies.is_empty() {
+                self.stream.write_all(&self.replies, WRITE_PATIENCE).await?;
+                self.replies.clear();
+                self.replies.shrink_to(BUFFER_BYTES);
+            }
+        }
+    }
+
+    /// Reads behind what is there, with room for the frame that has begun. 0 is the end.
+    async fn read(&mut self, frame_bytes: usize) -> io::Result<usize> {
+        if frame_bytes > self.buffer.len() {
+            self.buffer.resize(HEADER_BYTES + FRAME_BYTES_MAX, 0);
+        } else if self.filled == 0 && self.buffer.len() > BUFFER_BYTES {
+            self.buffer = vec![0; BUFFER_BYTES];
+        }
+        let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
+        let count = if self.hello_due.is_none() && self.frame_due.is_none() {
+            self.stream.read(room).await?
+        } else {
+            tokio::select! {
+                biased;
+                count = self.stream.read(room) => count?,
+                () = passed(&mut self.hello_due) => 0,
+                () = passed(&mut self.frame_due) => 0,
+            }
+        };
+        self.filled += count;
+        Ok(count)
+    }
+
+    /// Answers what has been read, in one turn of the decision thread.
+    fn answer(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> Next {
+        let read = self.buffer.get(..self.filled).unwrap_or_default();
+        let turn = {
+            // One thread, one decider: nobody else is in here, and nothing below waits.
+            let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
+            self.peer.answer(shared, &mut decider, read, &mut self.replies)
+        };
+        if turn.consumed > 0 {
+            self.buffer.copy_within(turn.consumed..self.filled, 0);
+            self.filled -= turn.consumed;
+        }
+        self.keep_time(turn.consumed > 0, turn.next);
+        turn.next
+    }
+
+    /// Sets and clears what is due. More bytes of the same frame do not give it more time.
+    fn keep_time(&mut self, progress: bool, next: Next) {
+        if self.peer.is_greeted() {
+            self.hello_due = None;
+        }
+        let half_a_frame = self.filled > 0 && matches!(next, Next::Read { .. });
+        if !half_a_frame {
+            self.frame_due = None;
+        } else if progress || self.frame_due.is_none() {
+            self.frame_due = Some(Box::pin(sleep(FRAME_PATIENCE)));
+        }
+    }
+
+    /// At the end of a connection that the daemon ended: all that came was answered.
+    async fn say_goodbye(&mut self, shared: &Shared) -> io::Result<()> {
+        if !shared.connections.is_draining() {
+            return Ok(());
+        }
+        encode_reply(&mut self.replies, &Reply::Goodbye { reason: "draining" });
+        self.stream.write_all(&self.replies, WRITE_PATIENCE).await
+    }
+}
+
+/// Waits for a time that is set; for ever for one that is not.
+async fn passed(due: &mut Option<Pin<Box<Sleep>>>) {
+    match due {
+        Some(due) => due.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Room for some eighty requests of the common size; grows to one frame for as long as it takes.
+const BUFFER_BYTES: usize = 4_096;
+
+/// A peer that connects and says nothing holds a place that others could use.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Counted from the first byte of a frame, so that a drip does not stretch it.
+const FRAME_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A peer that takes no byte of its replies for so long will not come back for them.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,77 @@
+//! One thread that decides: a runtime of its own, its share of the connections, one decider.
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use super::connections::Permit;
+use super::{Shared, connection};
+use crate::engine::{Decider, Engine};
+use crate::sys;
+
+/// A handle to one.
+#[derive(Debug)]
+pub(super) struct DecisionThread {
+    /// As many can wait here as may be connected.
+    deal: UnboundedSender<Dealt>,
+    ended: oneshot::Receiver<()>,
+}
+
+/// A connection on its way to its thread.
+type Dealt = (Arc<UnixStream>, Permit);
+
+impl DecisionThread {
+    pub(super) fn start(
+        number: usize,
+        engine: &Arc<Engine>,
+        shared: &Arc<Shared>,
+        short_slices: bool,
+    ) -> std::io::Result<DecisionThread> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let decider = Arc::new(Mutex::new(engine.decider()));
+        let shared = Arc::clone(shared);
+        let (deal, dealt) = unbounded_channel();
+        let (end, ended) = oneshot::channel();
+        std::thread::Builder::new().name(format!("decide-{number}")).spawn(move || {
+            if short_slices && let Err(error) = sys::ask_for_short_slice() {
+                debug!(%error, "the scheduler grants no short slice: decisions wait longer on a busy host");
+            }
+            runtime.block_on(take_turns(dealt, &shared, &decider));
+            // Nobody waits any more when the drain took too long.
+            let _ = end.send(());
+        })?;
+        Ok(DecisionThread { deal, ended })
+    }
+
+    /// Hands a connection over.
+    pub(super) fn take(&self, socket: Arc<UnixStream>, permit: Permit) {
+        if self.deal.send((socket, permit)).is_err() {
+            // The connection is closed by dropping it: its client goes on without us and reports it.
+            warn!("a decision thread has ended; a connection is refused");
+        }
+    }
+
+    /// Waits until its connections have ended.
+    pub(super) async fn join(self) {
+        drop(self.deal);
+        // A thread that panicked has ended, too.
+        let _ = self.ended.await;
+    }
+}
+
+async fn take_turns(
+    mut dealt: UnboundedReceiver<Dealt>,
+    shared: &Arc<Shared>,
+    decider: &Arc<Mutex<Decider>>,
+) {
+    let connections = TaskTracker::new();
+    while let Some((socket, permit)) = dealt.recv().await {
+        connections.spawn(connection::serve(socket, permit, Arc::clone(shared), Arc::clone(decider)));
+    }
+    connections.close();
+    connections.wait().await;
+}

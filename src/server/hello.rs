@@ -1,0 +1,45 @@
+//! How a connection begins.
+
+use crate::protocol::{self, FRAME_BYTES_MAX, Hello, Reply, VERSION};
+use crate::rules::Mode;
+
+/// What every client is greeted with.
+#[derive(Debug)]
+pub(super) struct Greeting {
+    boot: u64,
+    mode: protocol::Mode,
+}
+
+impl Greeting {
+    pub(super) fn new(mode: Mode) -> Greeting {
+        let mode = match mode {
+            Mode::Enforce => protocol::Mode::Enforce,
+            Mode::Shadow => protocol::Mode::Shadow,
+            Mode::Disabled => protocol::Mode::Disabled,
+        };
+        Greeting { boot: random_boot(), mode }
+    }
+
+    /// Answers HELLO, in the older of both versions.
+    pub(super) fn welcome(&self, hello: &Hello<'_>) -> Reply<'static> {
+        Reply::Welcome {
+            id: hello.id,
+            version: hello.version.min(VERSION),
+            server: SERVER,
+            boot: self.boot,
+            connection: hello.connection,
+            frame_bytes_max: FRAME_BYTES_MAX as u64,
+            mode: self.mode,
+        }
+    }
+}
+
+/// A number that is new at every start, so that a client sees a restart.
+fn random_boot() -> u64 {
+    let mut bytes = [0; 8];
+    // Without randomness two starts would look like one; nothing else hangs on it.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_le_bytes(bytes) >> 1
+}
+
+const SERVER: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));

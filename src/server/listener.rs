@@ -1,0 +1,181 @@
+//! The socket at its path: born with its final mode, never taken from a daemon that lives.
+//!
+//! A lock file beside the socket decides who may have the path: whoever holds it and finds that nobody answers there
+//! may replace what is left. The new socket is made under another name and renamed into place, so the path is at no
+//! moment missing, half made, or open to more users than it will be.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Gid, Mode};
+
+/// A socket that listens at a path which is ours.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    /// What we put at the path: device and inode.
+    identity: (u64, u64),
+    /// Held until the end; the file stays, for a lock on a file that is removed locks nobody out.
+    _lock: File,
+}
+
+/// Why a path cannot be listened at.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum BindError {
+    #[error("{path}: a socket's path has at most {PATH_BYTES_MAX} bytes and this one has {bytes}")]
+    TooLong { path: PathBuf, bytes: usize },
+    #[error("{path}: another tidegate is running here (it holds {lock})")]
+    Locked { path: PathBuf, lock: PathBuf },
+    #[error("{path}: another process is listening here")]
+    InUse { path: PathBuf },
+    #[error("{path}: something that is not a socket is in the way")]
+    NotASocket { path: PathBuf },
+    #[error("{path}: {doing}: {source}")]
+    Io { path: PathBuf, doing: &'static str, source: io::Error },
+}
+
+impl Listener {
+    /// Listens at a path: mode such as 0o660, group if it is not to be that of the process.
+    ///
+    /// # Errors
+    /// See [`BindError`]. Whatever was at the path before is then still there.
+    pub fn bind(path: &Path, mode: u32, group: Option<u32>) -> Result<Listener, BindError> {
+        let bytes = path.as_os_str().len() + BIRTH_SUFFIX.len();
+        if bytes > PATH_BYTES_MAX {
+            return Err(BindError::TooLong { path: path.into(), bytes: path.as_os_str().len() });
+        }
+        let failed = |doing| move |source| BindError::Io { path: path.into(), doing, source };
+        let lock = take_lock(path)?;
+        make_sure_nobody_listens(path)?;
+        let birth = with_suffix(path, BIRTH_SUFFIX);
+        remove_if_there(&birth).map_err(failed("cannot clear the way"))?;
+        let socket = bind_with_mode(&birth, mode).map_err(failed("cannot listen"))?;
+        let identity = place(&birth, path, group).inspect_err(|_| drop(std::fs::remove_file(&birth)));
+        let identity = identity.map_err(failed("cannot put the socket in its place"))?;
+        socket.set_nonblocking(true).map_err(failed("cannot listen"))?;
+        Ok(Listener { socket, path: path.into(), identity, _lock: lock })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The same socket, watched by the current runtime.
+    pub(super) fn watch(&self) -> io::Result<tokio::net::UnixListener> {
+        tokio::net::UnixListener::from_std(self.socket.try_clone()?)
+    }
+}
+
+impl Drop for Listener {
+    /// Removes the path if it is still the one that was made.
+    fn drop(&mut self) {
+        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|now| identity(&now) == self.identity);
+        if is_ours {
+            // What cannot be removed is found stale by the next start.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn take_lock(path: &Path) -> Result<File, BindError> {
+    let lock_path = with_suffix(path, LOCK_SUFFIX);
+    let failed = |source| BindError::Io { path: lock_path.clone(), doing: "cannot lock", source };
+    let mut options = OpenOptions::new();
+    // A link that somebody planted is not followed.
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let lock = options.open(&lock_path).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(BindError::Locked { path: path.into(), lock: lock_path }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+/// A socket that refuses connections is left over; one that accepts belongs to somebody without our lock.
+fn make_sure_nobody_listens(path: &Path) -> Result<(), BindError> {
+    let failed = |source| BindError::Io { path: path.into(), doing: "cannot look at it", source };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+        Ok(there) if there.file_type().is_socket() => {}
+        Ok(_) => return Err(BindError::NotASocket { path: path.into() }),
+    }
+    match probe(path) {
+        Ok(()) => Err(BindError::InUse { path: path.into() }),
+        // A full backlog, too, is somebody's.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(BindError::InUse { path: path.into() })
+        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            Ok(())
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Connects without waiting.
+fn probe(path: &Path) -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    drop(UnixStream::from(socket));
+    Ok(())
+}
+
+/// Binds under a mask that leaves just the mode: there is no moment at which others could connect.
+fn bind_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    let mask = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
+    let bound = bind(&socket, &address);
+    rustix::process::umask(mask);
+    bound?;
+    listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// Gives the socket its group and its name.
+fn place(birth: &Path, path: &Path, group: Option<u32>) -> io::Result<(u64, u64)> {
+    if let Some(group) = group {
+        rustix::fs::chown(birth, None, Some(Gid::from_raw(group)))?;
+    }
+    let identity = identity(&std::fs::symlink_metadata(birth)?);
+    std::fs::rename(birth, path)?;
+    Ok(identity)
+}
+
+fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// `sun_path` holds 108 bytes, the last of them zero.
+const PATH_BYTES_MAX: usize = 107;
+
+const LOCK_SUFFIX: &str = ".lock";
+
+const BIRTH_SUFFIX: &str = ".new";
+
+/// Every process of every application may come back at once after a restart.
+const BACKLOG: i32 = 4_096;

@@ -1,0 +1,104 @@
+//! SOCKETS: listen, one connection, drain. Nothing here holds a limit of its own; time is read here, once a batch.
+
+mod accept;
+mod answer;
+mod connection;
+mod connections;
+mod decision_thread;
+mod hello;
+mod listener;
+mod missed;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+pub use connections::ConnectionLimits;
+pub use listener::{BindError, Listener};
+
+use crate::clock::Clock;
+use crate::engine::{Engine, TICK_MILLIS};
+use connections::Connections;
+use decision_thread::DecisionThread;
+use hello::Greeting;
+use missed::Missed;
+
+/// How the server is to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Decision threads, at least 1.
+    pub threads: usize,
+    /// How many may be connected.
+    pub connections: ConnectionLimits,
+    /// Whether decision threads ask the scheduler for short slices.
+    pub short_slices: bool,
+}
+
+/// What every connection needs.
+#[derive(Debug)]
+struct Shared {
+    clock: Arc<Clock>,
+    connections: Connections,
+    greeting: Greeting,
+    missed: Missed,
+}
+
+/// Serves until `shutdown` is cancelled, then drains: every request that was received is answered.
+///
+/// # Errors
+/// A decision thread that cannot be started, a listener that cannot be watched.
+pub async fn run(
+    listener: Listener,
+    engine: &Arc<Engine>,
+    clock: &Arc<Clock>,
+    options: Options,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    let shared = Arc::new(Shared {
+        clock: Arc::clone(clock),
+        connections: Connections::new(options.connections),
+        greeting: Greeting::new(engine.mode()),
+        missed: Missed::default(),
+    });
+    let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
+        .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))
+        .collect();
+    let threads = threads?;
+    let watched = listener.watch()?;
+    let housekeeping = tokio::spawn(keep_house(Arc::clone(engine), Arc::clone(&shared)));
+    accept::run(&watched, &shared, &threads, &shutdown).await;
+    // The path goes first: who comes now finds no socket, instead of one that nobody serves.
+    drop(listener);
+    drop(watched);
+    shared.connections.drain();
+    let drained = tokio::time::timeout(DRAIN_MAX, async {
+        for thread in threads {
+            thread.join().await;
+        }
+    });
+    if drained.await.is_err() {
+        warn!("some clients did not read their last replies in time");
+    }
+    housekeeping.abort();
+    shared.missed.tell_now();
+    Ok(())
+}
+
+/// What happens by itself: the engine's ticks, the wall clock, the word about decisions made without us.
+async fn keep_house(engine: Arc<Engine>, shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MILLIS));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        shared.clock.sample_utc();
+        let now = shared.clock.now();
+        engine.tick(now);
+        shared.missed.tell(now.at);
+    }
+}
+
+/// A drain takes no longer: whoever has not read his replies by then loses them.
+const DRAIN_MAX: Duration = Duration::from_secs(1);

@@ -1,0 +1,76 @@
+//! One socket, watched in one direction at a time: for reading, and for writing only while the peer does not read.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::sys;
+
+/// A non-blocking Unix stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    socket: Arc<UnixStream>,
+    /// Watches for reading. Gone while the peer does not read its replies.
+    reading: Option<AsyncFd<Arc<UnixStream>>>,
+}
+
+impl Stream {
+    pub(super) fn new(socket: Arc<UnixStream>) -> io::Result<Stream> {
+        let reading = sys::register(Arc::clone(&socket), Interest::READABLE)?;
+        Ok(Stream { socket, reading: Some(reading) })
+    }
+
+    /// Reads what is there, waiting until something is; 0 at the end. Cancelled, it has read nothing.
+    pub(super) async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let Some(reading) = &self.reading else {
+                self.reading = Some(sys::register(Arc::clone(&self.socket), Interest::READABLE)?);
+                continue;
+            };
+            let mut ready = reading.readable().await?;
+            match (&*self.socket).read(buffer) {
+                Ok(count) => {
+                    // Edge-triggered: a short read has emptied the socket, so the next one must wait for the next
+                    // edge, and the read that would only find nothing is saved.
+                    if count < buffer.len() && count > 0 {
+                        ready.clear_ready();
+                    }
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => ready.clear_ready(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes all of it. A peer that takes nothing for `patience` is given up on.
+    pub(super) async fn write_all(&mut self, mut bytes: &[u8], patience: Duration) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match (&*self.socket).write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    tokio::time::timeout(patience, self.writable())
+                        .await
+                        .map_err(|_| io::Error::from(ErrorKind::TimedOut))??;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the peer has read something. Meanwhile nothing watches for more requests.
+    async fn writable(&mut self) -> io::Result<()> {
+        self.reading = None;
+        let writing = sys::register(Arc::clone(&self.socket), Interest::WRITABLE)?;
+        let _ready = writing.writable().await?;
+        Ok(())
+    }
+}

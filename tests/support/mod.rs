@@ -1,0 +1,88 @@
+//! What several test files need: engines and rules in few words.
+#![allow(dead_code, reason = "no test file uses all of it")]
+
+use std::sync::Arc;
+
+use tidegate::clock::{Now, Timestamp};
+use tidegate::engine::{Answer, Cost, Decider, Engine, HashKey, Op, Options, Request, Verdict};
+use tidegate::limit::Rate;
+use tidegate::limit::token_bucket::Quota;
+use tidegate::rules::{Condition, Domain, Mode, Pattern, Position, Rule, RuleSet};
+
+pub const SECOND: u64 = 1_000_000_000;
+
+/// A rule of `count` a second with this burst, counted by these attributes.
+pub fn rule(name: &str, key: &[&str], count: u32, burst: u32) -> Rule {
+    let quota = Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
+    Rule {
+        name: name.into(),
+        position: Position { file: "test".into(), line: 1, column: 1 },
+        conditions: Vec::new(),
+        key: key.iter().map(|name| (*name).into()).collect(),
+        quota,
+        mode: Mode::Enforce,
+        help: None,
+    }
+}
+
+/// The same rule for requests that also have an attribute with one of these values.
+pub fn matching(mut rule: Rule, attribute: &str, values: &[&str]) -> Rule {
+    let any_of = values.iter().map(|value| Pattern::parse(value)).collect();
+    rule.conditions.push(Condition { attribute: attribute.into(), any_of });
+    rule
+}
+
+/// The same rule in another mode.
+pub fn in_mode(mut rule: Rule, mode: Mode) -> Rule {
+    rule.mode = mode;
+    rule
+}
+
+/// One domain, `api`.
+pub fn api(rules: Vec<Rule>) -> RuleSet {
+    RuleSet::new(vec![Domain::new("api", rules)])
+}
+
+pub fn options() -> Options {
+    Options { hash_key: HashKey::from_bytes([7; 16]), mode: Mode::Enforce, memory_bytes_max: 64 << 20 }
+}
+
+pub fn engine(rules: Vec<Rule>) -> Arc<Engine> {
+    let engine = Arc::new(Engine::new(options()));
+    engine.install(api(rules));
+    engine
+}
+
+pub fn at_millis(millis: u64) -> Now {
+    Now { at: Timestamp::from_nanos(millis * 1_000_000), utc: 0 }
+}
+
+/// What a test wants to see of a decision, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub verdict: Verdict,
+    pub rule: Option<String>,
+    pub remaining: Option<u64>,
+    pub retry_us: Option<u64>,
+    pub notes: Vec<String>,
+    pub all: Vec<(String, u64)>,
+}
+
+/// Asks about `api` and says what came back.
+pub fn ask(decider: &mut Decider, op: Op, attributes: &[(&str, &str)], cost: u32, now: Now) -> Seen {
+    let request = Request { op, domain: "api", attributes, cost: Cost::Requests(cost), all: true };
+    let Answer::Decided(decision) = decider.decide(&request, now);
+    Seen {
+        verdict: decision.verdict,
+        rule: decision.binding.map(|binding| binding.rule.name.to_string()),
+        remaining: decision.binding.map(|binding| binding.level.remaining),
+        retry_us: decision.retry.map(|retry| retry.0),
+        notes: decision.notes().map(|(_, rule)| rule.to_string()).collect(),
+        all: decision.all().map(|view| (view.rule.name.to_string(), view.level.remaining)).collect(),
+    }
+}
+
+/// A hit of one request; whether it was allowed.
+pub fn hit(decider: &mut Decider, attributes: &[(&str, &str)], now: Now) -> bool {
+    ask(decider, Op::Hit, attributes, 1, now).verdict == Verdict::Allow
+}
