@@ -92,8 +92,11 @@ class Decision:
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
         self.notes: list[tuple[str, str]] = list(zip(notes[::2], notes[1::2])) if notes else []
         self.degraded, self.reason, self._client = reason is not None, reason, client
-        extra = extra or {}
-        self.help, self.unit, self.hidden = extra.get("help"), extra.get("unit", "requests"), bool(extra.get("hide"))
+        self.help: str | None = None
+        self.unit, self.hidden = "requests", False
+        if extra:
+            self.help = str(extra.get("help") or "") or None
+            self.unit, self.hidden = str(extra.get("unit") or "requests"), extra.get("hide") is True
 
     def __bool__(self) -> bool:
         return self.allowed

@@ -17,12 +17,12 @@ def headers(decision: Decision, style: str) -> dict[str, str]:
     draft, legacy = style in ("draft", "both"), style in ("legacy", "both")
     if _named(decision) and decision.verdict != "shed":
         limit, left = min(decision.limit or 0, INTEGER_MAX), min(decision.remaining or 0, INTEGER_MAX)
-        name = re.sub(r'(["\\])', r"\\\1", re.sub(r"[^ -~]", "?", decision.rule or ""))
+        name = _string(decision.rule)
         if draft:
             unit = decision.unit if decision.window else "concurrent-requests"
-            named_unit = "" if unit == "requests" else f';qu="{unit}"'
-            fields["RateLimit"] = f'"{name}";r={left}'
-            fields["RateLimit-Policy"] = f'"{name}";q={limit}{named_unit}'
+            named_unit = "" if unit == "requests" else f";qu={_string(unit)}"
+            fields["RateLimit"] = f"{name};r={left}"
+            fields["RateLimit-Policy"] = f"{name};q={limit}{named_unit}"
         if draft and decision.window:
             fields["RateLimit"] += f";t={math.ceil(decision.reset_after or 0)}"
             fields["RateLimit-Policy"] += f";w={math.ceil(decision.window)}"
@@ -68,6 +68,11 @@ def problem(decision: Decision) -> bytes:
 
 def _named(decision: Decision) -> bool:
     return decision.rule is not None and decision.limit is not None and not decision.hidden
+
+
+def _string(text: str | None) -> str:
+    """A String of a structured field, which knows ASCII only."""
+    return '"' + re.sub(r'(["\\])', r"\\\1", re.sub(r"[^ -~]", "?", text or "")) + '"'
 
 
 def _seconds(decision: Decision) -> str:
