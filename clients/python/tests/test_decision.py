@@ -146,7 +146,7 @@ def test_a_rule_may_have_any_name_and_any_size():
         (LIMIT, "Over the limit per-user of 40 requests in 2 s. Try again in 2 s."),
         (
             NEVER,
-            "Over the limit per-user of 40 requests in 2 s. It asks for more than the limit holds, so it can never pass.",
+            "Over the limit per-user of 40 requests in 2 s. It asks for more than the limit holds: it can never pass.",
         ),
         (PLACES, "Over the limit exports of 2 at once. Try again in 1 s."),
         (HIDDEN, "Too many requests. Try again in 9 s."),

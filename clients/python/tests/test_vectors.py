@@ -129,7 +129,7 @@ def message_of(meant):
         "release": lambda: [m["lease"], OUTCOMES.index(m["outcome"])],
         "renew": lambda: [m["lease"]],
         "signal": lambda: [m["pool"], m["name"], m["permille"]],
-        "ping": lambda: [],
+        "ping": list,
         "charge": lambda: [m["domain"], m["descriptors"], m["amount"], m["options"] or None],
     }.get(m["op"], lambda: [m["domain"], m["descriptors"], m["cost"], m["priority"], m["options"] or None])()
     while message[-1] is None and len(message) > 2:

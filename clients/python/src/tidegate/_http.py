@@ -40,7 +40,7 @@ def message(decision: Decision) -> str:
         return "Allowed." if decision.allowed else "This request is not allowed."
     again = f"Try again in {_seconds(decision)} s."
     if decision.retry_after is None:
-        again = "It asks for more than the limit holds, so it can never pass."
+        again = "It asks for more than the limit holds: it can never pass."
     if decision.degraded:
         return f"The request could not be judged. {again}"
     if decision.verdict == "shed":
