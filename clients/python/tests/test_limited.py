@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from conftest import ALLOW, LIMIT
+from daemons import ALLOW, LIMIT
 
 import tidegate
 

@@ -7,7 +7,7 @@ from wsgiref.util import FileWrapper, setup_testing_defaults
 from wsgiref.validate import validator
 
 import pytest
-from conftest import ALLOW, LIMIT, frame
+from daemons import ALLOW, LIMIT, frame
 
 from tidegate.wsgi import Middleware, client_address, path
 
