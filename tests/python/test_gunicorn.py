@@ -11,7 +11,6 @@ import threading
 import time
 
 import pytest
-
 import tidegate
 
 SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]

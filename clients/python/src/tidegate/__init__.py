@@ -241,7 +241,7 @@ class Client:
             given = attributes() if callable(attributes) else attributes
         except Exception as error:
             return self.callback_failed("attributes", error)
-        report: dict[str, Any] = {}
+        report: dict[str, Any] | None = None
         try:
             options: dict[str, Any] = {} if idem is None else {"idem": idem}
             if queued is not None:
@@ -266,7 +266,8 @@ class Client:
             decision: Decision = self._exchange(op, head, body)
             return decision
         except Fault as fault:
-            self._report_later(report)
+            if report:
+                self._report_later(report)
             return self._without(fault.reason, on_failure)
 
     def _tell(self, op: int, *rest: int) -> bool:
@@ -307,7 +308,7 @@ class Client:
             self._open.add(connection)
         try:
             reply = connection.ask(head, body, deadline)
-            if reply[0] not in ((DECISION, ERROR) if op in (ACQUIRE, HIT, PEEK) else (DONE, ERROR)):
+            if reply[0] == (DONE if op in JUDGEMENTS else DECISION):
                 raise Malformed("a reply of another kind")
             answer = Decision(reply, self) if reply[0] == DECISION else reply[2:3] == [True]
         except BaseException as error:
@@ -389,6 +390,7 @@ class Client:
                 self._logger.warning("tidegate: %s", text)
 
 
+JUDGEMENTS = frozenset((ACQUIRE, HIT, PEEK))
 ABANDONED_MAX, IDLE_MAX = 256, 64
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
 VERDICTS, STATUSES = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403)

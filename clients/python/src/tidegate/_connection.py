@@ -43,8 +43,8 @@ class Connection:
         """Writes one request and reads its reply."""
         self.asked += 1
         number = encode(self.asked)
-        size = (len(head) + len(number) + len(body)).to_bytes(4, "big")
-        frame = b"%b%b%b%b%b" % (self.greeting, size, head, number, body)
+        payload = b"%b%b%b" % (head, number, body)
+        frame = b"%b%b%b" % (self.greeting, len(payload).to_bytes(4, "big"), payload)
         idle, self.greeting = not self.greeting, b""
         try:
             sent = self.socket.send(frame, _NOSIGNAL)
@@ -62,7 +62,7 @@ class Connection:
                 self.poll.poll(left * 1000)
             try:
                 chunk = self.socket.recv(RECEIVE_BYTES)  # once after the deadline too: a reply that is there counts
-                self.rest += chunk
+                self.rest = self.rest + chunk if self.rest else chunk
                 if (reply := self._reply()) is not None:
                     return reply
                 if not chunk:
@@ -83,8 +83,8 @@ class Connection:
             if len(self.rest) < end:
                 break
             reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
-            kind, about, what = (reply + _NILS)[:3]
-            if about == self.asked and type(about) is int and (kind in (DECISION, DONE) or what in KEEPING):
+            kind, about, what = reply[:3] if len(reply) > 2 else (*reply, None, None, None)[:3]
+            if about == self.asked and about.__class__ is int and (kind in (DECISION, DONE) or what in KEEPING):
                 return reply
             if kind == ERROR:
                 raise Fault("protocol", f"the daemon closes the connection: {reply[2:]!r:.200}")
@@ -109,5 +109,4 @@ def _cause(path: str, error: Exception) -> str:
 
 
 PATH_MAX, RECEIVE_BYTES = 107, 4_096
-_NILS: list[Any] = [None] * 3
 _NOSIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)

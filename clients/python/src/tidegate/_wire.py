@@ -19,13 +19,13 @@ class Malformed(ValueError):
 
 def encode(value: object) -> bytes:
     """The shortest MessagePack of None, bool, int, str, bytes, list, tuple or dict."""
+    if value.__class__ is int and 0xFF < value < 0x10000:  # most ids
+        return b"\xcd" + value.to_bytes(2, "big")
     if value is None or value is True or value is False:
         return b"\xc0" if value is None else b"\xc3" if value else b"\xc2"
     if isinstance(value, int):
         if -32 <= value < 128:
             return bytes((value & 0xFF,))
-        if 0xFF < value < 0x10000:  # most ids
-            return b"\xcd" + value.to_bytes(2, "big")
         for code, width in ((0xCC, 1), (0xCD, 2), (0xCE, 4), (0xCF, 8)):
             if 0 < value < 1 << 8 * width:
                 return bytes((code,)) + value.to_bytes(width, "big")
