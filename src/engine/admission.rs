@@ -7,7 +7,9 @@ use std::sync::MutexGuard;
 
 use arrayvec::ArrayVec;
 
+use super::counters::Slot;
 use super::digest::Digest;
+use super::ruling::Terms;
 use super::shards::{SHARDS, Shard, Shards};
 use crate::clock::Now;
 use crate::limit::Outcome;
@@ -19,6 +21,8 @@ use crate::rules::Rule;
 pub(super) struct Part {
     /// The rule's number in its domain.
     pub(super) rule: u32,
+    /// Where the rule is counted.
+    pub(super) slot: Slot,
     /// Whether its refusal refuses the request.
     pub(super) enforced: bool,
     /// What the rule says, once judged.
@@ -33,10 +37,11 @@ pub(super) struct Part {
 
 impl Part {
     #[inline]
-    pub(super) fn new(rule: u32, enforced: bool, cost: u32, digest: Digest, fresh: Gcra) -> Part {
+    pub(super) fn new(rule: u32, terms: &Terms, cost: u32, digest: Digest, fresh: Gcra) -> Part {
         Part {
             rule,
-            enforced,
+            slot: terms.slot,
+            enforced: terms.enforced,
             outcome: Outcome::Pass,
             state: fresh,
             cost,

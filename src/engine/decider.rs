@@ -67,7 +67,7 @@ impl Decider {
         let passes =
             admit(&self.engine.shards, domain.rules(), &mut lists.parts, request.op != Op::Peek, now);
         if let Some(counters) = counters {
-            count(counters, terms, &lists.parts, passes);
+            count(counters, &lists.parts, passes);
         }
         lists.note();
         if request.all {
@@ -104,7 +104,7 @@ impl Lists {
             };
             let scale = rule.quota.scale();
             let digest = terms.hash_key.digest(scale, domain.key_values(*number, selection));
-            self.parts.push(Part::new(*number, terms.enforced, cost, digest, Gcra::full(scale, now.at)));
+            self.parts.push(Part::new(*number, terms, cost, digest, Gcra::full(scale, now.at)));
         }
     }
 
@@ -191,7 +191,8 @@ fn allow_unmatched<'d>(counters: Option<&Counters>, reason: Option<Unmatched>) -
     Answer::Decided(Decision::unlimited())
 }
 
-fn count(counters: &Counters, terms: &[Terms], parts: &[Part], passes: bool) {
+#[inline]
+fn count(counters: &Counters, parts: &[Part], passes: bool) {
     counters.verdict(if passes { Verdict::Allow } else { Verdict::Limit });
     for part in parts {
         let check = match part.outcome {
@@ -199,9 +200,7 @@ fn count(counters: &Counters, terms: &[Terms], parts: &[Part], passes: bool) {
             _ if part.enforced => Check::Refuse,
             _ => Check::WouldRefuse,
         };
-        if let Some(terms) = terms.get(part.rule as usize) {
-            counters.check(terms.slot, check);
-        }
+        counters.check(part.slot, check);
     }
 }
 

@@ -24,10 +24,21 @@ pub fn decode_request<'a>(
 ) -> Result<Request<'a>, Fault> {
     descriptors.clear();
     let mut elements = Elements::open(payload);
-    let outcome = read_request(&mut elements, descriptors);
-    if outcome.is_ok() && elements.reader.is_finished_and_checked() {
-        return outcome.map_err(|reason| blame(payload, reason));
+    if let Ok(request) = read_request(&mut elements, descriptors)
+        && elements.reader.is_finished_and_checked()
+    {
+        return Ok(request);
     }
+    read_again(payload, descriptors)
+}
+
+/// Reads a request that is odd in some way. From the start: handing over what was read so far would cost every
+/// request that is not odd a copy.
+#[cold]
+#[inline(never)]
+fn read_again<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
+    descriptors.clear();
+    let outcome = read_request(&mut Elements::open(payload), descriptors);
     doubt(payload, outcome)
 }
 

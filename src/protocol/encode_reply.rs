@@ -54,14 +54,14 @@ pub fn encode_fault(out: &mut Vec<u8>, fault: &Fault) {
 #[inline]
 pub fn encode_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
     if !write_decision(out, decision) {
-        encode_cut(out, decision);
+        encode_cut(out, *decision);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn encode_cut(out: &mut Vec<u8>, decision: &Decision<'_>) {
-    let mut cut = Decision { all: None, ..*decision };
+fn encode_cut(out: &mut Vec<u8>, decision: Decision<'_>) {
+    let mut cut = Decision { all: None, ..decision };
     if write_decision(out, &cut) {
         return;
     }
@@ -81,8 +81,7 @@ fn encode_cut(out: &mut Vec<u8>, decision: &Decision<'_>) {
 fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
     let mut writer = Writer::begin(out, DECISION + decision.rule.map_or(0, str::len));
     writer.bytes(DECISION_HEAD);
-    writer.unsigned(decision.id);
-    writer.bytes([decision.verdict.number()]);
+    writer.unsigned_and(decision.id, decision.verdict.number());
     writer.optional_text(decision.rule);
     let Decision { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
     writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease]);
@@ -91,13 +90,14 @@ fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
         // Nothing more to say, as a rule: nil for notes, all and extra.
         writer.bytes([NIL; 3]);
     } else {
-        write_rest(&mut writer, decision);
+        write_rest(&mut writer, *decision);
     }
     writer.finish()
 }
 
+/// By value: what is only borrowed has to be in memory for every decision, also for those that end before this.
 #[inline(never)]
-fn write_rest(writer: &mut Writer<'_>, decision: &Decision<'_>) {
+fn write_rest(writer: &mut Writer<'_>, decision: Decision<'_>) {
     if decision.notes.is_empty() {
         writer.nil();
     } else {
@@ -110,7 +110,7 @@ fn write_rest(writer: &mut Writer<'_>, decision: &Decision<'_>) {
     if decision.help.is_none() && decision.unit.is_none() && !decision.hide {
         writer.nil();
     } else {
-        write_extra(writer, decision);
+        write_extra(writer, &decision);
     }
 }
 

@@ -74,6 +74,17 @@ impl<'o> Writer<'o> {
         }
     }
 
+    /// An integer and, with the same write, a byte.
+    #[inline]
+    pub(super) fn unsigned_and(&mut self, value: u64, byte: u8) {
+        let ([a, b, c, d, e, f, g, h, i], length) = shortest(value);
+        let mut both = [a, b, c, d, e, f, g, h, i, 0];
+        if let Some(place) = both.get_mut(length) {
+            *place = byte;
+        }
+        self.out.extend_from_slice(both.get(..=length).unwrap_or_default());
+    }
+
     /// Several of those with one write: asking for room each time costs more than the numbers do.
     #[inline]
     pub(super) fn optional_unsigneds(&mut self, values: [Option<u64>; NUMBERS_AT_ONCE]) {

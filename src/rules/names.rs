@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 #[derive(Debug, Default)]
 pub(super) struct Names {
     names: Vec<(Print, Box<str>)>,
-    /// Asked only where there are more names than are worth comparing one by one.
+    /// Asked only for a long name, or where there are more than are worth comparing one by one.
     numbers: HashTable<usize>,
 }
 
@@ -17,11 +17,17 @@ impl Names {
     /// The number of a name, if it has one.
     #[inline]
     pub(super) fn find(&self, name: &str) -> Option<usize> {
-        if self.names.len() > COMPARED_MAX {
-            return self.numbers.find(hash(name), |number| self.is(*number, name)).copied();
+        if self.names.len() > COMPARED_MAX || name.len() > PRINT_BYTES {
+            return self.find_hashed(name);
         }
         let print = Print::of(name);
-        self.names.iter().position(|(known, text)| *known == print && (print.is_whole() || **text == *name))
+        self.names.iter().position(|(known, _)| *known == print)
+    }
+
+    #[inline(never)]
+    fn find_hashed(&self, name: &str) -> Option<usize> {
+        let is = |number: &usize| self.names.get(*number).is_some_and(|(_, known)| **known == *name);
+        self.numbers.find(hash(name), is).copied()
     }
 
     /// The number of a name, a new one if it has none.
@@ -35,11 +41,6 @@ impl Names {
         let rehash = |number: &usize| names.get(*number).map_or(0, |(_, name)| hash(name));
         self.numbers.insert_unique(hash(name), number, rehash);
         number
-    }
-
-    #[cold]
-    fn is(&self, number: usize, name: &str) -> bool {
-        self.names.get(number).is_some_and(|(_, known)| **known == *name)
     }
 }
 
@@ -65,11 +66,6 @@ impl Print {
         };
         Print { length: bytes.len(), head, tail }
     }
-
-    #[inline]
-    fn is_whole(&self) -> bool {
-        self.length <= 16
-    }
 }
 
 /// Rule files are trusted and a request inserts nothing, so a fast hash without a secret will do.
@@ -77,6 +73,9 @@ impl Print {
 pub(super) fn hash(text: &str) -> u64 {
     FixedState::default().hash_one(text)
 }
+
+/// A text of so many bytes is told from every other by its print.
+const PRINT_BYTES: usize = 16;
 
 /// Comparing so many prints costs less than hashing one name.
 const COMPARED_MAX: usize = 12;
