@@ -41,6 +41,12 @@ impl<'o> Writer<'o> {
         self.out.push(0xc0);
     }
 
+    /// Values that are known as bytes.
+    #[inline]
+    pub(super) fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.out.extend_from_slice(&bytes);
+    }
+
     #[inline]
     pub(super) fn boolean(&mut self, value: bool) {
         self.out.push(if value { 0xc3 } else { 0xc2 });
@@ -56,15 +62,8 @@ impl<'o> Writer<'o> {
 
     #[inline(never)]
     fn wide_unsigned(&mut self, value: u64) {
-        if let Ok(value) = u8::try_from(value) {
-            self.out.extend_from_slice(&[0xcc, value]);
-        } else if let Ok(value) = u16::try_from(value) {
-            self.marked(0xcd, value.to_be_bytes());
-        } else if let Ok(value) = u32::try_from(value) {
-            self.marked(0xce, value.to_be_bytes());
-        } else {
-            self.marked(0xcf, value.to_be_bytes());
-        }
+        let (bytes, length) = shortest(value);
+        self.out.extend_from_slice(bytes.get(..length).unwrap_or_default());
     }
 
     #[inline]
@@ -73,6 +72,22 @@ impl<'o> Writer<'o> {
             Some(value) => self.unsigned(value),
             None => self.nil(),
         }
+    }
+
+    /// Several of those with one write: asking for room each time costs more than the numbers do.
+    #[inline]
+    pub(super) fn optional_unsigneds(&mut self, values: [Option<u64>; NUMBERS_AT_ONCE]) {
+        let mut bytes = [0; NUMBERS_AT_ONCE * INTEGER_BYTES_MAX];
+        let mut end = 0;
+        for value in values {
+            let (number, length) = value.map_or(([0xc0, 0, 0, 0, 0, 0, 0, 0, 0], 1), shortest);
+            // Each takes at most its share, so the next one's place is there.
+            if let Some(place) = bytes.get_mut(end..end + INTEGER_BYTES_MAX) {
+                place.copy_from_slice(&number);
+            }
+            end += length;
+        }
+        self.out.extend_from_slice(bytes.get(..end).unwrap_or_default());
     }
 
     pub(super) fn signed(&mut self, value: i64) {
@@ -152,3 +167,26 @@ impl<'o> Writer<'o> {
         self.out.extend_from_slice(&bytes);
     }
 }
+
+/// The shortest form of an integer: so many of the bytes.
+#[inline]
+fn shortest(value: u64) -> ([u8; INTEGER_BYTES_MAX], usize) {
+    let (marker, left, length) = match value {
+        ..=0x7f => {
+            let [.., small] = value.to_be_bytes();
+            return ([small, 0, 0, 0, 0, 0, 0, 0, 0], 1);
+        }
+        0x80..=0xff => (0xcc, value << 56, 2),
+        0x100..=0xffff => (0xcd, value << 48, 3),
+        0x1_0000..=0xffff_ffff => (0xce, value << 32, 5),
+        _ => (0xcf, value, INTEGER_BYTES_MAX),
+    };
+    let [a, b, c, d, e, f, g, h] = left.to_be_bytes();
+    ([marker, a, b, c, d, e, f, g, h], length)
+}
+
+/// A marker and eight bytes.
+const INTEGER_BYTES_MAX: usize = 9;
+
+/// As many as a decision has in a row.
+const NUMBERS_AT_ONCE: usize = 6;

@@ -5,28 +5,35 @@
 //! anchors only, so rules for other paths and other users cost nothing.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 
 use arrayvec::ArrayVec;
-use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
+use super::names::{Names, hash};
 use super::rule::{Mode, Pattern, Rule};
 
 /// The rules of one domain, by what a request must have to match them.
 #[derive(Debug)]
 pub(super) struct Index {
-    names: HashTable<(Box<str>, AttributeId)>,
+    names: Names,
     anchors: Vec<Anchors>,
-    always: Vec<u32>,
+    always: Vec<Hung>,
     plans: Vec<Plan>,
 }
 
 /// The rules that hang on one attribute.
 #[derive(Debug, Default)]
 struct Anchors {
-    present: Vec<u32>,
-    equal: HashTable<(Box<str>, Vec<u32>)>,
+    present: Vec<Hung>,
+    equal: HashTable<(Box<str>, Vec<Hung>)>,
+}
+
+/// A rule on its anchor.
+#[derive(Clone, Copy, Debug)]
+struct Hung {
+    rule: u32,
+    /// It asks for nothing but its anchor.
+    surely: bool,
 }
 
 /// What one rule asks, with its attributes as numbers.
@@ -47,7 +54,7 @@ pub struct Selection<'a> {
 impl Index {
     pub(super) fn new(rules: &[Rule]) -> Index {
         let mut index =
-            Index { names: HashTable::new(), anchors: Vec::new(), always: Vec::new(), plans: Vec::new() };
+            Index { names: Names::default(), anchors: Vec::new(), always: Vec::new(), plans: Vec::new() };
         for rule in rules {
             let conditions = rule.conditions.iter();
             let conditions = conditions.map(|is| (index.intern(&is.attribute), is.any_of.clone())).collect();
@@ -67,34 +74,51 @@ impl Index {
     }
 
     /// Finds the enabled rules that match, in file order, and replaces what `matching` held by their numbers.
+    #[inline]
     pub(super) fn select<'a>(
         &self,
         attributes: &[(&'a str, &'a str)],
         selection: &mut Selection<'a>,
         matching: &mut Vec<u32>,
     ) {
-        selection.values.clear();
         matching.clear();
-        matching.extend_from_slice(&self.always);
-        let mut lists = usize::from(!matching.is_empty());
-        for (name, value) in attributes {
-            let Some(attribute) = self.attribute(name) else { continue };
-            if selection.values.iter().any(|(seen, _)| *seen == attribute)
-                || selection.values.try_push((attribute, value)).is_err()
-                || value.is_empty()
-            {
-                continue;
-            }
-            let Some(anchors) = self.anchors.get(attribute) else { continue };
-            for rules in [anchors.present.as_slice(), anchors.equal_to(value)] {
-                lists += usize::from(!rules.is_empty());
-                matching.extend_from_slice(rules);
-            }
+        self.recognise(attributes, selection);
+        let mut lists = self.take_matching(&self.always, selection, matching);
+        for (attribute, value) in &selection.values {
+            let Some(anchors) = self.anchors.get(*attribute).filter(|_| !value.is_empty()) else { continue };
+            lists += self.take_matching(&anchors.present, selection, matching);
+            lists += self.take_matching(anchors.equal_to(value), selection, matching);
         }
-        matching.retain(|rule| self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection)));
         if lists > 1 {
             matching.sort_unstable();
         }
+    }
+
+    /// Finds the attributes that some rule asks about; the first value of a name wins, an empty one as well.
+    #[inline]
+    fn recognise<'a>(&self, attributes: &[(&'a str, &'a str)], selection: &mut Selection<'a>) {
+        selection.values.clear();
+        for (name, value) in attributes {
+            let Some(attribute) = self.names.find(name) else { continue };
+            let is_first = selection.values.iter().all(|(seen, _)| *seen != attribute);
+            if is_first && selection.values.try_push((attribute, value)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Takes those rules of a list that match. Returns how many lists were taken from: one or none.
+    #[inline]
+    fn take_matching(&self, hung: &[Hung], selection: &Selection<'_>, matching: &mut Vec<u32>) -> u32 {
+        let mut lists = 0;
+        for Hung { rule, surely } in hung {
+            let matches = || self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection));
+            if *surely || matches() {
+                matching.push(*rule);
+                lists = 1;
+            }
+        }
+        lists
     }
 
     /// The values of a matching rule's key, in the rule's order.
@@ -102,27 +126,22 @@ impl Index {
         &'s self,
         rule: u32,
         selection: &'s Selection<'a>,
-    ) -> impl Iterator<Item = &'a str> + 's {
+    ) -> impl ExactSizeIterator<Item = &'a str> + 's {
         let key = self.plans.get(rule as usize).map_or(&[][..], |plan| &plan.key);
-        key.iter().filter_map(|attribute| selection.value(*attribute))
-    }
-
-    fn attribute(&self, name: &str) -> Option<AttributeId> {
-        self.names.find(hash(name), |(known, _)| **known == *name).map(|(_, attribute)| *attribute)
+        // Present, for the rule matched.
+        key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())
     }
 
     fn intern(&mut self, name: &str) -> AttributeId {
-        if let Some(attribute) = self.attribute(name) {
-            return attribute;
+        let attribute = self.names.intern(name);
+        if attribute == self.anchors.len() {
+            self.anchors.push(Anchors::default());
         }
-        let attribute = self.anchors.len();
-        self.anchors.push(Anchors::default());
-        self.names.insert_unique(hash(name), (name.into(), attribute), |(known, _)| hash(known));
         attribute
     }
 
     /// Hangs a rule on the rarest thing it asks for.
-    fn hang(&mut self, number: u32, plan: &Plan, frequency: &Frequency<'_>) {
+    fn hang(&mut self, rule: u32, plan: &Plan, frequency: &Frequency<'_>) {
         let equalities = plan
             .conditions
             .iter()
@@ -131,31 +150,35 @@ impl Index {
         if let Some((attribute, mut values)) = rarest {
             values.sort_unstable();
             values.dedup();
+            let hung = Hung { rule, surely: plan.conditions.len() == 1 && plan.asks_only_for(attribute) };
             if let Some(anchors) = self.anchors.get_mut(attribute) {
-                values.iter().for_each(|value| anchors.hang_on_value(value, number));
+                values.iter().for_each(|value| anchors.hang_on_value(value, hung));
             }
             return;
         }
         let rarest = plan.attributes().min_by_key(|attribute| frequency.of_presence(*attribute));
-        match rarest.and_then(|attribute| self.anchors.get_mut(attribute)) {
-            Some(anchors) => anchors.present.push(number),
-            None => self.always.push(number),
+        match rarest.and_then(|attribute| Some((attribute, self.anchors.get_mut(attribute)?))) {
+            Some((attribute, anchors)) => {
+                let surely = plan.conditions.is_empty() && plan.asks_only_for(attribute);
+                anchors.present.push(Hung { rule, surely });
+            }
+            None => self.always.push(Hung { rule, surely: true }),
         }
     }
 }
 
 impl Anchors {
     #[inline]
-    fn equal_to(&self, value: &str) -> &[u32] {
+    fn equal_to(&self, value: &str) -> &[Hung] {
         if self.equal.is_empty() {
             return &[];
         }
         self.equal.find(hash(value), |(known, _)| **known == *value).map_or(&[], |(_, rules)| rules)
     }
 
-    fn hang_on_value(&mut self, value: &str, rule: u32) {
+    fn hang_on_value(&mut self, value: &str, hung: Hung) {
         let entry = self.equal.entry(hash(value), |(known, _)| **known == *value, |(known, _)| hash(known));
-        entry.or_insert_with(|| (value.into(), Vec::new())).into_mut().1.push(rule);
+        entry.or_insert_with(|| (value.into(), Vec::new())).into_mut().1.push(hung);
     }
 }
 
@@ -168,6 +191,10 @@ impl Plan {
                 let value = selection.value(*attribute);
                 value.is_some_and(|value| patterns.iter().any(|pattern| pattern.holds(value)))
             })
+    }
+
+    fn asks_only_for(&self, attribute: AttributeId) -> bool {
+        self.attributes().all(|asked| asked == attribute)
     }
 
     fn attributes(&self) -> impl Iterator<Item = AttributeId> + '_ {
@@ -218,12 +245,6 @@ impl<'p> Frequency<'p> {
 /// The values themselves, when all of the patterns are literal.
 fn exact_values(patterns: &[Pattern]) -> Option<Vec<&str>> {
     patterns.iter().map(Pattern::as_exact).collect()
-}
-
-/// Rule files are trusted and a request inserts nothing, so a fast hash without a secret will do.
-#[inline]
-fn hash(text: &str) -> u64 {
-    FixedState::default().hash_one(text)
 }
 
 /// Attributes that one request can carry: 8 descriptors of 16 pairs.

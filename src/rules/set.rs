@@ -75,7 +75,7 @@ impl Domain {
         &'s self,
         rule: u32,
         selection: &'s Selection<'a>,
-    ) -> impl Iterator<Item = &'a str> + 's {
+    ) -> impl ExactSizeIterator<Item = &'a str> + 's {
         self.index.key_values(rule, selection)
     }
 }

@@ -1,0 +1,230 @@
+"""Limits a WSGI application: Flask, Django, Pyramid, Bottle or plain.
+
+    application = tidegate.wsgi.Middleware(application, tidegate.Client(), domain="api", user=who)
+
+The daemon gets `method`, `path`, `ip`, `user`, `user_agent` and what the application adds, in this order. What may not
+start is answered here; everything else reaches the application, also when the daemon or a function given here fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from . import Client, Decision
+
+Environ = dict[str, Any]
+Headers = list[tuple[str, str]]
+App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+Response = tuple[str, Headers, bytes]
+
+
+class Middleware:
+    """Judges every request before `app` sees it, and adds limit headers to every answer but redirects.
+
+    `user`: environ to the user's name, or None. `attributes`: environ to a mapping of more. `cost` and `priority`: a
+    value, or a function of environ. `exempt`: environ to true if nothing is to be judged.
+    `on_refused(environ, decision)`: the answer to a refusal, as (status line, headers, body), as a WSGI application, or
+    None for the usual one (application/problem+json); limit headers are added to it. `on_failure`: allow or refuse
+    (503) when the daemon does not answer.
+    `trusted_proxies`: whose X-Forwarded-For is believed: networks ("10.0.0.0/8"; a Unix socket's peer counts as one of
+    them), or how many proxies stand in front. `headers`: draft, legacy, both or none.
+    Attributes must come from what the application knows, the priority never from an end user's header.
+
+    The decision is in `environ["tidegate.decision"]`. A function that raises lets the request pass.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        client: Client,
+        domain: str = "web",
+        *,
+        user: Callable[[Environ], object] | None = None,
+        attributes: Callable[[Environ], Mapping[str, object]] | None = None,
+        cost: int | dict[str, int] | Callable[[Environ], int | dict[str, int]] = 1,
+        priority: str | Callable[[Environ], str | None] | None = None,
+        exempt: Callable[[Environ], object] | None = None,
+        on_refused: Callable[[Environ, Decision], Response | App | None] | None = None,
+        on_failure: str = "allow",
+        trusted_proxies: int | Iterable[str] = (),
+        headers: str = "both",
+    ) -> None:
+        if on_failure not in ("allow", "refuse") or headers not in ("draft", "legacy", "both", "none"):
+            raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
+        self.app, self.client, self.domain = app, client, domain
+        self._callbacks = {"exempt": exempt, "user": user, "attributes": attributes, "cost": cost, "priority": priority}
+        self._on_refused, self._on_failure, self._style = on_refused, on_failure, headers
+        self._proxies = trusted_proxies if isinstance(trusted_proxies, int) else _networks(trusted_proxies)
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        decision = self._judge(environ)
+        if decision is None:
+            return self.app(environ, start_response)
+        environ["tidegate.decision"] = decision
+        answer = _Answer(start_response, decision, self._style)
+        if not decision:
+            try:
+                refusal = self._refusal(environ, decision)
+            except Exception as error:
+                environ["tidegate.decision"] = self.client.callback_failed("on_refused", error)
+                return self.app(environ, start_response)
+            return refusal(environ, answer.start)
+        if decision.wait:
+            time.sleep(decision.wait)
+        try:
+            body = self.app(environ, answer.start)
+        except BaseException:
+            decision.release("dropped")
+            raise
+        # Without a lease the body goes through as it is, so that the server still knows a file when it sees one.
+        return body if decision.lease is None else _Body(body, answer)
+
+    def _judge(self, environ: Environ) -> Decision | None:
+        """None: exempt."""
+        given: dict[str, Any] = {}
+        for name, callback in self._callbacks.items():
+            try:
+                given[name] = callback(environ) if callable(callback) else callback
+            except Exception as error:
+                return self.client.callback_failed(name, error)
+            if name == "exempt" and given[name]:
+                return None
+        attributes = {
+            "method": environ.get("REQUEST_METHOD"),
+            "path": path(environ),
+            "ip": self._address(environ),
+            "user": given["user"],
+            "user_agent": environ.get("HTTP_USER_AGENT"),
+        }
+        if given["attributes"]:
+            attributes.update(given["attributes"])
+        return self.client.acquire(
+            self.domain, attributes, given["cost"], priority=given["priority"], on_failure=self._on_failure
+        )
+
+    def _address(self, environ: Environ) -> str:
+        peer: str = environ.get("REMOTE_ADDR", "")
+        forwarded = environ.get("HTTP_X_FORWARDED_FOR")
+        if not forwarded:
+            return peer
+        if self._proxies == ():
+            self.client._log(
+                "X-Forwarded-For is there but trusted_proxies is not set: callers are told apart by their proxy",
+                once=True,
+            )
+            return peer
+        return client_address(peer, forwarded, self._proxies)
+
+    def _refusal(self, environ: Environ, decision: Decision) -> App:
+        response = self._on_refused(environ, decision) if self._on_refused else None
+        if callable(response):
+            return response
+        if response is None:
+            body = decision.problem()
+            length = ("Content-Length", str(len(body)))
+            kind = ("Content-Type", "application/problem+json")
+            response = (_STATUS_LINES[decision.status], [kind, length, ("Cache-Control", "no-store")], body)
+        status, headers, body = response
+
+        def refuse(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+            start_response(status, list(headers))
+            return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
+
+        return refuse
+
+
+class _Answer:
+    """Adds limit headers where the application's answer starts, and remembers its status."""
+
+    def __init__(self, start_response: Callable[..., Any], decision: Decision, style: str) -> None:
+        self.start_response, self.decision = start_response, decision
+        self.fields = decision.headers(style)
+        self.outcome = "dropped"
+
+    def start(self, status: str, headers: Headers, *exc_info: Any) -> Any:
+        self.outcome = "ok" if status < "4" else "error"
+        if self.fields and not status.startswith("3"):  # a redirect would be followed late because of them
+            names = {name.lower() for name, _ in headers}
+            headers = headers + [field for field in self.fields.items() if field[0].lower() not in names]
+        return self.start_response(status, headers, *exc_info)
+
+
+class _Body:
+    """Holds the lease until the server has sent the answer or given up on it."""
+
+    def __init__(self, body: Iterable[bytes], answer: _Answer) -> None:
+        self.body, self.answer = body, answer
+        self.chunks, self.finished = iter(body), False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self.chunks)
+        except StopIteration:
+            self.finished = True
+            raise
+
+    def close(self) -> None:
+        try:
+            if hasattr(self.body, "close"):
+                self.body.close()
+        finally:
+            self.answer.decision.release(self.answer.outcome if self.finished else "dropped")
+
+
+def path(environ: Environ) -> str:
+    """The path as the application means it: decoded once (by the server), without dot segments and repeated slashes."""
+    raw: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    text = raw if raw.isascii() else raw.encode("latin-1", "replace").decode("utf-8", "replace")
+    if text.startswith("/") and "//" not in text and "/." not in text:
+        return text
+    kept: list[str] = []
+    for segment in text.split("/"):
+        if segment == "..":
+            del kept[-1:]
+        elif segment not in ("", "."):
+            kept.append(segment)
+    return "/" + "/".join(kept) + ("/" if kept and text.endswith(("/", "/.", "/..")) else "")
+
+
+def client_address(peer: str, forwarded: str, proxies: Any) -> str:
+    """Who called: the nearest hop that is not a trusted proxy. What stands left of it may be made up."""
+    import ipaddress
+
+    hops = [_without_port(hop) for hop in forwarded.split(",")] + [peer]
+    if isinstance(proxies, int):
+        hops = hops[-1 - proxies :][:1] if len(hops) > proxies else hops[:1]
+        proxies = ()
+    nearest = peer
+    for i, hop in enumerate(reversed(hops)):
+        try:
+            address = ipaddress.ip_address(hop)
+        except ValueError:
+            if i == 0 and not hop and len(hops) > 1:
+                continue  # a Unix socket: only this machine's proxy can be behind it
+            return nearest
+        nearest = str(address)
+        plain = getattr(address, "ipv4_mapped", None) or address
+        if not any(plain in network for network in proxies):
+            break
+    return nearest
+
+
+def _without_port(hop: str) -> str:
+    hop = hop.strip().strip('"')
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
+
+
+def _networks(proxies: Iterable[str]) -> tuple[Any, ...]:
+    import ipaddress
+
+    return tuple(ipaddress.ip_network(proxy) for proxy in ([proxies] if isinstance(proxies, str) else proxies))
+
+
+_STATUS_LINES = {403: "403 Forbidden", 429: "429 Too Many Requests", 503: "503 Service Unavailable"}

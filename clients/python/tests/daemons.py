@@ -1,0 +1,160 @@
+"""A daemon played by the test, and the real one, on a socket in a temporary directory; the fixtures of both suites."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import msgpack
+import pytest
+
+import tidegate
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+ALLOW = [0, "per-user", 40, 2_000_000, 39, 50_000, 0]
+LIMIT = [1, "per-user", 40, 2_000_000, 0, 50_000, 50_000]
+PATIENT = 5.0  # for tests that are not about the deadline, on a busy machine
+
+
+def frame(message: object) -> bytes:
+    payload = message if isinstance(message, bytes) else msgpack.packb(message)
+    return len(payload).to_bytes(4, "big") + payload
+
+
+class Played:
+    """A daemon that answers as it is told: `script(connection, message)` gets every request but HELLO.
+
+    `seen` has every message, HELLO too; replies of `script` that are lists or bytes are framed and sent.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.seen, self.connections = path, [], []
+        self.script = lambda connection, message: [1, message[1], *ALLOW]
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen(16)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                self.connections.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        data = b""
+        with contextlib.suppress(OSError):
+            while chunk := connection.recv(65_536):
+                data += chunk
+                while len(data) >= 4 and len(data) >= (end := 4 + int.from_bytes(data[:4], "big")):
+                    message, data = msgpack.unpackb(data[4:end]), data[end:]
+                    self.seen.append(message)
+                    if message[0] == 0:
+                        answer = [0, message[1], 1, {"server": "played/1", "boot": 1, "connection": 1}]
+                    elif message[0] == 8:
+                        answer = [2, message[1], True]
+                    else:
+                        answer = self.script(connection, message)
+                    if answer is not None:
+                        connection.sendall(answer if isinstance(answer, bytes) else frame(answer))
+
+    def requests(self) -> list:
+        return [message for message in self.seen if message[0] != 0]
+
+    def hang_up(self) -> None:
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self.connections.clear()
+
+    def stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.hang_up()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+
+@pytest.fixture
+def directory():
+    # Not pytest's own, whose paths may be too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="tg-") as path:
+        yield pathlib.Path(path)
+
+
+@pytest.fixture
+def played(directory):
+    daemon = Played(str(directory / "s"))
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture
+def make_client(directory, monkeypatch):
+    for name in ("TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    made = []
+
+    def make(**options):
+        options.setdefault("socket", str(directory / "s"))
+        options.setdefault("timeout", PATIENT)
+        made.append(tidegate.Client(**options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client()
+
+
+class Daemon:
+    """The real one."""
+
+    def __init__(self, binary: pathlib.Path, directory: pathlib.Path) -> None:
+        self.binary, self.socket, self.rules = binary, str(directory / "tidegate.sock"), directory / "rules"
+        self.rules.mkdir(exist_ok=True)
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        command = [str(self.binary), "serve", "--socket", self.socket, "--rules", str(self.rules)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        probe = tidegate.Client(self.socket, timeout=1.0)
+        until = time.monotonic() + 20
+        while not probe.check():
+            probe = tidegate.Client(self.socket, timeout=1.0)
+            assert self.process.poll() is None, "the daemon ended"
+            assert time.monotonic() < until, "the daemon does not answer"
+            time.sleep(0.02)
+        probe.close()
+
+    def stop(self, kill: bool = False) -> None:
+        if self.process is not None:
+            self.process.kill() if kill else self.process.terminate()
+            self.process.wait(20)
+            self.process = None
+
+
+@pytest.fixture
+def daemon(directory):
+    places = [ROOT / "target/release/tidegate", ROOT / "target/debug/tidegate"]
+    if "TIDEGATE_BIN" in os.environ:
+        places = [pathlib.Path(os.environ["TIDEGATE_BIN"])]
+    binary = next((place for place in places if place.exists()), None)
+    if binary is None:
+        pytest.fail("no tidegate to test with: cargo build --release, or set TIDEGATE_BIN")
+    made = Daemon(binary, directory)
+    yield made
+    made.stop(kill=True)

@@ -1,0 +1,643 @@
+"""What a client must do, one by one, with a daemon that is played."""
+
+import gc
+import logging
+import os
+import socket
+import threading
+import time
+
+import pytest
+from daemons import ALLOW, LIMIT, PATIENT, Played, frame
+
+import tidegate
+
+SLACK = 0.25  # seconds that a busy machine may add to a deadline before a test calls it late
+
+
+def hits(client, count=1, **options):
+    return [client.hit("api", {"user": "u1"}, **options) for _ in range(count)]
+
+
+def reasons(decisions):
+    return [decision.reason for decision in decisions]
+
+
+# -- a request and its reply -------------------------------------------------------------------------------------------
+
+
+def test_hello_goes_out_with_the_first_request(played, client):
+    assert client.acquire("api", {"user": "u1"}).rule == "per-user"
+    assert client.hit("api", {"user": "u1"}, cost=3, priority="post")
+    assert client.peek("api", {"user": "u1"}, idem="x", queued=0.5, max_wait=0)
+    hello, acquire, hit, peek = played.seen
+    op, number, version, info = hello
+    assert (op, number, version) == (0, 0, 1)
+    assert len(info.pop("session")) == 16
+    assert info == {"client": "python/0.1.0", "pid": os.getpid(), "pool": "default", "slots": 0, "connection": 1}
+    assert acquire == [1, 1, "api", [["user", "u1"]], 1]
+    assert hit == [3, 2, "api", [["user", "u1"]], 3, "post"]
+    assert peek == [4, 3, "api", [["user", "u1"]], 1, None, {"idem": "x", "queued_us": 500_000, "max_wait_us": 0}]
+
+
+def test_pool_and_slots_are_said(played, make_client):
+    assert make_client(pool="web", slots=8).check()
+    assert (played.seen[0][3]["pool"], played.seen[0][3]["slots"]) == ("web", 8)
+
+
+@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": -1}, {"slots": -1}, {"pool": "a/b"}, {"pool": ""}])
+def test_a_client_that_cannot_be_is_refused_where_it_is_made(options):
+    with pytest.raises(ValueError):
+        tidegate.Client(**options)
+
+
+def test_a_reply_in_pieces_with_a_welcome_and_more_elements(played, client):
+    def in_pieces(connection, message):
+        for byte in frame([1, message[1], *LIMIT, None, None, None, None, "later", {"k": [1]}]):
+            connection.sendall(bytes((byte,)))
+
+    played.script = in_pieces
+    decision = hits(client)[0]
+    assert not decision and decision.retry_after == 0.05 and not decision.degraded
+
+
+def test_a_large_reply(played, client):
+    entries = [["rule" * 20, 1, 2, 3, 4]] * 150
+    played.script = lambda connection, message: [1, message[1], *ALLOW, None, None, entries]
+    assert reasons(hits(client, 2)) == [None, None]
+    assert client.stats()["connections"] == 1
+
+
+def test_nothing_is_opened_before_the_first_question(directory, make_client):
+    make_client()
+    assert tidegate.Client("relative").stats() == {"missed": {}, "connections": 0, "breaker_open": False}
+    assert not list(directory.iterdir())
+
+
+def test_connections_are_used_again_and_closed(played, client):
+    hits(client, 50)
+    assert client.stats()["connections"] == 1
+    client.close()
+    client.close()
+    assert client.stats()["connections"] == 0
+    assert reasons(hits(client)) == [None]  # it may be used again
+    assert [m[3]["connection"] for m in played.seen if m[0] == 0] == [1, 2]
+
+
+def test_check(played, client):
+    assert client.check()
+    played.stop()
+    assert not client.check()
+
+
+# -- 1, 2: the deadline, and doubt -------------------------------------------------------------------------------------
+
+
+def drip(connection, message):
+    for byte in frame([1, message[1], *ALLOW]):
+        connection.sendall(bytes((byte,)))
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        pytest.param(lambda c, m: None, "timeout", id="silence"),
+        pytest.param(drip, "timeout", id="drip"),
+        pytest.param(lambda c, m: frame([1, m[1], *ALLOW])[:-1], "timeout", id="cut"),
+        pytest.param(lambda c, m: [1, m[1] + 1, *ALLOW], "protocol", id="wrong_id"),
+        pytest.param(lambda c, m: [1, m[1] - 1, *ALLOW], "protocol", id="late_id"),
+        pytest.param(lambda c, m: [1, None, *ALLOW], "protocol", id="nil_id"),
+        pytest.param(lambda c, m: b"\x00\x00\x00\x00", "protocol", id="empty_frame"),
+        pytest.param(lambda c, m: b"\x00\x00\x40\x01" + bytes(100), "protocol", id="oversize"),
+        pytest.param(lambda c, m: b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol", id="http"),
+        pytest.param(lambda c, m: frame(b"\xc1"), "protocol", id="garbage"),
+        pytest.param(lambda c, m: [9, m[1]], "protocol", id="unknown_kind"),
+        pytest.param(lambda c, m: [1, m[1], 5], "protocol", id="unknown_verdict"),
+        pytest.param(lambda c, m: [1, m[1], 0, 5], "protocol", id="rule_no_text"),
+        pytest.param(lambda c, m: [2, m[1], True], "protocol", id="done_for_a_judgement"),
+        pytest.param(lambda c, m: [0, m[1], 1, {}], "protocol", id="welcome_again"),
+        pytest.param(lambda c, m: [3, None, 1, "malformed"], "protocol", id="error_that_closes"),
+        pytest.param(lambda c, m: [3, m[1], 77, "new"], "protocol", id="error_unknown"),
+        pytest.param(lambda c, m: [3, m[1], "5", "odd"], "protocol", id="error_odd"),
+        pytest.param(lambda c, m: [], "protocol", id="no_kind"),
+        pytest.param(lambda c, m: c.close(), "unreachable", id="closed"),
+        pytest.param(
+            lambda c, m: (c.sendall(frame([1, m[1], *ALLOW])[:9]), c.close())[1], "unreachable", id="closed_in_it"
+        ),
+    ],
+)
+@pytest.mark.parametrize("on_failure", ["allow", "refuse"])
+def test_hostile_daemons(played, make_client, script, reason, on_failure):
+    played.script = script
+    timeout = 0.1 if reason == "timeout" else PATIENT
+    client = make_client(timeout=timeout)
+    started = time.monotonic()
+    decision = client.acquire("api", {"user": "u1"}, on_failure=on_failure)
+    assert time.monotonic() - started < timeout + SLACK
+    assert (decision.degraded, decision.reason) == (True, reason)
+    if on_failure == "allow":
+        assert (decision.allowed, decision.status, decision.headers()) == (True, 200, {})
+    else:
+        assert (decision.allowed, decision.status) == (False, 503)
+        assert decision.headers("draft") == {"Retry-After": "1"} and b"could not be judged" in decision.problem()
+    # Never used again; and the daemon hears of what was given up on, and of what was missed.
+    assert client.stats() == {"missed": {reason: 1}, "connections": 0, "breaker_open": False}
+    played.script = lambda connection, message: [1, message[1], *ALLOW]
+    client._timeout = PATIENT
+    assert not client.hit("api", {"user": "u1"}).degraded
+    assert played.seen[-1][6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]}
+    assert not client.hit("api", {"user": "u1"}).degraded
+    assert len(played.seen[-1]) == 5  # told once
+
+
+def test_a_daemon_that_does_not_read_or_accept(directory, make_client):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(directory / "s"))
+    listener.listen(0)
+    clients = [make_client(timeout=0.1) for _ in range(6)]
+    for client in clients:  # the first ones wait in the backlog, for the others it is full
+        started = time.monotonic()
+        assert hits(client)[0].reason in ("timeout", "unreachable")
+        assert time.monotonic() - started < 0.1 + SLACK
+    assert {reason for c in clients for reason in c.stats()["missed"]} == {"timeout", "unreachable"}
+    listener.close()
+
+
+def test_a_reply_that_is_there_when_the_deadline_has_passed_counts(played, client, monkeypatch):
+    hits(client)
+    arrived = threading.Event()
+
+    def answer(connection, message):
+        connection.sendall(frame([1, message[1], *LIMIT]))
+        arrived.set()
+
+    played.script = answer
+    # As if the process had been put to sleep after the request was written.
+    clock = iter([0.0, 100.0])
+
+    def asleep():
+        now = next(clock, 100.0)
+        if now:
+            arrived.wait(5)
+            time.sleep(0.05)
+        return now
+
+    monkeypatch.setattr(tidegate, "monotonic", asleep)
+    monkeypatch.setattr(tidegate._connection, "monotonic", asleep)
+    assert hits(client)[0].verdict == "limit"
+
+
+def test_a_late_reply_never_reaches_another_request(played, make_client):
+    client = make_client(timeout=0.3)
+    played.script = lambda connection, message: (
+        time.sleep(0.4) if message[3] == [["user", "slow"]] else None,
+        [1, message[1], *(LIMIT if message[3] == [["user", "slow"]] else ALLOW)],
+    )[1]
+    for _ in range(2):
+        assert client.hit("api", {"user": "slow"}).reason == "timeout"
+        assert client.hit("api", {"user": "quick"}).verdict == "allow"
+
+
+@pytest.mark.parametrize("code", [5, 6, 7, 10, 11])
+def test_an_error_that_keeps_the_connection(played, make_client, caplog, code):
+    client = make_client()
+    played.script = lambda connection, message: [3, message[1], code, "the reason"]
+    assert reasons(hits(client, 5)) == ["protocol"] * 5
+    assert client.stats() == {"missed": {"protocol": 5}, "connections": 1, "breaker_open": False}
+    assert len(caplog.messages) == 1 and "the reason" in caplog.messages[0]
+    assert client.acquire("api").degraded
+    played.script = lambda connection, message: [1, message[1], *ALLOW]
+    assert not client.hit("api").degraded
+    assert "abandoned" not in played.seen[-1][6]  # it was answered
+
+
+@pytest.mark.parametrize(
+    ("domain", "options"),
+    [
+        ("a/b", {}),
+        ("", {}),
+        (None, {}),
+        (["x"], {}),
+        ("api", {"attributes": {f"k{i}": "v" for i in range(17)}}),
+        ("api", {"attributes": {"a:b": "c"}}),
+        ("api", {"attributes": "text"}),
+        ("api", {"attributes": 5}),
+        ("api", {"attributes": [1, 2]}),
+        ("api", {"attributes": {"x": type("Odd", (), {"__str__": lambda self: 1 / 0})()}}),
+        ("api", {"attributes": {"n": 10**5000}}),
+        ("api", {"cost": -1}),
+        ("api", {"cost": 1.5}),
+        ("api", {"priority": "a/b"}),
+        ("api", {"priority": 7}),
+        ("api", {"queued": float("nan")}),
+        ("api", {"queued": "1"}),
+        ("api", {"max_wait": float("inf")}),
+        ("api", {"idem": 1.5}),
+        ("api", {"idem": "x" * 10**6}),
+    ],
+)
+def test_what_cannot_be_asked_is_allowed_and_logged_once(played, make_client, caplog, domain, options):
+    client = make_client()
+    given = [client.acquire(domain, **options) for _ in range(3)]
+    assert reasons(given) == ["protocol"] * 3 and all(given)
+    assert len(caplog.messages) == 1
+    assert not client.acquire(domain, on_failure="refuse", **options)
+    assert played.seen == [] and not client.stats()["breaker_open"]
+
+
+def test_no_value_is_too_odd(played, client):
+    odd = [None, "", b"\xff", "🌊" * 400, "x" * 10**6, "\ud800", 1.5, object, {}, [], True, -(10**30), "a\x00b"]
+    for value in odd:
+        assert not client.hit("api", {"v": value}).degraded
+    assert client.stats()["missed"] == {}
+
+
+# -- an orderly restart ------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_connection_that_was_closed_costs_nobody_a_decision(played, client):
+    hits(client)
+    played.hang_up()
+    assert reasons(hits(client, 3)) == [None] * 3
+    assert client.stats()["missed"] == {}
+
+
+def test_a_goodbye_on_an_idle_connection_costs_nobody_a_decision(played, client):
+    hits(client)
+    old = played.connections[0]
+    old.sendall(frame([4, None, "draining"]))
+    old.shutdown(socket.SHUT_RDWR)
+    assert reasons(hits(client)) == [None]
+
+
+def test_a_goodbye_and_no_answer_is_asked_again_elsewhere(played, client):
+    hits(client)
+
+    def leave(connection, message):
+        played.script = lambda connection, message: [1, message[1], *ALLOW]
+        connection.sendall(frame([4, None, "draining"]))
+        connection.shutdown(socket.SHUT_RDWR)
+
+    played.script = leave
+    assert reasons(hits(client)) == [None]
+    assert client.stats()["missed"] == {}
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_goodbye_beside_the_reply_ends_the_connection(played, client, order):
+    goodbye = frame([4, None, "draining"])
+
+    def leave(connection, message):
+        reply = frame([1, message[1], *LIMIT])
+        return goodbye + reply if order == "before" else reply + goodbye
+
+    played.script = leave
+    assert [d.verdict for d in hits(client, 3)] == ["limit"] * 3
+    assert client.stats()["missed"] == {} and len([m for m in played.seen if m[0] == 0]) == 3
+
+
+def test_asking_again_happens_once(directory, make_client):
+    client, made = make_client(), Played(str(directory / "s"))
+    hits(client)
+    made.stop()
+    assert reasons(hits(client)) == ["unreachable"]
+    back = Played(str(directory / "s"))
+    assert reasons(hits(client)) == [None]
+    back.stop()
+
+
+def test_a_reset_after_the_request_was_taken_is_not_asked_again(played, client):
+    hits(client)
+    played.script = lambda connection, message: connection.close()
+    assert reasons(hits(client)) == ["unreachable"]
+    assert len(played.requests()) == 2
+
+
+# -- 3: the breaker ----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(tidegate, "monotonic", made)
+    monkeypatch.setattr(tidegate._connection, "monotonic", made)
+    monkeypatch.setattr(tidegate.random, "uniform", lambda low, high: {(0.8, 1.2): 1.2}[low, high])
+    return made
+
+
+def test_the_breaker(directory, make_client, clock):
+    client = make_client()
+    assert reasons(hits(client, 5)) == ["unreachable"] * 3 + ["breaker"] * 2
+    for pause in (1.2, 2.4, 4.8, 6.0, 6.0):  # 1, 2, 4, then 5 s, each 20 % longer here
+        clock.now += pause - 0.01
+        assert reasons(hits(client)) == ["breaker"]
+        clock.now += 0.02
+        assert reasons(hits(client, 2)) == ["unreachable", "breaker"]
+    clock.now += 6.1
+    made = Played(str(directory / "s"))
+    assert reasons(hits(client, 2)) == [None, None]
+    assert made.requests()[0][6] == {"missed": {"unreachable": 8, "breaker": 12}}
+    made.stop()
+    assert reasons(hits(client, 4)) == ["unreachable"] * 3 + ["breaker"]  # from the beginning
+    clock.now += 1.21
+    assert reasons(hits(client)) == ["unreachable"]
+
+
+def test_a_success_between_failures_closes_the_count(played, make_client, clock):
+    client, answer = make_client(), played.script
+    for _ in range(5):
+        played.script = lambda connection, message: frame(b"\xc1")
+        assert reasons(hits(client, 2)) == ["protocol"] * 2
+        played.script = answer
+        assert reasons(hits(client)) == [None]
+
+
+def test_while_the_breaker_is_open_nothing_is_touched(make_client, monkeypatch):
+    client = make_client()
+    hits(client, 3)
+    monkeypatch.setattr(tidegate, "Connection", None)
+    monkeypatch.setattr(socket, "socket", None)
+    assert reasons(hits(client, 100)) == ["breaker"] * 100
+    assert not client.check()
+
+
+def test_one_probe_at_a_time(played, make_client, clock):
+    client = make_client()
+    played.script = lambda connection, message: frame(b"\xc1")
+    hits(client, 3)
+    clock.now += 1.3
+    probing, go = threading.Event(), threading.Event()
+
+    def slow(connection, message):
+        probing.set()
+        go.wait(5)
+        return [1, message[1], *ALLOW]
+
+    played.script = slow
+    got = []
+    probe = threading.Thread(target=lambda: got.extend(hits(client)))
+    probe.start()
+    assert probing.wait(5)
+    assert reasons(hits(client, 20)) == ["breaker"] * 20
+    go.set()
+    probe.join()
+    assert reasons(got) == [None]
+    played.script = lambda connection, message: [1, message[1], *ALLOW]
+    assert reasons(hits(client, 2)) == [None] * 2
+
+
+def test_a_probe_that_dies_leaves_its_place(make_client, clock, monkeypatch):
+    client = make_client()
+    hits(client, 3)
+    clock.now += 1.3
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tidegate, "Connection", die)
+        with pytest.raises(KeyboardInterrupt):
+            hits(client)
+    assert reasons(hits(client)) == ["breaker"]
+    clock.now += 5.1
+    assert reasons(hits(client)) == ["unreachable"]
+
+
+def test_an_interrupt_in_the_middle_leaves_no_connection_behind(played, make_client, monkeypatch):
+    client = make_client()
+    hits(client)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tidegate.Connection, "_reply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.acquire("api")
+    assert client.stats()["connections"] == 0
+    assert reasons(hits(client)) == [None]
+    assert played.seen[-1][6] == {"abandoned": [[1, 2]]}
+
+
+# -- 4: forks and threads ----------------------------------------------------------------------------------------------
+
+
+def in_child(work):
+    """Runs `work` in a forked child; true if it returned true."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("hook", [True, False], ids=["hook", "pid_check"])
+def test_a_child_has_its_own_connection_and_session(played, client, monkeypatch, hook):
+    hits(client, 2)
+    client._missed["timeout"] += 1
+    inherited = next(iter(client._open)).socket
+    number = inherited.fileno()
+    if not hook:  # as when a fork goes past Python
+        monkeypatch.setattr(tidegate, "_CLIENTS", ())
+
+    def child():
+        decisions = hits(client, 2)
+        own = next(iter(client._open)).socket
+        return (
+            reasons(decisions) == [None, None]
+            and inherited.fileno() == -1
+            and own is not inherited
+            and (client.stats()["missed"] == {})
+        )
+
+    assert in_child(child)
+    assert inherited.fileno() == number
+    assert reasons(hits(client, 2)) == [None, None]  # the parent's goes on
+    first, second = [m[3] for m in played.seen if m[0] == 0]
+    assert first["session"] != second["session"] and first["pid"] != second["pid"]
+    assert (first["connection"], second["connection"]) == (1, 1)
+    assert [m[1] for m in played.requests()] == [1, 2, 1, 2, 3, 4]  # no byte of the child on the parent's
+
+
+def test_a_fork_while_another_thread_asks(played, make_client):
+    """Locks and half-read connections of other threads do not reach the child."""
+    client, stop = make_client(), threading.Event()
+
+    def ask():
+        while not stop.is_set():
+            hits(client)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            assert in_child(lambda: reasons(hits(client, 3)) == [None] * 3 and len(client._open) == 1)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert client.stats()["missed"] == {}
+
+
+def test_threads_do_not_share_an_answer(played, client):
+    played.script = lambda connection, message: [1, message[1], 0, message[3][0][1], 40, 2, message[4], 0, 0]
+    wrong = []
+
+    def ask(user):
+        for i in range(300):
+            decision = client.hit("api", {"user": user}, cost=i)
+            if (decision.rule, decision.remaining) != (user, i):
+                wrong.append((user, i, decision.rule, decision.remaining, decision.reason))
+
+    threads = [threading.Thread(target=ask, args=(f"u{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert client.stats()["connections"] <= 8
+
+
+def test_the_pool_is_bounded(played, client, monkeypatch):
+    monkeypatch.setattr(tidegate, "IDLE_MAX", 2)
+    barrier = threading.Barrier(6)
+
+    def answer(connection, message):
+        barrier.wait(5)
+        return [1, message[1], *ALLOW]
+
+    played.script = answer
+    threads = [threading.Thread(target=hits, args=(client,)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert client.stats() == {"missed": {}, "connections": 2, "breaker_open": False}
+
+
+def test_reports_are_bounded_and_given_back(played, make_client, monkeypatch):
+    monkeypatch.setattr(tidegate, "ABANDONED_MAX", 3)
+    monkeypatch.setattr(tidegate, "FAILURES_MAX", 1_000)
+    client, answer = make_client(), played.script
+    played.script = lambda connection, message: frame(b"\xc1")
+    for _ in range(5):
+        client.acquire("api")
+    played.script = answer
+    client.hit("api", {f"k{i}": "x" * 1_000 for i in range(9)})  # so large that a report might not fit beside it
+    assert len(played.seen[-1]) == 5
+    report = client.hit("api") and played.seen[-1][6]
+    assert report["missed"] == {"protocol": 5} and len(report["abandoned"]) == 3
+
+
+# -- 5, 6: places ------------------------------------------------------------------------------------------------------
+
+
+def test_places_of_the_socket(directory, make_client, monkeypatch):
+    find = lambda **options: make_client(**options)._find()  # noqa: E731
+    assert find(socket="") == "/run/tidegate/tidegate.sock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+    assert find(socket=None) == "/run/tidegate/tidegate.sock"
+    (directory / "tidegate").mkdir()
+    (directory / "tidegate/tidegate.sock").touch()
+    assert find(socket=None) == str(directory / "tidegate/tidegate.sock")
+    monkeypatch.setenv("TIDEGATE_SOCKET", "/elsewhere")
+    assert find(socket=None) == "/elsewhere"
+    assert find(socket=directory / "s") == str(directory / "s")
+
+
+def test_the_timeout_of_the_environment(make_client, monkeypatch):
+    monkeypatch.setenv("TIDEGATE_TIMEOUT_MS", "250")
+    assert tidegate.Client()._timeout == 0.25
+    assert tidegate.Client(timeout=0.5)._timeout == 0.5
+    for bad in ("", "soon", "-1", "nan"):
+        monkeypatch.setenv("TIDEGATE_TIMEOUT_MS", bad)
+        assert tidegate.Client()._timeout == 0.020
+
+
+@pytest.mark.parametrize(("value", "enabled"), [("1", False), ("true", False), ("0", True), ("", True)])
+def test_disabled_by_the_environment(played, make_client, monkeypatch, value, enabled):
+    monkeypatch.setenv("TIDEGATE_DISABLE", value)
+    client = make_client()
+    assert client.hit("api", on_failure="refuse").allowed
+    assert client.check() is enabled
+    assert bool(played.seen) is enabled
+
+
+def test_disabled_by_the_argument(played, make_client):
+    client = make_client(enabled=False)
+    decision = client.acquire("api", {"user": "u1"}, on_failure="refuse")
+    assert decision and decision.reason == "disabled" and decision.headers() == {}
+    assert not client.check() and played.seen == [] and client.stats()["missed"] == {}
+
+
+def test_a_path_too_long_says_so(make_client, caplog):
+    client = make_client(socket="/tmp/" + "x" * 103)
+    assert reasons(hits(client, 5)) == ["unreachable"] * 3 + ["breaker"] * 2
+    assert len(caplog.messages) == 1 and "longer than 107 bytes" in caplog.messages[0]
+
+
+# -- 7: the log --------------------------------------------------------------------------------------------------------
+
+
+def test_trouble_is_logged_once_and_so_is_its_end(directory, make_client, caplog, clock):
+    client = make_client()
+    hits(client, 10)
+    assert len(caplog.messages) == 1
+    assert "no daemon at" in caplog.messages[0] and "requests are not limited" in caplog.messages[0]
+    clock.now += 2
+    hits(client, 10)
+    assert len(caplog.messages) == 1
+    clock.now += 5
+    made = Played(str(directory / "s"))
+    hits(client, 10)
+    assert len(caplog.messages) == 2 and "answers again; 20 requests" in caplog.messages[1]
+    answer = made.script
+    for _ in range(3):  # single failures later are no change of state
+        made.script = lambda connection, message: frame(b"\xc1")
+        hits(client)
+        made.script = answer
+        hits(client)
+    assert len(caplog.messages) == 2
+    made.stop()
+    hits(client, 10)
+    assert len(caplog.messages) == 3
+    assert "u1" not in caplog.text and "user" not in caplog.text
+
+
+def test_permission_denied_names_the_group(directory, make_client, caplog, monkeypatch):
+    def denied(self, path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", denied)
+    (directory / "s").touch()
+    hits(make_client())
+    assert "permission denied on" in caplog.text and "is not in group" in caplog.text
+
+
+def test_a_logger_that_raises_is_no_trouble(make_client):
+    class Broken(logging.Logger):
+        def warning(self, *_, **__):
+            raise RuntimeError
+
+    assert hits(make_client(logger=Broken("broken")))[0].allowed
+
+
+def test_a_client_that_is_forgotten_is_collected(played, make_client):
+    client = tidegate.Client(played.path, timeout=1.0)
+    hits(client)
+    client.close()
+    del client
+    gc.collect()
+    assert not [c for c in tidegate._CLIENTS if c._path == played.path]

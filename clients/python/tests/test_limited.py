@@ -1,0 +1,106 @@
+"""Work under a limit: `limit`, `limited`, `release`, `renew`."""
+
+import time
+
+import pytest
+from daemons import ALLOW, LIMIT
+
+import tidegate
+
+
+def grant(connection, message):
+    if message[0] in (2, 6):
+        return [2, message[1], message[2] == 77]
+    return [1, message[1], *ALLOW, 77]
+
+
+def ends(played):
+    return [message[2:] for message in played.seen if message[0] == 2]
+
+
+def test_limit_holds_the_lease_for_the_block(played, client):
+    played.script = grant
+    with client.limit("export", {"org": "o1"}) as decision:
+        assert decision.lease == 77 and decision.renew() and ends(played) == []
+    assert ends(played) == [[77, 0]] and not decision.renew()
+    decision.release()
+    assert ends(played) == [[77, 0]]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_limit_releases_when_the_block_raises(played, client, error):
+    played.script = grant
+    with pytest.raises(error), client.limit("export"):
+        raise error
+    assert ends(played) == [[77, 2]]
+
+
+def test_limit_raises_denied(played, client):
+    played.script = lambda connection, message: [1, message[1], *LIMIT]
+    with pytest.raises(tidegate.Denied) as raised, client.limit("export", cost=3, priority="post"):
+        raise AssertionError("the block ran")
+    assert raised.value.decision.rule == "per-user"
+    assert played.seen[-1][4:] == [3, "post"]
+
+
+def test_limit_sleeps_off_a_wait(played, client, monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    played.script = lambda connection, message: [1, message[1], 3, "hooks", 21, 1, 20, 1, 250_000]
+    with client.limit("hooks"):
+        assert slept == [0.25]
+
+
+@pytest.mark.parametrize("outcome", ["ok", "error", "dropped"])
+def test_release_says_how_it_ended(played, client, outcome):
+    played.script = grant
+    client.acquire("export").release(outcome)
+    assert ends(played) == [[77, ["ok", "error", "dropped"].index(outcome)]]
+
+
+def test_limited(played, client):
+    played.script = grant
+
+    @client.limited("login", lambda name, *, door="front": {"account": name, "door": door}, cost=2)
+    def login(name: str, *, door: str = "front") -> str:
+        """Lets in."""
+        assert ends(played) == []
+        return f"{name} by the {door}"
+
+    assert (login.__name__, login.__doc__) == ("login", "Lets in.")
+    assert login("ann", door="back") == "ann by the back"
+    assert played.seen[1] == [1, 1, "login", [["account", "ann", "door", "back"]], 2]
+    assert ends(played) == [[77, 0]]
+    played.script = lambda connection, message: [1, message[1], *LIMIT]
+    with pytest.raises(tidegate.Denied):
+        login("ann")
+
+
+def test_limited_as_a_function_with_fixed_attributes(played, client):
+    @tidegate.limited(client, "report", {"kind": "daily"})
+    def report():
+        return 1
+
+    assert report() == 1
+    assert played.seen[1][2:4] == ["report", [["kind", "daily"]]]
+
+
+def test_a_function_of_the_arguments_that_raises_lets_the_call_pass(played, client, caplog):
+    played.script = lambda connection, message: [1, message[1], *LIMIT]
+
+    @client.limited("login", lambda name: {"account": name.missing}, on_failure="refuse")
+    def login(name):
+        return name
+
+    assert [login("ann"), login("bob")] == ["ann", "bob"]
+    assert client.stats()["missed"] == {"callback": 2}
+    assert len(caplog.messages) == 1 and "ann" not in caplog.text
+
+
+def test_without_a_daemon_work_goes_on(make_client):
+    client = make_client(socket="/nowhere")
+    with client.limit("export") as decision:
+        assert decision.degraded
+    with pytest.raises(tidegate.Denied) as raised, client.limit("export", on_failure="refuse"):
+        pass
+    assert raised.value.decision.status == 503

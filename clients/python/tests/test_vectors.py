@@ -1,0 +1,183 @@
+"""The golden frames, which decide any doubt about the protocol."""
+
+import json
+import pathlib
+
+import pytest
+
+from tidegate._wire import KEEPING, Malformed, decode, encode, request
+
+VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
+GOOD = json.loads((VECTORS / "good.json").read_text())
+BAD = json.loads((VECTORS / "bad.json").read_text())
+
+OPS = ["hello", "acquire", "release", "hit", "peek", "charge", "renew", "signal", "ping"]
+KINDS = ["welcome", "decision", "done", "error", "goodbye"]
+VERDICTS = ["allow", "limit", "shed", "wait", "deny"]
+OUTCOMES = ["ok", "error", "dropped"]
+CODES = dict(KEEPING) | {1: "malformed", 2: "too_large", 3: "version", 4: "hello_required", 8: "busy", 9: "forbidden"}
+SILENT = {"pool": "default", "slots": 0, "all": False, "missed": {}, "abandoned": []}
+INFO = ("client", "session", "pid", "pool", "slots", "connection", "missed", "abandoned")
+OPTIONS = ("idem", "queued_us", "max_wait_us", "all", "missed", "abandoned")
+SERVER = ("server", "boot", "connection", "frame_bytes_max", "mode")
+
+
+def named(frames, *directions):
+    return [pytest.param(f, id=f["name"]) for f in frames if not directions or f["direction"] in directions]
+
+
+def payload_of(vector):
+    data = bytes.fromhex(vector["hex"])
+    assert int.from_bytes(data[:4], "big") == len(data) - 4
+    return data[4:]
+
+
+def plain(value):
+    """Byte strings as JSON has them."""
+    if isinstance(value, bytes):
+        return {"bin": value.hex()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return {key: plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def real(value):
+    if isinstance(value, dict):
+        return bytes.fromhex(value["bin"]) if set(value) == {"bin"} else {k: real(v) for k, v in value.items()}
+    return [real(one) for one in value] if isinstance(value, list) else value
+
+
+def known(given, names):
+    said = {n: given[n] for n in names if (given or {}).get(n) is not None and given[n] != SILENT.get(n)}
+    if isinstance(said.get("idem"), str):  # as text or as bytes it means the same
+        said["idem"] = said["idem"].encode()
+    if "abandoned" in said:
+        said["abandoned"] = [entry[:2] for entry in said["abandoned"]]
+    if isinstance(said.get("missed"), dict):
+        said["missed"] = {k: v for k, v in said["missed"].items() if k in REASONS}
+    return said
+
+
+REASONS = ("unreachable", "timeout", "protocol", "breaker", "callback")
+
+
+def default(value, otherwise):
+    return otherwise if value is None else value
+
+
+def meaning(message, direction):
+    kind, *rest = message
+    rest += [None] * (13 - len(rest))
+    if direction == "reply":
+        name = KINDS[kind]
+        if name == "welcome":
+            return {"kind": name, "id": rest[0], "version": rest[1], "info": known(rest[2], SERVER)}
+        if name == "decision":
+            keys = ("rule", "limit", "window_us", "remaining", "reset_us", "retry_us", "lease", "notes", "all", "extra")
+            said = dict(zip(keys, rest[2:12]))
+            if said["notes"] is not None:
+                said["notes"] = [list(pair) for pair in zip(said["notes"][::2], said["notes"][1::2])]
+            if said["all"] is not None:
+                said["all"] = [entry[:5] for entry in said["all"]]
+            if said["extra"] is not None:
+                said["extra"] = known(said["extra"], ("help", "hide", "unit"))
+            return {"kind": name, "id": rest[0], "verdict": VERDICTS[rest[1]], **said}
+        if name == "done":
+            return {"kind": name, "id": rest[0], "ok": rest[1]}
+        if name == "error":
+            return {"kind": name, "id": rest[0], "code": CODES[rest[1]], "message": rest[2]}
+        return {"kind": name, "id": rest[0], "reason": rest[1]}
+    name = OPS[kind]
+    said = {"op": name, "id": rest[0]}
+    if name == "hello":
+        return said | {"version": rest[1], "info": plain(known(rest[2], INFO))}
+    if name == "release":
+        return said | {"lease": rest[1], "outcome": OUTCOMES[default(rest[2], 1)]}
+    if name == "renew":
+        return said | {"lease": rest[1]}
+    if name == "signal":
+        return said | {"pool": rest[1], "name": rest[2], "permille": rest[3]}
+    if name == "ping":
+        return said
+    said |= {"domain": rest[1], "descriptors": rest[2]}
+    if name == "charge":
+        return said | {"amount": default(rest[3], 1), "options": plain(known(rest[4], OPTIONS))}
+    options = plain(known(rest[5], OPTIONS))
+    return said | {"cost": default(rest[3], 1), "priority": rest[4], "options": options}
+
+
+def message_of(meant):
+    """The array that says it, a request without trailing nils, a reply whole."""
+    m = real(meant)
+    if "kind" in m:
+        kind = KINDS.index(m["kind"])
+        if kind == 0:
+            return [kind, m["id"], m["version"], m["info"]]
+        if kind == 1:
+            notes = None if m["notes"] is None else [part for note in m["notes"] for part in note]
+            numbers = [m[k] for k in ("rule", "limit", "window_us", "remaining", "reset_us", "retry_us", "lease")]
+            return [kind, m["id"], VERDICTS.index(m["verdict"]), *numbers, notes, m["all"], m["extra"]]
+        if kind == 2:
+            return [kind, m["id"], m["ok"]]
+        if kind == 3:
+            return [kind, m["id"], next(n for n, name in CODES.items() if name == m["code"]), m["message"]]
+        return [kind, m["id"], m["reason"]]
+    op = OPS.index(m["op"])
+    message = [op, m["id"]]
+    message += {
+        "hello": lambda: [m["version"], m["info"] or None],
+        "release": lambda: [m["lease"], OUTCOMES.index(m["outcome"])],
+        "renew": lambda: [m["lease"]],
+        "signal": lambda: [m["pool"], m["name"], m["permille"]],
+        "ping": list,
+        "charge": lambda: [m["domain"], m["descriptors"], m["amount"], m["options"] or None],
+    }.get(m["op"], lambda: [m["domain"], m["descriptors"], m["cost"], m["priority"], m["options"] or None])()
+    while message[-1] is None and len(message) > 2:
+        message.pop()
+    return message
+
+
+@pytest.mark.parametrize("vector", named(GOOD))
+def test_reads_what_is_meant(vector):
+    meant = vector["meaning"]
+    if isinstance(meant.get("options", {}).get("idem"), str):
+        meant = meant | {"options": meant["options"] | {"idem": {"bin": meant["options"]["idem"].encode().hex()}}}
+    assert meaning(decode(payload_of(vector)), vector["direction"]) == meant
+
+
+@pytest.mark.parametrize("vector", [p for p in named(GOOD) if p.values[0]["canonical"]])
+def test_writes_what_is_meant(vector):
+    assert encode(message_of(vector["meaning"])) == payload_of(vector)
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        p
+        for p in named(GOOD)
+        if p.values[0]["canonical"] and p.values[0]["meaning"].get("op") in ("acquire", "hit", "peek")
+    ],
+)
+def test_the_path_of_a_judgement_writes_the_same(vector):
+    message = message_of(vector["meaning"])
+    descriptors = [list(zip(d[::2], d[1::2])) for d in message[3]]
+    if len(descriptors) != 1 or any(value == "" for _, value in descriptors[0]):
+        pytest.skip("several descriptors are written from mappings, and empty values are not sent")
+    tail = b"".join(encode(element) for element in message[5:])
+    head = bytes((0x90 | len(message), message[0])) + encode(message[1])
+    assert head + request(message[2], descriptors[0], message[4], tail) == payload_of(vector)
+
+
+@pytest.mark.parametrize("vector", [p for p in named(BAD) if p.values[0]["code"] == "malformed"])
+def test_what_is_malformed_for_the_daemon_is_so_for_us(vector):
+    data = bytes.fromhex(vector["hex"])
+    size = int.from_bytes(data[:4], "big")
+    if size == 0:
+        return  # no frame at all
+    try:
+        message = decode(data[4 : 4 + size])
+    except Malformed:
+        return
+    # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
+    op, number = [*message, None, None][:2]
+    assert not all(type(n) is int and 0 <= n < 2**63 for n in (op, number))

@@ -1,0 +1,187 @@
+"""The codec against an independent one, against doubtful bytes, and requests by tables."""
+
+import hashlib
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate import _wire
+from tidegate._wire import Malformed, decode, encode, microseconds, request
+
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=300) | st.binary(max_size=300)
+# Below an array there are three more levels.
+level4 = scalars
+level3 = st.lists(level4, max_size=20) | st.dictionaries(st.text(max_size=40), level4, max_size=20) | scalars
+level2 = st.lists(level3, max_size=4) | st.dictionaries(st.text(max_size=40), level3, max_size=4) | scalars
+messages = st.lists(level2, max_size=20)
+
+
+@given(messages)
+def test_writes_what_the_reference_writes(message):
+    assert encode(message) == msgpack.packb(message)
+
+
+@given(messages)
+def test_reads_what_the_reference_writes(message):
+    assert decode(msgpack.packb(message)) == message
+
+
+@given(messages, st.data())
+def test_a_part_or_more_than_the_whole_is_malformed(message, data):
+    payload = msgpack.packb(message)
+    for broken in (payload[: data.draw(st.integers(0, len(payload) - 1))], payload + b"\xc0"):
+        with pytest.raises(Malformed):
+            decode(broken)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_malformed(payload):
+    try:
+        message = decode(payload)
+    except Malformed:
+        return
+    assert isinstance(message, list)
+    assert msgpack.unpackb(payload, strict_map_key=False) == message
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(payload, id=name)
+        for name, payload in {
+            "empty": b"",
+            "not_an_array": b"\x05",
+            "map": b"\x80",
+            "float32": b"\x91\xca\x00\x00\x00\x00",
+            "float64": b"\x91\xcb" + bytes(8),
+            "fixext": b"\x91\xd4\x01\x00",
+            "ext8": b"\x91\xc7\x00\x01",
+            "unused": b"\x91\xc1",
+            "not_utf8": b"\x91\xa1\xff",
+            "surrogate": b"\x91\xa3\xed\xa0\x80",
+            "key_twice": b"\x91\x82\xa1a\x01\xa1a\x02",
+            "key_integer": b"\x91\x81\x01\x02",
+            "key_array": b"\x91\x81\x90\x02",
+            "too_deep": b"\x91\x91\x91\x91\x90",
+            "map_too_deep": b"\x91\x91\x91\x91\x80",
+            "count_beyond": b"\xdd\xff\xff\xff\xff",
+            "map_count_beyond": b"\x91\xdf\xff\xff\xff\xff",
+            "text_beyond": b"\x91\xdb\xff\xff\xff\xff",
+            "bin_beyond": b"\x91\xc6\xff\xff\xff\xffx",
+            "fixstr_beyond": b"\x91\xa5abc",
+            "integer_cut": b"\x91\xce\x00\x00",
+            "signed_cut": b"\x91\xd2\x00\x00",
+            "trailing": b"\x90\x00",
+        }.items()
+    ],
+)
+def test_doubtful_bytes_are_malformed(payload):
+    with pytest.raises(Malformed):
+        decode(payload)
+
+
+def test_four_levels_and_wide_forms_are_read():
+    assert decode(b"\x91\x91\x91\x90") == [[[[]]]]
+    wide = b"\xdc\x00\x04\xcf" + bytes(7) + b"\x05\xd3" + b"\xff" * 8 + b"\xdb\x00\x00\x00\x01a\xde\x00\x00"
+    assert decode(wide) == [5, -1, "a", {}]
+
+
+@pytest.mark.parametrize("value", [1.5, object(), 2**64, -(2**63) - 1, {1.0: 1}])
+def test_what_has_no_place_in_a_frame_is_not_written(value):
+    with pytest.raises(Malformed):
+        encode([value])
+
+
+def pairs(attributes):
+    return msgpack.unpackb(b"\x93" + request("api", attributes, 1, b""))[1]
+
+
+def sha(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "descriptors"),
+    [
+        (None, [[]]),
+        ({}, [[]]),
+        ({"user": "u1"}, [["user", "u1"]]),
+        ({"b": "1", "a": "2"}, [["b", "1", "a", "2"]]),  # the order is kept
+        ({"user": None, "ip": ""}, [[]]),
+        (
+            {"n": 7, "t": True, "f": False, "b": b"raw", "x": 1.5},
+            [["n", "7", "t", "true", "f", "false", "b", "raw", "x", "1.5"]],
+        ),
+        ({"b": b"\xff\xfe"}, [["b", "\ufffd\ufffd"]]),
+        ({"s": "\ud800x"}, [["s", "?x"]]),
+        ({"emoji": "🌊"}, [["emoji", "🌊"]]),
+        ([("a", "1"), ("a", "2")], [["a", "1", "a", "2"]]),
+        ([{"a": "1"}, {"b": "2"}], [["a", "1"], ["b", "2"]]),
+        ([{}], [[]]),
+        ({"v": "x" * 1024}, [["v", "x" * 1024]]),
+        ({"v": "x" * 1025}, [["v", "x" * 960 + "~" + sha("x" * 1025)]]),
+        # 960 bytes would end inside a character
+        ({"v": "x" + "é" * 600}, [["v", "x" + "é" * 479 + "~" + sha("x" + "é" * 600)]]),
+        ({f"k{i}": "v" for i in range(16)}, [[part for i in range(16) for part in (f"k{i}", "v")]]),
+    ],
+)
+def test_attributes_as_they_are_sent(attributes, descriptors):
+    assert pairs(attributes) == descriptors
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {f"k{i}": "v" for i in range(17)},
+        [{"a": "1"}] * 9,
+        {"a:b": "1"},
+        {"a/b": "1"},
+        {"": "1"},
+        {"a\n": "1"},
+        {"a\x85": "1"},
+        {"k" * 65: "1"},
+        {"é" * 33: "1"},
+        {1: "1"},
+    ],
+)
+def test_what_the_daemon_would_refuse_is_not_written(attributes):
+    with pytest.raises(Malformed):
+        request("api", attributes, 1, b"")
+
+
+@pytest.mark.parametrize("cost", [-1, 2**32, True, 1.0, "1", None, {"tokens": -1}, {"tokens": 1.5}])
+def test_a_cost_is_a_count(cost):
+    with pytest.raises(Malformed):
+        request("api", None, cost, b"")
+
+
+@pytest.mark.parametrize("cost", [0, 1, 2**32 - 1, {"requests": 1, "tokens": 800}, {}])
+def test_costs_are_written(cost):
+    assert msgpack.unpackb(b"\x93" + request("api", None, cost, b""))[2] == cost
+
+
+def test_the_longest_values_give_way_until_the_frame_fits():
+    values = [f"{i:02}" + "x" * (1_000 + i % 2) for i in range(16)]
+    body = request("api", {f"k{i}": value for i, value in enumerate(values)}, 1, b"")
+    assert b"~" not in body  # it fits
+    wide = {"k" * 64 if i == 0 else f"{i:064}": value + "y" * 20 for i, value in enumerate(values)}
+    body = request("api", wide, 1, b"")
+    sent = msgpack.unpackb(b"\x93" + body)[1][0][1::2]
+    assert len(body) <= _wire.FRAME_MAX - 11
+    shortened = [i for i, value in enumerate(sent) if value.startswith("~")]
+    assert shortened == [1, 3][: len(shortened)] and shortened  # the longest, and of these the first
+    assert sent[1] == "~" + sha(values[1] + "y" * 20)
+
+
+def test_long_values_that_begin_alike_stay_apart():
+    one, other = pairs({"v": "x" * 10**6 + "1"}), pairs({"v": "x" * 10**6 + "2"})
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, 0), (0.07, 70_000), (0.0000001, 1), (1, 1_000_000), (-3, 0), (1e-9, 1), (2.5e-6, 3)]
+)
+def test_durations_are_rounded_up(seconds, expected):
+    assert microseconds(seconds) == expected

@@ -1,0 +1,223 @@
+"""Starts the daemon and an application under gunicorn, sends it HTTP from several callers, and shows who gets what.
+
+Usage: demo.py PATH-OF-TIDEGATE. Ends by itself after about ten seconds: 0 if the greedy caller got its quota and no
+more and the others were untouched, 1 if not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+HERE = pathlib.Path(__file__).resolve().parent
+SECONDS = 8
+WORKERS = 3
+# Requests a second of each caller. The limit is nowhere in this file: it is read from the answers.
+CALLERS = {"ann": 4, "ben": 8, "cleo": 12, "greedy": 100}
+
+
+class Caller:
+    """One user of the application, as regular as a clock; several threads, so that an answer does not hold it up."""
+
+    def __init__(self, name: str, rate: int, port: int) -> None:
+        self.name, self.rate, self.port = name, rate, port
+        self.seconds = [Counter() for _ in range(SECONDS + 1)]  # answers by status, for each second
+        self.example: dict[int, tuple[list[tuple[str, str]], bytes]] = {}
+        self.turns: Iterator[int] = iter(range(rate * SECONDS))
+        self.lock = threading.Lock()
+        self.span = [float("inf"), 0.0]  # from before the first request to after the last answer
+
+    def run(self, started: float, stop: threading.Event) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        while True:
+            with self.lock:
+                turn = next(self.turns, None)
+            if turn is None or stop.wait(max(0.0, started + turn / self.rate - time.monotonic())):
+                return
+            self.span[0] = min(self.span[0], time.monotonic())
+            try:
+                connection.request("GET", "/v1/orders", headers={"X-User": self.name})
+                answer = connection.getresponse()
+                status, headers, body = answer.status, answer.getheaders(), answer.read()
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                status, headers, body = 0, [], b""
+            now = time.monotonic()
+            with self.lock:
+                self.span[1] = max(self.span[1], now)
+                self.seconds[min(int(now - started), SECONDS)][status] += 1
+                self.example.setdefault(status, (headers, body))
+
+    @property
+    def total(self) -> Counter:
+        return sum(self.seconds, Counter())
+
+
+def main(tidegate: str) -> int:
+    with contextlib.ExitStack() as stack:
+        directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-demo-")))
+        log = stack.enter_context(open(directory / "log", "w+"))
+        path = str(directory / "tidegate.sock")
+        rules = HERE.parent / "config/rules"
+        say(f"{bold('1')}  the daemon:      tidegate serve --socket {path} --rules config/rules")
+        daemon = start([tidegate, "serve", "--socket", path, "--rules", str(rules)], stack, stderr=log)
+        wait_for(lambda: os.path.exists(path), daemon, log)
+
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = listener.getsockname()[1]
+        say(
+            f"{bold('2')}  the application: gunicorn --workers {WORKERS} app, wrapped by the middleware, on port {port}"
+        )
+        # A second, not 20 ms: this demonstration counts exactly, also on a machine that is busy with other things.
+        environment = os.environ | {"TIDEGATE_SOCKET": path, "TIDEGATE_TIMEOUT_MS": "1000"}
+        gunicorn = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{listener.fileno()}", "--chdir", str(HERE)]
+        gunicorn += ["--workers", str(WORKERS), "--worker-class", "gthread", "--threads", "8", "--no-control-socket"]
+        gunicorn += ["--log-level", "warning", "app"]
+        served = start(gunicorn, stack, stderr=log, env=environment, pass_fds=[listener.fileno()])
+        wait_for(lambda: answers(port), served, log)
+
+        callers = [Caller(name, rate, port) for name, rate in CALLERS.items()]
+        wishes = ", ".join(f"{caller.name} {caller.rate}" for caller in callers)
+        say(f"{bold('3')}  the callers, with requests a second: {wishes}\n")
+        traffic(callers, stack)
+        return report(callers)
+
+
+def traffic(callers: list[Caller], stack: contextlib.ExitStack) -> None:
+    say("          " + "".join(f"{caller.name:>22}" for caller in callers))
+    say(f"{'second':>10}" + f"{'allowed  refused':>22}" * len(callers))
+    started, stop = time.monotonic() + 0.1, threading.Event()
+    stack.callback(stop.set)
+    threads = []
+    for caller in callers:
+        for _ in range(1 + caller.rate // 15):
+            threads.append(threading.Thread(target=caller.run, args=(started, stop), daemon=True))
+    for thread in threads:
+        thread.start()
+    for second in range(SECONDS):
+        time.sleep(max(0.0, started + second + 1.02 - time.monotonic()))
+        line = f"{second + 1:>10}"
+        for caller in callers:
+            with caller.lock:
+                counts = Counter(caller.seconds[second])
+            allowed, refused = counts.pop(200, 0), sum(counts.values())
+            line += f"{allowed:>13}" + (red(f"{refused:>9}") if refused else f"{refused:>9}")
+        say(line)
+    for thread in threads:
+        thread.join(15)
+
+
+def report(callers: list[Caller]) -> int:
+    greedy = callers[-1]
+    failures = []
+    say(f"\n{'caller':>10}{'sent':>8}{'200':>8}{'429':>8}{'other':>8}")
+    for caller in callers:
+        total = caller.total
+        sent, other = sum(total.values()), sum(n for status, n in total.items() if status not in (200, 429))
+        say(f"{caller.name:>10}{sent:>8}{total[200]:>8}{total[429]:>8}{other:>8}")
+        if other:
+            failures.append(f"{caller.name} got {other} answers that are neither 200 nor 429")
+        if caller is not greedy and total[200] != sent:
+            failures.append(f"{caller.name} asked within its limit and was refused {sent - total[200]} times")
+    if 429 not in greedy.example or 200 not in greedy.example:
+        failures.append("the greedy caller did not see both answers")
+    else:
+        for status in (200, 429):
+            show(status, *greedy.example[status])
+        # The numbers of the rule as the application's callers learn them.
+        problem = json.loads(greedy.example[429][1])
+        burst, rate = problem["limit"], problem["limit"] / problem["window"]
+        span, admitted = greedy.span[1] - greedy.span[0], greedy.total[200]
+        bound = burst + rate * span
+        say(f"\ngreedy was admitted {admitted} times.")
+        say(f"Its limit allows at most {burst} at once + {rate:g}/s x {span:.2f} s = {bound:.1f}.")
+        if admitted > bound:
+            failures.append("the greedy caller got more than its quota")
+    for failure in failures:
+        say(red(f"FAILED: {failure}"))
+    if not failures:
+        say(f"{bold('ok')}: the greedy caller got its quota and no more; the others were untouched")
+    return 1 if failures else 0
+
+
+def show(status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+    say(f"\n{bold(f'HTTP/1.1 {status} {http.client.responses[status]}')}")
+    for name, value in headers:
+        if name not in ("Server", "Date", "Connection"):
+            say(f"{name}: {value}")
+    say(f"\n{body.decode()}")
+
+
+# -- processes and the terminal --------------------------------------------------------------------------------------
+
+
+def start(command: list[str], stack: contextlib.ExitStack, **options: object) -> subprocess.Popen:
+    # In a session of its own, so that Ctrl-C reaches this program alone, which then ends the others in order.
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, **options)
+
+    def end() -> None:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    stack.callback(end)
+    return process
+
+
+def wait_for(ready, process: subprocess.Popen, log) -> None:
+    until = time.monotonic() + 20
+    while not ready():
+        if process.poll() is not None or time.monotonic() > until:
+            log.seek(0)
+            sys.exit(f"{process.args[0]} did not start:\n{log.read()[-4000:]}")
+        time.sleep(0.02)
+
+
+def answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+        connection.request("GET", "/v1/orders")
+        return connection.getresponse().status == 200
+    return False
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def bold(text: str) -> str:
+    return f"\033[1m{text}\033[0m" if COLOUR else text
+
+
+def red(text: str) -> str:
+    return f"\033[31m{text}\033[0m" if COLOUR else text
+
+
+COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        sys.exit(main(sys.argv[1]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

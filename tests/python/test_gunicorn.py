@@ -1,0 +1,145 @@
+"""A real application under gunicorn, limited by the real daemon, over HTTP."""
+
+import contextlib
+import http.client
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import tidegate
+
+SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
+RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 20/s, burst: 40}\n"
+BURST, RATE = 40, 20
+TIMEOUT = 0.25  # generous beside the default, so that a busy machine is not taken for a dead daemon
+APP = """
+import os, tidegate
+from tidegate.wsgi import Middleware
+
+def app(environ, start_response):
+    body = b"%d" % os.getpid()
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
+    return [body]
+
+client = tidegate.Client()
+client.hit("api", {"user": "asked before any fork"})
+app = Middleware(app, client, domain="api", user=lambda environ: environ.get("HTTP_X_USER"))
+"""
+
+
+@pytest.fixture
+def served(daemon, directory):
+    """The port of the application, with three workers forked from a process that has already asked."""
+    (daemon.rules / "api.yaml").write_text(RULES)
+    daemon.start()
+    (directory / "app.py").write_text(APP)
+    environment = os.environ | {
+        "TIDEGATE_SOCKET": daemon.socket,
+        "TIDEGATE_TIMEOUT_MS": str(int(TIMEOUT * 1000)),
+        "PYTHONPATH": str(SOURCE),
+        "HOME": str(directory),
+    }
+    with socket.create_server(("127.0.0.1", 0)) as listener, open(directory / "log", "w") as log:
+        command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "3", "--worker-class", "gthread"]
+        command += ["--threads", "4", "--chdir", str(directory), "--bind", f"fd://{listener.fileno()}", "app:app"]
+        process = subprocess.Popen(
+            command, env=environment, pass_fds=[listener.fileno()], stdout=log, stderr=log, start_new_session=True
+        )
+        port = listener.getsockname()[1]
+        try:
+            until = time.monotonic() + 20
+            while get(port, "nobody")[0] != 200:
+                assert process.poll() is None and time.monotonic() < until, (directory / "log").read_text()
+                time.sleep(0.05)
+            yield port
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def get(port, user):
+    """Status, headers, body; 0 if there is no answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+        connection.request("GET", "/v1/orders", headers={"X-User": user})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    return 0, {}, b""
+
+
+class Caller(threading.Thread):
+    """Sends `rate` requests a second until it is stopped; keeps (when, how long, status, worker)."""
+
+    def __init__(self, port, user, rate):
+        super().__init__(daemon=True)
+        self.port, self.user, self.rate, self.stopped, self.answers = port, user, rate, threading.Event(), []
+
+    def run(self):
+        started, turn = time.monotonic(), 0
+        while not self.stopped.wait(max(0.0, started + turn / self.rate - time.monotonic())):
+            turn += 1
+            asked = time.monotonic()
+            status, _, body = get(self.port, self.user)
+            self.answers.append((asked, time.monotonic() - asked, status, body))
+
+    def end(self):
+        self.stopped.set()
+        self.join(20)
+
+    def statuses(self):
+        return [status for _, _, status, _ in self.answers]
+
+
+def test_the_greedy_caller_gets_its_quota_and_the_others_are_untouched(served):
+    callers = [Caller(served, "greedy", 40) for _ in range(4)] + [Caller(served, f"u{i}", 5) for i in range(3)]
+    before = time.monotonic()
+    for caller in callers:
+        caller.start()
+    time.sleep(3)
+    for caller in callers:
+        caller.end()
+    span = time.monotonic() - before
+    greedy = [status for caller in callers[:4] for status in caller.statuses()]
+    assert set(greedy) == {200, 429}
+    assert BURST <= greedy.count(200) <= BURST + RATE * span
+    for caller in callers[4:]:
+        assert set(caller.statuses()) == {200} and len(caller.answers) >= 5
+    assert len({body for caller in callers for _, _, status, body in caller.answers if status == 200}) == 3
+
+
+def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limits_again(served, daemon):
+    callers = [Caller(served, "greedy", 30) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    wait_until(lambda: any(429 in caller.statuses() for caller in callers))
+    daemon.stop(kill=True)
+    killed = time.monotonic() + TIMEOUT  # what was asked before may still be answered after
+    time.sleep(2)
+    back = time.monotonic()
+    daemon.start()
+    wait_until(lambda: any(a[0] > back and a[2] == 429 for caller in callers for a in list(caller.answers)))
+    for caller in callers:
+        caller.end()
+    answers = [answer for caller in callers for answer in caller.answers]
+    assert {status for _, _, status, _ in answers} == {200, 429}
+    meanwhile = [answer for answer in answers if killed < answer[0] and answer[0] + answer[1] < back]
+    assert len(meanwhile) > 50 and {status for _, _, status, _ in meanwhile} == {200}
+    # The deadline, plus what HTTP takes on a busy machine.
+    assert max(took for _, took, _, _ in meanwhile) < TIMEOUT + 1.0
+    assert sorted(took for _, took, _, _ in meanwhile)[len(meanwhile) // 2] < TIMEOUT
+
+
+def wait_until(true):
+    until = time.monotonic() + 15
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
