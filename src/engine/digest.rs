@@ -35,14 +35,18 @@ impl HashKey {
     /// The digest of one key of this rule: SipHash-1-3-128 of its values. Where there are several each has its length
     /// before it; one alone is told from every other by the hash's own padding.
     #[inline]
-    pub(super) fn digest<'a>(&self, scale: Scale, values: impl ExactSizeIterator<Item = &'a str>) -> Digest {
+    pub(super) fn digest<'a>(
+        &self,
+        scale: Scale,
+        mut values: impl ExactSizeIterator<Item = &'a str>,
+    ) -> Digest {
         let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
-        if values.len() == 1 {
-            values.for_each(|value| hasher.write(value.as_bytes()));
+        let hash = if values.len() == 1 {
+            hasher.hash(values.next().unwrap_or_default().as_bytes())
         } else {
             values.for_each(|value| write_prefixed(&mut hasher, value));
-        }
-        let hash = hasher.finish128();
+            hasher.finish128()
+        };
         Digest([hash.h1, hash.h2 & !SCALE_BITS | u64::from(scale.ticks_per_nano() - 1)])
     }
 }

@@ -82,43 +82,26 @@ impl Index {
         matching: &mut Vec<u32>,
     ) {
         matching.clear();
-        self.recognise(attributes, selection);
-        let mut lists = self.take_matching(&self.always, selection, matching);
-        for (attribute, value) in &selection.values {
-            let Some(anchors) = self.anchors.get(*attribute).filter(|_| !value.is_empty()) else { continue };
-            lists += self.take_matching(&anchors.present, selection, matching);
-            lists += self.take_matching(anchors.equal_to(value), selection, matching);
-        }
-        if lists > 1 {
-            matching.sort_unstable();
-        }
-    }
-
-    /// Finds the attributes that some rule asks about; the first value of a name wins, an empty one as well.
-    #[inline]
-    fn recognise<'a>(&self, attributes: &[(&'a str, &'a str)], selection: &mut Selection<'a>) {
         selection.values.clear();
+        let mut candidates = Candidates { rules: matching, lists: 0, unsure: false };
+        candidates.take(&self.always);
         for (name, value) in attributes {
             let Some(attribute) = self.names.find(name) else { continue };
             let is_first = selection.values.iter().all(|(seen, _)| *seen != attribute);
-            if is_first && selection.values.try_push((attribute, value)).is_err() {
-                return;
+            if !is_first || selection.values.try_push((attribute, value)).is_err() || value.is_empty() {
+                continue;
             }
+            let Some(anchors) = self.anchors.get(attribute) else { continue };
+            candidates.take(&anchors.present);
+            candidates.take(anchors.equal_to(value));
         }
-    }
-
-    /// Takes those rules of a list that match. Returns how many lists were taken from: one or none.
-    #[inline]
-    fn take_matching(&self, hung: &[Hung], selection: &Selection<'_>, matching: &mut Vec<u32>) -> u32 {
-        let mut lists = 0;
-        for Hung { rule, surely } in hung {
-            let matches = || self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection));
-            if *surely || matches() {
-                matching.push(*rule);
-                lists = 1;
-            }
+        let Candidates { rules, lists, unsure } = candidates;
+        if unsure {
+            rules.retain(|rule| self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection)));
         }
-        lists
+        if lists > 1 {
+            rules.sort_unstable();
+        }
     }
 
     /// The values of a matching rule's key, in the rule's order.
@@ -163,6 +146,29 @@ impl Index {
                 anchors.present.push(Hung { rule, surely });
             }
             None => self.always.push(Hung { rule, surely: true }),
+        }
+    }
+}
+
+/// Rules that may match.
+struct Candidates<'m> {
+    rules: &'m mut Vec<u32>,
+    /// Lists that they came from: more than one, and they are out of order.
+    lists: u32,
+    /// Some ask for more than their anchor.
+    unsure: bool,
+}
+
+impl Candidates<'_> {
+    #[inline]
+    fn take(&mut self, hung: &[Hung]) {
+        if hung.is_empty() {
+            return;
+        }
+        self.lists += 1;
+        for Hung { rule, surely } in hung {
+            self.rules.push(*rule);
+            self.unsure |= !surely;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The names of the attributes that rules ask about, as numbers in the order of their first mention.
+//! Names that requests are compared with, as numbers in the order of their first mention: attributes, domains.
 
 use std::hash::BuildHasher;
 
@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 /// Names by number, numbers by name.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    names: Vec<Box<str>>,
+    names: Vec<(Print, Box<str>)>,
     /// Asked only where there are more names than are worth comparing one by one.
     numbers: HashTable<usize>,
 }
@@ -17,10 +17,11 @@ impl Names {
     /// The number of a name, if it has one.
     #[inline]
     pub(super) fn find(&self, name: &str) -> Option<usize> {
-        if self.names.len() <= COMPARED_MAX {
-            return self.names.iter().position(|known| **known == *name);
+        if self.names.len() > COMPARED_MAX {
+            return self.numbers.find(hash(name), |number| self.is(*number, name)).copied();
         }
-        self.numbers.find(hash(name), |number| self.is(*number, name)).copied()
+        let print = Print::of(name);
+        self.names.iter().position(|(known, text)| *known == print && (print.is_whole() || **text == *name))
     }
 
     /// The number of a name, a new one if it has none.
@@ -29,15 +30,45 @@ impl Names {
             return number;
         }
         let number = self.names.len();
-        self.names.push(name.into());
+        self.names.push((Print::of(name), name.into()));
         let names = &self.names;
-        self.numbers
-            .insert_unique(hash(name), number, |number| names.get(*number).map_or(0, |name| hash(name)));
+        let rehash = |number: &usize| names.get(*number).map_or(0, |(_, name)| hash(name));
+        self.numbers.insert_unique(hash(name), number, rehash);
         number
     }
 
+    #[cold]
     fn is(&self, number: usize, name: &str) -> bool {
-        self.names.get(number).is_some_and(|known| **known == *name)
+        self.names.get(number).is_some_and(|(_, known)| **known == *name)
+    }
+}
+
+/// The length of a text and its first and last eight bytes: of a text of at most sixteen that is all there is, and
+/// comparing two takes no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Print {
+    length: usize,
+    head: u64,
+    tail: u64,
+}
+
+impl Print {
+    #[inline]
+    fn of(text: &str) -> Print {
+        let bytes = text.as_bytes();
+        let (head, tail) = if let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) {
+            (u64::from_le_bytes(*head), u64::from_le_bytes(*tail))
+        } else if let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) {
+            (u64::from(u32::from_le_bytes(*head)), u64::from(u32::from_le_bytes(*tail)))
+        } else {
+            (bytes.iter().fold(0, |head, byte| head << 8 | u64::from(*byte)), 0)
+        };
+        Print { length: bytes.len(), head, tail }
+    }
+
+    #[inline]
+    fn is_whole(&self) -> bool {
+        self.length <= 16
     }
 }
 
@@ -47,5 +78,36 @@ pub(super) fn hash(text: &str) -> u64 {
     FixedState::default().hash_one(text)
 }
 
-/// Most names differ in length, so comparing a dozen costs less than hashing one.
+/// Comparing so many prints costs less than hashing one name.
 const COMPARED_MAX: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::{COMPARED_MAX, Names};
+
+    #[test]
+    fn every_name_is_found_and_no_other() {
+        // Of every length around the edges of a print, differing at either end or in the middle only.
+        let mut texts: Vec<String> = (0..40).map(|length| "a".repeat(length)).collect();
+        for length in [3, 4, 7, 8, 9, 15, 16, 17, 20, 40] {
+            for at in [0, length / 2, length - 1] {
+                let mut text = vec![b'a'; length];
+                text[at] = b'b';
+                texts.push(String::from_utf8(text).unwrap());
+            }
+        }
+        for known in [COMPARED_MAX, texts.len()] {
+            for start in 0..texts.len() - known + 1 {
+                let mut names = Names::default();
+                for (number, text) in texts[start..start + known].iter().enumerate() {
+                    assert_eq!(names.intern(text), number);
+                    assert_eq!(names.intern(text), number);
+                }
+                for (place, text) in texts.iter().enumerate() {
+                    let number = (start..start + known).contains(&place).then(|| place - start);
+                    assert_eq!(names.find(text), number, "{text:?} of {known}");
+                }
+            }
+        }
+    }
+}

@@ -1,19 +1,28 @@
 //! The rule set, swapped whole: domains by name, each with its rules and their index.
 
 use super::index::{Index, Selection};
+use super::names::Names;
 use super::rule::Rule;
 
 /// All domains that have rules.
 #[derive(Debug, Default)]
 pub struct RuleSet {
+    names: Names,
     domains: Vec<Domain>,
 }
 
 impl RuleSet {
-    /// A set of domains. Of two with one name the first is found: the reader lets no two pass.
+    /// A set of domains. Of two with one name the first stays: the reader lets no two pass.
     #[must_use]
-    pub fn new(domains: Vec<Domain>) -> RuleSet {
-        RuleSet { domains }
+    pub fn new(mut domains: Vec<Domain>) -> RuleSet {
+        let mut names = Names::default();
+        let mut known = 0;
+        domains.retain(|domain| {
+            let is_new = names.intern(&domain.name) == known;
+            known += usize::from(is_new);
+            is_new
+        });
+        RuleSet { names, domains }
     }
 
     /// The domains, in the order they were given.
@@ -22,12 +31,11 @@ impl RuleSet {
         &self.domains
     }
 
-    /// Where in [`RuleSet::domains`] the domain of this name stands. A host has a handful: looking at each is the
-    /// fastest way to find one.
+    /// Where in [`RuleSet::domains`] the domain of this name stands.
     #[inline]
     #[must_use]
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.domains.iter().position(|domain| *domain.name == *name)
+        self.names.find(name)
     }
 }
 
