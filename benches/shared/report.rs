@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// One line of the table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -190,9 +191,27 @@ pub(crate) fn save(rows: &[Row], path: &Path) -> io::Result<()> {
     fs::write(path, serde_json::to_vec_pretty(rows)?)
 }
 
-/// Reads what [`save`] wrote.
+/// Reads what [`save`] wrote, or a directory of criterion's.
 pub(crate) fn load(path: &Path) -> io::Result<Vec<Row>> {
-    Ok(serde_json::from_slice(&fs::read(path)?)?)
+    if path.is_dir() { load_criterion(path) } else { Ok(serde_json::from_slice(&fs::read(path)?)?) }
+}
+
+/// Criterion's medians, in nanoseconds, with the ends of their confidence intervals.
+fn load_criterion(directory: &Path) -> io::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for benchmark in fs::read_dir(directory)? {
+        let latest = benchmark?.path().join("new");
+        let Ok(about) = fs::read(latest.join("benchmark.json")) else { continue };
+        let about: Value = serde_json::from_slice(&about)?;
+        let estimates: Value = serde_json::from_slice(&fs::read(latest.join("estimates.json"))?)?;
+        let median = &estimates["median"];
+        let interval = &median["confidence_interval"];
+        let numbers = [&interval["lower_bound"], &median["point_estimate"], &interval["upper_bound"]];
+        let nanos: Vec<f64> = numbers.into_iter().filter_map(Value::as_f64).collect();
+        rows.push(Row::alone(about["full_id"].as_str().unwrap_or("?"), "ns", &nanos));
+    }
+    rows.sort_by(|one, other| one.figure.cmp(&other.figure));
+    Ok(rows)
 }
 
 const COLUMNS: usize = 7;

@@ -114,24 +114,28 @@ pub(crate) fn one_by_one(connection: &mut Connection, nanos: u64) -> io::Result<
     }
 }
 
-/// One request every `interval_nanos` for `nanos`, the thread sleeping in between.
+/// One request every `interval_nanos` for `nanos`, the thread sleeping in between: how long each took, and by how
+/// much `meter` rose meanwhile.
 pub(crate) fn now_and_then(
     connection: &mut Connection,
     interval_nanos: u64,
     nanos: u64,
-) -> io::Result<Histogram<u64>> {
+    meter: impl Fn() -> io::Result<u64>,
+) -> io::Result<(Histogram<u64>, Histogram<u64>)> {
     let _watch = Watch::over([&connection.stream], nanos)?;
-    let mut times = times();
+    let (mut times, mut rises) = (times(), times());
     let start = boot_nanos();
     let mut due = start;
     while due < start + nanos {
         thread::sleep(Duration::from_nanos(due.saturating_sub(boot_nanos())));
+        let before = meter()?;
         let sent = boot_nanos();
         connection.round_trip()?;
         times.saturating_record(boot_nanos() - sent);
+        rises.saturating_record(meter()? - before);
         due += interval_nanos;
     }
-    Ok(times)
+    Ok((times, rises))
 }
 
 /// When a stream of requests ends.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -60,6 +60,17 @@ impl Process {
         Ok(nanos)
     }
 
+    /// Where one thread's waiting is counted: the first whose name begins like this.
+    pub(crate) fn schedstat_of(&self, name: &str) -> io::Result<PathBuf> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let task = task?.path();
+            if fs::read_to_string(task.join("comm"))?.starts_with(name) {
+                return Ok(task.join("schedstat"));
+            }
+        }
+        Err(io::Error::other(format!("no thread is called {name}")))
+    }
+
     /// Bytes of memory that the process occupies, from `/proc/PID/smaps_rollup`: exact, where `statm` is not.
     pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
         let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
@@ -69,6 +80,13 @@ impl Process {
             .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
         kib.map(|kib| kib * 1024).ok_or_else(|| io::Error::other("smaps_rollup is not as expected"))
     }
+}
+
+/// Nanoseconds that a thread was ready to run and had no CPU: the second number of its schedstat.
+pub(crate) fn waited_nanos(schedstat: &Path) -> io::Result<u64> {
+    let text = fs::read_to_string(schedstat)?;
+    let waited = text.split_whitespace().nth(1).and_then(|second| second.parse().ok());
+    waited.ok_or_else(|| io::Error::other("schedstat is not as expected"))
 }
 
 impl Drop for Process {
