@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use arrayvec::ArrayVec;
 use tracing::error;
 
 use super::Shared;
@@ -157,13 +156,9 @@ fn judge_request(
     if !judge.options.missed.is_empty() {
         shared.missed.report(&judge.options.missed);
     }
-    let units: ArrayVec<(&str, u32), UNITS_MAX>;
-    let cost = match judge.cost {
-        protocol::Cost::Requests(cost) => engine::Cost::Requests(cost),
-        protocol::Cost::Units(named) => {
-            units = named.iter().take(UNITS_MAX).collect();
-            engine::Cost::Units(&units)
-        }
+    let cost = match &judge.cost {
+        protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
+        protocol::Cost::Units(named) => engine::Cost::Units(named),
     };
     let attributes = descriptors.attributes();
     let request = engine::Request { op, domain: judge.domain, attributes, cost, all: judge.options.all };
@@ -204,6 +199,12 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
     encode_decision(replies, &reply);
 }
 
+impl engine::UnitCosts for protocol::Units<'_> {
+    fn of(&self, unit: &str) -> Option<u32> {
+        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| cost)
+    }
+}
+
 fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
     LimitEntry {
         rule: &view.rule.name,
@@ -232,6 +233,3 @@ const FRAMES_A_TURN: usize = 64;
 
 /// Replies waiting to be written. One more than this is never begun.
 const REPLY_BYTES_A_TURN: usize = 64 * 1_024;
-
-/// Units looked at in one request: more than any set of rules tells apart.
-const UNITS_MAX: usize = 16;
