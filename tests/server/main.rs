@@ -17,7 +17,6 @@ mod daemon;
 mod faults;
 mod frames;
 mod hello;
-mod memory;
 mod msgpack;
 mod ops;
 mod path;
