@@ -73,16 +73,28 @@ impl Listener {
     pub(super) fn watch(&self) -> io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.socket.try_clone()?)
     }
-}
 
-impl Drop for Listener {
-    /// Removes the path if it is still the one that was made.
-    fn drop(&mut self) {
+    /// Removes the path if it is still the one that was made: who comes now finds no socket, instead of one that
+    /// nobody serves.
+    pub(super) fn leave(&self) {
         let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|now| identity(&now) == self.identity);
         if is_ours {
             // What cannot be removed is found stale by the next start.
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+
+    /// Somebody who has come already; `WouldBlock` when there is nobody.
+    pub(super) fn accept_waiting(&self) -> io::Result<UnixStream> {
+        let (socket, _) = self.socket.accept()?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
