@@ -103,7 +103,11 @@ impl Peer {
             Ok(Request::Renew { id, .. }) => not_supported(Some(id), "RENEW", replies),
             Ok(Request::Release { id, .. }) => not_supported(id, "RELEASE", replies),
             Ok(Request::Signal { id, .. }) => not_supported(id, "SIGNAL", replies),
-            Ok(Request::Charge(charge)) => not_supported(charge.id, "CHARGE", replies),
+            Ok(Request::Charge(charge)) => {
+                // The report that rides on it has arrived all the same.
+                shared.missed.report(&charge.options.missed);
+                not_supported(charge.id, "CHARGE", replies)
+            }
             Err(fault) => refuse(&fault, replies),
         }
     }
@@ -153,9 +157,7 @@ fn judge_request(
     replies: &mut Vec<u8>,
     now: Now,
 ) -> Standing {
-    if !judge.options.missed.is_empty() {
-        shared.missed.report(&judge.options.missed);
-    }
+    shared.missed.report(&judge.options.missed);
     let cost = match &judge.cost {
         protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
         protocol::Cost::Units(named) => engine::Cost::Units(named),
