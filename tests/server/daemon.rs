@@ -83,9 +83,19 @@ impl Plan {
 
     /// Starts it and waits until it serves.
     pub(crate) fn start(self) -> Daemon {
+        self.start_when(" serving ")
+    }
+
+    /// Starts it and waits for this word of the log.
+    pub(crate) fn start_when(self, serving: &str) -> Daemon {
         let process = Process::start(&mut self.command("log"));
         let mut daemon = Daemon { process, plan: self };
-        daemon.await_serving();
+        eventually("the daemon serves", || {
+            if let Some(status) = daemon.process.has_ended() {
+                panic!("it ended with {status}: {}", daemon.log());
+            }
+            daemon.log().contains(serving).then_some(())
+        });
         daemon
     }
 }
@@ -102,15 +112,6 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    fn await_serving(&mut self) {
-        eventually("the daemon serves", || {
-            if let Some(status) = self.process.has_ended() {
-                panic!("it ended with {status}: {}", self.log());
-            }
-            self.log().contains(" serving ").then_some(())
-        });
-    }
-
     pub(crate) fn socket(&self) -> PathBuf {
         self.plan.socket()
     }
