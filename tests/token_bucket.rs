@@ -1,6 +1,8 @@
 //! The promises of the token bucket: tables for what a reader wants to see, properties against an exact rational
 //! reference for the rest. A failing property prints its seed and its smallest case.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::token_bucket::{Gcra, Quota};

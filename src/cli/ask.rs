@@ -183,7 +183,7 @@ fn usage(message: &str) -> io::Result<ExitCode> {
     Ok(ExitCode::from(2))
 }
 
-fn attribute(text: &str) -> Result<(String, String), String> {
+pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not KEY=VALUE"))?;
     Ok((key.into(), value.into()))
 }

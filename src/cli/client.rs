@@ -59,6 +59,11 @@ impl Client {
         self.last_id
     }
 
+    /// The connection itself, for whoever writes and reads frames of his own.
+    pub(super) fn stream(&mut self) -> &mut UnixStream {
+        &mut self.stream
+    }
+
     /// Sends a request, waits for the next reply and looks at it.
     pub(super) fn ask<T>(
         &mut self,

@@ -1,9 +1,11 @@
 //! One file per command.
 
 pub mod ask;
+pub mod bench;
 pub mod check;
 mod client;
 mod log;
+pub mod replay;
 pub mod serve;
 pub mod settings;
 mod settings_file;
@@ -31,6 +33,8 @@ enum Command {
     Check(check::Args),
     Hit(ask::HitArgs),
     Peek(ask::PeekArgs),
+    Replay(replay::Args),
+    Bench(bench::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -57,6 +61,8 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(args, &mut out),
         Command::Hit(args) => args.run(&mut out),
         Command::Peek(args) => args.run(&mut out),
+        Command::Bench(args) => bench::run(args, &mut out),
+        Command::Replay(args) => replay::run(args, &mut out),
     };
     finish(done.and_then(|code| out.flush().map(|()| code)))
 }

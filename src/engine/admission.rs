@@ -46,6 +46,23 @@ impl Part {
         }
     }
 
+    /// Looks the key up and judges it. Changes nothing but what this part knows.
+    #[inline]
+    fn judge(&mut self, shard: &Shard, rules: &[Rule], now: Now) {
+        let Some(rule) = rules.get(self.rule as usize) else { return };
+        if let Some((place, state)) = shard.buckets.find(&self.digest) {
+            self.place = Some(place);
+            self.state = state;
+        }
+        (self.outcome, self.charged) = self.state.judge(&rule.quota, now.at, self.cost);
+    }
+
+    /// Whether a commit changes its key.
+    #[inline]
+    fn is_charged(&self) -> bool {
+        self.outcome == Outcome::Pass && self.cost > 0
+    }
+
     /// Whether the request is refused by it.
     #[inline]
     pub(super) fn refuses(&self) -> bool {
@@ -57,17 +74,31 @@ impl Part {
 /// whether all enforced ones pass.
 #[inline]
 pub(super) fn admit(shards: &Shards, rules: &[Rule], parts: &mut [Part], charge: bool, now: Now) -> bool {
-    let mut locked = Locked::of(shards, parts);
-    let mut passes = true;
-    for part in &mut *parts {
-        let Some(rule) = rules.get(part.rule as usize) else { continue };
-        if let Some((place, state)) = locked.shard(shards, &part.digest).buckets.find(&part.digest) {
-            part.place = Some(place);
-            part.state = state;
+    if let [part] = parts {
+        // Most requests match one rule: one lock, and no list of locks.
+        let mut shard = shards.lock(shards.of(&part.digest));
+        part.judge(&shard, rules, now);
+        let passes = !part.refuses();
+        if passes && charge && part.is_charged() {
+            part.state = part.charged;
+            match part.place {
+                Some(place) => shard.buckets.update(place, part.charged),
+                None => shards.insert(&mut shard, part.digest, part.charged, now.at),
+            }
         }
-        (part.outcome, part.charged) = part.state.judge(&rule.quota, now.at, part.cost);
-        passes &= !part.refuses();
+        return passes;
     }
+    admit_all(shards, rules, parts, charge, now)
+}
+
+/// The same for any number of parts.
+fn admit_all(shards: &Shards, rules: &[Rule], parts: &mut [Part], charge: bool, now: Now) -> bool {
+    let mut locked = Locked { held: 0, guards: ArrayVec::new_const() };
+    locked.lock(shards, parts);
+    for part in &mut *parts {
+        part.judge(locked.shard(shards, &part.digest), rules, now);
+    }
+    let passes = !parts.iter().any(Part::refuses);
     if passes && charge {
         commit(shards, &mut locked, parts, now);
     }
@@ -76,20 +107,14 @@ pub(super) fn admit(shards: &Shards, rules: &[Rule], parts: &mut [Part], charge:
 
 /// Charges what passed. Keys that are there first: adding one may move the others.
 fn commit(shards: &Shards, locked: &mut Locked<'_>, parts: &mut [Part], now: Now) {
-    let mut added = false;
-    for part in parts.iter_mut().filter(|part| part.outcome == Outcome::Pass && part.cost > 0) {
+    for part in parts.iter_mut().filter(|part| part.is_charged()) {
         part.state = part.charged;
-        match part.place {
-            Some(place) => locked.shard(shards, &part.digest).buckets.update(place, part.charged),
-            None => added = true,
+        if let Some(place) = part.place {
+            locked.shard(shards, &part.digest).buckets.update(place, part.charged);
         }
     }
-    if added {
-        for part in parts.iter().filter(|part| part.outcome == Outcome::Pass && part.cost > 0) {
-            if part.place.is_none() {
-                shards.insert(locked.shard(shards, &part.digest), part.digest, part.charged, now.at);
-            }
-        }
+    for part in parts.iter().filter(|part| part.is_charged() && part.place.is_none()) {
+        shards.insert(locked.shard(shards, &part.digest), part.digest, part.charged, now.at);
     }
 }
 
@@ -101,16 +126,15 @@ struct Locked<'e> {
 }
 
 impl<'e> Locked<'e> {
+    /// Locks the shards of all parts. In place: a kilobyte of guards is not to be moved.
     #[inline]
-    fn of(shards: &'e Shards, parts: &[Part]) -> Locked<'e> {
-        let held = parts.iter().fold(0, |held, part| held | 1 << shards.of(&part.digest));
-        let mut locked = Locked { held, guards: ArrayVec::new() };
-        let mut wanted = held;
+    fn lock(&mut self, shards: &'e Shards, parts: &[Part]) {
+        self.held = parts.iter().fold(0, |held, part| held | 1 << shards.of(&part.digest));
+        let mut wanted = self.held;
         while wanted != 0 {
-            locked.guards.push(shards.lock(wanted.trailing_zeros() as usize));
+            self.guards.push(shards.lock(wanted.trailing_zeros() as usize));
             wanted &= wanted - 1;
         }
-        locked
     }
 
     #[inline]

@@ -77,7 +77,7 @@ impl Digest {
 
 #[inline]
 fn write_prefixed(hasher: &mut SipHasher13, text: &str) {
-    hasher.write_usize(text.len());
+    hasher.write_u64(text.len() as u64);
     hasher.write(text.as_bytes());
 }
 

@@ -70,9 +70,14 @@ fn read_request<'a>(
 ) -> Result<Request<'a>, Reason> {
     let (op, id) = elements.head()?;
     match op {
-        ACQUIRE => Ok(Request::Acquire(read_judge(elements, id, descriptors)?)),
-        HIT => Ok(Request::Hit(read_judge(elements, id, descriptors)?)),
-        PEEK => Ok(Request::Peek(read_judge(elements, id, descriptors)?)),
+        HIT | ACQUIRE | PEEK => {
+            let judge = read_judge(elements, id, descriptors)?;
+            Ok(match op {
+                HIT => Request::Hit(judge),
+                ACQUIRE => Request::Acquire(judge),
+                _ => Request::Peek(judge),
+            })
+        }
         RELEASE => read_release(elements, id),
         HELLO => Ok(Request::Hello(read_hello(elements, id)?)),
         CHARGE => Ok(Request::Charge(read_charge(elements, id, descriptors)?)),
@@ -100,13 +105,14 @@ fn optional(id: Option<u64>) -> Result<Option<u64>, Reason> {
     if id.is_none_or(|id| id <= ID_MAX) { Ok(id) } else { Err(Reason::Field(&OPTIONAL_ID)) }
 }
 
+#[inline(always)]
 fn read_judge<'a>(
     elements: &mut Elements<'a>,
     id: Option<u64>,
     descriptors: &mut Descriptors<'a>,
 ) -> Result<Judge<'a>, Reason> {
     let id = needed(id)?;
-    let domain = elements.needed(&DOMAIN, Reader::name)?;
+    let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
     let cost = if elements.present() { read_cost(&mut elements.reader)? } else { Cost::Requests(1) };
     let priority = elements.optional(&PRIORITY, Reader::name)?;
@@ -124,14 +130,15 @@ fn read_descriptors<'a>(
     if count > DESCRIPTORS_MAX {
         return Err(Reason::Field(&DESCRIPTORS));
     }
-    let reader = &mut elements.reader;
+    // A copy, so that it can stay in registers.
+    let mut reader = elements.reader;
     for _ in 0..count {
         let texts = reader.array().ok_or(Reason::Field(&DESCRIPTORS))?;
         if texts % 2 != 0 || texts > 2 * PAIRS_MAX {
             return Err(Reason::Field(&DESCRIPTORS));
         }
         for _ in 0..texts / 2 {
-            let key = reader.name().ok_or(Reason::Field(&KEY))?;
+            let key = reader.key().ok_or(Reason::Field(&KEY))?;
             let value = reader.text().filter(|value| value.len() <= VALUE_BYTES_MAX);
             if !descriptors.push_pair(key, value.ok_or(Reason::Field(&VALUE))?) {
                 return Err(Reason::Field(&DESCRIPTORS));
@@ -141,6 +148,7 @@ fn read_descriptors<'a>(
             return Err(Reason::Field(&DESCRIPTORS));
         }
     }
+    elements.reader = reader;
     Ok(())
 }
 
@@ -205,7 +213,7 @@ fn read_charge<'a>(
     descriptors: &mut Descriptors<'a>,
 ) -> Result<Charge<'a>, Reason> {
     let id = optional(id)?;
-    let domain = elements.needed(&DOMAIN, Reader::name)?;
+    let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
     let amount = if elements.present() { read_amount(&mut elements.reader)? } else { Amount::Requests(1) };
     let options = if elements.present() { read_options(&mut elements.reader)? } else { Options::default() };
@@ -215,8 +223,8 @@ fn read_charge<'a>(
 
 fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Request<'a>, Reason> {
     let id = optional(id)?;
-    let pool = elements.needed(&POOL, Reader::name)?;
-    let name = elements.needed(&SIGNAL_NAME, Reader::name)?;
+    let pool = elements.name(&POOL)?;
+    let name = elements.name(&SIGNAL_NAME)?;
     let permille = elements.needed(&PERMILLE, |reader| {
         u16::try_from(reader.unsigned()?).ok().filter(|permille| *permille <= PERMILLE_MAX)
     })?;

@@ -37,6 +37,12 @@ impl<'a> Elements<'a> {
         if self.present() { read(&mut self.reader) } else { None }.ok_or(Reason::Field(expected))
     }
 
+    /// Reads a name that must be there.
+    #[inline]
+    pub(super) fn name(&mut self, expected: &'static Expected) -> Result<&'a str, Reason> {
+        if self.present() { self.reader.name() } else { None }.ok_or(Reason::Field(expected))
+    }
+
     /// Reads an element that may be nil or missing.
     #[inline]
     pub(super) fn optional<T>(

@@ -80,10 +80,9 @@ fn encode_cut(out: &mut Vec<u8>, decision: &Decision<'_>) {
 #[must_use]
 fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
     let mut writer = Writer::begin(out, DECISION + decision.rule.map_or(0, str::len));
-    writer.array(13);
-    writer.unsigned(DECISION_KIND);
+    writer.bytes(DECISION_HEAD);
     writer.unsigned(decision.id);
-    writer.unsigned(u64::from(decision.verdict.number()));
+    writer.bytes([decision.verdict.number()]);
     writer.optional_text(decision.rule);
     writer.optional_unsigned(decision.limit);
     writer.optional_unsigned(decision.window_us);
@@ -91,24 +90,34 @@ fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
     writer.optional_unsigned(decision.reset_us);
     writer.optional_unsigned(decision.retry_us);
     writer.optional_unsigned(decision.lease);
-    if decision.notes.is_empty() {
-        writer.nil();
+    let Decision { notes, all, help, hide, unit, .. } = decision;
+    if notes.is_empty() && all.is_none() && help.is_none() && unit.is_none() && !hide {
+        // Nothing more to say, as a rule: nil for notes, all and extra.
+        writer.bytes([NIL; 3]);
     } else {
-        write_notes(&mut writer, decision.notes);
-    }
-    match decision.all {
-        None => writer.nil(),
-        Some(entries) => write_all(&mut writer, entries),
-    }
-    if decision.help.is_none() && decision.unit.is_none() && !decision.hide {
-        writer.nil();
-    } else {
-        write_extra(&mut writer, decision);
+        write_rest(&mut writer, decision);
     }
     writer.finish()
 }
 
 #[inline(never)]
+fn write_rest(writer: &mut Writer<'_>, decision: &Decision<'_>) {
+    if decision.notes.is_empty() {
+        writer.nil();
+    } else {
+        write_notes(writer, decision.notes);
+    }
+    match decision.all {
+        None => writer.nil(),
+        Some(entries) => write_all(writer, entries),
+    }
+    if decision.help.is_none() && decision.unit.is_none() && !decision.hide {
+        writer.nil();
+    } else {
+        write_extra(writer, decision);
+    }
+}
+
 fn write_notes(writer: &mut Writer<'_>, notes: &[(NoteKind, &str)]) {
     writer.array(2 * notes.len());
     for (kind, rule) in notes {
@@ -117,7 +126,6 @@ fn write_notes(writer: &mut Writer<'_>, notes: &[(NoteKind, &str)]) {
     }
 }
 
-#[inline(never)]
 fn write_all(writer: &mut Writer<'_>, entries: &[LimitEntry<'_>]) {
     writer.array(entries.len());
     for entry in entries {
@@ -129,7 +137,6 @@ fn write_all(writer: &mut Writer<'_>, entries: &[LimitEntry<'_>]) {
     }
 }
 
-#[inline(never)]
 fn write_extra(writer: &mut Writer<'_>, decision: &Decision<'_>) {
     let texts = usize::from(decision.help.is_some()) + usize::from(decision.unit.is_some());
     writer.map(texts + usize::from(decision.hide));
@@ -191,6 +198,11 @@ pub(super) const DONE: u64 = 2;
 pub(super) const ERROR: u64 = 3;
 pub(super) const GOODBYE: u64 = 4;
 
+/// An array of 13, and the kind: [`DECISION_KIND`].
+const DECISION_HEAD: [u8; 2] = [0x9d, 1];
+
+const NIL: u8 = 0xc0;
+
 /// Texts for people need no more.
 const TEXT_BYTES_MAX: usize = 1_024;
 
@@ -202,3 +214,53 @@ const SMALL: usize = HEADER_BYTES + 60;
 
 /// Room for a decision without its texts: seven integers of 9 bytes and seven single bytes, with the rule's length.
 const DECISION: usize = HEADER_BYTES + 84;
+
+#[cfg(test)]
+mod tests {
+    use super::{encode_decision, encode_reply};
+    use crate::protocol::{
+        Code, Decision, LimitEntry, NoteKind, Reply, ReplyScratch, Split, Verdict, decode_reply, split,
+    };
+
+    #[test]
+    fn what_is_too_large_is_cut() {
+        let long = "r".repeat(255);
+        let entry = LimitEntry { rule: &long, limit: 1, window_us: 1, remaining: 1, reset_us: 1 };
+        let (few, many) = ([entry; 2], [entry; 64]);
+        let (note, notes) = ([(NoteKind::Near, &*long)], [(NoteKind::Near, &*long); 64]);
+        let help = "h".repeat(20_000);
+        // Entries, notes and bytes of help that are said, and those that arrive.
+        let table = [
+            (&few[..], &note[..], &help[..9], (Some(2), 1, Some(9))),
+            (&many[..], &note[..], &help[..9], (None, 1, Some(9))),
+            (&few[..], &notes[..], &help[..9], (None, 0, Some(9))),
+            (&many[..], &notes[..], &help[..9], (None, 0, Some(9))),
+            (&few[..], &note[..], &help[..], (None, 0, None)),
+        ];
+        for (all, notes, help, expected) in table {
+            let mut out = Vec::new();
+            let decision = Decision::new(7, Verdict::Limit);
+            encode_decision(&mut out, &Decision { all: Some(all), notes, help: Some(help), ..decision });
+            let Split::Frame { payload, consumed } = split(&out) else { panic!("{expected:?}") };
+            assert_eq!(consumed, out.len());
+            let mut scratch = ReplyScratch::default();
+            let Ok(Reply::Decision(read)) = decode_reply(payload, &mut scratch) else {
+                panic!("{expected:?}")
+            };
+            assert_eq!((read.all.map(<[_]>::len), read.notes.len(), read.help.map(str::len)), expected);
+        }
+    }
+
+    #[test]
+    fn long_texts_end_at_a_character() {
+        let message = "é".repeat(20_000);
+        let mut out = Vec::new();
+        encode_reply(&mut out, &Reply::Error { id: None, code: Code::Internal, message: &message[..] });
+        let Split::Frame { payload, .. } = split(&out) else { panic!("a frame was written") };
+        let mut scratch = ReplyScratch::default();
+        let Ok(Reply::Error { message, .. }) = decode_reply(payload, &mut scratch) else {
+            panic!("an ERROR")
+        };
+        assert_eq!(message, "é".repeat(512));
+    }
+}

@@ -1,16 +1,43 @@
 //! What may be a name: domain, priority, pool, unit, attribute key.
 
+use ascii::AsAsciiStr;
+
 use super::NAME_BYTES_MAX;
 
-/// Whether `text` is 1 to 64 bytes without control characters, `:` or `/`.
+/// The bytes as a text. Most are short and plain: finding that out costs less than the general check.
 #[inline]
-pub(super) fn is_name(text: &str) -> bool {
-    if text.is_empty() || text.len() > NAME_BYTES_MAX {
-        return false;
+pub(super) fn as_text(bytes: &[u8]) -> Option<&str> {
+    match bytes.as_ascii_str() {
+        Ok(text) => Some(text.as_str()),
+        Err(_) => str::from_utf8(bytes).ok(),
     }
-    let class = text.bytes().fold(PLAIN, |class, byte| class | class_of(byte));
-    // Beyond ASCII there are control characters too: U+0080 to U+009F.
-    class == PLAIN || (class == WIDE && !text.chars().any(char::is_control))
+}
+
+/// The bytes as a name: 1 to 64 bytes without control characters, `:` or `/`.
+#[inline]
+pub(super) fn as_name(bytes: &[u8]) -> Option<&str> {
+    if bytes.is_empty() || bytes.len() > NAME_BYTES_MAX {
+        return None;
+    }
+    match bytes.iter().fold(PLAIN, |class, byte| class | class_of(*byte)) {
+        PLAIN => as_text(bytes),
+        // Beyond ASCII there are control characters too: U+0080 to U+009F.
+        WIDE => str::from_utf8(bytes).ok().filter(|name| !name.chars().any(char::is_control)),
+        _ => None,
+    }
+}
+
+/// The attribute keys that the clients' middlewares send with every request, known without looking closely.
+#[inline]
+pub(super) fn everyday(bytes: &[u8]) -> Option<&'static str> {
+    Some(match bytes {
+        b"user" => "user",
+        b"path" => "path",
+        b"method" => "method",
+        b"ip" => "ip",
+        b"route" => "route",
+        _ => return None,
+    })
 }
 
 #[inline]
@@ -50,17 +77,26 @@ static CLASSES: [u8; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::is_name;
+    use super::{as_name, everyday};
+
+    #[test]
+    fn everyday_keys_are_names() {
+        for key in ["user", "path", "method", "ip", "route"] {
+            assert_eq!(everyday(key.as_bytes()), Some(key));
+            assert_eq!(as_name(key.as_bytes()), Some(key));
+        }
+        assert_eq!(everyday(b"users"), None);
+    }
 
     #[test]
     fn names() {
         let longest = "x".repeat(64);
-        for name in ["a", "api", "ip v6", "größe", "x-y_z.1", "user*", &longest] {
-            assert!(is_name(name), "{name:?}");
+        for name in ["a", "api", "ip v6", "größe", "x-y_z.1", "user*", &*longest] {
+            assert_eq!(as_name(name.as_bytes()), Some(name));
         }
         let too_long = "x".repeat(65);
         for text in ["", "a:b", "a/b", "a\nb", "\0", "\u{7f}", "\u{85}", "é\u{9f}", &too_long] {
-            assert!(!is_name(text), "{text:?}");
+            assert_eq!(as_name(text.as_bytes()), None, "{text:?}");
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use rmp::Marker;
 
-use super::name::is_name;
+use super::name::{as_name, as_text, everyday};
 
 /// Where in the payload reading goes on.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,21 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Some(u64::from(*small))
             }
+            _ => self.wide_unsigned(),
+        }
+    }
+
+    #[inline]
+    fn wide_unsigned(&mut self) -> Option<u64> {
+        match self.rest {
+            [0xcd, a, b, rest @ ..] => {
+                self.rest = rest;
+                Some(u64::from(u16::from_be_bytes([*a, *b])))
+            }
+            [0xce, a, b, c, d, rest @ ..] => {
+                self.rest = rest;
+                Some(u64::from(u32::from_be_bytes([*a, *b, *c, *d])))
+            }
             _ => u64::try_from(self.wide_integer()?).ok(),
         }
     }
@@ -108,6 +123,27 @@ impl<'a> Reader<'a> {
     /// Reads a text.
     #[inline]
     pub(super) fn text(&mut self) -> Option<&'a str> {
+        as_text(self.text_bytes()?)
+    }
+
+    /// Reads a name.
+    #[inline]
+    pub(super) fn name(&mut self) -> Option<&'a str> {
+        as_name(self.text_bytes()?)
+    }
+
+    /// Reads a name that is likely one of those that every application uses.
+    #[inline]
+    pub(super) fn key(&mut self) -> Option<&'a str> {
+        let bytes = self.text_bytes()?;
+        match everyday(bytes) {
+            Some(key) => Some(key),
+            None => as_name(bytes),
+        }
+    }
+
+    #[inline]
+    fn text_bytes(&mut self) -> Option<&'a [u8]> {
         let length = match self.rest {
             [head @ 0xa0..=0xbf, rest @ ..] => {
                 self.rest = rest;
@@ -115,13 +151,7 @@ impl<'a> Reader<'a> {
             }
             _ => self.long_text_length()?,
         };
-        std::str::from_utf8(self.take(length)?).ok()
-    }
-
-    /// Reads a name.
-    #[inline]
-    pub(super) fn name(&mut self) -> Option<&'a str> {
-        self.text().filter(|text| is_name(text))
+        self.take(length)
     }
 
     #[inline(never)]

@@ -41,6 +41,12 @@ impl<'o> Writer<'o> {
         self.out.push(0xc0);
     }
 
+    /// Values that are known as bytes.
+    #[inline]
+    pub(super) fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.out.extend_from_slice(&bytes);
+    }
+
     #[inline]
     pub(super) fn boolean(&mut self, value: bool) {
         self.out.push(if value { 0xc3 } else { 0xc2 });
@@ -56,14 +62,13 @@ impl<'o> Writer<'o> {
 
     #[inline(never)]
     fn wide_unsigned(&mut self, value: u64) {
-        if let Ok(value) = u8::try_from(value) {
-            self.out.extend_from_slice(&[0xcc, value]);
-        } else if let Ok(value) = u16::try_from(value) {
-            self.marked(0xcd, value.to_be_bytes());
-        } else if let Ok(value) = u32::try_from(value) {
-            self.marked(0xce, value.to_be_bytes());
-        } else {
-            self.marked(0xcf, value.to_be_bytes());
+        let [a, b, c, d, e, f, g, h] = value.to_be_bytes();
+        // One write each: every write asks once whether there is room.
+        match value {
+            ..=0xff => self.out.extend_from_slice(&[0xcc, h]),
+            0x100..=0xffff => self.out.extend_from_slice(&[0xcd, g, h]),
+            0x1_0000..=0xffff_ffff => self.out.extend_from_slice(&[0xce, e, f, g, h]),
+            _ => self.out.extend_from_slice(&[0xcf, a, b, c, d, e, f, g, h]),
         }
     }
 

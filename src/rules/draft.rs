@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::meaning::Meant;
 use super::problem::shown;
-use super::source::Report;
+use super::source::{Place, Report};
 use super::{Domain, Position, Rule};
 
 /// A domain that more files may add to.
@@ -14,7 +14,7 @@ pub(super) struct Draft {
     /// Whether something in one of its files is wrong.
     pub(super) broken: bool,
     rules: Vec<Rule>,
-    places: HashMap<Box<str>, Position>,
+    places: HashMap<Box<str>, (Position, Place)>,
 }
 
 impl Draft {
@@ -25,7 +25,7 @@ impl Draft {
     /// Adds what was read of one rule. A name is taken even by a rule that is wrong otherwise.
     pub(super) fn add(&mut self, meant: Meant, report: &mut Report<'_>) {
         if let Some((name, at)) = meant.name {
-            if let Some(first) = self.places.get(&name) {
+            if let Some((first, _)) = self.places.get(&name) {
                 let message =
                     format!("a second rule named {} in the domain {}", shown(&name), shown(&self.name));
                 report.error(at, message, format!("give it another name; the first is at {first}"));
@@ -35,7 +35,7 @@ impl Draft {
                 let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
                 report.error(at, message, "count by an attribute instead of listing its values");
             }
-            self.places.insert(name, report.source().position(at));
+            self.places.insert(name, (report.source().position(at), at));
         }
         match meant.rule {
             Some(rule) if self.rules.len() < RULES_MAX => self.rules.push(rule),
@@ -48,10 +48,15 @@ impl Draft {
         &self.rules
     }
 
+    /// Where in its file the name of a rule stands.
+    pub(super) fn place(&self, rule: &Rule) -> Place {
+        self.places.get(&rule.name).map_or(Place::START, |(_, place)| *place)
+    }
+
     pub(super) fn into_domain(self) -> Domain {
         Domain::new(&self.name, self.rules)
     }
 }
 
-/// Read within a second; past that a rule for every customer should have been an attribute.
+/// Read within a few seconds; past that a rule for every customer should have been an attribute.
 const RULES_MAX: usize = 100_000;

@@ -5,18 +5,17 @@
 //! anchors only, so rules for other paths and other users cost nothing.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 
 use arrayvec::ArrayVec;
-use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
+use super::names::{Names, hash};
 use super::rule::{Mode, Pattern, Rule};
 
 /// The rules of one domain, by what a request must have to match them.
 #[derive(Debug)]
 pub(super) struct Index {
-    names: HashTable<(Box<str>, AttributeId)>,
+    names: Names,
     anchors: Vec<Anchors>,
     always: Vec<u32>,
     plans: Vec<Plan>,
@@ -47,7 +46,7 @@ pub struct Selection<'a> {
 impl Index {
     pub(super) fn new(rules: &[Rule]) -> Index {
         let mut index =
-            Index { names: HashTable::new(), anchors: Vec::new(), always: Vec::new(), plans: Vec::new() };
+            Index { names: Names::default(), anchors: Vec::new(), always: Vec::new(), plans: Vec::new() };
         for rule in rules {
             let conditions = rule.conditions.iter();
             let conditions = conditions.map(|is| (index.intern(&is.attribute), is.any_of.clone())).collect();
@@ -67,34 +66,50 @@ impl Index {
     }
 
     /// Finds the enabled rules that match, in file order, and replaces what `matching` held by their numbers.
+    #[inline]
     pub(super) fn select<'a>(
         &self,
         attributes: &[(&'a str, &'a str)],
         selection: &mut Selection<'a>,
         matching: &mut Vec<u32>,
     ) {
-        selection.values.clear();
         matching.clear();
-        matching.extend_from_slice(&self.always);
-        let mut lists = usize::from(!matching.is_empty());
-        for (name, value) in attributes {
-            let Some(attribute) = self.attribute(name) else { continue };
-            if selection.values.iter().any(|(seen, _)| *seen == attribute)
-                || selection.values.try_push((attribute, value)).is_err()
-                || value.is_empty()
-            {
-                continue;
-            }
-            let Some(anchors) = self.anchors.get(attribute) else { continue };
-            for rules in [anchors.present.as_slice(), anchors.equal_to(value)] {
-                lists += usize::from(!rules.is_empty());
-                matching.extend_from_slice(rules);
-            }
+        self.recognise(attributes, selection);
+        let mut lists = self.take_matching(&self.always, selection, matching);
+        for place in 0..selection.values.len() {
+            let Some((attribute, value)) = selection.values.get(place).copied() else { break };
+            let Some(anchors) = self.anchors.get(attribute).filter(|_| !value.is_empty()) else { continue };
+            lists += self.take_matching(&anchors.present, selection, matching);
+            lists += self.take_matching(anchors.equal_to(value), selection, matching);
         }
-        matching.retain(|rule| self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection)));
         if lists > 1 {
             matching.sort_unstable();
         }
+    }
+
+    /// Finds the attributes that some rule asks about; the first value of a name wins, an empty one as well.
+    #[inline]
+    fn recognise<'a>(&self, attributes: &[(&'a str, &'a str)], selection: &mut Selection<'a>) {
+        selection.values.clear();
+        for (name, value) in attributes {
+            let Some(attribute) = self.names.find(name) else { continue };
+            let is_first = selection.values.iter().all(|(seen, _)| *seen != attribute);
+            if is_first && selection.values.try_push((attribute, value)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Takes those rules of a list that match. Returns how many lists were taken from: one or none.
+    #[inline]
+    fn take_matching(&self, rules: &[u32], selection: &Selection<'_>, matching: &mut Vec<u32>) -> u32 {
+        let before = matching.len();
+        for rule in rules {
+            if self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection)) {
+                matching.push(*rule);
+            }
+        }
+        u32::from(matching.len() > before)
     }
 
     /// The values of a matching rule's key, in the rule's order.
@@ -107,17 +122,11 @@ impl Index {
         key.iter().filter_map(|attribute| selection.value(*attribute))
     }
 
-    fn attribute(&self, name: &str) -> Option<AttributeId> {
-        self.names.find(hash(name), |(known, _)| **known == *name).map(|(_, attribute)| *attribute)
-    }
-
     fn intern(&mut self, name: &str) -> AttributeId {
-        if let Some(attribute) = self.attribute(name) {
-            return attribute;
+        let attribute = self.names.intern(name);
+        if attribute == self.anchors.len() {
+            self.anchors.push(Anchors::default());
         }
-        let attribute = self.anchors.len();
-        self.anchors.push(Anchors::default());
-        self.names.insert_unique(hash(name), (name.into(), attribute), |(known, _)| hash(known));
         attribute
     }
 
@@ -218,12 +227,6 @@ impl<'p> Frequency<'p> {
 /// The values themselves, when all of the patterns are literal.
 fn exact_values(patterns: &[Pattern]) -> Option<Vec<&str>> {
     patterns.iter().map(Pattern::as_exact).collect()
-}
-
-/// Rule files are trusted and a request inserts nothing, so a fast hash without a secret will do.
-#[inline]
-fn hash(text: &str) -> u64 {
-    FixedState::default().hash_one(text)
 }
 
 /// Attributes that one request can carry: 8 descriptors of 16 pairs.

@@ -87,13 +87,12 @@ impl Reading {
         });
         files.sort_unstable();
         files.retain(|file| self.is_rules_file(file));
-        if let Some(first_too_many) = files.get(FILES_MAX) {
-            let wrong = Wrong::new(
-                format!("more than {FILES_MAX} files"),
-                "put more rules into each: this one and those after it are not read",
-            );
-            self.problems.push(about_file(first_too_many, wrong));
-            files.truncate(FILES_MAX);
+        if files.len() > FILES_MAX {
+            // Reading some of them could leave a domain with half its rules.
+            let message = format!("{} rules files in this directory: none is read", files.len());
+            let wrong = Wrong::new(message, format!("put more rules into each: at most {FILES_MAX} files"));
+            self.problems.push(about_file(directory, wrong));
+            files.clear();
         }
         if files.is_empty() && self.problems.is_empty() {
             let wrong = Wrong::new(
@@ -135,10 +134,10 @@ impl Reading {
         }
     }
 
-    /// A file that cannot be read through may still say which domain it belongs to.
+    /// A file that cannot be read through may still say which domains it belongs to.
     fn spoil(&mut self, text: &str) {
-        if let Some(name) = domain_by_sight(text) {
-            self.draft(&name).broken = true;
+        for name in domains_by_sight(text) {
+            self.draft(&name, |draft| draft.broken = true);
         }
     }
 
@@ -182,22 +181,23 @@ impl Reading {
             let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
             report.error(node.at, format!("more than {DOMAINS_MAX} domains"), mend);
         }
-        let draft = self.draft(name);
-        meant.into_iter().for_each(|meant| draft.add(meant, report));
-        draft.broken |= report.errors() > 0;
+        self.draft(name, |draft| {
+            meant.into_iter().for_each(|meant| draft.add(meant, report));
+            draft.broken |= report.errors() > 0;
+        });
         if file.limits.is_empty() && report.errors() == 0 {
             report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
         }
     }
 
-    fn draft(&mut self, name: &str) -> &mut Draft {
-        let at = self.drafts.iter().position(|draft| *draft.name == *name).unwrap_or(self.drafts.len());
-        if at == self.drafts.len() {
-            self.drafts.push(Draft::new(name));
+    /// Changes the domain of this name, known or new.
+    fn draft(&mut self, name: &str, change: impl FnOnce(&mut Draft)) {
+        if let Some(known) = self.drafts.iter_mut().find(|draft| *draft.name == *name) {
+            return change(known);
         }
-        // The place was just found or made.
-        #[allow(clippy::indexing_slicing)]
-        &mut self.drafts[at]
+        let mut new = Draft::new(name);
+        change(&mut new);
+        self.drafts.push(new);
     }
 
     fn finish(mut self) -> Loaded {
@@ -215,7 +215,7 @@ impl Reading {
                 let message = format!("{} never refuses what {} passes", shown(&rule.name), shown(other));
                 let mend = "both match the same requests and count by the same key: keep one";
                 let mut report = Report::new(source);
-                report.warning(rule.place(), message, mend);
+                report.warning(draft.place(rule), message, mend);
                 self.problems.extend(report.into_problems());
             }
             loaded.domains.push(draft.into_domain());
@@ -229,18 +229,23 @@ impl Reading {
     }
 }
 
-/// The domain that a file names at the start of a line, for files that cannot be read as YAML.
-fn domain_by_sight(text: &str) -> Option<String> {
-    let line = text.lines().find(|line| line.starts_with("domain:"))?;
-    let source = Source::new("", line.to_owned());
-    let root = yaml::read(&source).ok()?;
-    let mut report = Report::new(&source);
-    let (node, name) = File::read(&root, &mut report).domain?;
-    meaning::domain(node, name, &mut report).map(str::to_owned)
+/// The domains that a file names at the start of a line, for files that cannot be read as YAML.
+fn domains_by_sight(text: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let source = Source::new("", line.to_owned());
+        let root = yaml::read(&source).ok()?;
+        let mut report = Report::new(&source);
+        let (node, name) = File::read(&root, &mut report).domain?;
+        meaning::domain(node, name, &mut report).map(str::to_owned)
+    };
+    text.lines().filter(|line| line.starts_with("domain:")).take(SIGHTED_MAX).filter_map(name).collect()
 }
 
 /// A directory that has more was not written for this.
-const FILES_MAX: usize = 1_024;
+const FILES_MAX: usize = 10_000;
+
+/// A file is of one domain; of a few, when two were run together.
+const SIGHTED_MAX: usize = 16;
 
 /// A request's domain is found by looking at each.
 const DOMAINS_MAX: usize = 256;

@@ -3,7 +3,7 @@
 use super::fields::{Field, Fields, boolean, check_name, choice, list, text};
 use super::problem::{Wrong, shown};
 use super::source::{Place, Report};
-use super::written::{CONDITION, DEFAULTS, KEY_PART, RULE};
+use super::written::{CONDITION, KEY_PART, RULE};
 use super::yaml::{Node, Value};
 use super::{Condition, Mode, Pattern, Rule, amount, doubt, rate_text};
 use crate::limit::Rate;
@@ -11,7 +11,6 @@ use crate::limit::token_bucket::Quota;
 
 /// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
 pub(super) fn defaults(fields: &Fields<'_>, report: &mut Report<'_>) {
-    debug_assert_eq!(DEFAULTS.len(), 1);
     fields.get("scope").and_then(|node| scope(node, report));
 }
 

@@ -11,6 +11,7 @@ mod glob;
 mod index;
 mod load;
 mod meaning;
+mod names;
 mod problem;
 mod rate_text;
 mod rule;

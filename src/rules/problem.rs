@@ -5,6 +5,7 @@ use std::fmt;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 
 use super::Position;
+use super::source::Place;
 
 /// One thing to mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,12 +117,18 @@ impl fmt::Display for Severity {
 }
 
 impl Excerpt {
-    /// Cuts a line around a column: thousands of errors on one endless line must not keep thousands of copies.
-    pub(super) fn around(line: &str, column: u32, width: u32) -> Excerpt {
-        let skipped = column.saturating_sub(1).saturating_sub(EXCERPT_CHARACTERS / 2);
-        let skipped = if line.len() <= EXCERPT_CHARACTERS as usize { 0 } else { skipped };
-        let text = line.chars().skip(skipped as usize).take(EXCERPT_CHARACTERS as usize).collect::<String>();
-        Excerpt { text: text.into(), skipped, width: width.max(1) }
+    /// The line of a place, cut around it when it is long: thousands of errors on one endless line must neither
+    /// keep thousands of copies nor walk it thousands of times.
+    pub(super) fn around(text: &str, at: Place) -> Excerpt {
+        let (before, after) = text.split_at_checked(at.byte as usize).unwrap_or((text, ""));
+        let column = at.column.saturating_sub(1);
+        let kept = if column <= BEFORE_CHARACTERS { column } else { BEFORE_CHARACTERS / 2 };
+        let start =
+            before.char_indices().rev().take(kept as usize).last().map_or(before.len(), |(byte, _)| byte);
+        let line = |character: &char| !matches!(character, '\n' | '\r');
+        let after = after.chars().take_while(line).take(AFTER_CHARACTERS);
+        let text: String = before.get(start..).unwrap_or_default().chars().chain(after).collect();
+        Excerpt { text: text.into(), skipped: column - kept, width: at.width.max(1) }
     }
 
     /// The bytes of the text that are meant.
@@ -149,20 +156,28 @@ impl Wrong {
 
 /// A text of the file as messages show it: in backticks, on one line, not endless.
 pub(crate) fn shown(text: &str) -> String {
-    let mut shown = String::from("`");
-    shown.extend(text.chars().take(SHOWN_CHARACTERS).flat_map(|character| {
-        let escaped = character.is_control().then(|| character.escape_default());
-        escaped.into_iter().flatten().chain((!character.is_control()).then_some(character))
-    }));
-    if text.chars().nth(SHOWN_CHARACTERS).is_some() {
-        shown.push('…');
+    let cut = text.char_indices().nth(SHOWN_CHARACTERS).map(|(byte, _)| byte);
+    match cut.and_then(|byte| text.get(..byte)) {
+        Some(start) => format!("`{}…`", on_one_line(start)),
+        None => format!("`{}`", on_one_line(text)),
     }
-    shown.push('`');
-    shown
 }
 
-/// Two lines of a wide terminal: enough to find the place by.
-const EXCERPT_CHARACTERS: u32 = 300;
+/// A text whose control characters can do nothing to a terminal or a log.
+pub(super) fn on_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_control() {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+    line
+}
+
+/// Two lines of a wide terminal before the place, one from it on: enough to find it by.
+const BEFORE_CHARACTERS: u32 = 200;
+const AFTER_CHARACTERS: usize = 100;
 
 /// The longest name there is.
 const SHOWN_CHARACTERS: usize = 64;

@@ -141,3 +141,87 @@ const ALIASES: [(&str, &[&str]); 8] = [
     ("month", &["month", "months"]),
     ("year", &["y", "yr", "year", "years"]),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::{SECOND, parse};
+
+    #[test]
+    fn a_rate_is_a_number_a_slash_and_a_unit() {
+        let table: &[(&str, u32, u64)] = &[
+            ("100/s", 100, SECOND),
+            ("1/s", 1, SECOND),
+            ("20/min", 20, 60 * SECOND),
+            ("20/h", 20, 3_600 * SECOND),
+            ("10000/day", 10_000, 86_400 * SECOND),
+            ("5/week", 5, 7 * 86_400 * SECOND),
+            ("5/month", 5, 30 * 86_400 * SECOND),
+            ("5/30s", 5, 30 * SECOND),
+            ("5/15min", 5, 900 * SECOND),
+            ("300/3h", 300, 10_800 * SECOND),
+            ("1/365day", 1, 365 * 86_400 * SECOND),
+            ("1/100ms", 1, SECOND / 10),
+            ("1000000/s", 1_000_000, SECOND),
+            ("4294967295/month", u32::MAX, 30 * 86_400 * SECOND),
+        ];
+        for (text, count, period) in table {
+            let rate = parse(text).unwrap();
+            assert_eq!((rate.count(), rate.period_nanos()), (*count, *period), "{text}");
+            assert_eq!(parse(&rate.to_string()), Ok(rate), "what is printed can be read: {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_nearly_a_rate_is_told_how_to_become_one() {
+        let table: &[(&str, &str, &str)] = &[
+            ("", "not ``", "like 100/s"),
+            ("abc", "not `abc`", "like 100/s"),
+            ("100", "`100` has no unit", "write 100/s, 100/min, 100/h or 100/day"),
+            ("100/", "`100/` has no unit", "such as 100/s"),
+            ("100/5", "`100/5` has no unit", "such as 100/s"),
+            ("/s", "`` is not a whole number in the rate `/s`", "digits"),
+            ("100 / s", "unknown unit ` s`", "write 100/s"),
+            ("100/sec", "unknown unit `sec`", "write 100/s"),
+            ("100/S", "unknown unit `S`", "write 100/s"),
+            ("100/second", "unknown unit `second`", "write 100/s"),
+            ("100/minute", "unknown unit `minute`", "write 100/min"),
+            ("100/m", "unknown unit `m`", "write 100/min, or 100/month"),
+            ("5/15m", "unknown unit `m`", "write 5/15min, or 5/15month"),
+            ("100/hour", "unknown unit `hour`", "write 100/h"),
+            ("100/d", "unknown unit `d`", "write 100/day"),
+            ("1/2days", "unknown unit `days`", "write 1/2day"),
+            ("1/year", "unknown unit `year`", "write 1/365day"),
+            ("1/fortnight", "unknown unit `fortnight`", "week"),
+            ("100/s/s", "unknown unit `s/s`", "such as 100/s"),
+            ("100 per second", "not `100 per second`", "like 100/s"),
+            ("100rps", "not `100rps`", "like 100/s"),
+            ("5k/min", "`5k` is not a whole number", "write 5000/min"),
+            ("1_000/s", "`1_000` is not a whole number", "write 1000/s"),
+            ("1,000/s", "`1,000` is not a whole number", "write 1000/s"),
+            ("1e3/s", "`1e3` is not a whole number", "write 1000/s"),
+            ("+5/s", "`+5` is not a whole number", "write 5/s"),
+            ("05/s", "`05` is not a whole number", "write 5/s"),
+            ("5.0/s", "`5.0` is not a whole number", "write 5/s"),
+            ("1.5/s", "`1.5` is not a whole number", "write 3/2s"),
+            ("0.25/min", "`0.25` is not a whole number", "write 1/4min"),
+            ("-5/s", "`-5` is negative", "at least 1"),
+            ("0/s", "a rate of 0 refuses everything", "mode: disabled"),
+            ("5/0s", "a period of 0", "write 5/s"),
+            ("5/1.5h", "`1.5` is not a whole number", "before `h`"),
+            ("5/-1h", "`-1` is negative", "at least 1"),
+            ("5/1_0s", "`1_0` is not a whole number", "write 10 before `s`"),
+            ("4294967296/s", "`4294967296` is too large", "at most 4294967295"),
+            ("1/4294967296s", "`4294967296` is too large", "at most"),
+            ("1/13month", "at most 366 days", "366 days"),
+            ("1999999/s", "one part in 100000", "2000000/s"),
+            ("unlimited", "`unlimited` is not supported yet", "mode: disabled"),
+            ("1/s\n", "unknown unit `s\\n`", "write 1/s"),
+            ("١/s", "`١` is not a whole number", "digits"),
+        ];
+        for (text, message, mend) in table {
+            let wrong = parse(text).unwrap_err();
+            assert!(wrong.message.contains(message), "{text:?}: {wrong:?}");
+            assert!(wrong.mend.as_deref().unwrap().contains(mend), "{text:?}: {wrong:?}");
+        }
+    }
+}

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Glob;
-use super::source::Place;
 use crate::limit::token_bucket::Quota;
 
 /// A named limit. Names are unique within a domain.
@@ -24,14 +23,6 @@ pub struct Rule {
     pub mode: Mode,
     /// Shown to the caller that is refused.
     pub help: Option<Box<str>>,
-}
-
-impl Rule {
-    /// Where its name stands.
-    pub(super) fn place(&self) -> Place {
-        let width = u32::try_from(self.name.chars().count()).unwrap_or(u32::MAX);
-        Place { line: self.position.line, column: self.position.column, width }
-    }
 }
 
 /// One attribute and the values it may have.

@@ -13,8 +13,6 @@ use super::problem::{Excerpt, Problem, Severity, Wrong};
 pub struct Source {
     file: Arc<str>,
     text: String,
-    /// Where each line starts, in bytes.
-    lines: Vec<usize>,
 }
 
 /// A file that is no text.
@@ -26,6 +24,12 @@ pub struct Unreadable {
     pub text: String,
 }
 
+impl Unreadable {
+    fn new(path: &Path, wrong: Wrong, text: String) -> Unreadable {
+        Unreadable { problem: Box::new(about_file(path, wrong)), text }
+    }
+}
+
 /// A place in a text. Line and column count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -35,14 +39,20 @@ pub struct Place {
     pub column: u32,
     /// Characters that are meant.
     pub width: u32,
+    /// Bytes of the text before it.
+    pub byte: u32,
+}
+
+impl Place {
+    /// The start of a text.
+    pub const START: Place = Place { line: 1, column: 1, width: 1, byte: 0 };
 }
 
 impl Source {
     /// A text that was read elsewhere.
     #[must_use]
     pub fn new(file: &str, text: String) -> Source {
-        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Source { file: file.into(), text, lines }
+        Source { file: file.into(), text }
     }
 
     /// Reads a file.
@@ -53,11 +63,13 @@ impl Source {
         let name = path.to_string_lossy();
         let bytes = match read_bytes(path) {
             Ok(bytes) => bytes,
-            Err(wrong) => {
-                let problem = Box::new(about_file(path, wrong));
-                return Err(Unreadable { problem, text: String::new() });
-            }
+            Err(wrong) => return Err(Unreadable::new(path, wrong, String::new())),
         };
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            let message = format!("the file is larger than {} MiB", FILE_BYTES_MAX >> 20);
+            let wrong = Wrong::new(message, "split it: several files may add to one domain");
+            return Err(Unreadable::new(path, wrong, String::from_utf8_lossy(&bytes).into_owned()));
+        }
         match String::from_utf8(bytes) {
             // A mark at the very start is allowed by YAML and left by some editors; it is no text.
             Ok(text) => match text.strip_prefix('\u{feff}') {
@@ -80,6 +92,16 @@ impl Source {
         &self.file
     }
 
+    /// Where in the text a line and column are. It walks the text: for the one error of a file, not for each of many.
+    pub(super) fn byte_of(&self, line: u32, column: u32) -> u32 {
+        let lines = self.text.split_inclusive('\n').take((line as usize).saturating_sub(1));
+        let start: usize = lines.map(str::len).sum();
+        let rest = self.text.get(start..).unwrap_or_default();
+        let before =
+            rest.chars().take((column as usize).saturating_sub(1)).map(char::len_utf8).sum::<usize>();
+        u32::try_from(start + before).unwrap_or(u32::MAX)
+    }
+
     /// A place of this file.
     #[must_use]
     pub fn position(&self, at: Place) -> Position {
@@ -89,16 +111,9 @@ impl Source {
     /// A problem at a place of this file.
     #[must_use]
     pub fn problem(&self, severity: Severity, at: Place, message: String, mend: Option<String>) -> Problem {
-        let excerpt = Excerpt::around(self.line(at.line), at.column, at.width);
+        let excerpt = Excerpt::around(&self.text, at);
         let position = self.position(at);
         Problem { severity, position, message, mend, line_text: Some(excerpt) }
-    }
-
-    /// A line without its end; empty past the last.
-    fn line(&self, line: u32) -> &str {
-        let start = self.lines.get((line as usize).saturating_sub(1)).copied().unwrap_or(self.text.len());
-        let rest = self.text.get(start..).unwrap_or_default();
-        rest.lines().next().unwrap_or_default()
     }
 }
 
@@ -159,7 +174,9 @@ impl<'s> Report<'s> {
 
     fn note(&mut self, severity: Severity, at: Place, message: String, mend: Option<String>) {
         self.errors += usize::from(severity == Severity::Error);
-        self.problems.push(self.source.problem(severity, at, message, mend));
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(self.source.problem(severity, at, message, mend));
+        }
     }
 }
 
@@ -190,10 +207,6 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        let message = format!("the file is larger than {} MiB", FILE_BYTES_MAX >> 20);
-        return Err(Wrong::new(message, "split it: several files may add to one domain"));
-    }
     Ok(bytes)
 }
 
@@ -207,7 +220,7 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Unreadable {
     let line = before.matches('\n').count();
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
     let count = |from_0: usize| u32::try_from(from_0).unwrap_or(u32::MAX).saturating_add(1);
-    let at = Place { line: count(line), column: count(column), width: 1 };
+    let at = Place { line: count(line), column: count(column), width: 1, byte: count(valid_up_to) - 1 };
     let source = Source::new(name, String::from_utf8_lossy(bytes).into_owned());
     let message = format!("not UTF-8: the byte 0x{byte:02x} starts no character");
     let problem = source.problem(Severity::Error, at, message, Some(mend.to_owned()));
@@ -216,3 +229,6 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Unreadable {
 
 /// More than 100 000 rules of ordinary length; the tree of a file takes some ten times its size while it is read.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// A file that is wrong this often is no rules file; what was found is kept in memory, some half a kilobyte each.
+const PROBLEMS_MAX: usize = 100_000;

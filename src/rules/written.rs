@@ -30,7 +30,7 @@ impl<'n> File<'n> {
 }
 
 /// The fields of a rules file.
-pub(super) const FILE: &[Field] = &[
+const FILE: &[Field] = &[
     Field::built("domain"),
     Field::built("defaults"),
     Field::built("limits"),
@@ -44,7 +44,7 @@ pub(super) const FILE: &[Field] = &[
 ];
 
 /// The fields of `defaults`.
-pub(super) const DEFAULTS: &[Field] = &[Field::built("scope")];
+const DEFAULTS: &[Field] = &[Field::built("scope")];
 
 /// The fields of a rule of `limits`.
 pub(super) const RULE: &[Field] = &[

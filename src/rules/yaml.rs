@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use super::problem::{Problem, Severity};
+use super::problem::{Problem, Severity, on_one_line};
 use super::source::{Place, Source};
 
 /// A value and where it stands.
@@ -55,7 +55,7 @@ pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
     let text = source.text();
     let has_content = |line: &str| !line.is_empty() && !line.starts_with('#');
     if !text.lines().map(str::trim).any(has_content) {
-        return Ok(Node { at: Place { line: 1, column: 1, width: 1 }, value: Value::Null });
+        return Ok(Node { at: Place::START, value: Value::Null });
     }
     let options = serde_saphyr::options! {
         strict_booleans: true,
@@ -84,7 +84,7 @@ pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
             node.settle(text);
             Ok(node)
         }
-        Err(error) => Err(Box::new(problem(source, error.without_snippet()))),
+        Err(error) => Err(Box::new(problem(source, &error))),
     }
 }
 
@@ -218,19 +218,26 @@ fn place(location: Location) -> Place {
         line: count(location.line()),
         column: count(location.column()),
         width: count(location.span().len()),
+        byte: location.span().byte_offset().map_or(0, |byte| u32::try_from(byte).unwrap_or(0)),
     }
 }
 
 fn problem(source: &Source, error: &Error) -> Problem {
-    let at = error.location().map_or(Place { line: 1, column: 1, width: 1 }, place);
-    let message = match error {
+    let mut at = error.location().map_or(Place::START, place);
+    // Errors of the parser itself come without it.
+    at.byte = source.byte_of(at.line, at.column);
+    let cause = match error.without_snippet() {
+        Error::AliasError { error, .. } => error.without_snippet(),
+        error => error,
+    };
+    let message = match cause {
         Error::MultipleDocuments { .. } => "a second document in the file".to_owned(),
         Error::UnknownAnchor { .. } => "`*` starts an alias, and no anchor has this name".to_owned(),
         Error::Budget { .. } | Error::AliasReplayLimitExceeded { .. } => {
             "too much for one file, or its aliases bring too much".to_owned()
         }
         // It may quote the file.
-        _ => UserMessageFormatter.format_message(error).escape_debug().to_string(),
+        _ => on_one_line(&UserMessageFormatter.format_message(cause)),
     };
     let mend = MENDS.iter().find(|(part, _)| message.contains(part)).map_or(MEND_OTHERWISE, |(_, mend)| mend);
     source.problem(Severity::Error, at, message, Some(mend.to_owned()))

@@ -1,5 +1,6 @@
 //! What several test files need: engines and rules in few words.
-#![allow(dead_code, reason = "no test file uses all of it")]
+#![allow(dead_code, unreachable_pub, reason = "no test file uses all of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::sync::Arc;
 

@@ -1,0 +1,44 @@
+# The two commands are `make demo` and `make test`. Each does all of its own set-up (scripts/setup).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+
+.PHONY: help demo test test-rust test-python lint bench nightly setup clean
+
+help:            ## What can be made
+	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup:           ## Installs what is missing: as root on Debian; else says what to install
+	@scripts/setup test
+
+demo:            ## A real application, a greedy caller, and what is allowed and refused
+	@scripts/setup demo
+	@demo/run
+
+test: setup lint test-rust test-python  ## Every test: Rust, Python, the two together
+
+lint:            ## Formatting and lints, where this toolchain has them
+	@scripts/lint
+
+test-rust:       ## Rust alone
+	cargo test --locked
+
+test-python:     ## Python alone, with the daemon that `test-rust` has built
+	cargo build --locked
+	TIDEGATE_BIN=$(CURDIR)/target/debug/tidegate $(PYTHON) -m pytest -q clients/python/tests tests/python
+
+bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
+	@scripts/setup bench
+	benches/run
+
+nightly:         ## Long properties; hours are welcome
+	@scripts/setup test
+	PROPTEST_CASES=$${CASES:-100000} cargo test --release --locked
+
+clean:           ## Removes everything that was built
+	cargo clean
+	rm -rf $(VENV)

@@ -1,0 +1,143 @@
+//! How many instructions one `hit` takes from frame to frame, counted by callgrind.
+//!
+//! A count does not depend on what else the machine does. It is taken as a difference: a run of 2N answers less a
+//! run of N, divided by N, so that whatever happens once is not in it. The two runs are this program under valgrind.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a benchmark prints, may stop where it stands, and divides counts that fit"
+)]
+
+#[path = "shared/inside.rs"]
+mod inside;
+#[path = "shared/report.rs"]
+mod report;
+#[path = "shared/workload.rs"]
+mod workload;
+
+use std::hint::black_box;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tidegate::clock::Now;
+
+use inside::Inside;
+use report::{Bound, Row};
+use workload::{Hits, Users};
+
+/// Counts the instructions of one hit, by callgrind
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Answers in the shorter of the two runs
+    #[arg(long, default_value_t = 20_000)]
+    answers: u32,
+    /// Write the rows of the table to this file as well
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// What `cargo bench` says, and `cargo test` does not
+    #[arg(long, hide = true)]
+    bench: bool,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// What runs under valgrind
+    #[command(hide = true)]
+    Run { part: Part, times: u32 },
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Part {
+    /// Frame to frame.
+    Answer,
+    /// The decision alone: the request is read, the reply is not written.
+    Decide,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.role {
+        Some(Role::Run { part, times }) => {
+            run(part, times);
+            Ok(())
+        }
+        None if !arguments.bench => Ok(()),
+        None => measure(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> io::Result<()> {
+    let whole = "instructions to decode, decide and encode a hit, 33 rules";
+    let rows = match count(Part::Answer, arguments.answers) {
+        Ok(answer) => vec![
+            Row::alone(whole, "", &[answer]).must(Bound::AtMost(1_800.0)).aim(Bound::AtMost(1_100.0)),
+            Row::alone("of these, to decide", "", &[count(Part::Decide, arguments.answers)?]),
+        ],
+        Err(error) => vec![Row::skipped(whole, &error.to_string())],
+    };
+    report::print(&rows);
+    arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))
+}
+
+/// Instructions for each of so many.
+fn count(part: Part, times: u32) -> io::Result<f64> {
+    let (once, twice) = (collected(part, times)?, collected(part, 2 * times)?);
+    Ok(twice.saturating_sub(once) as f64 / f64::from(times))
+}
+
+/// Instructions of a whole run, as callgrind counts them.
+fn collected(part: Part, times: u32) -> io::Result<u64> {
+    let part = part.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe()?)
+        .args(["run", &part, &times.to_string()])
+        .output()
+        .map_err(|error| io::Error::other(format!("valgrind: {error}")))?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    let collected = log.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+    collected.ok_or_else(|| io::Error::other(format!("callgrind counted nothing: {log}")))
+}
+
+fn run(part: Part, times: u32) {
+    let start = Now::at_nanos(1_000_000_000);
+    let mut inside = Inside::filled(KEYS, start);
+    // Made before and used in turn: making a frame is no part of answering it.
+    let mut hits = Hits::new(Users::uniform(1));
+    let frames: Vec<Vec<u8>> = (0..FRAMES).map(|_| hits.next().to_vec()).collect();
+    let users: Vec<String> = (0..FRAMES as u32).map(workload::user).collect();
+    for turn in 0..times as usize {
+        let now = Now::at_nanos(2_000_000_000 + 1_000 * turn as u64);
+        match part {
+            Part::Answer => {
+                black_box(inside.answer(&frames[turn % FRAMES], now));
+            }
+            Part::Decide => {
+                let user = &*users[turn % FRAMES];
+                black_box(inside.decide(&[("user", user), ("path", "/v1/charges")], now));
+            }
+        }
+    }
+}
+
+/// Far fewer than when time is measured: caches do not matter here, and valgrind takes its time.
+const KEYS: u32 = 100_000;
+
+const FRAMES: usize = 1_024;

@@ -1,0 +1,198 @@
+//! The report: one row for each figure, with its spread, what it must be, what it aims at, and how it did.
+
+#![allow(dead_code, reason = "shared by several benchmarks, each of which uses a part")]
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    figure: String,
+    unit: String,
+    tidegate: Option<Spread>,
+    beside: Option<Beside>,
+    ratio: Option<Spread>,
+    must: Option<Bound>,
+    aim: Option<Bound>,
+    skipped: Option<String>,
+}
+
+/// What the daemon is compared with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Beside {
+    name: String,
+    spread: Spread,
+}
+
+/// The side of a number on which a figure has to be.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// The middle of several measurements, and the ends.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+    count: usize,
+}
+
+impl Row {
+    /// A figure that stands for itself.
+    pub(crate) fn alone(figure: &str, unit: &str, measured: &[f64]) -> Row {
+        Row {
+            figure: figure.to_owned(),
+            unit: unit.to_owned(),
+            tidegate: Spread::of(measured),
+            beside: None,
+            ratio: None,
+            must: None,
+            aim: None,
+            skipped: None,
+        }
+    }
+
+    /// A figure beside another's. The two were measured in turn, so the ratio is taken within each repetition: what
+    /// the machine did to both in that minute cancels out.
+    pub(crate) fn beside(figure: &str, unit: &str, measured: &[f64], name: &str, other: &[f64]) -> Row {
+        let ratios: Vec<f64> = measured.iter().zip(other).map(|(ours, theirs)| ours / theirs).collect();
+        let beside = Spread::of(other).map(|spread| Beside { name: name.to_owned(), spread });
+        Row { beside, ratio: Spread::of(&ratios), ..Row::alone(figure, unit, measured) }
+    }
+
+    /// A figure that could not be taken, and why.
+    pub(crate) fn skipped(figure: &str, reason: &str) -> Row {
+        Row { skipped: Some(reason.to_owned()), ..Row::alone(figure, "", &[]) }
+    }
+
+    pub(crate) fn must(self, must: Bound) -> Row {
+        Row { must: Some(must), ..self }
+    }
+
+    pub(crate) fn aim(self, aim: Bound) -> Row {
+        Row { aim: Some(aim), ..self }
+    }
+
+    /// What the bounds are about: the ratio where there is one.
+    fn judged(&self) -> Option<f64> {
+        self.ratio.or(self.tidegate).map(|spread| spread.median)
+    }
+
+    fn result(&self) -> String {
+        if let Some(reason) = &self.skipped {
+            return format!("skipped: {reason}");
+        }
+        let Some(judged) = self.judged() else { return "not measured".to_owned() };
+        let holds = |bound: Option<Bound>| bound.map(|bound| bound.holds(judged));
+        match (holds(self.must), holds(self.aim)) {
+            (Some(false), _) => "FAIL",
+            (_, Some(true)) => "pass, aim met",
+            (Some(true), _) => "pass",
+            (None, Some(false)) => "aim missed",
+            (None, None) => "for information",
+        }
+        .to_owned()
+    }
+
+    fn cells(&self) -> [String; COLUMNS] {
+        let with_unit = |spread: Spread| format!("{spread} {}", self.unit).trim_end().to_owned();
+        let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "–".to_owned());
+        [
+            self.figure.clone(),
+            or_dash(self.tidegate.map(with_unit)),
+            or_dash(self.beside.as_ref().map(|other| format!("{}: {}", other.name, with_unit(other.spread)))),
+            or_dash(self.ratio.map(|ratio| ratio.to_string())),
+            or_dash(self.must.map(|bound| bound.to_string())),
+            or_dash(self.aim.map(|bound| bound.to_string())),
+            self.result(),
+        ]
+    }
+}
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Bound::AtMost(bound) => value <= bound,
+            Bound::AtLeast(bound) => value >= bound,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::AtMost(bound) => write!(f, "≤ {bound}"),
+            Bound::AtLeast(bound) => write!(f, "≥ {bound}"),
+        }
+    }
+}
+
+impl Spread {
+    fn of(values: &[f64]) -> Option<Spread> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let upper = sorted.len() / 2;
+        let lower = (sorted.len() - 1) / 2;
+        Some(Spread { median: (sorted[lower] + sorted[upper]) / 2.0, min, max, count: sorted.len() })
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Number(self.median))?;
+        // Equal ends are a measurement that does not vary, or one alone.
+        if self.min < self.max { write!(f, " [{}–{}]", Number(self.min), Number(self.max)) } else { Ok(()) }
+    }
+}
+
+/// Three digits that mean something, whatever the size.
+struct Number(f64);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decimals = match self.0.abs() {
+            size if size >= 100.0 => 0,
+            size if size >= 10.0 => 1,
+            size if size >= 1.0 => 2,
+            _ => 3,
+        };
+        write!(f, "{:.decimals$}", self.0)
+    }
+}
+
+/// Prints all rows as one table, readable as it stands and as Markdown.
+pub(crate) fn print(rows: &[Row]) {
+    let head = ["figure", "tidegate", "beside", "ratio", "must", "aim", "result"].map(str::to_owned);
+    let cells: Vec<[String; COLUMNS]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
+    let widths: [usize; COLUMNS] =
+        std::array::from_fn(|column| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    for (number, row) in cells.iter().enumerate() {
+        let line: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        println!("| {} |", line.join(" | "));
+        if number == 0 {
+            println!("|{}|", widths.map(|width| "-".repeat(width + 2)).join("|"));
+        }
+    }
+}
+
+/// Writes rows where another benchmark, or a plot, can read them.
+pub(crate) fn save(rows: &[Row], path: &Path) -> io::Result<()> {
+    fs::write(path, serde_json::to_vec_pretty(rows)?)
+}
+
+/// Reads what [`save`] wrote.
+pub(crate) fn load(path: &Path) -> io::Result<Vec<Row>> {
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+const COLUMNS: usize = 7;

@@ -1,0 +1,161 @@
+//! The work that every benchmark does: one domain of 33 rules, a million callers, one kind of request.
+//!
+//! Frames are built here byte by byte, not by the daemon's own codec: a benchmark that used it would not notice a
+//! codec that reads only what it writes.
+
+#![allow(dead_code, reason = "shared by several benchmarks, each of which uses a part")]
+
+/// The domain that the rules and requests name.
+pub(crate) const DOMAIN: &str = "api";
+
+/// Callers that requests are drawn from, uniformly: the table is far larger than the caches.
+pub(crate) const USERS: u32 = 1_000_000;
+
+/// Rules of the domain: one that counts by caller, and others that never match.
+pub(crate) const RULES: usize = 33;
+
+/// Seconds between two tokens of a caller. So slow that no key is full again, and swept, before the run is over.
+pub(crate) const REFILL_SECONDS: u64 = 3_600;
+
+/// So large that no benchmark is ever refused: what is measured is one kind of answer.
+pub(crate) const BURST: u64 = 10_000;
+
+/// The rules file.
+pub(crate) fn rules() -> String {
+    let mut yaml = format!(
+        "domain: {DOMAIN}\nlimits:\n  - {{name: per-user, key: [user], rate: 1/h, burst: {BURST}}}\n"
+    );
+    for number in 1..RULES {
+        yaml.push_str(&format!(
+            "  - {{name: path-{number}, match: {{path: /p/{number}}}, key: [user], rate: 100/s}}\n"
+        ));
+    }
+    yaml
+}
+
+/// The caller's name: always seven bytes, so that all frames have one size.
+pub(crate) fn user(number: u32) -> String {
+    format!("u{number:06}")
+}
+
+/// Which callers the requests come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Users {
+    /// Any of [`USERS`], each as likely.
+    Uniform(Random),
+    /// One after the other, each once.
+    InOrder(u32),
+}
+
+impl Users {
+    /// Drawn uniformly; the seed makes two runs alike.
+    pub(crate) fn uniform(seed: u64) -> Users {
+        Users::Uniform(Random(seed))
+    }
+
+    pub(crate) fn draw(&mut self) -> u32 {
+        match self {
+            Users::Uniform(random) => random.below(USERS),
+            Users::InOrder(next) => {
+                let user = *next;
+                *next = (user + 1) % USERS;
+                user
+            }
+        }
+    }
+}
+
+/// SplitMix64: a few instructions a draw, so that the load generator is not what is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        // The upper half times the bound, shifted down, is below the bound.
+        (((mixed >> 32) * u64::from(bound)) >> 32) as u32
+    }
+}
+
+/// Frames that ask `hit` for one caller after the other:
+/// `[3, id, "api", [["user", "u000000", "path", "/v1/charges"]], 1]`.
+#[derive(Clone, Debug)]
+pub(crate) struct Hits {
+    frame: Vec<u8>,
+    id: u32,
+    id_at: usize,
+    user_at: usize,
+    users: Users,
+}
+
+impl Hits {
+    pub(crate) fn new(users: Users) -> Hits {
+        let mut frame = vec![0; FRAME_HEADER_BYTES];
+        frame.extend_from_slice(&[ARRAY | 5, 3, UINT32]);
+        let id_at = frame.len();
+        frame.extend_from_slice(&[0; 4]);
+        text(&mut frame, DOMAIN);
+        frame.extend_from_slice(&[ARRAY | 1, ARRAY | 4]);
+        text(&mut frame, "user");
+        text(&mut frame, &user(0));
+        let user_at = frame.len() - USER_DIGITS;
+        text(&mut frame, "path");
+        text(&mut frame, "/v1/charges");
+        frame.push(1);
+        set_length(&mut frame);
+        Hits { frame, id: ID_FIRST, id_at, user_at, users }
+    }
+
+    /// The next request, as it goes over the socket.
+    pub(crate) fn next(&mut self) -> &[u8] {
+        self.id = self.id.checked_add(1).unwrap_or(ID_FIRST);
+        self.frame[self.id_at..self.id_at + 4].copy_from_slice(&self.id.to_be_bytes());
+        let mut rest = self.users.draw();
+        for digit in self.frame[self.user_at..self.user_at + USER_DIGITS].iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        &self.frame
+    }
+
+    /// Bytes of every request.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        self.frame.len()
+    }
+}
+
+/// The frame that opens a connection: `[0, 1, 1]`.
+pub(crate) fn hello() -> Vec<u8> {
+    let mut frame = vec![0; FRAME_HEADER_BYTES];
+    frame.extend_from_slice(&[ARRAY | 3, 0, 1, 1]);
+    set_length(&mut frame);
+    frame
+}
+
+fn text(frame: &mut Vec<u8>, text: &str) {
+    assert!(text.len() < 32, "a short string has five bits for its length");
+    frame.push(SHORT_TEXT | text.len() as u8);
+    frame.extend_from_slice(text.as_bytes());
+}
+
+fn set_length(frame: &mut [u8]) {
+    let payload_bytes = (frame.len() - FRAME_HEADER_BYTES) as u32;
+    frame[..FRAME_HEADER_BYTES].copy_from_slice(&payload_bytes.to_be_bytes());
+}
+
+/// The length that stands before every payload.
+pub(crate) const FRAME_HEADER_BYTES: usize = 4;
+
+// MessagePack: the upper bits of a short array and a short string, and the mark of a 32-bit integer.
+const ARRAY: u8 = 0x90;
+const SHORT_TEXT: u8 = 0xA0;
+const UINT32: u8 = 0xCE;
+
+/// Ids take four bytes from here on, in requests and in replies: all frames have one size.
+const ID_FIRST: u32 = 0x1_0000;
+
+const USER_DIGITS: usize = 6;

@@ -1,0 +1,208 @@
+//! The daemon beside an echo server and Redis: round trips on one CPU, throughput from another, what batching saves.
+
+use std::io;
+use std::path::Path;
+
+use crate::dialect::hex;
+use crate::load::{Connection, Until, in_flight, one_by_one};
+use crate::machine::Machine;
+use crate::report::{Bound, Row};
+use crate::servers::{Daemon, Server, fill, start_echo, start_redis};
+use crate::workload::USERS;
+
+/// What a run of this suite takes part in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parts {
+    pub(crate) p50: bool,
+    pub(crate) throughput: bool,
+    pub(crate) batching: bool,
+}
+
+/// The figures of all repetitions, one entry each.
+#[derive(Debug, Default)]
+struct Figures {
+    echo: Latency,
+    tidegate: Latency,
+    redis: Latency,
+    tidegate_per_second: Vec<f64>,
+    redis_per_second: Vec<f64>,
+    batched_cpu_ns: Vec<f64>,
+    unbatched_cpu_ns: Vec<f64>,
+}
+
+#[derive(Debug, Default)]
+struct Latency {
+    p50_us: Vec<f64>,
+    p99_us: Vec<f64>,
+    cpu_us: Vec<f64>,
+}
+
+/// Runs every repetition with servers of its own: a table that happens to lie well in memory is luck, and luck
+/// should show in the spread. Within one, the servers take turns, and another goes first each time.
+pub(crate) fn run(
+    parts: Parts,
+    machine: &Machine,
+    daemon: &Daemon,
+    directory: &Path,
+    repetitions: usize,
+    nanos: u64,
+) -> io::Result<Vec<Row>> {
+    let mut figures = Figures::default();
+    for repetition in 0..repetitions {
+        eprintln!("comparison: repetition {} of {repetitions}", repetition + 1);
+        machine.pin(machine.server_cpu())?;
+        let servers = Servers::start(parts, daemon, directory)?;
+        if parts.p50 {
+            servers.latencies(&mut figures, repetition, nanos)?;
+        }
+        if parts.throughput {
+            machine.pin(machine.generator_cpu()?)?;
+            servers.throughputs(&mut figures, repetition, nanos)?;
+        }
+        if parts.batching {
+            machine.pin(machine.generator_cpu()?)?;
+            servers.batching(&mut figures, nanos)?;
+        }
+        machine.unpin()?;
+    }
+    Ok(figures.rows(parts))
+}
+
+struct Servers {
+    tidegate: Server,
+    echo: Option<Server>,
+    redis: Option<Server>,
+}
+
+impl Servers {
+    fn start(parts: Parts, daemon: &Daemon, directory: &Path) -> io::Result<Servers> {
+        let tidegate = daemon.start(&[])?;
+        fill(&tidegate, u64::from(USERS))?;
+        let echo = if parts.p50 {
+            // The echo server's reply is one of the daemon's: of the same size, and good enough for the client.
+            let (request, reply) = tidegate.connect(0)?.sample()?;
+            eprintln!("  {} bytes asked, {} answered: {}", request.len(), reply.len(), hex(&reply));
+            Some(start_echo(directory, &request, &reply)?)
+        } else {
+            None
+        };
+        let redis = if parts.p50 || parts.throughput { Some(start_redis(directory)?) } else { None };
+        Ok(Servers { tidegate, echo, redis })
+    }
+
+    fn latencies(&self, figures: &mut Figures, repetition: usize, nanos: u64) -> io::Result<()> {
+        let mut turns: Vec<(&Server, &mut Latency)> = vec![(&self.tidegate, &mut figures.tidegate)];
+        turns.extend(self.echo.iter().zip([&mut figures.echo]));
+        turns.extend(self.redis.iter().zip([&mut figures.redis]));
+        let first = repetition % turns.len();
+        turns.rotate_left(first);
+        for (server, latency) in turns {
+            latency.measure(server, repetition, nanos)?;
+        }
+        Ok(())
+    }
+
+    fn throughputs(&self, figures: &mut Figures, repetition: usize, nanos: u64) -> io::Result<()> {
+        let mut turns = vec![(&self.tidegate, &mut figures.tidegate_per_second)];
+        turns.extend(self.redis.iter().zip([&mut figures.redis_per_second]));
+        let first = repetition % turns.len();
+        turns.rotate_left(first);
+        for (server, per_second) in turns {
+            per_second.push(stream(server, 16, nanos)?.per_second);
+        }
+        Ok(())
+    }
+
+    fn batching(&self, figures: &mut Figures, nanos: u64) -> io::Result<()> {
+        figures.unbatched_cpu_ns.push(stream(&self.tidegate, 1, nanos)?.cpu_ns);
+        figures.batched_cpu_ns.push(stream(&self.tidegate, 64, nanos)?.cpu_ns);
+        Ok(())
+    }
+}
+
+impl Latency {
+    fn measure(&mut self, server: &Server, seed: usize, nanos: u64) -> io::Result<()> {
+        let mut connection = server.connect(seed as u64 + 1)?;
+        one_by_one(&mut connection, WARM_UP_NANOS)?;
+        let cpu_before = server.process.cpu_nanos()?;
+        let times = one_by_one(&mut connection, nanos)?;
+        // The connection is still open: its thread, where it has one, still counts.
+        let cpu_nanos = server.process.cpu_nanos()? - cpu_before;
+        self.p50_us.push(times.value_at_quantile(0.5) as f64 / 1e3);
+        self.p99_us.push(times.value_at_quantile(0.99) as f64 / 1e3);
+        self.cpu_us.push(cpu_nanos as f64 / 1e3 / times.len() as f64);
+        Ok(())
+    }
+}
+
+struct Stream {
+    per_second: f64,
+    cpu_ns: f64,
+}
+
+/// Eight connections with `depth` requests in flight on each.
+fn stream(server: &Server, depth: u64, nanos: u64) -> io::Result<Stream> {
+    let mut connections: Vec<Connection> =
+        (1..=CONNECTIONS).map(|seed| server.connect(seed)).collect::<io::Result<_>>()?;
+    in_flight(&mut connections, depth, Until::Nanos(WARM_UP_NANOS))?;
+    let cpu_before = server.process.cpu_nanos()?;
+    let flow = in_flight(&mut connections, depth, Until::Nanos(nanos))?;
+    let cpu_nanos = server.process.cpu_nanos()? - cpu_before;
+    Ok(Stream {
+        per_second: flow.replies as f64 / (flow.nanos as f64 / 1e9),
+        cpu_ns: cpu_nanos as f64 / flow.replies as f64,
+    })
+}
+
+impl Figures {
+    fn rows(&self, parts: Parts) -> Vec<Row> {
+        let mut rows = Vec::new();
+        if parts.p50 {
+            let (ours, echo, redis) = (&self.tidegate, &self.echo, &self.redis);
+            rows.push(
+                Row::beside("p50 of one hit, one CPU", "µs", &ours.p50_us, "echo", &echo.p50_us)
+                    .must(Bound::AtMost(1.40))
+                    .aim(Bound::AtMost(1.20)),
+            );
+            rows.push(
+                Row::beside("server CPU per decision", "µs", &ours.cpu_us, "echo", &echo.cpu_us)
+                    .must(Bound::AtMost(1.40))
+                    .aim(Bound::AtMost(1.20)),
+            );
+            rows.push(
+                Row::beside("p50 of one hit, one CPU", "µs", &ours.p50_us, "Redis script", &redis.p50_us)
+                    .must(Bound::AtMost(0.62))
+                    .aim(Bound::AtMost(0.52)),
+            );
+            rows.push(Row::beside("p99 of one hit, one CPU", "µs", &ours.p99_us, "echo", &echo.p99_us));
+            rows.push(Row::beside(
+                "server CPU per decision",
+                "µs",
+                &ours.cpu_us,
+                "Redis script",
+                &redis.cpu_us,
+            ));
+        }
+        if parts.throughput {
+            let (ours, redis) = (&self.tidegate_per_second, &self.redis_per_second);
+            rows.push(
+                Row::beside("decisions per second, 8 × 16 in flight", "", ours, "Redis script", redis)
+                    .must(Bound::AtLeast(9.0))
+                    .aim(Bound::AtLeast(13.0)),
+            );
+        }
+        if parts.batching {
+            let (batched, unbatched) = (&self.batched_cpu_ns, &self.unbatched_cpu_ns);
+            rows.push(
+                Row::beside("CPU per decision, 8 × 64 in flight", "ns", batched, "8 × 1", unbatched)
+                    .must(Bound::AtMost(0.20))
+                    .aim(Bound::AtMost(0.12)),
+            );
+        }
+        rows
+    }
+}
+
+const CONNECTIONS: u64 = 8;
+
+const WARM_UP_NANOS: u64 = 300_000_000;

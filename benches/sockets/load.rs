@@ -1,0 +1,228 @@
+//! The load generator: one request at a time, many in flight, or one every so often.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use rustix::event::{PollFd, PollFlags, poll};
+use tidegate::clock::boot_nanos;
+
+use crate::dialect::Dialect;
+
+/// A connection that has been greeted, and the requests that go over it.
+pub(crate) struct Connection {
+    stream: UnixStream,
+    dialect: Box<dyn Dialect>,
+    input: Vec<u8>,
+    /// How much of `input` has been read and not counted yet.
+    filled: usize,
+    output: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn open(socket: &Path, dialect: Box<dyn Dialect>) -> io::Result<Connection> {
+        let stream = UnixStream::connect(socket)?;
+        let input = vec![0; INPUT_BYTES];
+        let mut connection = Connection { stream, dialect, input, filled: 0, output: Vec::new() };
+        if let Some(greeting) = connection.dialect.greeting() {
+            connection.stream.write_all(&greeting)?;
+            let welcome = loop {
+                connection.receive()?;
+                if let Some(welcome) = crate::dialect::frame(&connection.input[..connection.filled]) {
+                    break welcome.len();
+                }
+            };
+            connection.forget(welcome);
+        }
+        Ok(connection)
+    }
+
+    /// One request and its reply, bytes and all.
+    pub(crate) fn sample(&mut self) -> io::Result<(Vec<u8>, Vec<u8>)> {
+        self.send(1)?;
+        loop {
+            self.receive()?;
+            if let Some(bytes) = self.dialect.reply(&self.input[..self.filled])? {
+                let reply = self.input[..bytes].to_vec();
+                self.forget(bytes);
+                return Ok((self.output.clone(), reply));
+            }
+        }
+    }
+
+    fn round_trip(&mut self) -> io::Result<()> {
+        self.send(1)?;
+        while self.receive_replies()? == 0 {}
+        Ok(())
+    }
+
+    /// Writes so many requests in one go.
+    fn send(&mut self, requests: u64) -> io::Result<()> {
+        self.output.clear();
+        for _ in 0..requests {
+            self.dialect.request(&mut self.output);
+        }
+        self.stream.write_all(&self.output)
+    }
+
+    /// Reads once and counts the whole replies.
+    fn receive_replies(&mut self) -> io::Result<u64> {
+        self.receive()?;
+        let (mut replies, mut counted) = (0, 0);
+        while let Some(bytes) = self.dialect.reply(&self.input[counted..self.filled])? {
+            replies += 1;
+            counted += bytes;
+        }
+        self.forget(counted);
+        Ok(replies)
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        match self.stream.read(&mut self.input[self.filled..])? {
+            0 => Err(io::Error::other("the server closed the connection")),
+            read => {
+                self.filled += read;
+                Ok(())
+            }
+        }
+    }
+
+    fn forget(&mut self, bytes: usize) {
+        self.input.copy_within(bytes..self.filled, 0);
+        self.filled -= bytes;
+    }
+}
+
+/// One request at a time for `nanos`: how long each took, in nanoseconds.
+pub(crate) fn one_by_one(connection: &mut Connection, nanos: u64) -> io::Result<Histogram<u64>> {
+    let _watch = Watch::over([&connection.stream], nanos)?;
+    let mut times = times();
+    let end = boot_nanos() + nanos;
+    loop {
+        let sent = boot_nanos();
+        connection.round_trip()?;
+        let received = boot_nanos();
+        times.saturating_record(received - sent);
+        if received >= end {
+            return Ok(times);
+        }
+    }
+}
+
+/// One request every `interval_nanos` for `nanos`, the thread sleeping in between.
+pub(crate) fn now_and_then(
+    connection: &mut Connection,
+    interval_nanos: u64,
+    nanos: u64,
+) -> io::Result<Histogram<u64>> {
+    let _watch = Watch::over([&connection.stream], nanos)?;
+    let mut times = times();
+    let start = boot_nanos();
+    let mut due = start;
+    while due < start + nanos {
+        thread::sleep(Duration::from_nanos(due.saturating_sub(boot_nanos())));
+        let sent = boot_nanos();
+        connection.round_trip()?;
+        times.saturating_record(boot_nanos() - sent);
+        due += interval_nanos;
+    }
+    Ok(times)
+}
+
+/// When a stream of requests ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Until {
+    Nanos(u64),
+    Requests(u64),
+}
+
+/// What a stream of requests came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    pub(crate) replies: u64,
+    pub(crate) nanos: u64,
+}
+
+/// `depth` requests in flight on each connection: every reply that comes in lets one more request out.
+pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until) -> io::Result<Flow> {
+    let (nanos, mut left) = match until {
+        Until::Nanos(nanos) => (nanos, u64::MAX),
+        Until::Requests(requests) => (FILL_NANOS_MAX, requests),
+    };
+    let streams: Vec<UnixStream> =
+        connections.iter().map(|connection| connection.stream.try_clone()).collect::<io::Result<_>>()?;
+    let _watch = Watch::over(&streams, nanos)?;
+    let mut fds: Vec<PollFd<'_>> =
+        streams.iter().map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
+
+    let start = boot_nanos();
+    let mut outstanding = 0;
+    for connection in connections.iter_mut() {
+        let batch = depth.min(left);
+        connection.send(batch)?;
+        outstanding += batch;
+        left -= batch;
+    }
+    let mut total = 0;
+    while outstanding > 0 {
+        poll(&mut fds, None)?;
+        if boot_nanos() >= start + nanos {
+            left = 0;
+        }
+        for (fd, connection) in fds.iter().zip(connections.iter_mut()) {
+            if fd.revents().is_empty() {
+                continue;
+            }
+            let replies = connection.receive_replies()?;
+            let batch = replies.min(left);
+            if batch > 0 {
+                connection.send(batch)?;
+            }
+            left -= batch;
+            total += replies;
+            outstanding = outstanding + batch - replies;
+        }
+    }
+    Ok(Flow { replies: total, nanos: boot_nanos() - start })
+}
+
+/// Ends connections that take far longer than they should, so that a server that hangs is an error and not a
+/// benchmark that hangs. A read timeout would do as well, but sets a timer on every read that is measured.
+struct Watch {
+    _over: Sender<()>,
+}
+
+impl Watch {
+    fn over<'s>(streams: impl IntoIterator<Item = &'s UnixStream>, nanos: u64) -> io::Result<Watch> {
+        let streams: Vec<UnixStream> =
+            streams.into_iter().map(UnixStream::try_clone).collect::<io::Result<_>>()?;
+        let (over, wait) = channel::<()>();
+        let patience = Duration::from_nanos(nanos) + PATIENCE;
+        thread::spawn(move || {
+            if wait.recv_timeout(patience) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                for stream in streams {
+                    let _ = stream.shutdown(std::net::Shutdown::Both);
+                }
+            }
+        });
+        Ok(Watch { _over: over })
+    }
+}
+
+fn times() -> Histogram<u64> {
+    // 1 ns to 10 s at three digits is a fixed, valid choice.
+    Histogram::new_with_bounds(1, 10_000_000_000, 3).expect("the bounds are valid")
+}
+
+/// 64 requests in flight have at most this many bytes of replies.
+const INPUT_BYTES: usize = 64 * 1024;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A table of a million keys is full long before.
+const FILL_NANOS_MAX: u64 = 60_000_000_000;

@@ -1,0 +1,79 @@
+//! The machine: which CPUs there are, which one this process runs on, and what a report says of it.
+
+use std::fs;
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The CPUs that this process may use, and the two that the benchmark puts things on.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    cpus: Vec<usize>,
+}
+
+impl Machine {
+    pub(crate) fn look() -> io::Result<Machine> {
+        let allowed = sched_getaffinity(None)?;
+        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+        if cpus.is_empty() { Err(io::Error::other("no CPU to run on")) } else { Ok(Machine { cpus }) }
+    }
+
+    /// Every CPU.
+    pub(crate) fn cpus(&self) -> &[usize] {
+        &self.cpus
+    }
+
+    /// Where servers run.
+    pub(crate) fn server_cpu(&self) -> usize {
+        self.cpus[0]
+    }
+
+    /// Where the load comes from when it must not share the servers' CPU.
+    pub(crate) fn generator_cpu(&self) -> io::Result<usize> {
+        self.cpus.get(1).copied().ok_or_else(|| io::Error::other("needs two CPUs"))
+    }
+
+    /// Puts this thread, and what it starts from now on, on one CPU.
+    pub(crate) fn pin(&self, cpu: usize) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        Ok(sched_setaffinity(None, &set)?)
+    }
+
+    /// Lets this thread, and what it starts from now on, run anywhere again.
+    pub(crate) fn unpin(&self) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        self.cpus.iter().for_each(|cpu| set.set(*cpu));
+        Ok(sched_setaffinity(None, &set)?)
+    }
+
+    /// Whether the scheduler listens when a thread asks for a shorter slice.
+    pub(crate) fn honours_slice(&self) -> bool {
+        kernel_version() >= SLICE_KERNEL
+    }
+
+    /// One line for the report, without anything that names a machine.
+    pub(crate) fn describe(&self) -> String {
+        let model = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        });
+        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let load = load.split_whitespace().next().unwrap_or("?").to_owned();
+        let (major, minor) = kernel_version();
+        format!(
+            "{} CPUs ({}), Linux {major}.{minor}, load average at the start {load}",
+            self.cpus.len(),
+            model.as_deref().unwrap_or("unknown model"),
+        )
+    }
+}
+
+fn kernel_version() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// The first kernel whose `sched_setattr` takes a slice for ordinary threads.
+const SLICE_KERNEL: (u32, u32) = (6, 12);

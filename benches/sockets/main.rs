@@ -1,0 +1,159 @@
+//! The daemon from outside: what a decision costs over its socket, beside a bare echo server and beside Redis.
+//!
+//! `cargo bench --bench sockets -- --help` says what can be chosen; `docs/performance.md` says what is measured and
+//! how. Everything started here is stopped by its own process id, and talks over sockets in a temporary directory.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a benchmark prints, may stop where it stands, and divides counts that fit"
+)]
+
+mod comparison;
+mod dialect;
+mod echo;
+mod load;
+mod machine;
+mod memory;
+mod process;
+#[path = "../shared/report.rs"]
+mod report;
+mod servers;
+mod slice;
+mod start;
+#[path = "../shared/workload.rs"]
+mod workload;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use comparison::Parts;
+use machine::Machine;
+use report::Row;
+use servers::Daemon;
+
+/// Measures the daemon over its socket, beside a bare echo server and beside Redis.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Repetitions, in each of which everything is measured once
+    #[arg(long, default_value_t = 5)]
+    reps: usize,
+    /// Seconds for each measurement
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Only these
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Suite>,
+    /// Write the rows of the table to this file as well
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Rows that another benchmark wrote, to be printed with ours
+    #[arg(long)]
+    include: Vec<PathBuf>,
+    /// The daemon to measure
+    #[arg(long, default_value = env!("CARGO_BIN_EXE_tidegate"))]
+    daemon: PathBuf,
+    /// What `cargo bench` says, and `cargo test` does not
+    #[arg(long, hide = true)]
+    bench: bool,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Suite {
+    /// p50 and server CPU of one hit at a time
+    P50,
+    /// Decisions per second, 8 connections × 16 in flight
+    Throughput,
+    /// What 64 requests in flight save
+    Batching,
+    /// The slowest answers on a busy host
+    Slice,
+    /// Start to first answer
+    Start,
+    /// Resident bytes per key
+    Memory,
+}
+
+/// The processes that this program starts are this program.
+#[derive(Debug, Subcommand)]
+enum Role {
+    #[command(hide = true)]
+    Launch { arguments: Vec<String> },
+    #[command(hide = true)]
+    Echo { socket: PathBuf, request_bytes: usize, reply_hex: String },
+    #[command(hide = true)]
+    Busy,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match &arguments.role {
+        Some(Role::Launch { arguments }) => return process::launch(arguments),
+        Some(Role::Busy) => return process::be_busy(),
+        Some(Role::Echo { socket, request_bytes, reply_hex }) => {
+            echo::serve(socket, *request_bytes, &dialect::unhex(reply_hex))
+        }
+        // `cargo test --all-targets` runs benchmarks, too: there is nothing to test here.
+        None if !arguments.bench => Ok(()),
+        None => measure(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> io::Result<()> {
+    let machine = Machine::look()?;
+    println!("{}; {} repetitions of {} s", machine.describe(), arguments.reps, arguments.seconds);
+    let directory = tempfile::Builder::new().prefix("tidegate-bench-").tempdir()?;
+    let daemon = Daemon::prepare(&arguments.daemon, directory.path())?;
+    let nanos = (arguments.seconds * 1e9) as u64;
+    let reps = arguments.reps;
+
+    let wanted = |suite| arguments.only.is_empty() || arguments.only.contains(&suite);
+    let parts = Parts {
+        p50: wanted(Suite::P50),
+        throughput: wanted(Suite::Throughput),
+        batching: wanted(Suite::Batching),
+    };
+    let mut rows = Vec::new();
+    if parts.p50 || parts.throughput || parts.batching {
+        let compared = comparison::run(parts, &machine, &daemon, directory.path(), reps, nanos);
+        rows.extend(or_skipped("comparison", compared));
+        machine.unpin()?;
+    }
+    for included in &arguments.include {
+        rows.extend(or_skipped(&included.to_string_lossy(), report::load(included)));
+    }
+    if wanted(Suite::Memory) {
+        rows.extend(or_skipped("resident bytes per key", memory::run(&daemon, reps)));
+    }
+    if wanted(Suite::Slice) {
+        rows.extend(or_skipped("scheduler slice", slice::run(&machine, &daemon, reps, nanos)));
+        machine.unpin()?;
+    }
+    if wanted(Suite::Start) {
+        rows.extend(or_skipped("start to first answer", start::run(&daemon, reps)));
+    }
+    report::print(&rows);
+    arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))
+}
+
+/// A suite that fails is a row that says so, not the end of the others.
+fn or_skipped(figure: &str, rows: io::Result<Vec<Row>>) -> Vec<Row> {
+    rows.unwrap_or_else(|error| vec![Row::skipped(figure, &error.to_string())])
+}

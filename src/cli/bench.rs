@@ -1,0 +1,186 @@
+//! `tidegate bench`: load on a running daemon, with a histogram of how long answers took.
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::ask::attribute;
+use super::client::{Client, Failure, default_socket};
+use super::log;
+use crate::clock::boot_nanos;
+use crate::protocol::{Descriptors, Judge, Request, Split, encode_request, split};
+
+/// Asks a running daemon as fast as it answers, and says how long the answers took
+///
+/// Peeks unless told to hit, so that nobody's quota is used up. The load comes from this process, on the same cores:
+/// figures of two machines, or of a busy one, do not compare.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The domain to ask about
+    #[arg(default_value = "api")]
+    domain: String,
+    /// Attributes of every request; `{}` in a value becomes a number below --keys
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute, default_value = "user=bench-{}")]
+    attributes: Vec<(String, String)>,
+    /// Connections, each with a thread of its own
+    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
+    /// Requests in flight on each connection
+    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    in_flight: u16,
+    /// How long
+    #[arg(long, short = 't', default_value = "5s", value_parser = humantime::parse_duration)]
+    time: Duration,
+    /// How many different numbers `{}` stands for
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// Hit instead of peek: charges the rules that match
+    #[arg(long)]
+    hit: bool,
+    /// Where the daemon listens [default: as `tidegate hit`]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate bench                                       one request at a time
+  tidegate bench api user=u{} path=/ -c 8 -i 16 -t 10s";
+
+/// Runs the command.
+///
+/// # Errors
+/// The figures cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    let begin = boot_nanos();
+    let workers: Vec<_> = (0..args.connections)
+        .map(|number| {
+            let args = args.clone();
+            std::thread::spawn(move || Worker::new(&args, number)?.load(&args))
+        })
+        .collect();
+    let mut all = histogram();
+    for worker in workers {
+        match worker.join() {
+            Ok(Ok(one)) => all += one,
+            Ok(Err(failure)) => {
+                log::plainly(&format!("tidegate: {failure}"));
+                return Ok(ExitCode::FAILURE);
+            }
+            Err(_) => return Ok(ExitCode::FAILURE),
+        }
+    }
+    let seconds = Duration::from_nanos(boot_nanos() - begin).as_secs_f64();
+    print(args, &all, seconds, out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(args: &Args, all: &Histogram<u64>, seconds: f64, out: &mut dyn Write) -> io::Result<()> {
+    #[allow(clippy::cast_precision_loss, reason = "for people, to three digits")]
+    let rate = all.len() as f64 / seconds;
+    writeln!(out, "{} answers, {rate:.0} a second", all.len())?;
+    writeln!(out, "{} connections × {} in flight", args.connections, args.in_flight)?;
+    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
+        #[allow(clippy::cast_precision_loss, reason = "for people, to a tenth of a microsecond")]
+        let micros = all.value_at_quantile(quantile) as f64 / 1_000.0;
+        writeln!(out, "{name:>6}  {micros:>10.1} µs")?;
+    }
+    Ok(())
+}
+
+/// One connection and its load.
+struct Worker {
+    client: Client,
+    /// A cheap sequence of numbers (splitmix64), of its own for each connection.
+    state: u64,
+    latencies: Histogram<u64>,
+}
+
+impl Worker {
+    fn new(args: &Args, number: u16) -> Result<Worker, Failure> {
+        let socket = args.socket.clone().unwrap_or_else(default_socket);
+        let client = Client::connect(&socket, PATIENCE)?;
+        Ok(Worker { client, state: u64::from(number) << 32, latencies: histogram() })
+    }
+
+    fn load(mut self, args: &Args) -> Result<Histogram<u64>, Failure> {
+        let end = boot_nanos().saturating_add(u64::try_from(args.time.as_nanos()).unwrap_or(u64::MAX));
+        let mut requests = Vec::new();
+        let mut replies = Replies::default();
+        while boot_nanos() < end {
+            requests.clear();
+            for _ in 0..args.in_flight {
+                self.write_request(args, &mut requests)?;
+            }
+            let begin = boot_nanos();
+            let stream = self.client.stream();
+            stream.write_all(&requests)?;
+            for _ in 0..args.in_flight {
+                replies.next(stream)?;
+                self.latencies.saturating_record(boot_nanos() - begin);
+            }
+        }
+        Ok(self.latencies)
+    }
+
+    fn write_request(&mut self, args: &Args, requests: &mut Vec<u8>) -> Result<(), Failure> {
+        let number = (self.next_random() % args.keys).to_string();
+        let values: Vec<_> = args.attributes.iter().map(|(_, value)| value.replace("{}", &number)).collect();
+        let keys = args.attributes.iter().map(|(key, _)| key.as_str());
+        let pairs: Vec<_> = keys.zip(values.iter().map(String::as_str)).collect();
+        let mut descriptors = Descriptors::new();
+        // More attributes than fit are not what is measured here.
+        let _ = pairs.chunks(16).all(|descriptor| descriptors.push(descriptor));
+        let judge = Judge::new(self.client.next_id(), &args.domain);
+        let request = if args.hit { Request::Hit(judge) } else { Request::Peek(judge) };
+        Ok(encode_request(requests, &request, &descriptors)?)
+    }
+
+    fn next_random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+/// Replies, counted and not looked at.
+#[derive(Default)]
+struct Replies {
+    buffer: Vec<u8>,
+}
+
+impl Replies {
+    fn next(&mut self, stream: &mut impl Read) -> Result<(), Failure> {
+        let mut part = [0; READ_BYTES];
+        loop {
+            match split(&self.buffer) {
+                Split::Frame { consumed, .. } => {
+                    self.buffer.drain(..consumed);
+                    return Ok(());
+                }
+                Split::More { .. } => match stream.read(&mut part)? {
+                    0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                    count => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
+                },
+                Split::Broken(fault) => return Err(fault.into()),
+            }
+        }
+    }
+}
+
+/// From a nanosecond to a minute, to three digits.
+fn histogram() -> Histogram<u64> {
+    #[allow(clippy::expect_used, reason = "the bounds are constants, and within what the crate allows")]
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds")
+}
+
+/// A daemon that takes longer has stopped.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const READ_BYTES: usize = 16_384;

@@ -1,0 +1,88 @@
+//! One JSON line for each decision, every key always present.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde::ser::{SerializeSeq, Serializer};
+use serde_json::value::RawValue;
+
+use super::trace::Line;
+use crate::engine::{Decision, LimitView, NoteKind, Verdict};
+
+/// Writes decisions as they are made.
+pub(super) struct Decisions<'w> {
+    out: &'w mut dyn Write,
+}
+
+impl<'w> Decisions<'w> {
+    pub(super) fn new(out: &'w mut dyn Write) -> Decisions<'w> {
+        Decisions { out }
+    }
+
+    pub(super) fn write(&mut self, line: &Line<'_>, decision: &Decision<'_>) -> io::Result<()> {
+        let binding = decision.binding.as_ref();
+        let written = Written {
+            t: line.t,
+            id: line.id,
+            verdict: match decision.verdict {
+                Verdict::Allow => "allow",
+                Verdict::Limit => "limit",
+            },
+            rule: binding.map(|view| &*view.rule.name),
+            limit: binding.map(|view| view.level.limit),
+            window_us: binding.map(|view| view.level.window.0),
+            remaining: binding.map(|view| view.level.remaining),
+            reset_us: binding.map(|view| view.level.reset.0),
+            retry_us: decision.retry.map(|retry| retry.0),
+            priority: None,
+            notes: Notes(decision),
+            all: All(decision),
+        };
+        serde_json::to_writer(&mut *self.out, &written)?;
+        self.out.write_all(b"\n")
+    }
+}
+
+#[derive(Serialize)]
+struct Written<'d> {
+    t: &'d RawValue,
+    id: Option<&'d RawValue>,
+    verdict: &'static str,
+    rule: Option<&'d str>,
+    limit: Option<u64>,
+    window_us: Option<u64>,
+    remaining: Option<u64>,
+    reset_us: Option<u64>,
+    retry_us: Option<u64>,
+    priority: Option<&'d str>,
+    notes: Notes<'d>,
+    all: All<'d>,
+}
+
+/// Kind and rule, flat, as on the wire.
+struct Notes<'d>(&'d Decision<'d>);
+
+impl Serialize for Notes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        for (kind, rule) in self.0.notes() {
+            list.serialize_element(match kind {
+                NoteKind::Shadow => "shadow",
+            })?;
+            list.serialize_element(rule)?;
+        }
+        list.end()
+    }
+}
+
+/// Every limit that matched, as on the wire.
+struct All<'d>(&'d Decision<'d>);
+
+impl Serialize for All<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let entries = self.0.all().map(|LimitView { rule, level }| {
+            (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
+        });
+        serializer.collect_seq(entries)
+    }
+}

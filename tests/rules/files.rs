@@ -1,0 +1,154 @@
+//! Directories: which files are read, how they add to domains, and what a bad one spoils.
+
+use std::fs;
+use std::path::Path;
+
+use tidegate::rules::{Loaded, read};
+
+fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        fs::write(directory.path().join(name), bytes).unwrap();
+    }
+    directory
+}
+
+/// Domains with the names of their rules: `api: a b; web: c`.
+fn shown(loaded: &Loaded) -> String {
+    let domain = |domain: &tidegate::rules::Domain| {
+        let rules: Vec<_> = domain.rules().iter().map(|rule| &*rule.name).collect();
+        format!("{}: {}", domain.name(), rules.join(" "))
+    };
+    loaded.domains.iter().map(domain).collect::<Vec<_>>().join("; ")
+}
+
+/// What is there, the domains without their limits, and for each problem a part of its one-line form.
+#[track_caller]
+fn check(files: &[(&str, &[u8])], domains: &str, failed: &[&str], problems: &[&str]) {
+    let directory = directory(files);
+    let loaded = read(directory.path());
+    assert_eq!(shown(&loaded), domains, "{:#?}", loaded.problems);
+    assert_eq!(loaded.failed.iter().map(|name| &**name).collect::<Vec<_>>(), failed);
+    let found: Vec<_> = loaded.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), problems.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(problems) {
+        assert!(found.contains(expected), "{expected:?} in {found}");
+    }
+}
+
+const API_A: &[u8] = b"domain: api\nlimits:\n- {name: a, key: [], rate: 1/s}\n";
+const API_B: &[u8] = b"domain: api\nlimits:\n- {name: b, key: [u], rate: 1/s}\n";
+const WEB_C: &[u8] = b"domain: web\nlimits:\n- {name: c, key: [], rate: 1/s}\n";
+const API_BAD: &[u8] = b"domain: api\nlimits:\n- {name: x, key: [], rate: 1/sec}\n";
+const API_BROKEN: &[u8] = b"domain: api\nlimits: [\n";
+const NO_DOMAIN: &[u8] = b"limits:\n- {name: x, key: [], rate: 1/s}\n";
+
+#[test]
+fn files_are_read_in_the_order_of_their_names() {
+    check(&[("b.yaml", API_B), ("a.yaml", API_A), ("c.yaml", WEB_C)], "api: a b; web: c", &[], &[]);
+    check(&[("10.yaml", API_B), ("9.yaml", API_A)], "api: b a", &[], &[]);
+    check(&[("a.yaml", WEB_C), ("b.yaml", API_A)], "web: c; api: a", &[], &[]);
+}
+
+#[test]
+fn only_files_that_end_in_yaml_are_read() {
+    let yml = "a file that ends in `.yml` is not read (let its name end in `.yaml`)";
+    check(&[("a.yaml", API_A), ("b.yml", API_BAD)], "api: a", &[], &[yml]);
+    check(&[("a.yaml", API_A), ("b.YAML", API_BAD)], "api: a", &[], &["ends in `.YAML` is not read"]);
+    check(
+        &[("a.yaml", API_A), (".b.yaml", API_BAD), ("a.yaml~", API_BAD), ("p.csv", b"x")],
+        "api: a",
+        &[],
+        &[],
+    );
+    check(&[(".yaml", API_BAD), ("yaml", API_BAD)], "", &[], &["no rules files in this directory"]);
+}
+
+#[test]
+fn a_domain_is_whole_or_absent_and_the_others_load() {
+    let unit = "unknown unit `sec`";
+    check(&[("a.yaml", API_A), ("b.yaml", API_BAD), ("c.yaml", WEB_C)], "web: c", &["api"], &[unit]);
+    check(&[("a.yaml", API_BAD), ("b.yaml", API_A), ("c.yaml", WEB_C)], "web: c", &["api"], &[unit]);
+    // No YAML, no UTF-8: the line that names the domain is found by sight.
+    check(&[("a.yaml", API_A), ("b.yaml", API_BROKEN), ("c.yaml", WEB_C)], "web: c", &["api"], &["unclosed"]);
+    check(
+        &[("a.yaml", API_A), ("b.yaml", b"domain: api\n\xff")],
+        "",
+        &["api"],
+        &["b.yaml:2:1: error: not UTF-8"],
+    );
+    let two = b"domain: web\nlimits: []\n---\ndomain: api\n";
+    check(&[("a.yaml", API_A), ("b.yaml", two)], "", &["api", "web"], &["a second document"]);
+    // Without a domain the file spoils nothing but itself.
+    check(&[("a.yaml", API_A), ("b.yaml", NO_DOMAIN)], "api: a", &[], &["needs `domain`"]);
+    check(&[("a.yaml", API_A), ("b.yaml", b"")], "api: a", &[], &["the file is empty"]);
+    check(&[("a.yaml", API_A), ("b.yaml", b"{[")], "api: a", &[], &["b.yaml:1:"]);
+    check(
+        &[("a.yaml", API_A), ("b.yaml", b"\xff\xfed\0")],
+        "api: a",
+        &[],
+        &["it looks like UTF-16: save it as UTF-8"],
+    );
+    check(&[("a.yaml", API_A), ("b.yaml", b"domain: a/b\n")], "api: a", &[], &["may not hold '/'"]);
+}
+
+#[test]
+fn names_are_unique_over_the_files_of_a_domain() {
+    let second = "b.yaml:3:10: error: a second rule named `a` in the domain `api` (give it another name; the first is at";
+    check(&[("a.yaml", API_A), ("b.yaml", API_A), ("c.yaml", WEB_C)], "web: c", &["api"], &[second]);
+    let web_a = b"domain: web\nlimits:\n- {name: a, key: [], rate: 1/s}\n";
+    check(&[("a.yaml", API_A), ("b.yaml", web_a)], "api: a; web: a", &[], &[]);
+}
+
+#[test]
+fn a_warning_between_two_files_shows_the_line() {
+    let api_d = b"domain: api\nlimits:\n\n- {name: d, key: [], rate: 2/s}\n";
+    check(
+        &[("a.yaml", API_A), ("b.yaml", api_d)],
+        "api: a d",
+        &[],
+        &["b.yaml:4:10: warning: `d` never refuses"],
+    );
+}
+
+#[test]
+fn marks_and_line_ends_of_other_systems_are_no_errors() {
+    let marked = [b"\xef\xbb\xbf", API_A].concat();
+    check(&[("a.yaml", &marked)], "api: a", &[], &[]);
+    let wrong = [b"\xef\xbb\xbf", API_BROKEN].concat();
+    check(&[("a.yaml", &wrong)], "", &["api"], &["a.yaml:2:9"]);
+    let returns = String::from_utf8_lossy(API_BAD).replace('\n', "\r\n");
+    check(&[("a.yaml", returns.as_bytes())], "", &["api"], &["a.yaml:3:28"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_a_problem_and_no_panic() {
+    let loaded = read(Path::new("/nowhere/at/all"));
+    let told = loaded.problems[0].to_string();
+    assert!(told.starts_with("/nowhere/at/all: error: cannot read the rules"), "{told}");
+    assert!(told.ends_with("(create the directory, or say where the rules are)"), "{told}");
+    assert!(loaded.problems[0].render(false).contains("--> /nowhere/at/all\n"));
+
+    let directory = directory(&[("a.yaml", API_A)]);
+    fs::create_dir(directory.path().join("b.yaml")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", directory.path().join("c.yaml")).unwrap();
+    std::os::unix::fs::symlink("a.yaml", directory.path().join("d.txt")).unwrap();
+    let loaded = read(directory.path());
+    let found: Vec<_> = loaded.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(shown(&loaded), "api: a");
+    assert!(found[0].contains("b.yaml: error: not a regular file"), "{found:#?}");
+    assert!(found[1].contains("c.yaml: error: cannot read the file"), "{found:#?}");
+
+    let large = directory.path().join("large.txt");
+    let bytes = [API_A, &vec![b'#'; 16 << 20]].concat();
+    fs::write(&large, bytes).unwrap();
+    let loaded = read(&large);
+    assert!(loaded.problems[0].message.contains("larger than 16 MiB"), "{:?}", loaded.problems);
+    assert_eq!(loaded.failed, ["api".into()], "it may not be half a domain with the other files");
+}
+
+#[test]
+fn one_file_is_read_whatever_its_name() {
+    let directory = directory(&[("rules.txt", API_A)]);
+    assert_eq!(shown(&read(&directory.path().join("rules.txt"))), "api: a");
+}

@@ -1,0 +1,17 @@
+//! The rules reader: what good files mean, what bad ones are told, directories, and files with a slip in them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+mod bad;
+mod bad_files;
+mod files;
+mod good;
+mod mutated;
+mod warnings;

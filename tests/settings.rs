@@ -1,0 +1,190 @@
+//! The settings: defaults, what each line says, and what a wrong one is told.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+use std::path::Path;
+
+use tidegate::cli::settings::{Environment, Log, LogFormat, Settings, Socket, socket_path_fits};
+use tidegate::rules::source::Source;
+use tidegate::rules::{Mode, Problem};
+
+fn environment() -> Environment {
+    Environment { cores: 2, ..Environment::default() }
+}
+
+fn read(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+    Settings::read(Some(&Source::new("/etc/tidegate/tidegate.yaml", text.to_owned())), &environment())
+}
+
+#[track_caller]
+fn good(text: &str) -> (Settings, Vec<String>) {
+    let (settings, problems) = read(text).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
+    (settings, problems.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn every_setting_has_a_default() {
+    let (settings, _) = Settings::read(None, &environment()).unwrap();
+    assert_eq!(settings.mode, Mode::Enforce);
+    let path = "/run/tidegate/tidegate.sock".into();
+    assert_eq!(settings.socket, Socket { path, mode: 0o660, group: None });
+    assert_eq!(settings.rules, Path::new("/etc/tidegate/rules"));
+    assert_eq!((settings.threads, settings.memory_max_bytes), (2, 64 << 20));
+    assert_eq!((settings.connections.max, settings.connections.per_user), (4096, 1024));
+    assert_eq!(settings.log, Log { format: LogFormat::Text, level: tracing::Level::INFO });
+    for empty in ["", "# mode: shadow\n", "{}\n"] {
+        assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
+    }
+}
+
+#[test]
+fn every_line_of_the_packaged_file_can_be_read() {
+    let packaged = include_str!("../config/tidegate.yaml");
+    let (settings, problems) = good(packaged);
+    assert_eq!(problems, Vec::<String>::new());
+    assert_eq!(settings.mode, Mode::Shadow);
+    // Each commented default is the default: written out, it changes nothing but the warnings.
+    let written: String = packaged
+        .lines()
+        .map(|line| line.strip_prefix("#").filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase())))
+        .map(|line| format!("{}\n", line.unwrap_or_default()))
+        .collect();
+    let (with_all, problems) = good(&written);
+    let expected = Settings {
+        mode: Mode::Enforce,
+        threads: 4,
+        socket: Socket { group: Some("tidegate".to_owned()), ..settings.socket.clone() },
+        ..settings
+    };
+    assert_eq!(with_all, expected);
+    let ignored = ["state", "metrics", "admin", "redis", "domains", "pools"];
+    assert_eq!(problems.len(), ignored.len(), "{problems:#?}");
+    for name in ignored {
+        let told = format!("`{name}` is not built yet and ignored");
+        assert!(problems.iter().any(|problem| problem.contains(&told)), "{name}: {problems:#?}");
+    }
+}
+
+#[test]
+fn a_line_says_what_it_says() {
+    let (settings, problems) = good(
+        "mode: disabled\nsocket: {path: s.sock, mode: 0600, group: web}\nrules: my/rules\nthreads: 7\n\
+         memory: {max: 2GiB}\nconnections: {max: 100}\nlog: {format: json, level: trace}\n",
+    );
+    assert_eq!(problems, Vec::<String>::new());
+    assert_eq!(settings.mode, Mode::Disabled);
+    // Paths are relative to the file that names them.
+    let path = "/etc/tidegate/s.sock".into();
+    assert_eq!(settings.socket, Socket { path, mode: 0o600, group: Some("web".to_owned()) });
+    assert_eq!(settings.rules, Path::new("/etc/tidegate/my/rules"));
+    assert_eq!((settings.threads, settings.memory_max_bytes), (7, 2 << 30));
+    assert_eq!((settings.connections.max, settings.connections.per_user), (100, 100));
+    assert_eq!(settings.log, Log { format: LogFormat::Json, level: tracing::Level::TRACE });
+}
+
+#[test]
+fn the_socket_is_where_it_is_expected() {
+    let environment = |socket: Option<&str>, runtime: Option<&str>, is_root| Environment {
+        socket: socket.map(Into::into),
+        runtime_directory: runtime.map(Into::into),
+        is_root,
+        cores: 1,
+    };
+    let own = Some("/run/user/1000");
+    let table = [
+        ("socket: {path: /a}", environment(Some("/b"), own, false), "/a"),
+        ("", environment(Some("/b"), own, false), "/b"),
+        ("", environment(Some(""), own, false), "/run/user/1000/tidegate/tidegate.sock"),
+        ("", environment(None, own, false), "/run/user/1000/tidegate/tidegate.sock"),
+        ("", environment(None, own, true), "/run/tidegate/tidegate.sock"),
+        ("", environment(None, None, false), "/run/tidegate/tidegate.sock"),
+        ("", environment(None, Some("relative"), false), "/run/tidegate/tidegate.sock"),
+    ];
+    for (text, environment, expected) in table {
+        let source = Source::new("tidegate.yaml", text.to_owned());
+        let (settings, _) = Settings::read(Some(&source), &environment).unwrap();
+        assert_eq!(settings.socket.path, Path::new(expected), "{text} {environment:?}");
+    }
+    let long = format!("/{}", "x".repeat(107));
+    let problems = Settings::read(None, &environment(Some(&long), None, false)).unwrap_err();
+    assert!(
+        problems[0].to_string().starts_with("TIDEGATE_SOCKET: error: the path of the socket has 108 bytes")
+    );
+    assert!(socket_path_fits(Path::new(&long)).unwrap_err().contains("at most 107"));
+    assert!(socket_path_fits(Path::new(&long[..107])).is_ok());
+}
+
+#[test]
+fn a_wrong_line_is_told_where_and_how() {
+    let long = format!("socket: {{path: /{}}}", "x".repeat(107));
+    let table: &[(&str, u32, u32, &str, &str)] = &[
+        ("mode: on", 1, 7, "unknown mode `on`", "enforce, shadow, disabled"),
+        ("mode: enforced", 1, 7, "unknown mode `enforced`", "did you mean `enforce`?"),
+        ("modes: enforce", 1, 1, "unknown field `modes` in the settings", "did you mean `mode`?"),
+        ("mode: enforce\nmode: shadow", 2, 1, "`mode` is written twice", "line 1"),
+        ("- mode", 1, 1, "the settings is a mapping, not a list", "`mode: …`"),
+        ("socket: /run/x.sock", 1, 9, "`socket` is a mapping, not a text", "`path: …`"),
+        ("socket: {path: ''}", 1, 16, "`path` is a path, not ``", "leave it out"),
+        (&long, 1, 16, "the path of the socket has 108 bytes", "at most 107"),
+        ("socket: {mode: 660x}", 1, 16, "`660x` is no socket mode", "\"0660\""),
+        ("socket: {mode: '0888'}", 1, 16, "`0888` is no socket mode", "four octal digits"),
+        ("socket: {mode: 4660}", 1, 16, "`4660` is no socket mode", "\"0660\""),
+        ("socket: {gruop: x}", 1, 10, "unknown field `gruop`", "did you mean `group`?"),
+        ("rules: [a, b]", 1, 8, "`rules` is a text, not a list", "one text"),
+        ("threads: 0", 1, 10, "`threads` is 0", "at least 1"),
+        ("threads: auto", 1, 10, "`auto` is not a whole number", "digits"),
+        ("threads: 5000", 1, 10, "`threads` is 5000", "at most 1024"),
+        ("memory: 64MiB", 1, 9, "`memory` is a mapping, not a text", "`max: …`"),
+        ("memory: {max: 64MB}", 1, 15, "`64MB` is no size", "write 64MiB"),
+        ("memory: {max: 64}", 1, 15, "`64` is no size", "write 64MiB"),
+        ("memory: {max: 2g}", 1, 15, "`2g` is no size", "write 2GiB"),
+        ("memory: {max: 1KiB}", 1, 15, "`1KiB` is too small", "1MiB"),
+        ("memory: {max: 1.5GiB}", 1, 15, "`1.5` is not a whole number", "digits"),
+        ("connections: {max: 0}", 1, 20, "`max` is 0", "at least 1"),
+        ("connections: {max: 2000000}", 1, 20, "`max` is 2000000", "at most 1048576"),
+        ("log: {level: verbose}", 1, 14, "unknown level `verbose`", "error, warn, info, debug, trace"),
+        ("log: {format: xml}", 1, 15, "unknown format `xml`", "text, json"),
+        // Not built yet, and held to its shape all the same.
+        ("state: []", 1, 8, "`state` is a text, not a list", "one text"),
+        ("metrics: {port: 9631}", 1, 11, "unknown field `port` in `metrics`", "listen"),
+        ("redis: {fleet_secret_files: x}", 1, 29, "`fleet_secret_files` is a list", "list of paths"),
+        ("domains: {a/b: {}}", 1, 11, "may not hold '/'", "leave out"),
+        ("domains: {api: {uids: [root]}}", 1, 24, "`root` is not a whole number", "digits"),
+        ("domains: {api: {scope: hots}}", 1, 24, "unknown scope `hots`", "did you mean `host`?"),
+        ("pools: {web: {slots_max: 0}}", 1, 26, "`slots_max` is 0", "at least 1"),
+        ("pools: {web: {}, web: {}}", 1, 18, "`web` is written twice in `pools`", "keep one"),
+        ("mode: [", 1, 7, "unclosed bracket", "brackets"),
+    ];
+    for (text, line, column, message, mend) in table {
+        let problems = read(text).expect_err(text);
+        let errors: Vec<_> = problems.iter().filter(|problem| problem.is_error()).collect();
+        assert_eq!(errors.len(), 1, "{text}\n{problems:#?}");
+        let error = errors[0];
+        assert_eq!((error.position.line, error.position.column), (*line, *column), "{text}\n{error}");
+        assert!(error.message.contains(message), "{message:?} in\n{error}");
+        assert!(error.mend.as_deref().unwrap().contains(mend), "{mend:?} in\n{error}");
+    }
+}
+
+#[test]
+fn what_works_and_was_perhaps_not_meant_is_a_warning() {
+    let (_, problems) = good("socket: {mode: \"0666\"}");
+    assert!(problems[0].contains("every user of this host may ask"), "{problems:?}");
+    let (settings, problems) = good("connections: {max: 10, per_user: 20}");
+    assert!(problems[0].contains("`per_user` is above `max`, which is 10"), "{problems:?}");
+    assert_eq!(settings.connections.per_user, 10);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_an_error_when_it_was_asked_for() {
+    let problems = Settings::load(Some(Path::new("/nowhere/tidegate.yaml"))).unwrap_err();
+    assert!(problems[0].to_string().starts_with("/nowhere/tidegate.yaml: error: cannot read the file"));
+    assert!(Settings::load(None).is_ok());
+}
