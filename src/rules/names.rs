@@ -31,7 +31,8 @@ impl Names {
         let number = self.names.len();
         self.names.push(name.into());
         let names = &self.names;
-        self.numbers.insert_unique(hash(name), number, |number| names.get(*number).map_or(0, |name| hash(name)));
+        self.numbers
+            .insert_unique(hash(name), number, |number| names.get(*number).map_or(0, |name| hash(name)));
         number
     }
 

@@ -124,7 +124,7 @@ fn ten_thousand_random_frames_change_nothing() {
     let (daemon, mut chance) = (keyless(), Chance::seeded());
     let mut bystander = daemon.greeted();
     throw(&daemon, 2_000, &mut bystander, || random(&mut chance));
-    let (warm, descriptors) = (daemon.process.rss_kib(), daemon.process.descriptors());
+    let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
     throw(&daemon, 10_000, &mut bystander, || random(&mut chance));
     assert_unchanged(&daemon, warm, descriptors);
 }
@@ -135,14 +135,14 @@ fn ten_thousand_mutated_frames_change_nothing() {
     let good = good_requests();
     let mut bystander = daemon.greeted();
     throw(&daemon, 2_000, &mut bystander, || mutated(&good, &mut chance));
-    let (warm, descriptors) = (daemon.process.rss_kib(), daemon.process.descriptors());
+    let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
     throw(&daemon, 10_000, &mut bystander, || mutated(&good, &mut chance));
     assert_unchanged(&daemon, warm, descriptors);
 }
 
 /// Nothing is left of those who came: no memory beyond what an allocator keeps, no descriptor, no word of a panic.
 fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize) {
-    let grown = daemon.process.rss_kib().saturating_sub(warm_kib);
+    let grown = daemon.process.resident_kib().saturating_sub(warm_kib);
     assert!(grown <= SLACK_KIB, "the daemon grew by {grown} KiB");
     eventually("their descriptors are closed", || {
         (daemon.process.descriptors() <= descriptors).then_some(())
@@ -156,7 +156,7 @@ fn a_thousand_clients_that_die_cost_only_themselves() {
     let daemon = keyless();
     let mut bystander = daemon.greeted();
     let request = frame(&json!([3, 2, "api", [["user", "u1"]]]));
-    let visit = |number: usize| {
+    let mut visit = |number: usize| {
         let mut wire = daemon.connect();
         match number % 5 {
             0 => {}
@@ -166,12 +166,14 @@ fn a_thousand_clients_that_die_cost_only_themselves() {
             3 => wire.send_bytes(&[frame(&hello()), request.clone()].concat()),
             _ => wire.send_bytes(&[frame(&hello()), request[..9].to_vec()].concat()),
         }
+        drop(wire);
+        if number.is_multiple_of(50) {
+            bystander.assert_served();
+        }
     };
-    (0..200).for_each(visit);
-    bystander.assert_served();
-    let (warm, descriptors) = (daemon.process.rss_kib(), daemon.process.descriptors());
-    (0..1_000).for_each(visit);
-    bystander.assert_served();
+    (0..500).for_each(&mut visit);
+    let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
+    (0..1_000).for_each(&mut visit);
     assert_unchanged(&daemon, warm, descriptors);
 }
 
@@ -179,7 +181,7 @@ fn a_thousand_clients_that_die_cost_only_themselves() {
 fn fifty_that_never_read_are_bounded_and_the_rest_is_served() {
     let daemon = keyless();
     let mut bystander = daemon.greeted();
-    let calm = daemon.process.rss_kib();
+    let calm = daemon.process.resident_kib();
     let block = frame(&json!([3, 2, "api", [["user", "u1"]], 1, null, {"all": true}])).repeat(50);
     let floods: Vec<Wire> = (0..50)
         .map(|_| {
@@ -191,7 +193,7 @@ fn fifty_that_never_read_are_bounded_and_the_rest_is_served() {
             wire
         })
         .collect();
-    let grown = daemon.process.rss_kib().saturating_sub(calm);
+    let grown = daemon.process.resident_kib().saturating_sub(calm);
     assert!(grown <= 50 * 160, "50 connections that do not read made the daemon grow by {grown} KiB");
     drop(floods);
     bystander.assert_served();

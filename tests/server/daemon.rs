@@ -167,10 +167,10 @@ impl Process {
         fs::read_to_string(Path::new("/proc").join(self.0.id().to_string()).join(file)).unwrap()
     }
 
-    /// Resident memory.
-    pub(crate) fn rss_kib(&self) -> u64 {
+    /// Resident memory, pages of the binary aside: they come as its rarer parts are run.
+    pub(crate) fn resident_kib(&self) -> u64 {
         let rollup = self.proc("smaps_rollup");
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 

@@ -77,7 +77,7 @@ fn who_never_reads_is_not_read_either_and_ended_while_others_are_served() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let mut bystander = daemon.greeted();
-    let calm = daemon.process.rss_kib();
+    let calm = daemon.process.resident_kib();
     wire.stream.set_nonblocking(true).unwrap();
     let block: Vec<u8> = (0..100).flat_map(|id| frame(&hit(id, "flood"))).collect();
     let (mut blocks, mut at) = (0, 0);
@@ -99,7 +99,7 @@ fn who_never_reads_is_not_read_either_and_ended_while_others_are_served() {
     });
     assert!(matches!(end.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{end}");
     assert!(blocks < 1_000, "100 000 hits were taken without a reply being read");
-    let grown = daemon.process.rss_kib().saturating_sub(calm);
+    let grown = daemon.process.resident_kib().saturating_sub(calm);
     assert!(grown <= 1_024, "one connection that does not read made the daemon grow by {grown} KiB");
     bystander.assert_served();
 }
