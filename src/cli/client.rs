@@ -86,6 +86,8 @@ impl Client {
                     Ok(count) if count > 0 => {
                         self.buffer.extend_from_slice(part.get(..count).unwrap_or_default());
                     }
+                    // A read with a time limit is not begun again by the kernel.
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     ended => {
                         std::mem::replace(&mut written, Ok(()))?;
                         ended?;
