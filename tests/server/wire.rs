@@ -69,6 +69,8 @@ impl Wire {
         let mut part = [0; 65_536];
         let count = match self.stream.read(&mut part) {
             Ok(count) => count,
+            // A read with a time limit is not begun again by the kernel.
+            Err(error) if error.kind() == ErrorKind::Interrupted => return self.read_once(),
             // The daemon closed before it had read everything: what it wrote has been heard all the same.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => 0,
             Err(error) => panic!("no reply and no end within {PATIENCE:?}: {error}"),
