@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use super::daemon::{Daemon, Plan, Process, daemon, eventually};
@@ -29,11 +29,14 @@ fn the_socket_is_born_with_its_mode_and_group() {
     let plan = Plan::new().settings(&settings).shell("umask 0; exec \"$@\"");
     let (socket, directory) = (plan.socket(), plan.directory.path().to_owned());
     let done = Arc::new(AtomicBool::new(false));
+    let (begin, begun) = mpsc::channel();
     let watcher = thread::spawn({
         let done = Arc::clone(&done);
         move || {
             let mut seen = Vec::new();
-            while !done.load(Ordering::Relaxed) {
+            let mut last = false;
+            while !last {
+                last = done.load(Ordering::Relaxed);
                 let found = fs::symlink_metadata(&socket);
                 seen.extend(found.ok().map(|found| (found.mode() & 0o777, found.gid())));
                 // Nor is there another name under which more could connect for a moment.
@@ -43,10 +46,13 @@ fn the_socket_is_born_with_its_mode_and_group() {
                     assert!(found.is_none_or(|found| found.mode() & 0o777 & !0o620 == 0));
                 }
                 seen.dedup();
+                // Only the first is waited for.
+                let _ = begin.send(());
             }
             seen
         }
     });
+    begun.recv().unwrap();
     let daemon = plan.start();
     daemon.greeted();
     done.store(true, Ordering::Relaxed);
