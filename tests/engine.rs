@@ -124,7 +124,7 @@ fn a_rule_is_judged_in_its_own_unit_only() {
             op: Op::Hit,
             domain: "api",
             attributes: &attributes,
-            cost: Cost::Units(units),
+            cost: Cost::Units(&units),
             all: false,
         };
         let Answer::Decided(decision) = decider.decide(&request, at_millis(0));

@@ -135,13 +135,7 @@ impl Question {
         match answered {
             Ok(printed) => printed,
             Err(Failure::TooLarge(error)) => usage(&error.to_string()),
-            Err(failure) => {
-                let code = match self.on_failure {
-                    OnFailure::Allow => ExitCode::SUCCESS,
-                    OnFailure::Refuse => ExitCode::from(EX_UNAVAILABLE),
-                };
-                self.without_answer(&failure.to_string(), code, out)
-            }
+            Err(failure) => self.failed(&failure.to_string(), out),
         }
     }
 
@@ -156,11 +150,18 @@ impl Question {
                 Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
             }
             Reply::Error { code: Code::Invalid, message, .. } => usage(message),
-            Reply::Error { code, message, .. } => {
-                self.without_answer(&format!("{code}: {message}"), ExitCode::SUCCESS, out)
-            }
-            _ => self.without_answer("an answer to another question", ExitCode::SUCCESS, out),
+            Reply::Error { code, message, .. } => self.failed(&format!("{code}: {message}"), out),
+            _ => self.failed("an answer to another question", out),
         }
+    }
+
+    /// The daemon was asked in vain: allowed, or not, as the arguments have it.
+    fn failed(&self, reason: &str, out: &mut dyn Write) -> io::Result<ExitCode> {
+        let code = match self.on_failure {
+            OnFailure::Allow => ExitCode::SUCCESS,
+            OnFailure::Refuse => ExitCode::from(EX_UNAVAILABLE),
+        };
+        self.without_answer(reason, code, out)
     }
 
     /// Allowed, or not, without the daemon's word.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::protocol::{
-    Descriptors, Fault, Hello, Reply, ReplyScratch, Request, Split, TooLarge, decode_reply, encode_request,
-    split,
+    Code, Descriptors, Fault, Hello, Reply, ReplyScratch, Request, Split, TooLarge, decode_reply,
+    encode_request, split,
 };
 
 /// A connection on which HELLO has been said.
@@ -28,6 +28,8 @@ pub(super) enum Failure {
         #[from]
         source: io::Error,
     },
+    #[error("{code}: {message}")]
+    Refused { code: Code, message: String },
     #[error("the daemon's answer is not understood: {0}")]
     Fault(#[from] Fault),
     #[error("{0}")]
@@ -40,12 +42,15 @@ impl Client {
         let failed = |source| Failure::Connect { path: path.into(), source };
         let stream = connect(path, patience).map_err(failed)?;
         let mut client = Client { stream, buffer: Vec::new(), last_id: 0 };
-        client.ask(
-            &Request::Hello(Hello { client: Some(CLIENT), ..Hello::new(0) }),
-            &Descriptors::new(),
-            |_| (),
-        )?;
-        Ok(client)
+        let hello = Request::Hello(Hello { client: Some(CLIENT), ..Hello::new(0) });
+        let refused = client.ask(&hello, &Descriptors::new(), |reply| match reply {
+            Reply::Error { code, message, .. } => Some((*code, (*message).to_owned())),
+            _ => None,
+        })?;
+        match refused {
+            Some((code, message)) => Err(Failure::Refused { code, message }),
+            None => Ok(client),
+        }
     }
 
     /// An id that no request before had.
@@ -68,7 +73,8 @@ impl Client {
     ) -> Result<T, Failure> {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request, descriptors)?;
-        self.stream.write_all(&bytes)?;
+        // A daemon that refuses the connection says so and closes it: its word is there although ours is not taken.
+        let mut written = self.stream.write_all(&bytes);
         self.buffer.clear();
         let mut part = [0; READ_BYTES];
         loop {
@@ -76,9 +82,17 @@ impl Client {
                 Split::Frame { payload, .. } => {
                     return Ok(look(&decode_reply(payload, &mut ReplyScratch::default())?));
                 }
-                Split::More { .. } => match self.stream.read(&mut part)? {
-                    0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                    count => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
+                Split::More { .. } => match self.stream.read(&mut part) {
+                    Ok(count) if count > 0 => {
+                        self.buffer.extend_from_slice(part.get(..count).unwrap_or_default());
+                    }
+                    // A read with a time limit is not begun again by the kernel.
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    ended => {
+                        std::mem::replace(&mut written, Ok(()))?;
+                        ended?;
+                        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                    }
                 },
                 Split::Broken(fault) => return Err(fault.into()),
             }

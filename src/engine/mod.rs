@@ -21,10 +21,13 @@ pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
 pub use decision::{Answer, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
-pub use request::{Cost, Op, Request, UNIT_REQUESTS};
+pub use request::{Cost, Op, Request, UNIT_REQUESTS, UnitCosts};
+
+/// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
+pub use crate::rules::Mode;
 
 use crate::clock::Now;
-use crate::rules::{Mode, RuleSet};
+use crate::rules::RuleSet;
 use counters::{Counters, Slots};
 use memory::Memory;
 use ruling::Ruling;

@@ -1,5 +1,7 @@
 //! What the application asks about.
 
+use std::fmt;
+
 /// One piece of work to be judged. Everything is borrowed from the frame it came in.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -30,7 +32,25 @@ pub enum Cost<'a> {
     /// In requests alone.
     Requests(u32),
     /// By unit. A rule whose unit is not named is not judged.
-    Units(&'a [(&'a str, u32)]),
+    Units(&'a dyn UnitCosts),
+}
+
+/// Costs by unit, wherever they stand: the engine asks for the units of its rules, so the caller copies nothing.
+pub trait UnitCosts: fmt::Debug {
+    /// The cost in one unit, if it is named.
+    fn of(&self, unit: &str) -> Option<u32>;
+}
+
+impl UnitCosts for &[(&str, u32)] {
+    fn of(&self, unit: &str) -> Option<u32> {
+        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| *cost)
+    }
+}
+
+impl UnitCosts for Vec<(&str, u32)> {
+    fn of(&self, unit: &str) -> Option<u32> {
+        self.as_slice().of(unit)
+    }
 }
 
 impl Cost<'_> {
@@ -40,7 +60,7 @@ impl Cost<'_> {
     pub fn in_unit(&self, unit: &str) -> Option<u32> {
         match self {
             Cost::Requests(cost) => (unit == UNIT_REQUESTS).then_some(*cost),
-            Cost::Units(units) => units.iter().find(|(name, _)| *name == unit).map(|(_, cost)| *cost),
+            Cost::Units(units) => units.of(unit),
         }
     }
 }

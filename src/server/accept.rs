@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 use super::Shared;
 use super::connections::{Connections, Refusal};
 use super::decision_thread::DecisionThread;
+use super::listener::Listener;
 use crate::clock::Timestamp;
 use crate::protocol::{Code, Reply, encode_reply};
 
@@ -24,6 +25,7 @@ pub(super) async fn run(
 ) {
     let mut next_thread = threads.iter().cycle();
     let mut shortage = Shortage::default();
+    let mut refused = Refused::default();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -34,7 +36,7 @@ pub(super) async fn run(
             Ok((socket, user)) => {
                 shortage.pause = None;
                 if let Some(thread) = next_thread.next() {
-                    let_in(shared, thread, socket, user);
+                    let_in(shared, thread, socket, user, &mut refused);
                 }
             }
             Err(error) if is_shortage(&error) => {
@@ -50,30 +52,55 @@ pub(super) async fn run(
     }
 }
 
+/// Lets in who has connected and could not be let in before the end began: what they sent is answered, too.
+pub(super) fn let_in_who_waits(listener: &Listener, shared: &Arc<Shared>, threads: &[DecisionThread]) {
+    let mut refused = Refused::default();
+    for thread in threads.iter().cycle() {
+        match listener.accept_waiting().and_then(|socket| Ok((user_of(&socket)?, socket))) {
+            Ok((user, socket)) => let_in(shared, thread, socket, user, &mut refused),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || is_shortage(&error) => return,
+            Err(error) => debug!(%error, "a connection ended before it was let in"),
+        }
+    }
+}
+
 /// The next connection and the user at its other end.
 async fn accept(listener: &UnixListener) -> io::Result<(UnixStream, u32)> {
     let (socket, _) = listener.accept().await?;
-    let user = socket.peer_cred()?.uid();
-    Ok((socket.into_std()?, user))
+    let socket = socket.into_std()?;
+    let user = user_of(&socket)?;
+    Ok((socket, user))
 }
 
-fn let_in(shared: &Arc<Shared>, thread: &DecisionThread, socket: UnixStream, user: u32) {
+fn user_of(socket: &UnixStream) -> io::Result<u32> {
+    Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+}
+
+fn let_in(
+    shared: &Arc<Shared>,
+    thread: &DecisionThread,
+    socket: UnixStream,
+    user: u32,
+    refused: &mut Refused,
+) {
     let socket = Arc::new(socket);
-    match Connections::admit(shared, &socket, user) {
-        Ok(permit) => thread.take(socket, permit),
-        Err(Refusal::Draining) => {}
-        Err(refusal) => {
-            let message = match refusal {
-                Refusal::FullForUser => "this user has as many connections as `connections.per_user` allows",
-                _ => "there are as many connections as `connections.max` allows",
-            };
-            warn!(user, "{message}: one more is refused");
-            let mut reply = Vec::new();
-            encode_reply(&mut reply, &Reply::Error { id: None, code: Code::Busy, message });
-            // A fresh socket has room for it; where it has not, the end of the connection says as much.
-            let _ = (&*socket).write_all(&reply);
+    let (word, message) = match Connections::admit(shared, &socket, user) {
+        Ok(permit) => return thread.take(socket, permit),
+        Err(Refusal::Draining) => return,
+        Err(Refusal::Full) => {
+            (&mut refused.full, "there are as many connections as `connections.max` allows")
         }
+        Err(Refusal::FullForUser) => {
+            (&mut refused.full_for_user, "this user has as many connections as `connections.per_user` allows")
+        }
+    };
+    if let Some(refused) = word.is_due(shared.clock.now().at) {
+        warn!(user, refused, "{message}: more are refused");
     }
+    let mut reply = Vec::new();
+    encode_reply(&mut reply, &Reply::Error { id: None, code: Code::Busy, message });
+    // A fresh socket has room for it; where it has not, the end of the connection says as much.
+    let _ = (&*socket).write_all(&reply);
 }
 
 /// The process or the machine has run out of something that a connection needs.
@@ -82,22 +109,47 @@ fn is_shortage(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| shortages.contains(&code))
 }
 
-/// Pauses that grow while a shortage lasts, and a word in the log that does not repeat.
+/// Pauses that grow while a shortage lasts.
 #[derive(Debug, Default)]
 struct Shortage {
     pause: Option<Duration>,
-    told_at: Option<Timestamp>,
+    word: Word,
 }
 
 impl Shortage {
     fn note(&mut self, error: &io::Error, now: Timestamp) -> Duration {
-        if self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY) {
+        if self.word.is_due(now).is_some() {
             warn!(%error, "no connection can be let in: raise the limit of open files (LimitNOFILE=, ulimit -n)");
-            self.told_at = Some(now);
         }
         let pause = self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
         self.pause = Some(pause);
         pause
+    }
+}
+
+/// Those who were not let in, by reason.
+#[derive(Debug, Default)]
+struct Refused {
+    full: Word,
+    full_for_user: Word,
+}
+
+/// A word in the log that is not repeated each time: a client that tries again at once must not fill the disk.
+#[derive(Debug, Default)]
+struct Word {
+    told_at: Option<Timestamp>,
+    untold: u64,
+}
+
+impl Word {
+    /// Counts one more occasion; how many there were since the last word, when it is time for another.
+    fn is_due(&mut self, now: Timestamp) -> Option<u64> {
+        self.untold += 1;
+        let is_due = self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
+        is_due.then(|| {
+            self.told_at = Some(now);
+            std::mem::take(&mut self.untold)
+        })
     }
 }
 

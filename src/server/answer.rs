@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use arrayvec::ArrayVec;
 use tracing::error;
 
 use super::Shared;
@@ -104,7 +103,11 @@ impl Peer {
             Ok(Request::Renew { id, .. }) => not_supported(Some(id), "RENEW", replies),
             Ok(Request::Release { id, .. }) => not_supported(id, "RELEASE", replies),
             Ok(Request::Signal { id, .. }) => not_supported(id, "SIGNAL", replies),
-            Ok(Request::Charge(charge)) => not_supported(charge.id, "CHARGE", replies),
+            Ok(Request::Charge(charge)) => {
+                // The report that rides on it has arrived all the same.
+                shared.missed.report(&charge.options.missed);
+                not_supported(charge.id, "CHARGE", replies)
+            }
             Err(fault) => refuse(&fault, replies),
         }
     }
@@ -154,16 +157,10 @@ fn judge_request(
     replies: &mut Vec<u8>,
     now: Now,
 ) -> Standing {
-    if !judge.options.missed.is_empty() {
-        shared.missed.report(&judge.options.missed);
-    }
-    let units: ArrayVec<(&str, u32), UNITS_MAX>;
-    let cost = match judge.cost {
-        protocol::Cost::Requests(cost) => engine::Cost::Requests(cost),
-        protocol::Cost::Units(named) => {
-            units = named.iter().take(UNITS_MAX).collect();
-            engine::Cost::Units(&units)
-        }
+    shared.missed.report(&judge.options.missed);
+    let cost = match &judge.cost {
+        protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
+        protocol::Cost::Units(named) => engine::Cost::Units(named),
     };
     let attributes = descriptors.attributes();
     let request = engine::Request { op, domain: judge.domain, attributes, cost, all: judge.options.all };
@@ -204,6 +201,12 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
     encode_decision(replies, &reply);
 }
 
+impl engine::UnitCosts for protocol::Units<'_> {
+    fn of(&self, unit: &str) -> Option<u32> {
+        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| cost)
+    }
+}
+
 fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
     LimitEntry {
         rule: &view.rule.name,
@@ -232,6 +235,3 @@ const FRAMES_A_TURN: usize = 64;
 
 /// Replies waiting to be written. One more than this is never begun.
 const REPLY_BYTES_A_TURN: usize = 64 * 1_024;
-
-/// Units looked at in one request: more than any set of rules tells apart.
-const UNITS_MAX: usize = 16;

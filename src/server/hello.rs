@@ -1,7 +1,7 @@
 //! How a connection begins.
 
+use crate::engine::Mode;
 use crate::protocol::{self, FRAME_BYTES_MAX, Hello, Reply, VERSION};
-use crate::rules::Mode;
 
 /// What every client is greeted with.
 #[derive(Debug)]

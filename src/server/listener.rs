@@ -4,13 +4,15 @@
 //! may replace what is left. The new socket is made under another name and renamed into place, so the path is at no
 //! moment missing, half made, or open to more users than it will be.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Gid, Mode};
+use rustix::fs::{AtFlags, CWD, Gid, Mode};
 
 /// A socket that listens at a path which is ours.
 #[derive(Debug)]
@@ -45,15 +47,15 @@ impl Listener {
     /// # Errors
     /// See [`BindError`]. Whatever was at the path before is then still there.
     pub fn bind(path: &Path, mode: u32, group: Option<u32>) -> Result<Listener, BindError> {
-        let bytes = path.as_os_str().len() + BIRTH_SUFFIX.len();
+        let bytes = path.as_os_str().len();
         if bytes > PATH_BYTES_MAX {
-            return Err(BindError::TooLong { path: path.into(), bytes: path.as_os_str().len() });
+            return Err(BindError::TooLong { path: path.into(), bytes });
         }
         let failed = |doing| move |source| BindError::Io { path: path.into(), doing, source };
         let lock = take_lock(path)?;
         make_sure_nobody_listens(path)?;
-        let birth = with_suffix(path, BIRTH_SUFFIX);
-        remove_if_there(&birth).map_err(failed("cannot clear the way"))?;
+        let birth = birth_path(path);
+        clear_left_over(&birth)?;
         let socket = bind_with_mode(&birth, mode).map_err(failed("cannot listen"))?;
         let identity = place(&birth, path, group).inspect_err(|_| drop(std::fs::remove_file(&birth)));
         let identity = identity.map_err(failed("cannot put the socket in its place"))?;
@@ -71,16 +73,28 @@ impl Listener {
     pub(super) fn watch(&self) -> io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.socket.try_clone()?)
     }
-}
 
-impl Drop for Listener {
-    /// Removes the path if it is still the one that was made.
-    fn drop(&mut self) {
+    /// Removes the path if it is still the one that was made: who comes now finds no socket, instead of one that
+    /// nobody serves.
+    pub(super) fn leave(&self) {
         let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|now| identity(&now) == self.identity);
         if is_ours {
             // What cannot be removed is found stale by the next start.
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+
+    /// Somebody who has come already; `WouldBlock` when there is nobody.
+    pub(super) fn accept_waiting(&self) -> io::Result<UnixStream> {
+        let (socket, _) = self.socket.accept()?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -146,7 +160,7 @@ fn bind_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
 /// Gives the socket its group and its name.
 fn place(birth: &Path, path: &Path, group: Option<u32>) -> io::Result<(u64, u64)> {
     if let Some(group) = group {
-        rustix::fs::chown(birth, None, Some(Gid::from_raw(group)))?;
+        rustix::fs::chownat(CWD, birth, None, Some(Gid::from_raw(group)), AtFlags::SYMLINK_NOFOLLOW)?;
     }
     let identity = identity(&std::fs::symlink_metadata(birth)?);
     std::fs::rename(birth, path)?;
@@ -157,11 +171,24 @@ fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+/// Removes what a start that was cut short has left where sockets are made. Nobody listens there: the lock is ours.
+fn clear_left_over(birth: &Path) -> Result<(), BindError> {
+    let failed = |source| BindError::Io { path: birth.into(), doing: "cannot clear the way", source };
+    match std::fs::symlink_metadata(birth) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(error)),
+        Ok(there) if there.file_type().is_socket() => std::fs::remove_file(birth).map_err(failed),
+        Ok(_) => Err(BindError::NotASocket { path: birth.into() }),
     }
+}
+
+/// The name under which the socket is made: as long as its own, so that it fits wherever that does.
+fn birth_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().as_bytes().to_vec();
+    if let Some(last) = name.last_mut() {
+        *last = if *last == b'~' { b'-' } else { b'~' };
+    }
+    OsString::from_vec(name).into()
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -174,8 +201,6 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 const PATH_BYTES_MAX: usize = 107;
 
 const LOCK_SUFFIX: &str = ".lock";
-
-const BIRTH_SUFFIX: &str = ".new";
 
 /// Every process of every application may come back at once after a restart.
 const BACKLOG: i32 = 4_096;

@@ -70,9 +70,11 @@ pub async fn run(
     let watched = listener.watch()?;
     let housekeeping = tokio::spawn(keep_house(Arc::clone(engine), Arc::clone(&shared)));
     accept::run(&watched, &shared, &threads, &shutdown).await;
-    // The path goes first: who comes now finds no socket, instead of one that nobody serves.
-    drop(listener);
+    listener.leave();
+    accept::let_in_who_waits(&listener, &shared, &threads);
     drop(watched);
+    // With it goes the lock: another daemon may start while this one drains.
+    drop(listener);
     shared.connections.drain();
     let drained = tokio::time::timeout(DRAIN_MAX, async {
         for thread in threads {

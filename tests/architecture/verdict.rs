@@ -1,0 +1,146 @@
+//! What each room may and may not, as the design has it, and whether a file keeps to it.
+
+use super::source::{Token, rooms_named, tokens};
+
+/// Who may name whom. Every room may name `clock`, and itself. A room that does not stand here does not exist.
+const MAY_NAME: &[(&str, &[&str])] = &[
+    ("main", EVERYONE),
+    ("cli", EVERYONE),
+    ("server", &["protocol", "engine", "sys"]),
+    ("fleet", &["engine", "rules"]),
+    ("admin", &["engine", "rules"]),
+    ("host", &["engine", "sys"]),
+    ("state", &["engine", "sys"]),
+    ("engine", &["rules", "shed", "limit"]),
+    ("rules", &["limit"]),
+    ("limit", &[]),
+    ("shed", &[]),
+    ("protocol", &[]),
+    ("sys", &[]),
+    ("clock", &[]),
+    ("lib", &[]),
+];
+
+const EVERYONE: &[&str] = &[
+    "cli", "server", "fleet", "admin", "host", "state", "engine", "rules", "limit", "shed", "protocol", "sys",
+];
+
+/// Words that a room does without: what it may not do needs them.
+const MAY_NOT_SAY: &[(&str, &[&str])] = &[
+    ("limit", &["tokio", "tokio_util", "serde", "redis", "tracing", "Mutex", "RwLock", "async", "await"]),
+    ("shed", &["tokio", "tokio_util", "serde", "redis", "tracing", "Mutex", "RwLock", "async", "await"]),
+    ("engine", &["tokio", "tokio_util", "serde", "redis", "async", "await", "UnixStream", "TcpStream"]),
+    ("rules", &["tokio", "tokio_util", "redis", "async", "await"]),
+    ("protocol", &["tokio", "tokio_util", "serde", "redis", "async", "await"]),
+];
+
+/// Words, or paths of two, that only these places say.
+const ONLY_SAID_IN: &[(&[&str], &[&str], &str)] = &[
+    (&["unsafe"], &["sys"], "only src/sys touches the kernel by hand"),
+    (&["Instant", "::", "now"], &["clock"], "only clock.rs reads a clock: take `now` as an argument"),
+    (&["SystemTime", "::", "now"], &["clock"], "only clock.rs reads a clock: take `now` as an argument"),
+    (&["clock_gettime"], &["clock"], "only clock.rs reads a clock: take `now` as an argument"),
+    (&[".", "elapsed", "("], &["clock"], "it reads a clock: take `now` as an argument"),
+    (&["process", "::", "exit"], &["cli"], "it skips the drain: return to the caller"),
+    (&["process", "::", "abort"], &[], "it skips the drain: return to the caller"),
+];
+
+/// A file longer than this holds two things.
+const LINES_MAX: usize = 400;
+
+/// What is wrong with a file, given its path below src/.
+pub(crate) fn faults(path: &str, text: &str) -> Vec<String> {
+    let room = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+    let Some((_, allowed)) = MAY_NAME.iter().find(|(name, _)| *name == room) else {
+        return vec![format!("src/{path}: there is no room `{room}` in the design")];
+    };
+    let tokens = tokens(text);
+    let mut faults = Vec::new();
+    let mut fault = |line: usize, message: String| faults.push(format!("src/{path}:{line}: {message}"));
+    for (named, line) in rooms_named(path, &tokens) {
+        if named == "*" {
+            fault(line, "the root is named whole: name the rooms, so that this test sees them".into());
+        } else if named != room && named != "clock" && !allowed.contains(&named.as_str()) {
+            fault(line, format!("`{room}` may not name `{named}`"));
+        }
+    }
+    let words = MAY_NOT_SAY.iter().find(|(name, _)| *name == room).map_or(&[][..], |(_, words)| words);
+    for token in tokens.iter().filter(|token| words.contains(&token.text.as_str())) {
+        fault(token.line, format!("`{room}` does without `{}`", token.text));
+    }
+    for (words, _, reason) in ONLY_SAID_IN.iter().filter(|(_, places, _)| !places.contains(&room)) {
+        for line in lines_that_say(&tokens, words) {
+            fault(line, format!("`{}`: {reason}", words.concat()));
+        }
+    }
+    if path == "lib.rs" {
+        for token in tokens.iter().filter(|token| matches!(&*token.text, "fn" | "struct" | "use" | "{")) {
+            fault(token.line, "lib.rs is a map of the rooms and holds nothing else".into());
+        }
+    }
+    let lines = text.lines().count();
+    if lines > LINES_MAX {
+        fault(lines, format!("{lines} lines: a file has at most {LINES_MAX}"));
+    }
+    faults
+}
+
+fn lines_that_say(tokens: &[Token], words: &[&str]) -> Vec<usize> {
+    let windows = tokens.windows(words.len());
+    let said = windows.filter(|window| window.iter().map(|token| &*token.text).eq(words.iter().copied()));
+    said.filter_map(|window| Some(window.first()?.line)).collect()
+}
+
+#[test]
+fn what_the_design_rules_out_is_found() {
+    let long = "\n".repeat(LINES_MAX + 1);
+    let table: &[(&str, &str, &str)] = &[
+        (
+            "server/hello.rs",
+            "use crate::rules::Mode;",
+            "src/server/hello.rs:1: `server` may not name `rules`",
+        ),
+        ("server/hello.rs", "use crate::limit::Rate;", "`server` may not name `limit`"),
+        ("engine/mod.rs", "use super::server;", "`engine` may not name `server`"),
+        ("rules/load.rs", "use crate::engine::Engine;", "`rules` may not name `engine`"),
+        ("limit/rate.rs", "use crate::rules::Rule;", "`limit` may not name `rules`"),
+        (
+            "protocol/frame.rs",
+            "\n\nuse crate::engine;",
+            "src/protocol/frame.rs:3: `protocol` may not name `engine`",
+        ),
+        ("sys/mod.rs", "use crate::{clock, server};", "`sys` may not name `server`"),
+        ("clock.rs", "use crate::engine;", "`clock` may not name `engine`"),
+        ("fleet/sync.rs", "use crate::server;", "`fleet` may not name `server`"),
+        ("helpers/mod.rs", "", "no room `helpers`"),
+        ("server/mod.rs", "use crate::*;", "the root is named whole"),
+        ("server/stream.rs", "unsafe { f() }", "`unsafe`: only src/sys"),
+        ("cli/bench.rs", "std::time::Instant::now()", "`Instant::now`: only clock.rs"),
+        ("server/mod.rs", "SystemTime::now()", "`SystemTime::now`: only clock.rs"),
+        ("engine/mod.rs", "rustix::time::clock_gettime(c)", "`clock_gettime`: only clock.rs"),
+        ("server/mod.rs", "started.elapsed()", "`.elapsed(`: it reads a clock"),
+        ("server/mod.rs", "std::process::exit(1)", "`process::exit`: it skips"),
+        ("engine/mod.rs", "use tokio::sync::Mutex;", "`engine` does without `tokio`"),
+        ("engine/mod.rs", "use serde::Serialize;", "`engine` does without `serde`"),
+        ("limit/mod.rs", "use redis::Client;", "`limit` does without `redis`"),
+        ("limit/mod.rs", "use std::sync::Mutex;", "`limit` does without `Mutex`"),
+        ("lib.rs", "pub fn helper() {}", "a map of the rooms"),
+        ("cli/serve.rs", &long, "401 lines"),
+    ];
+    for (path, text, expected) in table {
+        let found = faults(path, text);
+        assert!(found.iter().any(|fault| fault.contains(expected)), "{path}: {text}: {found:?}");
+    }
+    let innocent: &[(&str, &str)] = &[
+        ("server/hello.rs", "use crate::{clock::Now, engine::Mode, protocol, sys};"),
+        ("cli/serve.rs", "use crate::server; use crate::rules; std::process::exit(1)"),
+        ("sys/mod.rs", "unsafe { f() }"),
+        ("clock.rs", "SystemTime::now(); clock_gettime(c)"),
+        ("engine/mod.rs", "use std::sync::Mutex; // unlike tokio's"),
+        ("lib.rs", "//! A map.\npub mod engine;"),
+        ("main.rs", "fn main() { tidegate::cli::run() }"),
+    ];
+    for (path, text) in innocent {
+        assert_eq!(faults(path, text), Vec::<String>::new(), "{path}: {text}");
+    }
+}

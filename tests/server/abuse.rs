@@ -1,0 +1,224 @@
+//! Clients that do not behave cost themselves and nobody else.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::frames::bytes_of;
+use super::msgpack::{frame, framed};
+use super::wire::{Wire, hello};
+
+/// Rules without a key: however odd the requests, the tables stay as they are.
+fn keyless() -> Daemon {
+    let rules = "\
+domain: api
+limits:
+  - {name: all, key: [], rate: 1000/s}
+  - {name: posts, match: {method: POST, path: \"/v1/*\"}, key: [], rate: 10/s}
+";
+    Plan::new().rules("api.yaml", rules).start()
+}
+
+/// SplitMix64: the same numbers for the same seed, which a failing test prints.
+struct Chance(u64);
+
+impl Chance {
+    fn seeded() -> Chance {
+        let seed =
+            std::env::var("TIDEGATE_TEST_SEED").map_or_else(|_| boot_nanos(), |seed| seed.parse().unwrap());
+        eprintln!("TIDEGATE_TEST_SEED={seed}");
+        Chance(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).unwrap()
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next().to_le_bytes()[0]).collect()
+    }
+}
+
+/// Bytes of no sense: mostly framed, else they would hardly get past their length.
+fn random(chance: &mut Chance) -> Vec<u8> {
+    let length = chance.below(80);
+    let mut bytes = chance.bytes(length);
+    match chance.below(8) {
+        0 => bytes,
+        // An array of a known op and an id, then anything.
+        1..=4 => {
+            let op = u8::try_from(chance.below(10)).unwrap();
+            bytes.splice(0..0, [0x93 + op % 5, op, 7]);
+            framed(&bytes)
+        }
+        _ => framed(&bytes),
+    }
+}
+
+/// A good frame with a few bytes changed, cut, doubled or swapped.
+fn mutated(good: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
+    let mut bytes = good[chance.below(good.len())].clone();
+    for _ in 0..=chance.below(3) {
+        let at = chance.below(bytes.len());
+        match chance.below(5) {
+            0 => bytes[at] = chance.next().to_le_bytes()[0],
+            1 => bytes[at] ^= 1 << chance.below(8),
+            2 => drop(bytes.remove(at)),
+            3 => bytes.insert(at, chance.next().to_le_bytes()[0]),
+            _ => {
+                let other = chance.below(bytes.len());
+                bytes.swap(at, other);
+            }
+        }
+        if bytes.is_empty() {
+            bytes.push(0);
+        }
+    }
+    // Most keep a right length, so that what is wrong is inside.
+    if chance.below(4) > 0 && bytes.len() > 5 { framed(&bytes[4..]) } else { bytes }
+}
+
+fn good_requests() -> Vec<Vec<u8>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/good.json");
+    let vectors: Vec<Value> = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let requests = vectors.iter().filter(|vector| vector["direction"] == "request");
+    let requests: Vec<_> = requests.map(|vector| bytes_of(vector["hex"].as_str().unwrap())).collect();
+    assert!(requests.len() > 20, "{}", requests.len());
+    requests
+}
+
+/// Throws frames at the daemon and expects a whole answer, or none, to each, and an end.
+fn throw(daemon: &Daemon, frames: usize, bystander: &mut Wire, mut make: impl FnMut() -> Vec<u8>) {
+    for number in 0..frames {
+        let bytes = make();
+        let mut wire = daemon.connect();
+        // Some come before HELLO.
+        if number % 16 > 0 {
+            wire.send(&hello());
+        }
+        wire.send_bytes(&bytes);
+        wire.end_writing();
+        for reply in wire.hear_all() {
+            assert!(reply[0].as_u64().unwrap() <= 3, "{bytes:02x?}: {reply}");
+            assert_ne!(reply[2], 10, "internal: {bytes:02x?}: {reply}");
+        }
+        if number % 256 == 0 {
+            bystander.assert_served();
+        }
+    }
+    bystander.assert_served();
+}
+
+#[test]
+fn ten_thousand_random_frames_change_nothing() {
+    let (daemon, mut chance) = (keyless(), Chance::seeded());
+    let mut bystander = daemon.greeted();
+    throw(&daemon, 2_000, &mut bystander, || random(&mut chance));
+    let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
+    throw(&daemon, 10_000, &mut bystander, || random(&mut chance));
+    assert_unchanged(&daemon, warm, descriptors);
+}
+
+#[test]
+fn ten_thousand_mutated_frames_change_nothing() {
+    let (daemon, mut chance) = (keyless(), Chance::seeded());
+    let good = good_requests();
+    let mut bystander = daemon.greeted();
+    throw(&daemon, 2_000, &mut bystander, || mutated(&good, &mut chance));
+    let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
+    throw(&daemon, 10_000, &mut bystander, || mutated(&good, &mut chance));
+    assert_unchanged(&daemon, warm, descriptors);
+}
+
+/// Nothing is left of those who came: no memory beyond what an allocator keeps, no descriptor, no word of a panic.
+fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize) {
+    let grown = daemon.process.resident_kib().saturating_sub(warm_kib);
+    assert!(grown <= SLACK_KIB, "the daemon grew by {grown} KiB");
+    eventually("their descriptors are closed", || {
+        (daemon.process.descriptors() <= descriptors).then_some(())
+    });
+    let log = daemon.log();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn a_thousand_clients_that_die_cost_only_themselves() {
+    let daemon = keyless();
+    let mut bystander = daemon.greeted();
+    let request = frame(&json!([3, 2, "api", [["user", "u1"]]]));
+    let mut visit = |number: usize| {
+        let mut wire = daemon.connect();
+        match number % 5 {
+            0 => {}
+            1 => wire.send_bytes(&[0]),
+            2 => wire.send(&hello()),
+            // With a request under way, its answer unread.
+            3 => wire.send_bytes(&[frame(&hello()), request.clone()].concat()),
+            _ => wire.send_bytes(&[frame(&hello()), request[..9].to_vec()].concat()),
+        }
+        drop(wire);
+        if number.is_multiple_of(50) {
+            bystander.assert_served();
+        }
+    };
+    (0..500).for_each(&mut visit);
+    let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
+    (0..1_000).for_each(&mut visit);
+    assert_unchanged(&daemon, warm, descriptors);
+}
+
+#[test]
+fn fifty_that_never_read_are_bounded_and_the_rest_is_served() {
+    let daemon = keyless();
+    let mut bystander = daemon.greeted();
+    let calm = daemon.process.resident_kib();
+    let block = frame(&json!([3, 2, "api", [["user", "u1"]], 1, null, {"all": true}])).repeat(50);
+    let floods: Vec<Wire> = (0..50)
+        .map(|_| {
+            let wire = daemon.greeted();
+            wire.stream.set_nonblocking(true).unwrap();
+            // Until both directions are full.
+            while std::io::Write::write(&mut &wire.stream, &block).is_ok() {}
+            bystander.assert_served();
+            wire
+        })
+        .collect();
+    let grown = daemon.process.resident_kib().saturating_sub(calm);
+    assert!(grown <= 50 * 160, "50 connections that do not read made the daemon grow by {grown} KiB");
+    drop(floods);
+    bystander.assert_served();
+}
+
+#[test]
+fn descriptors_that_are_sent_along_are_not_taken() {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::os::fd::AsFd;
+    let daemon = keyless();
+    let mut wire = daemon.greeted();
+    let before = daemon.process.descriptors();
+    let ping = frame(&json!([8, 5]));
+    for _ in 0..50 {
+        let sent = [std::io::stderr()];
+        let sent: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
+        let parts = [std::io::IoSlice::new(&ping)];
+        sendmsg(&wire.stream, &parts, &mut ancillary, SendFlags::empty()).unwrap();
+        assert_eq!(wire.hear(), Some(json!([2, 5, true])));
+    }
+    assert_eq!(daemon.process.descriptors(), before);
+}
+
+/// What an allocator may keep back after thousands of connections; a leak of 100 bytes a frame would be as much.
+const SLACK_KIB: u64 = 1_024;

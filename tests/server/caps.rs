@@ -1,0 +1,128 @@
+//! How many may be connected, and what happens when descriptors run out.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::wire::{PATIENCE, Wire, error_of, hello};
+
+/// Hears `busy` and the end.
+fn assert_refused(daemon: &Daemon) {
+    let mut wire = daemon.connect();
+    let reply = wire.hear().expect("a word before the end");
+    assert_eq!(error_of(&reply), (None, 8), "{reply}");
+    wire.assert_ended();
+}
+
+/// Connects until somebody is let in, as happens once a place was given back.
+fn greeted_at_last(daemon: &Daemon) -> Wire {
+    eventually("a place is given back", || {
+        let mut wire = daemon.connect();
+        // Refused, the daemon may have closed before this is written.
+        let _ = std::io::Write::write(&mut wire.stream, &super::msgpack::frame(&hello()));
+        (wire.hear()?[0] == 0).then_some(wire)
+    })
+}
+
+#[test]
+fn more_than_the_maximum_are_told_busy_and_a_place_comes_back() {
+    for (limit, words) in [("max: 3", "connections.max"), ("per_user: 3", "connections.per_user")] {
+        let daemon = Plan::new().settings(&format!("connections: {{{limit}}}")).start();
+        let mut wires = [daemon.greeted(), daemon.greeted(), daemon.greeted()];
+        for _ in 0..20 {
+            assert_refused(&daemon);
+        }
+        wires.iter_mut().for_each(Wire::assert_served);
+        let told = daemon.log().matches(words).count();
+        assert_eq!(told, 1, "told once, not for each: {}", daemon.log());
+        let [first, second, third] = wires;
+        // However a connection ends, its place is free again.
+        drop(first);
+        let first = greeted_at_last(&daemon);
+        assert_refused(&daemon);
+        second.end_writing();
+        let second = greeted_at_last(&daemon);
+        assert_refused(&daemon);
+        let mut third = third;
+        third.send_bytes(&[0; 4]);
+        let _third = greeted_at_last(&daemon);
+        assert_refused(&daemon);
+        drop((first, second));
+    }
+}
+
+#[test]
+fn one_user_at_his_maximum_does_not_shut_out_another() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
+    let plan = Plan::new().settings("connections: {per_user: 1}\nsocket: {mode: \"0666\"}");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(plan.directory.path(), open).unwrap();
+    let daemon = plan.start();
+    let _mine = daemon.greeted();
+    assert_refused(&daemon);
+    // Another user is another process; one that may run whoever it is.
+    let script = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(sys.argv[1]); \
+        s.sendall(bytes.fromhex('0000000493000101')); sys.exit(0 if s.recv(99)[4:7].hex() == '940001' else 1)";
+    let mut client = Command::new("python3");
+    client.args(["-c", script]).arg(daemon.socket()).current_dir(Path::new("/")).uid(65_534).gid(65_534);
+    let served = client.status().unwrap();
+    assert!(served.success(), "the other user is served: {served}");
+}
+
+#[test]
+fn without_descriptors_those_who_are_here_are_served_and_the_rest_wait_their_turn() {
+    let daemon = Plan::new().shell("ulimit -n 40; exec \"$@\"").start();
+    let mut here = daemon.greeted();
+    let mut waiting: Vec<Wire> = (0..60)
+        .map(|_| {
+            let mut wire = daemon.connect();
+            wire.send(&hello());
+            wire
+        })
+        .collect();
+    daemon.await_log(&["no connection can be let in", "LimitNOFILE"]);
+    assert!(daemon.process.descriptors() >= 40);
+    // It waits, and does not spin: a loop that tries again at once uses a hundred ticks a second.
+    let before = daemon.process.cpu_ticks();
+    for _ in 0..15 {
+        sleep(Duration::from_millis(100));
+        here.assert_served();
+    }
+    let used = daemon.process.cpu_ticks() - before;
+    assert!(used < 40, "{used} hundredths of a second in one and a half");
+    // Whoever goes makes room; the last one gets his turn without asking again.
+    let mut last = waiting.pop().unwrap();
+    let mut early = waiting.drain(..40);
+    assert!(early.next().unwrap().hear().is_some());
+    drop(early);
+    assert_eq!(last.hear().expect("a place within some seconds")[0], 0);
+    last.assert_served();
+    here.assert_served();
+    for wire in &mut waiting {
+        assert_eq!(wire.hear().unwrap()[0], 0);
+    }
+    let told = daemon.log().matches("no connection can be let in").count();
+    assert!(told <= 1 + usize::try_from(PATIENCE.as_secs()).unwrap() / 10, "{told} times: {}", daemon.log());
+}
+
+#[test]
+fn connections_are_dealt_to_all_decision_threads() {
+    let mut plan = Plan::new();
+    plan.arguments = vec!["--threads".into(), "3".into()];
+    let daemon = plan.start();
+    let mut wires: Vec<Wire> = (0..9).map(|_| daemon.greeted()).collect();
+    // They share their limits whichever thread they are on.
+    let allowed = wires.iter_mut().filter_map(|wire| {
+        let reply = wire.ask(&json!([3, 1, "api", [["user", "shared"]]]));
+        (reply[2] == 0).then_some(())
+    });
+    assert_eq!(allowed.count(), 5);
+}

@@ -1,0 +1,123 @@
+//! What goes wrong inside, and files that are wrong: somebody is told, and requests go through.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, Plan, Process, daemon};
+use super::msgpack::frame;
+use super::wire::{error_of, hello, hit, verdict_of};
+
+/// A HIT that makes a debug build panic while it judges.
+fn panicking(id: u64) -> Value {
+    json!([3, id, "api", [["user", "u1", "debug-panic", "1"]]])
+}
+
+#[test]
+fn a_panic_while_judging_concerns_its_connection_alone() {
+    let daemon = daemon();
+    let mut bystander = daemon.greeted();
+    assert_eq!(verdict_of(&bystander.ask(&hit(1, "u1"))), 0);
+    for _ in 0..20 {
+        let mut wire = daemon.greeted();
+        let frames = [frame(&json!([8, 2])), frame(&panicking(3)), frame(&json!([8, 4]))].concat();
+        wire.send_bytes(&frames);
+        let replies = wire.hear_all();
+        assert_eq!(replies.len(), 2, "what came before is answered, what follows is not: {replies:?}");
+        assert_eq!(replies[0], json!([2, 2, true]));
+        assert_eq!(error_of(&replies[1]), (Some(3), 10));
+        bystander.assert_served();
+    }
+    daemon.await_log(&["a judgement panicked"]);
+    // Nothing was charged, nothing is locked, the limits hold.
+    for left in (0..4).rev() {
+        assert_eq!(daemon.greeted().ask(&hit(9, "u1"))[6], left);
+    }
+    assert_eq!(verdict_of(&bystander.ask(&hit(10, "u1"))), 1);
+}
+
+#[test]
+fn a_domain_with_bad_rules_has_no_limits_and_the_others_have_theirs() {
+    let bad = "domain: bad\nlimits:\n  - {name: one, key: [user], rate: 1/h, brust: 1}\n";
+    let daemon = Plan::new().rules("bad.yaml", bad).start();
+    let mut wire = daemon.greeted();
+    for id in 0..20 {
+        let reply = wire.ask(&json!([3, id, "bad", [["user", "u1"]]]));
+        assert_eq!((verdict_of(&reply), &reply[3]), (0, &json!(null)), "{reply}");
+    }
+    assert_eq!((0..6).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count(), 5);
+    // What is wrong, where, and what that means.
+    daemon.await_log(&["ERROR", "bad.yaml:3", "brust"]);
+    daemon.await_log(&["ERROR", "domain=bad", "NO LIMITS"]);
+}
+
+#[test]
+fn without_any_rule_it_serves_and_says_so() {
+    let missing = Plan::new();
+    fs::remove_dir_all(missing.path("rules")).unwrap();
+    let empty = Plan::new();
+    fs::remove_file(empty.path("rules").join("api.yaml")).unwrap();
+    for daemon in [missing.start(), empty.start()] {
+        daemon.await_log(&["WARN", "no rule is in force: everything is allowed", "rules"]);
+        let mut wire = daemon.greeted();
+        assert!((0..20).all(|id| verdict_of(&wire.ask(&hit(id, "u1"))) == 0));
+    }
+}
+
+#[test]
+fn wrong_settings_are_told_with_their_line_and_nothing_starts() {
+    let table = [
+        ("mode: sometimes", 2, "sometimes"),
+        ("threads: 2\nconections: {max: 3}", 3, "conections"),
+        ("connections: {max: none}", 2, "none"),
+    ];
+    for (settings, line, word) in table {
+        let plan = Plan::new().settings(settings);
+        let mut process = Process::start(&mut plan.command("log"));
+        assert_eq!(process.exit_code(), Some(1), "{settings}");
+        let log = fs::read_to_string(plan.path("log")).unwrap();
+        assert!(log.contains(&format!("tidegate.yaml:{line}:")) && log.contains(word), "{settings}: {log}");
+        assert!(!plan.socket().exists());
+    }
+}
+
+#[test]
+fn decisions_made_without_the_daemon_are_told_by_reason() {
+    let mut daemon = daemon();
+    let mut wire = daemon.connect();
+    wire.ask(&json!([0, 1, 1, {"missed": {"unreachable": 11, "timeout": 12}}]));
+    daemon.await_log(&["WARN", "without tidegate", "unreachable=11", "timeout=12", "breaker=0"]);
+    // On any request with options; summed up, and told at the latest when the daemon ends.
+    let missed = json!({"missed": {"protocol": 20, "callback": 1, "something_new": 5}});
+    for request in [
+        json!([3, 2, "api", [["user", "u1"]], 1, null, missed]),
+        json!([4, 3, "api", [["user", "u1"]], 1, null, missed]),
+        json!([1, 4, "unknown", [], 1, null, missed]),
+        json!([5, 5, "api", [["user", "u1"]], 1, missed]),
+        json!([5, 5, "api", [["user", "u1"]], 1, {"missed": {"breaker": u64::MAX}}]),
+        json!([5, 5, "api", [["user", "u1"]], 1, {"missed": {"breaker": u64::MAX}}]),
+    ] {
+        wire.ask(&request);
+    }
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0));
+    let log = daemon.log();
+    let sum = |reason: &str| -> u64 {
+        let words = log.split_whitespace().filter_map(|word| word.strip_prefix(reason)?.strip_prefix('='));
+        words.map(|count| count.parse::<u64>().unwrap()).sum()
+    };
+    assert_eq!(
+        (sum("unreachable"), sum("timeout"), sum("protocol"), sum("callback")),
+        (11, 12, 80, 4),
+        "{log}"
+    );
+    assert!(log.contains(&format!("breaker={}", u64::MAX)), "{log}");
+}
+
+#[test]
+fn the_log_can_be_json_lines() {
+    let daemon: Daemon = Plan::new().settings("log: {format: json}").start_when("\"serving\"");
+    assert_eq!(daemon.connect().ask(&hello())[0], 0);
+    let lines: Vec<Value> = daemon.log().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().any(|line| line["message"] == "serving"), "{lines:?}");
+}

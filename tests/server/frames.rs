@@ -1,0 +1,129 @@
+//! Frames, good and bad, and what comes back for them.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::daemon::daemon;
+use super::msgpack::{frame, framed};
+use super::wire::{error_of, hello, hit, verdict_of};
+
+#[derive(Deserialize)]
+struct BadFrame {
+    name: String,
+    hex: String,
+    number: u64,
+    closes: bool,
+    after_hello: bool,
+    id: Option<u64>,
+    reply: bool,
+}
+
+fn bad_frames() -> Vec<BadFrame> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/bad.json");
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+pub(crate) fn bytes_of(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn every_bad_golden_frame_gets_its_error_and_keeps_or_ends_its_connection() {
+    let daemon = daemon();
+    let frames = bad_frames();
+    assert!(frames.len() >= 60, "{}", frames.len());
+    for bad in frames {
+        let mut wire = if bad.after_hello { daemon.greeted() } else { daemon.connect() };
+        wire.send_bytes(&bytes_of(&bad.hex));
+        if bad.reply {
+            let reply = wire.hear().unwrap_or_else(|| panic!("{}: closed without a reply", bad.name));
+            assert_eq!(error_of(&reply), (bad.id, bad.number), "{}: {reply}", bad.name);
+        }
+        if bad.closes {
+            assert_eq!(wire.hear(), None, "{} closes", bad.name);
+        } else if bad.after_hello {
+            assert!(wire.is_served(), "{} keeps the connection", bad.name);
+        } else {
+            // Not greeted yet, and still waited for.
+            assert_eq!(wire.ask(&hello())[0], 0, "{} keeps the connection", bad.name);
+        }
+    }
+}
+
+#[test]
+fn good_frames_before_a_bad_one_are_answered_first() {
+    let daemon = daemon();
+    for bad in [framed(&[]), framed(&[0x91, 0xc1]), vec![0xff; 4]] {
+        let mut wire = daemon.greeted();
+        let mut bytes = frame(&json!([8, 2]));
+        bytes.extend(frame(&json!([4, 3, "api", [["user", "first"]]])));
+        bytes.extend(bad);
+        // What follows a frame that closes is not looked at.
+        bytes.extend(frame(&json!([8, 4])));
+        wire.send_bytes(&bytes);
+        let replies = wire.hear_all();
+        assert_eq!(replies.len(), 3, "{replies:?}");
+        assert_eq!(replies[0], json!([2, 2, true]));
+        assert_eq!(verdict_of(&replies[1]), 0);
+        assert_eq!(replies[2][0], 3);
+    }
+}
+
+#[test]
+fn frames_read_together_are_answered_together() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    // One write of less than a buffer is one read of the daemon's, and one write of its own.
+    let frames: Vec<u8> = (0..60).flat_map(|id| frame(&json!([8, id]))).collect();
+    wire.send_bytes(&frames);
+    let replies = wire.hear_together();
+    assert_eq!(replies, (0..60).map(|id| json!([2, id, true])).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_thousand_requests_in_one_write_are_all_answered() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let frames: Vec<u8> = (0..1_000).flat_map(|id| frame(&hit(id, "many"))).collect();
+    wire.send_bytes(&frames);
+    wire.end_writing();
+    let replies = wire.hear_all();
+    let ids: Vec<u64> = replies.iter().map(|reply| reply[1].as_u64().unwrap()).collect();
+    assert_eq!(ids, (0..1_000).collect::<Vec<_>>());
+    assert_eq!(replies.iter().filter(|reply| verdict_of(reply) == 0).count(), 5);
+}
+
+#[test]
+fn a_frame_may_come_in_pieces_and_be_as_long_as_is_allowed() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    for byte in frame(&hit(1, "pieces")) {
+        wire.send_bytes(&[byte]);
+    }
+    assert_eq!(verdict_of(&wire.hear().unwrap()), 0);
+    // Eight descriptors with 16 values, as long as fit into 16 384 bytes, twice in a row.
+    let value = "v".repeat(118);
+    let descriptor: Vec<_> = (0..16).flat_map(|key| [format!("k{key:02}"), value.clone()]).collect();
+    let request = json!([3, 2, "api", vec![descriptor; 8]]);
+    let bytes = frame(&request);
+    assert!((16_000..=16_388).contains(&bytes.len()), "{}", bytes.len());
+    wire.send_bytes(&bytes.repeat(2));
+    assert_eq!(verdict_of(&wire.hear().unwrap()), 0);
+    assert_eq!(verdict_of(&wire.hear().unwrap()), 0);
+    wire.assert_served();
+}
+
+#[test]
+fn who_ends_his_side_still_gets_every_answer() {
+    let daemon = daemon();
+    let mut wire = daemon.connect();
+    wire.send(&hello());
+    for id in 2..40 {
+        wire.send(&json!([8, id]));
+    }
+    wire.end_writing();
+    assert_eq!(wire.hear_all().len(), 39);
+}

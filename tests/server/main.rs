@@ -1,0 +1,27 @@
+//! The daemon at its socket: the real binary, raw bytes.
+//!
+//! Frames are written and read by a small codec of the tests' own, so that a mistake in the daemon's is seen.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says on which seed"
+)]
+
+mod abuse;
+mod caps;
+mod daemon;
+mod faults;
+mod frames;
+mod hello;
+mod msgpack;
+mod ops;
+mod path;
+mod patience;
+mod privacy;
+mod shell;
+mod stop;
+mod wire;

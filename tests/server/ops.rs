@@ -1,0 +1,201 @@
+//! What each op is answered.
+
+use serde_json::json;
+
+use super::daemon::{Daemon, Plan, daemon};
+use super::msgpack::frame;
+use super::wire::{error_of, hit, verdict_of};
+
+/// A daemon with rules of which several match.
+fn several_rules() -> Daemon {
+    let rules = "\
+domain: several
+limits:
+  - {name: wide, key: [], rate: 1/h, burst: 100}
+  - {name: narrow, key: [user], rate: 2/h, burst: 4}
+  - {name: watched, key: [user], rate: 1/h, burst: 2, mode: shadow}
+  - {name: off, key: [user], rate: 1/h, burst: 1, mode: disabled}
+";
+    Plan::new().rules("several.yaml", rules).start()
+}
+
+#[test]
+fn hit_charges_until_the_burst_is_spent_and_says_how_long_it_lasts() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    for left in (0..5).rev() {
+        let reply = wire.ask(&hit(10 + left, "u1"));
+        let head = json!([reply[0], reply[1], reply[2], reply[3], reply[4], reply[5], reply[6]]);
+        let window_us = 5 * 3_600_000_000u64;
+        assert_eq!(head, json!([1, 10 + left, 0, "per-user", 5, window_us, left]), "{reply}");
+        assert_eq!((&reply[8], &reply[9]), (&json!(0), &json!(null)), "no wait and no lease: {reply}");
+        assert_eq!(reply.as_array().unwrap().len(), 13, "written whole");
+    }
+    let refused = wire.ask(&hit(20, "u1"));
+    assert_eq!((verdict_of(&refused), &refused[3], &refused[6]), (1, &json!("per-user"), &json!(0)));
+    let retry = refused[8].as_u64().unwrap();
+    assert!((1..=3_600_000_000).contains(&retry), "{refused}");
+    assert_eq!(refused[12], json!({"help": "https://example.com/limits"}));
+    // Others have not paid for it.
+    assert_eq!(verdict_of(&wire.ask(&hit(21, "u2"))), 0);
+    // Nor has another connection another account.
+    assert_eq!(verdict_of(&daemon.greeted().ask(&hit(22, "u1"))), 1);
+}
+
+#[test]
+fn a_cost_above_the_limit_never_passes() {
+    let daemon = daemon();
+    let reply = daemon.greeted().ask(&json!([3, 1, "api", [["user", "u1"]], 6]));
+    assert_eq!((verdict_of(&reply), &reply[6], &reply[8]), (1, &json!(5), &json!(null)), "{reply}");
+}
+
+#[test]
+fn peek_says_what_hit_would_and_changes_nothing() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let peek = json!([4, 1, "api", [["user", "u1"]]]);
+    for _ in 0..10 {
+        let reply = wire.ask(&peek);
+        assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(5)), "{reply}");
+    }
+    wire.ask(&json!([3, 2, "api", [["user", "u1"]], 5]));
+    let reply = wire.ask(&peek);
+    assert_eq!((verdict_of(&reply), &reply[6]), (1, &json!(0)), "{reply}");
+}
+
+#[test]
+fn acquire_is_judged_as_hit_and_has_no_lease_yet() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let acquire = json!([1, 1, "api", [["user", "u1"]], 5]);
+    let granted = wire.ask(&acquire);
+    assert_eq!((verdict_of(&granted), &granted[6], &granted[9]), (0, &json!(0), &json!(null)));
+    assert_eq!(verdict_of(&wire.ask(&acquire)), 1);
+}
+
+#[test]
+fn ping_is_answered_done() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let largest = i64::MAX.unsigned_abs();
+    assert_eq!(wire.ask(&json!([8, largest])), json!([2, largest, true]));
+}
+
+#[test]
+fn what_is_not_built_yet_says_so_and_only_to_who_wants_an_answer() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let with_id = [
+        json!([2, 31, 5, 0]),
+        json!([5, 32, "api", [["user", "u1"]], 3]),
+        json!([6, 33, 5]),
+        json!([7, 34, "web", "loop_lag", 400]),
+    ];
+    for (request, id) in with_id.iter().zip(31..) {
+        let reply = wire.ask(request);
+        assert_eq!(error_of(&reply), (Some(id), 6), "{reply}");
+        assert!(reply[3].as_str().unwrap().contains("not supported yet"), "{reply}");
+    }
+    for request in [
+        json!([2, null, 5, 0]),
+        json!([5, null, "api", [["user", "u1"]], 3]),
+        json!([7, null, "web", "loop_lag", 400]),
+        // Not even about a field that is wrong.
+        json!([2, null, "no number"]),
+        json!([7, null, "web", "loop_lag", 1_001]),
+    ] {
+        wire.send(&request);
+        wire.assert_served();
+    }
+    // A CHARGE that is refused has charged nothing.
+    assert_eq!(wire.ask(&json!([4, 1, "api", [["user", "u1"]]]))[6], 5);
+}
+
+#[test]
+fn an_unknown_op_is_told_and_the_connection_goes_on() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    assert_eq!(error_of(&wire.ask(&json!([9, 6]))), (Some(6), 5));
+    assert_eq!(error_of(&wire.ask(&json!([u64::MAX, 7, "x"]))), (Some(7), 5));
+    wire.assert_served();
+}
+
+#[test]
+fn the_tightest_rule_is_named_and_all_of_them_when_asked_for() {
+    let daemon = several_rules();
+    let mut wire = daemon.greeted();
+    let reply = wire.ask(&json!([3, 1, "several", [["user", "u1"]], 1, null, {"all": true}]));
+    assert_eq!((&reply[3], &reply[6]), (&json!("narrow"), &json!(3)), "{reply}");
+    let all: Vec<_> =
+        reply[11].as_array().unwrap().iter().map(|e| (e[0].clone(), e[1].clone(), e[3].clone())).collect();
+    let expected = [("wide", 100, 99), ("narrow", 4, 3), ("watched", 2, 1)];
+    let expected: Vec<_> = expected.iter().map(|(n, l, r)| (json!(n), json!(l), json!(r))).collect();
+    assert_eq!(all, expected, "in file order, without the one that is off");
+    assert_eq!(wire.ask(&json!([3, 2, "several", [["user", "u1"]]]))[11], json!(null));
+}
+
+#[test]
+fn a_shadow_rule_refuses_nobody_and_is_noted() {
+    let daemon = several_rules();
+    let mut wire = daemon.greeted();
+    let hit = json!([3, 1, "several", [["user", "u1"]]]);
+    for noted in [json!(null), json!(null), json!(["shadow", "watched"]), json!(["shadow", "watched"])] {
+        let reply = wire.ask(&hit);
+        assert_eq!((verdict_of(&reply), &reply[10]), (0, &noted), "{reply}");
+    }
+    let refused = wire.ask(&hit);
+    assert_eq!((verdict_of(&refused), &refused[3]), (1, &json!("narrow")), "{refused}");
+}
+
+#[test]
+fn a_cost_by_unit_concerns_the_rules_of_its_units() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let user = json!([["user", "u1"]]);
+    let reply = wire.ask(&json!([3, 1, "api", user, {"tokens": 800}]));
+    assert_eq!(
+        (verdict_of(&reply), &reply[3]),
+        (0, &json!(null)),
+        "counted in requests, not judged: {reply}"
+    );
+    let reply = wire.ask(&json!([3, 2, "api", user, {"tokens": 800, "requests": 2}]));
+    assert_eq!(reply[6], 3, "{reply}");
+    // However many units are named, ours is found.
+    let many: serde_json::Map<_, _> = (0..40).map(|unit| (format!("a{unit:02}"), json!(1))).collect();
+    let mut many = serde_json::Value::Object(many);
+    many["requests"] = json!(2);
+    let reply = wire.ask(&json!([3, 3, "api", user, many]));
+    assert_eq!(reply[6], 1, "{reply}");
+    let reply = wire.ask(&json!([3, 4, "api", user, 0]));
+    assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(1)), "cost 0 passes and charges nothing: {reply}");
+}
+
+#[test]
+fn what_no_rule_matches_is_allowed() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    for request in [
+        json!([3, 1, "unknown", [["user", "u1"]]]),
+        json!([3, 1, "api", []]),
+        json!([3, 1, "api", [["user", ""]]]),
+        json!([3, 1, "api", [["other", "u1"]]]),
+    ] {
+        let reply = wire.ask(&request);
+        let nil = json!(null);
+        assert_eq!((verdict_of(&reply), &reply[3], &reply[8]), (0, &nil, &json!(0)), "{request}: {reply}");
+    }
+}
+
+#[test]
+fn shadow_and_disabled_daemons_refuse_nobody() {
+    for (mode, note) in [("shadow", json!(["shadow", "per-user"])), ("disabled", json!(null))] {
+        let daemon = Plan::new().settings(&format!("mode: {mode}")).start();
+        let mut wire = daemon.greeted();
+        let frames: Vec<u8> = (0..6).flat_map(|id| frame(&hit(id, "u1"))).collect();
+        wire.send_bytes(&frames);
+        wire.end_writing();
+        let replies = wire.hear_all();
+        assert!(replies.iter().all(|reply| verdict_of(reply) == 0), "{mode}: {replies:?}");
+        assert_eq!(replies[5][10], note, "{mode}");
+    }
+}

@@ -1,0 +1,245 @@
+//! The socket at its path.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use super::daemon::{Daemon, Plan, Process, daemon, eventually};
+
+/// Starts a daemon that cannot start; its exit code and what it said.
+fn refused(plan: &Plan) -> (Option<i32>, String) {
+    let code = Process::start(&mut plan.command("refused")).exit_code();
+    (code, fs::read_to_string(plan.path("refused")).unwrap())
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+}
+
+#[test]
+fn the_socket_is_born_with_its_mode_and_group() {
+    let group =
+        if rustix::process::geteuid().is_root() { 12_345 } else { rustix::process::getegid().as_raw() };
+    let settings = format!("socket: {{mode: \"0620\", group: \"{group}\"}}");
+    // However generous the mask of whoever starts it.
+    let plan = Plan::new().settings(&settings).shell("umask 0; exec \"$@\"");
+    let (socket, directory) = (plan.socket(), plan.directory.path().to_owned());
+    let done = Arc::new(AtomicBool::new(false));
+    let (begin, begun) = mpsc::channel();
+    let watcher = thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            let mut seen = Vec::new();
+            let mut last = false;
+            while !last {
+                last = done.load(Ordering::Relaxed);
+                let found = fs::symlink_metadata(&socket);
+                seen.extend(found.ok().map(|found| (found.mode() & 0o777, found.gid())));
+                // Nor is there another name under which more could connect for a moment.
+                for entry in fs::read_dir(&directory).unwrap() {
+                    let found = fs::symlink_metadata(entry.unwrap().path());
+                    let found = found.ok().filter(|found| found.file_type().is_socket());
+                    assert!(found.is_none_or(|found| found.mode() & 0o777 & !0o620 == 0));
+                }
+                seen.dedup();
+                // Only the first is waited for.
+                let _ = begin.send(());
+            }
+            seen
+        }
+    });
+    begun.recv().unwrap();
+    let daemon = plan.start();
+    daemon.greeted();
+    done.store(true, Ordering::Relaxed);
+    assert_eq!(watcher.join().unwrap(), [(0o620, group)]);
+}
+
+#[test]
+fn the_usual_mode_lets_in_the_owner_and_the_group() {
+    let daemon = daemon();
+    assert_eq!(fs::symlink_metadata(daemon.socket()).unwrap().mode() & 0o777, 0o660);
+}
+
+#[test]
+fn what_a_killed_daemon_left_is_replaced() {
+    let Daemon { process, plan } = daemon();
+    process.signal(libc::SIGKILL);
+    drop(process);
+    assert!(is_socket(&plan.socket()));
+    plan.start().greeted().assert_served();
+}
+
+#[test]
+fn of_two_that_start_together_exactly_one_serves() {
+    for _ in 0..20 {
+        let plan = Plan::new();
+        let mut both = [1, 2].map(|number| Process::start(&mut plan.command(&format!("log{number}"))));
+        let loser = eventually("one gives way", || both.iter_mut().position(|one| one.has_ended().is_some()));
+        assert_eq!(both[loser].exit_code(), Some(75));
+        let log = fs::read_to_string(plan.path(&format!("log{}", loser + 1))).unwrap();
+        assert!(log.contains("another tidegate is running here"), "{log}");
+        let mut wire = eventually("the other one serves", || {
+            std::os::unix::net::UnixStream::connect(plan.socket()).ok().map(super::wire::Wire::over)
+        });
+        assert_eq!(wire.ask(&super::wire::hello())[0], 0);
+        assert_eq!(both[1 - loser].has_ended(), None);
+    }
+}
+
+#[test]
+fn a_live_daemon_keeps_its_path() {
+    let daemon = daemon();
+    let before = fs::symlink_metadata(daemon.socket()).unwrap().ino();
+    let mut here = daemon.greeted();
+    for _ in 0..3 {
+        let (code, said) = refused(&daemon.plan);
+        assert_eq!(code, Some(75), "{said}");
+    }
+    assert_eq!(fs::symlink_metadata(daemon.socket()).unwrap().ino(), before);
+    here.assert_served();
+    daemon.greeted().assert_served();
+}
+
+#[test]
+fn who_listens_without_our_lock_keeps_the_path_too() {
+    let plan = Plan::new();
+    let listener = UnixListener::bind(plan.socket()).unwrap();
+    let (code, said) = refused(&plan);
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("another process is listening here"), "{said}");
+    // Also when so many wait there that a connect would block.
+    let _waiting: Vec<_> =
+        std::iter::repeat_with(|| connect_without_waiting(&plan.socket())).map_while(|c| c).collect();
+    let (code, said) = refused(&plan);
+    assert_eq!(code, Some(75), "{said}");
+    drop(listener);
+    plan.start().greeted().assert_served();
+}
+
+fn connect_without_waiting(path: &Path) -> Option<rustix::fd::OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(path).unwrap()).ok().map(|()| socket)
+}
+
+#[test]
+fn what_is_no_socket_stays_where_it_is() {
+    let plan = Plan::new();
+    let in_the_way = plan.socket();
+    // A file.
+    fs::write(&in_the_way, "precious").unwrap();
+    let (code, said) = refused(&plan);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("something that is not a socket is in the way"), "{said}");
+    assert!(said.contains(in_the_way.to_str().unwrap()), "{said}");
+    assert_eq!(fs::read_to_string(&in_the_way).unwrap(), "precious");
+    fs::remove_file(&in_the_way).unwrap();
+    // A directory.
+    fs::create_dir(&in_the_way).unwrap();
+    assert_eq!(refused(&plan).0, Some(1));
+    assert!(in_the_way.is_dir());
+    fs::remove_dir(&in_the_way).unwrap();
+    plan.start().greeted().assert_served();
+}
+
+#[test]
+fn a_planted_link_is_neither_followed_nor_harmed() {
+    let plan = Plan::new();
+    let precious = plan.path("precious");
+    // To a file, to nothing, to the socket of somebody else.
+    let other = UnixListener::bind(plan.path("other")).unwrap();
+    fs::write(&precious, "precious").unwrap();
+    fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).unwrap();
+    for target in [&precious, &plan.path("nothing"), &plan.path("other")] {
+        symlink(target, plan.socket()).unwrap();
+        let (code, said) = refused(&plan);
+        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(fs::read_link(plan.socket()).unwrap(), *target);
+        assert!(!plan.path("nothing").exists());
+        fs::remove_file(plan.socket()).unwrap();
+    }
+    drop(other);
+    // Where the lock is to be.
+    fs::remove_file(plan.path("t.sock.lock")).unwrap();
+    symlink(&precious, plan.path("t.sock.lock")).unwrap();
+    let (code, said) = refused(&plan);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("t.sock.lock"), "{said}");
+    let metadata = fs::symlink_metadata(&precious).unwrap();
+    assert_eq!(
+        (fs::read_to_string(&precious).unwrap().as_str(), metadata.mode() & 0o777),
+        ("precious", 0o600)
+    );
+}
+
+#[test]
+fn what_lies_where_the_socket_is_made_is_cleared_only_if_it_is_a_socket() {
+    // The name under which the socket is made: that of the socket, its last byte a tilde.
+    let plan = Plan::new();
+    let birth = plan.path("t.soc~");
+    let precious = plan.path("precious");
+    fs::write(&precious, "precious").unwrap();
+    fs::write(&birth, "precious too").unwrap();
+    let (code, said) = refused(&plan);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("t.soc~"), "{said}");
+    assert_eq!(fs::read_to_string(&birth).unwrap(), "precious too");
+    fs::remove_file(&birth).unwrap();
+    symlink(&precious, &birth).unwrap();
+    assert_eq!(refused(&plan).0, Some(1));
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    fs::remove_file(&birth).unwrap();
+    // Left over from a start that was cut short.
+    drop(UnixListener::bind(&birth).unwrap());
+    let daemon = plan.start();
+    daemon.greeted().assert_served();
+    assert!(!birth.exists());
+}
+
+#[test]
+fn a_path_as_long_as_the_kernel_takes_is_served_and_a_longer_one_is_told() {
+    for (bytes, served) in [(107, true), (108, false), (300, false)] {
+        let mut plan = Plan::new();
+        let room = plan.directory.path().as_os_str().len() + 1;
+        let name = if bytes - room > 255 { "s".repeat(250) } else { "s".repeat(bytes - room) };
+        let path = plan.path(&name);
+        // The last one that is given counts.
+        let arguments = std::mem::take(&mut plan.arguments);
+        let mut command = plan.command("log");
+        command.args(arguments);
+        let mut command_line: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let at = command_line.iter().position(|argument| argument == "--socket").unwrap();
+        command_line[at + 1] = path.clone().into();
+        let mut again = std::process::Command::new(command.get_program());
+        again.args(command_line).stderr(File::create(plan.path("log")).unwrap());
+        let mut process = Process::start(&mut again);
+        let log = || fs::read_to_string(plan.path("log")).unwrap();
+        if served {
+            eventually("it serves", || log().contains(" serving ").then_some(()));
+            super::wire::Wire::greeted(&path).assert_served();
+        } else {
+            assert_eq!(process.exit_code(), Some(1));
+            assert!(log().contains("at most 107"), "{}", log());
+        }
+    }
+}
+
+#[test]
+fn the_path_goes_with_the_daemon_unless_it_is_somebody_elses_by_then() {
+    let mut ours = daemon();
+    ours.process.signal(libc::SIGTERM);
+    assert_eq!(ours.process.exit_code(), Some(0));
+    assert!(!ours.socket().exists());
+
+    let mut replaced = daemon();
+    fs::remove_file(replaced.socket()).unwrap();
+    let _other = UnixListener::bind(replaced.socket()).unwrap();
+    replaced.process.signal(libc::SIGTERM);
+    assert_eq!(replaced.process.exit_code(), Some(0));
+    assert!(is_socket(&replaced.socket()), "the other one's socket is still there");
+}

@@ -1,0 +1,105 @@
+//! Peers that keep the daemon waiting. Order is asserted, and an end well after the time; never an exact time.
+
+use std::io::{ErrorKind, Write};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::daemon::daemon;
+use super::msgpack::frame;
+use super::wire::{Wire, hello, hit};
+
+/// Waits on a thread of its own for the end of a connection, without another word, and says its name then.
+fn report_end(name: &'static str, mut wire: Wire, ended: &mpsc::Sender<&'static str>) {
+    let ended = ended.clone();
+    thread::spawn(move || {
+        wire.assert_ended();
+        ended.send(name).unwrap();
+    });
+}
+
+#[test]
+fn who_says_nothing_and_who_says_half_are_ended_without_a_word_and_others_stay() {
+    let daemon = daemon();
+    let mut idle = daemon.greeted();
+    let (ends, ended) = mpsc::channel();
+    let silent = daemon.connect();
+    let mut half_hello = daemon.connect();
+    half_hello.send_bytes(&frame(&hello())[..5]);
+    let mut header = daemon.greeted();
+    header.send_bytes(&[0, 0]);
+    // Half a frame behind whole ones that were answered.
+    let mut half = daemon.greeted();
+    half.send_bytes(&[frame(&json!([8, 2])), frame(&hit(3, "u"))[..7].to_vec()].concat());
+    assert_eq!(half.hear(), Some(json!([2, 2, true])));
+    report_end("silent", silent, &ends);
+    for half in [half_hello, header, half] {
+        report_end("half", half, &ends);
+    }
+    drop(ends);
+    // A second for half a frame, five for HELLO: whoever is first tells the two apart.
+    assert_eq!(ended.iter().collect::<Vec<_>>(), ["half", "half", "half", "silent"]);
+    idle.assert_served();
+}
+
+#[test]
+fn a_drip_of_bytes_does_not_stretch_the_time_of_a_frame() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let bytes = frame(&hit(1, &"u".repeat(200)));
+    // A byte each tenth of a second would take more than 20 s: given a second for each, it would be answered.
+    let sent = bytes.iter().position(|byte| {
+        thread::sleep(Duration::from_millis(100));
+        wire.stream.write_all(&[*byte]).is_err()
+    });
+    assert!(sent.is_some(), "the frame was taken whole");
+    wire.assert_ended();
+}
+
+#[test]
+fn a_drip_of_frames_is_no_half_frame() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let ping = frame(&json!([8, 1]));
+    // Each write ends one frame and begins the next: no frame is a second old, the connection is.
+    wire.send_bytes(&ping[..4]);
+    for _ in 0..12 {
+        thread::sleep(Duration::from_millis(150));
+        wire.send_bytes(&[&ping[4..], &ping[..4]].concat());
+        assert_eq!(wire.hear(), Some(json!([2, 1, true])));
+    }
+}
+
+#[test]
+fn who_never_reads_is_not_read_either_and_ended_while_others_are_served() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let mut bystander = daemon.greeted();
+    let calm = daemon.process.resident_kib();
+    wire.stream.set_nonblocking(true).unwrap();
+    let block: Vec<u8> = (0..100).flat_map(|id| frame(&hit(id, "flood"))).collect();
+    let (mut blocks, mut at) = (0, 0);
+    let end = super::daemon::eventually("the flood is stopped for good", || {
+        for _ in 0..100 {
+            match wire.stream.write(&block[at..]) {
+                Ok(written) => {
+                    at = (at + written) % block.len();
+                    blocks += usize::from(at == 0);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    assert!(bystander.is_served(), "the bystander, during the flood");
+                    return None;
+                }
+                Err(error) => return Some(error),
+            }
+        }
+        None
+    });
+    assert!(matches!(end.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{end}");
+    assert!(blocks < 1_000, "100 000 hits were taken without a reply being read");
+    let grown = daemon.process.resident_kib().saturating_sub(calm);
+    assert!(grown <= 1_024, "one connection that does not read made the daemon grow by {grown} KiB");
+    bystander.assert_served();
+}

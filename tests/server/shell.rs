@@ -1,0 +1,157 @@
+//! `tidegate hit` and `tidegate peek`, as a shell sees them.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use super::daemon::{BINARY, Plan, daemon};
+
+/// Runs a command against a socket.
+fn run(socket: &Path, arguments: &[&str]) -> Output {
+    command(socket, arguments).output().unwrap()
+}
+
+fn command(socket: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).env("TIDEGATE_SOCKET", socket);
+    command.env_remove("TIDEGATE_DISABLE").env_remove("XDG_RUNTIME_DIR");
+    command
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn hit_is_0_until_the_limit_and_75_after() {
+    let daemon = daemon();
+    let socket = daemon.socket();
+    for left in (0..5).rev() {
+        let output = run(&socket, &["hit", "api", "user=u1", "method=POST"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let said = text(&output.stdout);
+        assert!(said.starts_with(&format!("allow  per-user: {left} of 5 left")), "{said}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+    let output = run(&socket, &["hit", "api", "user=u1"]);
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    let said = text(&output.stdout);
+    assert!(said.starts_with("limit  per-user: 0 of 5 left, try again in "), "{said}");
+    assert!(said.contains("\nhelp   https://example.com/limits\n"), "{said}");
+    let output = run(&socket, &["hit", "api", "user=u2", "--cost", "6"]);
+    assert_eq!(output.status.code(), Some(75));
+    assert!(text(&output.stdout).contains("never"), "{output:?}");
+}
+
+#[test]
+fn peek_takes_nothing_and_json_says_everything() {
+    let daemon = daemon();
+    let socket = daemon.socket();
+    for _ in 0..7 {
+        let output = run(&socket, &["peek", "api", "user=u1", "--all", "--format", "json"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&said["verdict"], &said["rule"], &said["remaining"]),
+            (&json!("allow"), &json!("per-user"), &json!(5))
+        );
+        assert_eq!(said["all"][0][0], "per-user");
+        assert_eq!(said["degraded"], false);
+    }
+    run(&socket, &["hit", "api", "user=u1", "--cost", "5"]);
+    let output = run(&socket, &["peek", "api", "user=u1"]);
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+}
+
+#[test]
+fn a_wrong_question_is_2() {
+    let daemon = daemon();
+    for arguments in [
+        &["hit"][..],
+        &["hit", "api", "user"],
+        &["hit", "api", "user=u1", "--cost", "-1"],
+        &["hit", "api", "user=u1", "--format", "xml"],
+        // What only the daemon finds wrong.
+        &["hit", "a/b", "user=u1"],
+        &["hit", "api", "bad:key=1"],
+    ] {
+        let output = run(&daemon.socket(), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn without_a_daemon_the_work_goes_on_unless_told_otherwise() {
+    let plan = Plan::new();
+    let socket = plan.socket();
+    let output = run(&socket, &["hit", "api", "user=u1"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains("allow, without an answer") && said.contains("is the daemon running?"), "{said}");
+    assert!(output.stdout.is_empty());
+    let output = run(&socket, &["hit", "api", "user=u1", "--on-failure", "refuse"]);
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert!(text(&output.stderr).contains("refuse, without an answer"), "{output:?}");
+    let output = run(&socket, &["hit", "api", "user=u1", "--format", "json"]);
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&said["verdict"], &said["degraded"]), (&json!("allow"), &json!(true)));
+    // A socket that nobody serves any more.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let output = run(&socket, &["hit", "api", "user=u1"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text(&output.stderr).contains("start the daemon"), "{output:?}");
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_waited_for_no_longer_than_said() {
+    let daemon = daemon();
+    daemon.process.signal(libc::SIGSTOP);
+    let output = run(&daemon.socket(), &["hit", "api", "user=u1", "--timeout", "50ms"]);
+    daemon.process.signal(libc::SIGCONT);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text(&output.stderr).contains("does not answer in time"), "{output:?}");
+}
+
+#[test]
+fn disabled_means_allowed_without_asking() {
+    let daemon = daemon();
+    let ask = |value: &str, arguments: &[&str]| {
+        command(&daemon.socket(), arguments).env("TIDEGATE_DISABLE", value).output().unwrap()
+    };
+    for _ in 0..7 {
+        let output = ask("1", &["hit", "api", "user=u1", "--on-failure", "refuse"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(text(&output.stderr).contains("TIDEGATE_DISABLE=1"), "{output:?}");
+    }
+    let output = ask("0", &["peek", "api", "user=u1"]);
+    assert!(text(&output.stdout).contains("5 of 5 left"), "nothing was asked: {output:?}");
+}
+
+#[test]
+fn an_error_is_no_answer() {
+    // One decision thread that panics: the work goes on, unless told otherwise.
+    let daemon = Plan::new().settings("connections: {max: 1}").start();
+    let panicking = ["hit", "api", "user=u1", "debug-panic=1", "--on-failure"];
+    let busy = ["hit", "api", "user=u1", "--on-failure"];
+    for (arguments, word) in [(panicking.as_slice(), "internal"), (busy.as_slice(), "busy")] {
+        let here = (word == "busy").then(|| {
+            super::daemon::eventually("a place", || {
+                let mut wire = daemon.connect();
+                let _ =
+                    std::io::Write::write(&mut wire.stream, &super::msgpack::frame(&super::wire::hello()));
+                (wire.hear()?[0] == 0).then_some(wire)
+            })
+        });
+        for (on_failure, code) in [("allow", 0), ("refuse", 69)] {
+            let output = super::daemon::eventually("a place for the panicking one", || {
+                let output = run(&daemon.socket(), &[arguments, &[on_failure]].concat());
+                (word == "busy" || !text(&output.stderr).contains("busy")).then_some(output)
+            });
+            assert_eq!(output.status.code(), Some(code), "{arguments:?} {on_failure}: {output:?}");
+            assert!(text(&output.stderr).contains(word), "{arguments:?}: {output:?}");
+        }
+        drop(here);
+    }
+}

@@ -1,0 +1,147 @@
+//! How the daemon ends, and what does not end it.
+
+use std::io::Write;
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, Plan, daemon};
+use super::msgpack::frame;
+use super::wire::{Wire, hello, hit};
+
+fn two_threads() -> Daemon {
+    let mut plan = Plan::new();
+    plan.arguments = vec!["--threads".into(), "2".into()];
+    plan.start()
+}
+
+/// Asserts that the replies end with GOODBYE and says how many there were before it.
+fn before_goodbye(replies: &[Value]) -> usize {
+    let (last, replies) = replies.split_last().expect("a GOODBYE");
+    assert_eq!(*last, json!([4, null, "draining"]));
+    assert!(replies.iter().all(|reply| reply[0] == 1 || reply[0] == 2), "{replies:?}");
+    replies.len()
+}
+
+#[test]
+fn every_request_that_was_taken_is_answered_before_the_end() {
+    let mut daemon = two_threads();
+    let clients: Vec<_> = (0..8)
+        .map(|number| {
+            let wire = daemon.greeted();
+            let mut writing = wire.stream.try_clone().unwrap();
+            let request = frame(&hit(1, &format!("u{number}")));
+            // A small write is taken whole or not at all.
+            let writer = thread::spawn(move || {
+                std::iter::repeat(()).take_while(|()| writing.write_all(&request).is_ok()).count()
+            });
+            let reader = thread::spawn(move || {
+                let mut wire = wire;
+                before_goodbye(&wire.hear_all())
+            });
+            (writer, reader)
+        })
+        .collect();
+    let mut idle = daemon.greeted();
+    // In the middle of it.
+    for id in 0..200 {
+        idle.ask(&json!([8, id]));
+    }
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(before_goodbye(&idle.hear_all()), 0);
+    let mut sum = 0;
+    for (writer, reader) in clients {
+        let (written, answered) = (writer.join().unwrap(), reader.join().unwrap());
+        assert_eq!(written, answered);
+        sum += written;
+    }
+    assert!(sum > 1_000, "there was a load: {sum}");
+    assert_eq!(daemon.process.exit_code(), Some(0));
+    daemon.await_log(&["drained"]);
+}
+
+#[test]
+fn who_knocked_before_the_end_began_is_let_in_and_answered() {
+    let mut daemon = two_threads();
+    let mut here = daemon.greeted();
+    // Stopped, it lets nobody in, but the kernel takes what is sent.
+    daemon.process.signal(libc::SIGSTOP);
+    let mut knocking: Vec<Wire> = (0..300)
+        .map(|_| {
+            let mut wire = daemon.connect();
+            wire.send_bytes(&[frame(&hello()), frame(&hit(2, "late"))].concat());
+            wire
+        })
+        .collect();
+    here.send(&json!([8, 5]));
+    daemon.process.signal(libc::SIGTERM);
+    daemon.process.signal(libc::SIGCONT);
+    assert_eq!(here.hear_all(), [json!([2, 5, true]), json!([4, null, "draining"])]);
+    let mut allowed = 0;
+    for wire in &mut knocking {
+        let replies = wire.hear_all();
+        assert_eq!((replies.len(), &replies[0][0]), (3, &json!(0)), "{replies:?}");
+        assert_eq!(before_goodbye(&replies[1..]), 1);
+        allowed += usize::from(replies[1][2] == 0);
+    }
+    assert_eq!(allowed, 5);
+    assert_eq!(daemon.process.exit_code(), Some(0));
+}
+
+#[test]
+fn interrupt_drains_as_well() {
+    let mut daemon = daemon();
+    let mut wire = daemon.greeted();
+    daemon.process.signal(libc::SIGINT);
+    assert_eq!(before_goodbye(&wire.hear_all()), 0);
+    assert_eq!(daemon.process.exit_code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut daemon = daemon();
+    // Who does not read would hold the drain up for a second.
+    let wire = daemon.greeted();
+    wire.stream.set_nonblocking(true).unwrap();
+    let block = frame(&hit(1, "u")).repeat(50);
+    while (&wire.stream).write(&block).is_ok() {}
+    // Stopped, it finds both at once.
+    daemon.process.signal(libc::SIGSTOP);
+    daemon.process.signal(libc::SIGTERM);
+    daemon.process.signal(libc::SIGINT);
+    daemon.process.signal(libc::SIGCONT);
+    assert_eq!(daemon.process.exit_code(), Some(1), "{}", daemon.log());
+}
+
+#[test]
+fn who_does_not_read_holds_the_end_up_for_a_moment_only() {
+    let mut daemon = daemon();
+    let wire = daemon.greeted();
+    wire.stream.set_nonblocking(true).unwrap();
+    let block = frame(&hit(1, "u")).repeat(50);
+    while (&wire.stream).write(&block).is_ok() {}
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+    daemon.await_log(&["did not read their last replies"]);
+}
+
+#[test]
+fn hang_up_is_taken_note_of_and_kills_nobody() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    daemon.process.signal(libc::SIGHUP);
+    daemon.await_log(&["reloading is not supported yet"]);
+    wire.assert_served();
+    daemon.greeted().assert_served();
+}
+
+#[test]
+fn a_peer_that_breaks_the_pipe_kills_nobody() {
+    let daemon = daemon();
+    for _ in 0..50 {
+        let mut wire = daemon.greeted();
+        wire.send_bytes(&frame(&hit(1, "u")).repeat(200));
+        drop(wire);
+    }
+    daemon.greeted().assert_served();
+}
