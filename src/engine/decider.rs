@@ -124,6 +124,7 @@ impl Lists {
         }
     }
 
+    #[inline]
     fn decision<'d>(&'d self, domain: &'d Domain, passes: bool, now: Now) -> Decision<'d> {
         let (verdict, binding, retry) = if passes {
             (Verdict::Allow, least_left(&self.parts, domain, now), Some(Micros::ZERO))
@@ -146,18 +147,15 @@ impl Part {
 /// Of the enforced rules the one with the smallest share left; ties go to the first in the file.
 #[inline]
 fn least_left<'d>(parts: &[Part], domain: &'d Domain, now: Now) -> Option<LimitView<'d>> {
-    let mut least: Option<LimitView<'d>> = None;
-    for part in parts.iter().filter(|part| part.enforced) {
-        let Some(view) = part.view(domain, now) else { continue };
+    let mut enforced = parts.iter().filter(|part| part.enforced).filter_map(|part| part.view(domain, now));
+    let mut least = enforced.next()?;
+    for view in enforced {
         // remaining ÷ limit, multiplied out; neither is above 2³², so the products fit.
-        let is_less = least.is_none_or(|least| {
-            view.level.remaining * least.level.limit < least.level.remaining * view.level.limit
-        });
-        if is_less {
-            least = Some(view);
+        if view.level.remaining * least.level.limit < least.level.remaining * view.level.limit {
+            least = view;
         }
     }
-    least
+    Some(least)
 }
 
 /// Of the rules that refuse the one with the longest wait, `None` (never) being the longest.

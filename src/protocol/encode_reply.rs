@@ -79,9 +79,8 @@ fn encode_cut(out: &mut Vec<u8>, decision: Decision<'_>) {
 #[inline]
 #[must_use]
 fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
-    let mut writer = Writer::begin(out, DECISION + decision.rule.map_or(0, str::len));
-    writer.bytes(DECISION_HEAD);
-    writer.unsigned_and(decision.id, decision.verdict.number());
+    let room = DECISION + decision.rule.map_or(0, str::len);
+    let mut writer = Writer::begin_with(out, room, DECISION_HEAD, decision.id, decision.verdict.number());
     writer.optional_text(decision.rule);
     let Decision { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
     writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease]);
@@ -208,8 +207,9 @@ const FAULT_BYTES_MAX: usize = 256;
 /// Room for a frame of four short elements.
 const SMALL: usize = HEADER_BYTES + 60;
 
-/// Room for a decision without its texts: seven integers of 9 bytes and seven single bytes, with the rule's length.
-const DECISION: usize = HEADER_BYTES + 84;
+/// Room for a decision without its texts: seven integers of 9 bytes, seven single bytes, the rule's length, and what
+/// is written past the end and taken back.
+const DECISION: usize = HEADER_BYTES + 140;
 
 #[cfg(test)]
 mod tests {

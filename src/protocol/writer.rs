@@ -74,18 +74,28 @@ impl<'o> Writer<'o> {
         }
     }
 
-    /// An integer and, with the same write, a byte.
+    /// Starts a frame with bytes that are known, an integer, and a byte behind it, all with one write.
     #[inline]
-    pub(super) fn unsigned_and(&mut self, value: u64, byte: u8) {
+    pub(super) fn begin_with(
+        out: &'o mut Vec<u8>,
+        room: usize,
+        [kind_a, kind_b]: [u8; 2],
+        value: u64,
+        byte: u8,
+    ) -> Writer<'o> {
         let ([a, b, c, d, e, f, g, h, i], length) = shortest(value);
-        let mut both = [a, b, c, d, e, f, g, h, i, 0];
-        if let Some(place) = both.get_mut(length) {
+        let mut bytes = [0, 0, 0, 0, kind_a, kind_b, a, b, c, d, e, f, g, h, i, 0];
+        let end = HEADER_BYTES + 2 + length;
+        if let Some(place) = bytes.get_mut(end) {
             *place = byte;
         }
-        self.out.extend_from_slice(both.get(..=length).unwrap_or_default());
+        out.reserve(room);
+        let mut writer = Writer { start: out.len(), out };
+        writer.part(bytes, end + 1);
+        writer
     }
 
-    /// Several of those with one write: asking for room each time costs more than the numbers do.
+    /// Several integers or nils with one write: asking for room each time costs more than the numbers do.
     #[inline]
     pub(super) fn optional_unsigneds(&mut self, values: [Option<u64>; NUMBERS_AT_ONCE]) {
         let mut bytes = [0; NUMBERS_AT_ONCE * INTEGER_BYTES_MAX];
@@ -98,7 +108,16 @@ impl<'o> Writer<'o> {
             }
             end += length;
         }
-        self.out.extend_from_slice(bytes.get(..end).unwrap_or_default());
+        self.part(bytes, end);
+    }
+
+    /// The first so many of some bytes: all are written and the rest taken back, for a copy of a length that is
+    /// known needs no call.
+    #[inline]
+    fn part<const N: usize>(&mut self, bytes: [u8; N], length: usize) {
+        let end = self.out.len() + length;
+        self.out.extend_from_slice(&bytes);
+        self.out.truncate(end);
     }
 
     pub(super) fn signed(&mut self, value: i64) {

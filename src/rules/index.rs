@@ -26,6 +26,9 @@ pub(super) struct Index {
 struct Anchors {
     present: Vec<Hung>,
     equal: HashTable<(Box<str>, Vec<Hung>)>,
+    /// A bit for each length that a value in `equal` has, the last for all that are longer: most other values are of
+    /// a length that none has, and are not even hashed.
+    lengths: u64,
 }
 
 /// A rule on its anchor.
@@ -176,13 +179,14 @@ impl Candidates<'_> {
 impl Anchors {
     #[inline]
     fn equal_to(&self, value: &str) -> &[Hung] {
-        if self.equal.is_empty() {
+        if self.lengths & length_bit(value) == 0 {
             return &[];
         }
         self.equal.find(hash(value), |(known, _)| **known == *value).map_or(&[], |(_, rules)| rules)
     }
 
     fn hang_on_value(&mut self, value: &str, hung: Hung) {
+        self.lengths |= length_bit(value);
         let entry = self.equal.entry(hash(value), |(known, _)| **known == *value, |(known, _)| hash(known));
         entry.or_insert_with(|| (value.into(), Vec::new())).into_mut().1.push(hung);
     }
@@ -246,6 +250,11 @@ impl<'p> Frequency<'p> {
     fn of_presence(&self, attribute: AttributeId) -> usize {
         self.presence.get(&attribute).copied().unwrap_or_default()
     }
+}
+
+#[inline]
+fn length_bit(value: &str) -> u64 {
+    1 << value.len().min(63)
 }
 
 /// The values themselves, when all of the patterns are literal.
