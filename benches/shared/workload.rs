@@ -38,6 +38,31 @@ pub(crate) fn user(number: u32) -> String {
     format!("u{number:06}")
 }
 
+/// A caller's name in place. A million of them on the heap, drawn at random, would be read at the price of two cache
+/// misses each: as much as the table that is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserName([u8; 1 + USER_DIGITS]);
+
+impl UserName {
+    pub(crate) fn new(number: u32) -> UserName {
+        let mut name = [b'u'; 1 + USER_DIGITS];
+        write_digits(&mut name[1..], number);
+        UserName(name)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+fn write_digits(digits: &mut [u8], number: u32) {
+    let mut rest = number;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+}
+
 /// Which callers the requests come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Users {
@@ -114,11 +139,8 @@ impl Hits {
     pub(crate) fn next(&mut self) -> &[u8] {
         self.id = self.id.checked_add(1).unwrap_or(ID_FIRST);
         self.frame[self.id_at..self.id_at + 4].copy_from_slice(&self.id.to_be_bytes());
-        let mut rest = self.users.draw();
-        for digit in self.frame[self.user_at..self.user_at + USER_DIGITS].iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
+        let user = self.users.draw();
+        write_digits(&mut self.frame[self.user_at..self.user_at + USER_DIGITS], user);
         &self.frame
     }
 
