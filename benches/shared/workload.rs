@@ -11,6 +11,9 @@ pub(crate) const DOMAIN: &str = "api";
 /// Callers that requests are drawn from, uniformly: the table is far larger than the caches.
 pub(crate) const USERS: u32 = 1_000_000;
 
+/// Different callers that there can be: their names have seven digits.
+const NAMES: u32 = 10_000_000;
+
 /// Rules of the domain: one that counts by caller, and others that never match.
 pub(crate) const RULES: usize = 33;
 
@@ -33,9 +36,9 @@ pub(crate) fn rules() -> String {
     yaml
 }
 
-/// The caller's name: always seven bytes, so that all frames have one size.
+/// The caller's name: always eight bytes, so that all frames have one size.
 pub(crate) fn user(number: u32) -> String {
-    format!("u{number:06}")
+    format!("u{number:07}")
 }
 
 /// A caller's name in place. A million of them on the heap, drawn at random, would be read at the price of two cache
@@ -83,7 +86,7 @@ impl Users {
             Users::Uniform(random) => random.below(USERS),
             Users::InOrder(next) => {
                 let user = *next;
-                *next = (user + 1) % USERS;
+                *next = (user + 1) % NAMES;
                 user
             }
         }
@@ -107,7 +110,7 @@ impl Random {
 }
 
 /// Frames that ask `hit` for one caller after the other:
-/// `[3, id, "api", [["user", "u000000", "path", "/v1/charges"]], 1]`.
+/// `[3, id, "api", [["user", "u0000000", "path", "/v1/charges"]], 1]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Hits {
     frame: Vec<u8>,
@@ -180,4 +183,4 @@ const UINT32: u8 = 0xCE;
 /// Ids take four bytes from here on, in requests and in replies: all frames have one size.
 const ID_FIRST: u32 = 0x1_0000;
 
-const USER_DIGITS: usize = 6;
+const USER_DIGITS: usize = 7;

@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::{self, Problem, RuleSet};
 use crate::server::{self, BindError, ConnectionLimits, Listener};
+use crate::sys;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
 #[derive(Clone, Debug, clap::Args)]
@@ -91,6 +92,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 }
 
 fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    sys::give_large_pieces_back();
     make_directory_of(&settings.socket.path)?;
     let listener = Listener::bind(&settings.socket.path, settings.socket.mode, group_of(settings)?)?;
     let clock = Arc::new(Clock::start());
