@@ -60,6 +60,28 @@ fn the_socket_is_born_with_its_mode_and_group() {
 }
 
 #[test]
+fn the_mode_is_never_changed_afterwards() {
+    use rustix::fs::inotify;
+    let plan = Plan::new().settings("socket: {mode: \"0620\"}").shell("umask 0; exec \"$@\"");
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let flags = inotify::WatchFlags::CREATE | inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVED_TO;
+    inotify::add_watch(&watch, plan.directory.path(), flags).unwrap();
+    let daemon = plan.start();
+    let mut space = [std::mem::MaybeUninit::uninit(); 4_096];
+    let mut events = inotify::Reader::new(&watch, &mut space);
+    let mut seen = Vec::new();
+    while let Ok(event) = events.next() {
+        let name = event.file_name().unwrap().to_str().unwrap().to_owned();
+        if name.starts_with("t.so") && !name.ends_with(".lock") {
+            seen.push((event.events(), name));
+        }
+    }
+    use inotify::ReadFlags;
+    assert_eq!(seen, [(ReadFlags::CREATE, "t.soc~".into()), (ReadFlags::MOVED_TO, "t.sock".into())]);
+    drop(daemon);
+}
+
+#[test]
 fn the_usual_mode_lets_in_the_owner_and_the_group() {
     let daemon = daemon();
     assert_eq!(fs::symlink_metadata(daemon.socket()).unwrap().mode() & 0o777, 0o660);

@@ -87,6 +87,13 @@ impl Wire {
         Some(value)
     }
 
+    /// Whether there is something to read.
+    pub(crate) fn has_more(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut watched = [PollFd::new(&self.stream, PollFlags::IN)];
+        poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    }
+
     /// The replies that a single read brings.
     pub(crate) fn hear_together(&mut self) -> Vec<Value> {
         self.read_once();
