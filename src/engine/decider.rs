@@ -98,7 +98,7 @@ impl Lists {
         let Some(cost) = request.cost.in_unit(UNIT_REQUESTS) else { return };
         for number in &self.matching {
             let Some(terms) = terms.get(*number as usize) else { continue };
-            let digest = terms.hash_key.digest(terms.scale, domain.key_values(*number, selection));
+            let digest = terms.key_hash.digest(terms.scale, domain.key_values(*number, selection));
             self.parts.push(Part::new(*number, terms, cost, digest, Gcra::full(terms.scale, now.at)));
         }
     }

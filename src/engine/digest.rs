@@ -22,32 +22,44 @@ impl HashKey {
         HashKey(low, high)
     }
 
-    /// The key of one rule, from the key it stands under. Rules that share no name share no digest.
-    #[must_use]
-    pub(super) fn for_rule(&self, domain: &str, rule: &str) -> HashKey {
+    /// The hash of one rule's keys, under a key of its own. Rules that share no name share no digest.
+    pub(super) fn of_rule(&self, domain: &str, rule: &str) -> KeyHash {
         let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
         write_prefixed(&mut hasher, domain);
         write_prefixed(&mut hasher, rule);
-        let hash = hasher.finish128();
-        HashKey(hash.h1, hash.h2)
+        let key = hasher.finish128();
+        KeyHash(SipHasher13::new_with_keys(key.h1, key.h2))
     }
+}
 
-    /// The digest of one key of this rule: SipHash-1-3-128 of its values. Where there are several each has its length
-    /// before it; one alone is told from every other by the hash's own padding.
+/// The hash of one rule's keys: SipHash-1-3-128, set up once.
+#[derive(Clone, Copy)]
+pub(super) struct KeyHash(SipHasher13);
+
+impl KeyHash {
+    /// The digest of a key. Where there are several values each has its length before it; one alone is told from
+    /// every other by the hash's own padding.
     #[inline]
     pub(super) fn digest<'a>(
         &self,
         scale: Scale,
         mut values: impl ExactSizeIterator<Item = &'a str>,
     ) -> Digest {
-        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
         let hash = if values.len() == 1 {
-            hasher.hash(values.next().unwrap_or_default().as_bytes())
+            self.0.hash(values.next().unwrap_or_default().as_bytes())
         } else {
+            let mut hasher = self.0;
             values.for_each(|value| write_prefixed(&mut hasher, value));
             hasher.finish128()
         };
         Digest([hash.h1, hash.h2 & !SCALE_BITS | u64::from(scale.ticks_per_nano() - 1)])
+    }
+}
+
+/// A secret is not for logs.
+impl std::fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyHash(…)")
     }
 }
 

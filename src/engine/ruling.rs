@@ -1,7 +1,7 @@
-//! The rule set in force, with what the engine adds to each rule: its hash key, its counters' slot, its mode.
+//! The rule set in force, with what the engine adds to each rule: the hash of its keys, its counters' slot, its mode.
 
 use super::counters::{Slot, Slots};
-use super::digest::HashKey;
+use super::digest::{HashKey, KeyHash};
 use crate::clock::Micros;
 use crate::limit::Scale;
 use crate::rules::{Domain, Mode, RuleSet};
@@ -19,7 +19,7 @@ pub(super) struct Ruling {
 /// What the engine knows of a rule.
 #[derive(Debug)]
 pub(super) struct Terms {
-    pub(super) hash_key: HashKey,
+    pub(super) key_hash: KeyHash,
     /// That of the rule's quota.
     pub(super) scale: Scale,
     pub(super) slot: Slot,
@@ -31,7 +31,7 @@ impl Ruling {
     pub(super) fn new(rules: RuleSet, hash_key: &HashKey, mode: Mode, slots: &mut Slots) -> Ruling {
         let terms = rules.domains().iter().map(|domain| {
             let terms = domain.rules().iter().map(|rule| Terms {
-                hash_key: hash_key.for_rule(domain.name(), &rule.name),
+                key_hash: hash_key.of_rule(domain.name(), &rule.name),
                 scale: rule.quota.scale(),
                 slot: slots.of(domain.name(), &rule.name),
                 enforced: rule.mode.max(mode) == Mode::Enforce,
