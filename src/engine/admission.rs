@@ -80,20 +80,30 @@ impl Part {
 #[inline]
 pub(super) fn admit(shards: &Shards, rules: &[Rule], parts: &mut [Part], charge: bool, now: Now) -> bool {
     if let [part] = parts {
-        // Most requests match one rule: one lock, and no list of locks.
-        let mut shard = shards.lock(shards.of(&part.digest));
-        part.judge(&shard, rules, now);
-        let passes = !part.refuses();
-        if passes && charge && part.is_charged() {
-            part.state = part.charged;
-            match part.place {
-                Some(place) => shard.buckets.update(place, part.charged),
-                None => shards.insert(&mut shard, part.digest, part.charged, now.at),
-            }
-        }
-        return passes;
+        return admit_one(shards, rules, part, charge, now);
     }
     admit_all(shards, rules, parts, charge, now)
+}
+
+/// Most requests match one rule: one lock, no list of locks, and the key is looked up once.
+#[inline]
+fn admit_one(shards: &Shards, rules: &[Rule], part: &mut Part, charge: bool, now: Now) -> bool {
+    let Some(rule) = rules.get(part.rule as usize) else { return true };
+    let mut shard = shards.lock(shards.of(&part.digest));
+    let kept = shard.buckets.find_mut(&part.digest);
+    if let Some(state) = &kept {
+        part.state = **state;
+    }
+    (part.outcome, part.charged) = part.state.judge(&rule.quota, now.at, part.cost);
+    let passes = !part.refuses();
+    if charge && part.is_charged() {
+        part.state = part.charged;
+        match kept {
+            Some(state) => *state = part.charged,
+            None => shards.insert(&mut shard, part.digest, part.charged, now.at),
+        }
+    }
+    passes
 }
 
 /// The same for any number of parts.

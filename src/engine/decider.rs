@@ -67,9 +67,9 @@ impl Decider {
         let passes =
             admit(&self.engine.shards, domain.rules(), &mut lists.parts, request.op != Op::Peek, now);
         if let Some(counters) = counters {
-            count(counters, &lists.parts, passes);
+            counters.verdict(if passes { Verdict::Allow } else { Verdict::Limit });
         }
-        lists.note();
+        lists.note(counters);
         if request.all {
             lists.list_all(domain, now);
         }
@@ -97,21 +97,26 @@ impl Lists {
         self.all.clear();
         let Some(cost) = request.cost.in_unit(UNIT_REQUESTS) else { return };
         for number in &self.matching {
-            let (Some(rule), Some(terms)) =
-                (domain.rules().get(*number as usize), terms.get(*number as usize))
-            else {
-                continue;
-            };
-            let scale = rule.quota.scale();
-            let digest = terms.hash_key.digest(scale, domain.key_values(*number, selection));
-            self.parts.push(Part::new(*number, terms, cost, digest, Gcra::full(scale, now.at)));
+            let Some(terms) = terms.get(*number as usize) else { continue };
+            let digest = terms.hash_key.digest(terms.scale, domain.key_values(*number, selection));
+            self.parts.push(Part::new(*number, terms, cost, digest, Gcra::full(terms.scale, now.at)));
         }
     }
 
-    fn note(&mut self) {
+    /// Counts what each rule said, and notes those that would have refused.
+    #[inline]
+    fn note(&mut self, counters: Option<&Counters>) {
         for part in &self.parts {
-            if !part.enforced && part.outcome != Outcome::Pass {
-                self.notes.push((NoteKind::Shadow, part.rule));
+            let check = match part.outcome {
+                Outcome::Pass => Check::Pass,
+                _ if part.enforced => Check::Refuse,
+                _ => {
+                    self.notes.push((NoteKind::Shadow, part.rule));
+                    Check::WouldRefuse
+                }
+            };
+            if let Some(counters) = counters {
+                counters.check(part.slot, check);
             }
         }
     }
@@ -187,19 +192,6 @@ fn allow_unmatched<'d>(counters: Option<&Counters>, reason: Option<Unmatched>) -
         }
     }
     Answer::Decided(Decision::unlimited())
-}
-
-#[inline]
-fn count(counters: &Counters, parts: &[Part], passes: bool) {
-    counters.verdict(if passes { Verdict::Allow } else { Verdict::Limit });
-    for part in parts {
-        let check = match part.outcome {
-            Outcome::Pass => Check::Pass,
-            _ if part.enforced => Check::Refuse,
-            _ => Check::WouldRefuse,
-        };
-        counters.check(part.slot, check);
-    }
 }
 
 /// The hook by which tests see that a panic while judging hurts nobody else. Not in a release build.

@@ -3,6 +3,7 @@
 use super::counters::{Slot, Slots};
 use super::digest::HashKey;
 use crate::clock::Micros;
+use crate::limit::Scale;
 use crate::rules::{Domain, Mode, RuleSet};
 
 /// A rule set in force.
@@ -19,6 +20,8 @@ pub(super) struct Ruling {
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) hash_key: HashKey,
+    /// That of the rule's quota.
+    pub(super) scale: Scale,
     pub(super) slot: Slot,
     /// Refusals are carried out.
     pub(super) enforced: bool,
@@ -29,6 +32,7 @@ impl Ruling {
         let terms = rules.domains().iter().map(|domain| {
             let terms = domain.rules().iter().map(|rule| Terms {
                 hash_key: hash_key.for_rule(domain.name(), &rule.name),
+                scale: rule.quota.scale(),
                 slot: slots.of(domain.name(), &rule.name),
                 enforced: rule.mode.max(mode) == Mode::Enforce,
             });

@@ -57,6 +57,13 @@ impl<S: Fading> Table<S> {
         self.entries.get_bucket(place).map(|entry| (place, entry.state))
     }
 
+    /// The state of a key, to be changed.
+    #[inline]
+    pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
+        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest == *digest)?;
+        Some(&mut entry.state)
+    }
+
     /// Changes the state at a place that [`Table::find`] gave.
     #[inline]
     pub(super) fn update(&mut self, place: usize, state: S) {
