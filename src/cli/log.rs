@@ -15,6 +15,16 @@ pub(super) fn start(log: Log) {
     };
 }
 
+/// Tells of panics in the log, by their place. Of a message only what was written beforehand is shown: one that was
+/// put together may hold what a caller said of its users.
+pub(super) fn tell_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let message = panic.payload().downcast_ref::<&'static str>().copied().unwrap_or(LEFT_OUT);
+        let at = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(at, "panicked: {message}");
+    }));
+}
+
 /// Says something on standard error before there is a log. Whoever closed it does not want to know.
 pub(super) fn plainly(message: &str) {
     let _ = writeln!(std::io::stderr(), "{message}");
@@ -23,3 +33,5 @@ pub(super) fn plainly(message: &str) {
 fn is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none()
 }
+
+const LEFT_OUT: &str = "(its message may hold what a caller sent and is left out)";

@@ -65,6 +65,7 @@ pub fn run(args: &Args) -> ExitCode {
         }
     };
     log::start(settings.log);
+    log::tell_panics();
     problems.iter().for_each(log_problem);
     match serve(args, &settings) {
         Ok(()) => ExitCode::SUCCESS,

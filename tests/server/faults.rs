@@ -29,6 +29,7 @@ fn a_panic_while_judging_concerns_its_connection_alone() {
         bystander.assert_served();
     }
     daemon.await_log(&["a judgement panicked"]);
+    daemon.await_log(&["ERROR panicked", "src/engine/decider.rs:"]);
     // Nothing was charged, nothing is locked, the limits hold.
     for left in (0..4).rev() {
         assert_eq!(daemon.greeted().ask(&hit(9, "u1"))[6], left);
