@@ -19,10 +19,15 @@ pub(super) fn as_name(bytes: &[u8]) -> Option<&str> {
     if bytes.is_empty() || bytes.len() > NAME_BYTES_MAX {
         return None;
     }
-    // Most are made of these alone.
-    if bytes.iter().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'-' | b'0'..=b'9')) {
+    // Most are made of letters alone.
+    if bytes.iter().all(u8::is_ascii_lowercase) {
         return as_text(bytes);
     }
+    other_name(bytes)
+}
+
+#[inline(never)]
+fn other_name(bytes: &[u8]) -> Option<&str> {
     match bytes.iter().fold(PLAIN, |class, byte| class | class_of(*byte)) {
         PLAIN => as_text(bytes),
         // Beyond ASCII there are control characters too: U+0080 to U+009F.
