@@ -3,9 +3,8 @@
 //! All shards that a request touches are locked for the whole of it, in ascending order, so no two requests can
 //! both take the last token, none sees half of another's charges, and none waits in a circle.
 
-use std::sync::MutexGuard;
-
 use arrayvec::ArrayVec;
+use parking_lot::MutexGuard;
 
 use super::counters::Slot;
 use super::digest::Digest;

@@ -13,9 +13,10 @@ mod ruling;
 mod shards;
 mod table;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
@@ -73,7 +74,7 @@ impl Engine {
 
     /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state.
     pub fn install(&self, rules: RuleSet) {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         let ruling = Ruling::new(rules, &self.options.hash_key, self.options.mode, &mut slots);
         self.ruling.store(Arc::new(ruling));
     }
@@ -82,14 +83,14 @@ impl Engine {
     #[must_use]
     pub fn decider(self: &Arc<Engine>) -> Decider {
         let counters = Arc::new(Counters::new());
-        lock(&self.threads).push(Arc::clone(&counters));
+        self.threads.lock().push(Arc::clone(&counters));
         Decider::new(Arc::clone(self), counters)
     }
 
     /// Does what happens by itself, whatever time has passed since the last tick. Called every [`TICK_MILLIS`].
     pub fn tick(&self, now: Now) {
         let window_min = self.ruling.load().window_min();
-        lock(&self.sweeper).advance(&self.shards, now.at, window_min);
+        self.sweeper.lock().advance(&self.shards, now.at, window_min);
     }
 
     /// The mode that no rule is stricter than.
@@ -113,15 +114,10 @@ impl Engine {
     /// What has been counted since the start, over all decision threads.
     #[must_use]
     pub fn totals(&self) -> Totals {
-        let slots = lock(&self.slots);
-        Totals::sum(&lock(&self.threads), &slots, self.shards.evictions())
+        let slots = self.slots.lock();
+        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions())
     }
 }
 
 /// How often [`Engine::tick`] is called.
 pub const TICK_MILLIS: u64 = 250;
-
-/// Locks, whoever panicked: what the engine guards is changed by single steps, each of which leaves it whole.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

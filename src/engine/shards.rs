@@ -4,10 +4,10 @@
 //! locks is the order of shards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::digest::Digest;
-use super::lock;
 use super::memory::Memory;
 use super::table::Table;
 use crate::clock::{Micros, Timestamp};
@@ -48,7 +48,7 @@ impl Shards {
     #[inline]
     pub(super) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the modulus is below that")]
-        lock(&self.shards[shard % SHARDS].0)
+        self.shards[shard % SHARDS].0.lock()
     }
 
     /// Adds a key to a locked shard.
