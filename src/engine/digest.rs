@@ -1,9 +1,6 @@
 //! What a key is known by: a keyed digest, never its text.
 
-use std::hash::Hasher;
-
-use siphasher::sip128::{Hasher128, SipHasher13};
-
+use super::siphash::SipHash;
 use crate::limit::Scale;
 
 /// A secret that makes digests unguessable, so that no caller can aim at another's counter.
@@ -24,17 +21,14 @@ impl HashKey {
 
     /// The hash of one rule's keys, under a key of its own. Rules that share no name share no digest.
     pub(super) fn of_rule(&self, domain: &str, rule: &str) -> KeyHash {
-        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
-        write_prefixed(&mut hasher, domain);
-        write_prefixed(&mut hasher, rule);
-        let key = hasher.finish128();
-        KeyHash(SipHasher13::new_with_keys(key.h1, key.h2))
+        let key = SipHash::new([self.0, self.1]).hash_each([domain, rule].into_iter());
+        KeyHash(SipHash::new(key))
     }
 }
 
-/// The hash of one rule's keys: SipHash-1-3-128, set up once.
+/// The hash of one rule's keys.
 #[derive(Clone, Copy)]
-pub(super) struct KeyHash(SipHasher13);
+pub(super) struct KeyHash(SipHash);
 
 impl KeyHash {
     /// The digest of a key. Where there are several values each has its length before it; one alone is told from
@@ -45,14 +39,12 @@ impl KeyHash {
         scale: Scale,
         mut values: impl ExactSizeIterator<Item = &'a str>,
     ) -> Digest {
-        let hash = if values.len() == 1 {
+        let [low, high] = if values.len() == 1 {
             self.0.hash(values.next().unwrap_or_default().as_bytes())
         } else {
-            let mut hasher = self.0;
-            values.for_each(|value| write_prefixed(&mut hasher, value));
-            hasher.finish128()
+            self.0.hash_each(values)
         };
-        Digest([hash.h1, hash.h2 & !SCALE_BITS | u64::from(scale.ticks_per_nano() - 1)])
+        Digest([low, high & !SCALE_BITS | u64::from(scale.ticks_per_nano() - 1)])
     }
 }
 
@@ -94,12 +86,6 @@ impl Digest {
         let ticks = u8::try_from(self.0[1] & SCALE_BITS).unwrap_or_default() + 1;
         Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::NANOS)
     }
-}
-
-#[inline]
-fn write_prefixed(hasher: &mut SipHasher13, text: &str) {
-    hasher.write_u64(text.len() as u64);
-    hasher.write(text.as_bytes());
 }
 
 const SCALE_BITS: u64 = 0x7f;

@@ -11,6 +11,7 @@ mod memory;
 mod request;
 mod ruling;
 mod shards;
+mod siphash;
 mod table;
 
 use std::sync::Arc;
