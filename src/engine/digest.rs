@@ -44,7 +44,7 @@ impl KeyHash {
         } else {
             self.0.hash_each(values)
         };
-        Digest([low, high & !SCALE_BITS | u64::from(scale.ticks_per_nano() - 1)])
+        Digest([low, high & !SCALE_BITS | u64::from(scale.ticks_per_nano()) & SCALE_BITS])
     }
 }
 
@@ -80,11 +80,11 @@ impl Digest {
         usize::try_from(self.0[1] >> SHARD_SHIFT).unwrap_or_default() & (shards - 1)
     }
 
-    /// The scale of its state.
+    /// The scale of its state. 128 ticks, the most there are, stand as 0.
     #[inline]
     pub(super) fn scale(&self) -> Scale {
-        let ticks = u8::try_from(self.0[1] & SCALE_BITS).unwrap_or_default() + 1;
-        Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::NANOS)
+        let ticks = u8::try_from(self.0[1] & SCALE_BITS).unwrap_or_default();
+        Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::FINEST)
     }
 }
 

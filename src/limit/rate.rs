@@ -95,6 +95,9 @@ impl Scale {
     /// One tick a nanosecond.
     pub const NANOS: Scale = Scale(1);
 
+    /// 128 ticks a nanosecond.
+    pub const FINEST: Scale = Scale(TICKS_PER_NANO_MAX);
+
     /// The coarsest scale on which the rate is exact, else the finest there is.
     #[must_use]
     pub fn of(rate: Rate) -> Scale {

@@ -26,10 +26,9 @@ impl<'o> Writer<'o> {
         let bytes = self.out.len() - self.start - HEADER_BYTES;
         if bytes <= FRAME_BYTES_MAX
             && let Ok(length) = u32::try_from(bytes)
-            && let Some(header) = self.out.get_mut(self.start..)
-            && let Some(header) = header.first_chunk_mut::<HEADER_BYTES>()
+            && let Some(header) = self.out.get_mut(self.start..self.start + HEADER_BYTES)
         {
-            *header = length.to_be_bytes();
+            header.copy_from_slice(&length.to_be_bytes());
             return true;
         }
         self.out.truncate(self.start);
