@@ -62,6 +62,8 @@ class Played:
                         answer = [2, message[1], True]
                     else:
                         answer = self.script(connection, message)
+                        if message[1] is None and not isinstance(answer, bytes):
+                            answer = None  # without an id there is no reply, not even an error
                     if answer is not None:
                         connection.sendall(answer if isinstance(answer, bytes) else frame(answer))
 

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from tidegate._wire import KEEPING, Malformed, decode, encode, request
+from tidegate import KEEPING, Malformed, decode, encode, request
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
@@ -163,9 +163,9 @@ def test_the_path_of_a_judgement_writes_the_same(vector):
     descriptors = [list(zip(d[::2], d[1::2])) for d in message[3]]
     if len(descriptors) != 1 or any(value == "" for _, value in descriptors[0]):
         pytest.skip("several descriptors are written from mappings, and empty values are not sent")
-    tail = b"".join(encode(element) for element in message[5:])
+    priority, options = ([*message[5:], None, None])[:2]
     head = bytes((0x90 | len(message), message[0])) + encode(message[1])
-    assert head + request(message[2], descriptors[0], message[4], tail) == payload_of(vector)
+    assert head + request(message[2], descriptors[0], message[4], priority, options or {}) == payload_of(vector)
 
 
 @pytest.mark.parametrize("vector", [p for p in named(BAD) if p.values[0]["code"] == "malformed"])
