@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tidegate import Decision, Denied, Malformed
+from tidegate import Decision, Denied, Fault
 from tidegate.wsgi import problem
 
 
@@ -64,7 +64,7 @@ def test_a_short_decision_and_one_from_the_future():
     ],
 )
 def test_doubtful_decisions(fields):
-    with pytest.raises(Malformed):
+    with pytest.raises(Fault):
         Decision(fields[2:])
 
 

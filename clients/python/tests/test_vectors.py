@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from tidegate import KEEPING, Malformed, decode, encode, request
+from tidegate import KEEPING, Fault, decode, encode, request
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
@@ -176,7 +176,7 @@ def test_what_is_malformed_for_the_daemon_is_so_for_us(vector):
         return  # no frame at all
     try:
         message = decode(data[4 : 4 + size])
-    except Malformed:
+    except Fault:
         return
     # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
     op, number = [*message, None, None][:2]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate import FRAME_MAX, Malformed, decode, encode, microseconds, request
+from tidegate import FRAME_MAX, Fault, decode, encode, microseconds, request
 
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=300) | st.binary(max_size=300)
 # Below an array there are three more levels.
@@ -31,7 +31,7 @@ def test_reads_what_the_reference_writes(message):
 def test_a_part_or_more_than_the_whole_is_malformed(message, data):
     payload = msgpack.packb(message)
     for broken in (payload[: data.draw(st.integers(0, len(payload) - 1))], payload + b"\xc0"):
-        with pytest.raises(Malformed):
+        with pytest.raises(Fault):
             decode(broken)
 
 
@@ -39,7 +39,7 @@ def test_a_part_or_more_than_the_whole_is_malformed(message, data):
 def test_any_bytes_are_read_or_malformed(payload):
     try:
         message = decode(payload)
-    except Malformed:
+    except Fault:
         return
     assert isinstance(message, list)
     assert msgpack.unpackb(payload, strict_map_key=False) == message
@@ -77,7 +77,7 @@ def test_any_bytes_are_read_or_malformed(payload):
     ],
 )
 def test_doubtful_bytes_are_malformed(payload):
-    with pytest.raises(Malformed):
+    with pytest.raises(Fault):
         decode(payload)
 
 
@@ -89,7 +89,7 @@ def test_four_levels_and_wide_forms_are_read():
 
 @pytest.mark.parametrize("value", [1.5, object(), 2**64, -(2**63) - 1, {1.0: 1}])
 def test_what_has_no_place_in_a_frame_is_not_written(value):
-    with pytest.raises(Malformed):
+    with pytest.raises(Fault):
         encode([value])
 
 
@@ -146,13 +146,13 @@ def test_attributes_as_they_are_sent(attributes, descriptors):
     ],
 )
 def test_what_the_daemon_would_refuse_is_not_written(attributes):
-    with pytest.raises(Malformed):
+    with pytest.raises(Fault):
         request("api", attributes, 1, None, {})
 
 
 @pytest.mark.parametrize("cost", [-1, 2**32, True, 1.0, "1", None, {"tokens": -1}, {"tokens": 1.5}])
 def test_a_cost_is_a_count(cost):
-    with pytest.raises(Malformed):
+    with pytest.raises(Fault):
         request("api", None, cost, None, {})
 
 

@@ -3,8 +3,8 @@
     decision = tidegate.Client().hit("api", {"user": user_id})
 
 A limiter must not hurt what it protects: no call raises because of the daemon or outlasts its deadline (20 ms); without
-an answer the decision is *allow* and says so (`degraded`, `reason`). This file is all of the client and needs nothing but
-Python: it may be copied into a program. In it: codec, connection, client, errors.
+an answer the decision is *allow* and says so (`degraded`, `reason`). This file is all of the client and may be copied
+into a program. In it: codec, connection, client, errors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import logging
 import math
 import os
@@ -25,14 +26,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["Client", "Decision", "Denied", "limited"]
 __version__ = "0.1.0"
-Function = TypeVar("Function", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., Any])
 Cost = int | dict[str, int]
 # One descriptor, as a mapping or as (name, value) pairs; several, as a list of mappings; or a function that gives it.
 Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | Iterable[Mapping[str, object]] | None
@@ -42,7 +43,7 @@ Given = Attributes | Callable[..., Attributes]
 
 FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DESCRIPTORS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 8, 4
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, RENEW, PING = 0, 1, 2, 3, 4, 6, 8
-WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
+ERROR, GOODBYE, A_DECISION, A_DONE = 3, 4, b"\x9d\x01", b"\x93\x02"  # the latter with their array
 KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
 # How a value begins, the shortest form first: (sizes below this, first byte, bytes of size after it).
 _FORMS = {
@@ -68,31 +69,27 @@ def encode(value: object) -> bytes:
         return _head("array", len(value)) + b"".join(map(encode, value))
     if isinstance(value, dict):
         return _head("map", len(value)) + b"".join(encode(part) for pair in value.items() for part in pair)
-    raise Malformed(f"a {type(value).__name__} has no place in a frame")
+    raise Fault(f"a {type(value).__name__} has no place in a frame")
 
 
 def _head(kind: str, size: int) -> bytes:
     for below, code, width in _FORMS[kind]:
         if max(size, ~size) < below:
-            return (
-                bytes((code,)) + size.to_bytes(width, "big", signed=size < 0) if width else bytes((code | size & 255,))
-            )
-    raise Malformed("too large for a frame")
+            return (code << 8 * width | size & (1 << 8 * (width or 1)) - 1).to_bytes(1 + width, "big")
+    raise Fault("too large for a frame")
 
 
 def decode(data: bytes) -> list[Any]:
-    """The one array that `data` holds; Malformed for whatever the protocol forbids."""
-    try:
-        (array,), end = _decode(data, 0, 1, 0)
-    except (LookupError, UnicodeDecodeError) as error:
-        raise Malformed("bytes missing, not UTF-8, or of a type that has no place in a frame") from error
-    if end != len(data) or not isinstance(array, list):
-        raise Malformed("not one array and nothing after it")
-    return array
+    """The one array that `data` holds; a Fault for whatever the protocol forbids."""
+    with contextlib.suppress(LookupError, UnicodeDecodeError):
+        values, end = _decode(data, 0, 1, DEPTH_MAX)
+        if end == len(data) and isinstance(values[0], list):
+            return values[0]
+    raise Fault("doubtful bytes: not one array of what has a place in a frame, and nothing after it")
 
 
 def _decode(data: bytes, end: int, count: int, depth: int) -> tuple[list[Any], int]:
-    """The next `count` values, inside of `depth` arrays and maps, and where they end: maybe behind `data`."""
+    """The next `count` values and where they end, maybe behind `data`; `depth`: how far arrays and maps may nest."""
     values: list[Any] = []
     for _ in range(count):
         kind, value, width = _STARTS[data[end]]
@@ -103,74 +100,62 @@ def _decode(data: bytes, end: int, count: int, depth: int) -> tuple[list[Any], i
             start, end = end, end + value
             value = data[start:end].decode() if kind == "str" else data[start:end]
         elif kind == "array" or kind == "map":
-            if value > len(data) - end or depth == DEPTH_MAX:  # an element takes one byte at least
-                raise Malformed("bytes missing, or nested too deep")
-            value, end = _decode(data, end, value if kind == "array" else 2 * value, depth + 1)
+            if not depth or value > len(data) - end:  # an element takes one byte at least
+                raise LookupError
+            value, end = _decode(data, end, value if kind == "array" else 2 * value, depth - 1)
             if kind == "map":
-                keys, size = value[::2], len(value) // 2
-                value = dict(zip(map(_key, keys), value[1::2]))
-                if len(value) < size:
-                    raise Malformed("a key comes twice")
+                keys = value[::2]
+                if not all(isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
+                    raise LookupError
+                value = dict(zip(keys, value[1::2]))
         values.append(value)
     return values, end
 
 
-def _key(key: object) -> str:
-    if isinstance(key, str):
-        return key
-    raise Malformed("a key that is no text")
-
-
 def request(domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: dict[str, Any]) -> bytes:
-    """A judgement's elements after its id, without trailing nils; Malformed where the daemon would say `invalid`."""
+    """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
     descriptors: Any = (attributes,)
     if attributes.__class__ is not dict and not isinstance(attributes, Mapping):
         listed = list(attributes or ())
         descriptors = listed if listed and all(isinstance(one, Mapping) for one in listed) else (listed,)
-    parts = [encode_name(domain), _head("array", len(descriptors)) if len(descriptors) != 1 else b"\x91"]
+    parts = [encode_name(domain), _ARRAYS[len(descriptors)]]
     for descriptor in descriptors:
-        start = len(parts)
         parts.append(b"")
+        start = len(parts)
         for name, value in descriptor if descriptor.__class__ is list else descriptor.items():
             usual = value.__class__ is str and value.isascii() and len(value) <= VALUE_MAX
             if raw := value.encode() if usual else _value(value):
                 parts += (encode_name(name), _TEXTS[len(raw)], raw)
-        pairs = (len(parts) - start) // 3
-        if pairs > PAIRS_MAX or len(descriptors) > DESCRIPTORS_MAX:
-            raise Malformed(f"more than {DESCRIPTORS_MAX} descriptors, or {PAIRS_MAX} attributes in one")
-        parts[start] = _ARRAYS[pairs]
+        if len(parts) > start + 3 * PAIRS_MAX or len(descriptors) > DESCRIPTORS_MAX:
+            raise Fault(f"more than {DESCRIPTORS_MAX} descriptors, or {PAIRS_MAX} attributes in one")
+        parts[start - 1] = _ARRAYS[(len(parts) - start) // 3 * 2]
     for amount in cost.values() if isinstance(cost, dict) else (cost,):
         if amount.__class__ is not int or not 0 <= amount < 1 << 32:
-            raise Malformed("a cost is an integer from 0 to 4294967295, or a dict of units to such")
+            raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
     end = b"\x01" if cost == 1 else encode(cost)
     if options or priority is not None:
         end += (encode_name(priority) if priority is not None else b"\xc0") + (encode(options) if options else b"")
     while len(body := b"".join(parts)) + len(end) > FRAME_MAX - 11:  # the array, the op and the longest id
         longest = max(range(len(parts)), key=lambda i: len(parts[i]))
         if len(parts[longest]) <= NAME_MAX + 2:
-            raise Malformed("it does not fit into a frame")
-        parts[longest - 1 : longest + 1] = _TEXTS[33], _digest(parts[longest])
+            raise Fault("it does not fit into a frame")
+        parts[longest - 1 : longest + 1] = _TEXTS[33], _value(parts[longest], NAME_MAX, 0)
     return body + end
 
 
-def _value(value: object) -> bytes:
+def _value(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
     """An attribute as text, the end of a long one as its digest; of None, nothing."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    raw = (str(value).lower() if isinstance(value, bool) else str(value)).encode("utf-8", "replace")
-    if len(raw) > VALUE_MAX:
-        raw = raw[:960].decode("utf-8", "ignore").encode() + _digest(raw)
-    return raw if value is not None else b""
-
-
-def _digest(raw: bytes) -> bytes:
-    return b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    raw = (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace") if value is not None else b""
+    if len(raw) <= most:
+        return raw
+    return raw[:kept].decode("utf-8", "ignore").encode() + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
 
 
 @functools.lru_cache(1_024)
 def encode_name(name: str) -> bytes:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
-        raise Malformed("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
+        raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
     return encode(name)
 
 
@@ -184,11 +169,10 @@ for _kind, _forms in _FORMS.items():
     for _below, _code, _width in _forms:
         _values = range(1) if _width else range(-32, 0) if _kind == "int" else range(_below)
         _STARTS |= {_code + i: (_kind, value, _width) for i, value in enumerate(_values)}
-_ARRAYS = [_head("array", 2 * pairs) for pairs in range(PAIRS_MAX + 1)]
+_ARRAYS = [_head("array", size) for size in range(2 * PAIRS_MAX + 1)]
 _TEXTS = [_head("str", size) for size in range(VALUE_MAX + 1)]
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/]+")
-# A decision from its verdict on as most are: a short rule in ASCII, six numbers, no notes. Such bytes are beyond doubt,
-# so that they need not be decoded before somebody asks for more than the verdict.
+# A decision from its verdict on, as most are: bytes beyond doubt, not decoded before somebody asks for more than it.
 _RULE = b"|".join([b"\xc0"] + [b"%c[ -~]{%d}" % (0xA0 + size, size) for size in range(1, 32)])
 _NUMBER = rb"(?:[\0-\x7f\xc0]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
 _plain = re.compile(rb"[\0-\4](?:%b)%b{6}\xc0{3}" % (_RULE, _NUMBER), re.DOTALL).fullmatch
@@ -203,93 +187,79 @@ class Connection:
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
         self.socket, poll = socket.socket(socket.AF_UNIX), select.poll()
         self.poll, self.send, self.recv = poll.poll, self.socket.send, self.socket.recv
+        poll.register(self.socket, select.POLLIN)
         try:
-            if len(os.fsencode(path)) > PATH_MAX:
-                raise ValueError(f"it is longer than {PATH_MAX} bytes")
             self.socket.setblocking(False)
             self.socket.connect(path)
         except (OSError, ValueError) as error:
             self.socket.close()
-            raise Fault("unreachable", _cause(path, error)) from error
-        poll.register(self.socket, select.POLLIN)
+            raise Fault(_cause(path, error), "unreachable") from error
 
     def ask(self, head: bytes, body: bytes, wanted: bytes, deadline: float) -> list[Any] | bytes | Fault:
-        """Writes a request and reads its reply: its elements after the id, those of a plain decision as they came.
-
-        `wanted`: how the reply begins; nothing, if the request has no id and is not replied to.
-        """
+        """Writes a request and reads its reply, which begins with `wanted`; without an id (b"") there is none."""
         self.asked = asked = self.asked + 1
         number = b"\xc0" if not wanted else b"\xcd" + asked.to_bytes(2, "big") if asked > 0xFF else encode(asked)
-        frame = (2 + len(number) + len(body)).to_bytes(4, "big") + head + number + body
-        kind = Fault if self.greeting else HungUp
-        if self.greeting:
-            frame, self.greeting = self.greeting + frame, b""
+        frame = self.greeting + (2 + len(number) + len(body)).to_bytes(4, "big") + head + number + body
+        idle, self.greeting, sent, left = not self.greeting, b"", False, 1.0
         try:
             if self.send(frame, _NOSIGNAL) < len(frame):  # unheard of with one request at a time
                 raise BlockingIOError
+            sent = True
+            if not wanted:
+                return b""
+            while left > 0:
+                left = deadline - monotonic()
+                if self.poll(max(left, 0.0) * 1000):  # after the deadline too: a reply that is there counts
+                    chunk = self.recv(RECEIVE_BYTES)
+                    if not self.rest and chunk.startswith(wanted + number, 4):
+                        answer = chunk[6 + len(number) :]
+                        if _plain(answer) and len(chunk) == 4 + int.from_bytes(chunk[:4], "big"):
+                            return answer
+                    self.rest += chunk
+                    if (reply := self._reply(wanted[1])) is not None:
+                        return reply
+                    if not chunk:
+                        raise ConnectionResetError
+            raise BlockingIOError
         except BlockingIOError as error:
-            raise Fault("timeout", "the daemon does not read what it is sent") from error
-        except OSError as error:
-            raise kind("unreachable", "the daemon hung up") from error
-        while wanted:
-            left = deadline - monotonic()
-            if left > 0:
-                self.poll(left * 1000)
-            try:
-                chunk = self.recv(RECEIVE_BYTES)  # once after the deadline too: a reply that is there counts
-            except BlockingIOError:
-                chunk = None
-            except OSError:
-                chunk = b""
-            if chunk and not self.rest and chunk.startswith(wanted + number, 4):
-                answer = chunk[6 + len(number) :]
-                if _plain(answer) and len(chunk) == 4 + int.from_bytes(chunk[:4], "big"):
-                    return answer
-            self.rest += chunk or b""
-            if chunk and (reply := self._reply(wanted[1])) is not None:
-                return reply
-            if chunk == b"":  # after a goodbye it has answered what it received: this request was not
-                raise (kind if self.leaving else Fault)("unreachable", "the daemon hung up")
-            if left <= 0:
-                raise Fault("timeout", "the daemon did not answer in time")
-        return b""
+            raise Fault("the daemon did not answer in time" if sent else "it does not read", "timeout") from error
+        except OSError as error:  # after a goodbye it has answered what it received: this request was not
+            raise Fault("the daemon hung up", "unreachable", idle and (self.leaving or not sent)) from error
 
     def _reply(self, wanted: int) -> list[Any] | Fault | None:
         """Takes frames off what was read, up to the one that answers the request."""
-        while len(self.rest) >= 4:
-            end = 4 + int.from_bytes(self.rest[:4], "big")
-            if not 4 < end <= 4 + FRAME_MAX:
-                raise Malformed(f"a frame of {end - 4} bytes")
-            if len(self.rest) < end:
-                break
+        while len(self.rest) >= 4 and len(self.rest) >= (end := 4 + int.from_bytes(self.rest[:4], "big")):
             reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
             kind, about, what = (*reply, None, None, None)[:3]
-            if kind.__class__ is not int or about.__class__ is bool:
-                raise Malformed("a reply of no kind")
-            if kind == wanted and about == self.asked:
+            ours = about.__class__ is int and about == self.asked
+            if ours and kind.__class__ is int and kind == wanted:
                 return reply[2:]
-            if kind == ERROR and about == self.asked and what.__class__ is int and what in KEEPING:
-                return Fault("protocol", f"the daemon refuses a request, {KEEPING[what]}: {reply[3:4]!r:.200}")
             if kind == ERROR:
-                raise Fault("protocol", f"the daemon closes the connection: {reply[2:]!r:.200}")
-            if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
-                raise Malformed("a reply to nothing that was asked")
+                fault = Fault(f"the daemon refuses a request: {reply[2:]!r:.200}")
+                if ours and what.__class__ is int and what in KEEPING:
+                    return fault
+                raise fault
+            if kind != GOODBYE and repr((kind, about, what)) != "(0, 0, 1)":  # WELCOME to version 1
+                raise Fault("doubtful bytes: a reply to nothing that was asked")
             self.leaving = self.leaving or kind == GOODBYE
+        if not 0 < int.from_bytes(self.rest[:4].ljust(4, b"\1"), "big") <= FRAME_MAX and len(self.rest) >= 4:
+            raise Fault("doubtful bytes: a frame of no size that can be")
         return None
 
 
 def _cause(path: str, error: Exception) -> str:
     """Why there is no connection, and the mend."""
-    with contextlib.suppress(Exception):
-        if isinstance(error, PermissionError):
-            from grp import getgrgid
-            from pwd import getpwuid
+    if isinstance(error, PermissionError):
+        with contextlib.suppress(Exception):
+            import grp
+            import pwd
 
-            user, group = getpwuid(os.geteuid()).pw_name, getgrgid(os.stat(path).st_gid).gr_name
+            user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.stat(path).st_gid).gr_name
             return f"permission denied on {path}: user {user} is not in group {group}"
     if isinstance(error, BlockingIOError):
         return f"the daemon at {path} takes no connections: it is stopped or overloaded"
-    return f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
+    why = f"it is longer than {PATH_MAX} bytes" if len(os.fsencode(path)) > PATH_MAX else error
+    return f"no daemon at {path} ({why}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
 
 
 PATH_MAX, RECEIVE_BYTES = 107, 4_096
@@ -307,7 +277,7 @@ class Decision:
     """
 
     def __init__(self, elements: list[Any] | bytes, client: Client | None = None, reason: str | None = None) -> None:
-        """Of a DECISION's elements from the verdict on, as bytes if they are plain; Malformed if they are doubtful."""
+        # A DECISION's elements from the verdict on, as bytes if they are plain; Malformed if they are doubtful.
         self._client, self.reason, self.degraded = client, reason, reason is not None
         if elements.__class__ is bytes:
             self._plain, self.allowed = elements, elements[0] in GRANTS
@@ -324,34 +294,31 @@ class Decision:
     def _read(self, given: list[Any]) -> None:
         given = (given + 11 * [None])[:11]
         verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = given
-        if verdict.__class__ is not int or not 0 <= verdict <= 4 or self.rule.__class__ not in (str, type(None)):
-            raise Malformed("a decision with an unknown verdict or rule")
-        if any(number is not None and (number.__class__ is not int or number < 0) for number in given[2:8]):
-            raise Malformed("a decision with a number that is none")
-        if notes.__class__ not in (list, type(None)) or extra.__class__ not in (dict, type(None)):
-            raise Malformed("a decision with doubtful notes")
+        numbers = all(number is None or (number.__class__ is int and number >= 0) for number in given[2:8])
+        if verdict.__class__ is not int or not 0 <= verdict <= 4 or not numbers or not isinstance(self.rule or "", str):
+            raise Fault("doubtful bytes: a decision with an unknown verdict, or a rule or number that is none")
+        if not isinstance(notes or [], list) or not isinstance(extra or {}, dict):
+            raise Fault("doubtful bytes: a decision whose notes are none")
         self.allowed, self.verdict, self.status = verdict in GRANTS, VERDICTS[verdict], STATUSES[verdict]
-        times = (None if time is None else time / 1e6 for time in (window, reset, retry))
-        self.window, self.reset_after, self.retry_after = times
+        self.window, self.reset_after, self.retry_after = (t if t is None else t / 1e6 for t in (window, reset, retry))
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
         self.notes: list[tuple[str, str]] = list(zip(notes[::2], notes[1::2])) if notes else []
         self.help: str | None = str((extra or {}).get("help") or "") or None
         self.unit, self.hidden = str((extra or {}).get("unit") or "requests"), (extra or {}).get("hide") is True
+        self.named = self.rule is not None and self.limit is not None and not self.hidden  # to whoever is refused
 
     def __bool__(self) -> bool:
         return self.allowed
 
     def headers(self, style: str = "both") -> dict[str, str]:
-        """HTTP fields of the answer, also of an allowed one; `style`: draft, legacy (X-Ratelimit-*), both or none.
-
-        The draft is draft-ietf-httpapi-ratelimit-headers-11 (May 2026).
-        """
+        """HTTP fields, of allowed answers too: ratelimit-headers-11 (`style` draft), X-Ratelimit (legacy), both or none."""
         fields: dict[str, str] = {}
         if self.named and self.verdict != "shed":  # a shedder has no quota to tell a caller about
             limit, left = (min(number or 0, INTEGER_MAX) for number in (self.limit, self.remaining))
-            name, unit = _string(self.rule), self.unit if self.window else "concurrent-requests"
+            unit = self.unit if self.window else "concurrent-requests"
+            name, unit_name = (json.dumps(s.encode("ascii", "replace").decode()) for s in (self.rule or "", unit))
             reset, window = math.ceil(self.reset_after or 0), math.ceil(self.window or 0)
-            policy = f"{name};q={limit}" + ("" if unit == "requests" else f";qu={_string(unit)}")
+            policy = f"{name};q={limit}" + ("" if unit == "requests" else f";qu={unit_name}")
             fields["RateLimit"] = f"{name};r={left}" + (f";t={reset}" if window else "")
             fields["RateLimit-Policy"] = policy + (f";w={window}" if window else "")
             fields |= {"X-Ratelimit-Limit": str(limit), "X-Ratelimit-Remaining": str(left)}
@@ -363,19 +330,12 @@ class Decision:
         return {name: value for name, value in fields.items() if not name.startswith(left_out)}
 
     @property
-    def named(self) -> bool:
-        """Whether a caller may be told which limit this is, and how much."""
-        return self.rule is not None and self.limit is not None and not self.hidden
-
-    @property
     def message(self) -> str:
         """For people: which limit, how much, and when to try again."""
         if self.allowed or self.verdict == "deny":
             return "Allowed." if self.allowed else "This request is not allowed."
-        what = "Too many requests."
-        if self.degraded:
-            what = "The request could not be judged."
-        elif self.verdict == "shed":
+        what = "The request could not be judged." if self.degraded else "Too many requests."
+        if self.verdict == "shed" and not self.degraded:
             what = "The service is at its capacity."
         elif self.named:
             amount = f"{self.unit} in {self.window:g} s" if self.window else "at once"
@@ -464,19 +424,17 @@ class Client:
         finally:
             decision.release(outcome)
 
-    def limited(
-        self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[More]
-    ) -> Callable[[Function], Function]:
+    def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[More]) -> Callable[[F], F]:
         """Decorates a plain function with `limit`; `attributes` may be a function of the call's arguments."""
 
-        def decorate(function: Function) -> Function:
+        def decorate(function: F) -> F:
             @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
                 given = functools.partial(attributes, *args, **kwargs) if callable(attributes) else attributes
                 with self.limit(domain, given, cost, **more):
                     return function(*args, **kwargs)
 
-            return cast(Function, call)
+            return call  # type: ignore[return-value]
 
         return decorate
 
@@ -500,21 +458,17 @@ class Client:
         return self._without("callback")
 
     def _judge(self, op: int, domain: str, attributes: Given, cost: Cost, more: More) -> Decision:
-        if more and not more.keys() <= More.__annotations__.keys():
-            raise TypeError(f"{', '.join(more)}: unknown, unless one of {', '.join(More.__annotations__)}")
+        if more and (unknown := more.keys() - More.__annotations__.keys()):
+            raise TypeError(f"there is no option {', '.join(unknown)}")
         if not self._enabled:
             return Decision([0], reason="disabled")
-        report: dict[str, Any] = {}
-        options: dict[str, Any] = {}
-        on_failure, priority = more.get("on_failure", "allow"), more.get("priority")
         try:
             given = attributes() if callable(attributes) else attributes
         except Exception as error:
             return self.callback_failed("attributes", error)
+        priority, report = more.get("priority"), dict[str, Any]()
         try:
-            for key, name, as_sent in _OPTIONS if more else ():
-                if (value := more.get(key)) is not None:
-                    options[name] = as_sent(value)
+            options = {name: how(more[key]) for key, name, how in _OPTIONS if more.get(key) is not None} if more else {}
             body = request(domain, given, cost, priority, options)
             if self._report and len(body) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
@@ -522,72 +476,69 @@ class Client:
                 options |= report
                 body = request(domain, given, cost, priority, options)
             head = bytes((0x97 if options else 0x95 if priority is None else 0x96, op))
+            answer = self._exchange(head, body, A_DECISION)
         except Exception as error:
-            text = error if isinstance(error, Malformed) else type(error).__name__
+            text = error if isinstance(error, Fault) else type(error).__name__
             self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
-            return self._without("protocol", on_failure)
-        try:
-            decision: Decision = self._exchange(head, body, b"\x9d\x01")
-            return decision
-        except Fault as fault:
-            self._report_later(report)
-            return self._without(fault.args[0], on_failure)
+            answer = "protocol"
+        if isinstance(answer, Decision):
+            return answer
+        self._report_later(report)
+        return self._without(answer, more.get("on_failure", "allow"))
 
     def _tell(self, op: int, *rest: int) -> bool:
-        """True if the daemon did it. A RELEASE is one way: it has no id and is not waited for."""
+        """Whether the daemon did it; nobody waits for a RELEASE."""
         head, body = bytes((0x92 + len(rest), op)), b"".join(map(encode, rest))
-        with contextlib.suppress(Fault):
-            return self._enabled and self._exchange(head, body, b"" if op == RELEASE else b"\x93\x02") is True
-        return False
+        return self._enabled and self._exchange(head, body, b"" if op == RELEASE else A_DONE) is True
 
     def _exchange(self, head: bytes, body: bytes, wanted: bytes) -> Any:
-        """A Decision, or DONE's `ok`; a Fault if no answer comes in time that can be trusted."""
+        """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted."""
         if self._pid != os.getpid():
             self._begin()
         deadline, probe = monotonic() + self._timeout, self._until > 0
         if probe:
             with self._lock:
                 if monotonic() < self._until or not wanted:
-                    raise Fault("breaker", "the daemon is left alone for a while")
+                    return "breaker"
                 self._until = monotonic() + PAUSE_MAX  # one probe at a time; should it die, another may follow
         while True:
             connection = None
             try:
-                connection = self._take()
+                try:
+                    connection = self._idle.pop()
+                except IndexError:
+                    connection = self._connect()
                 reply: Any = connection.ask(head, body, wanted, deadline)
                 if reply.__class__ is not Fault:
-                    reply = Decision(reply, self) if wanted == b"\x9d\x01" else reply[:1] == [True]
+                    reply = Decision(reply, self) if wanted == A_DECISION else reply[:1] == [True]
                 break
             except BaseException as error:
                 if connection is not None:
                     self._close(connection)
                     if head[1] == ACQUIRE:
                         self._report_later({"abandoned": [[connection.number, connection.asked]]})
-                if isinstance(error, HungUp):
-                    continue
-                if isinstance(error, Fault):
-                    self._failed(error, probe)
-                raise
+                if not isinstance(error, Fault):
+                    raise
+                if not error.again:
+                    self._settle(error, probe)
+                    return error.reason
         if connection.leaving or connection.rest or connection.asked == ASKED_MAX or len(self._idle) >= IDLE_MAX:
             self._close(connection)
         else:
             self._idle.append(connection)
         if self._failures and wanted:
-            self._recovered()
+            self._settle(None, probe)
         if reply.__class__ is Fault:
-            self._log(f"{reply.args[1]}; such requests are not limited", once=True)
-            raise reply
+            self._log(f"{reply}; such requests are not limited", once=True)
+            return reply.reason
         return reply
 
-    def _take(self) -> Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            with self._lock:
-                self._info["connection"] += 1
-                connection = Connection(self._find(), self._info)
+    def _connect(self) -> Connection:
+        with self._lock:
+            self._info["connection"] += 1
+            connection = Connection(self._find(), self._info)
             self._open.add(connection)
-            return connection
+        return connection
 
     def _close(self, connection: Connection) -> None:
         """Without `shutdown`, which would reach through to the process this one was forked from."""
@@ -595,36 +546,32 @@ class Client:
         connection.socket.close()
 
     def _without(self, reason: str, on_failure: str = "allow") -> Decision:
-        self._report_later({"missed": Counter([reason])})
         with self._lock:
             self._missed[reason] += 1
+            self._report_later({"missed": Counter([reason])})
         return Decision([0] if on_failure == "allow" else [2, *5 * [None], 1_000_000], reason=reason)
 
     def _report_later(self, report: dict[str, Any]) -> None:
-        """Adds to what the daemon will be told; also what it was told when no reply came."""
-        with self._lock:
+        with self._lock:  # adds to what the daemon will be told, also what it was told when no reply came
             for name, news in report.items():
-                self._report[name] = news + self._report.get(name, type(news)())
+                self._report[name] = news + self._report[name] if name in self._report else news
             del self._report.get("abandoned", [])[ABANDONED_MAX:]
 
-    def _failed(self, fault: Fault, probe: bool) -> None:
+    def _settle(self, fault: Fault | None, probe: bool) -> None:
+        """After a failure, or the first success since: the breaker, and what the log is told of it."""
         with self._lock:
-            self._failures += 1
-            if probe or self._failures == FAILURES_MAX:
+            self._failures = self._failures + 1 if fault else 0
+            if not fault:
+                self._pause = self._until = 0.0
+            elif probe or self._failures == FAILURES_MAX:
                 self._pause = min(2 * self._pause, PAUSE_MAX) or PAUSE_MIN
                 self._until = monotonic() + self._pause * random.uniform(0.8, 1.2)
             # The very first failure is told at once, later ones only when they are a state.
-            tell = self._told is None or (not self._told and self._failures == FAILURES_MAX)
-            self._told = self._told or tell
-        if tell:
-            self._log(f"{fault.args[1]}; requests are not limited")
-
-    def _recovered(self) -> None:
-        with self._lock:
-            tell, self._told = self._told, False
-            self._failures, self._pause, self._until = 0, 0.0, 0.0
-        if tell:
-            self._log(f"the daemon answers again; {sum(self._missed.values())} requests so far were not limited")
+            trouble = bool(fault) and (self._told is not False or self._failures >= FAILURES_MAX)
+            change, self._told = trouble != bool(self._told), trouble
+        missed = f"the daemon answers again; {sum(self._missed.values())} requests so far were not limited"
+        if change:
+            self._log(f"{fault}; requests are not limited" if fault else missed)
 
     def _find(self) -> str:
         own = os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "tidegate/tidegate.sock")
@@ -638,19 +585,11 @@ class Client:
                 self._logger.warning("tidegate: %s", text)
 
 
-def _string(text: str | None) -> str:
-    """A String of a structured field, which knows ASCII only."""
-    return '"' + re.sub(r'(["\\])', r"\\\1", re.sub(r"[^ -~]", "?", text or "")) + '"'
-
-
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
 INTEGER_MAX = 10**15 - 1  # of a structured field
-ABANDONED_MAX, IDLE_MAX, ASKED_MAX = 256, 64, 0xFFFF  # an id has two bytes at most
-_OPTIONS: Any = (
-    ("idem", "idem", lambda idem: idem),
-    ("queued", "queued_us", microseconds),
-    ("max_wait", "max_wait_us", microseconds),
-)
+ABANDONED_MAX, IDLE_MAX, ASKED_MAX = 256, 64, 0xFFFF  # so that an id has two bytes at most
+_TIMES = tuple((name, f"{name}_us", microseconds) for name in ("queued", "max_wait"))
+_OPTIONS: Any = (("idem", "idem", lambda idem: idem), *_TIMES)
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -667,16 +606,12 @@ class Denied(Exception):
         self.decision = decision
 
 
-class Fault(Exception):
-    """No decision: a word to count, and a text for the log."""
+class Fault(ValueError):
+    """Bytes that are no frame of the protocol, a request that cannot be one, or none in time: why, and a word to count.
 
+    `again`: the daemon hung up without having had the request, so that asking again charges nobody twice.
+    """
 
-class HungUp(Fault):
-    """The daemon left an idle connection without having had the request: asking again charges nobody twice."""
-
-
-class Malformed(Fault, ValueError):
-    """These bytes are no frame of the protocol, or this request cannot be written as one."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__("protocol", f"doubtful bytes: {text}")
+    def __init__(self, text: str, reason: str = "protocol", again: bool = False) -> None:
+        super().__init__(text)
+        self.reason, self.again = reason, again
