@@ -418,7 +418,7 @@ def test_an_interrupt_in_the_middle_leaves_no_connection_behind(played, make_cli
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(tidegate, "_plain", interrupted)
+        patched.setattr(tidegate.Connection, "_reply", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.acquire("api")
     assert client.stats()["connections"] == 0

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -181,3 +183,10 @@ def test_what_is_malformed_for_the_daemon_is_so_for_us(vector):
     # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
     op, number = [*message, None, None][:2]
     assert not all(type(n) is int and 0 <= n < 2**63 for n in (op, number))
+
+
+def test_the_frames_are_what_their_maker_writes():
+    """Which holds each of them against the msgpack package too."""
+    pytest.importorskip("msgpack")
+    done = subprocess.run([sys.executable, VECTORS / "make.py", "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "held against msgpack" in done.stdout, done.stdout + done.stderr

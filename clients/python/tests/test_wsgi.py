@@ -304,6 +304,7 @@ def test_a_file_stays_a_file(played, client):
 def test_a_release_that_fails_hurts_nobody(played, client):
     played.script = lambda connection, message: connection.close() if message[0] == 2 else grant(connection, message)
     assert call(Middleware(plain, client))[0] == "200 OK"
+    played.releases()
     played.script = lambda connection, message: frame(b"\xc1") if message[0] == 2 else grant(connection, message)
     assert call(Middleware(plain, client))[0] == "200 OK"
     assert client.stats()["missed"] == {}
