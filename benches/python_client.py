@@ -3,9 +3,9 @@
 
     .venv/bin/python benches/python_client.py [--daemon target/release/tidegate] [--repetitions 7]
 
-Starts the daemon on a socket of its own. Client and daemon share one CPU, so that every call is two switches and nothing
-runs beside it. In one repetition short rounds of all three take turns; its figure is the median round, and the ratio
-compares figures of the same repetition. Nothing here is a test: it prints, it does not judge.
+Starts the daemon on a socket of its own. Client and daemon share one CPU, so that every call is two switches. In one
+repetition short rounds of all three take turns; its figure is the median round, and the ratio compares figures of the
+same repetition. Nothing here is a test: it prints, it does not judge.
 """
 
 from __future__ import annotations

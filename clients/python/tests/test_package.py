@@ -28,16 +28,24 @@ def test_nothing_but_the_standard_library():
                 assert name.split(".")[0] in sys.stdlib_module_names | {"typing_extensions"}, (file, name)
 
 
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import limiter
+client = limiter.Client(sys.argv[2], timeout=2)
+decisions = [client.hit("api", {"user": "u1"}) for _ in range(3)]
+assert [bool(decision) for decision in decisions] == [True, True, False]
+assert [(decision.degraded, decision.rule) for decision in decisions] == [(False, "per-user")] * 3
+assert decisions[2].headers()["Retry-After"] and client.check()
+"""
+
+
 def test_the_stub_alone_copied_under_another_name_works(tmp_path, daemon):
     shutil.copy(SOURCE / "__init__.py", tmp_path / "limiter.py")
-    (daemon.rules / "api.yaml").write_text("domain: api\nlimits: [{name: per-user, key: [user], rate: 1/min, burst: 2}]\n")
+    rules = "domain: api\nlimits: [{name: per-user, key: [user], rate: 1/min, burst: 2}]\n"
+    (daemon.rules / "api.yaml").write_text(rules)
     daemon.start()
-    code = f"import limiter as l; c = l.Client({daemon.socket!r}, timeout=2); ds = [c.hit('api', {{'user': 'u'}}) for _ in '123']"
-    code += "; assert [(bool(d), d.degraded, d.rule) for d in ds] == [(k, False, 'per-user') for k in (True, True, False)]"
-    code += "; assert ds[2].headers()['Retry-After'] and c.check()"
-    subprocess.run(
-        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"], check=True
-    )
+    subprocess.run([sys.executable, "-I", "-c", PROGRAM, str(tmp_path), daemon.socket], check=True)
 
 
 def test_copied_into_a_program_it_works(tmp_path):

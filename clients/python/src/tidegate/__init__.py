@@ -26,10 +26,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from typing import Any, TypeVar
 
 __all__ = ["Client", "Decision", "Denied", "limited"]
 __version__ = "0.1.0"
@@ -43,7 +40,7 @@ Given = Attributes | Callable[..., Attributes]
 
 FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DESCRIPTORS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 8, 4
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, RENEW, PING = 0, 1, 2, 3, 4, 6, 8
-ERROR, GOODBYE, A_DECISION, A_DONE = 3, 4, b"\x9d\x01", b"\x93\x02"  # the latter with their array
+WELCOME, ERROR, GOODBYE, A_DECISION, A_DONE = 0, 3, 4, b"\x9d\x01", b"\x93\x02"  # the latter with their array
 KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
 # How a value begins, the shortest form first: (sizes below this, first byte, bytes of size after it).
 _FORMS = {
@@ -65,10 +62,9 @@ def encode(value: object) -> bytes:
     if isinstance(value, (str, bytes)):
         raw = value.encode() if isinstance(value, str) else value
         return _head("bin" if raw is value else "str", len(raw)) + raw
-    if isinstance(value, list):
-        return _head("array", len(value)) + b"".join(map(encode, value))
-    if isinstance(value, dict):
-        return _head("map", len(value)) + b"".join(encode(part) for pair in value.items() for part in pair)
+    if isinstance(value, (list, dict)):
+        parts = value if isinstance(value, list) else [part for pair in value.items() for part in pair]
+        return _head("array" if parts is value else "map", len(value)) + b"".join(map(encode, parts))
     raise Fault(f"a {type(value).__name__} has no place in a frame")
 
 
@@ -89,25 +85,24 @@ def decode(data: bytes) -> list[Any]:
 
 
 def _decode(data: bytes, end: int, count: int, depth: int) -> tuple[list[Any], int]:
-    """The next `count` values and where they end, maybe behind `data`; `depth`: how far arrays and maps may nest."""
-    values: list[Any] = []
+    values: list[Any] = []  # the next `count`, and where they end, maybe behind `data`; `depth` is what may still nest
     for _ in range(count):
         kind, value, width = _STARTS[data[end]]
-        start, end = end + 1, end + 1 + width
+        end += 1 + width
         if width:
-            value = int.from_bytes(data[start:end], "big", signed=kind == "int")
+            value = int.from_bytes(data[end - width : end], "big", signed=kind == "int")
         if kind == "str" or kind == "bin":
-            start, end = end, end + value
-            value = data[start:end].decode() if kind == "str" else data[start:end]
+            raw, end = data[end : end + value], end + value
+            value = raw.decode() if kind == "str" else raw
         elif kind == "array" or kind == "map":
             if not depth or value > len(data) - end:  # an element takes one byte at least
                 raise LookupError
             value, end = _decode(data, end, value if kind == "array" else 2 * value, depth - 1)
-            if kind == "map":
-                keys = value[::2]
-                if not all(isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
-                    raise LookupError
-                value = dict(zip(keys, value[1::2]))
+        if kind == "map":
+            keys, value = value[::2], value[1::2]
+            if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
+                raise LookupError
+            value = dict(zip(keys, value))
         values.append(value)
     return values, end
 
@@ -129,10 +124,12 @@ def request(domain: str, attributes: Attributes, cost: Cost, priority: str | Non
         if len(parts) > start + 3 * PAIRS_MAX or len(descriptors) > DESCRIPTORS_MAX:
             raise Fault(f"more than {DESCRIPTORS_MAX} descriptors, or {PAIRS_MAX} attributes in one")
         parts[start - 1] = _ARRAYS[(len(parts) - start) // 3 * 2]
-    for amount in cost.values() if isinstance(cost, dict) else (cost,):
-        if amount.__class__ is not int or not 0 <= amount < 1 << 32:
+    end = b"\x01"
+    if cost.__class__ is not int or cost != 1:
+        amounts = cost.values() if isinstance(cost, dict) else (cost,)
+        if any(amount.__class__ is not int or not 0 <= amount < 1 << 32 for amount in amounts):
             raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
-    end = b"\x01" if cost == 1 else encode(cost)
+        end = encode(cost)
     if options or priority is not None:
         end += (encode_name(priority) if priority is not None else b"\xc0") + (encode(options) if options else b"")
     while len(body := b"".join(parts)) + len(end) > FRAME_MAX - 11:  # the array, the op and the longest id
@@ -160,8 +157,7 @@ def encode_name(name: str) -> bytes:
 
 
 def microseconds(seconds: float) -> int:
-    # Rounded up, though 0.07 s are 70 000 and 0.07 * 1e6 is a little more; never below 0, whatever a clock did.
-    return max(0, math.ceil(round(seconds * 1e6, 3)))
+    return max(0, math.ceil(round(seconds * 1e6, 3)))  # rounded up, though 0.07 * 1e6 is a little more than 70 000
 
 
 _STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("nil", None, 0), 0xC2: ("bool", False, 0), 0xC3: ("bool", True, 0)}
@@ -205,11 +201,11 @@ class Connection:
             if self.send(frame, _NOSIGNAL) < len(frame):  # unheard of with one request at a time
                 raise BlockingIOError
             sent = True
-            if not wanted:
-                return b""
-            while left > 0:
+            while wanted:
+                if left <= 0:
+                    raise BlockingIOError
                 left = deadline - monotonic()
-                if self.poll(max(left, 0.0) * 1000):  # after the deadline too: a reply that is there counts
+                if self.poll(left * 1000 if left > 0 else 0):  # after the deadline too: a reply that is there counts
                     chunk = self.recv(RECEIVE_BYTES)
                     if not self.rest and chunk.startswith(wanted + number, 4):
                         answer = chunk[6 + len(number) :]
@@ -220,37 +216,37 @@ class Connection:
                         return reply
                     if not chunk:
                         raise ConnectionResetError
-            raise BlockingIOError
         except BlockingIOError as error:
-            raise Fault("the daemon did not answer in time" if sent else "it does not read", "timeout") from error
+            raise Fault("the daemon did not answer in time", "timeout") from error
         except OSError as error:  # after a goodbye it has answered what it received: this request was not
             raise Fault("the daemon hung up", "unreachable", idle and (self.leaving or not sent)) from error
+        return b""
 
     def _reply(self, wanted: int) -> list[Any] | Fault | None:
-        """Takes frames off what was read, up to the one that answers the request."""
-        while len(self.rest) >= 4 and len(self.rest) >= (end := 4 + int.from_bytes(self.rest[:4], "big")):
+        while len(self.rest) >= 4:  # takes frames off what was read, up to the one that answers the request
+            end = 4 + int.from_bytes(self.rest[:4], "big")
+            if not 4 < end <= 4 + FRAME_MAX:
+                raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
+            if len(self.rest) < end:
+                break
             reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
-            kind, about, what = (*reply, None, None, None)[:3]
-            ours = about.__class__ is int and about == self.asked
-            if ours and kind.__class__ is int and kind == wanted:
+            kind, about, what = ([value if value.__class__ is int else None for value in reply] + 3 * [None])[:3]
+            if (kind, about) == (wanted, self.asked):
                 return reply[2:]
             if kind == ERROR:
                 fault = Fault(f"the daemon refuses a request: {reply[2:]!r:.200}")
-                if ours and what.__class__ is int and what in KEEPING:
+                if about == self.asked and what in KEEPING:
                     return fault
                 raise fault
-            if kind != GOODBYE and repr((kind, about, what)) != "(0, 0, 1)":  # WELCOME to version 1
+            if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
                 raise Fault("doubtful bytes: a reply to nothing that was asked")
             self.leaving = self.leaving or kind == GOODBYE
-        if not 0 < int.from_bytes(self.rest[:4].ljust(4, b"\1"), "big") <= FRAME_MAX and len(self.rest) >= 4:
-            raise Fault("doubtful bytes: a frame of no size that can be")
         return None
 
 
 def _cause(path: str, error: Exception) -> str:
-    """Why there is no connection, and the mend."""
-    if isinstance(error, PermissionError):
-        with contextlib.suppress(Exception):
+    with contextlib.suppress(KeyError, OSError):  # why there is no connection, and the mend
+        if isinstance(error, PermissionError):
             import grp
             import pwd
 
@@ -277,28 +273,26 @@ class Decision:
     """
 
     def __init__(self, elements: list[Any] | bytes, client: Client | None = None, reason: str | None = None) -> None:
-        # A DECISION's elements from the verdict on, as bytes if they are plain; Malformed if they are doubtful.
         self._client, self.reason, self.degraded = client, reason, reason is not None
-        if elements.__class__ is bytes:
+        if isinstance(elements, bytes):  # of a plain decision, from its verdict on
             self._plain, self.allowed = elements, elements[0] in GRANTS
         else:
-            self._read(list(elements))
+            self._read(elements)
 
-    if not TYPE_CHECKING:
+    def __getattr__(self, name: str) -> Any:  # what a plain decision says besides its verdict, when asked for
+        if name[0] != "_":
+            self._read(decode(b"\x9b" + self._plain))
+        return object.__getattribute__(self, name)
 
-        def __getattr__(self, name: str) -> Any:  # what a plain decision says besides its verdict, when asked for
-            if name[0] != "_":
-                self._read(decode(b"\x9b" + self._plain))
-            return object.__getattribute__(self, name)
-
-    def _read(self, given: list[Any]) -> None:
-        given = (given + 11 * [None])[:11]
+    def _read(self, elements: list[Any]) -> None:
+        given = (elements + 11 * [None])[:11]
         verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = given
-        numbers = all(number is None or (number.__class__ is int and number >= 0) for number in given[2:8])
-        if verdict.__class__ is not int or not 0 <= verdict <= 4 or not numbers or not isinstance(self.rule or "", str):
-            raise Fault("doubtful bytes: a decision with an unknown verdict, or a rule or number that is none")
-        if not isinstance(notes or [], list) or not isinstance(extra or {}, dict):
-            raise Fault("doubtful bytes: a decision whose notes are none")
+        kinds: Iterable[Any] = (int, str, *6 * (int,), list, list, dict)
+        for value, kind in zip(given, kinds):
+            if value is not None and (value.__class__ is not kind or (kind is int and value < 0)):
+                raise Fault(f"doubtful bytes: a decision with {value!r:.99} in it")
+        if verdict not in range(5):
+            raise Fault("doubtful bytes: a decision with an unknown verdict")
         self.allowed, self.verdict, self.status = verdict in GRANTS, VERDICTS[verdict], STATUSES[verdict]
         self.window, self.reset_after, self.retry_after = (t if t is None else t / 1e6 for t in (window, reset, retry))
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
@@ -311,7 +305,7 @@ class Decision:
         return self.allowed
 
     def headers(self, style: str = "both") -> dict[str, str]:
-        """HTTP fields, of allowed answers too: ratelimit-headers-11 (`style` draft), X-Ratelimit (legacy), both or none."""
+        """Also of allowed answers. `style`: draft (ratelimit-headers-11), legacy (X-Ratelimit), both or none."""
         fields: dict[str, str] = {}
         if self.named and self.verdict != "shed":  # a shedder has no quota to tell a caller about
             limit, left = (min(number or 0, INTEGER_MAX) for number in (self.limit, self.remaining))
@@ -334,10 +328,10 @@ class Decision:
         """For people: which limit, how much, and when to try again."""
         if self.allowed or self.verdict == "deny":
             return "Allowed." if self.allowed else "This request is not allowed."
-        what = "The request could not be judged." if self.degraded else "Too many requests."
-        if self.verdict == "shed" and not self.degraded:
-            what = "The service is at its capacity."
-        elif self.named:
+        what = "The service is at its capacity." if self.verdict == "shed" else "Too many requests."
+        if self.degraded:
+            what = "The request could not be judged."
+        if self.named:
             amount = f"{self.unit} in {self.window:g} s" if self.window else "at once"
             what = f"Over the limit {self.rule} of {self.limit} {amount}."
         if self.retry_after is None:
@@ -353,16 +347,6 @@ class Decision:
     def renew(self) -> bool:
         """Starts the lease's time again; False if there is none any more."""
         return self.lease is not None and self._client is not None and self._client._tell(RENEW, self.lease)
-
-
-class More(TypedDict, total=False):
-    """What else a judgement may say. `queued` (how long it waited for the application) and `max_wait` are seconds."""
-
-    priority: str | None
-    idem: str | bytes | None  # a repeat within a minute is not charged; never an end user's header as it stands
-    queued: float | None
-    max_wait: float | None  # None: as long as the rule's queue; 0: never WAIT
-    on_failure: str  # without the daemon: allow, or refuse with 503
 
 
 class Client:
@@ -381,7 +365,7 @@ class Client:
         if not encode_name(pool) or timeout <= 0 or slots < 0:
             raise ValueError("the timeout is above 0 s, slots are 0 or more")
         self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
-        self._info = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
+        self._info: dict[str, Any] = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
         self._enabled = enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
         self._logger, self._logged, self._open = logger or logging.getLogger("tidegate"), set[str](), set[Connection]()
         self._begin()
@@ -399,20 +383,20 @@ class Client:
         self._failures, self._until, self._pause = 0, 0.0, 0.0  # the breaker is open until then; 0.0: it is closed
         self._told: bool | None = None  # of the trouble there is; None: of none ever
 
-    def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[More]) -> Decision:
+    def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
         """May this work start? True or false; never raises. The work ends with the decision's `release`."""
-        return self._judge(ACQUIRE, domain, attributes, cost, more)
+        return self._judge(ACQUIRE, domain, attributes, cost, **more)
 
-    def hit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[More]) -> Decision:
+    def hit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
         """As `acquire`, for what has no end: a message, a login attempt."""
-        return self._judge(HIT, domain, attributes, cost, more)
+        return self._judge(HIT, domain, attributes, cost, **more)
 
-    def peek(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[More]) -> Decision:
+    def peek(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
         """What `acquire` would say; nothing is charged."""
-        return self._judge(PEEK, domain, attributes, cost, more)
+        return self._judge(PEEK, domain, attributes, cost, **more)
 
     @contextlib.contextmanager
-    def limit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[More]) -> Iterator[Decision]:
+    def limit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Iterator[Decision]:
         """For `with`: sleeps off a WAIT, releases at the end; raises Denied if the work may not start."""
         decision, outcome = self.acquire(domain, attributes, cost, **more), "dropped"
         if not decision:
@@ -424,7 +408,7 @@ class Client:
         finally:
             decision.release(outcome)
 
-    def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[More]) -> Callable[[F], F]:
+    def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
         """Decorates a plain function with `limit`; `attributes` may be a function of the call's arguments."""
 
         def decorate(function: F) -> F:
@@ -457,37 +441,42 @@ class Client:
         self._log(f"{what} raised {type(error).__name__}: such requests are not limited", once=True)  # no user's data
         return self._without("callback")
 
-    def _judge(self, op: int, domain: str, attributes: Given, cost: Cost, more: More) -> Decision:
-        if more and (unknown := more.keys() - More.__annotations__.keys()):
-            raise TypeError(f"there is no option {', '.join(unknown)}")
+    def _judge(
+        self, op: int, domain: str, attributes: Given, cost: Cost, priority: str | None = None,
+        idem: str | bytes | None = None, queued: float | None = None, max_wait: float | None = None,
+        on_failure: str = "allow",
+    ) -> Decision:  # fmt: skip
         if not self._enabled:
             return Decision([0], reason="disabled")
         try:
             given = attributes() if callable(attributes) else attributes
         except Exception as error:
             return self.callback_failed("attributes", error)
-        priority, report = more.get("priority"), dict[str, Any]()
+        report: dict[str, Any] = {}
+        options: dict[str, Any] = {} if idem is None else {"idem": idem}
         try:
-            options = {name: how(more[key]) for key, name, how in _OPTIONS if more.get(key) is not None} if more else {}
+            if queued is not None:
+                options["queued_us"] = microseconds(queued)
+            if max_wait is not None:
+                options["max_wait_us"] = microseconds(max_wait)
             body = request(domain, given, cost, priority, options)
             if self._report and len(body) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
                     report, self._report = self._report, {}
                 options |= report
                 body = request(domain, given, cost, priority, options)
-            head = bytes((0x97 if options else 0x95 if priority is None else 0x96, op))
-            answer = self._exchange(head, body, A_DECISION)
+            answer = self._exchange(bytes((0x97 if options else 0x95 + (priority is not None), op)), body, A_DECISION)
         except Exception as error:
             text = error if isinstance(error, Fault) else type(error).__name__
             self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
             answer = "protocol"
-        if isinstance(answer, Decision):
+        if answer.__class__ is Decision:
             return answer
         self._report_later(report)
-        return self._without(answer, more.get("on_failure", "allow"))
+        return self._without(answer, on_failure)
 
     def _tell(self, op: int, *rest: int) -> bool:
-        """Whether the daemon did it; nobody waits for a RELEASE."""
+        # Whether the daemon did it; nobody waits for a RELEASE.
         head, body = bytes((0x92 + len(rest), op)), b"".join(map(encode, rest))
         return self._enabled and self._exchange(head, body, b"" if op == RELEASE else A_DONE) is True
 
@@ -507,7 +496,9 @@ class Client:
                 try:
                     connection = self._idle.pop()
                 except IndexError:
-                    connection = self._connect()
+                    with self._lock:
+                        self._info["connection"] += 1
+                        self._open.add(connection := Connection(self._find(), self._info))
                 reply: Any = connection.ask(head, body, wanted, deadline)
                 if reply.__class__ is not Fault:
                     reply = Decision(reply, self) if wanted == A_DECISION else reply[:1] == [True]
@@ -533,17 +524,9 @@ class Client:
             return reply.reason
         return reply
 
-    def _connect(self) -> Connection:
-        with self._lock:
-            self._info["connection"] += 1
-            connection = Connection(self._find(), self._info)
-            self._open.add(connection)
-        return connection
-
     def _close(self, connection: Connection) -> None:
-        """Without `shutdown`, which would reach through to the process this one was forked from."""
         self._open.discard(connection)
-        connection.socket.close()
+        connection.socket.close()  # no `shutdown`, which would reach through to the process this one was forked from
 
     def _without(self, reason: str, on_failure: str = "allow") -> Decision:
         with self._lock:
@@ -569,9 +552,9 @@ class Client:
             # The very first failure is told at once, later ones only when they are a state.
             trouble = bool(fault) and (self._told is not False or self._failures >= FAILURES_MAX)
             change, self._told = trouble != bool(self._told), trouble
-        missed = f"the daemon answers again; {sum(self._missed.values())} requests so far were not limited"
         if change:
-            self._log(f"{fault}; requests are not limited" if fault else missed)
+            again = f"the daemon answers again; {sum(self._missed.values())} requests so far were not limited"
+            self._log(f"{fault}; requests are not limited" if fault else again)
 
     def _find(self) -> str:
         own = os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "tidegate/tidegate.sock")
@@ -588,8 +571,6 @@ class Client:
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
 INTEGER_MAX = 10**15 - 1  # of a structured field
 ABANDONED_MAX, IDLE_MAX, ASKED_MAX = 256, 64, 0xFFFF  # so that an id has two bytes at most
-_TIMES = tuple((name, f"{name}_us", microseconds) for name in ("queued", "max_wait"))
-_OPTIONS: Any = (("idem", "idem", lambda idem: idem), *_TIMES)
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -607,7 +588,7 @@ class Denied(Exception):
 
 
 class Fault(ValueError):
-    """Bytes that are no frame of the protocol, a request that cannot be one, or none in time: why, and a word to count.
+    """A request that cannot be written, or bytes that are doubtful or do not come: why, and a word to count.
 
     `again`: the daemon hung up without having had the request, so that asking again charges nobody twice.
     """
