@@ -355,7 +355,7 @@ def decision(name, id, verdict, canonical=True, elements=None, **fields):
     reply(name, written if elements is None else elements, meaning, canonical)
 
 
-RATE = dict(rule="per-user", limit=100, window_us=60000000, remaining=42, reset_us=600000, retry_us=0)
+RATE = {"rule": "per-user", "limit": 100, "window_us": 60000000, "remaining": 42, "reset_us": 600000, "retry_us": 0}
 decision("decision_allow", 7, 0, **RATE)
 decision("decision_allow_lease", 7, 0, **RATE, lease=ID_MAX)
 decision("decision_allow_no_rule", 7, 0, retry_us=0)

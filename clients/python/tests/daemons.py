@@ -62,11 +62,21 @@ class Played:
                         answer = [2, message[1], True]
                     else:
                         answer = self.script(connection, message)
+                        if message[1] is None and not isinstance(answer, bytes):
+                            answer = None  # without an id there is no reply, not even an error
                     if answer is not None:
                         connection.sendall(answer if isinstance(answer, bytes) else frame(answer))
 
     def requests(self) -> list:
         return [message for message in self.seen if message[0] != 0]
+
+    def releases(self, count: int = 1) -> list:
+        """The lease and outcome of every RELEASE, of which so many are awaited: the client does not wait for them."""
+        until = time.monotonic() + PATIENT
+        while sum(message[0] == 2 for message in list(self.seen)) < count and time.monotonic() < until:
+            time.sleep(0.001)
+        assert all(message[1] is None for message in self.seen if message[0] == 2)
+        return [message[2:] for message in self.seen if message[0] == 2]
 
     def hang_up(self) -> None:
         for connection in self.connections:

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from tidegate import Decision, Denied
-from tidegate._wire import Malformed
+from tidegate import Decision, Denied, Fault
+from tidegate.wsgi import problem
 
 
 def decision(verdict, rule=None, limit=None, window=None, remaining=None, reset=None, retry=None, lease=None, **more):
     notes, extra = more.get("notes"), more.get("extra")
-    return Decision([1, 7, verdict, rule, limit, window, remaining, reset, retry, lease, notes, None, extra])
+    return Decision([verdict, rule, limit, window, remaining, reset, retry, lease, notes, None, extra])
 
 
 ALLOW = decision(0, "per-user", 40, 2_000_000, 39, 50_000, 0)
@@ -39,8 +39,8 @@ def test_fields():
 
 
 def test_a_short_decision_and_one_from_the_future():
-    assert Decision([1, 7, 0]).allowed
-    assert Decision([1, 7, 1, "r", 1, 2, 3, 4, 5, None, None, None, None, "more", {}]).rule == "r"
+    assert Decision([0]).allowed
+    assert Decision([1, "r", 1, 2, 3, 4, 5, None, None, None, None, "more", {}]).rule == "r"
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_a_short_decision_and_one_from_the_future():
     ],
 )
 def test_doubtful_decisions(fields):
-    with pytest.raises(Malformed):
-        Decision(fields)
+    with pytest.raises(Fault):
+        Decision(fields[2:])
 
 
 BOTH_ALLOW = {
@@ -185,9 +185,9 @@ TYPES = "https://iana.org/assignments/http-problem-types"
     ],
 )
 def test_problems(made, members):
-    problem = json.loads(made.problem())
-    assert problem["detail"] == made.message
-    assert {name: problem.get(name) for name in members} == members
+    body = json.loads(problem(made))
+    assert body["detail"] == made.message
+    assert {name: body.get(name) for name in members} == members
 
 
 def test_without_a_lease_there_is_nothing_to_release():

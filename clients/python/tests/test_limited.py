@@ -14,17 +14,13 @@ def grant(connection, message):
     return [1, message[1], *ALLOW, 77]
 
 
-def ends(played):
-    return [message[2:] for message in played.seen if message[0] == 2]
-
-
 def test_limit_holds_the_lease_for_the_block(played, client):
     played.script = grant
     with client.limit("export", {"org": "o1"}) as decision:
-        assert decision.lease == 77 and decision.renew() and ends(played) == []
-    assert ends(played) == [[77, 0]] and not decision.renew()
+        assert decision.lease == 77 and decision.renew() and played.releases(0) == []
+    assert played.releases() == [[77, 0]] and not decision.renew()
     decision.release()
-    assert ends(played) == [[77, 0]]
+    assert client.check() and played.releases() == [[77, 0]]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -32,7 +28,7 @@ def test_limit_releases_when_the_block_raises(played, client, error):
     played.script = grant
     with pytest.raises(error), client.limit("export"):
         raise error
-    assert ends(played) == [[77, 2]]
+    assert played.releases() == [[77, 2]]
 
 
 def test_limit_raises_denied(played, client):
@@ -55,7 +51,7 @@ def test_limit_sleeps_off_a_wait(played, client, monkeypatch):
 def test_release_says_how_it_ended(played, client, outcome):
     played.script = grant
     client.acquire("export").release(outcome)
-    assert ends(played) == [[77, ["ok", "error", "dropped"].index(outcome)]]
+    assert played.releases() == [[77, ["ok", "error", "dropped"].index(outcome)]]
 
 
 def test_limited(played, client):
@@ -64,13 +60,13 @@ def test_limited(played, client):
     @client.limited("login", lambda name, *, door="front": {"account": name, "door": door}, cost=2)
     def login(name: str, *, door: str = "front") -> str:
         """Lets in."""
-        assert ends(played) == []
+        assert played.releases(0) == []
         return f"{name} by the {door}"
 
     assert (login.__name__, login.__doc__) == ("login", "Lets in.")
     assert login("ann", door="back") == "ann by the back"
     assert played.seen[1] == [1, 1, "login", [["account", "ann", "door", "back"]], 2]
-    assert ends(played) == [[77, 0]]
+    assert played.releases() == [[77, 0]]
     played.script = lambda connection, message: [1, message[1], *LIMIT]
     with pytest.raises(tidegate.Denied):
         login("ann")

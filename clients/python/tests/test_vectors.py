@@ -2,10 +2,12 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
-from tidegate._wire import KEEPING, Malformed, decode, encode, request
+from tidegate import KEEPING, Fault, decode, encode, request
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
@@ -163,9 +165,9 @@ def test_the_path_of_a_judgement_writes_the_same(vector):
     descriptors = [list(zip(d[::2], d[1::2])) for d in message[3]]
     if len(descriptors) != 1 or any(value == "" for _, value in descriptors[0]):
         pytest.skip("several descriptors are written from mappings, and empty values are not sent")
-    tail = b"".join(encode(element) for element in message[5:])
+    priority, options = ([*message[5:], None, None])[:2]
     head = bytes((0x90 | len(message), message[0])) + encode(message[1])
-    assert head + request(message[2], descriptors[0], message[4], tail) == payload_of(vector)
+    assert head + request(message[2], descriptors[0], message[4], priority, options or {}) == payload_of(vector)
 
 
 @pytest.mark.parametrize("vector", [p for p in named(BAD) if p.values[0]["code"] == "malformed"])
@@ -176,8 +178,15 @@ def test_what_is_malformed_for_the_daemon_is_so_for_us(vector):
         return  # no frame at all
     try:
         message = decode(data[4 : 4 + size])
-    except Malformed:
+    except Fault:
         return
     # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
     op, number = [*message, None, None][:2]
     assert not all(type(n) is int and 0 <= n < 2**63 for n in (op, number))
+
+
+def test_the_frames_are_what_their_maker_writes():
+    """Which holds each of them against the msgpack package too."""
+    pytest.importorskip("msgpack")
+    done = subprocess.run([sys.executable, VECTORS / "make.py", "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "held against msgpack" in done.stdout, done.stdout + done.stderr

@@ -3,66 +3,265 @@
     decision = tidegate.Client().hit("api", {"user": user_id})
 
 A limiter must not hurt what it protects: no call raises because of the daemon or outlasts its deadline (20 ms); without
-an answer the decision is *allow* and says so (`degraded`, `reason`). The bytes are in `_wire`, the socket in
-`_connection`, HTTP in `_http`, the decision and the client here. This directory needs nothing but Python, so it may be
-copied into a program.
+an answer the decision is *allow* and says so (`degraded`, `reason`). This file is all of the client and may be copied
+into a program. In it: codec, connection, client, errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import json
 import logging
+import math
 import os
 import random
 import re
+import select
+import socket
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
-
-from . import _http
-from ._connection import Connection, Fault
-from ._wire import (
-    ACQUIRE,
-    DECISION,
-    DONE,
-    ERROR,
-    FRAME_MAX,
-    HIT,
-    KEEPING,
-    PEEK,
-    PING,
-    RELEASE,
-    RENEW,
-    Attributes,
-    Cost,
-    Malformed,
-    encode,
-    encode_name,
-    microseconds,
-    request,
-)
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from typing import Any, TypeVar
 
 __all__ = ["Client", "Decision", "Denied", "limited"]
 __version__ = "0.1.0"
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+Cost = int | dict[str, int]
+# One descriptor, as a mapping or as (name, value) pairs; several, as a list of mappings; or a function that gives it.
+Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | Iterable[Mapping[str, object]] | None
 Given = Attributes | Callable[..., Attributes]
 
+# -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ------------------------------
 
-class Denied(Exception):
-    """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
+FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DESCRIPTORS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 8, 4
+HELLO, ACQUIRE, RELEASE, HIT, PEEK, RENEW, PING = 0, 1, 2, 3, 4, 6, 8
+WELCOME, ERROR, GOODBYE, A_DECISION, A_DONE = 0, 3, 4, b"\x9d\x01", b"\x93\x02"  # the latter with their array
+KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
+# How a value begins, the shortest form first: (sizes below this, first byte, bytes of size after it).
+_FORMS = {
+    "uint": ((128, 0, 0), (1 << 8, 0xCC, 1), (1 << 16, 0xCD, 2), (1 << 32, 0xCE, 4), (1 << 64, 0xCF, 8)),
+    "int": ((32, 0xE0, 0), (1 << 7, 0xD0, 1), (1 << 15, 0xD1, 2), (1 << 31, 0xD2, 4), (1 << 63, 0xD3, 8)),
+    "str": ((32, 0xA0, 0), (1 << 8, 0xD9, 1), (1 << 16, 0xDA, 2), (1 << 32, 0xDB, 4)),
+    "bin": ((1 << 8, 0xC4, 1), (1 << 16, 0xC5, 2), (1 << 32, 0xC6, 4)),
+    "array": ((16, 0x90, 0), (1 << 16, 0xDC, 2), (1 << 32, 0xDD, 4)),
+    "map": ((16, 0x80, 0), (1 << 16, 0xDE, 2), (1 << 32, 0xDF, 4)),
+}
 
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(decision.message)
-        self.decision = decision
+
+def encode(value: object) -> bytes:
+    """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
+    if value is None or isinstance(value, bool):
+        return b"\xc0" if value is None else b"\xc3" if value else b"\xc2"
+    if isinstance(value, int):
+        return _head("uint" if value >= 0 else "int", value)
+    if isinstance(value, (str, bytes)):
+        raw = value.encode() if isinstance(value, str) else value
+        return _head("bin" if raw is value else "str", len(raw)) + raw
+    if isinstance(value, (list, dict)):
+        parts = value if isinstance(value, list) else [part for pair in value.items() for part in pair]
+        return _head("array" if parts is value else "map", len(value)) + b"".join(map(encode, parts))
+    raise Fault(f"a {type(value).__name__} has no place in a frame")
+
+
+def _head(kind: str, size: int) -> bytes:
+    for below, code, width in _FORMS[kind]:
+        if max(size, ~size) < below:
+            return (code << 8 * width | size & (1 << 8 * (width or 1)) - 1).to_bytes(1 + width, "big")
+    raise Fault("too large for a frame")
+
+
+def decode(data: bytes) -> list[Any]:
+    """The one array that `data` holds; a Fault for whatever the protocol forbids."""
+    with contextlib.suppress(LookupError, UnicodeDecodeError):
+        values, end = _decode(data, 0, 1, DEPTH_MAX)
+        if end == len(data) and isinstance(values[0], list):
+            return values[0]
+    raise Fault("doubtful bytes: not one array of what has a place in a frame, and nothing after it")
+
+
+def _decode(data: bytes, end: int, count: int, depth: int) -> tuple[list[Any], int]:
+    values: list[Any] = []  # the next `count`, and where they end, maybe behind `data`; `depth` is what may still nest
+    for _ in range(count):
+        kind, value, width = _STARTS[data[end]]
+        end += 1 + width
+        if width:
+            value = int.from_bytes(data[end - width : end], "big", signed=kind == "int")
+        if kind == "str" or kind == "bin":
+            raw, end = data[end : end + value], end + value
+            value = raw.decode() if kind == "str" else raw
+        elif kind == "array" or kind == "map":
+            if not depth or value > len(data) - end:  # an element takes one byte at least
+                raise LookupError
+            value, end = _decode(data, end, value if kind == "array" else 2 * value, depth - 1)
+        if kind == "map":
+            keys, value = value[::2], value[1::2]
+            if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
+                raise LookupError
+            value = dict(zip(keys, value))
+        values.append(value)
+    return values, end
+
+
+def request(domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: dict[str, Any]) -> bytes:
+    """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
+    descriptors: Any = (attributes,)
+    if attributes.__class__ is not dict and not isinstance(attributes, Mapping):
+        listed = list(attributes or ())
+        descriptors = listed if listed and all(isinstance(one, Mapping) for one in listed) else (listed,)
+    parts = [encode_name(domain), _ARRAYS[len(descriptors)]]
+    for descriptor in descriptors:
+        parts.append(b"")
+        start = len(parts)
+        for name, value in descriptor if descriptor.__class__ is list else descriptor.items():
+            usual = value.__class__ is str and value.isascii() and len(value) <= VALUE_MAX
+            if raw := value.encode() if usual else _value(value):
+                parts += (encode_name(name), _TEXTS[len(raw)], raw)
+        if len(parts) > start + 3 * PAIRS_MAX or len(descriptors) > DESCRIPTORS_MAX:
+            raise Fault(f"more than {DESCRIPTORS_MAX} descriptors, or {PAIRS_MAX} attributes in one")
+        parts[start - 1] = _ARRAYS[(len(parts) - start) // 3 * 2]
+    end = b"\x01"
+    if cost.__class__ is not int or cost != 1:
+        amounts = cost.values() if isinstance(cost, dict) else (cost,)
+        if any(amount.__class__ is not int or not 0 <= amount < 1 << 32 for amount in amounts):
+            raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
+        end = encode(cost)
+    if options or priority is not None:
+        end += (encode_name(priority) if priority is not None else b"\xc0") + (encode(options) if options else b"")
+    while len(body := b"".join(parts)) + len(end) > FRAME_MAX - 11:  # the array, the op and the longest id
+        longest = max(range(len(parts)), key=lambda i: len(parts[i]))
+        if len(parts[longest]) <= NAME_MAX + 2:
+            raise Fault("it does not fit into a frame")
+        parts[longest - 1 : longest + 1] = _TEXTS[33], _value(parts[longest], NAME_MAX, 0)
+    return body + end
+
+
+def _value(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
+    """An attribute as text, the end of a long one as its digest; of None, nothing."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    raw = (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace") if value is not None else b""
+    if len(raw) <= most:
+        return raw
+    return raw[:kept].decode("utf-8", "ignore").encode() + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
+
+
+@functools.lru_cache(1_024)
+def encode_name(name: str) -> bytes:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
+        raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
+    return encode(name)
+
+
+def microseconds(seconds: float) -> int:
+    return max(0, math.ceil(round(seconds * 1e6, 3)))  # rounded up, though 0.07 * 1e6 is a little more than 70 000
+
+
+_STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("nil", None, 0), 0xC2: ("bool", False, 0), 0xC3: ("bool", True, 0)}
+for _kind, _forms in _FORMS.items():
+    for _below, _code, _width in _forms:
+        _values = range(1) if _width else range(-32, 0) if _kind == "int" else range(_below)
+        _STARTS |= {_code + i: (_kind, value, _width) for i, value in enumerate(_values)}
+_ARRAYS = [_head("array", size) for size in range(2 * PAIRS_MAX + 1)]
+_TEXTS = [_head("str", size) for size in range(VALUE_MAX + 1)]
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/]+")
+# A decision from its verdict on, as most are: bytes beyond doubt, not decoded before somebody asks for more than it.
+_RULE = b"|".join([b"\xc0"] + [b"%c[ -~]{%d}" % (0xA0 + size, size) for size in range(1, 32)])
+_NUMBER = rb"(?:[\0-\x7f\xc0]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
+_plain = re.compile(rb"[\0-\4](?:%b)%b{6}\xc0{3}" % (_RULE, _NUMBER), re.DOTALL).fullmatch
+
+# -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
+
+
+class Connection:
+    def __init__(self, path: str, info: dict[str, Any]) -> None:
+        self.number, self.asked, self.rest, self.leaving = info["connection"], 0, b"", False
+        hello = encode([HELLO, 0, 1, info])
+        self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
+        self.socket, poll = socket.socket(socket.AF_UNIX), select.poll()
+        self.poll, self.send, self.recv = poll.poll, self.socket.send, self.socket.recv
+        poll.register(self.socket, select.POLLIN)
+        try:
+            self.socket.setblocking(False)
+            self.socket.connect(path)
+        except (OSError, ValueError) as error:
+            self.socket.close()
+            raise Fault(_cause(path, error), "unreachable") from error
+
+    def ask(self, head: bytes, body: bytes, wanted: bytes, deadline: float) -> list[Any] | bytes | Fault:
+        """Writes a request and reads its reply, which begins with `wanted`; without an id (b"") there is none."""
+        self.asked = asked = self.asked + 1
+        number = b"\xc0" if not wanted else b"\xcd" + asked.to_bytes(2, "big") if asked > 0xFF else encode(asked)
+        frame = self.greeting + (2 + len(number) + len(body)).to_bytes(4, "big") + head + number + body
+        idle, self.greeting, sent, left = not self.greeting, b"", False, 1.0
+        try:
+            if self.send(frame, _NOSIGNAL) < len(frame):  # unheard of with one request at a time
+                raise BlockingIOError
+            sent = True
+            while wanted:
+                if left <= 0:
+                    raise BlockingIOError
+                left = deadline - monotonic()
+                if self.poll(left * 1000 if left > 0 else 0):  # after the deadline too: a reply that is there counts
+                    chunk = self.recv(RECEIVE_BYTES)
+                    if not self.rest and chunk.startswith(wanted + number, 4):
+                        answer = chunk[6 + len(number) :]
+                        if _plain(answer) and len(chunk) == 4 + int.from_bytes(chunk[:4], "big"):
+                            return answer
+                    self.rest += chunk
+                    if (reply := self._reply(wanted[1])) is not None:
+                        return reply
+                    if not chunk:
+                        raise ConnectionResetError
+        except BlockingIOError as error:
+            raise Fault("the daemon did not answer in time", "timeout") from error
+        except OSError as error:  # after a goodbye it has answered what it received: this request was not
+            raise Fault("the daemon hung up", "unreachable", idle and (self.leaving or not sent)) from error
+        return b""
+
+    def _reply(self, wanted: int) -> list[Any] | Fault | None:
+        while len(self.rest) >= 4:  # takes frames off what was read, up to the one that answers the request
+            end = 4 + int.from_bytes(self.rest[:4], "big")
+            if not 4 < end <= 4 + FRAME_MAX:
+                raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
+            if len(self.rest) < end:
+                break
+            reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
+            kind, about, what = ([value if value.__class__ is int else None for value in reply] + 3 * [None])[:3]
+            if (kind, about) == (wanted, self.asked):
+                return reply[2:]
+            if kind == ERROR:
+                fault = Fault(f"the daemon refuses a request: {reply[2:]!r:.200}")
+                if about == self.asked and what in KEEPING:
+                    return fault
+                raise fault
+            if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
+                raise Fault("doubtful bytes: a reply to nothing that was asked")
+            self.leaving = self.leaving or kind == GOODBYE
+        return None
+
+
+def _cause(path: str, error: Exception) -> str:
+    with contextlib.suppress(KeyError, OSError):  # why there is no connection, and the mend
+        if isinstance(error, PermissionError):
+            import grp
+            import pwd
+
+            user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.stat(path).st_gid).gr_name
+            return f"permission denied on {path}: user {user} is not in group {group}"
+    if isinstance(error, BlockingIOError):
+        return f"the daemon at {path} takes no connections: it is stopped or overloaded"
+    why = f"it is longer than {PATH_MAX} bytes" if len(os.fsencode(path)) > PATH_MAX else error
+    return f"no daemon at {path} ({why}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
+
+
+PATH_MAX, RECEIVE_BYTES = 107, 4_096
+_NOSIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
+
+# -- client: the decision, and what an application asks ----------------------------------------------------------------
 
 
 class Decision:
@@ -73,46 +272,71 @@ class Decision:
     after it), `lease`, `notes` as (kind, rule). `degraded`: made without the daemon, for `reason`.
     """
 
-    def __init__(self, fields: list[Any], client: Client | None = None, reason: str | None = None) -> None:
-        """`fields` is a DECISION of the protocol; Malformed if one of them is not what it should be."""
-        fields = fields + _NILS[len(fields) :] if len(fields) < 13 else fields[:13]
-        _, _, verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = fields
-        for number in fields[4:10]:
-            if number is not None and (number.__class__ is not int or number < 0):
-                raise Malformed("a decision with a number that is none")
-        if verdict.__class__ is not int or not 0 <= verdict <= 4 or self.rule.__class__ not in (str, type(None)):
-            raise Malformed("a decision with an unknown verdict or rule")
-        if (notes or extra) and not (isinstance(notes or [], list) and isinstance(extra or {}, dict)):
-            raise Malformed("a decision with doubtful notes")
-        self.verdict, self.status = VERDICTS[verdict], STATUSES[verdict]
-        self.allowed: bool = verdict == 0 or verdict == 3
-        self.window: float | None = None if window is None else window / 1e6
-        self.reset_after: float | None = None if reset is None else reset / 1e6
-        self.retry_after: float | None = None if retry is None else retry / 1e6
+    def __init__(self, elements: list[Any] | bytes, client: Client | None = None, reason: str | None = None) -> None:
+        self._client, self.reason, self.degraded = client, reason, reason is not None
+        if isinstance(elements, bytes):  # of a plain decision, from its verdict on
+            self._plain, self.allowed = elements, elements[0] in GRANTS
+        else:
+            self._read(elements)
+
+    def __getattr__(self, name: str) -> Any:  # what a plain decision says besides its verdict, when asked for
+        if name[0] != "_":
+            self._read(decode(b"\x9b" + self._plain))
+        return object.__getattribute__(self, name)
+
+    def _read(self, elements: list[Any]) -> None:
+        given = (elements + 11 * [None])[:11]
+        verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = given
+        kinds: Iterable[Any] = (int, str, *6 * (int,), list, list, dict)
+        for value, kind in zip(given, kinds):
+            if value is not None and (value.__class__ is not kind or (kind is int and value < 0)):
+                raise Fault(f"doubtful bytes: a decision with {value!r:.99} in it")
+        if verdict not in range(5):
+            raise Fault("doubtful bytes: a decision with an unknown verdict")
+        self.allowed, self.verdict, self.status = verdict in GRANTS, VERDICTS[verdict], STATUSES[verdict]
+        self.window, self.reset_after, self.retry_after = (t if t is None else t / 1e6 for t in (window, reset, retry))
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
         self.notes: list[tuple[str, str]] = list(zip(notes[::2], notes[1::2])) if notes else []
-        self.degraded, self.reason, self._client = reason is not None, reason, client
-        self.help: str | None = None
-        self.unit, self.hidden = "requests", False
-        if extra:
-            self.help = str(extra.get("help") or "") or None
-            self.unit, self.hidden = str(extra.get("unit") or "requests"), extra.get("hide") is True
+        self.help: str | None = str((extra or {}).get("help") or "") or None
+        self.unit, self.hidden = str((extra or {}).get("unit") or "requests"), (extra or {}).get("hide") is True
+        self.named = self.rule is not None and self.limit is not None and not self.hidden  # to whoever is refused
 
     def __bool__(self) -> bool:
         return self.allowed
 
     def headers(self, style: str = "both") -> dict[str, str]:
-        """HTTP fields of the answer, also of an allowed one; `style`: draft, legacy, both or none."""
-        return _http.headers(self, style)
+        """Also of allowed answers. `style`: draft (ratelimit-headers-11), legacy (X-Ratelimit), both or none."""
+        fields: dict[str, str] = {}
+        if self.named and self.verdict != "shed":  # a shedder has no quota to tell a caller about
+            limit, left = (min(number or 0, INTEGER_MAX) for number in (self.limit, self.remaining))
+            unit = self.unit if self.window else "concurrent-requests"
+            name, unit_name = (json.dumps(s.encode("ascii", "replace").decode()) for s in (self.rule or "", unit))
+            reset, window = math.ceil(self.reset_after or 0), math.ceil(self.window or 0)
+            policy = f"{name};q={limit}" + ("" if unit == "requests" else f";qu={unit_name}")
+            fields["RateLimit"] = f"{name};r={left}" + (f";t={reset}" if window else "")
+            fields["RateLimit-Policy"] = policy + (f";w={window}" if window else "")
+            fields |= {"X-Ratelimit-Limit": str(limit), "X-Ratelimit-Remaining": str(left)}
+        if not self.allowed and self.retry_after is not None:
+            fields["Retry-After"] = fields["X-Ratelimit-Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+            if self.hidden:
+                del fields["X-Ratelimit-Retry-After"]
+        left_out = {"both": "-", "draft": "X-", "legacy": "RateLimit"}.get(style, "")
+        return {name: value for name, value in fields.items() if not name.startswith(left_out)}
 
     @property
     def message(self) -> str:
         """For people: which limit, how much, and when to try again."""
-        return _http.message(self)
-
-    def problem(self) -> bytes:
-        """The body of a refusal, application/problem+json."""
-        return _http.problem(self)
+        if self.allowed or self.verdict == "deny":
+            return "Allowed." if self.allowed else "This request is not allowed."
+        what = "The service is at its capacity." if self.verdict == "shed" else "Too many requests."
+        if self.degraded:
+            what = "The request could not be judged."
+        if self.named:
+            amount = f"{self.unit} in {self.window:g} s" if self.window else "at once"
+            what = f"Over the limit {self.rule} of {self.limit} {amount}."
+        if self.retry_after is None:
+            return f"{what} It asks for more than the limit holds: it can never pass."
+        return f"{what} Try again in {max(1, math.ceil(self.retry_after))} s."
 
     def release(self, outcome: str = "ok") -> None:
         """Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens."""
@@ -123,16 +347,6 @@ class Decision:
     def renew(self) -> bool:
         """Starts the lease's time again; False if there is none any more."""
         return self.lease is not None and self._client is not None and self._client._tell(RENEW, self.lease)
-
-
-class Options(TypedDict, total=False):
-    """What else a judgement may say. `queued` (how long it waited for the application) and `max_wait` are seconds."""
-
-    priority: str | None
-    idem: str | bytes | None  # a repeat within a minute is not charged; never an end user's header as it stands
-    queued: float | None
-    max_wait: float | None  # None: as long as the rule's queue; 0: never WAIT
-    on_failure: str  # without the daemon: allow, or refuse with 503
 
 
 class Client:
@@ -151,7 +365,7 @@ class Client:
         if not encode_name(pool) or timeout <= 0 or slots < 0:
             raise ValueError("the timeout is above 0 s, slots are 0 or more")
         self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
-        self._info = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
+        self._info: dict[str, Any] = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
         self._enabled = enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
         self._logger, self._logged, self._open = logger or logging.getLogger("tidegate"), set[str](), set[Connection]()
         self._begin()
@@ -161,30 +375,28 @@ class Client:
         """A session of this process' own: after a fork no lock, count or socket of the parent is used."""
         for connection in list(self._open):
             self._close(connection)
-        self._pid, self._id, self._lock = os.getpid(), os.urandom(16), threading.RLock()
+        self._pid, self._lock = os.getpid(), threading.RLock()
+        self._info |= {"session": os.urandom(16), "pid": self._pid, "connection": 0}
         self._idle: list[Connection] = []  # the last one used goes first; append and pop are atomic
         self._missed: Counter[str] = Counter()
         self._report: dict[str, Any] = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
-        self._connections = self._failures = 0
-        self._until = self._pause = 0.0  # the breaker is open until then; 0.0: it is closed
+        self._failures, self._until, self._pause = 0, 0.0, 0.0  # the breaker is open until then; 0.0: it is closed
         self._told: bool | None = None  # of the trouble there is; None: of none ever
 
-    def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[Options]) -> Decision:
+    def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
         """May this work start? True or false; never raises. The work ends with the decision's `release`."""
         return self._judge(ACQUIRE, domain, attributes, cost, **more)
 
-    def hit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[Options]) -> Decision:
+    def hit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
         """As `acquire`, for what has no end: a message, a login attempt."""
         return self._judge(HIT, domain, attributes, cost, **more)
 
-    def peek(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[Options]) -> Decision:
+    def peek(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
         """What `acquire` would say; nothing is charged."""
         return self._judge(PEEK, domain, attributes, cost, **more)
 
     @contextlib.contextmanager
-    def limit(
-        self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[Options]
-    ) -> Iterator[Decision]:
+    def limit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Iterator[Decision]:
         """For `with`: sleeps off a WAIT, releases at the end; raises Denied if the work may not start."""
         decision, outcome = self.acquire(domain, attributes, cost, **more), "dropped"
         if not decision:
@@ -196,19 +408,17 @@ class Client:
         finally:
             decision.release(outcome)
 
-    def limited(
-        self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Unpack[Options]
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
         """Decorates a plain function with `limit`; `attributes` may be a function of the call's arguments."""
 
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        def decorate(function: F) -> F:
             @functools.wraps(function)
-            def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            def call(*args: Any, **kwargs: Any) -> Any:
                 given = functools.partial(attributes, *args, **kwargs) if callable(attributes) else attributes
                 with self.limit(domain, given, cost, **more):
                     return function(*args, **kwargs)
 
-            return call
+            return call  # type: ignore[return-value]
 
         return decorate
 
@@ -222,8 +432,9 @@ class Client:
 
     def close(self) -> None:
         """Closes what is idle. The client may be used again."""
-        while connection := self._take_idle():
-            self._close(connection)
+        with contextlib.suppress(IndexError):
+            while True:
+                self._close(self._idle.pop())
 
     def callback_failed(self, what: str, error: Exception) -> Decision:
         """Allows what an application's function left unjudged by raising; for middlewares."""
@@ -236,147 +447,114 @@ class Client:
         on_failure: str = "allow",
     ) -> Decision:  # fmt: skip
         if not self._enabled:
-            return Decision([DECISION, 0, 0], reason="disabled")
+            return Decision([0], reason="disabled")
         try:
             given = attributes() if callable(attributes) else attributes
         except Exception as error:
             return self.callback_failed("attributes", error)
-        report: dict[str, Any] | None = None
+        report: dict[str, Any] = {}
+        options: dict[str, Any] = {} if idem is None else {"idem": idem}
         try:
-            options: dict[str, Any] = {} if idem is None else {"idem": idem}
             if queued is not None:
                 options["queued_us"] = microseconds(queued)
             if max_wait is not None:
                 options["max_wait_us"] = microseconds(max_wait)
-            tail = b"" if priority is None else encode_name(priority)
-            more = (tail or b"\xc0") + encode(options) if options else tail
-            body = request(domain, given, cost, more)
+            body = request(domain, given, cost, priority, options)
             if self._report and len(body) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
-                    report = self._report
-                    self._report = {}
-                more = (tail or b"\xc0") + encode(options | report)
-                body = request(domain, given, cost, more)
-            head = bytes((0x97 if len(more) > len(tail) else 0x96 if tail else 0x95, op))
+                    report, self._report = self._report, {}
+                options |= report
+                body = request(domain, given, cost, priority, options)
+            answer = self._exchange(bytes((0x97 if options else 0x95 + (priority is not None), op)), body, A_DECISION)
         except Exception as error:
-            text = error if isinstance(error, Malformed) else type(error).__name__
+            text = error if isinstance(error, Fault) else type(error).__name__
             self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
-            return self._without("protocol", on_failure)
-        try:
-            decision: Decision = self._exchange(op, head, body)
-            return decision
-        except Fault as fault:
-            if report:
-                self._report_later(report)
-            return self._without(fault.reason, on_failure)
+            answer = "protocol"
+        if answer.__class__ is Decision:
+            return answer
+        self._report_later(report)
+        return self._without(answer, on_failure)
 
     def _tell(self, op: int, *rest: int) -> bool:
-        with contextlib.suppress(Fault):
-            return self._enabled and self._exchange(op, bytes((0x92 + len(rest), op)), b"".join(map(encode, rest)))
-        return False
+        # Whether the daemon did it; nobody waits for a RELEASE.
+        head, body = bytes((0x92 + len(rest), op)), b"".join(map(encode, rest))
+        return self._enabled and self._exchange(head, body, b"" if op == RELEASE else A_DONE) is True
 
-    def _exchange(self, op: int, head: bytes, body: bytes) -> Any:
-        """A Decision, or DONE's `ok`; a Fault if no answer comes in time that can be trusted."""
+    def _exchange(self, head: bytes, body: bytes, wanted: bytes) -> Any:
+        """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted."""
         if self._pid != os.getpid():
             self._begin()
         deadline, probe = monotonic() + self._timeout, self._until > 0
-        if probe and not self._may_probe():
-            raise Fault("breaker", "the daemon is left alone for a while")
-        try:
-            try:
-                answer = self._over(self._take_idle(), op, head, body, deadline)
-            except Fault as fault:
-                if not fault.again:
-                    raise
-                answer = self._over(None, op, head, body, deadline)
-        except Fault as fault:
-            self._failed(fault, probe)
-            raise
-        if self._failures:
-            self._recovered()
-        if isinstance(answer, Fault):
-            self._log(f"{answer}; such requests are not limited", once=True)
-            raise answer
-        return answer
-
-    def _over(self, connection: Connection | None, op: int, head: bytes, body: bytes, deadline: float) -> Any:
-        if connection is None:
+        if probe:
             with self._lock:
-                self._connections += 1
-                info = self._info | {"session": self._id, "pid": self._pid, "connection": self._connections}
-            connection = Connection(self._find(), info)
-            self._open.add(connection)
-        try:
-            reply = connection.ask(head, body, deadline)
-            if reply[0] == (DONE if op in JUDGEMENTS else DECISION):
-                raise Malformed("a reply of another kind")
-            answer = Decision(reply, self) if reply[0] == DECISION else reply[2:3] == [True]
-        except BaseException as error:
-            self._close(connection)
-            if op == ACQUIRE:
-                self._report_later({"abandoned": [[connection.number, connection.asked]]})
-            if isinstance(error, Malformed):
-                raise Fault("protocol", f"the daemon sent doubtful bytes: {error}") from error
-            raise
-        if connection.leaving or connection.rest or len(self._idle) >= IDLE_MAX:
+                if monotonic() < self._until or not wanted:
+                    return "breaker"
+                self._until = monotonic() + PAUSE_MAX  # one probe at a time; should it die, another may follow
+        while True:
+            connection = None
+            try:
+                try:
+                    connection = self._idle.pop()
+                except IndexError:
+                    with self._lock:
+                        self._info["connection"] += 1
+                        self._open.add(connection := Connection(self._find(), self._info))
+                reply: Any = connection.ask(head, body, wanted, deadline)
+                if reply.__class__ is not Fault:
+                    reply = Decision(reply, self) if wanted == A_DECISION else reply[:1] == [True]
+                break
+            except BaseException as error:
+                if connection is not None:
+                    self._close(connection)
+                    if head[1] == ACQUIRE:
+                        self._report_later({"abandoned": [[connection.number, connection.asked]]})
+                if not isinstance(error, Fault):
+                    raise
+                if not error.again:
+                    self._settle(error, probe)
+                    return error.reason
+        if connection.leaving or connection.rest or connection.asked == ASKED_MAX or len(self._idle) >= IDLE_MAX:
             self._close(connection)
         else:
             self._idle.append(connection)
-        if reply[0] == ERROR:
-            return Fault("protocol", f"the daemon refuses a request, {KEEPING[reply[2]]}: {reply[3:4]!r:.200}")
-        return answer
-
-    def _take_idle(self) -> Connection | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+        if self._failures and wanted:
+            self._settle(None, probe)
+        if reply.__class__ is Fault:
+            self._log(f"{reply}; such requests are not limited", once=True)
+            return reply.reason
+        return reply
 
     def _close(self, connection: Connection) -> None:
-        """Without `shutdown`, which would reach through to the process this one was forked from."""
         self._open.discard(connection)
-        connection.socket.close()
+        connection.socket.close()  # no `shutdown`, which would reach through to the process this one was forked from
 
     def _without(self, reason: str, on_failure: str = "allow") -> Decision:
         with self._lock:
             self._missed[reason] += 1
             self._report_later({"missed": Counter([reason])})
-        refused = [DECISION, 0, 2, None, None, None, None, None, 1_000_000]
-        return Decision([DECISION, 0, 0] if on_failure == "allow" else refused, reason=reason)
+        return Decision([0] if on_failure == "allow" else [2, *5 * [None], 1_000_000], reason=reason)
 
     def _report_later(self, report: dict[str, Any]) -> None:
-        """Adds to what the daemon will be told; also what it was told when no reply came."""
-        with self._lock:
-            for name, empty in ("missed", Counter[str]()), ("abandoned", []):
-                if name in report:
-                    self._report[name] = report[name] + self._report.get(name, empty)
+        with self._lock:  # adds to what the daemon will be told, also what it was told when no reply came
+            for name, news in report.items():
+                self._report[name] = news + self._report[name] if name in self._report else news
             del self._report.get("abandoned", [])[ABANDONED_MAX:]
 
-    def _may_probe(self) -> bool:
-        """While the breaker is open: may this call ask? One at a time; should it die, another may after a while."""
+    def _settle(self, fault: Fault | None, probe: bool) -> None:
+        """After a failure, or the first success since: the breaker, and what the log is told of it."""
         with self._lock:
-            due = monotonic() >= self._until
-            self._until = monotonic() + PAUSE_MAX if due else self._until
-            return due
-
-    def _failed(self, fault: Fault, probe: bool) -> None:
-        with self._lock:
-            self._failures += 1
-            if probe or self._failures == FAILURES_MAX:
+            self._failures = self._failures + 1 if fault else 0
+            if not fault:
+                self._pause = self._until = 0.0
+            elif probe or self._failures == FAILURES_MAX:
                 self._pause = min(2 * self._pause, PAUSE_MAX) or PAUSE_MIN
                 self._until = monotonic() + self._pause * random.uniform(0.8, 1.2)
             # The very first failure is told at once, later ones only when they are a state.
-            tell = self._told is None or (not self._told and self._failures == FAILURES_MAX)
-            self._told = self._told or tell
-        if tell:
-            self._log(f"{fault}; requests are not limited")
-
-    def _recovered(self) -> None:
-        with self._lock:
-            tell, self._told = self._told, False
-            self._failures, self._pause, self._until = 0, 0.0, 0.0
-        if tell:
-            self._log(f"the daemon answers again; {sum(self._missed.values())} requests so far were not limited")
+            trouble = bool(fault) and (self._told is not False or self._failures >= FAILURES_MAX)
+            change, self._told = trouble != bool(self._told), trouble
+        if change:
+            again = f"the daemon answers again; {sum(self._missed.values())} requests so far were not limited"
+            self._log(f"{fault}; requests are not limited" if fault else again)
 
     def _find(self) -> str:
         own = os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "tidegate/tidegate.sock")
@@ -390,11 +568,31 @@ class Client:
                 self._logger.warning("tidegate: %s", text)
 
 
-JUDGEMENTS = frozenset((ACQUIRE, HIT, PEEK))
-ABANDONED_MAX, IDLE_MAX = 256, 64
+VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
+INTEGER_MAX = 10**15 - 1  # of a structured field
+ABANDONED_MAX, IDLE_MAX, ASKED_MAX = 256, 64, 0xFFFF  # so that an id has two bytes at most
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
-VERDICTS, STATUSES = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403)
-_NILS: list[Any] = [None] * 13
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: list(map(Client._begin, list(_CLIENTS))))
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+class Denied(Exception):
+    """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.message)
+        self.decision = decision
+
+
+class Fault(ValueError):
+    """A request that cannot be written, or bytes that are doubtful or do not come: why, and a word to count.
+
+    `again`: the daemon hung up without having had the request, so that asking again charges nobody twice.
+    """
+
+    def __init__(self, text: str, reason: str = "protocol", again: bool = False) -> None:
+        super().__init__(text)
+        self.reason, self.again = reason, again

@@ -8,6 +8,8 @@ start is answered here; everything else reaches the application, also when the d
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -122,10 +124,14 @@ class Middleware:
         if callable(response):
             return response
         if response is None:
-            body = decision.problem()
+            body = problem(decision)
             length = ("Content-Length", str(len(body)))
             kind = ("Content-Type", "application/problem+json")
-            response = (_STATUS_LINES[decision.status], [kind, length, ("Cache-Control", "no-store")], body)
+            response = (
+                f"{decision.status} {_PROBLEMS[decision.status][1]}",
+                [kind, length, ("Cache-Control", "no-store")],
+                body,
+            )
         status, headers, body = response
 
         def refuse(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -133,6 +139,23 @@ class Middleware:
             return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
         return refuse
+
+
+def problem(decision: Decision) -> bytes:
+    """The body of a refusal, application/problem+json: RFC 9457, with the types of the draft.
+
+    Its `retry_after` is exact to the millisecond, unlike the header.
+    """
+    kind, title = _PROBLEMS.get(decision.status, (None, "OK"))
+    about = f"https://iana.org/assignments/http-problem-types#{kind}" if kind else "about:blank"
+    answer: dict[str, Any] = {"type": about, "title": title, "status": decision.status, "detail": decision.message}
+    if decision.named and decision.verdict == "limit":
+        answer |= {"violated-policies": [decision.rule], "limit": decision.limit, "window": decision.window}
+    if not decision.allowed and decision.retry_after is not None:
+        answer["retry_after"] = math.ceil(decision.retry_after * 1000) / 1000
+    if decision.help:
+        answer["help"] = decision.help
+    return json.dumps(answer).encode()
 
 
 class _Answer:
@@ -227,4 +250,8 @@ def _networks(proxies: Iterable[str]) -> tuple[Any, ...]:
     return tuple(ipaddress.ip_network(proxy) for proxy in ([proxies] if isinstance(proxies, str) else proxies))
 
 
-_STATUS_LINES = {403: "403 Forbidden", 429: "429 Too Many Requests", 503: "503 Service Unavailable"}
+_PROBLEMS = {
+    403: (None, "Forbidden"),
+    429: ("quota-exceeded", "Too Many Requests"),
+    503: ("temporary-reduced-capacity", "Service Unavailable"),
+}
