@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tidegate::clock::boot_nanos;
 
 use crate::dialect::Dialect;
+use crate::workload::Random;
 
 /// A connection that has been greeted, and the requests that go over it.
 pub(crate) struct Connection {
@@ -114,11 +115,11 @@ pub(crate) fn one_by_one(connection: &mut Connection, nanos: u64) -> io::Result<
     }
 }
 
-/// One request every `interval_nanos` for `nanos`, the thread sleeping in between: how long each took, and by how
+/// One request every `interval_nanos` on average for `nanos`, the thread sleeping in between: how long each took, and by how
 /// much `meter` rose meanwhile.
 pub(crate) fn now_and_then(
     connection: &mut Connection,
-    interval_nanos: u64,
+    interval_nanos: u32,
     nanos: u64,
     meter: impl Fn() -> io::Result<u64>,
 ) -> io::Result<(Histogram<u64>, Histogram<u64>)> {
@@ -126,6 +127,8 @@ pub(crate) fn now_and_then(
     let (mut times, mut rises) = (times(), times());
     let start = boot_nanos();
     let mut due = start;
+    // Not evenly: requests in step with the scheduler's own beat would meet it at the same point every time.
+    let mut gaps = Random::new(start);
     while due < start + nanos {
         thread::sleep(Duration::from_nanos(due.saturating_sub(boot_nanos())));
         let before = meter()?;
@@ -133,7 +136,7 @@ pub(crate) fn now_and_then(
         connection.round_trip()?;
         times.saturating_record(boot_nanos() - sent);
         rises.saturating_record(meter()? - before);
-        due += interval_nanos;
+        due += u64::from(gaps.below(2 * interval_nanos));
     }
     Ok((times, rises))
 }

@@ -84,7 +84,7 @@ fn busy_loops(machine: &Machine) -> io::Result<Vec<Process>> {
 const FIGURE: &str = "p99 on a busy host, slice on";
 
 /// 100 requests a second.
-const INTERVAL_NANOS: u64 = 10_000_000;
+const INTERVAL_NANOS: u32 = 10_000_000;
 
 /// 500 requests: fewer would make the p99 one request's luck.
 const NANOS_MIN: u64 = 5_000_000_000;
