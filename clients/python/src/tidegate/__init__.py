@@ -40,7 +40,7 @@ Given = Attributes | Callable[..., Attributes]
 
 FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DESCRIPTORS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 8, 4
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, RENEW, PING = 0, 1, 2, 3, 4, 6, 8
-WELCOME, ERROR, GOODBYE, A_DECISION, A_DONE = 0, 3, 4, b"\x9d\x01", b"\x93\x02"  # the latter with their array
+WELCOME, DECISION, DONE, ERROR, GOODBYE = 0, 1, 2, 3, 4
 KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
 # How a value begins, the shortest form first: (sizes below this, first byte, bytes of size after it).
 _FORMS = {
@@ -168,10 +168,6 @@ for _kind, _forms in _FORMS.items():
 _ARRAYS = [_head("array", size) for size in range(2 * PAIRS_MAX + 1)]
 _TEXTS = [_head("str", size) for size in range(VALUE_MAX + 1)]
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/]+")
-# A decision from its verdict on, as most are: bytes beyond doubt, not decoded before somebody asks for more than it.
-_RULE = b"|".join([b"\xc0"] + [b"%c[ -~]{%d}" % (0xA0 + size, size) for size in range(1, 32)])
-_NUMBER = rb"(?:[\0-\x7f\xc0]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
-_plain = re.compile(rb"[\0-\4](?:%b)%b{6}\xc0{3}" % (_RULE, _NUMBER), re.DOTALL).fullmatch
 
 # -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
 
@@ -191,8 +187,8 @@ class Connection:
             self.socket.close()
             raise Fault(_cause(path, error), "unreachable") from error
 
-    def ask(self, head: bytes, body: bytes, wanted: bytes, deadline: float) -> list[Any] | bytes | Fault:
-        """Writes a request and reads its reply, which begins with `wanted`; without an id (b"") there is none."""
+    def ask(self, head: bytes, body: bytes, wanted: int, deadline: float) -> list[Any] | Fault:
+        """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
         self.asked = asked = self.asked + 1
         number = b"\xc0" if not wanted else b"\xcd" + asked.to_bytes(2, "big") if asked > 0xFF else encode(asked)
         frame = self.greeting + (2 + len(number) + len(body)).to_bytes(4, "big") + head + number + body
@@ -207,12 +203,8 @@ class Connection:
                 left = deadline - monotonic()
                 if self.poll(left * 1000 if left > 0 else 0):  # after the deadline too: a reply that is there counts
                     chunk = self.recv(RECEIVE_BYTES)
-                    if not self.rest and chunk.startswith(wanted + number, 4):
-                        answer = chunk[6 + len(number) :]
-                        if _plain(answer) and len(chunk) == 4 + int.from_bytes(chunk[:4], "big"):
-                            return answer
                     self.rest += chunk
-                    if (reply := self._reply(wanted[1])) is not None:
+                    if (reply := self._reply(wanted)) is not None:
                         return reply
                     if not chunk:
                         raise ConnectionResetError
@@ -220,7 +212,7 @@ class Connection:
             raise Fault("the daemon did not answer in time", "timeout") from error
         except OSError as error:  # after a goodbye it has answered what it received: this request was not
             raise Fault("the daemon hung up", "unreachable", idle and (self.leaving or not sent)) from error
-        return b""
+        return []
 
     def _reply(self, wanted: int) -> list[Any] | Fault | None:
         while len(self.rest) >= 4:  # takes frames off what was read, up to the one that answers the request
@@ -272,19 +264,8 @@ class Decision:
     after it), `lease`, `notes` as (kind, rule). `degraded`: made without the daemon, for `reason`.
     """
 
-    def __init__(self, elements: list[Any] | bytes, client: Client | None = None, reason: str | None = None) -> None:
+    def __init__(self, elements: list[Any], client: Client | None = None, reason: str | None = None) -> None:
         self._client, self.reason, self.degraded = client, reason, reason is not None
-        if isinstance(elements, bytes):  # of a plain decision, from its verdict on
-            self._plain, self.allowed = elements, elements[0] in GRANTS
-        else:
-            self._read(elements)
-
-    def __getattr__(self, name: str) -> Any:  # what a plain decision says besides its verdict, when asked for
-        if name[0] != "_":
-            self._read(decode(b"\x9b" + self._plain))
-        return object.__getattribute__(self, name)
-
-    def _read(self, elements: list[Any]) -> None:
         given = (elements + 11 * [None])[:11]
         verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = given
         kinds: Iterable[Any] = (int, str, *6 * (int,), list, list, dict)
@@ -465,7 +446,7 @@ class Client:
                     report, self._report = self._report, {}
                 options |= report
                 body = request(domain, given, cost, priority, options)
-            answer = self._exchange(bytes((0x97 if options else 0x95 + (priority is not None), op)), body, A_DECISION)
+            answer = self._exchange(bytes((0x97 if options else 0x95 + (priority is not None), op)), body, DECISION)
         except Exception as error:
             text = error if isinstance(error, Fault) else type(error).__name__
             self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
@@ -478,9 +459,9 @@ class Client:
     def _tell(self, op: int, *rest: int) -> bool:
         # Whether the daemon did it; nobody waits for a RELEASE.
         head, body = bytes((0x92 + len(rest), op)), b"".join(map(encode, rest))
-        return self._enabled and self._exchange(head, body, b"" if op == RELEASE else A_DONE) is True
+        return self._enabled and self._exchange(head, body, 0 if op == RELEASE else DONE) is True
 
-    def _exchange(self, head: bytes, body: bytes, wanted: bytes) -> Any:
+    def _exchange(self, head: bytes, body: bytes, wanted: int) -> Any:
         """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted."""
         if self._pid != os.getpid():
             self._begin()
@@ -501,7 +482,7 @@ class Client:
                         self._open.add(connection := Connection(self._find(), self._info))
                 reply: Any = connection.ask(head, body, wanted, deadline)
                 if reply.__class__ is not Fault:
-                    reply = Decision(reply, self) if wanted == A_DECISION else reply[:1] == [True]
+                    reply = Decision(reply, self) if wanted == DECISION else reply[:1] == [True]
                 break
             except BaseException as error:
                 if connection is not None:
