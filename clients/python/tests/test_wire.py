@@ -94,7 +94,7 @@ def test_what_has_no_place_in_a_frame_is_not_written(value):
 
 
 def pairs(attributes):
-    return msgpack.unpackb(b"\x93" + request("api", attributes, 1, None, {}))[1]
+    return msgpack.unpackb(request("api", attributes, 1, None, {})[1])
 
 
 def sha(text):
@@ -117,8 +117,6 @@ def sha(text):
         ({"s": "\ud800x"}, [["s", "?x"]]),
         ({"emoji": "🌊"}, [["emoji", "🌊"]]),
         ([("a", "1"), ("a", "2")], [["a", "1", "a", "2"]]),
-        ([{"a": "1"}, {"b": "2"}], [["a", "1"], ["b", "2"]]),
-        ([{}], [[]]),
         ({"v": "x" * 1024}, [["v", "x" * 1024]]),
         ({"v": "x" * 1025}, [["v", "x" * 960 + "~" + sha("x" * 1025)]]),
         # 960 bytes would end inside a character
@@ -134,7 +132,7 @@ def test_attributes_as_they_are_sent(attributes, descriptors):
     "attributes",
     [
         {f"k{i}": "v" for i in range(17)},
-        [{"a": "1"}] * 9,
+        [(f"k{i}", "v") for i in range(17)],
         {"a:b": "1"},
         {"a/b": "1"},
         {"": "1"},
@@ -158,15 +156,15 @@ def test_a_cost_is_a_count(cost):
 
 @pytest.mark.parametrize("cost", [0, 1, 2**32 - 1, {"requests": 1, "tokens": 800}, {}])
 def test_costs_are_written(cost):
-    assert msgpack.unpackb(b"\x93" + request("api", None, cost, None, {}))[2] == cost
+    assert msgpack.unpackb(request("api", None, cost, None, {})[2]) == cost
 
 
 def test_the_longest_values_give_way_until_the_frame_fits():
     values = [f"{i:02}" + "x" * (1_000 + i % 2) for i in range(16)]
-    body = request("api", {f"k{i}": value for i, value in enumerate(values)}, 1, None, {})
+    body = b"".join(request("api", {f"k{i}": value for i, value in enumerate(values)}, 1, None, {}))
     assert b"~" not in body  # it fits
     wide = {"k" * 64 if i == 0 else f"{i:064}": value + "y" * 20 for i, value in enumerate(values)}
-    body = request("api", wide, 1, None, {})
+    body = b"".join(request("api", wide, 1, None, {}))
     sent = msgpack.unpackb(b"\x93" + body)[1][0][1::2]
     assert len(body) <= FRAME_MAX - 11
     shortened = [i for i, value in enumerate(sent) if value.startswith("~")]

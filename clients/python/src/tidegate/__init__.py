@@ -32,13 +32,13 @@ __all__ = ["Client", "Decision", "Denied", "limited"]
 __version__ = "0.1.0"
 F = TypeVar("F", bound=Callable[..., Any])
 Cost = int | dict[str, int]
-# One descriptor, as a mapping or as (name, value) pairs; several, as a list of mappings; or a function that gives it.
-Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | Iterable[Mapping[str, object]] | None
+Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | None
 Given = Attributes | Callable[..., Attributes]
 
 # -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ------------------------------
 
-FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DESCRIPTORS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 8, 4
+FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 4
+ENVELOPE = 11  # bytes of a request around its elements: the array, the op, the longest id
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, RENEW, PING = 0, 1, 2, 3, 4, 6, 8
 WELCOME, DECISION, DONE, ERROR, GOODBYE = 0, 1, 2, 3, 4
 KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
@@ -107,53 +107,42 @@ def _decode(data: bytes, end: int, count: int, depth: int) -> tuple[list[Any], i
     return values, end
 
 
-def request(domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: dict[str, Any]) -> bytes:
+def request(
+    domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: dict[str, Any]
+) -> list[bytes]:  # fmt: skip
     """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
-    descriptors: Any = (attributes,)
-    if attributes.__class__ is not dict and not isinstance(attributes, Mapping):
-        listed = list(attributes or ())
-        descriptors = listed if listed and all(isinstance(one, Mapping) for one in listed) else (listed,)
-    parts = [encode_name(domain), _ARRAYS[len(descriptors)]]
-    for descriptor in descriptors:
-        parts.append(b"")
-        start = len(parts)
-        for name, value in descriptor if descriptor.__class__ is list else descriptor.items():
-            usual = value.__class__ is str and value.isascii() and len(value) <= VALUE_MAX
-            if raw := value.encode() if usual else _value(value):
-                parts += (encode_name(name), _TEXTS[len(raw)], raw)
-        if len(parts) > start + 3 * PAIRS_MAX or len(descriptors) > DESCRIPTORS_MAX:
-            raise Fault(f"more than {DESCRIPTORS_MAX} descriptors, or {PAIRS_MAX} attributes in one")
-        parts[start - 1] = _ARRAYS[(len(parts) - start) // 3 * 2]
-    end = b"\x01"
-    if cost.__class__ is not int or cost != 1:
-        amounts = cost.values() if isinstance(cost, dict) else (cost,)
-        if any(amount.__class__ is not int or not 0 <= amount < 1 << 32 for amount in amounts):
-            raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
-        end = encode(cost)
-    if options or priority is not None:
-        end += (encode_name(priority) if priority is not None else b"\xc0") + (encode(options) if options else b"")
-    while len(body := b"".join(parts)) + len(end) > FRAME_MAX - 11:  # the array, the op and the longest id
-        longest = max(range(len(parts)), key=lambda i: len(parts[i]))
-        if len(parts[longest]) <= NAME_MAX + 2:
+    pairs: list[str] = []
+    for name, value in attributes.items() if isinstance(attributes, Mapping) else attributes or ():
+        if text := _text(value):
+            pairs += (checked(name), text)
+    if len(pairs) > 2 * PAIRS_MAX:
+        raise Fault(f"more than {PAIRS_MAX} attributes")
+    amounts = cost.values() if isinstance(cost, dict) else (cost,)
+    if any(amount.__class__ is not int or not 0 <= amount < 1 << 32 for amount in amounts):
+        raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
+    word = None if priority is None else checked(priority)
+    rest = [encode(one) for one in (cost, word, options)[: 3 if options else 1 if word is None else 2]]
+    while sum(map(len, parts := [encode(checked(domain)), encode([pairs]), *rest])) > FRAME_MAX - ENVELOPE:
+        longest = max(range(1, len(pairs), 2), key=lambda i: len(pairs[i].encode()), default=0)
+        if not longest or len(pairs[longest].encode()) <= 33:
             raise Fault("it does not fit into a frame")
-        parts[longest - 1 : longest + 1] = _TEXTS[33], _value(parts[longest], NAME_MAX, 0)
-    return body + end
+        pairs[longest] = _text(pairs[longest], 33, 0)
+    return parts
 
 
-def _value(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
-    """An attribute as text, the end of a long one as its digest; of None, nothing."""
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    raw = (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace") if value is not None else b""
+def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> str:
+    """An attribute as it is sent, the end of a long one as its digest; of None, nothing."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+    raw = (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace")
     if len(raw) <= most:
-        return raw
-    return raw[:kept].decode("utf-8", "ignore").encode() + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
+        return raw.decode()
+    return raw[:kept].decode("utf-8", "ignore") + "~" + hashlib.sha256(raw).hexdigest()[:32]
 
 
-@functools.lru_cache(1_024)
-def encode_name(name: str) -> bytes:
+def checked(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
         raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
-    return encode(name)
+    return name
 
 
 def microseconds(seconds: float) -> int:
@@ -165,8 +154,6 @@ for _kind, _forms in _FORMS.items():
     for _below, _code, _width in _forms:
         _values = range(1) if _width else range(-32, 0) if _kind == "int" else range(_below)
         _STARTS |= {_code + i: (_kind, value, _width) for i, value in enumerate(_values)}
-_ARRAYS = [_head("array", size) for size in range(2 * PAIRS_MAX + 1)]
-_TEXTS = [_head("str", size) for size in range(VALUE_MAX + 1)]
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/]+")
 
 # -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
@@ -187,11 +174,11 @@ class Connection:
             self.socket.close()
             raise Fault(_cause(path, error), "unreachable") from error
 
-    def ask(self, head: bytes, body: bytes, wanted: int, deadline: float) -> list[Any] | Fault:
+    def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> list[Any] | Fault:
         """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
         self.asked = asked = self.asked + 1
-        number = b"\xc0" if not wanted else b"\xcd" + asked.to_bytes(2, "big") if asked > 0xFF else encode(asked)
-        frame = self.greeting + (2 + len(number) + len(body)).to_bytes(4, "big") + head + number + body
+        payload = b"".join([bytes((0x92 + len(elements), op)), encode(asked if wanted else None), *elements])
+        frame = self.greeting + len(payload).to_bytes(4, "big") + payload
         idle, self.greeting, sent, left = not self.greeting, b"", False, 1.0
         try:
             if self.send(frame, _NOSIGNAL) < len(frame):  # unheard of with one request at a time
@@ -343,7 +330,7 @@ class Client:
     ) -> None:  # fmt: skip
         if timeout == 0.020 and re.fullmatch(r"\d+([.]\d+)?", os.environ.get("TIDEGATE_TIMEOUT_MS", "")):
             timeout = float(os.environ["TIDEGATE_TIMEOUT_MS"]) / 1000
-        if not encode_name(pool) or timeout <= 0 or slots < 0:
+        if not checked(pool) or timeout <= 0 or slots < 0:
             raise ValueError("the timeout is above 0 s, slots are 0 or more")
         self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
         self._info: dict[str, Any] = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
@@ -440,13 +427,13 @@ class Client:
                 options["queued_us"] = microseconds(queued)
             if max_wait is not None:
                 options["max_wait_us"] = microseconds(max_wait)
-            body = request(domain, given, cost, priority, options)
-            if self._report and len(body) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
+            elements = request(domain, given, cost, priority, options)
+            if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
                     report, self._report = self._report, {}
                 options |= report
-                body = request(domain, given, cost, priority, options)
-            answer = self._exchange(bytes((0x97 if options else 0x95 + (priority is not None), op)), body, DECISION)
+                elements = request(domain, given, cost, priority, options)
+            answer = self._exchange(op, elements, DECISION)
         except Exception as error:
             text = error if isinstance(error, Fault) else type(error).__name__
             self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
@@ -458,10 +445,9 @@ class Client:
 
     def _tell(self, op: int, *rest: int) -> bool:
         # Whether the daemon did it; nobody waits for a RELEASE.
-        head, body = bytes((0x92 + len(rest), op)), b"".join(map(encode, rest))
-        return self._enabled and self._exchange(head, body, 0 if op == RELEASE else DONE) is True
+        return self._enabled and self._exchange(op, [*map(encode, rest)], 0 if op == RELEASE else DONE) is True
 
-    def _exchange(self, head: bytes, body: bytes, wanted: int) -> Any:
+    def _exchange(self, op: int, elements: list[bytes], wanted: int) -> Any:
         """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted."""
         if self._pid != os.getpid():
             self._begin()
@@ -480,14 +466,14 @@ class Client:
                     with self._lock:
                         self._info["connection"] += 1
                         self._open.add(connection := Connection(self._find(), self._info))
-                reply: Any = connection.ask(head, body, wanted, deadline)
+                reply: Any = connection.ask(op, elements, wanted, deadline)
                 if reply.__class__ is not Fault:
                     reply = Decision(reply, self) if wanted == DECISION else reply[:1] == [True]
                 break
             except BaseException as error:
                 if connection is not None:
                     self._close(connection)
-                    if head[1] == ACQUIRE:
+                    if op == ACQUIRE:
                         self._report_later({"abandoned": [[connection.number, connection.asked]]})
                 if not isinstance(error, Fault):
                     raise
