@@ -9,15 +9,19 @@ from hypothesis import strategies as st
 
 from tidegate import FRAME_MAX, Fault, decode, encode, microseconds, request
 
-scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=300) | st.binary(max_size=300)
-# Below an array there are three more levels.
-level4 = scalars
-level3 = st.lists(level4, max_size=20) | st.dictionaries(st.text(max_size=40), level4, max_size=20) | scalars
-level2 = st.lists(level3, max_size=4) | st.dictionaries(st.text(max_size=40), level3, max_size=4) | scalars
-messages = st.lists(level2, max_size=20)
+
+def messages_from(smallest):
+    scalars = st.none() | st.booleans() | st.integers(smallest, 2**64 - 1)
+    scalars |= st.text(max_size=300) | st.binary(max_size=300)
+    level3 = st.lists(scalars, max_size=20) | st.dictionaries(st.text(max_size=40), scalars, max_size=20) | scalars
+    level2 = st.lists(level3, max_size=4) | st.dictionaries(st.text(max_size=40), level3, max_size=4) | scalars
+    return st.lists(level2, max_size=20)
 
 
-@given(messages)
+messages = messages_from(-(2**63))
+
+
+@given(messages_from(0))
 def test_writes_what_the_reference_writes(message):
     assert encode(message) == msgpack.packb(message)
 
@@ -87,7 +91,7 @@ def test_four_levels_and_wide_forms_are_read():
     assert decode(wide) == [5, -1, "a", {}]
 
 
-@pytest.mark.parametrize("value", [1.5, object(), 2**64, -(2**63) - 1, {1.0: 1}])
+@pytest.mark.parametrize("value", [1.5, object(), 2**64, -1, -(2**63) - 1, {1.0: 1}])
 def test_what_has_no_place_in_a_frame_is_not_written(value):
     with pytest.raises(Fault):
         encode([value])

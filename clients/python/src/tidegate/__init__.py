@@ -39,7 +39,7 @@ Given = Attributes | Callable[..., Attributes]
 
 FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 4
 ENVELOPE = 11  # bytes of a request around its elements: the array, the op, the longest id
-HELLO, ACQUIRE, RELEASE, HIT, PEEK, RENEW, PING = 0, 1, 2, 3, 4, 6, 8
+HELLO, ACQUIRE, RELEASE, HIT, PEEK, PING = 0, 1, 2, 3, 4, 8
 WELCOME, DECISION, DONE, ERROR, GOODBYE = 0, 1, 2, 3, 4
 KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
 # How a value begins, the shortest form first: (sizes below this, first byte, bytes of size after it).
@@ -54,11 +54,11 @@ _FORMS = {
 
 
 def encode(value: object) -> bytes:
-    """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
+    """The shortest MessagePack of None, bool, an int from 0 on, str, bytes, list or dict."""
     if value is None or isinstance(value, bool):
         return b"\xc0" if value is None else b"\xc3" if value else b"\xc2"
     if isinstance(value, int):
-        return _head("uint" if value >= 0 else "int", value)
+        return _head("uint", value)
     if isinstance(value, (str, bytes)):
         raw = value.encode() if isinstance(value, str) else value
         return _head("bin" if raw is value else "str", len(raw)) + raw
@@ -70,9 +70,9 @@ def encode(value: object) -> bytes:
 
 def _head(kind: str, size: int) -> bytes:
     for below, code, width in _FORMS[kind]:
-        if max(size, ~size) < below:
-            return (code << 8 * width | size & (1 << 8 * (width or 1)) - 1).to_bytes(1 + width, "big")
-    raise Fault("too large for a frame")
+        if 0 <= size < below:
+            return (code << 8 * width | size).to_bytes(1 + width, "big")
+    raise Fault("a number below 0 or too large for a frame")
 
 
 def decode(data: bytes) -> list[Any]:
@@ -311,10 +311,6 @@ class Decision:
         lease, self.lease = self.lease, None
         if lease is not None and self._client is not None:
             self._client._tell(RELEASE, lease, {"ok": 0, "dropped": 2}.get(outcome, 1))
-
-    def renew(self) -> bool:
-        """Starts the lease's time again; False if there is none any more."""
-        return self.lease is not None and self._client is not None and self._client._tell(RENEW, self.lease)
 
 
 class Client:
