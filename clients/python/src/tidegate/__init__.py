@@ -272,24 +272,22 @@ class Decision:
     def __bool__(self) -> bool:
         return self.allowed
 
-    def headers(self, style: str = "both") -> dict[str, str]:
-        """Also of allowed answers. `style`: draft (ratelimit-headers-11), legacy (X-Ratelimit), both or none."""
+    def headers(self) -> dict[str, str]:
+        """The limit of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again."""
         fields: dict[str, str] = {}
-        if self.named and self.verdict != "shed":  # a shedder has no quota to tell a caller about
-            limit, left = (min(number or 0, INTEGER_MAX) for number in (self.limit, self.remaining))
+        if self.named:
+            limit, left = (min(number or 0, 10**15 - 1) for number in (self.limit, self.remaining))  # of 15 digits
             unit = self.unit if self.window else "concurrent-requests"
             name, unit_name = (json.dumps(s.encode("ascii", "replace").decode()) for s in (self.rule or "", unit))
-            reset, window = math.ceil(self.reset_after or 0), math.ceil(self.window or 0)
             policy = f"{name};q={limit}" + ("" if unit == "requests" else f";qu={unit_name}")
-            fields["RateLimit"] = f"{name};r={left}" + (f";t={reset}" if window else "")
-            fields["RateLimit-Policy"] = policy + (f";w={window}" if window else "")
+            fields["RateLimit"] = f"{name};r={left}" + (f";t={math.ceil(self.reset_after or 0)}" if self.window else "")
+            fields["RateLimit-Policy"] = policy + (f";w={math.ceil(self.window)}" if self.window else "")
             fields |= {"X-Ratelimit-Limit": str(limit), "X-Ratelimit-Remaining": str(left)}
         if not self.allowed and self.retry_after is not None:
-            fields["Retry-After"] = fields["X-Ratelimit-Retry-After"] = str(max(1, math.ceil(self.retry_after)))
-            if self.hidden:
-                del fields["X-Ratelimit-Retry-After"]
-        left_out = {"both": "-", "draft": "X-", "legacy": "RateLimit"}.get(style, "")
-        return {name: value for name, value in fields.items() if not name.startswith(left_out)}
+            fields["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+            if not self.hidden:
+                fields["X-Ratelimit-Retry-After"] = fields["Retry-After"]
+        return fields
 
     @property
     def message(self) -> str:
@@ -299,7 +297,7 @@ class Decision:
         what = "The service is at its capacity." if self.verdict == "shed" else "Too many requests."
         if self.degraded:
             what = "The request could not be judged."
-        if self.named:
+        elif self.named:
             amount = f"{self.unit} in {self.window:g} s" if self.window else "at once"
             what = f"Over the limit {self.rule} of {self.limit} {amount}."
         if self.retry_after is None:
@@ -532,7 +530,6 @@ class Client:
 
 
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
-INTEGER_MAX = 10**15 - 1  # of a structured field
 ABANDONED_MAX, IDLE_MAX, ASKED_MAX = 256, 64, 0xFFFF  # so that an id has two bytes at most
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
 limited = Client.limited
