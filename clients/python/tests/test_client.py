@@ -540,6 +540,27 @@ def test_reports_are_bounded_and_given_back(played, make_client, monkeypatch):
     assert report["missed"] == {"protocol": 5} and len(report["abandoned"]) == 3
 
 
+def test_pairs_that_can_be_read_only_once_go_beside_a_report(played, make_client):
+    client, answer = make_client(), played.script
+    played.script = lambda connection, message: frame(b"\xc1")
+    client.hit("api")
+    played.script = answer
+    assert client.hit("api", (pair for pair in [("user", "u1")]), priority="post")
+    assert played.seen[-1][3:] == [[["user", "u1"]], 1, "post", {"missed": {"protocol": 1}}]
+
+
+def test_no_descriptor_left_is_no_trouble(played, make_client, monkeypatch):
+    def none_left(*_):
+        raise OSError(24, "Too many open files")
+
+    client = make_client()
+    client.acquire("api").release()
+    client.close()
+    monkeypatch.setattr(socket, "socket", none_left)
+    assert reasons(hits(client)) == ["unreachable"]
+    assert not client.check() and client.stats()["connections"] == 0
+
+
 # -- 5, 6: places ------------------------------------------------------------------------------------------------------
 
 
@@ -584,7 +605,7 @@ def test_disabled_by_the_argument(played, make_client):
 def test_a_path_too_long_says_so(make_client, caplog):
     client = make_client(socket="/tmp/" + "x" * 103)
     assert reasons(hits(client, 5)) == ["unreachable"] * 3 + ["breaker"] * 2
-    assert len(caplog.messages) == 1 and "longer than 107 bytes" in caplog.messages[0]
+    assert len(caplog.messages) == 1 and "path too long" in caplog.messages[0]
 
 
 # -- 7: the log --------------------------------------------------------------------------------------------------------

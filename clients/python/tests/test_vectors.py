@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tidegate import KEEPING, Fault, decode, encode, request
+from tidegate import Fault, decode, encode, request
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
@@ -17,7 +17,8 @@ OPS = ["hello", "acquire", "release", "hit", "peek", "charge", "renew", "signal"
 KINDS = ["welcome", "decision", "done", "error", "goodbye"]
 VERDICTS = ["allow", "limit", "shed", "wait", "deny"]
 OUTCOMES = ["ok", "error", "dropped"]
-CODES = dict(KEEPING) | {1: "malformed", 2: "too_large", 3: "version", 4: "hello_required", 8: "busy", 9: "forbidden"}
+CODES = {1: "malformed", 2: "too_large", 3: "version", 4: "hello_required", 5: "unknown_op", 6: "invalid", 7: "quota"}
+CODES |= {8: "busy", 9: "forbidden", 10: "internal", 11: "not_allowed"}
 SILENT = {"pool": "default", "slots": 0, "all": False, "missed": {}, "abandoned": []}
 INFO = ("client", "session", "pid", "pool", "slots", "connection", "missed", "abandoned")
 OPTIONS = ("idem", "queued_us", "max_wait_us", "all", "missed", "abandoned")

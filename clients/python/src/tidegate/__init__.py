@@ -32,6 +32,7 @@ __all__ = ["Client", "Decision", "Denied", "limited"]
 __version__ = "0.1.0"
 F = TypeVar("F", bound=Callable[..., Any])
 Cost = int | dict[str, int]
+Map = dict[str, Any]
 Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | None
 Given = Attributes | Callable[..., Attributes]
 
@@ -41,7 +42,7 @@ FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 4
 ENVELOPE = 11  # bytes of a request around its elements: the array, the op, the longest id
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, PING = 0, 1, 2, 3, 4, 8
 WELCOME, DECISION, DONE, ERROR, GOODBYE = 0, 1, 2, 3, 4
-KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
+KEEPING = (5, 6, 7, 10, 11)  # the errors that close nothing
 # How a value begins, the shortest form first: (sizes below this, first byte, bytes of size after it).
 _FORMS = {
     "uint": ((128, 0, 0), (1 << 8, 0xCC, 1), (1 << 16, 0xCD, 2), (1 << 32, 0xCE, 4), (1 << 64, 0xCF, 8)),
@@ -78,38 +79,38 @@ def _head(kind: str, size: int) -> bytes:
 def decode(data: bytes) -> list[Any]:
     """The one array that `data` holds; a Fault for whatever the protocol forbids."""
     with contextlib.suppress(LookupError, UnicodeDecodeError):
-        values, end = _decode(data, 0, 1, DEPTH_MAX)
-        if end == len(data) and isinstance(values[0], list):
-            return values[0]
+        value, end = _decode(data, 0, DEPTH_MAX)
+        if end == len(data) and isinstance(value, list):
+            return value
     raise Fault("doubtful bytes: not one array of what has a place in a frame, and nothing after it")
 
 
-def _decode(data: bytes, end: int, count: int, depth: int) -> tuple[list[Any], int]:
-    values: list[Any] = []  # the next `count`, and where they end, maybe behind `data`; `depth` is what may still nest
-    for _ in range(count):
-        kind, value, width = _STARTS[data[end]]
-        end += 1 + width
-        if width:
-            value = int.from_bytes(data[end - width : end], "big", signed=kind == "int")
-        if kind == "str" or kind == "bin":
-            raw, end = data[end : end + value], end + value
-            value = raw.decode() if kind == "str" else raw
-        elif kind == "array" or kind == "map":
-            if not depth or value > len(data) - end:  # an element takes one byte at least
-                raise LookupError
-            value, end = _decode(data, end, value if kind == "array" else 2 * value, depth - 1)
-        if kind == "map":
-            keys, value = value[::2], value[1::2]
-            if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
-                raise LookupError
-            value = dict(zip(keys, value))
-        values.append(value)
-    return values, end
+def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    """The value there and where it ends, maybe behind `data`; `depth` is what may still nest."""
+    kind, value, width = _STARTS[data[at]]
+    at += 1 + width
+    if width:
+        value = int.from_bytes(data[at - width : at], "big", signed=kind == "int")
+    if kind in ("str", "bin"):
+        raw, at = data[at : at + value], at + value
+        return raw.decode() if kind == "str" else raw, at
+    if kind not in ("array", "map"):
+        return value, at
+    if not depth or value > len(data) - at:  # an element takes one byte at least
+        raise LookupError
+    values = []
+    for _ in range(value if kind == "array" else 2 * value):
+        element, at = _decode(data, at, depth - 1)
+        values.append(element)
+    if kind == "array":
+        return values, at
+    keys = values[::2]
+    if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
+        raise LookupError
+    return dict(zip(keys, values[1::2])), at
 
 
-def request(
-    domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: dict[str, Any]
-) -> list[bytes]:  # fmt: skip
+def request(domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: Map) -> list[bytes]:
     """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
     pairs: list[str] = []
     for name, value in attributes.items() if isinstance(attributes, Mapping) else attributes or ():
@@ -160,36 +161,36 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/]+")
 
 
 class Connection:
-    def __init__(self, path: str, info: dict[str, Any]) -> None:
+    def __init__(self, path: str, info: Map) -> None:
         self.number, self.asked, self.rest, self.leaving = info["connection"], 0, b"", False
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
-        self.socket, poll = socket.socket(socket.AF_UNIX), select.poll()
-        self.poll, self.send, self.recv = poll.poll, self.socket.send, self.socket.recv
-        poll.register(self.socket, select.POLLIN)
         try:
+            self.socket, self.poll = socket.socket(socket.AF_UNIX), select.poll()
+            self.poll.register(self.socket, select.POLLIN)
             self.socket.setblocking(False)
             self.socket.connect(path)
         except (OSError, ValueError) as error:
-            self.socket.close()
+            if hasattr(self, "socket"):
+                self.socket.close()
             raise Fault(_cause(path, error), "unreachable") from error
 
     def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> list[Any] | Fault:
         """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
-        self.asked = asked = self.asked + 1
-        payload = b"".join([bytes((0x92 + len(elements), op)), encode(asked if wanted else None), *elements])
+        self.asked += 1
+        payload = b"".join([bytes((0x92 + len(elements), op)), encode(self.asked if wanted else None), *elements])
         frame = self.greeting + len(payload).to_bytes(4, "big") + payload
         idle, self.greeting, sent, left = not self.greeting, b"", False, 1.0
         try:
-            if self.send(frame, _NOSIGNAL) < len(frame):  # unheard of with one request at a time
+            if self.socket.send(frame, socket.MSG_NOSIGNAL) < len(frame):  # unheard of with one request at a time
                 raise BlockingIOError
             sent = True
             while wanted:
                 if left <= 0:
                     raise BlockingIOError
                 left = deadline - monotonic()
-                if self.poll(left * 1000 if left > 0 else 0):  # after the deadline too: a reply that is there counts
-                    chunk = self.recv(RECEIVE_BYTES)
+                if self.poll.poll(max(left * 1000, 0)):  # after the deadline too: a reply that is there counts
+                    chunk = self.socket.recv(4_096)
                     self.rest += chunk
                     if (reply := self._reply(wanted)) is not None:
                         return reply
@@ -224,8 +225,8 @@ class Connection:
 
 
 def _cause(path: str, error: Exception) -> str:
-    with contextlib.suppress(KeyError, OSError):  # why there is no connection, and the mend
-        if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError):
+        with contextlib.suppress(KeyError, OSError):
             import grp
             import pwd
 
@@ -233,12 +234,8 @@ def _cause(path: str, error: Exception) -> str:
             return f"permission denied on {path}: user {user} is not in group {group}"
     if isinstance(error, BlockingIOError):
         return f"the daemon at {path} takes no connections: it is stopped or overloaded"
-    why = f"it is longer than {PATH_MAX} bytes" if len(os.fsencode(path)) > PATH_MAX else error
-    return f"no daemon at {path} ({why}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
+    return f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
 
-
-PATH_MAX, RECEIVE_BYTES = 107, 4_096
-_NOSIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
 
@@ -308,7 +305,8 @@ class Decision:
         """Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens."""
         lease, self.lease = self.lease, None
         if lease is not None and self._client is not None:
-            self._client._tell(RELEASE, lease, {"ok": 0, "dropped": 2}.get(outcome, 1))
+            ended = encode({"ok": 0, "dropped": 2}.get(outcome, 1))
+            self._client._exchange(RELEASE, [encode(lease), ended], 0)
 
 
 class Client:
@@ -321,13 +319,13 @@ class Client:
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, timeout: float = 0.020, pool: str = "default",
         slots: int = 0, enabled: bool = True, logger: logging.Logger | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if timeout == 0.020 and re.fullmatch(r"\d+([.]\d+)?", os.environ.get("TIDEGATE_TIMEOUT_MS", "")):
             timeout = float(os.environ["TIDEGATE_TIMEOUT_MS"]) / 1000
         if not checked(pool) or timeout <= 0 or slots < 0:
             raise ValueError("the timeout is above 0 s, slots are 0 or more")
         self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
-        self._info: dict[str, Any] = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
+        self._info: Map = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
         self._enabled = enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
         self._logger, self._logged, self._open = logger or logging.getLogger("tidegate"), set[str](), set[Connection]()
         self._begin()
@@ -341,7 +339,7 @@ class Client:
         self._info |= {"session": os.urandom(16), "pid": self._pid, "connection": 0}
         self._idle: list[Connection] = []  # the last one used goes first; append and pop are atomic
         self._missed: Counter[str] = Counter()
-        self._report: dict[str, Any] = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
+        self._report: Map = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
         self._failures, self._until, self._pause = 0, 0.0, 0.0  # the breaker is open until then; 0.0: it is closed
         self._told: bool | None = None  # of the trouble there is; None: of none ever
 
@@ -386,7 +384,7 @@ class Client:
 
     def check(self) -> bool:
         """Whether the daemon answers; false, without asking, if the breaker is open or the client disabled."""
-        return self._tell(PING)
+        return self._enabled and self._exchange(PING, [], DONE) is True
 
     def stats(self) -> dict[str, Any]:
         """How many decisions were made without the daemon, by reason; connections; whether the breaker is open."""
@@ -394,8 +392,8 @@ class Client:
 
     def close(self) -> None:
         """Closes what is idle. The client may be used again."""
-        with contextlib.suppress(IndexError):
-            while True:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # when another thread took the last one
                 self._close(self._idle.pop())
 
     def callback_failed(self, what: str, error: Exception) -> Decision:
@@ -407,26 +405,23 @@ class Client:
         self, op: int, domain: str, attributes: Given, cost: Cost, priority: str | None = None,
         idem: str | bytes | None = None, queued: float | None = None, max_wait: float | None = None,
         on_failure: str = "allow",
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         if not self._enabled:
             return Decision([0], reason="disabled")
         try:
             given = attributes() if callable(attributes) else attributes
         except Exception as error:
             return self.callback_failed("attributes", error)
-        report: dict[str, Any] = {}
-        options: dict[str, Any] = {} if idem is None else {"idem": idem}
+        report: Map = {}
         try:
-            if queued is not None:
-                options["queued_us"] = microseconds(queued)
-            if max_wait is not None:
-                options["max_wait_us"] = microseconds(max_wait)
+            times = {"queued_us": queued, "max_wait_us": max_wait}
+            options: Map = {name: microseconds(seconds) for name, seconds in times.items() if seconds is not None}
+            options |= {} if idem is None else {"idem": idem}
             elements = request(domain, given, cost, priority, options)
             if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
                     report, self._report = self._report, {}
-                options |= report
-                elements = request(domain, given, cost, priority, options)
+                elements[3:] = [encode(priority), encode(options | report)]
             answer = self._exchange(op, elements, DECISION)
         except Exception as error:
             text = error if isinstance(error, Fault) else type(error).__name__
@@ -436,10 +431,6 @@ class Client:
             return answer
         self._report_later(report)
         return self._without(answer, on_failure)
-
-    def _tell(self, op: int, *rest: int) -> bool:
-        # Whether the daemon did it; nobody waits for a RELEASE.
-        return self._enabled and self._exchange(op, [*map(encode, rest)], 0 if op == RELEASE else DONE) is True
 
     def _exchange(self, op: int, elements: list[bytes], wanted: int) -> Any:
         """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted."""
@@ -495,7 +486,7 @@ class Client:
             self._report_later({"missed": Counter([reason])})
         return Decision([0] if on_failure == "allow" else [2, *5 * [None], 1_000_000], reason=reason)
 
-    def _report_later(self, report: dict[str, Any]) -> None:
+    def _report_later(self, report: Map) -> None:
         with self._lock:  # adds to what the daemon will be told, also what it was told when no reply came
             for name, news in report.items():
                 self._report[name] = news + self._report[name] if name in self._report else news
@@ -522,9 +513,8 @@ class Client:
         return self._path or (own if own[0] == "/" and os.path.exists(own) else "/run/tidegate/tidegate.sock")
 
     def _log(self, text: str, once: bool = False) -> None:
-        if not (once and text in self._logged):
-            if once and len(self._logged) < 100:
-                self._logged.add(text)
+        if not once or (text not in self._logged and len(self._logged) < 100):
+            self._logged |= {text} if once else set()
             with contextlib.suppress(Exception):
                 self._logger.warning("tidegate: %s", text)
 
