@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate import FRAME_MAX, Fault, decode, encode, microseconds, request
+from tidegate import FRAME_MAX, Fault, decode, encode, request
 
 
 def messages_from(smallest):
@@ -184,5 +184,6 @@ def test_long_values_that_begin_alike_stay_apart():
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0, 0), (0.07, 70_000), (0.0000001, 1), (1, 1_000_000), (-3, 0), (1e-9, 1), (2.5e-6, 3)]
 )
-def test_durations_are_rounded_up(seconds, expected):
-    assert microseconds(seconds) == expected
+def test_durations_are_rounded_up(played, client, seconds, expected):
+    assert client.hit("api", queued=seconds)
+    assert played.seen[-1][6] == {"queued_us": expected}

@@ -2,23 +2,23 @@
 
     decision = tidegate.Client().hit("api", {"user": user_id})
 
-A limiter must not hurt what it protects: no call raises because of the daemon or outlasts its deadline (20 ms); without
-an answer the decision is *allow* and says so (`degraded`, `reason`). This file is all of the client and may be copied
-into a program. In it: codec, connection, client, errors.
+No call raises because of the daemon or outlasts its deadline (20 ms); without an answer the decision is *allow* and
+says so (`degraded`, `reason`). This file is all of the client, to be copied: codec, connection, client, errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import grp
 import hashlib
 import json
 import logging
 import math
 import os
+import pwd
 import random
 import re
-import select
 import socket
 import threading
 import time
@@ -38,20 +38,20 @@ Given = Attributes | Callable[..., Attributes]
 
 # -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ------------------------------
 
-FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 4
-ENVELOPE = 11  # bytes of a request around its elements: the array, the op, the longest id
+VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX, FRAME_MAX = 1_024, 64, 16, 4, 16_384
+BODY_MAX = FRAME_MAX - 11  # beside the array, the op and the longest id
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, PING = 0, 1, 2, 3, 4, 8
 WELCOME, DECISION, DONE, ERROR, GOODBYE = 0, 1, 2, 3, 4
 KEEPING = (5, 6, 7, 10, 11)  # the errors that close nothing
-# How a value begins, the shortest form first: (sizes below this, first byte, bytes of size after it).
+# How a value begins: (first byte of the short form, sizes below this have it, first byte of the others, their bytes).
 _FORMS = {
-    "uint": ((128, 0, 0), (1 << 8, 0xCC, 1), (1 << 16, 0xCD, 2), (1 << 32, 0xCE, 4), (1 << 64, 0xCF, 8)),
-    "int": ((32, 0xE0, 0), (1 << 7, 0xD0, 1), (1 << 15, 0xD1, 2), (1 << 31, 0xD2, 4), (1 << 63, 0xD3, 8)),
-    "str": ((32, 0xA0, 0), (1 << 8, 0xD9, 1), (1 << 16, 0xDA, 2), (1 << 32, 0xDB, 4)),
-    "bin": ((1 << 8, 0xC4, 1), (1 << 16, 0xC5, 2), (1 << 32, 0xC6, 4)),
-    "array": ((16, 0x90, 0), (1 << 16, 0xDC, 2), (1 << 32, 0xDD, 4)),
-    "map": ((16, 0x80, 0), (1 << 16, 0xDE, 2), (1 << 32, 0xDF, 4)),
+    "uint": (0x00, 128, 0xCC, (1, 2, 4, 8)), "int": (0xE0, 32, 0xD0, (1, 2, 4, 8)), "str": (0xA0, 32, 0xD9, (1, 2, 4)),
+    "bin": (0xC4, 0, 0xC4, (1, 2, 4)), "array": (0x90, 16, 0xDC, (2, 4)), "map": (0x80, 16, 0xDE, (2, 4)),
 }
+_STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("nil", None, 0), 0xC2: ("bool", False, 0), 0xC3: ("bool", True, 0)}
+for _kind, (_short, _below, _code, _widths) in _FORMS.items():
+    _STARTS |= {_short + i: (_kind, i - 32 if _kind == "int" else i, 0) for i in range(_below)}
+    _STARTS |= {_code + i: (_kind, 0, width) for i, width in enumerate(_widths)}
 
 
 def encode(value: object) -> bytes:
@@ -70,44 +70,45 @@ def encode(value: object) -> bytes:
 
 
 def _head(kind: str, size: int) -> bytes:
-    for below, code, width in _FORMS[kind]:
-        if 0 <= size < below:
-            return (code << 8 * width | size).to_bytes(1 + width, "big")
+    short, below, code, widths = _FORMS[kind]
+    if 0 <= size < below:
+        return bytes((short + size,))
+    for i, width in enumerate(widths):
+        if 0 <= size < 1 << 8 * width:
+            return bytes((code + i,)) + size.to_bytes(width, "big")
     raise Fault("a number below 0 or too large for a frame")
 
 
 def decode(data: bytes) -> list[Any]:
     """The one array that `data` holds; a Fault for whatever the protocol forbids."""
+    at = 0
+
+    def take(count: int) -> bytes:
+        nonlocal at
+        at += count  # maybe behind `data`, as is seen in the end
+        return data[at - count : at]
+
+    def value(depth: int) -> Any:
+        kind, size, width = _STARTS[take(1)[0]]
+        if width:
+            size = int.from_bytes(take(width), "big", signed=kind == "int")
+        if kind in ("str", "bin"):
+            return take(size).decode() if kind == "str" else take(size)
+        if kind not in ("array", "map"):
+            return size
+        if not depth or size > len(data) - at:  # an element takes one byte at least
+            raise LookupError
+        values = [value(depth - 1) for _ in range(size if kind == "array" else 2 * size)]
+        keys = values[::2] if kind == "map" else []
+        if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
+            raise LookupError
+        return dict(zip(keys, values[1::2])) if kind == "map" else values
+
     with contextlib.suppress(LookupError, UnicodeDecodeError):
-        value, end = _decode(data, 0, DEPTH_MAX)
-        if end == len(data) and isinstance(value, list):
-            return value
+        message = value(DEPTH_MAX)
+        if at == len(data) and isinstance(message, list):
+            return message
     raise Fault("doubtful bytes: not one array of what has a place in a frame, and nothing after it")
-
-
-def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """The value there and where it ends, maybe behind `data`; `depth` is what may still nest."""
-    kind, value, width = _STARTS[data[at]]
-    at += 1 + width
-    if width:
-        value = int.from_bytes(data[at - width : at], "big", signed=kind == "int")
-    if kind in ("str", "bin"):
-        raw, at = data[at : at + value], at + value
-        return raw.decode() if kind == "str" else raw, at
-    if kind not in ("array", "map"):
-        return value, at
-    if not depth or value > len(data) - at:  # an element takes one byte at least
-        raise LookupError
-    values = []
-    for _ in range(value if kind == "array" else 2 * value):
-        element, at = _decode(data, at, depth - 1)
-        values.append(element)
-    if kind == "array":
-        return values, at
-    keys = values[::2]
-    if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
-        raise LookupError
-    return dict(zip(keys, values[1::2])), at
 
 
 def request(domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: Map) -> list[bytes]:
@@ -123,7 +124,7 @@ def request(domain: str, attributes: Attributes, cost: Cost, priority: str | Non
         raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
     word = None if priority is None else checked(priority)
     rest = [encode(one) for one in (cost, word, options)[: 3 if options else 1 if word is None else 2]]
-    while sum(map(len, parts := [encode(checked(domain)), encode([pairs]), *rest])) > FRAME_MAX - ENVELOPE:
+    while sum(map(len, parts := [encode(checked(domain)), encode([pairs]), *rest])) > BODY_MAX:
         longest = max(range(1, len(pairs), 2), key=lambda i: len(pairs[i].encode()), default=0)
         if not longest or len(pairs[longest].encode()) <= 33:
             raise Fault("it does not fit into a frame")
@@ -141,21 +142,10 @@ def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> str:
 
 
 def checked(name: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
-        raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
-    return name
+    if isinstance(name, str) and re.fullmatch(r"[^\x00-\x1f\x7f-\x9f:/]+", name) and len(name.encode()) <= NAME_MAX:
+        return name
+    raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
 
-
-def microseconds(seconds: float) -> int:
-    return max(0, math.ceil(round(seconds * 1e6, 3)))  # rounded up, though 0.07 * 1e6 is a little more than 70 000
-
-
-_STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("nil", None, 0), 0xC2: ("bool", False, 0), 0xC3: ("bool", True, 0)}
-for _kind, _forms in _FORMS.items():
-    for _below, _code, _width in _forms:
-        _values = range(1) if _width else range(-32, 0) if _kind == "int" else range(_below)
-        _STARTS |= {_code + i: (_kind, value, _width) for i, value in enumerate(_values)}
-_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/]+")
 
 # -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
 
@@ -166,75 +156,62 @@ class Connection:
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
         try:
-            self.socket, self.poll = socket.socket(socket.AF_UNIX), select.poll()
-            self.poll.register(self.socket, select.POLLIN)
+            self.socket = socket.socket(socket.AF_UNIX)
             self.socket.setblocking(False)
             self.socket.connect(path)
         except (OSError, ValueError) as error:
             if hasattr(self, "socket"):
                 self.socket.close()
-            raise Fault(_cause(path, error), "unreachable") from error
+            why = f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
+            if isinstance(error, BlockingIOError):
+                why = f"the daemon at {path} takes no connections: it is stopped or overloaded"
+            with contextlib.suppress(KeyError, OSError):
+                if isinstance(error, PermissionError):
+                    user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.stat(path).st_gid).gr_name
+                    why = f"permission denied on {path}: user {user} is not in group {group}"
+            raise Fault(why, "unreachable") from error
 
     def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> list[Any] | Fault:
         """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
         self.asked += 1
         payload = b"".join([bytes((0x92 + len(elements), op)), encode(self.asked if wanted else None), *elements])
         frame = self.greeting + len(payload).to_bytes(4, "big") + payload
-        idle, self.greeting, sent, left = not self.greeting, b"", False, 1.0
+        idle, self.greeting, sent = not self.greeting, b"", 0
         try:
-            if self.socket.send(frame, socket.MSG_NOSIGNAL) < len(frame):  # unheard of with one request at a time
-                raise BlockingIOError
-            sent = True
+            sent = self.socket.send(frame, socket.MSG_NOSIGNAL)
+            if sent < len(frame):  # unheard of with one request at a time
+                raise TimeoutError
             while wanted:
-                if left <= 0:
-                    raise BlockingIOError
-                left = deadline - monotonic()
-                if self.poll.poll(max(left * 1000, 0)):  # after the deadline too: a reply that is there counts
-                    chunk = self.socket.recv(4_096)
-                    self.rest += chunk
-                    if (reply := self._reply(wanted)) is not None:
-                        return reply
-                    if not chunk:
-                        raise ConnectionResetError
-        except BlockingIOError as error:
+                left = max(deadline - monotonic(), 0)
+                self.socket.settimeout(left)  # 0 does not block: a reply that is there after the deadline counts
+                chunk = self.socket.recv(4_096)
+                self.rest += chunk
+                if (reply := self._reply(wanted)) is not None:
+                    return reply
+                if not chunk or not left:
+                    raise TimeoutError if chunk else ConnectionResetError
+        except (BlockingIOError, TimeoutError) as error:
             raise Fault("the daemon did not answer in time", "timeout") from error
         except OSError as error:  # after a goodbye it has answered what it received: this request was not
             raise Fault("the daemon hung up", "unreachable", idle and (self.leaving or not sent)) from error
         return []
 
     def _reply(self, wanted: int) -> list[Any] | Fault | None:
-        while len(self.rest) >= 4:  # takes frames off what was read, up to the one that answers the request
-            end = 4 + int.from_bytes(self.rest[:4], "big")
-            if not 4 < end <= 4 + FRAME_MAX:
-                raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
-            if len(self.rest) < end:
-                break
+        # Takes frames off what was read, up to the one that answers the request.
+        while len(self.rest) >= (end := 4 + int.from_bytes(self.rest[:4], "big")):
             reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
             kind, about, what = ([value if value.__class__ is int else None for value in reply] + 3 * [None])[:3]
             if (kind, about) == (wanted, self.asked):
                 return reply[2:]
-            if kind == ERROR:
-                fault = Fault(f"the daemon refuses a request: {reply[2:]!r:.200}")
-                if about == self.asked and what in KEEPING:
-                    return fault
-                raise fault
+            fault = Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
+            if kind == ERROR and about == self.asked and what in KEEPING:
+                return fault
             if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
-                raise Fault("doubtful bytes: a reply to nothing that was asked")
+                raise fault
             self.leaving = self.leaving or kind == GOODBYE
+        if end > 4 + FRAME_MAX:
+            raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
         return None
-
-
-def _cause(path: str, error: Exception) -> str:
-    if isinstance(error, PermissionError):
-        with contextlib.suppress(KeyError, OSError):
-            import grp
-            import pwd
-
-            user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.stat(path).st_gid).gr_name
-            return f"permission denied on {path}: user {user} is not in group {group}"
-    if isinstance(error, BlockingIOError):
-        return f"the daemon at {path} takes no connections: it is stopped or overloaded"
-    return f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
 
 
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
@@ -252,12 +229,10 @@ class Decision:
         self._client, self.reason, self.degraded = client, reason, reason is not None
         given = (elements + 11 * [None])[:11]
         verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = given
-        kinds: Iterable[Any] = (int, str, *6 * (int,), list, list, dict)
-        for value, kind in zip(given, kinds):
-            if value is not None and (value.__class__ is not kind or (kind is int and value < 0)):
-                raise Fault(f"doubtful bytes: a decision with {value!r:.99} in it")
-        if verdict not in range(5):
-            raise Fault("doubtful bytes: a decision with an unknown verdict")
+        kinds = [int, str, *6 * [int], list, list, dict]
+        odd = [value for value, kind in zip(given, kinds) if value is not None and value.__class__ is not kind]
+        if odd or verdict not in range(5) or any(value.__class__ is int and value < 0 for value in given):
+            raise Fault(f"doubtful bytes: {elements!r:.200} as a decision")
         self.allowed, self.verdict, self.status = verdict in GRANTS, VERDICTS[verdict], STATUSES[verdict]
         self.window, self.reset_after, self.retry_after = (t if t is None else t / 1e6 for t in (window, reset, retry))
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
@@ -281,9 +256,8 @@ class Decision:
             fields["RateLimit-Policy"] = policy + (f";w={math.ceil(self.window)}" if self.window else "")
             fields |= {"X-Ratelimit-Limit": str(limit), "X-Ratelimit-Remaining": str(left)}
         if not self.allowed and self.retry_after is not None:
-            fields["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
-            if not self.hidden:
-                fields["X-Ratelimit-Retry-After"] = fields["Retry-After"]
+            names = ("Retry-After",) if self.hidden else ("Retry-After", "X-Ratelimit-Retry-After")
+            fields |= dict.fromkeys(names, str(max(1, math.ceil(self.retry_after))))
         return fields
 
     @property
@@ -291,9 +265,9 @@ class Decision:
         """For people: which limit, how much, and when to try again."""
         if self.allowed or self.verdict == "deny":
             return "Allowed." if self.allowed else "This request is not allowed."
-        what = "The service is at its capacity." if self.verdict == "shed" else "Too many requests."
-        if self.degraded:
-            what = "The request could not be judged."
+        what = "Too many requests."
+        if self.verdict == "shed":
+            what = "The request could not be judged." if self.degraded else "The service is at its capacity."
         elif self.named:
             amount = f"{self.unit} in {self.window:g} s" if self.window else "at once"
             what = f"Over the limit {self.rule} of {self.limit} {amount}."
@@ -305,8 +279,7 @@ class Decision:
         """Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens."""
         lease, self.lease = self.lease, None
         if lease is not None and self._client is not None:
-            ended = encode({"ok": 0, "dropped": 2}.get(outcome, 1))
-            self._client._exchange(RELEASE, [encode(lease), ended], 0)
+            self._client._exchange(RELEASE, [encode(lease), encode({"ok": 0, "dropped": 2}.get(outcome, 1))], 0)
 
 
 class Client:
@@ -337,14 +310,15 @@ class Client:
             self._close(connection)
         self._pid, self._lock = os.getpid(), threading.RLock()
         self._info |= {"session": os.urandom(16), "pid": self._pid, "connection": 0}
-        self._idle: list[Connection] = []  # the last one used goes first; append and pop are atomic
-        self._missed: Counter[str] = Counter()
-        self._report: Map = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
+        self._idle, self._missed, self._report = list[Connection](), Counter[str](), Map()  # the last used goes first
         self._failures, self._until, self._pause = 0, 0.0, 0.0  # the breaker is open until then; 0.0: it is closed
         self._told: bool | None = None  # of the trouble there is; None: of none ever
 
     def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
-        """May this work start? True or false; never raises. The work ends with the decision's `release`."""
+        """May this work start? True or false; never raises. The work ends with the decision's `release`.
+
+        `more`, here and below: `priority`, `idem`, `queued`, `max_wait` (seconds), `on_failure` ("allow" or "refuse").
+        """
         return self._judge(ACQUIRE, domain, attributes, cost, **more)
 
     def hit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
@@ -370,16 +344,12 @@ class Client:
 
     def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
         """Decorates a plain function with `limit`; `attributes` may be a function of the call's arguments."""
-
         def decorate(function: F) -> F:
-            @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
                 given = functools.partial(attributes, *args, **kwargs) if callable(attributes) else attributes
                 with self.limit(domain, given, cost, **more):
                     return function(*args, **kwargs)
-
-            return call  # type: ignore[return-value]
-
+            return functools.wraps(function)(call)  # type: ignore[return-value]
         return decorate
 
     def check(self) -> bool:
@@ -414,8 +384,8 @@ class Client:
             return self.callback_failed("attributes", error)
         report: Map = {}
         try:
-            times = {"queued_us": queued, "max_wait_us": max_wait}
-            options: Map = {name: microseconds(seconds) for name, seconds in times.items() if seconds is not None}
+            times = (("queued_us", queued), ("max_wait_us", max_wait))  # rounded up, but 0.07 * 1e6 is above 70 000
+            options: Map = {name: max(0, math.ceil(round(t * 1e6, 3))) for name, t in times if t is not None}
             options |= {} if idem is None else {"idem": idem}
             elements = request(domain, given, cost, priority, options)
             if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
@@ -427,10 +397,7 @@ class Client:
             text = error if isinstance(error, Fault) else type(error).__name__
             self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
             answer = "protocol"
-        if answer.__class__ is Decision:
-            return answer
-        self._report_later(report)
-        return self._without(answer, on_failure)
+        return answer if answer.__class__ is Decision else self._without(answer, on_failure, report)
 
     def _exchange(self, op: int, elements: list[bytes], wanted: int) -> Any:
         """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted."""
@@ -465,7 +432,7 @@ class Client:
                 if not error.again:
                     self._settle(error, probe)
                     return error.reason
-        if connection.leaving or connection.rest or connection.asked == ASKED_MAX or len(self._idle) >= IDLE_MAX:
+        if connection.leaving or connection.rest or len(self._idle) >= IDLE_MAX:
             self._close(connection)
         else:
             self._idle.append(connection)
@@ -480,16 +447,17 @@ class Client:
         self._open.discard(connection)
         connection.socket.close()  # no `shutdown`, which would reach through to the process this one was forked from
 
-    def _without(self, reason: str, on_failure: str = "allow") -> Decision:
+    def _without(self, reason: str, on_failure: str = "allow", report: Map | None = None) -> Decision:
         with self._lock:
             self._missed[reason] += 1
-            self._report_later({"missed": Counter([reason])})
+        self._report_later({"missed": Counter([reason])})
+        self._report_later(report or {})  # which did not reach the daemon
         return Decision([0] if on_failure == "allow" else [2, *5 * [None], 1_000_000], reason=reason)
 
     def _report_later(self, report: Map) -> None:
-        with self._lock:  # adds to what the daemon will be told, also what it was told when no reply came
+        with self._lock:
             for name, news in report.items():
-                self._report[name] = news + self._report[name] if name in self._report else news
+                self._report[name] = news + self._report.get(name, type(news)())
             del self._report.get("abandoned", [])[ABANDONED_MAX:]
 
     def _settle(self, fault: Fault | None, probe: bool) -> None:
@@ -520,8 +488,7 @@ class Client:
 
 
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
-ABANDONED_MAX, IDLE_MAX, ASKED_MAX = 256, 64, 0xFFFF  # so that an id has two bytes at most
-FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
+ABANDONED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 256, 64, 3, 1.0, 5.0
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: list(map(Client._begin, list(_CLIENTS))))
@@ -538,10 +505,7 @@ class Denied(Exception):
 
 
 class Fault(ValueError):
-    """A request that cannot be written, or bytes that are doubtful or do not come: why, and a word to count.
-
-    `again`: the daemon hung up without having had the request, so that asking again charges nobody twice.
-    """
+    """What cannot be written or trusted: why, a word to count; `again`: the daemon has had nothing of the request."""
 
     def __init__(self, text: str, reason: str = "protocol", again: bool = False) -> None:
         super().__init__(text)
