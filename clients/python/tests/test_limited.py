@@ -1,7 +1,5 @@
 """Work under a limit: `limit`, `limited`, `release`."""
 
-import time
-
 import pytest
 from daemons import ALLOW, LIMIT
 
@@ -39,7 +37,7 @@ def test_limit_raises_denied(played, client):
 
 def test_limit_sleeps_off_a_wait(played, client, monkeypatch):
     slept = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(tidegate, "sleep", slept.append)
     played.script = lambda connection, message: [1, message[1], 3, "hooks", 21, 1, 20, 1, 250_000]
     with client.limit("hooks"):
         assert slept == [0.25]

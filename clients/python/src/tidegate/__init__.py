@@ -21,11 +21,10 @@ import random
 import re
 import socket
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 __all__ = ["Client", "Decision", "Denied", "limited"]
@@ -82,12 +81,10 @@ def _head(kind: str, size: int) -> bytes:
 def decode(data: bytes) -> list[Any]:
     """The one array that `data` holds; a Fault for whatever the protocol forbids."""
     at = 0
-
     def take(count: int) -> bytes:
         nonlocal at
         at += count  # maybe behind `data`, as is seen in the end
         return data[at - count : at]
-
     def value(depth: int) -> Any:
         kind, size, width = _STARTS[take(1)[0]]
         if width:
@@ -103,7 +100,6 @@ def decode(data: bytes) -> list[Any]:
         if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
             raise LookupError
         return dict(zip(keys, values[1::2])) if kind == "map" else values
-
     with contextlib.suppress(LookupError, UnicodeDecodeError):
         message = value(DEPTH_MAX)
         if at == len(data) and isinstance(message, list):
@@ -148,7 +144,6 @@ def checked(name: str) -> str:
 
 
 # -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
-
 
 class Connection:
     def __init__(self, path: str, info: Map) -> None:
@@ -196,8 +191,7 @@ class Connection:
             raise Fault("the daemon hung up", "unreachable", idle and (self.leaving or not sent)) from error
         return []
 
-    def _reply(self, wanted: int) -> list[Any] | Fault | None:
-        # Takes frames off what was read, up to the one that answers the request.
+    def _reply(self, wanted: int) -> list[Any] | Fault | None:  # takes frames off what was read, up to the answer
         while len(self.rest) >= (end := 4 + int.from_bytes(self.rest[:4], "big")):
             reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
             kind, about, what = ([value if value.__class__ is int else None for value in reply] + 3 * [None])[:3]
@@ -215,7 +209,6 @@ class Connection:
 
 
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
-
 
 class Decision:
     """The answer to a request: true if the work may start. Times are in seconds.
@@ -315,10 +308,8 @@ class Client:
         self._told: bool | None = None  # of the trouble there is; None: of none ever
 
     def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
-        """May this work start? True or false; never raises. The work ends with the decision's `release`.
-
-        `more`, here and below: `priority`, `idem`, `queued`, `max_wait` (seconds), `on_failure` ("allow" or "refuse").
-        """
+        """May this work start? Never raises; the work ends with the decision's `release`. `more`, here and below:
+        `priority`, `idem`, `queued` and `max_wait` (seconds), `on_failure` ("allow" or "refuse")."""
         return self._judge(ACQUIRE, domain, attributes, cost, **more)
 
     def hit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
@@ -336,7 +327,7 @@ class Client:
         if not decision:
             raise Denied(decision)
         try:
-            time.sleep(decision.wait)
+            sleep(decision.wait)
             yield decision
             outcome = "ok"
         finally:
@@ -460,8 +451,7 @@ class Client:
                 self._report[name] = news + self._report.get(name, type(news)())
             del self._report.get("abandoned", [])[ABANDONED_MAX:]
 
-    def _settle(self, fault: Fault | None, probe: bool) -> None:
-        """After a failure, or the first success since: the breaker, and what the log is told of it."""
+    def _settle(self, fault: Fault | None, probe: bool) -> None:  # after a failure, or the first success since
         with self._lock:
             self._failures = self._failures + 1 if fault else 0
             if not fault:
@@ -495,10 +485,8 @@ os.register_at_fork(after_in_child=lambda: list(map(Client._begin, list(_CLIENTS
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
-
 class Denied(Exception):
     """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
-
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.message)
         self.decision = decision
@@ -506,7 +494,6 @@ class Denied(Exception):
 
 class Fault(ValueError):
     """What cannot be written or trusted: why, a word to count; `again`: the daemon has had nothing of the request."""
-
     def __init__(self, text: str, reason: str = "protocol", again: bool = False) -> None:
         super().__init__(text)
         self.reason, self.again = reason, again
