@@ -253,6 +253,29 @@ def test_no_value_is_too_odd(played, client):
     assert client.stats()["missed"] == {}
 
 
+def test_a_release_does_not_wait_for_a_daemon_that_does_not_read(directory, make_client):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(directory / "s"))
+    listener.listen(8)
+    client, ends = make_client(), []
+
+    def serve():
+        ends.append(listener.accept()[0])
+        ends[0].recv(4_096)
+        ends[0].sendall(frame([1, 1, *ALLOW, 77]))
+
+    threading.Thread(target=serve, daemon=True).start()
+    decision = client.acquire("api")
+    assert decision.lease == 77
+    started = time.monotonic()
+    while client.stats()["connections"] == 1 and time.monotonic() - started < 4:
+        decision.lease = 77
+        decision.release()
+    assert client.stats()["connections"] == 0 and time.monotonic() - started < 4
+    ends[0].close()
+    listener.close()
+
+
 # -- an orderly restart ------------------------------------------------------------------------------------------------
 
 

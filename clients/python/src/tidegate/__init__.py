@@ -115,8 +115,7 @@ def request(domain: str, attributes: Attributes, cost: Cost, priority: str | Non
             pairs += (checked(name), text)
     if len(pairs) > 2 * PAIRS_MAX:
         raise Fault(f"more than {PAIRS_MAX} attributes")
-    amounts = cost.values() if isinstance(cost, dict) else (cost,)
-    if any(amount.__class__ is not int or not 0 <= amount < 1 << 32 for amount in amounts):
+    if any(type(n) is not int or not 0 <= n < 1 << 32 for n in (cost.values() if isinstance(cost, dict) else [cost])):
         raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
     word = None if priority is None else checked(priority)
     rest = [encode(one) for one in (cost, word, options)[: 3 if options else 1 if word is None else 2]]
@@ -173,6 +172,7 @@ class Connection:
         frame = self.greeting + len(payload).to_bytes(4, "big") + payload
         idle, self.greeting, sent = not self.greeting, b"", 0
         try:
+            self.socket.setblocking(False)  # who only releases does not wait, however much the daemon has not read yet
             sent = self.socket.send(frame, socket.MSG_NOSIGNAL)
             if sent < len(frame):  # unheard of with one request at a time
                 raise TimeoutError
