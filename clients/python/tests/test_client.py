@@ -141,7 +141,7 @@ def test_hostile_daemons(played, make_client, script, reason, on_failure):
         assert (decision.allowed, decision.status, decision.headers()) == (True, 200, {})
     else:
         assert (decision.allowed, decision.status) == (False, 503)
-        assert decision.headers("draft") == {"Retry-After": "1"} and b"could not be judged" in problem(decision)
+        assert decision.headers()["Retry-After"] == "1" and b"could not be judged" in problem(decision)
     # Never used again; and the daemon hears of what was given up on, and of what was missed.
     assert client.stats() == {"missed": {reason: 1}, "connections": 0, "breaker_open": False}
     played.script = lambda connection, message: [1, message[1], *ALLOW]
@@ -251,6 +251,29 @@ def test_no_value_is_too_odd(played, client):
     for value in odd:
         assert not client.hit("api", {"v": value}).degraded
     assert client.stats()["missed"] == {}
+
+
+def test_a_release_does_not_wait_for_a_daemon_that_does_not_read(directory, make_client):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(directory / "s"))
+    listener.listen(8)
+    client, ends = make_client(), []
+
+    def serve():
+        ends.append(listener.accept()[0])
+        ends[0].recv(4_096)
+        ends[0].sendall(frame([1, 1, *ALLOW, 77]))
+
+    threading.Thread(target=serve, daemon=True).start()
+    decision = client.acquire("api")
+    assert decision.lease == 77
+    started = time.monotonic()
+    while client.stats()["connections"] == 1 and time.monotonic() - started < 4:
+        decision.lease = 77
+        decision.release()
+    assert client.stats()["connections"] == 0 and time.monotonic() - started < 4
+    ends[0].close()
+    listener.close()
 
 
 # -- an orderly restart ------------------------------------------------------------------------------------------------
@@ -540,6 +563,27 @@ def test_reports_are_bounded_and_given_back(played, make_client, monkeypatch):
     assert report["missed"] == {"protocol": 5} and len(report["abandoned"]) == 3
 
 
+def test_pairs_that_can_be_read_only_once_go_beside_a_report(played, make_client):
+    client, answer = make_client(), played.script
+    played.script = lambda connection, message: frame(b"\xc1")
+    client.hit("api")
+    played.script = answer
+    assert client.hit("api", (pair for pair in [("user", "u1")]), priority="post")
+    assert played.seen[-1][3:] == [[["user", "u1"]], 1, "post", {"missed": {"protocol": 1}}]
+
+
+def test_no_descriptor_left_is_no_trouble(played, make_client, monkeypatch):
+    def none_left(*_):
+        raise OSError(24, "Too many open files")
+
+    client = make_client()
+    client.acquire("api").release()
+    client.close()
+    monkeypatch.setattr(socket, "socket", none_left)
+    assert reasons(hits(client)) == ["unreachable"]
+    assert not client.check() and client.stats()["connections"] == 0
+
+
 # -- 5, 6: places ------------------------------------------------------------------------------------------------------
 
 
@@ -584,7 +628,7 @@ def test_disabled_by_the_argument(played, make_client):
 def test_a_path_too_long_says_so(make_client, caplog):
     client = make_client(socket="/tmp/" + "x" * 103)
     assert reasons(hits(client, 5)) == ["unreachable"] * 3 + ["breaker"] * 2
-    assert len(caplog.messages) == 1 and "longer than 107 bytes" in caplog.messages[0]
+    assert len(caplog.messages) == 1 and "path too long" in caplog.messages[0]
 
 
 # -- 7: the log --------------------------------------------------------------------------------------------------------

@@ -122,17 +122,6 @@ def test_headers(made, fields):
     assert made.headers() == fields
 
 
-def test_styles_of_headers():
-    assert LIMIT.headers("none") == {}
-    assert set(LIMIT.headers("draft")) == {"RateLimit", "RateLimit-Policy", "Retry-After"}
-    assert set(LIMIT.headers("legacy")) == {
-        "X-Ratelimit-Limit",
-        "X-Ratelimit-Remaining",
-        "Retry-After",
-        "X-Ratelimit-Retry-After",
-    }
-
-
 def test_a_rule_may_have_any_name_and_any_size():
     odd = decision(0, 'a"b\\c é\u2028', 2**63, 1, 2**63, 0, 0).headers()
     assert odd["RateLimit"] == '"a\\"b\\\\c ??";r=999999999999999;t=0'
@@ -192,4 +181,3 @@ def test_problems(made, members):
 
 def test_without_a_lease_there_is_nothing_to_release():
     assert ALLOW.release() is None
-    assert ALLOW.renew() is False

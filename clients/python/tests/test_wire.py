@@ -7,17 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate import FRAME_MAX, Fault, decode, encode, microseconds, request
-
-scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=300) | st.binary(max_size=300)
-# Below an array there are three more levels.
-level4 = scalars
-level3 = st.lists(level4, max_size=20) | st.dictionaries(st.text(max_size=40), level4, max_size=20) | scalars
-level2 = st.lists(level3, max_size=4) | st.dictionaries(st.text(max_size=40), level3, max_size=4) | scalars
-messages = st.lists(level2, max_size=20)
+from tidegate import FRAME_MAX, Fault, decode, encode, request
 
 
-@given(messages)
+def messages_from(smallest):
+    scalars = st.none() | st.booleans() | st.integers(smallest, 2**64 - 1)
+    scalars |= st.text(max_size=300) | st.binary(max_size=300)
+    level3 = st.lists(scalars, max_size=20) | st.dictionaries(st.text(max_size=40), scalars, max_size=20) | scalars
+    level2 = st.lists(level3, max_size=4) | st.dictionaries(st.text(max_size=40), level3, max_size=4) | scalars
+    return st.lists(level2, max_size=20)
+
+
+messages = messages_from(-(2**63))
+
+
+@given(messages_from(0))
 def test_writes_what_the_reference_writes(message):
     assert encode(message) == msgpack.packb(message)
 
@@ -87,14 +91,14 @@ def test_four_levels_and_wide_forms_are_read():
     assert decode(wide) == [5, -1, "a", {}]
 
 
-@pytest.mark.parametrize("value", [1.5, object(), 2**64, -(2**63) - 1, {1.0: 1}])
+@pytest.mark.parametrize("value", [1.5, object(), 2**64, -1, -(2**63) - 1, {1.0: 1}])
 def test_what_has_no_place_in_a_frame_is_not_written(value):
     with pytest.raises(Fault):
         encode([value])
 
 
 def pairs(attributes):
-    return msgpack.unpackb(b"\x93" + request("api", attributes, 1, None, {}))[1]
+    return msgpack.unpackb(request("api", attributes, 1, None, {})[1])
 
 
 def sha(text):
@@ -117,8 +121,6 @@ def sha(text):
         ({"s": "\ud800x"}, [["s", "?x"]]),
         ({"emoji": "🌊"}, [["emoji", "🌊"]]),
         ([("a", "1"), ("a", "2")], [["a", "1", "a", "2"]]),
-        ([{"a": "1"}, {"b": "2"}], [["a", "1"], ["b", "2"]]),
-        ([{}], [[]]),
         ({"v": "x" * 1024}, [["v", "x" * 1024]]),
         ({"v": "x" * 1025}, [["v", "x" * 960 + "~" + sha("x" * 1025)]]),
         # 960 bytes would end inside a character
@@ -134,7 +136,7 @@ def test_attributes_as_they_are_sent(attributes, descriptors):
     "attributes",
     [
         {f"k{i}": "v" for i in range(17)},
-        [{"a": "1"}] * 9,
+        [(f"k{i}", "v") for i in range(17)],
         {"a:b": "1"},
         {"a/b": "1"},
         {"": "1"},
@@ -158,15 +160,15 @@ def test_a_cost_is_a_count(cost):
 
 @pytest.mark.parametrize("cost", [0, 1, 2**32 - 1, {"requests": 1, "tokens": 800}, {}])
 def test_costs_are_written(cost):
-    assert msgpack.unpackb(b"\x93" + request("api", None, cost, None, {}))[2] == cost
+    assert msgpack.unpackb(request("api", None, cost, None, {})[2]) == cost
 
 
 def test_the_longest_values_give_way_until_the_frame_fits():
     values = [f"{i:02}" + "x" * (1_000 + i % 2) for i in range(16)]
-    body = request("api", {f"k{i}": value for i, value in enumerate(values)}, 1, None, {})
+    body = b"".join(request("api", {f"k{i}": value for i, value in enumerate(values)}, 1, None, {}))
     assert b"~" not in body  # it fits
     wide = {"k" * 64 if i == 0 else f"{i:064}": value + "y" * 20 for i, value in enumerate(values)}
-    body = request("api", wide, 1, None, {})
+    body = b"".join(request("api", wide, 1, None, {}))
     sent = msgpack.unpackb(b"\x93" + body)[1][0][1::2]
     assert len(body) <= FRAME_MAX - 11
     shortened = [i for i, value in enumerate(sent) if value.startswith("~")]
@@ -182,5 +184,6 @@ def test_long_values_that_begin_alike_stay_apart():
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0, 0), (0.07, 70_000), (0.0000001, 1), (1, 1_000_000), (-3, 0), (1e-9, 1), (2.5e-6, 3)]
 )
-def test_durations_are_rounded_up(seconds, expected):
-    assert microseconds(seconds) == expected
+def test_durations_are_rounded_up(played, client, seconds, expected):
+    assert client.hit("api", queued=seconds)
+    assert played.seen[-1][6] == {"queued_us": expected}

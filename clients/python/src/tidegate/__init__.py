@@ -2,63 +2,63 @@
 
     decision = tidegate.Client().hit("api", {"user": user_id})
 
-A limiter must not hurt what it protects: no call raises because of the daemon or outlasts its deadline (20 ms); without
-an answer the decision is *allow* and says so (`degraded`, `reason`). This file is all of the client and may be copied
-into a program. In it: codec, connection, client, errors.
+No call raises because of the daemon or outlasts its deadline (20 ms); without an answer the decision is *allow* and
+says so (`degraded`, `reason`). This file is all of the client, to be copied: codec, connection, client, errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import grp
 import hashlib
 import json
 import logging
 import math
 import os
+import pwd
 import random
 import re
-import select
 import socket
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 __all__ = ["Client", "Decision", "Denied", "limited"]
 __version__ = "0.1.0"
 F = TypeVar("F", bound=Callable[..., Any])
 Cost = int | dict[str, int]
-# One descriptor, as a mapping or as (name, value) pairs; several, as a list of mappings; or a function that gives it.
-Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | Iterable[Mapping[str, object]] | None
+Map = dict[str, Any]
+Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | None
 Given = Attributes | Callable[..., Attributes]
 
 # -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ------------------------------
 
-FRAME_MAX, VALUE_MAX, NAME_MAX, PAIRS_MAX, DESCRIPTORS_MAX, DEPTH_MAX = 16_384, 1_024, 64, 16, 8, 4
-HELLO, ACQUIRE, RELEASE, HIT, PEEK, RENEW, PING = 0, 1, 2, 3, 4, 6, 8
-WELCOME, ERROR, GOODBYE, A_DECISION, A_DONE = 0, 3, 4, b"\x9d\x01", b"\x93\x02"  # the latter with their array
-KEEPING = {5: "unknown_op", 6: "invalid", 7: "quota", 10: "internal", 11: "not_allowed"}  # errors that close nothing
-# How a value begins, the shortest form first: (sizes below this, first byte, bytes of size after it).
+VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX, FRAME_MAX = 1_024, 64, 16, 4, 16_384
+BODY_MAX = FRAME_MAX - 11  # beside the array, the op and the longest id
+HELLO, ACQUIRE, RELEASE, HIT, PEEK, PING = 0, 1, 2, 3, 4, 8
+WELCOME, DECISION, DONE, ERROR, GOODBYE = 0, 1, 2, 3, 4
+KEEPING = (5, 6, 7, 10, 11)  # the errors that close nothing
+# How a value begins: (first byte of the short form, sizes below this have it, first byte of the others, their bytes).
 _FORMS = {
-    "uint": ((128, 0, 0), (1 << 8, 0xCC, 1), (1 << 16, 0xCD, 2), (1 << 32, 0xCE, 4), (1 << 64, 0xCF, 8)),
-    "int": ((32, 0xE0, 0), (1 << 7, 0xD0, 1), (1 << 15, 0xD1, 2), (1 << 31, 0xD2, 4), (1 << 63, 0xD3, 8)),
-    "str": ((32, 0xA0, 0), (1 << 8, 0xD9, 1), (1 << 16, 0xDA, 2), (1 << 32, 0xDB, 4)),
-    "bin": ((1 << 8, 0xC4, 1), (1 << 16, 0xC5, 2), (1 << 32, 0xC6, 4)),
-    "array": ((16, 0x90, 0), (1 << 16, 0xDC, 2), (1 << 32, 0xDD, 4)),
-    "map": ((16, 0x80, 0), (1 << 16, 0xDE, 2), (1 << 32, 0xDF, 4)),
+    "uint": (0x00, 128, 0xCC, (1, 2, 4, 8)), "int": (0xE0, 32, 0xD0, (1, 2, 4, 8)), "str": (0xA0, 32, 0xD9, (1, 2, 4)),
+    "bin": (0xC4, 0, 0xC4, (1, 2, 4)), "array": (0x90, 16, 0xDC, (2, 4)), "map": (0x80, 16, 0xDE, (2, 4)),
 }
+_STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("nil", None, 0), 0xC2: ("bool", False, 0), 0xC3: ("bool", True, 0)}
+for _kind, (_short, _below, _code, _widths) in _FORMS.items():
+    _STARTS |= {_short + i: (_kind, i - 32 if _kind == "int" else i, 0) for i in range(_below)}
+    _STARTS |= {_code + i: (_kind, 0, width) for i, width in enumerate(_widths)}
 
 
 def encode(value: object) -> bytes:
-    """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
+    """The shortest MessagePack of None, bool, an int from 0 on, str, bytes, list or dict."""
     if value is None or isinstance(value, bool):
         return b"\xc0" if value is None else b"\xc3" if value else b"\xc2"
     if isinstance(value, int):
-        return _head("uint" if value >= 0 else "int", value)
+        return _head("uint", value)
     if isinstance(value, (str, bytes)):
         raw = value.encode() if isinstance(value, str) else value
         return _head("bin" if raw is value else "str", len(raw)) + raw
@@ -69,200 +69,146 @@ def encode(value: object) -> bytes:
 
 
 def _head(kind: str, size: int) -> bytes:
-    for below, code, width in _FORMS[kind]:
-        if max(size, ~size) < below:
-            return (code << 8 * width | size & (1 << 8 * (width or 1)) - 1).to_bytes(1 + width, "big")
-    raise Fault("too large for a frame")
+    short, below, code, widths = _FORMS[kind]
+    if 0 <= size < below:
+        return bytes((short + size,))
+    for i, width in enumerate(widths):
+        if 0 <= size < 1 << 8 * width:
+            return bytes((code + i,)) + size.to_bytes(width, "big")
+    raise Fault("a number below 0 or too large for a frame")
 
 
 def decode(data: bytes) -> list[Any]:
     """The one array that `data` holds; a Fault for whatever the protocol forbids."""
+    at = 0
+    def take(count: int) -> bytes:
+        nonlocal at
+        at += count  # maybe behind `data`, as is seen in the end
+        return data[at - count : at]
+    def value(depth: int) -> Any:
+        kind, size, width = _STARTS[take(1)[0]]
+        if width:
+            size = int.from_bytes(take(width), "big", signed=kind == "int")
+        if kind in ("str", "bin"):
+            return take(size).decode() if kind == "str" else take(size)
+        if kind not in ("array", "map"):
+            return size
+        if not depth or size > len(data) - at:  # an element takes one byte at least
+            raise LookupError
+        values = [value(depth - 1) for _ in range(size if kind == "array" else 2 * size)]
+        keys = values[::2] if kind == "map" else []
+        if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
+            raise LookupError
+        return dict(zip(keys, values[1::2])) if kind == "map" else values
     with contextlib.suppress(LookupError, UnicodeDecodeError):
-        values, end = _decode(data, 0, 1, DEPTH_MAX)
-        if end == len(data) and isinstance(values[0], list):
-            return values[0]
+        message = value(DEPTH_MAX)
+        if at == len(data) and isinstance(message, list):
+            return message
     raise Fault("doubtful bytes: not one array of what has a place in a frame, and nothing after it")
 
 
-def _decode(data: bytes, end: int, count: int, depth: int) -> tuple[list[Any], int]:
-    values: list[Any] = []  # the next `count`, and where they end, maybe behind `data`; `depth` is what may still nest
-    for _ in range(count):
-        kind, value, width = _STARTS[data[end]]
-        end += 1 + width
-        if width:
-            value = int.from_bytes(data[end - width : end], "big", signed=kind == "int")
-        if kind == "str" or kind == "bin":
-            raw, end = data[end : end + value], end + value
-            value = raw.decode() if kind == "str" else raw
-        elif kind == "array" or kind == "map":
-            if not depth or value > len(data) - end:  # an element takes one byte at least
-                raise LookupError
-            value, end = _decode(data, end, value if kind == "array" else 2 * value, depth - 1)
-        if kind == "map":
-            keys, value = value[::2], value[1::2]
-            if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
-                raise LookupError
-            value = dict(zip(keys, value))
-        values.append(value)
-    return values, end
-
-
-def request(domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: dict[str, Any]) -> bytes:
+def request(domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: Map) -> list[bytes]:
     """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
-    descriptors: Any = (attributes,)
-    if attributes.__class__ is not dict and not isinstance(attributes, Mapping):
-        listed = list(attributes or ())
-        descriptors = listed if listed and all(isinstance(one, Mapping) for one in listed) else (listed,)
-    parts = [encode_name(domain), _ARRAYS[len(descriptors)]]
-    for descriptor in descriptors:
-        parts.append(b"")
-        start = len(parts)
-        for name, value in descriptor if descriptor.__class__ is list else descriptor.items():
-            usual = value.__class__ is str and value.isascii() and len(value) <= VALUE_MAX
-            if raw := value.encode() if usual else _value(value):
-                parts += (encode_name(name), _TEXTS[len(raw)], raw)
-        if len(parts) > start + 3 * PAIRS_MAX or len(descriptors) > DESCRIPTORS_MAX:
-            raise Fault(f"more than {DESCRIPTORS_MAX} descriptors, or {PAIRS_MAX} attributes in one")
-        parts[start - 1] = _ARRAYS[(len(parts) - start) // 3 * 2]
-    end = b"\x01"
-    if cost.__class__ is not int or cost != 1:
-        amounts = cost.values() if isinstance(cost, dict) else (cost,)
-        if any(amount.__class__ is not int or not 0 <= amount < 1 << 32 for amount in amounts):
-            raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
-        end = encode(cost)
-    if options or priority is not None:
-        end += (encode_name(priority) if priority is not None else b"\xc0") + (encode(options) if options else b"")
-    while len(body := b"".join(parts)) + len(end) > FRAME_MAX - 11:  # the array, the op and the longest id
-        longest = max(range(len(parts)), key=lambda i: len(parts[i]))
-        if len(parts[longest]) <= NAME_MAX + 2:
+    pairs: list[str] = []
+    for name, value in attributes.items() if isinstance(attributes, Mapping) else attributes or ():
+        if text := _text(value):
+            pairs += (checked(name), text)
+    if len(pairs) > 2 * PAIRS_MAX:
+        raise Fault(f"more than {PAIRS_MAX} attributes")
+    if any(type(n) is not int or not 0 <= n < 1 << 32 for n in (cost.values() if isinstance(cost, dict) else [cost])):
+        raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
+    word = None if priority is None else checked(priority)
+    rest = [encode(one) for one in (cost, word, options)[: 3 if options else 1 if word is None else 2]]
+    while sum(map(len, parts := [encode(checked(domain)), encode([pairs]), *rest])) > BODY_MAX:
+        longest = max(range(1, len(pairs), 2), key=lambda i: len(pairs[i].encode()), default=0)
+        if not longest or len(pairs[longest].encode()) <= 33:
             raise Fault("it does not fit into a frame")
-        parts[longest - 1 : longest + 1] = _TEXTS[33], _value(parts[longest], NAME_MAX, 0)
-    return body + end
+        pairs[longest] = _text(pairs[longest], 33, 0)
+    return parts
 
 
-def _value(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
-    """An attribute as text, the end of a long one as its digest; of None, nothing."""
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    raw = (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace") if value is not None else b""
+def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> str:
+    """An attribute as it is sent, the end of a long one as its digest; of None, nothing."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
+    raw = (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace")
     if len(raw) <= most:
-        return raw
-    return raw[:kept].decode("utf-8", "ignore").encode() + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
+        return raw.decode()
+    return raw[:kept].decode("utf-8", "ignore") + "~" + hashlib.sha256(raw).hexdigest()[:32]
 
 
-@functools.lru_cache(1_024)
-def encode_name(name: str) -> bytes:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
-        raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
-    return encode(name)
+def checked(name: str) -> str:
+    if isinstance(name, str) and re.fullmatch(r"[^\x00-\x1f\x7f-\x9f:/]+", name) and len(name.encode()) <= NAME_MAX:
+        return name
+    raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
 
-
-def microseconds(seconds: float) -> int:
-    return max(0, math.ceil(round(seconds * 1e6, 3)))  # rounded up, though 0.07 * 1e6 is a little more than 70 000
-
-
-_STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("nil", None, 0), 0xC2: ("bool", False, 0), 0xC3: ("bool", True, 0)}
-for _kind, _forms in _FORMS.items():
-    for _below, _code, _width in _forms:
-        _values = range(1) if _width else range(-32, 0) if _kind == "int" else range(_below)
-        _STARTS |= {_code + i: (_kind, value, _width) for i, value in enumerate(_values)}
-_ARRAYS = [_head("array", size) for size in range(2 * PAIRS_MAX + 1)]
-_TEXTS = [_head("str", size) for size in range(VALUE_MAX + 1)]
-_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/]+")
-# A decision from its verdict on, as most are: bytes beyond doubt, not decoded before somebody asks for more than it.
-_RULE = b"|".join([b"\xc0"] + [b"%c[ -~]{%d}" % (0xA0 + size, size) for size in range(1, 32)])
-_NUMBER = rb"(?:[\0-\x7f\xc0]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
-_plain = re.compile(rb"[\0-\4](?:%b)%b{6}\xc0{3}" % (_RULE, _NUMBER), re.DOTALL).fullmatch
 
 # -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
 
-
 class Connection:
-    def __init__(self, path: str, info: dict[str, Any]) -> None:
+    def __init__(self, path: str, info: Map) -> None:
         self.number, self.asked, self.rest, self.leaving = info["connection"], 0, b"", False
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
-        self.socket, poll = socket.socket(socket.AF_UNIX), select.poll()
-        self.poll, self.send, self.recv = poll.poll, self.socket.send, self.socket.recv
-        poll.register(self.socket, select.POLLIN)
         try:
+            self.socket = socket.socket(socket.AF_UNIX)
             self.socket.setblocking(False)
             self.socket.connect(path)
         except (OSError, ValueError) as error:
-            self.socket.close()
-            raise Fault(_cause(path, error), "unreachable") from error
+            if hasattr(self, "socket"):
+                self.socket.close()
+            why = f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
+            if isinstance(error, BlockingIOError):
+                why = f"the daemon at {path} takes no connections: it is stopped or overloaded"
+            with contextlib.suppress(KeyError, OSError):
+                if isinstance(error, PermissionError):
+                    user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.stat(path).st_gid).gr_name
+                    why = f"permission denied on {path}: user {user} is not in group {group}"
+            raise Fault(why, "unreachable") from error
 
-    def ask(self, head: bytes, body: bytes, wanted: bytes, deadline: float) -> list[Any] | bytes | Fault:
-        """Writes a request and reads its reply, which begins with `wanted`; without an id (b"") there is none."""
-        self.asked = asked = self.asked + 1
-        number = b"\xc0" if not wanted else b"\xcd" + asked.to_bytes(2, "big") if asked > 0xFF else encode(asked)
-        frame = self.greeting + (2 + len(number) + len(body)).to_bytes(4, "big") + head + number + body
-        idle, self.greeting, sent, left = not self.greeting, b"", False, 1.0
+    def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> list[Any] | Fault:
+        """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
+        self.asked += 1
+        payload = b"".join([bytes((0x92 + len(elements), op)), encode(self.asked if wanted else None), *elements])
+        frame = self.greeting + len(payload).to_bytes(4, "big") + payload
+        idle, self.greeting, sent = not self.greeting, b"", 0
         try:
-            if self.send(frame, _NOSIGNAL) < len(frame):  # unheard of with one request at a time
-                raise BlockingIOError
-            sent = True
+            self.socket.setblocking(False)  # who only releases does not wait, however much the daemon has not read yet
+            sent = self.socket.send(frame, socket.MSG_NOSIGNAL)
+            if sent < len(frame):  # unheard of with one request at a time
+                raise TimeoutError
             while wanted:
-                if left <= 0:
-                    raise BlockingIOError
-                left = deadline - monotonic()
-                if self.poll(left * 1000 if left > 0 else 0):  # after the deadline too: a reply that is there counts
-                    chunk = self.recv(RECEIVE_BYTES)
-                    if not self.rest and chunk.startswith(wanted + number, 4):
-                        answer = chunk[6 + len(number) :]
-                        if _plain(answer) and len(chunk) == 4 + int.from_bytes(chunk[:4], "big"):
-                            return answer
-                    self.rest += chunk
-                    if (reply := self._reply(wanted[1])) is not None:
-                        return reply
-                    if not chunk:
-                        raise ConnectionResetError
-        except BlockingIOError as error:
+                left = max(deadline - monotonic(), 0)
+                self.socket.settimeout(left)  # 0 does not block: a reply that is there after the deadline counts
+                chunk = self.socket.recv(4_096)
+                self.rest += chunk
+                if (reply := self._reply(wanted)) is not None:
+                    return reply
+                if not chunk or not left:
+                    raise TimeoutError if chunk else ConnectionResetError
+        except (BlockingIOError, TimeoutError) as error:
             raise Fault("the daemon did not answer in time", "timeout") from error
         except OSError as error:  # after a goodbye it has answered what it received: this request was not
             raise Fault("the daemon hung up", "unreachable", idle and (self.leaving or not sent)) from error
-        return b""
+        return []
 
-    def _reply(self, wanted: int) -> list[Any] | Fault | None:
-        while len(self.rest) >= 4:  # takes frames off what was read, up to the one that answers the request
-            end = 4 + int.from_bytes(self.rest[:4], "big")
-            if not 4 < end <= 4 + FRAME_MAX:
-                raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
-            if len(self.rest) < end:
-                break
+    def _reply(self, wanted: int) -> list[Any] | Fault | None:  # takes frames off what was read, up to the answer
+        while len(self.rest) >= (end := 4 + int.from_bytes(self.rest[:4], "big")):
             reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
             kind, about, what = ([value if value.__class__ is int else None for value in reply] + 3 * [None])[:3]
             if (kind, about) == (wanted, self.asked):
                 return reply[2:]
-            if kind == ERROR:
-                fault = Fault(f"the daemon refuses a request: {reply[2:]!r:.200}")
-                if about == self.asked and what in KEEPING:
-                    return fault
-                raise fault
+            fault = Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
+            if kind == ERROR and about == self.asked and what in KEEPING:
+                return fault
             if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
-                raise Fault("doubtful bytes: a reply to nothing that was asked")
+                raise fault
             self.leaving = self.leaving or kind == GOODBYE
+        if end > 4 + FRAME_MAX:
+            raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
         return None
 
 
-def _cause(path: str, error: Exception) -> str:
-    with contextlib.suppress(KeyError, OSError):  # why there is no connection, and the mend
-        if isinstance(error, PermissionError):
-            import grp
-            import pwd
-
-            user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.stat(path).st_gid).gr_name
-            return f"permission denied on {path}: user {user} is not in group {group}"
-    if isinstance(error, BlockingIOError):
-        return f"the daemon at {path} takes no connections: it is stopped or overloaded"
-    why = f"it is longer than {PATH_MAX} bytes" if len(os.fsencode(path)) > PATH_MAX else error
-    return f"no daemon at {path} ({why}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
-
-
-PATH_MAX, RECEIVE_BYTES = 107, 4_096
-_NOSIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
-
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
-
 
 class Decision:
     """The answer to a request: true if the work may start. Times are in seconds.
@@ -272,27 +218,14 @@ class Decision:
     after it), `lease`, `notes` as (kind, rule). `degraded`: made without the daemon, for `reason`.
     """
 
-    def __init__(self, elements: list[Any] | bytes, client: Client | None = None, reason: str | None = None) -> None:
+    def __init__(self, elements: list[Any], client: Client | None = None, reason: str | None = None) -> None:
         self._client, self.reason, self.degraded = client, reason, reason is not None
-        if isinstance(elements, bytes):  # of a plain decision, from its verdict on
-            self._plain, self.allowed = elements, elements[0] in GRANTS
-        else:
-            self._read(elements)
-
-    def __getattr__(self, name: str) -> Any:  # what a plain decision says besides its verdict, when asked for
-        if name[0] != "_":
-            self._read(decode(b"\x9b" + self._plain))
-        return object.__getattribute__(self, name)
-
-    def _read(self, elements: list[Any]) -> None:
         given = (elements + 11 * [None])[:11]
         verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = given
-        kinds: Iterable[Any] = (int, str, *6 * (int,), list, list, dict)
-        for value, kind in zip(given, kinds):
-            if value is not None and (value.__class__ is not kind or (kind is int and value < 0)):
-                raise Fault(f"doubtful bytes: a decision with {value!r:.99} in it")
-        if verdict not in range(5):
-            raise Fault("doubtful bytes: a decision with an unknown verdict")
+        kinds = [int, str, *6 * [int], list, list, dict]
+        odd = [value for value, kind in zip(given, kinds) if value is not None and value.__class__ is not kind]
+        if odd or verdict not in range(5) or any(value.__class__ is int and value < 0 for value in given):
+            raise Fault(f"doubtful bytes: {elements!r:.200} as a decision")
         self.allowed, self.verdict, self.status = verdict in GRANTS, VERDICTS[verdict], STATUSES[verdict]
         self.window, self.reset_after, self.retry_after = (t if t is None else t / 1e6 for t in (window, reset, retry))
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
@@ -304,34 +237,31 @@ class Decision:
     def __bool__(self) -> bool:
         return self.allowed
 
-    def headers(self, style: str = "both") -> dict[str, str]:
-        """Also of allowed answers. `style`: draft (ratelimit-headers-11), legacy (X-Ratelimit), both or none."""
+    def headers(self) -> dict[str, str]:
+        """The limit of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again."""
         fields: dict[str, str] = {}
-        if self.named and self.verdict != "shed":  # a shedder has no quota to tell a caller about
-            limit, left = (min(number or 0, INTEGER_MAX) for number in (self.limit, self.remaining))
+        if self.named:
+            limit, left = (min(number or 0, 10**15 - 1) for number in (self.limit, self.remaining))  # of 15 digits
             unit = self.unit if self.window else "concurrent-requests"
             name, unit_name = (json.dumps(s.encode("ascii", "replace").decode()) for s in (self.rule or "", unit))
-            reset, window = math.ceil(self.reset_after or 0), math.ceil(self.window or 0)
             policy = f"{name};q={limit}" + ("" if unit == "requests" else f";qu={unit_name}")
-            fields["RateLimit"] = f"{name};r={left}" + (f";t={reset}" if window else "")
-            fields["RateLimit-Policy"] = policy + (f";w={window}" if window else "")
+            fields["RateLimit"] = f"{name};r={left}" + (f";t={math.ceil(self.reset_after or 0)}" if self.window else "")
+            fields["RateLimit-Policy"] = policy + (f";w={math.ceil(self.window)}" if self.window else "")
             fields |= {"X-Ratelimit-Limit": str(limit), "X-Ratelimit-Remaining": str(left)}
         if not self.allowed and self.retry_after is not None:
-            fields["Retry-After"] = fields["X-Ratelimit-Retry-After"] = str(max(1, math.ceil(self.retry_after)))
-            if self.hidden:
-                del fields["X-Ratelimit-Retry-After"]
-        left_out = {"both": "-", "draft": "X-", "legacy": "RateLimit"}.get(style, "")
-        return {name: value for name, value in fields.items() if not name.startswith(left_out)}
+            names = ("Retry-After",) if self.hidden else ("Retry-After", "X-Ratelimit-Retry-After")
+            fields |= dict.fromkeys(names, str(max(1, math.ceil(self.retry_after))))
+        return fields
 
     @property
     def message(self) -> str:
         """For people: which limit, how much, and when to try again."""
         if self.allowed or self.verdict == "deny":
             return "Allowed." if self.allowed else "This request is not allowed."
-        what = "The service is at its capacity." if self.verdict == "shed" else "Too many requests."
-        if self.degraded:
-            what = "The request could not be judged."
-        if self.named:
+        what = "Too many requests."
+        if self.verdict == "shed":
+            what = "The request could not be judged." if self.degraded else "The service is at its capacity."
+        elif self.named:
             amount = f"{self.unit} in {self.window:g} s" if self.window else "at once"
             what = f"Over the limit {self.rule} of {self.limit} {amount}."
         if self.retry_after is None:
@@ -342,11 +272,7 @@ class Decision:
         """Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens."""
         lease, self.lease = self.lease, None
         if lease is not None and self._client is not None:
-            self._client._tell(RELEASE, lease, {"ok": 0, "dropped": 2}.get(outcome, 1))
-
-    def renew(self) -> bool:
-        """Starts the lease's time again; False if there is none any more."""
-        return self.lease is not None and self._client is not None and self._client._tell(RENEW, self.lease)
+            self._client._exchange(RELEASE, [encode(lease), encode({"ok": 0, "dropped": 2}.get(outcome, 1))], 0)
 
 
 class Client:
@@ -359,13 +285,13 @@ class Client:
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, timeout: float = 0.020, pool: str = "default",
         slots: int = 0, enabled: bool = True, logger: logging.Logger | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if timeout == 0.020 and re.fullmatch(r"\d+([.]\d+)?", os.environ.get("TIDEGATE_TIMEOUT_MS", "")):
             timeout = float(os.environ["TIDEGATE_TIMEOUT_MS"]) / 1000
-        if not encode_name(pool) or timeout <= 0 or slots < 0:
+        if not checked(pool) or timeout <= 0 or slots < 0:
             raise ValueError("the timeout is above 0 s, slots are 0 or more")
         self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
-        self._info: dict[str, Any] = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
+        self._info: Map = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
         self._enabled = enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
         self._logger, self._logged, self._open = logger or logging.getLogger("tidegate"), set[str](), set[Connection]()
         self._begin()
@@ -377,14 +303,13 @@ class Client:
             self._close(connection)
         self._pid, self._lock = os.getpid(), threading.RLock()
         self._info |= {"session": os.urandom(16), "pid": self._pid, "connection": 0}
-        self._idle: list[Connection] = []  # the last one used goes first; append and pop are atomic
-        self._missed: Counter[str] = Counter()
-        self._report: dict[str, Any] = {}  # to be told to the daemon: `missed` and `abandoned` of the protocol
+        self._idle, self._missed, self._report = list[Connection](), Counter[str](), Map()  # the last used goes first
         self._failures, self._until, self._pause = 0, 0.0, 0.0  # the breaker is open until then; 0.0: it is closed
         self._told: bool | None = None  # of the trouble there is; None: of none ever
 
     def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
-        """May this work start? True or false; never raises. The work ends with the decision's `release`."""
+        """May this work start? Never raises; the work ends with the decision's `release`. `more`, here and below:
+        `priority`, `idem`, `queued` and `max_wait` (seconds), `on_failure` ("allow" or "refuse")."""
         return self._judge(ACQUIRE, domain, attributes, cost, **more)
 
     def hit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
@@ -402,7 +327,7 @@ class Client:
         if not decision:
             raise Denied(decision)
         try:
-            time.sleep(decision.wait)
+            sleep(decision.wait)
             yield decision
             outcome = "ok"
         finally:
@@ -410,21 +335,17 @@ class Client:
 
     def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
         """Decorates a plain function with `limit`; `attributes` may be a function of the call's arguments."""
-
         def decorate(function: F) -> F:
-            @functools.wraps(function)
             def call(*args: Any, **kwargs: Any) -> Any:
                 given = functools.partial(attributes, *args, **kwargs) if callable(attributes) else attributes
                 with self.limit(domain, given, cost, **more):
                     return function(*args, **kwargs)
-
-            return call  # type: ignore[return-value]
-
+            return functools.wraps(function)(call)  # type: ignore[return-value]
         return decorate
 
     def check(self) -> bool:
         """Whether the daemon answers; false, without asking, if the breaker is open or the client disabled."""
-        return self._tell(PING)
+        return self._enabled and self._exchange(PING, [], DONE) is True
 
     def stats(self) -> dict[str, Any]:
         """How many decisions were made without the daemon, by reason; connections; whether the breaker is open."""
@@ -432,8 +353,8 @@ class Client:
 
     def close(self) -> None:
         """Closes what is idle. The client may be used again."""
-        with contextlib.suppress(IndexError):
-            while True:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # when another thread took the last one
                 self._close(self._idle.pop())
 
     def callback_failed(self, what: str, error: Exception) -> Decision:
@@ -445,42 +366,31 @@ class Client:
         self, op: int, domain: str, attributes: Given, cost: Cost, priority: str | None = None,
         idem: str | bytes | None = None, queued: float | None = None, max_wait: float | None = None,
         on_failure: str = "allow",
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         if not self._enabled:
             return Decision([0], reason="disabled")
         try:
             given = attributes() if callable(attributes) else attributes
         except Exception as error:
             return self.callback_failed("attributes", error)
-        report: dict[str, Any] = {}
-        options: dict[str, Any] = {} if idem is None else {"idem": idem}
+        report: Map = {}
         try:
-            if queued is not None:
-                options["queued_us"] = microseconds(queued)
-            if max_wait is not None:
-                options["max_wait_us"] = microseconds(max_wait)
-            body = request(domain, given, cost, priority, options)
-            if self._report and len(body) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
+            times = (("queued_us", queued), ("max_wait_us", max_wait))  # rounded up, but 0.07 * 1e6 is above 70 000
+            options: Map = {name: max(0, math.ceil(round(t * 1e6, 3))) for name, t in times if t is not None}
+            options |= {} if idem is None else {"idem": idem}
+            elements = request(domain, given, cost, priority, options)
+            if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
                     report, self._report = self._report, {}
-                options |= report
-                body = request(domain, given, cost, priority, options)
-            answer = self._exchange(bytes((0x97 if options else 0x95 + (priority is not None), op)), body, A_DECISION)
+                elements[3:] = [encode(priority), encode(options | report)]
+            answer = self._exchange(op, elements, DECISION)
         except Exception as error:
             text = error if isinstance(error, Fault) else type(error).__name__
             self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
             answer = "protocol"
-        if answer.__class__ is Decision:
-            return answer
-        self._report_later(report)
-        return self._without(answer, on_failure)
+        return answer if answer.__class__ is Decision else self._without(answer, on_failure, report)
 
-    def _tell(self, op: int, *rest: int) -> bool:
-        # Whether the daemon did it; nobody waits for a RELEASE.
-        head, body = bytes((0x92 + len(rest), op)), b"".join(map(encode, rest))
-        return self._enabled and self._exchange(head, body, b"" if op == RELEASE else A_DONE) is True
-
-    def _exchange(self, head: bytes, body: bytes, wanted: bytes) -> Any:
+    def _exchange(self, op: int, elements: list[bytes], wanted: int) -> Any:
         """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted."""
         if self._pid != os.getpid():
             self._begin()
@@ -499,21 +409,21 @@ class Client:
                     with self._lock:
                         self._info["connection"] += 1
                         self._open.add(connection := Connection(self._find(), self._info))
-                reply: Any = connection.ask(head, body, wanted, deadline)
+                reply: Any = connection.ask(op, elements, wanted, deadline)
                 if reply.__class__ is not Fault:
-                    reply = Decision(reply, self) if wanted == A_DECISION else reply[:1] == [True]
+                    reply = Decision(reply, self) if wanted == DECISION else reply[:1] == [True]
                 break
             except BaseException as error:
                 if connection is not None:
                     self._close(connection)
-                    if head[1] == ACQUIRE:
+                    if op == ACQUIRE:
                         self._report_later({"abandoned": [[connection.number, connection.asked]]})
                 if not isinstance(error, Fault):
                     raise
                 if not error.again:
                     self._settle(error, probe)
                     return error.reason
-        if connection.leaving or connection.rest or connection.asked == ASKED_MAX or len(self._idle) >= IDLE_MAX:
+        if connection.leaving or connection.rest or len(self._idle) >= IDLE_MAX:
             self._close(connection)
         else:
             self._idle.append(connection)
@@ -528,20 +438,20 @@ class Client:
         self._open.discard(connection)
         connection.socket.close()  # no `shutdown`, which would reach through to the process this one was forked from
 
-    def _without(self, reason: str, on_failure: str = "allow") -> Decision:
+    def _without(self, reason: str, on_failure: str = "allow", report: Map | None = None) -> Decision:
         with self._lock:
             self._missed[reason] += 1
-            self._report_later({"missed": Counter([reason])})
+        self._report_later({"missed": Counter([reason])})
+        self._report_later(report or {})  # which did not reach the daemon
         return Decision([0] if on_failure == "allow" else [2, *5 * [None], 1_000_000], reason=reason)
 
-    def _report_later(self, report: dict[str, Any]) -> None:
-        with self._lock:  # adds to what the daemon will be told, also what it was told when no reply came
+    def _report_later(self, report: Map) -> None:
+        with self._lock:
             for name, news in report.items():
-                self._report[name] = news + self._report[name] if name in self._report else news
+                self._report[name] = news + self._report.get(name, type(news)())
             del self._report.get("abandoned", [])[ABANDONED_MAX:]
 
-    def _settle(self, fault: Fault | None, probe: bool) -> None:
-        """After a failure, or the first success since: the breaker, and what the log is told of it."""
+    def _settle(self, fault: Fault | None, probe: bool) -> None:  # after a failure, or the first success since
         with self._lock:
             self._failures = self._failures + 1 if fault else 0
             if not fault:
@@ -561,38 +471,29 @@ class Client:
         return self._path or (own if own[0] == "/" and os.path.exists(own) else "/run/tidegate/tidegate.sock")
 
     def _log(self, text: str, once: bool = False) -> None:
-        if not (once and text in self._logged):
-            if once and len(self._logged) < 100:
-                self._logged.add(text)
+        if not once or (text not in self._logged and len(self._logged) < 100):
+            self._logged |= {text} if once else set()
             with contextlib.suppress(Exception):
                 self._logger.warning("tidegate: %s", text)
 
 
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
-INTEGER_MAX = 10**15 - 1  # of a structured field
-ABANDONED_MAX, IDLE_MAX, ASKED_MAX = 256, 64, 0xFFFF  # so that an id has two bytes at most
-FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 1.0, 5.0
+ABANDONED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 256, 64, 3, 1.0, 5.0
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: list(map(Client._begin, list(_CLIENTS))))
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
-
 class Denied(Exception):
     """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
-
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.message)
         self.decision = decision
 
 
 class Fault(ValueError):
-    """A request that cannot be written, or bytes that are doubtful or do not come: why, and a word to count.
-
-    `again`: the daemon hung up without having had the request, so that asking again charges nobody twice.
-    """
-
+    """What cannot be written or trusted: why, a word to count; `again`: the daemon has had nothing of the request."""
     def __init__(self, text: str, reason: str = "protocol", again: bool = False) -> None:
         super().__init__(text)
         self.reason, self.again = reason, again

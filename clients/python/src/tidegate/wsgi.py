@@ -53,7 +53,7 @@ class Middleware:
         trusted_proxies: int | Iterable[str] = (),
         headers: str = "both",
     ) -> None:
-        if on_failure not in ("allow", "refuse") or headers not in ("draft", "legacy", "both", "none"):
+        if on_failure not in ("allow", "refuse") or headers not in _LEFT_OUT:
             raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
         self.app, self.client, self.domain = app, client, domain
         self._callbacks = {"exempt": exempt, "user": user, "attributes": attributes, "cost": cost, "priority": priority}
@@ -163,7 +163,8 @@ class _Answer:
 
     def __init__(self, start_response: Callable[..., Any], decision: Decision, style: str) -> None:
         self.start_response, self.decision = start_response, decision
-        self.fields = decision.headers(style)
+        fields = decision.headers().items()
+        self.fields = {name: value for name, value in fields if not name.startswith(_LEFT_OUT[style])}
         self.outcome = "dropped"
 
     def start(self, status: str, headers: Headers, *exc_info: Any) -> Any:
@@ -255,3 +256,4 @@ _PROBLEMS = {
     429: ("quota-exceeded", "Too Many Requests"),
     503: ("temporary-reduced-capacity", "Service Unavailable"),
 }
+_LEFT_OUT = {"both": "-", "draft": "X-", "legacy": "RateLimit", "none": ""}  # how headers begin that a style has not
