@@ -11,7 +11,8 @@ use super::client::{Client, Failure, default_socket};
 use super::log;
 use crate::clock::Micros;
 use crate::protocol::{
-    Code, Cost, Decision, Descriptors, Judge, LimitEntry, NoteKind, Options, Reply, Request, Verdict,
+    Code, Cost, Decision, Descriptors, Judge, LimitEntry, NoteKind, Options, PAIRS_MAX, Reply, Request,
+    Verdict,
 };
 
 /// Asks whether a piece of work may start, and charges it when it may
@@ -110,7 +111,7 @@ impl Question {
         let attributes: Vec<(&str, &str)> =
             self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let mut descriptors = Descriptors::new();
-        for descriptor in attributes.chunks(ATTRIBUTES_A_DESCRIPTOR) {
+        for descriptor in attributes.chunks(PAIRS_MAX) {
             if !descriptors.push(descriptor) {
                 return usage("too many attributes: at most 128");
             }
@@ -244,9 +245,6 @@ fn to_json(decision: &Decision<'_>) -> Value {
         "degraded": false,
     })
 }
-
-/// Pairs that fit into one descriptor; more go into the next.
-const ATTRIBUTES_A_DESCRIPTOR: usize = 16;
 
 /// As sysexits.h has it: try again later.
 const EX_TEMPFAIL: u8 = 75;

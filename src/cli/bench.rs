@@ -1,6 +1,6 @@
 //! `tidegate bench`: load on a running daemon, with a histogram of how long answers took.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::ask::attribute;
 use super::client::{Client, Failure, default_socket};
 use super::log;
 use crate::clock::boot_nanos;
-use crate::protocol::{Descriptors, Judge, Request, Split, encode_request, split};
+use crate::protocol::{Descriptors, Judge, PAIRS_MAX, Request, encode_request};
 
 /// Asks a running daemon as fast as it answers, and says how long the answers took
 ///
@@ -110,17 +110,16 @@ impl Worker {
     fn load(mut self, args: &Args) -> Result<Histogram<u64>, Failure> {
         let end = boot_nanos().saturating_add(u64::try_from(args.time.as_nanos()).unwrap_or(u64::MAX));
         let mut requests = Vec::new();
-        let mut replies = Replies::default();
         while boot_nanos() < end {
             requests.clear();
             for _ in 0..args.in_flight {
                 self.write_request(args, &mut requests)?;
             }
             let begin = boot_nanos();
-            let stream = self.client.stream();
-            stream.write_all(&requests)?;
+            self.client.send(&requests)?;
             for _ in 0..args.in_flight {
-                replies.next(stream)?;
+                // Counted and not looked at.
+                self.client.receive(|_| ())?;
                 self.latencies.saturating_record(boot_nanos() - begin);
             }
         }
@@ -134,7 +133,7 @@ impl Worker {
         let pairs: Vec<_> = keys.zip(values.iter().map(String::as_str)).collect();
         let mut descriptors = Descriptors::new();
         // More attributes than fit are not what is measured here.
-        let _ = pairs.chunks(16).all(|descriptor| descriptors.push(descriptor));
+        let _ = pairs.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor));
         let judge = Judge::new(self.client.next_id(), &args.domain);
         let request = if args.hit { Request::Hit(judge) } else { Request::Peek(judge) };
         Ok(encode_request(requests, &request, &descriptors)?)
@@ -149,31 +148,6 @@ impl Worker {
     }
 }
 
-/// Replies, counted and not looked at.
-#[derive(Default)]
-struct Replies {
-    buffer: Vec<u8>,
-}
-
-impl Replies {
-    fn next(&mut self, stream: &mut impl Read) -> Result<(), Failure> {
-        let mut part = [0; READ_BYTES];
-        loop {
-            match split(&self.buffer) {
-                Split::Frame { consumed, .. } => {
-                    self.buffer.drain(..consumed);
-                    return Ok(());
-                }
-                Split::More { .. } => match stream.read(&mut part)? {
-                    0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                    count => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
-                },
-                Split::Broken(fault) => return Err(fault.into()),
-            }
-        }
-    }
-}
-
 /// From a nanosecond to a minute, to three digits.
 fn histogram() -> Histogram<u64> {
     #[allow(clippy::expect_used, reason = "the bounds are constants, and within what the crate allows")]
@@ -182,5 +156,3 @@ fn histogram() -> Histogram<u64> {
 
 /// A daemon that takes longer has stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-const READ_BYTES: usize = 16_384;

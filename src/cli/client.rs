@@ -59,9 +59,9 @@ impl Client {
         self.last_id
     }
 
-    /// The connection itself, for whoever writes and reads frames of his own.
-    pub(super) fn stream(&mut self) -> &mut UnixStream {
-        &mut self.stream
+    /// Sends requests that are written already.
+    pub(super) fn send(&mut self, requests: &[u8]) -> Result<(), Failure> {
+        Ok(self.stream.write_all(requests)?)
     }
 
     /// Sends a request, waits for the next reply and looks at it.
@@ -74,25 +74,32 @@ impl Client {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request, descriptors)?;
         // A daemon that refuses the connection says so and closes it: its word is there although ours is not taken.
-        let mut written = self.stream.write_all(&bytes);
+        let written = self.stream.write_all(&bytes);
         self.buffer.clear();
+        let looked = self.receive(|payload| Ok(look(&decode_reply(payload, &mut ReplyScratch::default())?)));
+        match (looked, written) {
+            (Err(Failure::Io { .. }), Err(source)) => Err(Failure::Io { source }),
+            (Err(failure), _) => Err(failure),
+            (Ok(looked), _) => looked,
+        }
+    }
+
+    /// Waits for the next frame and looks at its payload. What was read behind it stays for the next call.
+    pub(super) fn receive<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Result<T, Failure> {
         let mut part = [0; READ_BYTES];
         loop {
             match split(&self.buffer) {
-                Split::Frame { payload, .. } => {
-                    return Ok(look(&decode_reply(payload, &mut ReplyScratch::default())?));
+                Split::Frame { payload, consumed } => {
+                    let looked = look(payload);
+                    self.buffer.drain(..consumed);
+                    return Ok(looked);
                 }
                 Split::More { .. } => match self.stream.read(&mut part) {
-                    Ok(count) if count > 0 => {
-                        self.buffer.extend_from_slice(part.get(..count).unwrap_or_default());
-                    }
+                    Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                    Ok(count) => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
                     // A read with a time limit is not begun again by the kernel.
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    ended => {
-                        std::mem::replace(&mut written, Ok(()))?;
-                        ended?;
-                        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-                    }
+                    Err(error) => return Err(error.into()),
                 },
                 Split::Broken(fault) => return Err(fault.into()),
             }
@@ -140,4 +147,4 @@ fn mend(error: &io::Error) -> &'static str {
 
 const CLIENT: &str = concat!("cli/", env!("CARGO_PKG_VERSION"));
 
-const READ_BYTES: usize = 4_096;
+const READ_BYTES: usize = 16_384;

@@ -5,23 +5,19 @@ use crate::limit::Scale;
 
 /// A secret that makes digests unguessable, so that no caller can aim at another's counter.
 #[derive(Clone, Copy)]
-pub struct HashKey(u64, u64);
+pub struct HashKey([u64; 2]);
 
 impl HashKey {
     /// From 16 bytes of randomness.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> HashKey {
-        let [low, high] = [0, 8].map(|at| {
-            let mut word = [0; 8];
-            word.iter_mut().zip(bytes.iter().skip(at)).for_each(|(to, from)| *to = *from);
-            u64::from_le_bytes(word)
-        });
-        HashKey(low, high)
+        let [a, b, c, d, e, f, g, h, high @ ..] = bytes;
+        HashKey([u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high)])
     }
 
     /// The hash of one rule's keys, under a key of its own. Rules that share no name share no digest.
     pub(super) fn of_rule(&self, domain: &str, rule: &str) -> KeyHash {
-        let key = SipHash::new([self.0, self.1]).hash_each([domain, rule].into_iter());
+        let key = SipHash::new(self.0).hash_each([domain, rule].into_iter());
         KeyHash(SipHash::new(key))
     }
 }

@@ -1,4 +1,4 @@
-//! `tidegate hit` and `tidegate peek`, as a shell sees them.
+//! `tidegate hit`, `tidegate peek` and `tidegate bench`, as a shell sees them.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -154,4 +154,27 @@ fn an_error_is_no_answer() {
         }
         drop(here);
     }
+}
+
+#[test]
+fn bench_peeks_unless_told_to_hit() {
+    let daemon = daemon();
+    let socket = daemon.socket();
+    let answers = |arguments: &[&str]| {
+        let load = ["bench", "api", "user=u1", "--time", "200ms", "--connections", "2", "--in-flight", "7"];
+        let output = run(&socket, &[&load, arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let said = text(&output.stdout).to_owned();
+        assert!(
+            ["2 connections × 7 in flight", "p50", "p99", "max"].iter().all(|word| said.contains(word)),
+            "{said}"
+        );
+        said.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(answers(&[]) >= 14);
+    let peeked = run(&socket, &["peek", "api", "user=u1"]);
+    assert!(text(&peeked.stdout).starts_with("allow  per-user: 5 of 5 left"), "{peeked:?}");
+    assert!(answers(&["--hit"]) >= 14);
+    assert_eq!(run(&socket, &["hit", "api", "user=u1", "--cost", "5"]).status.code(), Some(75));
+    assert_eq!(run(Path::new("/nowhere/there"), &["bench"]).status.code(), Some(1));
 }
