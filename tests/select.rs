@@ -12,7 +12,7 @@
 use proptest::prelude::*;
 use tidegate::limit::Rate;
 use tidegate::limit::token_bucket::Quota;
-use tidegate::rules::{Condition, Domain, Mode, Pattern, Position, Rule, Selection};
+use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule, Selection};
 
 /// Few names and values, so that rules and requests meet often; the empty text is a value too.
 const NAMES: [&str; 5] = ["user", "method", "path", "ip", "unheard-of"];
@@ -27,7 +27,7 @@ fn naive(rules: &[Rule], attributes: &[(&str, &str)]) -> Vec<u32> {
     };
     let matches = |rule: &Rule| {
         rule.mode != Mode::Disabled
-            && rule.key.iter().all(|name| value(name).is_some())
+            && rule.key.iter().all(|part| value(&part.attribute).is_some())
             && rule.conditions.iter().all(|condition| {
                 value(&condition.attribute)
                     .is_some_and(|value| condition.any_of.iter().any(|pattern| pattern.holds(value)))
@@ -37,15 +37,10 @@ fn naive(rules: &[Rule], attributes: &[(&str, &str)]) -> Vec<u32> {
 }
 
 fn rule_of(name: &str, conditions: Vec<Condition>, key: &[&str], mode: Mode) -> Rule {
-    Rule {
-        name: name.into(),
-        position: Position { file: "rules.yaml".into(), line: 1, column: 1 },
-        conditions,
-        key: key.iter().map(|attribute| (*attribute).into()).collect(),
-        quota: Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 1).unwrap(),
-        mode,
-        help: None,
-    }
+    let position = Position { file: "rules.yaml".into(), line: 1, column: 1 };
+    let quota = Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 1).unwrap();
+    let key = key.iter().map(|attribute| KeyPart::plain(attribute)).collect();
+    Rule { conditions, key, mode, ..Rule::new(name, position, quota.into()) }
 }
 
 fn name() -> impl Strategy<Value = &'static str> {
@@ -57,6 +52,7 @@ fn condition() -> impl Strategy<Value = Condition> {
     (name(), patterns).prop_map(|(attribute, patterns)| Condition {
         attribute: attribute.into(),
         any_of: patterns.into_iter().map(Pattern::parse).collect(),
+        or_absent: false,
     })
 }
 
@@ -85,7 +81,8 @@ fn check(rules: &[Rule], requests: &[Vec<(&str, &str)>]) {
         for number in &matching {
             let values: Vec<_> = domain.key_values(*number, &selection).collect();
             let first = |name: &str| request.iter().find(|(known, _)| *known == name).unwrap().1;
-            let expected: Vec<_> = rules[*number as usize].key.iter().map(|name| first(name)).collect();
+            let expected: Vec<_> =
+                rules[*number as usize].key.iter().map(|part| first(&part.attribute)).collect();
             assert_eq!(values, expected, "{request:?}");
         }
     }

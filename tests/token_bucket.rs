@@ -227,6 +227,7 @@ proptest! {
                 }
                 Never => prop_assert!(cost > trace.burst),
                 Pass => prop_assert!(cost <= trace.burst),
+                Outcome::Queued(_) => prop_assert!(false, "a token bucket queues nothing"),
             }
         }
     }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use super::settings::{SETTINGS_FILE, Settings};
 use super::settings_file::holds_settings;
+use crate::limit::Quota as AnyQuota;
 use crate::limit::token_bucket::Quota;
 use crate::rules::source::Source;
 use crate::rules::{self, Domain, Loaded, Mode, Problem, Rule};
@@ -179,7 +180,8 @@ impl Checked {
 
 /// What one rule means.
 fn line(domain: &Domain, rule: &Rule) -> String {
-    let Rule { name, quota, .. } = rule;
+    let name = &rule.name;
+    let Some(AnyQuota::TokenBucket(quota)) = rule.limit.quota() else { return name.to_string() };
     let mode = match rule.mode {
         Mode::Enforce => "",
         Mode::Shadow => " (shadow: refuses nothing)",
@@ -187,7 +189,10 @@ fn line(domain: &Domain, rule: &Rule) -> String {
     };
     let each = match rule.key.as_slice() {
         [] => "for all together".to_owned(),
-        key => format!("for each {}", key.join(" and ")),
+        key => {
+            let key: Vec<&str> = key.iter().map(|part| &*part.attribute).collect();
+            format!("for each {}", key.join(" and "))
+        }
     };
     format!(
         "{}/{name}{mode}: {}, burst {}: {} {each}, on N hosts N times that; {}",
@@ -200,14 +205,14 @@ fn line(domain: &Domain, rule: &Rule) -> String {
 }
 
 fn rule_json(rule: &Rule) -> serde_json::Value {
-    let quota = &rule.quota;
+    let Some(AnyQuota::TokenBucket(quota)) = rule.limit.quota() else { return serde_json::Value::Null };
     serde_json::json!({
         "name": &*rule.name,
         "file": &*rule.position.file,
         "line": rule.position.line,
         "column": rule.position.column,
         "mode": rule.mode.to_string(),
-        "key": rule.key.iter().map(|attribute| &**attribute).collect::<Vec<_>>(),
+        "key": rule.key.iter().map(|part| &*part.attribute).collect::<Vec<_>>(),
         "algorithm": "token_bucket",
         "scope": "host",
         "rate": quota.rate().to_string(),

@@ -11,8 +11,8 @@ use super::digest::Digest;
 use super::ruling::Terms;
 use super::shards::{SHARDS, Shard, Shards};
 use crate::clock::Now;
-use crate::limit::Outcome;
 use crate::limit::token_bucket::Gcra;
+use crate::limit::{Outcome, Quota};
 use crate::rules::Rule;
 
 /// One rule's part in one judgement.
@@ -58,7 +58,8 @@ impl Part {
             self.place = Some(place);
             self.state = state;
         }
-        (self.outcome, self.charged) = self.state.judge(&rule.quota, now.at, self.cost);
+        let Some(Quota::TokenBucket(quota)) = rule.limit.quota() else { return };
+        (self.outcome, self.charged) = self.state.judge(quota, now.at, self.cost);
     }
 
     /// Whether a commit changes its key.
@@ -93,7 +94,8 @@ fn admit_one(shards: &Shards, rules: &[Rule], part: &mut Part, charge: bool, now
     if let Some(state) = &kept {
         part.state = **state;
     }
-    (part.outcome, part.charged) = part.state.judge(&rule.quota, now.at, part.cost);
+    let Some(Quota::TokenBucket(quota)) = rule.limit.quota() else { return true };
+    (part.outcome, part.charged) = part.state.judge(quota, now.at, part.cost);
     let passes = !part.refuses();
     if charge && part.is_charged() {
         part.state = part.charged;

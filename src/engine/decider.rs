@@ -12,7 +12,7 @@ use super::request::{Op, Request, UNIT_REQUESTS};
 use super::ruling::{Ruling, Terms};
 use crate::clock::{Micros, Now};
 use crate::limit::token_bucket::Gcra;
-use crate::limit::{Level, Outcome};
+use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Domain, Rule, Selection};
 
 /// Asks the engine. Each decision thread has its own: a view of the rules in force that costs one load to check,
@@ -145,7 +145,8 @@ impl Part {
     #[inline]
     fn view<'d>(&self, domain: &'d Domain, now: Now) -> Option<LimitView<'d>> {
         let rule: &Rule = domain.rules().get(self.rule as usize)?;
-        Some(LimitView { rule, level: self.state.level(&rule.quota, now.at) })
+        let Quota::TokenBucket(quota) = rule.limit.quota()?;
+        Some(LimitView { rule, level: self.state.level(quota, now.at) })
     }
 }
 
@@ -169,7 +170,7 @@ fn longest_wait(parts: &[Part]) -> (Option<&Part>, Option<Micros>) {
     for part in parts.iter().filter(|part| part.refuses()) {
         let wait = match part.outcome {
             Outcome::Later(wait) => Some(wait),
-            Outcome::Never | Outcome::Pass => None,
+            Outcome::Never | Outcome::Pass | Outcome::Queued(_) => None,
         };
         let is_longer = match (longest, wait) {
             (None, _) => true,

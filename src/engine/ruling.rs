@@ -3,7 +3,7 @@
 use super::counters::{Slot, Slots};
 use super::digest::{HashKey, KeyHash};
 use crate::clock::Micros;
-use crate::limit::Scale;
+use crate::limit::{Quota, Scale};
 use crate::rules::{Domain, Mode, RuleSet};
 
 /// A rule set in force.
@@ -32,7 +32,10 @@ impl Ruling {
         let terms = rules.domains().iter().map(|domain| {
             let terms = domain.rules().iter().map(|rule| Terms {
                 key_hash: hash_key.of_rule(domain.name(), &rule.name),
-                scale: rule.quota.scale(),
+                scale: match rule.limit.quota() {
+                    Some(Quota::TokenBucket(quota)) => quota.scale(),
+                    None => Scale::NANOS,
+                },
                 slot: slots.of(domain.name(), &rule.name),
                 enforced: rule.mode.max(mode) == Mode::Enforce,
             });
@@ -51,6 +54,6 @@ impl Ruling {
     /// The shortest time in which a key of any rule fills.
     pub(super) fn window_min(&self) -> Micros {
         let rules = self.rules.domains().iter().flat_map(Domain::rules);
-        rules.map(|rule| rule.quota.window()).min().unwrap_or_default()
+        rules.filter_map(|rule| rule.limit.quota().map(Quota::window)).min().unwrap_or_default()
     }
 }

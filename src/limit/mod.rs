@@ -9,12 +9,39 @@ pub use rate::{Rate, RateError, Scale};
 
 use crate::clock::Micros;
 
+/// The numbers of one limit, of whatever algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Quota {
+    /// A burst that refills steadily.
+    TokenBucket(token_bucket::Quota),
+}
+
+impl Quota {
+    /// What a reply calls the limit: the burst, or N.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        match self {
+            Quota::TokenBucket(quota) => quota.burst(),
+        }
+    }
+
+    /// The time over which the limit is given out: burst ÷ rate, or W.
+    #[must_use]
+    pub fn window(&self) -> Micros {
+        match self {
+            Quota::TokenBucket(quota) => quota.window(),
+        }
+    }
+}
+
 /// What one rule says to one request. Refusal leaves the key as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
     /// It fits.
     Pass,
+    /// It is granted and starts after this wait.
+    Queued(Micros),
     /// It would fit after this wait and not a microsecond sooner, if nothing else came.
     Later(Micros),
     /// The cost is above the limit: no wait is long enough.

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::problem::shown;
 use super::source::{Place, Report};
 use super::{Mode, Rule};
-use crate::limit::Rate;
 use crate::limit::token_bucket::Quota;
+use crate::limit::{Quota as AnyQuota, Rate};
 
 /// A rate that admits more in one period, or slightly less over time, than it says.
 pub(super) fn about_quota(quota: &Quota, at: Place, report: &mut Report<'_>) {
@@ -28,7 +28,7 @@ pub(super) fn about_quota(quota: &Quota, at: Place, report: &mut Report<'_>) {
 
 /// A counter for each value of an attribute that can have one value only.
 pub(super) fn about_key(rule: &Rule, at: Place, report: &mut Report<'_>) {
-    for attribute in &rule.key {
+    for attribute in rule.key.iter().map(|part| &part.attribute) {
         let condition = rule.conditions.iter().find(|condition| condition.attribute == *attribute);
         let Some([only]) = condition.map(|condition| condition.any_of.as_slice()) else { continue };
         if let Some(value) = only.as_exact().filter(|value| !value.is_empty()) {
@@ -43,7 +43,7 @@ pub(super) fn about_key(rule: &Rule, at: Place, report: &mut Report<'_>) {
 /// an enforced quota that is at most as generous in both rate and burst.
 pub(super) fn redundant(rules: &[Rule]) -> Vec<(&Rule, &str)> {
     let mut alike: HashMap<_, Vec<&Rule>> = HashMap::new();
-    for rule in rules.iter().filter(|rule| rule.mode != Mode::Disabled) {
+    for rule in rules.iter().filter(|rule| rule.mode != Mode::Disabled && bucket(rule).is_some()) {
         alike.entry(meaning_of(rule)).or_default().push(rule);
     }
     let mut redundant = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn redundant(rules: &[Rule]) -> Vec<(&Rule, &str)> {
         let mut strictest: Option<&Rule> = None;
         for rule in group {
             match strictest {
-                Some(other) if other.quota.burst() <= rule.quota.burst() => {
+                Some(other) if bucket(other).map(Quota::burst) <= bucket(rule).map(Quota::burst) => {
                     redundant.push((rule, &*other.name));
                 }
                 _ if rule.mode == Mode::Enforce => strictest = Some(rule),
@@ -64,10 +64,18 @@ pub(super) fn redundant(rules: &[Rule]) -> Vec<(&Rule, &str)> {
     redundant
 }
 
+/// The numbers of a rule that is a token bucket.
+fn bucket(rule: &Rule) -> Option<&Quota> {
+    match rule.limit.quota()? {
+        AnyQuota::TokenBucket(quota) => Some(quota),
+    }
+}
+
 fn slower_first(one: &Rule, other: &Rule) -> std::cmp::Ordering {
+    let (Some(one), Some(other)) = (bucket(one), bucket(other)) else { return std::cmp::Ordering::Equal };
     let cross = |rate: Rate, by: Rate| u128::from(rate.count()) * u128::from(by.period_nanos());
-    let (mine, theirs) = (one.quota.rate(), other.quota.rate());
-    cross(mine, theirs).cmp(&cross(theirs, mine)).then(one.quota.burst().cmp(&other.quota.burst()))
+    let (mine, theirs) = (one.rate(), other.rate());
+    cross(mine, theirs).cmp(&cross(theirs, mine)).then(one.burst().cmp(&other.burst()))
 }
 
 /// What a rule matches and counts by, whatever the order in which it is written.
@@ -80,7 +88,7 @@ fn meaning_of(rule: &Rule) -> (Vec<(&str, Vec<String>)>, Vec<&str>) {
     });
     let mut conditions: Vec<_> = conditions.collect();
     conditions.sort_unstable();
-    let mut key: Vec<&str> = rule.key.iter().map(|attribute| &**attribute).collect();
+    let mut key: Vec<&str> = rule.key.iter().map(|part| &*part.attribute).collect();
     key.sort_unstable();
     (conditions, key)
 }

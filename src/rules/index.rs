@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use super::names::{Names, hash};
-use super::rule::{Mode, Pattern, Rule};
+use super::{Mode, Pattern, Rule};
 
 /// The rules of one domain, by what a request must have to match them.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Index {
         for rule in rules {
             let conditions = rule.conditions.iter();
             let conditions = conditions.map(|is| (index.intern(&is.attribute), is.any_of.clone())).collect();
-            let key = rule.key.iter().map(|name| index.intern(name)).collect();
+            let key = rule.key.iter().map(|part| index.intern(&part.attribute)).collect();
             index.plans.push(Plan { conditions, key });
         }
         let plans = std::mem::take(&mut index.plans);

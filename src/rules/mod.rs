@@ -4,14 +4,18 @@
 //! Rules are held and matched here; that limits have state is not known here.
 
 pub(crate) mod amount;
+mod condition;
 mod doubt;
 mod draft;
 pub mod fields;
 mod glob;
 mod index;
+mod key;
+mod limit;
 mod load;
 mod meaning;
 mod names;
+mod overrides;
 mod problem;
 mod rate_text;
 mod rule;
@@ -20,11 +24,15 @@ pub mod source;
 mod written;
 pub mod yaml;
 
+pub use condition::{Condition, Pattern};
 pub use glob::Glob;
 pub use index::Selection;
+pub use key::{KeyPart, Transform};
+pub use limit::{Allowance, Limit, Over, Refused};
 pub use load::{Loaded, read, read_text};
+pub use overrides::Overrides;
 pub use problem::{Excerpt, Problem, Severity};
-pub use rule::{Condition, Mode, Pattern, Position, Rule};
+pub use rule::{Mode, Position, Rule};
 pub use set::{Domain, RuleSet};
 
 pub(crate) use fields::check_name;

@@ -3,72 +3,57 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::Glob;
-use crate::limit::token_bucket::Quota;
+use super::{Condition, KeyPart, Limit, Overrides};
 
 /// A named limit. Names are unique within a domain.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// The name, 1 to 64 bytes.
+    /// The name, 1 to 64 bytes; that of a descriptor's node may be longer.
     pub name: Box<str>,
     /// Where it is written.
     pub position: Position,
     /// All of them must hold.
     pub conditions: Vec<Condition>,
-    /// The attributes it counts by, in order; empty: one counter for all requests that match.
-    pub key: Vec<Box<str>>,
-    /// Its numbers.
-    pub quota: Quota,
+    /// What it counts by, in order; empty: one counter for all requests that match.
+    pub key: Vec<KeyPart>,
+    /// What it counts in; `None`: requests. A request that does not name its unit is not judged by it.
+    pub unit: Option<Box<str>>,
+    /// What it admits.
+    pub limit: Limit,
+    /// Limits of some keys alone.
+    pub overrides: Option<Box<Overrides>>,
+    /// What may come to stand in its place, measured beside it.
+    pub candidate: Option<Box<Limit>>,
     /// Whether its refusals are carried out.
     pub mode: Mode,
+    /// The share of the limit, in thousandths, past which a grant is noted as near.
+    pub warn_at: Option<u16>,
+    /// Whether response headers name it.
+    pub advertise: bool,
     /// Shown to the caller that is refused.
     pub help: Option<Box<str>>,
+    /// The attributes of its key whose text operators may see.
+    pub show_keys: Vec<Box<str>>,
 }
 
-/// One attribute and the values it may have.
-#[derive(Clone, Debug)]
-pub struct Condition {
-    /// The attribute's name.
-    pub attribute: Box<str>,
-    /// Any of these holds. Never empty.
-    pub any_of: Vec<Pattern>,
-}
-
-/// What one value is compared with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// Equal, case and all.
-    Exact(Box<str>),
-    /// With `*` for any run of characters.
-    Glob(Glob),
-}
-
-impl Pattern {
-    /// Reads a value of `match`: `*` is any run of characters, `\*` a star.
+impl Rule {
+    /// A rule that asks for nothing, counts all together, and enforces.
     #[must_use]
-    pub fn parse(text: &str) -> Pattern {
-        let glob = Glob::parse(text);
-        match glob.as_literal() {
-            Some(literal) => Pattern::Exact(literal.into()),
-            None => Pattern::Glob(glob),
-        }
-    }
-
-    /// The text, when only equality is meant.
-    #[must_use]
-    pub fn as_exact(&self) -> Option<&str> {
-        match self {
-            Pattern::Exact(text) => Some(text),
-            Pattern::Glob(_) => None,
-        }
-    }
-
-    /// Whether the value is meant.
-    #[must_use]
-    pub fn holds(&self, value: &str) -> bool {
-        match self {
-            Pattern::Exact(text) => **text == *value,
-            Pattern::Glob(glob) => glob.matches(value),
+    pub fn new(name: &str, position: Position, limit: Limit) -> Rule {
+        Rule {
+            name: name.into(),
+            position,
+            conditions: Vec::new(),
+            key: Vec::new(),
+            unit: None,
+            limit,
+            overrides: None,
+            candidate: None,
+            mode: Mode::Enforce,
+            warn_at: None,
+            advertise: true,
+            help: None,
+            show_keys: Vec::new(),
         }
     }
 }

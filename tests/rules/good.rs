@@ -1,5 +1,6 @@
 //! What good files mean.
 
+use tidegate::limit::Quota;
 use tidegate::rules::{Mode, Rule, read_text};
 
 /// A rule as the tables write it: name, conditions, key, rate, burst, mode.
@@ -18,8 +19,9 @@ fn shown(rule: &Rule) -> String {
             format!("{}={}", condition.attribute, values.join("|"))
         })
         .collect();
-    let quota = &rule.quota;
-    let key = rule.key.join(",");
+    let Some(Quota::TokenBucket(quota)) = rule.limit.quota() else { panic!("no token bucket") };
+    let key: Vec<&str> = rule.key.iter().map(|part| &*part.attribute).collect();
+    let key = key.join(",");
     let mode = if rule.mode == Mode::Enforce { String::new() } else { format!(" {}", rule.mode) };
     format!(
         "{} [{}] by {key} {} burst {}{mode}",

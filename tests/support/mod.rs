@@ -8,28 +8,22 @@ use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{Answer, Cost, Decider, Engine, HashKey, Op, Options, Request, Verdict};
 use tidegate::limit::Rate;
 use tidegate::limit::token_bucket::Quota;
-use tidegate::rules::{Condition, Domain, Mode, Pattern, Position, Rule, RuleSet};
+use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule, RuleSet};
 
 pub const SECOND: u64 = 1_000_000_000;
 
 /// A rule of `count` a second with this burst, counted by these attributes.
 pub fn rule(name: &str, key: &[&str], count: u32, burst: u32) -> Rule {
     let quota = Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
-    Rule {
-        name: name.into(),
-        position: Position { file: "test".into(), line: 1, column: 1 },
-        conditions: Vec::new(),
-        key: key.iter().map(|name| (*name).into()).collect(),
-        quota,
-        mode: Mode::Enforce,
-        help: None,
-    }
+    let position = Position { file: "test".into(), line: 1, column: 1 };
+    let key = key.iter().map(|attribute| KeyPart::plain(attribute)).collect();
+    Rule { key, ..Rule::new(name, position, quota.into()) }
 }
 
 /// The same rule for requests that also have an attribute with one of these values.
 pub fn matching(mut rule: Rule, attribute: &str, values: &[&str]) -> Rule {
     let any_of = values.iter().map(|value| Pattern::parse(value)).collect();
-    rule.conditions.push(Condition { attribute: attribute.into(), any_of });
+    rule.conditions.push(Condition { attribute: attribute.into(), any_of, or_absent: false });
     rule
 }
 
