@@ -1,0 +1,89 @@
+//! Every algorithm in the same words, so that judging and charging are written once.
+
+use super::shards::Shard;
+use super::table::Table;
+use super::tag::{Fading, Tag};
+use crate::clock::{Micros, Now};
+use crate::limit::fixed_window::{self, FixedWindow, Timeline};
+use crate::limit::sliding_log::{self, SlidingLog};
+use crate::limit::sliding_window::{self, SlidingWindow};
+use crate::limit::token_bucket::{self, Gcra};
+use crate::limit::{Level, Outcome, leaky_bucket};
+
+/// The quota of one algorithm, with the table that its states live in.
+pub(super) trait Algorithm {
+    type State: Fading;
+
+    fn table(shard: &mut Shard) -> &mut Table<Self::State>;
+
+    /// A key that was never seen.
+    fn fresh(&self, now: Now) -> Self::State;
+
+    /// Judges a request that would wait at most so long; `None`: as long as the rule lets it.
+    fn judge(&self, state: &Self::State, now: Now, cost: u32, wait_max: Option<Micros>) -> Outcome;
+
+    /// Charges a request that starts after a wait.
+    fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Micros);
+
+    /// Charges what was used, after the fact, as far as the debt goes.
+    fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
+
+    /// Gives back what was not used, never above full.
+    fn give_back(&self, state: &mut Self::State, now: Now, amount: u32);
+
+    fn level(&self, state: &Self::State, now: Now) -> Level;
+}
+
+/// Does one thing with a quota, whatever its algorithm.
+macro_rules! each_algorithm {
+    ($quota:expr, $bound:ident => $body:expr) => {
+        match $quota {
+            $crate::limit::Quota::TokenBucket($bound) => $body,
+            $crate::limit::Quota::LeakyBucket($bound) => $body,
+            $crate::limit::Quota::FixedWindow($bound) => $body,
+            $crate::limit::Quota::SlidingLog($bound) => $body,
+            $crate::limit::Quota::SlidingWindow($bound) => $body,
+        }
+    };
+}
+pub(super) use each_algorithm;
+
+impl Algorithm for token_bucket::Quota {
+    type State = Gcra;
+
+    fn table(shard: &mut Shard) -> &mut Table<Gcra> {
+        &mut shard.buckets
+    }
+
+    fn fresh(&self, now: Now) -> Gcra {
+        Gcra::full(self.scale(), now.at)
+    }
+
+    fn judge(&self, state: &Gcra, now: Now, cost: u32, _: Option<Micros>) -> Outcome {
+        state.judge(self, now.at, cost).0
+    }
+
+    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, _: Micros) {
+        *state = state.judge(self, now.at, cost).1;
+    }
+
+    fn owe(&self, state: &mut Gcra, now: Now, amount: u32, debt_max: u32) {
+        *state = state.owe(self, now.at, amount, debt_max);
+    }
+
+    fn give_back(&self, state: &mut Gcra, now: Now, amount: u32) {
+        *state = state.give_back(self, now.at, amount);
+    }
+
+    fn level(&self, state: &Gcra, now: Now) -> Level {
+        state.level(self, now.at)
+    }
+}
+
+impl Fading for Gcra {
+    #[inline]
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        let scale = tag.scale();
+        self.ticks_until_full(scale, now.at).div_ceil(u64::from(scale.ticks_per_nano()))
+    }
+}
