@@ -5,16 +5,22 @@ use super::table::Table;
 use super::tag::{Fading, Tag};
 use crate::clock::{Micros, Now};
 use crate::limit::fixed_window::{self, FixedWindow, Timeline};
+use crate::limit::leaky_bucket;
 use crate::limit::sliding_log::{self, SlidingLog};
 use crate::limit::sliding_window::{self, SlidingWindow};
 use crate::limit::token_bucket::{self, Gcra};
-use crate::limit::{Level, Outcome, leaky_bucket};
+use crate::limit::{Level, Outcome, Quota};
 
 /// The quota of one algorithm, with the table that its states live in.
 pub(super) trait Algorithm {
     type State: Fading;
 
-    fn table(shard: &mut Shard) -> &mut Table<Self::State>;
+    fn table(shard: &Shard) -> &Table<Self::State>;
+
+    fn table_mut(shard: &mut Shard) -> &mut Table<Self::State>;
+
+    /// A quota, if it is of this algorithm.
+    fn of(quota: &Quota) -> Option<&Self>;
 
     /// A key that was never seen.
     fn fresh(&self, now: Now) -> Self::State;
@@ -48,12 +54,30 @@ macro_rules! each_algorithm {
 }
 pub(super) use each_algorithm;
 
+/// Where the states of an algorithm live.
+macro_rules! lives_in {
+    ($table:ident, $variant:ident) => {
+        fn table(shard: &Shard) -> &Table<Self::State> {
+            &shard.$table
+        }
+
+        fn table_mut(shard: &mut Shard) -> &mut Table<Self::State> {
+            &mut shard.$table
+        }
+
+        fn of(quota: &Quota) -> Option<&Self> {
+            match quota {
+                Quota::$variant(quota) => Some(quota),
+                _ => None,
+            }
+        }
+    };
+}
+
 impl Algorithm for token_bucket::Quota {
     type State = Gcra;
 
-    fn table(shard: &mut Shard) -> &mut Table<Gcra> {
-        &mut shard.buckets
-    }
+    lives_in!(buckets, TokenBucket);
 
     fn fresh(&self, now: Now) -> Gcra {
         Gcra::full(self.scale(), now.at)
@@ -80,10 +104,84 @@ impl Algorithm for token_bucket::Quota {
     }
 }
 
+/// What counts in windows never waits, and changes in place.
+macro_rules! counts {
+    () => {
+        fn fresh(&self, now: Now) -> Self::State {
+            Self::State::fresh(self, now)
+        }
+
+        fn judge(&self, state: &Self::State, now: Now, cost: u32, _: Option<Micros>) -> Outcome {
+            state.judge(self, now, cost)
+        }
+
+        fn charge(&self, state: &mut Self::State, now: Now, cost: u32, _: Micros) {
+            state.charge(self, now, cost);
+        }
+
+        fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32) {
+            state.owe(self, now, amount, debt_max);
+        }
+
+        fn give_back(&self, state: &mut Self::State, now: Now, amount: u32) {
+            state.give_back(self, now, amount);
+        }
+
+        fn level(&self, state: &Self::State, now: Now) -> Level {
+            state.level(self, now)
+        }
+    };
+}
+
+impl Algorithm for fixed_window::Quota {
+    type State = FixedWindow;
+    lives_in!(windows, FixedWindow);
+    counts!();
+}
+
+impl Algorithm for sliding_log::Quota {
+    type State = SlidingLog;
+    lives_in!(logs, SlidingLog);
+    counts!();
+}
+
+impl Algorithm for sliding_window::Quota {
+    type State = SlidingWindow;
+    lives_in!(sliding_windows, SlidingWindow);
+    counts!();
+}
+
 impl Fading for Gcra {
     #[inline]
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         let scale = tag.scale();
         self.ticks_until_full(scale, now.at).div_ceil(u64::from(scale.ticks_per_nano()))
+    }
+}
+
+impl Fading for FixedWindow {
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        let timeline = if tag.is_unix() { Timeline::Unix } else { Timeline::Boot };
+        self.nanos_until_fresh(timeline, now)
+    }
+}
+
+impl Fading for SlidingLog {
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        self.nanos_until_fresh(tag.span_nanos(), now)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.heap_bytes()
+    }
+}
+
+impl Fading for SlidingWindow {
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        self.nanos_until_fresh(tag.span_nanos(), now)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.heap_bytes()
     }
 }

@@ -124,14 +124,15 @@ pub(super) struct Sweeper {
 
 impl Sweeper {
     /// Sweeps as many shards as the time since the last call asks for. A round takes three quarters of the shortest
-    /// time in which a key fills, so that every key is gone within twice its own.
-    pub(super) fn advance(&mut self, shards: &Shards, now: Now, window_min: Micros) {
+    /// time in which a key fills, so that every key is gone within twice its own. Returns whether a round has ended.
+    pub(super) fn advance(&mut self, shards: &Shards, now: Now, window_min: Micros) -> bool {
         let last = self.last.replace(now.at).unwrap_or(now.at);
         let round_nanos = (window_min.0.saturating_mul(750)).clamp(ROUND_NANOS_MIN, ROUND_NANOS_MAX);
         let elapsed_nanos = now.at.as_nanos().saturating_sub(last.as_nanos());
         // One round at most, however long the time: a second one would find nothing.
         self.owed_nanos = self.owed_nanos.saturating_add(elapsed_nanos).min(round_nanos);
         let shard_nanos = round_nanos / SHARDS as u64;
+        let mut round_ends = false;
         while self.owed_nanos >= shard_nanos {
             self.owed_nanos -= shard_nanos;
             let shard = self.shard;
@@ -142,7 +143,9 @@ impl Sweeper {
             sweep(shards, shard, |shard| &mut shard.blocks, now);
             sweep(shards, shard, |shard| &mut shard.softs, now);
             self.shard = (self.shard + 1) % SHARDS;
+            round_ends |= self.shard == 0;
         }
+        round_ends
     }
 }
 

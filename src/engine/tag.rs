@@ -70,6 +70,16 @@ impl Tag {
         Tag(self.0 & !ROLE_BITS | role << ROLE_SHIFT)
     }
 
+    /// Which of the key's states it is.
+    pub(super) fn role(self) -> Role {
+        match self.0 >> ROLE_SHIFT {
+            0 => Role::Own,
+            1 => Role::Elastic,
+            2 => Role::Candidate,
+            _ => Role::CandidateElastic,
+        }
+    }
+
     pub(super) fn bits(self) -> u16 {
         self.0
     }
