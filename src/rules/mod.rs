@@ -5,8 +5,10 @@
 
 pub(crate) mod amount;
 mod condition;
+mod csv;
 mod doubt;
 mod draft;
+pub mod field;
 pub mod fields;
 mod glob;
 mod index;
@@ -16,9 +18,13 @@ mod load;
 mod meaning;
 mod names;
 mod overrides;
+mod percent;
+mod period;
 mod problem;
 mod rate_text;
+mod rows;
 mod rule;
+mod rule_fields;
 mod set;
 pub mod source;
 mod written;
@@ -32,6 +38,7 @@ pub use limit::{Allowance, Limit, Over, Refused};
 pub use load::{Loaded, read, read_text};
 pub use overrides::Overrides;
 pub use problem::{Excerpt, Problem, Severity};
+pub use rows::Rows;
 pub use rule::{Mode, Position, Rule};
 pub use set::{Domain, RuleSet};
 
