@@ -103,6 +103,9 @@ fn impossible(text: &str, error: RateError) -> Wrong {
             "write at most 1000000/s, or a rate that divides a second evenly, such as 2000000/s"
         }
         RateError::BurstTooLarge => "write a smaller burst",
+        RateError::Window => "write a window from 1 ms to 366 days",
+        RateError::LogTooLarge => "write `algorithm: sliding_window`, or a smaller count over a shorter window",
+        RateError::Buckets => "write `buckets:` from 1 to 60",
     };
     Wrong::new(format!("{error}: {}", shown(text)), mend)
 }
