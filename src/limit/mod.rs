@@ -1,8 +1,13 @@
 //! ARITHMETIC: old state, quota, time and cost in; outcome and new state out.
 //!
-//! One file per algorithm. Nothing here allocates, locks, logs, fails or reads a clock.
+//! One file per algorithm. Nothing here locks, logs, fails or reads a clock; nothing allocates but a charge to a key
+//! whose log or whose row of buckets has to grow.
 
+mod entries;
+mod heap;
 mod rate;
+pub mod sliding_log;
+pub mod sliding_window;
 pub mod token_bucket;
 
 pub use rate::{Rate, RateError, Scale};

@@ -1,6 +1,7 @@
 //! A rate as it is written (`100/s`) and the scale of ticks on which it is exact.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// `count` units every `period_nanos` nanoseconds. Both are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +136,15 @@ pub enum RateError {
         "a burst this large takes too long to fill: at most 73 years, 208 days at a rate that is not exact"
     )]
     BurstTooLarge,
+    /// The window is shorter than a millisecond or longer than 366 days.
+    #[error("a window is at least a millisecond and at most 366 days")]
+    Window,
+    /// The log would keep more than [`COUNT_MAX`](super::sliding_log::COUNT_MAX) requests of one key.
+    #[error("a sliding log counts to at most 10000, for it keeps every request; a sliding window counts further")]
+    LogTooLarge,
+    /// No bucket at all, or more than 60.
+    #[error("a sliding window has 1 to 60 buckets")]
+    Buckets,
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -149,6 +159,9 @@ const TICKS_PER_NANO_MAX: u8 = 128;
 
 /// 366 days: with 128 ticks to a nanosecond a period still fits 63 bits.
 const PERIOD_NANOS_MAX: u64 = 366 * 86_400 * 1_000_000_000;
+
+/// How long a window may be. Below a millisecond it would be shorter than the way to the daemon and back.
+pub(super) const WINDOW_NANOS: RangeInclusive<u64> = 1_000_000..=PERIOD_NANOS_MAX;
 
 /// The rounding of a rate is at most one part in this many.
 const ROUNDING_PARTS: u128 = 100_000;

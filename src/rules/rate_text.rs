@@ -122,7 +122,8 @@ fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u3
     }
 }
 
-fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
+/// What is wrong with numbers that each can be read, and do not go together.
+pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
     let mend = match error {
         RateError::Zero => {
             "write `mode: disabled` to switch the rule off; there is no rate that refuses everything"
@@ -131,7 +132,10 @@ fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
         RateError::TooFast => {
             "write at most 1000000/s, or a rate that divides a second evenly, such as 2000000/s"
         }
-        _ => "write another rate",
+        RateError::BurstTooLarge => "write a smaller burst",
+        RateError::Window => "write a window from 1 ms to 366 days",
+        RateError::LogTooLarge => "write `algorithm: sliding_window`, or a smaller count over a shorter window",
+        RateError::Buckets => "write `buckets:` from 1 to 60",
     };
     Wrong::new(format!("{error}: {}", shown(&text.to_string())), mend)
 }
