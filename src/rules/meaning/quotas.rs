@@ -31,7 +31,7 @@ fn token_bucket(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<token_bu
 
 fn rate(node: &Node, report: &mut Report<'_>) -> Option<Rate> {
     let text = text(node, "rate", report)?;
-    report.settle(node.at, rate_text::parse(text))
+    report.settle(node.at, rate_text::parse(text).and_then(rate_text::Written::steady)).flatten()
 }
 
 const ALGORITHMS: &[(Field, ())] = &[
