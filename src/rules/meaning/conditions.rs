@@ -28,7 +28,7 @@ pub(super) fn conditions(node: &Node, report: &mut Report<'_>) -> Option<Vec<Con
             continue;
         }
         let any_of = patterns(attribute, value, report).unwrap_or_default();
-        conditions.push(Condition { attribute: attribute.into(), any_of, or_absent: false });
+        conditions.push(Condition { line: key.at.line, ..Condition::new(attribute, any_of) });
     }
     Some(conditions)
 }
