@@ -2,6 +2,7 @@
 //!
 //! One file per algorithm. Nothing here allocates, locks, logs, fails or reads a clock.
 
+pub mod leaky_bucket;
 mod rate;
 pub mod token_bucket;
 
