@@ -5,6 +5,7 @@
 
 mod entries;
 mod heap;
+pub mod leaky_bucket;
 mod rate;
 pub mod sliding_log;
 pub mod sliding_window;
@@ -19,6 +20,8 @@ use crate::clock::Micros;
 pub enum Quota {
     /// A burst that refills steadily.
     TokenBucket(token_bucket::Quota),
+    /// A pace, and a queue before it.
+    LeakyBucket(leaky_bucket::Quota),
     /// Every request of the window is kept.
     SlidingLog(sliding_log::Quota),
     /// An estimate from a few counters.
@@ -31,6 +34,7 @@ impl Quota {
     pub fn limit(&self) -> u32 {
         match self {
             Quota::TokenBucket(quota) => quota.burst(),
+            Quota::LeakyBucket(quota) => quota.limit(),
             Quota::SlidingLog(quota) => quota.count(),
             Quota::SlidingWindow(quota) => quota.count(),
         }
@@ -41,6 +45,7 @@ impl Quota {
     pub fn window(&self) -> Micros {
         match self {
             Quota::TokenBucket(quota) => quota.window(),
+            Quota::LeakyBucket(quota) => quota.window(),
             Quota::SlidingLog(quota) => quota.window(),
             Quota::SlidingWindow(quota) => quota.window(),
         }
@@ -51,6 +56,7 @@ impl Quota {
     pub const fn algorithm(&self) -> &'static str {
         match self {
             Quota::TokenBucket(_) => "token_bucket",
+            Quota::LeakyBucket(_) => "leaky_bucket",
             Quota::SlidingLog(_) => "sliding_log",
             Quota::SlidingWindow(_) => "sliding_window",
         }

@@ -139,6 +139,13 @@ impl<'t> Table<'t> {
     }
 }
 
+impl Cell<'_> {
+    /// The line that it starts on.
+    pub(super) fn line(&self) -> u32 {
+        self.at.line
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Table;

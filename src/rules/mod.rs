@@ -50,7 +50,7 @@ pub use plan::Selection;
 pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
-pub use rule::{Mode, Position, Rule};
+pub use rule::{Mode, Position, RefundOn, Rule};
 pub use set::{Contents, Domain, RuleSet, WhyNot};
 
 pub(crate) use fields::check_name;

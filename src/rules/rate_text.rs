@@ -136,6 +136,8 @@ pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
         RateError::Window => "write a window from 1 ms to 366 days",
         RateError::LogTooLarge => "write `algorithm: sliding_window`, or a smaller count over a shorter window",
         RateError::Buckets => "write `buckets:` from 1 to 60",
+        RateError::QueueTooLong => "write a shorter queue",
+        RateError::PartDays => "write a whole number of days, or `align: first`",
     };
     Wrong::new(format!("{error}: {}", shown(&text.to_string())), mend)
 }

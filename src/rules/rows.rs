@@ -23,9 +23,9 @@ struct Row {
 
 /// Why a key was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// It is there already, and has this number.
-    Known(u32),
+pub(super) enum NotAdded {
+    /// It is there already: the so many'th key, from 0, that was added.
+    Known(usize),
     /// There is no room for it.
     Full,
 }
@@ -36,13 +36,13 @@ impl Rows {
         &mut self,
         values: impl Iterator<Item = &'v str> + Clone,
         number: u32,
-    ) -> Result<(), Refused> {
-        if let Some(known) = self.number_of(values.clone()) {
-            return Err(Refused::Known(known));
+    ) -> Result<(), NotAdded> {
+        if let Some(known) = self.find(values.clone()) {
+            return Err(NotAdded::Known(self.rows.iter().filter(|row| row.start < known.start).count()));
         }
-        let start = u32::try_from(self.bytes.len()).map_err(|_| Refused::Full)?;
+        let start = u32::try_from(self.bytes.len()).map_err(|_| NotAdded::Full)?;
         for value in values.clone() {
-            let length = u16::try_from(value.len()).map_err(|_| Refused::Full)?;
+            let length = u16::try_from(value.len()).map_err(|_| NotAdded::Full)?;
             self.bytes.extend_from_slice(&length.to_le_bytes());
             self.bytes.extend_from_slice(value.as_bytes());
         }
@@ -56,6 +56,10 @@ impl Rows {
     /// The number of a key.
     #[must_use]
     pub fn number_of<'v>(&self, values: impl Iterator<Item = &'v str> + Clone) -> Option<u32> {
+        self.find(values).map(|row| row.number)
+    }
+
+    fn find<'v>(&self, values: impl Iterator<Item = &'v str> + Clone) -> Option<&Row> {
         if self.rows.is_empty() {
             return None;
         }
@@ -64,7 +68,7 @@ impl Rows {
             let mut known = values_at(&self.bytes, *row);
             values.clone().all(|value| known.next() == Some(value))
         };
-        self.rows.find(hash(values.clone()), is).map(|row| row.number)
+        self.rows.find(hash(values.clone()), is)
     }
 
     /// How many keys there are.
@@ -135,7 +139,7 @@ fn hash<'v>(values: impl Iterator<Item = &'v [u8]>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Refused, Rows};
+    use super::{NotAdded, Rows};
 
     #[test]
     fn every_key_has_its_number_and_no_other() {
@@ -143,14 +147,14 @@ mod tests {
         let keys: Vec<[String; 2]> = (0..3_000)
             .map(|number: u32| [format!("org-{}", number % 50), "u".repeat(number as usize / 50)])
             .collect();
-        let values = |key: &[String; 2]| key.clone();
         for (number, key) in (1..).zip(&keys) {
             assert_eq!(rows.insert(key.iter().map(String::as_str), number), Ok(()));
         }
-        for (number, key) in (1..).zip(&keys) {
-            assert_eq!(rows.number_of(key.iter().map(String::as_str)), Some(number), "{:?}", values(key));
+        for (place, key) in keys.iter().enumerate() {
+            let number = u32::try_from(place).unwrap() + 1;
+            assert_eq!(rows.number_of(key.iter().map(String::as_str)), Some(number), "{key:?}");
             let again = rows.insert(key.iter().map(String::as_str), 9);
-            assert_eq!(again, Err(Refused::Known(number)));
+            assert_eq!(again, Err(NotAdded::Known(place)));
         }
         // The same text cut elsewhere, one value alone, one too many.
         for other in [&["org-", "1"][..], &["org-1u", ""], &["org-1"], &["org-1", "", "org-2"], &["", "org-1"]] {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::rules::problem::Wrong;
 use crate::rules::rate_text::Written;
 
 /// What one class of keys may use, as it was written.
@@ -12,20 +13,26 @@ pub(super) struct Terms {
     pub(super) burst: Option<u32>,
 }
 
-/// All terms of one rule by number; 0 are its own.
-#[derive(Debug)]
+impl Terms {
+    /// A burst of what has no limit says nothing.
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        match (self.rate, self.burst) {
+            (Written::Unlimited, Some(_)) => Err(Wrong::new("`burst` where the rate is unlimited", "leave it out")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The terms of a rule's overrides by number, from 1 on: 0 are those of the rule, or of its candidate. An override
+/// that says what the rule says has a number all the same, for it keeps it under the candidate.
+#[derive(Debug, Default)]
 pub(super) struct Classes {
     terms: Vec<Terms>,
     numbers: HashMap<Terms, u32>,
 }
 
 impl Classes {
-    pub(super) fn new(own: Terms) -> Classes {
-        // An override that says what the rule says is that of the rule.
-        Classes { terms: vec![own], numbers: HashMap::from([(own, 0)]) }
-    }
-
-    /// The number of these terms; `check` is asked once about those that are new.
+    /// The number of these terms; `check` is asked about those that are new.
     pub(super) fn number<E>(
         &mut self,
         terms: Terms,
@@ -35,18 +42,15 @@ impl Classes {
             return Ok(*known);
         }
         check(&terms)?;
-        // There are no more overrides than rows and entries, both bounded far below.
-        let number = u32::try_from(self.terms.len()).unwrap_or(u32::MAX);
         self.terms.push(terms);
+        // There are no more than rows and entries, both bounded far below.
+        let number = u32::try_from(self.terms.len()).unwrap_or(u32::MAX);
         self.numbers.insert(terms, number);
         Ok(number)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Terms> {
+    /// The terms from number 1 on.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Terms> + Clone {
         self.terms.iter()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.terms.len()
     }
 }

@@ -84,4 +84,4 @@ const CONDITIONS_MAX: usize = 32;
 const VALUES_MAX: usize = 1_000;
 
 /// The longest value that the socket carries.
-const VALUE_BYTES_MAX: usize = 1_024;
+pub(super) const VALUE_BYTES_MAX: usize = 1_024;

@@ -3,12 +3,12 @@
 use super::classes::{Classes, Terms};
 use super::numbers::{Algorithm, Align, Numbers, Over as Written};
 use crate::limit::{
-    Quota, Rate, RateError, Scale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
+    Quota, Rate, RateError, Scale, leaky_bucket, sliding_log, sliding_window, token_bucket,
 };
 use crate::rules::percent::{self, Share, WHOLE};
 use crate::rules::problem::Wrong;
 use crate::rules::rate_text::{self, impossible};
-use crate::rules::source::Report;
+use crate::rules::source::{Place, Report};
 use crate::rules::{Allowance, Limit, Over, Refused};
 
 impl Numbers {
@@ -19,13 +19,15 @@ impl Numbers {
 
     /// The limit with an allowance for each class: the same numbers whatever the algorithm.
     pub(super) fn limit(&self, classes: &Classes, report: &mut Report<'_>) -> Option<Limit> {
-        let scale = self.scale(classes);
-        let mut allowances = Vec::with_capacity(classes.len());
-        for terms in classes.iter() {
-            // What is wrong with an override was said where it stands; left is what only the common scale forbids.
-            allowances.push(report.settle(self.at, self.allowance(terms, scale))?);
-        }
-        Some(Limit {
+        let own = self.terms()?;
+        // Alone first: that is said where it stands.
+        report.settle(self.place_of(&own), self.allowance(&own, None))?;
+        let all = std::iter::once(&own).chain(classes.iter());
+        let scale = self.scale(all.clone());
+        // Overrides were checked where they stand; left is what only the common scale forbids.
+        let allowances = all.map(|terms| self.allowance(terms, scale)).collect();
+        let allowances = report.settle(self.at, allowances)?;
+        let limit = Limit {
             allowances,
             refused: self.refused.as_ref().map_or(Refused::Free, |refused| refused.value),
             block: self.block.as_ref().map(|block| block.value),
@@ -33,7 +35,19 @@ impl Numbers {
                 Some(Written::Soft(_, span)) => span,
                 _ => None,
             },
-        })
+        };
+        Some(limit)
+    }
+
+    /// Where to point when the rate and what goes with it cannot be together.
+    fn place_of(&self, own: &Terms) -> Place {
+        let fields = [&self.burst, &self.queue, &self.buckets];
+        let field = fields.into_iter().flatten().map(|field| field.place).next();
+        // A rate that cannot be kept at all is wrong by itself.
+        let bucket = matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let rate_alone = bucket && own.rate.steady().is_err();
+        let rate = self.rate.as_ref().map_or(self.at, |rate| rate.place);
+        field.filter(|_| !rate_alone).unwrap_or(rate)
     }
 
     /// What a key with these terms may use; none: as much as it wants. Without a scale on that of the rate.
@@ -69,16 +83,7 @@ impl Numbers {
                 Quota::LeakyBucket(quota.map_err(|error| bucket_wrong(error, &format!("queue {queue}"), rate))?)
             }
             Algorithm::FixedWindow => {
-                let align = match self.align.as_ref().map(|align| &align.value) {
-                    None | Some(Align::Utc) => fixed_window::Align::Utc,
-                    Some(Align::First) => fixed_window::Align::First,
-                    Some(Align::Zone(zone)) => fixed_window::Align::Zone(zone.clone()),
-                };
-                let period = match period.months {
-                    Some(months) => fixed_window::Period::Months(months),
-                    None => fixed_window::Period::Nanos(period.nanos),
-                };
-                Quota::FixedWindow(fixed_window::Quota::new(count, period, align).map_err(wrong)?)
+                return Err(Wrong::new("`algorithm: fixed_window` is not supported yet", "leave it out"));
             }
             Algorithm::SlidingLog => {
                 Quota::SlidingLog(sliding_log::Quota::new(count, period.nanos).map_err(wrong)?)
@@ -95,12 +100,12 @@ impl Numbers {
 
     /// The scale on which all rates are exact, those of overrides and of elastic shares included; if that takes more
     /// than 128 ticks to a nanosecond, the finest there is. None for windows, which have none.
-    fn scale(&self, classes: &Classes) -> Option<Scale> {
+    fn scale<'t>(&self, all: impl Iterator<Item = &'t Terms>) -> Option<Scale> {
         if !matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
             return None;
         }
         let mut common = Scale::NANOS;
-        for rate in classes.iter().filter_map(|terms| terms.rate.steady().ok().flatten()) {
+        for rate in all.filter_map(|terms| terms.rate.steady().ok().flatten()) {
             let elastic = match self.over.as_ref().map(|over| over.value) {
                 Some(Written::Elastic(share)) => share_of_rate(rate, share),
                 _ => None,
@@ -156,7 +161,6 @@ fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
         }
         // It has no limit beside its queue, and the reader lets none have either.
         Quota::LeakyBucket(quota) => Quota::LeakyBucket(*quota),
-        Quota::FixedWindow(quota) => Quota::FixedWindow(quota.with_count(limit)?),
         Quota::SlidingLog(quota) => Quota::SlidingLog(quota.with_count(limit)?),
         Quota::SlidingWindow(quota) => Quota::SlidingWindow(quota.with_count(limit)?),
     })
