@@ -49,10 +49,8 @@ fn name() -> impl Strategy<Value = &'static str> {
 
 fn condition() -> impl Strategy<Value = Condition> {
     let patterns = prop::collection::vec(prop::sample::select(&PATTERNS[..]), 1..4);
-    (name(), patterns).prop_map(|(attribute, patterns)| Condition {
-        attribute: attribute.into(),
-        any_of: patterns.into_iter().map(Pattern::parse).collect(),
-        or_absent: false,
+    (name(), patterns).prop_map(|(attribute, patterns)| {
+        Condition::new(attribute, patterns.into_iter().map(Pattern::parse).collect())
     })
 }
 

@@ -1,8 +1,14 @@
 //! ARITHMETIC: old state, quota, time and cost in; outcome and new state out.
 //!
-//! One file per algorithm. Nothing here allocates, locks, logs, fails or reads a clock.
+//! One file per algorithm. Nothing here locks, logs, fails or reads a clock; nothing allocates but a charge to a key
+//! whose log or whose row of buckets has to grow.
 
+mod entries;
+mod heap;
+pub mod leaky_bucket;
 mod rate;
+pub mod sliding_log;
+pub mod sliding_window;
 pub mod token_bucket;
 
 pub use rate::{Rate, RateError, Scale};
@@ -14,22 +20,45 @@ use crate::clock::Micros;
 pub enum Quota {
     /// A burst that refills steadily.
     TokenBucket(token_bucket::Quota),
+    /// A pace, and a queue before it.
+    LeakyBucket(leaky_bucket::Quota),
+    /// Every request of the window is kept.
+    SlidingLog(sliding_log::Quota),
+    /// An estimate from a few counters.
+    SlidingWindow(sliding_window::Quota),
 }
 
 impl Quota {
-    /// What a reply calls the limit: the burst, or N.
+    /// What a reply calls the limit: the burst, the places of the queue and the one being served, or N.
     #[must_use]
     pub fn limit(&self) -> u32 {
         match self {
             Quota::TokenBucket(quota) => quota.burst(),
+            Quota::LeakyBucket(quota) => quota.limit(),
+            Quota::SlidingLog(quota) => quota.count(),
+            Quota::SlidingWindow(quota) => quota.count(),
         }
     }
 
-    /// The time over which the limit is given out: burst ÷ rate, or W.
+    /// The time over which the limit is given out: limit ÷ rate, or W.
     #[must_use]
     pub fn window(&self) -> Micros {
         match self {
             Quota::TokenBucket(quota) => quota.window(),
+            Quota::LeakyBucket(quota) => quota.window(),
+            Quota::SlidingLog(quota) => quota.window(),
+            Quota::SlidingWindow(quota) => quota.window(),
+        }
+    }
+
+    /// The algorithm, as rules write it.
+    #[must_use]
+    pub const fn algorithm(&self) -> &'static str {
+        match self {
+            Quota::TokenBucket(_) => "token_bucket",
+            Quota::LeakyBucket(_) => "leaky_bucket",
+            Quota::SlidingLog(_) => "sliding_log",
+            Quota::SlidingWindow(_) => "sliding_window",
         }
     }
 }

@@ -1,7 +1,9 @@
 //! A pattern in which `*` stands for any run of characters, also none, including `/`. `\*` is a star.
 
+use super::fold;
+
 /// A compiled pattern: the literal pieces between the stars.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Glob {
     /// Always at least one; n pieces stand around n − 1 stars.
     pieces: Vec<Box<str>>,
@@ -30,6 +32,27 @@ impl Glob {
     pub fn as_literal(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [literal] => Some(literal),
+            _ => None,
+        }
+    }
+
+    /// The pattern in lower case, for values in lower case.
+    #[must_use]
+    pub fn lowercase(&self) -> Glob {
+        Glob { pieces: self.pieces.iter().map(|piece| fold::lowercase(piece).into()).collect() }
+    }
+
+    /// Whether it is nothing but stars: every text fits.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.pieces.len() > 1 && self.pieces.iter().all(|piece| piece.is_empty())
+    }
+
+    /// What every value that fits starts with and ends with, and whether every value that does so fits; `None`
+    /// without a star.
+    pub(super) fn ends(&self) -> Option<(&str, &str, bool)> {
+        match self.pieces.as_slice() {
+            [start, middle @ .., end] => Some((start, end, middle.iter().all(|piece| piece.is_empty()))),
             _ => None,
         }
     }

@@ -1,16 +1,18 @@
 //! Finds the rules that match a request without looking at every rule.
 //!
-//! Each rule hangs on one *anchor* that a matching request must have: an attribute equal to one of a few values
-//! where the rule asks for that, else the presence of an attribute, else nothing. A request is asked for its
-//! anchors only, so rules for other paths and other users cost nothing.
+//! Each rule hangs on one *anchor* that a matching request must have: an attribute that is one of a few values,
+//! starts or ends with one, or is an address of a network, where the rule asks for that; else the presence of an
+//! attribute, else nothing. A request is asked for its anchors only, so rules for other paths and other users cost
+//! nothing. Entries of `exempt` and `deny` are found with the rules, under the numbers behind theirs.
 
 use std::collections::HashMap;
 
-use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
+use super::finder::{Anchor, Finder};
 use super::names::{Names, hash};
-use super::{Mode, Pattern, Rule};
+use super::plan::{AttributeId, Plan, Selection};
+use super::{Condition, Listed, Mode, Priorities, Rule};
 
 /// The rules of one domain, by what a request must have to match them.
 #[derive(Debug)]
@@ -18,17 +20,26 @@ pub(super) struct Index {
     names: Names,
     anchors: Vec<Anchors>,
     always: Vec<Hung>,
+    /// Those of the rules, then those of the lists.
     plans: Vec<Plan>,
+    /// The overrides of a rule, in order, each with the number of its allowance.
+    overrides: HashMap<u32, Vec<(Plan, u32)>>,
+    /// The entries of `prioritize`, each with the place of its priority.
+    prioritize: Vec<(Plan, usize)>,
 }
 
 /// The rules that hang on one attribute.
 #[derive(Debug, Default)]
 struct Anchors {
     present: Vec<Hung>,
-    equal: HashTable<(Box<str>, Vec<Hung>)>,
-    /// A bit for each length that a value in `equal` has, the last for all that are longer: most other values are of
-    /// a length that none has, and are not even hashed.
+    /// A bit for each length of a value that some rule may hang on, the last for all that are longer: most values are
+    /// of a length that none has, and are not even hashed.
     lengths: u64,
+    /// The same for `equal` alone.
+    equal_lengths: u64,
+    equal: HashTable<(Box<str>, Vec<Hung>)>,
+    /// By more than equality.
+    more: Option<Box<Finder<Hung>>>,
 }
 
 /// A rule on its anchor.
@@ -39,40 +50,44 @@ struct Hung {
     surely: bool,
 }
 
-/// What one rule asks, with its attributes as numbers.
-#[derive(Debug)]
-struct Plan {
-    conditions: Vec<(AttributeId, Vec<Pattern>)>,
-    key: Vec<AttributeId>,
-}
-
-type AttributeId = usize;
-
-/// The attributes of one request that some rule asks about: the first value of each name.
-#[derive(Debug, Default)]
-pub struct Selection<'a> {
-    values: ArrayVec<(AttributeId, &'a str), ATTRIBUTES_MAX>,
-}
-
 impl Index {
-    pub(super) fn new(rules: &[Rule]) -> Index {
-        let mut index =
-            Index { names: Names::default(), anchors: Vec::new(), always: Vec::new(), plans: Vec::new() };
-        for rule in rules {
-            let conditions = rule.conditions.iter();
-            let conditions = conditions.map(|is| (index.intern(&is.attribute), is.any_of.clone())).collect();
-            let key = rule.key.iter().map(|part| index.intern(&part.attribute)).collect();
-            index.plans.push(Plan { conditions, key });
-        }
-        let plans = std::mem::take(&mut index.plans);
-        let frequency = Frequency::of(&plans);
-        for ((number, rule), plan) in (0u32..).zip(rules).zip(&plans) {
+    /// Of these rules only the first so many are looked for by their conditions; the others are found elsewhere.
+    pub(super) fn new(rules: &[Rule], looked_for: usize, lists: &[Listed], priorities: &Priorities) -> Index {
+        let mut index = Index {
+            names: Names::default(),
+            anchors: Vec::new(),
+            always: Vec::new(),
+            plans: Vec::new(),
+            overrides: HashMap::new(),
+            prioritize: Vec::new(),
+        };
+        let mut hanging: Vec<(u32, &[Condition])> = Vec::new();
+        for (number, (place, rule)) in (0u32..).zip(rules.iter().enumerate()) {
+            let plan = index.plan(rule);
             // A disabled rule hangs nowhere: it is never judged.
-            if rule.mode != Mode::Disabled {
-                index.hang(number, plan, &frequency);
+            if rule.mode != Mode::Disabled && place < looked_for {
+                hanging.push((number, &rule.conditions));
+            }
+            index.plans.push(plan);
+            let list = rule.overrides.iter().flat_map(|overrides| &overrides.list);
+            let list: Vec<_> =
+                list.map(|(conditions, number)| (index.conditions(conditions), *number)).collect();
+            if !list.is_empty() {
+                index.overrides.insert(number, list);
             }
         }
-        index.plans = plans;
+        for listed in lists {
+            // Their number is bounded with that of the rules.
+            let number = u32::try_from(index.plans.len()).unwrap_or(u32::MAX);
+            hanging.push((number, &listed.conditions));
+            let plan = index.conditions(&listed.conditions);
+            index.plans.push(plan);
+        }
+        for entry in &priorities.prioritize {
+            let plan = index.conditions(&entry.conditions);
+            index.prioritize.push((plan, entry.priority));
+        }
+        index.hang(&hanging);
         index
     }
 
@@ -86,7 +101,7 @@ impl Index {
     ) {
         matching.clear();
         selection.values.clear();
-        let mut candidates = Candidates { rules: matching, lists: 0, unsure: false };
+        let mut candidates = Candidates { rules: matching, lists: 0, unsure: false, repeated: false };
         candidates.take(&self.always);
         for (name, value) in attributes {
             let Some(attribute) = self.names.find(name) else { continue };
@@ -96,14 +111,19 @@ impl Index {
             }
             let Some(anchors) = self.anchors.get(attribute) else { continue };
             candidates.take(&anchors.present);
-            candidates.take(anchors.equal_to(value));
+            if anchors.lengths & length_bit(value) != 0 {
+                candidates.take_by_value(anchors, value);
+            }
         }
-        let Candidates { rules, lists, unsure } = candidates;
+        let Candidates { rules, lists, unsure, repeated } = candidates;
         if unsure {
             rules.retain(|rule| self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection)));
         }
         if lists > 1 {
             rules.sort_unstable();
+            if repeated {
+                rules.dedup();
+            }
         }
     }
 
@@ -118,38 +138,92 @@ impl Index {
         key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())
     }
 
-    fn intern(&mut self, name: &str) -> AttributeId {
-        let attribute = self.names.intern(name);
-        if attribute == self.anchors.len() {
-            self.anchors.push(Anchors::default());
-        }
-        attribute
+    /// The number of the allowance of the first of a rule's overrides whose conditions hold.
+    pub(super) fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
+        let list = self.overrides.get(&rule)?;
+        list.iter().find(|(plan, _)| plan.matches(selection)).map(|(_, number)| *number)
     }
 
-    /// Hangs a rule on the rarest thing it asks for.
-    fn hang(&mut self, rule: u32, plan: &Plan, frequency: &Frequency<'_>) {
-        let equalities = plan
-            .conditions
+    /// The place of the priority of the first entry of `prioritize` whose conditions hold.
+    pub(super) fn priority_of(&self, selection: &Selection<'_>) -> Option<usize> {
+        let found = self.prioritize.iter().find(|(plan, _)| plan.matches(selection));
+        found.map(|(_, priority)| *priority)
+    }
+
+    /// A rule's plan. An attribute that is new has no anchors yet.
+    fn plan(&mut self, rule: &Rule) -> Plan {
+        Plan::new(&rule.conditions, &rule.key, |name| intern(name, &mut self.names, &mut self.anchors))
+    }
+
+    fn conditions(&mut self, conditions: &[Condition]) -> Plan {
+        Plan::new(conditions, &[], |name| intern(name, &mut self.names, &mut self.anchors))
+    }
+
+    /// Hangs each on the rarest thing it asks for.
+    fn hang(&mut self, rules: &[(u32, &[Condition])]) {
+        let wanted: Vec<Wanted<'_>> = rules
             .iter()
-            .filter_map(|(attribute, patterns)| exact_values(patterns).map(|values| (*attribute, values)));
-        let rarest = equalities.min_by_key(|(attribute, values)| frequency.of_values(*attribute, values));
-        if let Some((attribute, mut values)) = rarest {
-            values.sort_unstable();
-            values.dedup();
-            let hung = Hung { rule, surely: plan.conditions.len() == 1 && plan.asks_only_for(attribute) };
-            if let Some(anchors) = self.anchors.get_mut(attribute) {
-                values.iter().for_each(|value| anchors.hang_on_value(value, hung));
+            .filter_map(|(rule, conditions)| {
+                Some(Wanted::new(*rule, self.plans.get(*rule as usize)?, conditions))
+            })
+            .collect();
+        let frequency = Frequency::of(&wanted);
+        let mut more: Vec<Vec<(Anchor<'_>, Hung)>> = self.anchors.iter().map(|_| Vec::new()).collect();
+        for Wanted { rule, plan, choices } in &wanted {
+            let rarest =
+                choices.iter().min_by_key(|(attribute, anchors)| frequency.of_anchors(*attribute, anchors));
+            if let Some((attribute, anchors)) = rarest {
+                let is_all = plan.conditions.len() == 1 && plan.asks_only_for(*attribute);
+                for (anchor, surely) in anchors {
+                    let hung = Hung { rule: *rule, surely: is_all && *surely };
+                    match (anchor, self.anchors.get_mut(*attribute), more.get_mut(*attribute)) {
+                        (Anchor::Equal(value, false), Some(on), _) => on.hang_on_value(value, hung),
+                        (_, _, Some(more)) => more.push((*anchor, hung)),
+                        _ => {}
+                    }
+                }
+                continue;
             }
-            return;
-        }
-        let rarest = plan.attributes().min_by_key(|attribute| frequency.of_presence(*attribute));
-        match rarest.and_then(|attribute| Some((attribute, self.anchors.get_mut(attribute)?))) {
-            Some((attribute, anchors)) => {
-                let surely = plan.conditions.is_empty() && plan.asks_only_for(attribute);
-                anchors.present.push(Hung { rule, surely });
+            let rarest = plan.needed().min_by_key(|attribute| frequency.of_presence(*attribute));
+            let surely = plan.conditions.is_empty() && rarest.is_none_or(|rarest| plan.asks_only_for(rarest));
+            match rarest.and_then(|attribute| self.anchors.get_mut(attribute)) {
+                Some(anchors) => anchors.present.push(Hung { rule: *rule, surely }),
+                None => self.always.push(Hung { rule: *rule, surely }),
             }
-            None => self.always.push(Hung { rule, surely: true }),
         }
+        for (anchors, more) in self.anchors.iter_mut().zip(more).filter(|(_, more)| !more.is_empty()) {
+            anchors.lengths = u64::MAX;
+            anchors.more = Some(Box::new(Finder::new(more)));
+        }
+    }
+}
+
+fn intern(name: &str, names: &mut Names, anchors: &mut Vec<Anchors>) -> AttributeId {
+    let attribute = names.intern(name);
+    if attribute == anchors.len() {
+        anchors.push(Anchors::default());
+    }
+    attribute
+}
+
+/// A rule that is to be hung, with all the conditions that it could hang on.
+struct Wanted<'r> {
+    rule: u32,
+    plan: &'r Plan,
+    choices: Vec<(AttributeId, Vec<(Anchor<'r>, bool)>)>,
+}
+
+impl<'r> Wanted<'r> {
+    fn new(rule: u32, plan: &'r Plan, conditions: &'r [Condition]) -> Wanted<'r> {
+        let choices = plan.conditions.iter().zip(conditions).filter(|(asked, _)| !asked.or_absent);
+        let choices = choices.filter_map(|(asked, condition)| {
+            let mut anchors: Vec<_> = condition.any_of.iter().map(Anchor::of).collect::<Option<_>>()?;
+            // Of two on one place the one that is sure goes before.
+            anchors.sort_unstable_by_key(|(anchor, surely)| (*anchor, !surely));
+            anchors.dedup_by_key(|(anchor, _)| *anchor);
+            Some((asked.attribute, anchors))
+        });
+        Wanted { rule, plan, choices: choices.collect() }
     }
 }
 
@@ -160,6 +234,8 @@ struct Candidates<'m> {
     lists: u32,
     /// Some ask for more than their anchor.
     unsure: bool,
+    /// One may have come twice.
+    repeated: bool,
 }
 
 impl Candidates<'_> {
@@ -174,77 +250,55 @@ impl Candidates<'_> {
             self.unsure |= !surely;
         }
     }
+
+    fn take_by_value(&mut self, anchors: &Anchors, value: &str) {
+        if anchors.equal_lengths & length_bit(value) != 0 {
+            let found = anchors.equal.find(hash(value), |(known, _)| **known == *value);
+            self.take(found.map_or(&[], |(_, rules)| rules));
+        }
+        if let Some(more) = &anchors.more {
+            self.repeated = true;
+            more.any(value, |hung| {
+                self.take(hung);
+                false
+            });
+        }
+    }
 }
 
 impl Anchors {
-    #[inline]
-    fn equal_to(&self, value: &str) -> &[Hung] {
-        if self.lengths & length_bit(value) == 0 {
-            return &[];
-        }
-        self.equal.find(hash(value), |(known, _)| **known == *value).map_or(&[], |(_, rules)| rules)
-    }
-
     fn hang_on_value(&mut self, value: &str, hung: Hung) {
         self.lengths |= length_bit(value);
+        self.equal_lengths |= length_bit(value);
         let entry = self.equal.entry(hash(value), |(known, _)| **known == *value, |(known, _)| hash(known));
         entry.or_insert_with(|| (value.into(), Vec::new())).into_mut().1.push(hung);
     }
 }
 
-impl Plan {
-    #[inline]
-    fn matches(&self, selection: &Selection<'_>) -> bool {
-        let has = |attribute: &AttributeId| selection.value(*attribute).is_some();
-        self.key.iter().all(has)
-            && self.conditions.iter().all(|(attribute, patterns)| {
-                let value = selection.value(*attribute);
-                value.is_some_and(|value| patterns.iter().any(|pattern| pattern.holds(value)))
-            })
-    }
-
-    fn asks_only_for(&self, attribute: AttributeId) -> bool {
-        self.attributes().all(|asked| asked == attribute)
-    }
-
-    fn attributes(&self) -> impl Iterator<Item = AttributeId> + '_ {
-        self.conditions.iter().map(|(attribute, _)| *attribute).chain(self.key.iter().copied())
-    }
-}
-
-impl<'a> Selection<'a> {
-    /// The value of an attribute; an empty one is absent.
-    #[inline]
-    fn value(&self, attribute: AttributeId) -> Option<&'a str> {
-        let found = self.values.iter().find(|(known, _)| *known == attribute);
-        found.map(|(_, value)| *value).filter(|value| !value.is_empty())
-    }
-}
-
 /// How many rules ask for what: the rarest anchor keeps the lists short.
-struct Frequency<'p> {
-    values: HashMap<(AttributeId, &'p str), usize>,
+struct Frequency<'r> {
+    anchors: HashMap<(AttributeId, Anchor<'r>), usize>,
     presence: HashMap<AttributeId, usize>,
 }
 
-impl<'p> Frequency<'p> {
-    fn of(plans: &'p [Plan]) -> Frequency<'p> {
-        let mut frequency = Frequency { values: HashMap::new(), presence: HashMap::new() };
-        for plan in plans {
-            for (attribute, patterns) in &plan.conditions {
-                for value in exact_values(patterns).unwrap_or_default() {
-                    *frequency.values.entry((*attribute, value)).or_default() += 1;
+impl<'r> Frequency<'r> {
+    fn of(wanted: &[Wanted<'r>]) -> Frequency<'r> {
+        let mut frequency = Frequency { anchors: HashMap::new(), presence: HashMap::new() };
+        for Wanted { plan, choices, .. } in wanted {
+            for (attribute, anchors) in choices {
+                for (anchor, _) in anchors {
+                    *frequency.anchors.entry((*attribute, *anchor)).or_default() += 1;
                 }
             }
-            for attribute in plan.attributes() {
+            for attribute in plan.needed() {
                 *frequency.presence.entry(attribute).or_default() += 1;
             }
         }
         frequency
     }
 
-    fn of_values(&self, attribute: AttributeId, values: &[&str]) -> usize {
-        values.iter().filter_map(|value| self.values.get(&(attribute, *value))).sum()
+    fn of_anchors(&self, attribute: AttributeId, anchors: &[(Anchor<'r>, bool)]) -> usize {
+        anchors.iter().filter_map(|(anchor, _)| self.anchors.get(&(attribute, *anchor))).sum()
     }
 
     fn of_presence(&self, attribute: AttributeId) -> usize {
@@ -256,11 +310,3 @@ impl<'p> Frequency<'p> {
 fn length_bit(value: &str) -> u64 {
     1 << value.len().min(63)
 }
-
-/// The values themselves, when all of the patterns are literal.
-fn exact_values(patterns: &[Pattern]) -> Option<Vec<&str>> {
-    patterns.iter().map(Pattern::as_exact).collect()
-}
-
-/// Attributes that one request can carry: 8 descriptors of 16 pairs.
-const ATTRIBUTES_MAX: usize = 128;

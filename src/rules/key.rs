@@ -1,5 +1,12 @@
 //! What a rule counts by: attributes, perhaps transformed so that what is one caller counts as one.
 
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+
+use super::{fold, network};
+
 /// One attribute of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPart {
@@ -29,5 +36,110 @@ impl KeyPart {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.transform == Transform::default()
+    }
+}
+
+impl Transform {
+    /// Adds what a value is counted by.
+    ///
+    /// With `ipv6_prefix` that is the address in its canonical text, cut to the prefix; an IPv4 address mapped into
+    /// IPv6 is IPv4; what is no address counts by its text.
+    pub fn push(self, value: &str, to: &mut String) {
+        if let Some(bits) = self.ipv6_prefix
+            && let Some(address) = network::address(value)
+        {
+            let address = match address {
+                IpAddr::V4(_) => address,
+                IpAddr::V6(_) => network::masked(address, bits),
+            };
+            // A string takes whatever is written.
+            let _ = write!(to, "{address}");
+        } else if self.lowercase {
+            fold::push_lowercase(value, to);
+        } else {
+            to.push_str(value);
+        }
+    }
+}
+
+/// The values of one key, transformed. Used again for the next one, so that only the first few allocate.
+#[derive(Clone, Debug, Default)]
+pub struct KeyScratch {
+    text: String,
+    /// Where in `text` each value ends.
+    ends: ArrayVec<usize, KEY_ATTRIBUTES_MAX>,
+}
+
+impl KeyScratch {
+    /// The values, in the order of the key.
+    pub fn values(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
+        let start = |value: usize| value.checked_sub(1).and_then(|before| self.ends.get(before).copied());
+        (0..self.ends.len()).map(move |value| {
+            let end = self.ends.get(value).copied().unwrap_or_default();
+            self.text.get(start(value).unwrap_or_default()..end).unwrap_or_default()
+        })
+    }
+
+    pub(super) fn fill<'a>(&mut self, values: impl Iterator<Item = (Transform, &'a str)>) {
+        self.text.clear();
+        self.ends.clear();
+        for (transform, value) in values.take(KEY_ATTRIBUTES_MAX) {
+            transform.push(value, &mut self.text);
+            self.ends.push(self.text.len());
+        }
+    }
+}
+
+/// As many as one descriptor can hold.
+pub(super) const KEY_ATTRIBUTES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::{KeyScratch, Transform};
+
+    #[test]
+    fn what_is_one_caller_counts_as_one() {
+        let plain = Transform::default();
+        let lowercase = Transform { lowercase: true, ..plain };
+        let prefix = |bits| Transform { ipv6_prefix: Some(bits), ..plain };
+        let both = Transform { lowercase: true, ..prefix(64) };
+        let table: &[(Transform, &str, &str)] = &[
+            (plain, "2001:DB8::1", "2001:DB8::1"),
+            (lowercase, "Ann@Example.COM", "ann@example.com"),
+            (lowercase, "ÉCOLE", "école"),
+            (prefix(64), "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            (prefix(64), "2001:0DB8:0001:2::ffff", "2001:db8:1:2::"),
+            (prefix(56), "2001:db8:1:2ff::1", "2001:db8:1:200::"),
+            (prefix(128), "2001:0db8:0::1", "2001:db8::1"),
+            (prefix(1), "ffff::1", "8000::"),
+            (prefix(64), "192.0.2.7", "192.0.2.7"),
+            (prefix(16), "192.0.2.7", "192.0.2.7"),
+            (prefix(64), "::ffff:192.0.2.7", "192.0.2.7"),
+            (prefix(64), "::FFFF:c000:207", "192.0.2.7"),
+            (prefix(64), "192.0.2.7:443", "192.0.2.7:443"),
+            (prefix(64), "fe80::1%eth0", "fe80::1%eth0"),
+            (prefix(64), "Unknown", "Unknown"),
+            (both, "Unknown", "unknown"),
+            (both, "2001:DB8::1", "2001:db8::"),
+        ];
+        let mut scratch = KeyScratch::default();
+        for (transform, value, expected) in table {
+            scratch.fill([(*transform, *value), (plain, "Next")].into_iter());
+            assert_eq!(scratch.values().collect::<Vec<_>>(), [*expected, "Next"], "{transform:?}");
+        }
+        scratch.fill(std::iter::empty());
+        assert_eq!(scratch.values().len(), 0);
+    }
+
+    #[test]
+    fn a_scratch_that_was_used_allocates_nothing() {
+        let mut scratch = KeyScratch::default();
+        let values = [(Transform { lowercase: true, ipv6_prefix: Some(64) }, "2001:DB8::1"); 16];
+        scratch.fill(values.into_iter());
+        let before = (scratch.text.as_ptr(), scratch.text.capacity());
+        for _ in 0..100 {
+            scratch.fill(values.into_iter());
+        }
+        assert_eq!((scratch.text.as_ptr(), scratch.text.capacity()), before);
     }
 }

@@ -1,8 +1,8 @@
 //! The rule set, swapped whole: domains by name, each with its rules and their index.
 
-use super::index::{Index, Selection};
+use super::index::Index;
 use super::names::Names;
-use super::rule::Rule;
+use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Rule, Selection};
 
 /// All domains that have rules.
 #[derive(Debug, Default)]
@@ -39,20 +39,57 @@ impl RuleSet {
     }
 }
 
-/// The rules of one domain, in file order.
+/// The rules and lists of one domain, in file order.
 #[derive(Debug)]
 pub struct Domain {
     name: Box<str>,
     rules: Vec<Rule>,
+    lists: Vec<Listed>,
+    priorities: Priorities,
     index: Index,
+}
+
+/// What a domain is made of.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// The rules, which are numbered by their place.
+    pub rules: Vec<Rule>,
+    /// The entries of `exempt` and `deny`.
+    pub lists: Vec<Listed>,
+    /// The priorities and what requests have them.
+    pub priorities: Priorities,
+}
+
+/// The first reason why a rule does not match a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyNot<'d> {
+    /// Its mode is disabled.
+    Disabled,
+    /// The request has no such attribute, or an empty one.
+    Absent {
+        /// The attribute.
+        attribute: &'d str,
+        /// The line of the condition that asks for it; 0: it is part of the key.
+        line: u32,
+    },
+    /// The attribute has none of the values that this asks for.
+    Condition(&'d Condition),
 }
 
 impl Domain {
     /// A domain and its rules, which are numbered by their place.
     #[must_use]
     pub fn new(name: &str, rules: Vec<Rule>) -> Domain {
-        let index = Index::new(&rules);
-        Domain { name: name.into(), rules, index }
+        Domain::with(name, Contents { rules, ..Contents::default() })
+    }
+
+    /// A domain of all this.
+    #[must_use]
+    pub fn with(name: &str, contents: Contents) -> Domain {
+        let Contents { rules, mut lists, priorities } = contents;
+        lists.sort_by_key(|listed| listed.kind);
+        let index = Index::new(&rules, rules.len(), &lists, &priorities);
+        Domain { name: name.into(), rules, lists, priorities, index }
     }
 
     /// The domain's name.
@@ -67,8 +104,37 @@ impl Domain {
         &self.rules
     }
 
-    /// Finds the enabled rules that match these attributes (the first value of a name wins, an empty one is
-    /// absent) and replaces what `matching` held by their numbers, in file order.
+    /// The entries of `exempt` in file order, then those of `deny`.
+    #[must_use]
+    pub fn lists(&self) -> &[Listed] {
+        &self.lists
+    }
+
+    /// The entry of a list that has this number: they are numbered behind the rules.
+    #[must_use]
+    pub fn listed(&self, number: u32) -> Option<&Listed> {
+        self.lists.get((number as usize).checked_sub(self.rules.len())?)
+    }
+
+    /// The names of the priorities, from the most important to the least.
+    #[must_use]
+    pub fn priorities(&self) -> &[Box<str>] {
+        &self.priorities.names
+    }
+
+    /// The priority of a request: the one it asks for if the domain knows it, else that of the first entry of
+    /// `prioritize` that matches, else the last. `None`: the domain has no priorities.
+    #[must_use]
+    pub fn priority<'d>(&'d self, asked: Option<&str>, selection: &Selection<'_>) -> Option<&'d str> {
+        let names = &self.priorities.names;
+        let known = asked.and_then(|asked| names.iter().position(|name| **name == *asked));
+        let place = known.or_else(|| self.index.priority_of(selection));
+        place.and_then(|place| names.get(place)).or(names.last()).map(|name| &**name)
+    }
+
+    /// Finds the enabled rules and the entries of lists that match these attributes (the first value of a name wins,
+    /// an empty one is absent) and replaces what `matching` held by their numbers, in order: rules in file order,
+    /// then entries as in [`Domain::lists`].
     pub fn select<'a>(
         &self,
         attributes: &[(&'a str, &'a str)],
@@ -78,12 +144,79 @@ impl Domain {
         self.index.select(attributes, selection, matching);
     }
 
-    /// The values that a matching rule counts by, in the order of its key.
+    /// The values that a matching rule counts by as they were sent, in the order of its key.
     pub fn key_values<'s, 'a>(
         &'s self,
         rule: u32,
         selection: &'s Selection<'a>,
     ) -> impl ExactSizeIterator<Item = &'a str> + 's {
         self.index.key_values(rule, selection)
+    }
+
+    /// Whether a rule counts by the values as they were sent.
+    #[must_use]
+    pub fn key_is_plain(&self, rule: u32) -> bool {
+        self.rules.get(rule as usize).is_none_or(|rule| rule.key.iter().all(KeyPart::is_plain))
+    }
+
+    /// The values that a matching rule counts by, in the order of its key, each as its key transforms it. A scratch
+    /// that was used before allocates nothing.
+    pub fn transformed_key<'s>(
+        &self,
+        rule: u32,
+        selection: &Selection<'_>,
+        scratch: &'s mut KeyScratch,
+    ) -> &'s KeyScratch {
+        let key = self.rules.get(rule as usize).map_or(&[][..], |rule| &rule.key);
+        scratch.fill(key.iter().map(|part| part.transform).zip(self.index.key_values(rule, selection)));
+        scratch
+    }
+
+    /// The number of the allowance that the first of a rule's `overrides` gives whose conditions hold.
+    #[must_use]
+    pub fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
+        self.index.override_of(rule, selection)
+    }
+
+    /// The number of the allowance that a matching rule gives a request, and its candidate likewise: that of the row of
+    /// its key, which is asked for as it is counted by, else that of the first override whose conditions hold, else 0.
+    #[must_use]
+    pub fn allowance_of<'v>(
+        &self,
+        rule: u32,
+        selection: &Selection<'_>,
+        key: impl Iterator<Item = &'v str> + Clone,
+    ) -> u32 {
+        let overrides = self.rules.get(rule as usize).and_then(|rule| rule.overrides.as_deref());
+        let Some(overrides) = overrides else { return 0 };
+        overrides.rows.number_of(key).or_else(|| self.override_of(rule, selection)).unwrap_or(0)
+    }
+
+    /// The first reason why a rule, or an entry of a list, does not match these attributes; `None` if it does, or if
+    /// there is none of this number. It looks at each condition: for people, not for every request.
+    #[must_use]
+    pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<WhyNot<'_>> {
+        let rule = self.rules.get(number as usize);
+        if rule.is_some_and(|rule| rule.mode == Mode::Disabled) {
+            return Some(WhyNot::Disabled);
+        }
+        let value = |name: &str| {
+            let first = attributes.iter().find(|(known, _)| *known == name);
+            first.map(|(_, value)| *value).filter(|value| !value.is_empty())
+        };
+        let (conditions, key) = match (rule, self.listed(number)) {
+            (Some(rule), _) => (&rule.conditions, &*rule.key),
+            (None, Some(listed)) => (&listed.conditions, &[][..]),
+            (None, None) => return None,
+        };
+        let failing = conditions.iter().find(|condition| !condition.holds(value(&condition.attribute)));
+        if let Some(condition) = failing {
+            return Some(match value(&condition.attribute) {
+                None => WhyNot::Absent { attribute: &condition.attribute, line: condition.line },
+                Some(_) => WhyNot::Condition(condition),
+            });
+        }
+        let missing = key.iter().find(|part| value(&part.attribute).is_none());
+        missing.map(|part| WhyNot::Absent { attribute: &part.attribute, line: 0 })
     }
 }

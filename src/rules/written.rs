@@ -1,6 +1,9 @@
 //! The file as written: which fields there are, which of them work, and where each value stands.
 
-use super::fields::{Field, Fields, list, text};
+use super::field::{Field, Kind, Section};
+use super::fields::{Fields, list, text};
+pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
+use super::rule_fields::SCOPE;
 use super::source::Report;
 use super::yaml::Node;
 
@@ -31,65 +34,51 @@ impl<'n> File<'n> {
 
 /// The fields of a rules file.
 const FILE: &[Field] = &[
-    Field::built("domain"),
-    Field::built("defaults"),
-    Field::built("limits"),
-    Field::reserved("priorities"),
-    Field::reserved("prioritize"),
-    Field::reserved("exempt"),
-    Field::reserved("deny"),
-    Field::reserved("concurrency"),
-    Field::reserved("shed"),
-    Field::reserved("descriptors"),
+    Field::built("domain").of(Kind::Name).required().about("the name that the application asks by"),
+    Field::built("defaults")
+        .of(Kind::Section("defaults"))
+        .or("none")
+        .about("what holds for the rules of this file that do not say otherwise"),
+    Field::built("limits")
+        .of(Kind::List(&Kind::Section("rule")))
+        .or("none")
+        .about("the rules"),
+    Field::reserved("priorities").about("the names of the priorities, the most important first"),
+    Field::reserved("prioritize").about("which requests have which priority"),
+    Field::reserved("exempt").about("what no rule judges"),
+    Field::reserved("deny").about("what is refused always"),
+    Field::reserved("concurrency").about("limits of work at once"),
+    Field::reserved("shed").about("what is refused when the host is full"),
+    Field::reserved("descriptors").about("a descriptor tree"),
 ];
 
 /// The fields of `defaults`.
-const DEFAULTS: &[Field] = &[Field::built("scope")];
-
-/// The fields of a rule of `limits`.
-pub(super) const RULE: &[Field] = &[
-    Field::built("name"),
-    Field::built("match"),
-    Field::built("key"),
-    Field::built("rate"),
-    Field::built("burst"),
-    Field::built("mode"),
-    Field::built("help"),
-    Field::built("algorithm"),
-    Field::built("scope"),
-    Field::built("unit"),
-    Field::built("advertise"),
-    Field::reserved("candidate"),
-    Field::reserved("refund_on"),
-    Field::reserved("block"),
-    Field::reserved("overrides"),
-    Field::reserved("overrides_file"),
-    Field::reserved("max_debt"),
-    Field::reserved("timezone"),
-    Field::reserved("warn_at"),
-    Field::reserved("queue"),
-    Field::reserved("over"),
-    Field::reserved("refused"),
-    Field::reserved("buckets"),
-    Field::reserved("align"),
-    Field::reserved("expires"),
-    Field::reserved("max"),
-    Field::reserved("max_over"),
-    Field::reserved("fleet"),
-    Field::reserved("on_redis_down"),
-    Field::reserved("guard"),
-    Field::reserved("show_keys"),
-];
+const DEFAULTS: &[Field] = &[SCOPE.or("`host`")];
 
 /// What a value of `match` may be besides texts.
 pub(super) const CONDITION: &[Field] = &[
-    Field::reserved("not"),
-    Field::reserved("cidr"),
-    Field::reserved("glob"),
-    Field::reserved("ignore_case"),
-    Field::reserved("present"),
+    Field::reserved("not").about("none of these"),
+    Field::reserved("cidr").about("an address of this network"),
+    Field::reserved("glob").about("a pattern"),
+    Field::reserved("ignore_case").about("whether the pattern is compared without case"),
+    Field::reserved("present").about("whether the attribute is there at all"),
 ];
 
 /// What an entry of `key` may be besides a name.
-pub(super) const KEY_PART: &[Field] =
-    &[Field::reserved("attribute"), Field::reserved("lowercase"), Field::reserved("ipv6_prefix")];
+pub(super) const KEY_PART: &[Field] = &[
+    Field::reserved("attribute").about("its name"),
+    Field::reserved("lowercase").about("whether its letters count in lower case"),
+    Field::reserved("ipv6_prefix").about("how many bits of an IPv6 address count"),
+];
+
+/// The fields of every kind of mapping in a rules file, in the order of the table.
+pub(super) const SECTIONS: &[Section] = &[
+    Section { name: "file", place: "file", fields: FILE },
+    Section { name: "defaults", place: "`defaults`", fields: DEFAULTS },
+    Section { name: "rule", place: "rule", fields: RULE },
+    Section { name: "candidate", place: "`candidate`", fields: CANDIDATE },
+    Section { name: "override", place: "`overrides`", fields: OVERRIDE },
+    Section { name: "over", place: "`over`", fields: OVER },
+    Section { name: "condition", place: "value of `match`", fields: CONDITION },
+    Section { name: "key part", place: "entry of `key`", fields: KEY_PART },
+];

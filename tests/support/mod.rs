@@ -23,7 +23,7 @@ pub fn rule(name: &str, key: &[&str], count: u32, burst: u32) -> Rule {
 /// The same rule for requests that also have an attribute with one of these values.
 pub fn matching(mut rule: Rule, attribute: &str, values: &[&str]) -> Rule {
     let any_of = values.iter().map(|value| Pattern::parse(value)).collect();
-    rule.conditions.push(Condition { attribute: attribute.into(), any_of, or_absent: false });
+    rule.conditions.push(Condition::new(attribute, any_of));
     rule
 }
 

@@ -28,7 +28,7 @@ pub(super) fn conditions(node: &Node, report: &mut Report<'_>) -> Option<Vec<Con
             continue;
         }
         let any_of = patterns(attribute, value, report).unwrap_or_default();
-        conditions.push(Condition { attribute: attribute.into(), any_of, or_absent: false });
+        conditions.push(Condition { line: key.at.line, ..Condition::new(attribute, any_of) });
     }
     Some(conditions)
 }
@@ -84,4 +84,4 @@ const CONDITIONS_MAX: usize = 32;
 const VALUES_MAX: usize = 1_000;
 
 /// The longest value that the socket carries.
-const VALUE_BYTES_MAX: usize = 1_024;
+pub(super) const VALUE_BYTES_MAX: usize = 1_024;

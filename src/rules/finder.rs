@@ -1,0 +1,188 @@
+//! Finds what hangs on a value: on the value itself, on how it starts or ends, on a network that it is an address of.
+//! It costs the same for ten thousand as for ten.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use super::names::hash;
+use super::prefixes::Prefixes;
+use super::{Network, Pattern, fold, network};
+
+/// What a value must have to match a pattern: at least this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Anchor<'p> {
+    /// To be this text, in lower case if the flag is set, as in the next two.
+    Equal(&'p str, bool),
+    Start(&'p str, bool),
+    End(&'p str, bool),
+    /// To be an address of this network.
+    Within(Network),
+}
+
+impl<'p> Anchor<'p> {
+    /// The anchor of a pattern, and whether a value that has it matches for sure. `None`: it asks for nothing that a
+    /// value could be found by.
+    pub(super) fn of(pattern: &'p Pattern) -> Option<(Anchor<'p>, bool)> {
+        let glob = |glob: &'p super::Glob, any_case| match (glob.as_literal(), glob.ends()) {
+            (Some(literal), _) => Some((Anchor::Equal(literal, any_case), true)),
+            // Of two the longer tells more.
+            (_, Some((start, end, alone))) if start.len() >= end.len() && !start.is_empty() => {
+                Some((Anchor::Start(start, any_case), alone && end.is_empty()))
+            }
+            (_, Some((start, end, alone))) if !end.is_empty() => {
+                Some((Anchor::End(end, any_case), alone && start.is_empty()))
+            }
+            _ => None,
+        };
+        match pattern {
+            Pattern::Exact(text) => Some((Anchor::Equal(text, false), true)),
+            Pattern::Glob(pattern) => glob(pattern, false),
+            Pattern::AnyCase(pattern) => glob(pattern, true),
+            Pattern::Network(network) => Some((Anchor::Within(*network), true)),
+            Pattern::Not(_) | Pattern::Present => None,
+        }
+    }
+}
+
+/// What hangs on values.
+#[derive(Debug)]
+pub(super) struct Finder<I> {
+    texts: Texts<I>,
+    /// Of values in lower case.
+    any_case: Option<Texts<I>>,
+    networks: Networks<I>,
+}
+
+impl<I> Finder<I> {
+    /// From anchors and what hangs on each.
+    pub(super) fn new<'p>(hung: impl IntoIterator<Item = (Anchor<'p>, I)>) -> Finder<I> {
+        let (mut texts, mut any_case) = (Written::default(), Written::default());
+        let mut networks = Networks { kinds: Vec::new() };
+        for (anchor, item) in hung {
+            let lower = matches!(
+                anchor,
+                Anchor::Equal(_, true) | Anchor::Start(_, true) | Anchor::End(_, true)
+            );
+            let texts = if lower { &mut any_case } else { &mut texts };
+            match anchor {
+                Anchor::Equal(text, _) => texts.equal.push((text, item)),
+                Anchor::Start(text, _) => texts.starts.push((text.as_bytes().to_vec(), item)),
+                Anchor::End(text, _) => texts.ends.push((text.bytes().rev().collect(), item)),
+                Anchor::Within(network) => networks.hang(network, item),
+            }
+        }
+        let any_case = Texts::new(any_case);
+        Finder { texts: Texts::new(texts), any_case: (!any_case.is_empty()).then_some(any_case), networks }
+    }
+
+    /// Hands over what hangs on a value, until it is told that this is enough; whether it was. What hangs on two
+    /// anchors of the value comes twice.
+    pub(super) fn any(&self, value: &str, mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
+        self.texts.any(value, &mut is_enough)
+            || self.networks.any(value, &mut is_enough)
+            || self.any_case.as_ref().is_some_and(|texts| {
+                fold::with_lowercase(value, |value| texts.any(value, &mut is_enough))
+            })
+    }
+}
+
+/// Texts while they are collected.
+struct Written<'p, I> {
+    equal: Vec<(&'p str, I)>,
+    starts: Vec<(Vec<u8>, I)>,
+    ends: Vec<(Vec<u8>, I)>,
+}
+
+impl<I> Default for Written<'_, I> {
+    fn default() -> Self {
+        Written { equal: Vec::new(), starts: Vec::new(), ends: Vec::new() }
+    }
+}
+
+#[derive(Debug)]
+struct Texts<I> {
+    equal: HashTable<(Box<str>, Vec<I>)>,
+    starts: Prefixes<I>,
+    /// Written backwards.
+    ends: Prefixes<I>,
+}
+
+impl<I> Texts<I> {
+    fn new(written: Written<'_, I>) -> Texts<I> {
+        let mut equal: HashTable<(Box<str>, Vec<I>)> = HashTable::new();
+        for (text, item) in written.equal {
+            let entry = equal.entry(hash(text), |(known, _)| **known == *text, |(known, _)| hash(known));
+            entry.or_insert_with(|| (text.into(), Vec::new())).into_mut().1.push(item);
+        }
+        Texts { equal, starts: Prefixes::new(written.starts), ends: Prefixes::new(written.ends) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.equal.is_empty() && self.starts.is_empty() && self.ends.is_empty()
+    }
+
+    fn any(&self, value: &str, is_enough: &mut impl FnMut(&[I]) -> bool) -> bool {
+        if !self.equal.is_empty()
+            && let Some((_, items)) = self.equal.find(hash(value), |(known, _)| **known == *value)
+            && is_enough(items)
+        {
+            return true;
+        }
+        if !self.starts.is_empty() && self.starts.any(value.as_bytes(), &mut *is_enough) {
+            return true;
+        }
+        !self.ends.is_empty() && backwards(value, |value| self.ends.any(value, is_enough))
+    }
+}
+
+/// Hands on the bytes of a value, the last first. Nothing is allocated for what the socket can carry.
+fn backwards<R>(value: &str, use_it: impl FnOnce(&[u8]) -> R) -> R {
+    if value.len() > VALUE_BYTES_MAX {
+        return use_it(&value.bytes().rev().collect::<Vec<u8>>());
+    }
+    use_it(&value.bytes().rev().collect::<ArrayVec<u8, VALUE_BYTES_MAX>>())
+}
+
+/// Networks by family and how many of their bits count. There are few such kinds, so an address is looked up once for
+/// each.
+#[derive(Debug)]
+struct Networks<I> {
+    kinds: Vec<(Kind, HashMap<IpAddr, Vec<I>, FixedState>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    is_v4: bool,
+    bits: u8,
+}
+
+impl<I> Networks<I> {
+    fn hang(&mut self, network: Network, item: I) {
+        let kind = Kind { is_v4: network.address().is_ipv4(), bits: network.bits() };
+        let place = self.kinds.iter().position(|(known, _)| *known == kind).unwrap_or_else(|| {
+            self.kinds.push((kind, HashMap::default()));
+            self.kinds.len() - 1
+        });
+        if let Some((_, networks)) = self.kinds.get_mut(place) {
+            networks.entry(network.address()).or_default().push(item);
+        }
+    }
+
+    fn any(&self, value: &str, is_enough: &mut impl FnMut(&[I]) -> bool) -> bool {
+        if self.kinds.is_empty() {
+            return false;
+        }
+        let Some(address) = network::address(value) else { return false };
+        let of_family = self.kinds.iter().filter(|(kind, _)| kind.is_v4 == address.is_ipv4());
+        let mut found =
+            of_family.filter_map(|(kind, networks)| networks.get(&network::masked(address, kind.bits)));
+        found.any(|items| is_enough(items))
+    }
+}
+
+/// The longest value that the socket carries.
+const VALUE_BYTES_MAX: usize = 1_024;

@@ -1,0 +1,182 @@
+//! A network of addresses, as `cidr` writes it. What is no address is in none.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::problem::{Wrong, shown};
+
+/// The addresses that share their first bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Network {
+    /// With no bit set past the prefix.
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    /// The network of an address and so many of its bits; `None` when the address has bits set past them, or has not
+    /// so many. An IPv4 address mapped into IPv6 is IPv4.
+    #[must_use]
+    pub fn new(address: IpAddr, bits: u8) -> Option<Network> {
+        let (address, bits) = match (address.to_canonical(), address, bits.checked_sub(MAPPED_BITS)) {
+            (IpAddr::V4(mapped), IpAddr::V6(_), Some(bits)) => (IpAddr::V4(mapped), bits),
+            _ => (address, bits),
+        };
+        (bits <= width(address) && masked(address, bits) == address).then_some(Network { address, bits })
+    }
+
+    /// Reads `192.0.2.0/24` or `2001:db8::/32`.
+    pub(crate) fn parse(text: &str) -> Result<Network, Wrong> {
+        let Some((address, bits)) = text.split_once('/') else {
+            return Err(match text.parse::<IpAddr>() {
+                Ok(address) => {
+                    let mend = format!("write {text}/{} for this address alone", width(address));
+                    Wrong::new(format!("the network {} has no prefix length", shown(text)), mend)
+                }
+                Err(_) => Wrong::new(format!("{} is no network", shown(text)), EXAMPLE),
+            });
+        };
+        let Ok(known) = address.parse::<IpAddr>() else {
+            let message = format!("{} is no address in the network {}", shown(address), shown(text));
+            return Err(Wrong::new(message, whole_address(address, bits)));
+        };
+        let digits = bits.bytes().all(|byte| byte.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'));
+        let Some(length) = bits.parse().ok().filter(|length| digits && *length <= width(known)) else {
+            let message = format!("{} is no prefix length in the network {}", shown(bits), shown(text));
+            let mend = match bits.parse::<Ipv4Addr>().map(|mask| u32::from(mask).leading_ones()) {
+                Ok(ones) if known.is_ipv4() => format!("write {address}/{ones}"),
+                _ => format!("write a number of bits from 0 to {}", width(known)),
+            };
+            return Err(Wrong::new(message, mend));
+        };
+        Network::new(known, length).ok_or_else(|| {
+            let (network, whole) = (masked(known, length), width(known));
+            let message = format!("the network {} has bits set past its first {length}", shown(text));
+            let mend = format!("write {network}/{length} for the network, {known}/{whole} for the address");
+            Wrong::new(message, mend)
+        })
+    }
+
+    /// Whether the value is an address of the network.
+    #[must_use]
+    pub fn holds(&self, value: &str) -> bool {
+        address(value).is_some_and(|address| masked(address, self.bits) == self.address)
+    }
+
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    pub(super) fn bits(&self) -> u8 {
+        self.bits
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+/// The address that a value is. An IPv4 address mapped into IPv6 is IPv4.
+#[inline]
+pub(super) fn address(value: &str) -> Option<IpAddr> {
+    value.parse::<IpAddr>().ok().map(|address| address.to_canonical())
+}
+
+/// The address with nothing but its first bits. It has at least as many in IPv6; of IPv4 all bits past 32 are none.
+#[inline]
+pub(super) fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    let bits = u32::from(bits);
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(bits)).unwrap_or_default();
+            Ipv4Addr::from(u32::from(address) & mask).into()
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(bits)).unwrap_or_default();
+            Ipv6Addr::from(u128::from(address) & mask).into()
+        }
+    }
+}
+
+fn width(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+/// `10.1/16` as it would be read elsewhere, if that is what is written.
+fn whole_address(address: &str, bits: &str) -> String {
+    let missing = 3_usize.saturating_sub(address.matches('.').count());
+    let whole = format!("{}{}", address.trim_end_matches('.'), ".0".repeat(missing));
+    match whole.parse::<Ipv4Addr>() {
+        Ok(whole) if bits.parse::<u8>().is_ok_and(|bits| bits <= 32) => format!("write {whole}/{bits}"),
+        _ => EXAMPLE.to_owned(),
+    }
+}
+
+const EXAMPLE: &str = "write an address and how many of its bits count, such as 192.0.2.0/24 or 2001:db8::/32";
+
+/// Bits of an IPv6 address before the IPv4 address that is mapped into it.
+const MAPPED_BITS: u8 = 96;
+
+#[cfg(test)]
+mod tests {
+    use super::Network;
+
+    #[test]
+    fn a_network_holds_its_addresses_and_no_other_text() {
+        let table: &[(&str, &[&str], &[&str])] = &[
+            (
+                "192.0.2.0/24",
+                &["192.0.2.0", "192.0.2.255", "::ffff:192.0.2.7", "::FFFF:c000:0207"],
+                &["192.0.3.0", "192.0.2", "192.0.2.7:80", " 192.0.2.7", "192.0.02.7", "::192.0.2.7", "", "x"],
+            ),
+            ("0.0.0.0/0", &["0.0.0.0", "255.255.255.255"], &["::", "::1"]),
+            ("10.0.0.1/32", &["10.0.0.1"], &["10.0.0.2"]),
+            (
+                "2001:db8::/32",
+                &["2001:db8::", "2001:0DB8:ffff::1"],
+                &["2001:db9::", "2001:db8::%eth0", "[2001:db8::]"],
+            ),
+            ("::/0", &["::", "2001:db8::"], &["10.0.0.1", "::ffff:10.0.0.1"]),
+            ("::1/128", &["::1", "0:0::1"], &["::2"]),
+            ("::ffff:10.0.0.0/104", &["10.1.2.3", "::ffff:10.1.2.3"], &["11.0.0.1", "::a01:203"]),
+        ];
+        for (network, inside, outside) in table {
+            let network = Network::parse(network).unwrap();
+            assert!(inside.iter().all(|value| network.holds(value)), "{network}: {inside:?}");
+            assert!(!outside.iter().any(|value| network.holds(value)), "{network}: {outside:?}");
+        }
+    }
+
+    #[test]
+    fn a_network_that_is_none_is_told_what_to_write() {
+        let table = [
+            ("10.1.2.3/8", "bits set past its first 8", "write 10.0.0.0/8 for the network, 10.1.2.3/32"),
+            ("2001:db8::1/64", "bits set past its first 64", "write 2001:db8::/64"),
+            ("::ffff:10.1.2.3/104", "bits set past", "write ::ffff:10.0.0.0/104"),
+            ("10.0.0.1", "has no prefix length", "write 10.0.0.1/32"),
+            ("::1", "has no prefix length", "write ::1/128"),
+            ("office", "`office` is no network", "such as 192.0.2.0/24"),
+            ("", "`` is no network", "such as"),
+            ("10.1/16", "`10.1` is no address", "write 10.1.0.0/16"),
+            ("10.1./16", "`10.1.` is no address", "such as"),
+            ("10.0.0.256/8", "`10.0.0.256` is no address", "such as"),
+            ("10.0.0.0/255.0.0.0", "`255.0.0.0` is no prefix length", "write 10.0.0.0/8"),
+            ("10.0.0.0/33", "`33` is no prefix length", "from 0 to 32"),
+            ("10.0.0.0/08", "`08` is no prefix length", "from 0 to 32"),
+            ("10.0.0.0/+8", "`+8` is no prefix length", "from 0 to 32"),
+            ("10.0.0.0/", "`` is no prefix length", "from 0 to 32"),
+            ("::/129", "`129` is no prefix length", "from 0 to 128"),
+            ("10.0.0.0/8/8", "`8/8` is no prefix length", "from 0 to 32"),
+        ];
+        for (text, message, mend) in table {
+            let wrong = Network::parse(text).unwrap_err();
+            assert!(wrong.message.contains(message), "{wrong:?}");
+            assert!(wrong.mend.as_deref().unwrap().contains(mend), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What a rule asks of a request, with its attributes as numbers: judged for every request that comes near the rule.
+
+use arrayvec::ArrayVec;
+
+use super::matcher::Matcher;
+use super::{Condition, KeyPart};
+
+/// An attribute that some rule asks about.
+pub(super) type AttributeId = usize;
+
+/// What one rule asks.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) conditions: Vec<Asked>,
+    pub(super) key: Vec<AttributeId>,
+}
+
+/// What is asked of one attribute.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) attribute: AttributeId,
+    pub(super) or_absent: bool,
+    matcher: Matcher,
+}
+
+/// The attributes of one request that some rule asks about: the first value of each name.
+#[derive(Debug, Default)]
+pub struct Selection<'a> {
+    pub(super) values: ArrayVec<(AttributeId, &'a str), ATTRIBUTES_MAX>,
+}
+
+impl Plan {
+    pub(super) fn new(
+        conditions: &[Condition],
+        key: &[KeyPart],
+        mut intern: impl FnMut(&str) -> AttributeId,
+    ) -> Plan {
+        let asked = |condition: &Condition| Asked {
+            attribute: intern(&condition.attribute),
+            or_absent: condition.or_absent,
+            matcher: Matcher::new(&condition.any_of),
+        };
+        let conditions = conditions.iter().map(asked).collect();
+        Plan { conditions, key: key.iter().map(|part| intern(&part.attribute)).collect() }
+    }
+
+    #[inline]
+    pub(super) fn matches(&self, selection: &Selection<'_>) -> bool {
+        let has = |attribute: &AttributeId| selection.value(*attribute).is_some();
+        self.key.iter().all(has)
+            && self.conditions.iter().all(|asked| match selection.value(asked.attribute) {
+                Some(value) => asked.matcher.holds(value),
+                None => asked.or_absent,
+            })
+    }
+
+    pub(super) fn asks_only_for(&self, attribute: AttributeId) -> bool {
+        let mut conditions = self.conditions.iter();
+        conditions.all(|asked| asked.attribute == attribute) && self.key.iter().all(|asked| *asked == attribute)
+    }
+
+    /// The attributes that a matching request must have.
+    pub(super) fn needed(&self) -> impl Iterator<Item = AttributeId> + '_ {
+        let conditions = self.conditions.iter().filter(|asked| !asked.or_absent);
+        conditions.map(|asked| asked.attribute).chain(self.key.iter().copied())
+    }
+}
+
+impl<'a> Selection<'a> {
+    /// The value of an attribute; an empty one is absent.
+    #[inline]
+    pub(super) fn value(&self, attribute: AttributeId) -> Option<&'a str> {
+        let found = self.values.iter().find(|(known, _)| *known == attribute);
+        found.map(|(_, value)| *value).filter(|value| !value.is_empty())
+    }
+}
+
+/// Attributes that one request can carry: 8 descriptors of 16 pairs.
+const ATTRIBUTES_MAX: usize = 128;
