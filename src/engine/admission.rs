@@ -9,6 +9,7 @@ use parking_lot::MutexGuard;
 use super::part::{Case, Part, Stand};
 use super::shards::{SHARDS, Shard, Shards};
 use crate::clock::Micros;
+use crate::limit::leaky_bucket::Wait;
 
 /// What is to become of a request that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,9 @@ pub(super) fn admit(case: &Case<'_>, parts: &mut [Part], intent: Intent) -> Admi
         part.judge(case, shard);
     }
     let refusing = parts.iter().filter(|part| part.refuses()).count();
-    let waits = parts.iter().filter(|part| part.stand == Stand::Enforced).map(Part::wait);
-    let wait = if refusing == 0 { waits.max().unwrap_or_default() } else { Micros::ZERO };
+    // A shadow wait delays nothing.
+    let waits = parts.iter().filter(|part| part.stand == Stand::Enforced).map(|part| part.wait);
+    let wait = if refusing == 0 { waits.fold(Wait::NONE, Wait::longer) } else { Wait::NONE };
     if intent == Intent::Admit {
         for at in 0..parts.len() {
             let others_pass = others_pass(parts, at, refusing);
@@ -50,7 +52,7 @@ pub(super) fn admit(case: &Case<'_>, parts: &mut [Part], intent: Intent) -> Admi
         let shard = locked.shard(case.shards, part);
         part.read_level(case, shard);
     }
-    if refusing == 0 { Admission::Granted(wait) } else { Admission::Refused }
+    if refusing == 0 { Admission::Granted(wait.micros()) } else { Admission::Refused }
 }
 
 /// Whether all enforced rules but the part's own let the request through. A candidate stands behind its rule.
@@ -65,7 +67,7 @@ fn commit(
     part: &mut Part,
     granted: bool,
     others_pass: bool,
-    wait: Micros,
+    wait: Wait,
     case: &Case<'_>,
     locked: &mut Locked<'_>,
 ) {
@@ -78,8 +80,7 @@ fn commit(
             };
     let shard = locked.shard(case.shards, part);
     if is_charged {
-        // What only would have waited would have waited at least as long as what does.
-        part.charge(wait.max(part.wait()), case, shard);
+        part.charge(wait, case, shard);
     }
     if !part.passes() {
         part.block(case, shard);

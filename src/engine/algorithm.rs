@@ -5,7 +5,7 @@ use super::table::Table;
 use super::tag::{Fading, Tag};
 use crate::clock::{Micros, Now};
 use crate::limit::fixed_window::{self, FixedWindow, Timeline};
-use crate::limit::leaky_bucket;
+use crate::limit::leaky_bucket::{self, Wait};
 use crate::limit::sliding_log::{self, SlidingLog};
 use crate::limit::sliding_window::{self, SlidingWindow};
 use crate::limit::token_bucket::{self, Gcra};
@@ -26,10 +26,18 @@ pub(super) trait Algorithm {
     fn fresh(&self, now: Now) -> Self::State;
 
     /// Judges a request that would wait at most so long; `None`: as long as the rule lets it.
-    fn judge(&self, state: &Self::State, now: Now, cost: u32, wait_max: Option<Micros>) -> Outcome;
+    ///
+    /// What it would wait is told exactly, beside the outcome; zero where nothing ever waits.
+    fn judge(
+        &self,
+        state: &Self::State,
+        now: Now,
+        cost: u32,
+        wait_max: Option<Micros>,
+    ) -> (Outcome, Wait);
 
     /// Charges a request that starts after a wait.
-    fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Micros);
+    fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Wait);
 
     /// Charges what was used, after the fact, as far as the debt goes.
     fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
@@ -83,11 +91,11 @@ impl Algorithm for token_bucket::Quota {
         Gcra::full(self.scale(), now.at)
     }
 
-    fn judge(&self, state: &Gcra, now: Now, cost: u32, _: Option<Micros>) -> Outcome {
-        state.judge(self, now.at, cost).0
+    fn judge(&self, state: &Gcra, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, Wait) {
+        (state.judge(self, now.at, cost).0, Wait::NONE)
     }
 
-    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, _: Micros) {
+    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, _: Wait) {
         *state = state.judge(self, now.at, cost).1;
     }
 
@@ -104,6 +112,34 @@ impl Algorithm for token_bucket::Quota {
     }
 }
 
+impl Algorithm for leaky_bucket::Quota {
+    type State = Gcra;
+
+    lives_in!(buckets, LeakyBucket);
+
+    fn fresh(&self, now: Now) -> Gcra {
+        Gcra::full(self.scale(), now.at)
+    }
+
+    fn judge(&self, state: &Gcra, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, Wait) {
+        leaky_bucket::judge(*state, self, now.at, cost, wait_max)
+    }
+
+    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, wait: Wait) {
+        *state = leaky_bucket::charge_at(*state, self, now.at, wait, cost);
+    }
+
+    /// What has started cannot be paced any more.
+    fn owe(&self, _: &mut Gcra, _: Now, _: u32, _: u32) {}
+
+    /// A place that was kept is not kept for anybody else.
+    fn give_back(&self, _: &mut Gcra, _: Now, _: u32) {}
+
+    fn level(&self, state: &Gcra, now: Now) -> Level {
+        state.level(self.bucket(), now.at)
+    }
+}
+
 /// What counts in windows never waits, and changes in place.
 macro_rules! counts {
     () => {
@@ -111,11 +147,17 @@ macro_rules! counts {
             Self::State::fresh(self, now)
         }
 
-        fn judge(&self, state: &Self::State, now: Now, cost: u32, _: Option<Micros>) -> Outcome {
-            state.judge(self, now, cost)
+        fn judge(
+            &self,
+            state: &Self::State,
+            now: Now,
+            cost: u32,
+            _: Option<Micros>,
+        ) -> (Outcome, Wait) {
+            (state.judge(self, now, cost), Wait::NONE)
         }
 
-        fn charge(&self, state: &mut Self::State, now: Now, cost: u32, _: Micros) {
+        fn charge(&self, state: &mut Self::State, now: Now, cost: u32, _: Wait) {
             state.charge(self, now, cost);
         }
 

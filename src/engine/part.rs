@@ -10,6 +10,7 @@ use super::shards::{Shard, Shards};
 use super::soft::Soft;
 use super::tag::{Role, Tag, Until};
 use crate::clock::{Micros, Now};
+use crate::limit::leaky_bucket::Wait;
 use crate::limit::token_bucket::Gcra;
 use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Allowance, Limit, Over, Rule};
@@ -24,6 +25,8 @@ pub(super) struct Part {
     pub(super) stand: Stand,
     /// What the limit says, once judged.
     pub(super) outcome: Outcome,
+    /// How long until the work may start, if it is granted.
+    pub(super) wait: Wait,
     /// How it passes above its quota.
     pub(super) beyond: Option<Beyond>,
     /// Where the key stands, once settled; `None`: unlimited.
@@ -90,6 +93,7 @@ impl Part {
             slot: terms.slot,
             stand,
             outcome: Outcome::Pass,
+            wait: Wait::NONE,
             beyond: None,
             level: None,
             key,
@@ -134,14 +138,6 @@ impl Part {
     #[inline]
     pub(super) fn refuses(&self) -> bool {
         self.stand == Stand::Enforced && !self.passes()
-    }
-
-    /// The wait before the work may start.
-    pub(super) fn wait(&self) -> Micros {
-        match self.outcome {
-            Outcome::Queued(wait) => wait,
-            Outcome::Pass | Outcome::Later(_) | Outcome::Never => Micros::ZERO,
-        }
     }
 
     /// Whether the request is charged to it also when it is refused.
@@ -201,15 +197,16 @@ impl Part {
                 &fresh
             }
         };
-        let outcome = quota.judge(state, case.now, self.cost, case.wait_max);
+        let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
+        self.wait = wait;
         match (&law.allowance.over, outcome) {
             (_, Outcome::Pass | Outcome::Queued(_)) | (Over::Refuse, _) | (Over::Elastic(_), Outcome::Never) => {
                 outcome
             }
             (Over::Soft(larger), _) => {
                 let Some(larger) = A::of(larger) else { return outcome };
-                let lenient = larger.judge(state, case.now, self.cost, case.wait_max);
-                let one = wait_of(quota.judge(state, case.now, 1, None));
+                let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
+                let one = wait_for_one(quota, state, case.now);
                 self.judge_soft(outcome, lenient, one, law, case, shard)
             }
             (Over::Elastic(second), Outcome::Later(wait)) => {
@@ -222,7 +219,7 @@ impl Part {
                         &fresh
                     }
                 };
-                match second.judge(state, case.now, self.cost, case.wait_max) {
+                match second.judge(state, case.now, self.cost, case.wait_max).0 {
                     Outcome::Pass | Outcome::Queued(_) => {
                         self.beyond = Some(Beyond::Elastic);
                         Outcome::Pass
@@ -270,7 +267,7 @@ impl Part {
     }
 
     /// Charges the request, which starts after a wait.
-    pub(super) fn charge(&mut self, wait: Micros, case: &Case<'_>, shard: &mut Shard) {
+    pub(super) fn charge(&mut self, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
         each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
     }
@@ -278,7 +275,7 @@ impl Part {
     fn charge_by<A: Algorithm>(
         &mut self,
         quota: &A,
-        wait: Micros,
+        wait: Wait,
         law: &Law<'_>,
         case: &Case<'_>,
         shard: &mut Shard,
@@ -366,7 +363,7 @@ impl Part {
     /// When some of the quota will be left; `None` if some is.
     fn soft_ends<A: Algorithm>(&self, quota: &A, case: &Case<'_>, shard: &Shard) -> Option<Until> {
         let state = A::table(shard).find(&self.digest)?;
-        let wait = wait_of(quota.judge(state, case.now, 1, None));
+        let wait = wait_for_one(quota, state, case.now);
         (wait > Micros::ZERO).then(|| Until(case.now.at.after(wait.into())))
     }
 
@@ -434,8 +431,9 @@ impl Part {
     }
 }
 
-fn wait_of(outcome: Outcome) -> Micros {
-    match outcome {
+/// The wait until some of the quota is left.
+fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
+    match quota.judge(state, now, 1, None).0 {
         Outcome::Later(wait) => wait,
         // Never for one unit: nothing is ever left.
         Outcome::Never => Micros(u64::MAX),

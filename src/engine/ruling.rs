@@ -10,7 +10,7 @@ use super::digest::{HashKey, KeyHash, Salt};
 use super::memory::Kind;
 use super::tag::{GENERATIONS, Tag};
 use crate::clock::Micros;
-use crate::limit::{Quota, Scale, token_bucket};
+use crate::limit::{Quota, token_bucket};
 use crate::rules::{Domain, Limit, Mode, Over, Rule, RuleSet};
 
 /// A rule set in force.
@@ -83,8 +83,7 @@ impl Ruling {
                 rules: terms.collect(),
                 lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
                 is_simple: domain.lists().is_empty()
-                    && domain.priorities().is_empty()
-                    && domain.tree().is_empty(),
+                    && domain.priorities().is_empty(),
             }
         });
         let domains = domains.collect();

@@ -149,7 +149,7 @@ impl Domain {
         &'s self,
         rule: u32,
         selection: &'s Selection<'a>,
-    ) -> impl ExactSizeIterator<Item = &'a str> + 's {
+    ) -> impl ExactSizeIterator<Item = &'a str> + Clone + 's {
         self.index.key_values(rule, selection)
     }
 

@@ -27,6 +27,8 @@ impl<'w> Decisions<'w> {
             verdict: match decision.verdict {
                 Verdict::Allow => "allow",
                 Verdict::Limit => "limit",
+                Verdict::Wait => "wait",
+                Verdict::Deny => "deny",
             },
             rule: binding.map(|view| &*view.rule.name),
             limit: binding.map(|view| view.level.limit),
@@ -68,6 +70,9 @@ impl Serialize for Notes<'_> {
         for (kind, rule) in self.0.notes() {
             list.serialize_element(match kind {
                 NoteKind::Shadow => "shadow",
+                NoteKind::Candidate => "candidate",
+                NoteKind::Over => "over",
+                NoteKind::Near => "near",
             })?;
             list.serialize_element(rule)?;
         }

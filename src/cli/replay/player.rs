@@ -180,9 +180,9 @@ impl Player {
                 engine::Cost::Units(&named)
             }
         };
-        let attributes = descriptors.attributes();
-        let request = engine::Request { op, domain: judge.domain, attributes, cost, all: true };
-        let Answer::Decided(decision) = self.decider.decide(&request, self.now);
+        let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
+        let request = engine::Request { cost, all: true, ..engine::Request::new(op, judge.domain, of_engine) };
+        let Answer::Decided(decision) = self.decider.decide(&request, self.now) else { return Ok(()) };
         decisions.write(line, &decision).map_err(Failure::Write)
     }
 }
