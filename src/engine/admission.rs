@@ -50,6 +50,11 @@ impl Part {
         }
     }
 
+    /// The rule and what tells its keys apart.
+    pub(super) fn fingerprint(&self) -> (u32, u64) {
+        (self.rule, self.digest.hash())
+    }
+
     /// Looks the key up and judges it. Changes nothing but what this part knows.
     #[inline]
     fn judge(&mut self, shard: &Shard, rules: &[Rule], now: Now) {

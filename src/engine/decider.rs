@@ -137,7 +137,15 @@ impl Lists {
             let (binding, retry) = longest_wait(&self.parts);
             (Verdict::Limit, binding.and_then(|part| part.view(domain, now)), retry)
         };
-        Decision { verdict, binding, retry, domain: Some(domain), notes: &self.notes, all: &self.all }
+        Decision {
+            verdict,
+            binding,
+            retry,
+            domain: Some(domain),
+            notes: &self.notes,
+            all: &self.all,
+            parts: &self.parts,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the engine answers.
 
+use super::admission::Part;
 use crate::clock::Micros;
 use crate::limit::Level;
 use crate::rules::{Domain, Rule};
@@ -27,6 +28,7 @@ pub struct Decision<'d> {
     pub(super) domain: Option<&'d Domain>,
     pub(super) notes: &'d [(NoteKind, u32)],
     pub(super) all: &'d [(u32, Level)],
+    pub(super) parts: &'d [Part],
 }
 
 impl<'d> Decision<'d> {
@@ -39,6 +41,7 @@ impl<'d> Decision<'d> {
             domain: None,
             notes: &[],
             all: &[],
+            parts: &[],
         }
     }
 
@@ -50,6 +53,12 @@ impl<'d> Decision<'d> {
     /// Every limit that matched, in file order; empty unless it was asked for.
     pub fn all(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
         self.all.iter().filter_map(|(rule, level)| Some(LimitView { rule: self.rule(*rule)?, level: *level }))
+    }
+
+    /// The keys that were looked at: the number of the rule in its domain, and a fingerprint that tells the rule's keys
+    /// apart. In file order.
+    pub fn keys(&self) -> impl Iterator<Item = (u32, u64)> + 'd {
+        self.parts.iter().map(Part::fingerprint)
     }
 
     fn rule(&self, number: u32) -> Option<&'d Rule> {
