@@ -1,0 +1,69 @@
+//! What a trace says happened, whatever it was read from. Nothing is read or decided here.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::clock::Timestamp;
+use crate::engine;
+use crate::protocol::Descriptors;
+
+/// One event of a trace, in order of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event<'a> {
+    /// The line it stands on, from 1.
+    pub(super) line: u64,
+    /// When it is played.
+    pub(super) at: Timestamp,
+    /// The time and the name of the event, as its decision repeats them.
+    pub(super) t: Said<'a>,
+    pub(super) id: Option<Said<'a>>,
+    pub(super) action: Action<'a>,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action<'a> {
+    /// Judge a piece of work.
+    Judge(Question<'a>),
+    /// Charge after the fact.
+    Charge(Charge<'a>),
+    /// Put the rules at this path in force, relative to the trace.
+    Reload(&'a str),
+    /// Let time pass: what else a line may say has no effect without leases and pools.
+    Pass,
+}
+
+/// A `hit`, `peek` or `acquire`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question<'a> {
+    pub(super) op: engine::Op,
+    pub(super) domain: &'a str,
+    pub(super) descriptors: &'a Descriptors<'a>,
+    pub(super) cost: engine::Cost<'a>,
+}
+
+/// A `charge`. Its amount is within ± [`COST_MAX`](crate::protocol::COST_MAX) in every unit.
+#[derive(Clone, Copy, Debug)]
+#[expect(dead_code, reason = "the engine does not charge yet: `Player::charge` will read them")]
+pub(super) struct Charge<'a> {
+    pub(super) domain: &'a str,
+    pub(super) descriptors: &'a Descriptors<'a>,
+    pub(super) amount: Amount<'a>,
+}
+
+/// What a `charge` adds, or gives back when negative.
+#[derive(Clone, Copy, Debug)]
+#[expect(dead_code, reason = "the engine does not charge yet: `Player::charge` will read them")]
+pub(super) enum Amount<'a> {
+    Requests(i64),
+    Units(&'a [(&'a str, i64)]),
+}
+
+/// A JSON value that a decision repeats.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Said<'a> {
+    /// As it was written.
+    Written(&'a RawValue),
+    Number(u64),
+}
