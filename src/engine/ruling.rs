@@ -45,12 +45,12 @@ impl Ruling {
     #[inline]
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &[Terms])> {
         let found = self.rules.find(domain)?;
-        Some((self.rules.domains().get(found)?, self.terms.get(found)?))
+        Some((&**self.rules.domains().get(found)?, self.terms.get(found)?))
     }
 
     /// The shortest time in which a key of any rule fills.
     pub(super) fn window_min(&self) -> Micros {
-        let rules = self.rules.domains().iter().flat_map(Domain::rules);
+        let rules = self.rules.domains().iter().flat_map(|domain| domain.rules());
         rules.map(|rule| rule.quota.window()).min().unwrap_or_default()
     }
 }
