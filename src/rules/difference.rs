@@ -17,12 +17,26 @@ pub struct Difference {
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Change {
-    DomainAdded { domain: Box<str>, rules: usize },
-    DomainRemoved { domain: Box<str>, rules: usize },
-    RuleAdded { name: String, facts: Vec<Fact> },
-    RuleRemoved { name: String },
+    DomainAdded {
+        domain: Box<str>,
+        rules: usize,
+    },
+    DomainRemoved {
+        domain: Box<str>,
+        rules: usize,
+    },
+    RuleAdded {
+        name: String,
+        facts: Vec<Fact>,
+    },
+    RuleRemoved {
+        name: String,
+    },
     /// Fields with what they said and what they say now; none: not said.
-    RuleChanged { name: String, fields: Vec<(&'static str, Option<String>, Option<String>)> },
+    RuleChanged {
+        name: String,
+        fields: Vec<(&'static str, Option<String>, Option<String>)>,
+    },
 }
 
 /// A field of a rule and what it says. A field that says nothing is left out.
@@ -54,10 +68,8 @@ impl Difference {
         let before: HashMap<&str, &Arc<Domain>> = old.iter().map(|domain| (domain.name(), domain)).collect();
         for domain in new {
             match before.get(domain.name()) {
-                None => changes.push(Change::DomainAdded {
-                    domain: domain.name().into(),
-                    rules: domain.rules().len(),
-                }),
+                None => changes
+                    .push(Change::DomainAdded { domain: domain.name().into(), rules: domain.rules().len() }),
                 Some(known) if Arc::ptr_eq(known, domain) => {}
                 Some(known) => compare(known, domain, &mut changes),
             }
@@ -125,12 +137,14 @@ impl Change {
                 format!("{domain}: removed with its {}: it has NO LIMITS now", counted(*rules))
             }
             Change::RuleAdded { name, facts } => {
-                let facts: Vec<_> = facts.iter().map(|(field, text)| format!("{field} {}", shown(text))).collect();
+                let facts: Vec<_> =
+                    facts.iter().map(|(field, text)| format!("{field} {}", shown(text))).collect();
                 format!("{name}: added: {}", facts.join(", "))
             }
             Change::RuleRemoved { name } => format!("{name}: removed"),
             Change::RuleChanged { name, fields } => {
-                let changed: Vec<_> = fields.iter().map(|(field, old, new)| from_to(field, old, new)).collect();
+                let changed: Vec<_> =
+                    fields.iter().map(|(field, old, new)| from_to(field, old, new)).collect();
                 let fresh = match fields.iter().any(|(field, ..)| STATE_FIELDS.contains(field)) {
                     true => "; what it has counted so far is dropped, it starts fresh",
                     false => "",

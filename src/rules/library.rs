@@ -99,7 +99,9 @@ impl Library {
         }
         let content = |name: &str| {
             contents.of_domain(|file| {
-                homes.get(&*file.to_string_lossy()).is_some_and(|homes| homes.iter().any(|home| **home == *name))
+                homes
+                    .get(&*file.to_string_lossy())
+                    .is_some_and(|homes| homes.iter().any(|home| **home == *name))
             })
         };
         let mut good: Vec<Good> = Vec::with_capacity(domains.len() + failed.len());
@@ -109,7 +111,8 @@ impl Library {
             let unchanged = self.find(domain.name()).filter(same);
             good.push(unchanged.cloned().unwrap_or(Good { domain, content, settled }));
         }
-        let (kept, without): (Vec<_>, Vec<_>) = failed.into_iter().partition(|name| self.find(name).is_some());
+        let (kept, without): (Vec<_>, Vec<_>) =
+            failed.into_iter().partition(|name| self.find(name).is_some());
         good.extend(kept.iter().filter_map(|name| self.find(name)).cloned());
         let difference = Difference::between(&shared(&self.good), &shared(&good));
         (self.good, self.homes, self.begun) = (good, homes, true);
