@@ -52,7 +52,7 @@ impl RulesInForce {
         for domain in &domains {
             info!(domain = domain.name(), rules = domain.rules().len(), "this domain has limits");
         }
-        rules.tell_sum("rules are in force");
+        rules.tell_sum("the rules were read");
         rules
     }
 
@@ -125,9 +125,9 @@ impl RulesInForce {
         let domains = self.library.domains();
         let rules: usize = domains.iter().map(|domain| domain.rules().len()).sum();
         let path = self.library.path().display();
-        match rules {
-            0 => warn!(%path, "{message}: no rule is in force: everything is allowed"),
-            _ => info!(%path, domains = domains.len(), rules, "{message}"),
+        info!(%path, domains = domains.len(), rules, "{message}");
+        if rules == 0 {
+            warn!(%path, "no rule is in force: everything is allowed");
         }
     }
 }
