@@ -146,3 +146,100 @@ const LINKS_MAX: u32 = 40;
 
 /// As many files as are read.
 const ENTRIES_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::{Path, PathBuf};
+
+    use super::Places;
+
+    /// A directory of its own, by its path without links.
+    fn ground() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap();
+        (directory, path)
+    }
+
+    /// Checks which changes below `ground` concern the rules at `path`.
+    #[track_caller]
+    fn check(ground: &Path, path: &str, concerned: &[&str], others: &[&str]) -> Places {
+        let places = Places::of(&ground.join(path));
+        for name in concerned {
+            assert!(places.concern(&ground.join(name)), "{name}: {places:?}");
+            let directory = ground.join(name).parent().unwrap().to_owned();
+            assert!(places.iter().any(|(place, _)| place == directory), "{name}: not watched");
+        }
+        for name in others {
+            assert!(!places.concern(&ground.join(name)), "{name}: {places:?}");
+        }
+        places
+    }
+
+    #[test]
+    fn a_plain_directory() {
+        let (_kept, ground) = ground();
+        fs::create_dir_all(ground.join("etc/rules/sub")).unwrap();
+        fs::write(ground.join("etc/rules/a.yaml"), "").unwrap();
+        let concerned = ["etc/rules/a.yaml", "etc/rules/new.csv", "etc/rules", "etc"];
+        let others = ["etc/other", "other", "etc/rules/.a.swp", "etc/rules/sub/a.yaml"];
+        let places = check(&ground, "etc/rules", &concerned, &others);
+        let needed: Vec<_> = places.iter().filter(|(_, place)| place.needed).map(|(path, _)| path).collect();
+        assert_eq!(needed, [ground.join("etc"), ground.join("etc/rules")]);
+    }
+
+    #[test]
+    fn one_file() {
+        let (_kept, ground) = ground();
+        fs::write(ground.join(".rules"), "").unwrap();
+        check(&ground, ".rules", &[".rules", "partners.csv"], &[".rules.swp"]);
+    }
+
+    #[test]
+    fn every_link_on_the_way() {
+        let (_kept, ground) = ground();
+        fs::create_dir_all(ground.join("one/etc/rules")).unwrap();
+        symlink("../one", ground.join("one/self")).unwrap();
+        symlink("one/self/../one/self", ground.join("current")).unwrap();
+        symlink(ground.join("current/etc"), ground.join("etc")).unwrap();
+        let concerned = ["etc", "current", "one/self", "one/etc/rules/a.yaml", "one/etc", "one"];
+        check(&ground, "etc/rules", &concerned, &["two", "one/other"]);
+    }
+
+    #[test]
+    fn what_links_among_the_files_lead_to() {
+        let (_kept, ground) = ground();
+        fs::create_dir_all(ground.join("rules/..2024_1")).unwrap();
+        fs::create_dir(ground.join("shared")).unwrap();
+        fs::write(ground.join("rules/..2024_1/a.yaml"), "").unwrap();
+        symlink("..2024_1", ground.join("rules/..data")).unwrap();
+        symlink("..data/a.yaml", ground.join("rules/a.yaml")).unwrap();
+        symlink("../shared/b.yaml", ground.join("rules/b.yaml")).unwrap();
+        symlink("c.yaml", ground.join("shared/b.yaml")).unwrap();
+        symlink("../away/d.yaml", ground.join("rules/d.yaml")).unwrap();
+        let concerned = ["rules/..data", "rules/..2024_1/a.yaml", "shared/b.yaml", "shared/c.yaml", "away"];
+        check(&ground, "rules", &concerned, &["rules/..2024_2", "rules/..2024_1/x.yaml", "shared/d.yaml"]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_awaited_where_it_would_appear() {
+        let (_kept, ground) = ground();
+        let places = check(&ground, "a/b/rules", &["a"], &["b"]);
+        assert!(places.iter().any(|(path, place)| path == ground && place.needed));
+        // Links without an end are followed for a while.
+        symlink("loop", ground.join("loop")).unwrap();
+        check(&ground, "loop/rules", &["loop"], &["b"]);
+    }
+
+    #[test]
+    fn another_directory_in_the_same_place_is_told_apart() {
+        let (_kept, ground) = ground();
+        fs::create_dir(ground.join("rules")).unwrap();
+        let before = Places::of(&ground.join("rules"));
+        assert_eq!(before, Places::of(&ground.join("rules")));
+        fs::create_dir(ground.join("next")).unwrap();
+        fs::rename(ground.join("next"), ground.join("rules")).unwrap();
+        assert_ne!(before, Places::of(&ground.join("rules")));
+    }
+}

@@ -81,13 +81,11 @@ impl RulesInForce {
         for line in reading.difference.lines() {
             info!("{line}");
         }
-        match &reading.halt {
-            Some(_) => self.tell_sum("the rules that were in force stay"),
-            None if reading.difference.is_empty() => {
-                self.tell_sum("the rules were read again: nothing changed")
-            }
-            None => self.tell_sum("the rules were read again and are in force"),
-        }
+        self.tell_sum(match &reading.halt {
+            Some(_) => "the rules that were in force stay",
+            None if reading.difference.is_empty() => "the rules were read again: nothing changed",
+            None => "the rules were read again and are in force",
+        });
     }
 
     /// Frees what no decision thread looks at any more. Whether there is still something to free.
@@ -165,3 +163,73 @@ const PROBLEMS_MAX: usize = 1_000;
 
 /// As many names as fit a line.
 const FILES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::RulesInForce;
+    use crate::clock::{Clock, Now};
+    use crate::engine::{Answer, Cost, Decider, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+
+    fn engine() -> Arc<Engine> {
+        let hash_key = HashKey::from_bytes([7; 16]);
+        Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }))
+    }
+
+    fn write(path: &Path, rate: &str) {
+        let rule = format!("{{name: a, key: [], rate: {rate}, burst: 1}}");
+        fs::write(path, format!("domain: api\nlimits: [{rule}]\n")).unwrap();
+    }
+
+    fn allows(decider: &mut Decider) -> bool {
+        let request =
+            Request { op: Op::Hit, domain: "api", attributes: &[], cost: Cost::Requests(1), all: false };
+        let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(1));
+        decision.verdict == Verdict::Allow
+    }
+
+    #[test]
+    fn replaced_rules_are_kept_until_no_decision_looks_at_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.yaml");
+        write(&file, "1/h");
+        let engine = engine();
+        let mut rules = RulesInForce::start(&engine, &Arc::new(Clock::start()), directory.path());
+        let mut decider = engine.decider();
+        assert!(allows(&mut decider) && !allows(&mut decider), "the rules are in force");
+        write(&file, "2/h");
+        rules.reload_if_outdated();
+        assert!(rules.let_go(), "this thread still holds them");
+        assert!(!allows(&mut decider));
+        assert!(!rules.let_go());
+        // What is read again without a change replaces nothing.
+        rules.reload();
+        assert!(!rules.let_go());
+    }
+
+    #[test]
+    fn the_record_says_what_the_last_reading_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.yaml");
+        write(&file, "1/h");
+        let mut rules = RulesInForce::start(&engine(), &Arc::new(Clock::start()), directory.path());
+        let record = rules.record();
+        let start = record.lock().clone();
+        assert!(start.is_good && start.last_success.is_some() && start.last_failure.is_none());
+        assert_eq!(&*start.domains[0].0, "api");
+        write(&file, "1/hr");
+        rules.reload_if_outdated();
+        let failed = record.lock().clone();
+        assert!(!failed.is_good && failed.last_failure.is_some());
+        assert_eq!(failed.last_success, start.last_success);
+        assert_eq!(failed.domains, start.domains, "those of the rules in force");
+        write(&file, "2/h");
+        rules.reload_if_outdated();
+        let mended = record.lock().clone();
+        assert!(mended.is_good && mended.last_success > failed.last_failure);
+        assert_ne!(mended.domains, start.domains);
+    }
+}

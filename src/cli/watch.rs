@@ -208,3 +208,125 @@ const LET_GO_PERIOD: Duration = Duration::from_secs(1);
 
 /// The first one watches, the second one finds that nothing moved meanwhile.
 const RENEWALS_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::{Receiver, sync_channel};
+    use std::time::Duration;
+
+    use notify::event::{AccessKind, AccessMode, CreateKind, Flag, ModifyKind, RenameMode};
+    use notify::{Event, EventKind};
+
+    use super::{Bell, Thread, Watching};
+    use crate::cli::places::Places;
+    use crate::cli::rules_in_force::RulesInForce;
+    use crate::clock::Clock;
+    use crate::engine::{Engine, HashKey, Mode, Options};
+
+    fn bell() -> (Bell, Receiver<()>) {
+        let (wake, woken) = sync_channel(1);
+        (Bell { wake, asked: Arc::default(), moved: Arc::default() }, woken)
+    }
+
+    #[test]
+    fn the_bell_rings_for_what_may_be_a_change() {
+        let directory = tempfile::tempdir().unwrap();
+        let rules = directory.path().canonicalize().unwrap();
+        let places = Places::of(&rules);
+        let file = rules.join("a.yaml");
+        let renamed = EventKind::Modify(ModifyKind::Name(RenameMode::To));
+        let opened = EventKind::Access(AccessKind::Open(AccessMode::Any));
+        let closed = |mode| EventKind::Access(AccessKind::Close(mode));
+        let table: &[(EventKind, &Path, bool, bool)] = &[
+            (EventKind::Create(CreateKind::File), &file, true, false),
+            (renamed, &file, true, false),
+            (closed(AccessMode::Write), &file, true, false),
+            // The daemon opens and closes them itself: it would never come to rest.
+            (opened, &file, false, false),
+            (closed(AccessMode::Read), &file, false, false),
+            (opened, &rules, false, false),
+            (renamed, &rules, true, true),
+            (renamed, &rules.join(".a.swp"), false, false),
+            (renamed, &rules.join("../other"), false, false),
+        ];
+        for (kind, path, rings, moves) in table {
+            let (bell, woken) = bell();
+            bell.hear(&places, Ok(Event::new(*kind).add_path((*path).to_owned())));
+            assert_eq!(woken.try_recv().is_ok(), *rings, "{kind:?} {}", path.display());
+            assert_eq!(bell.moved.load(Ordering::SeqCst), *moves, "{kind:?} {}", path.display());
+        }
+        // Lost events, lost watches.
+        for event in
+            [Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan)), Err(notify::Error::generic("x"))]
+        {
+            let (bell, woken) = bell();
+            bell.hear(&places, event);
+            assert!(woken.try_recv().is_ok() && bell.moved.load(Ordering::SeqCst));
+        }
+    }
+
+    fn thread(path: &Path) -> Thread {
+        let (bell, woken) = bell();
+        let hash_key = HashKey::from_bytes([7; 16]);
+        let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
+        let rules = RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path);
+        Thread { rules, watching: Watching::new(bell.clone()), bell, woken }
+    }
+
+    /// Rings every few milliseconds while `go_on` says so, and waits for the end of the writing meanwhile. Whether the
+    /// ringing was over by then.
+    fn waits_for_the_end(thread: &mut Thread, rings: usize) -> bool {
+        let (over, enough) = (AtomicBool::new(false), AtomicBool::new(false));
+        let bell = thread.bell.clone();
+        std::thread::scope(|scope| {
+            bell.ring();
+            scope.spawn(|| {
+                for _ in 0..rings {
+                    if enough.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    bell.ring();
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+            assert!(thread.await_change());
+            enough.store(true, Ordering::SeqCst);
+            over.load(Ordering::SeqCst)
+        })
+    }
+
+    #[test]
+    fn the_end_of_the_writing_is_awaited_but_not_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut thread = thread(directory.path());
+        // On a busy machine the one who rings may be held up.
+        assert!((0..10).any(|_| waits_for_the_end(&mut thread, 30)));
+        assert!(!waits_for_the_end(&mut thread, usize::MAX));
+        // Who asks has written.
+        let bell = thread.bell.clone();
+        bell.ask();
+        assert!(!waits_for_the_end(&mut thread, 100_000));
+    }
+
+    #[test]
+    fn where_nothing_can_be_watched_it_looks() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.yaml");
+        std::fs::write(&file, "domain: api\nlimits: []\n").unwrap();
+        let mut watching = Watching::new(bell().0);
+        watching.renew(directory.path());
+        assert!(!watching.polls && !watching.sees_a_change(directory.path()));
+        watching.polls = true;
+        watching.seen = crate::rules::glance(directory.path());
+        assert!(!watching.sees_a_change(directory.path()));
+        std::fs::write(&file, "domain: api\nlimits:  []\n").unwrap();
+        assert!(watching.sees_a_change(directory.path()));
+        // What could not be watched is tried again.
+        watching.renew(directory.path());
+        assert!(!watching.polls);
+    }
+}

@@ -203,7 +203,6 @@ fn a_link_on_the_way_to_the_rules_is_swapped() {
         fs::write(plan.path(release).join("etc/rules/api.yaml"), version(burst)).unwrap();
     }
     symlink("one", plan.path("current")).unwrap();
-    let plan = Plan { arguments: vec!["--rules".into(), "".into()], ..plan };
     let rules = plan.path("current/etc/rules").to_str().unwrap().to_owned();
     let daemon = Plan { arguments: vec!["--rules".into(), rules], ..plan }.start();
     assert_eq!(limit(&daemon), Some(10));
