@@ -162,5 +162,5 @@ fn shared(good: &[Good]) -> Vec<Arc<Domain>> {
     good.iter().map(|good| Arc::clone(&good.domain)).collect()
 }
 
-/// Each takes a fraction of a second, and few write more often than that.
-const READINGS_MAX: usize = 4;
+/// Each takes a fraction of a second at most; whoever writes more often than that is not waited for.
+const READINGS_MAX: usize = 2;
