@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate::rules::{Domain, Halt, Library, Reading};
@@ -294,3 +296,44 @@ fn what_did_not_change_is_shared() {
     other.library.read();
     assert_eq!(content(&other), before);
 }
+
+#[test]
+fn no_half_of_one_version_is_put_together_with_half_of_another() {
+    let bench = Bench::new(&[]);
+    let swap = |number: u32| {
+        let version = bench.path(&format!("..{number}"));
+        fs::create_dir(&version).unwrap();
+        for file in 0..FILES {
+            let text =
+                format!("domain: api\nlimits: [{{name: r{file}, key: [], rate: 1/s, burst: {number}}}]\n");
+            fs::write(version.join(format!("{file}.yaml")), text).unwrap();
+        }
+        symlink(&version, bench.path("..next")).unwrap();
+        fs::rename(bench.path("..next"), bench.path("..data")).unwrap();
+    };
+    swap(1);
+    for file in 0..FILES {
+        symlink(format!("..data/{file}.yaml"), bench.path(&format!("{file}.yaml"))).unwrap();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in (2..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                swap(number);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut library = Library::new(bench.directory.path());
+        for _ in 0..300 {
+            library.read();
+            let bursts: Vec<_> = library.domains()[0].rules().iter().map(|rule| rule.quota.burst()).collect();
+            if bursts != [bursts[0]; FILES] {
+                done.store(true, Ordering::Relaxed);
+                panic!("of several versions: {bursts:?}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+const FILES: usize = 20;
