@@ -193,6 +193,14 @@ fn the_directory_itself_is_replaced_or_goes_away() {
     // In the new one every file is watched.
     replace(&rules.join("api.yaml"), &version(50));
     await_limit(&daemon, Some(50));
+    // The same one, away for a moment.
+    fs::remove_dir_all(&away).unwrap();
+    fs::rename(&rules, &away).unwrap();
+    fs::rename(&away, &rules).unwrap();
+    daemon.process.signal(libc::SIGHUP);
+    daemon.await_log(&["nothing changed"]);
+    replace(&rules.join("api.yaml"), &version(60));
+    await_limit(&daemon, Some(60));
 }
 
 #[test]
