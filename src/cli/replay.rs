@@ -23,6 +23,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use super::log;
 use crate::rules::{self, Domain, shown};
@@ -183,14 +184,14 @@ fn play_lines<'w>(
 }
 
 /// The domains of a directory of rules; none if they have errors, which are then told.
-fn read_rules(path: &Path) -> Option<Vec<Domain>> {
+fn read_rules(path: &Path) -> Option<Vec<Arc<Domain>>> {
     let loaded = rules::read(path);
     loaded.problems.iter().for_each(|problem| log::plainly(&problem.render(false)));
     if loaded.has_errors() { None } else { Some(loaded.domains) }
 }
 
 /// The domain that an access log is judged in; none where the trace names domains itself.
-fn domain(args: &Args, rules: &[Domain], other: Option<&[Domain]>) -> Result<Option<String>, String> {
+fn domain(args: &Args, rules: &[Arc<Domain>], other: Option<&[Arc<Domain>]>) -> Result<Option<String>, String> {
     match (args.format, &args.domain) {
         (Format::Jsonl, None) if !args.strict => return Ok(None),
         (Format::Jsonl, None) => {

@@ -270,6 +270,10 @@ impl Part {
     pub(super) fn charge(&mut self, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
         each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
+        if !self.passes() {
+            // It was refused and has counted all the same: what has counted may make the wait longer.
+            self.judge(case, shard);
+        }
     }
 
     fn charge_by<A: Algorithm>(

@@ -94,7 +94,7 @@ impl Ruling {
     #[inline]
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
-        Some((self.rules.domains().get(found)?, self.domains.get(found)?))
+        Some((&**self.rules.domains().get(found)?, self.domains.get(found)?))
     }
 
     /// The rules of a domain by name, with their terms.

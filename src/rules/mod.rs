@@ -5,16 +5,20 @@
 
 pub(crate) mod amount;
 mod condition;
+mod contents;
 mod csv;
+mod difference;
 mod doubt;
 mod draft;
 pub mod field;
+mod facts;
 pub mod fields;
 mod finder;
 mod fold;
 mod glob;
 mod index;
 mod key;
+mod library;
 mod limit;
 mod lists;
 mod load;
@@ -39,10 +43,14 @@ mod written;
 pub mod yaml;
 
 pub use condition::{Condition, Pattern};
+pub use facts::{Fact, conditions, facts};
 pub use glob::Glob;
 pub use key::{KeyPart, KeyScratch, Transform};
 pub use limit::{Allowance, Limit, Over, Refused};
 pub use lists::{ListKind, Listed};
+pub use contents::{Fingerprint, glance};
+pub use difference::Difference;
+pub use library::{Halt, Library, Reading};
 pub use load::{Loaded, read, read_text};
 pub use network::Network;
 pub use overrides::Overrides;

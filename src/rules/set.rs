@@ -1,5 +1,7 @@
 //! The rule set, swapped whole: domains by name, each with its rules and their index.
 
+use std::sync::Arc;
+
 use super::index::Index;
 use super::names::Names;
 use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Rule, Selection};
@@ -8,13 +10,15 @@ use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Rule, Sele
 #[derive(Debug, Default)]
 pub struct RuleSet {
     names: Names,
-    domains: Vec<Domain>,
+    domains: Vec<Arc<Domain>>,
 }
 
 impl RuleSet {
-    /// A set of domains. Of two with one name the first stays: the reader lets no two pass.
+    /// A set of domains, each shared with whoever else holds it. Of two with one name the first stays: the reader lets
+    /// no two pass.
     #[must_use]
-    pub fn new(mut domains: Vec<Domain>) -> RuleSet {
+    pub fn new<D: Into<Arc<Domain>>>(domains: impl IntoIterator<Item = D>) -> RuleSet {
+        let mut domains: Vec<Arc<Domain>> = domains.into_iter().map(Into::into).collect();
         let mut names = Names::default();
         let mut known = 0;
         domains.retain(|domain| {
@@ -27,7 +31,7 @@ impl RuleSet {
 
     /// The domains, in the order they were given.
     #[must_use]
-    pub fn domains(&self) -> &[Domain] {
+    pub fn domains(&self) -> &[Arc<Domain>] {
         &self.domains
     }
 

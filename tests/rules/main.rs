@@ -11,7 +11,9 @@
 
 mod bad;
 mod bad_files;
+mod differences;
 mod files;
 mod good;
+mod library;
 mod mutated;
 mod warnings;

@@ -1,5 +1,6 @@
 //! How many callers each rule has seen: distinct keys, told apart by fingerprints. No text of theirs is kept.
 
+use std::sync::Arc;
 use std::collections::HashMap;
 
 use hashbrown::HashTable;
@@ -26,7 +27,7 @@ struct Seen {
 
 impl Callers {
     /// Learns how the rules in force are numbered. A rule that keeps its name keeps its callers.
-    pub(super) fn number(&mut self, rules: &[Domain]) {
+    pub(super) fn number(&mut self, rules: &[Arc<Domain>]) {
         self.domains.clear();
         for domain in rules {
             let places = domain.rules().iter().map(|rule| {

@@ -21,7 +21,7 @@ pub(super) struct Player {
 
 impl Player {
     /// A daemon's engine with these rules in force and nothing remembered.
-    pub(super) fn new(rules: Vec<Domain>, seed: u64) -> Player {
+    pub(super) fn new(rules: Vec<Arc<Domain>>, seed: u64) -> Player {
         let mut key = [0; 16];
         key.iter_mut().zip(seed.to_le_bytes()).for_each(|(to, from)| *to = from);
         let hash_key = HashKey::from_bytes(key);
@@ -64,7 +64,7 @@ impl Player {
     }
 
     /// Puts other rules in force.
-    pub(super) fn reload(&mut self, rules: Vec<Domain>) {
+    pub(super) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
         self.callers.number(&rules);
         self.engine.install(RuleSet::new(rules));
     }
