@@ -104,7 +104,9 @@ fn impossible(text: &str, error: RateError) -> Wrong {
         }
         RateError::BurstTooLarge => "write a smaller burst",
         RateError::Window => "write a window from 1 ms to 366 days",
-        RateError::LogTooLarge => "write `algorithm: sliding_window`, or a smaller count over a shorter window",
+        RateError::LogTooLarge => {
+            "write `algorithm: sliding_window`, or a smaller count over a shorter window"
+        }
         RateError::Buckets => "write `buckets:` from 1 to 60",
     };
     Wrong::new(format!("{error}: {}", shown(text)), mend)
