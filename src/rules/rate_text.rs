@@ -134,7 +134,9 @@ pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
         }
         RateError::BurstTooLarge => "write a smaller burst",
         RateError::Window => "write a window from 1 ms to 366 days",
-        RateError::LogTooLarge => "write `algorithm: sliding_window`, or a smaller count over a shorter window",
+        RateError::LogTooLarge => {
+            "write `algorithm: sliding_window`, or a smaller count over a shorter window"
+        }
         RateError::Buckets => "write `buckets:` from 1 to 60",
         RateError::QueueTooLong => "write a shorter queue",
         RateError::PartDays => "write a whole number of days, or `align: first`",

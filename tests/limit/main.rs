@@ -1,0 +1,13 @@
+//! The promises of the algorithms: tables for what a reader wants to see, properties against exact references for the
+//! rest. A failing property prints its seed and its smallest case.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod error;
+mod sliding_log;
+mod sliding_window;
