@@ -202,7 +202,7 @@ fn domain(args: &Args, rules: &[Arc<Domain>], other: Option<&[Arc<Domain>]>) -> 
         }
         (Format::Combined, _) => {}
     }
-    let mut names: Vec<&str> = rules.iter().chain(other.unwrap_or_default()).map(Domain::name).collect();
+    let mut names: Vec<&str> = rules.iter().chain(other.unwrap_or_default()).map(|domain| domain.name()).collect();
     names.sort_unstable();
     names.dedup();
     let all = names.iter().map(|name| shown(name)).collect::<Vec<_>>().join(", ");
