@@ -172,7 +172,7 @@ mod tests {
 
     use super::RulesInForce;
     use crate::clock::{Clock, Now};
-    use crate::engine::{Answer, Cost, Decider, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+    use crate::engine::{Answer, Descriptors, Decider, Engine, HashKey, Mode, Op, Options, Request, Verdict};
 
     fn engine() -> Arc<Engine> {
         let hash_key = HashKey::from_bytes([7; 16]);
@@ -185,9 +185,8 @@ mod tests {
     }
 
     fn allows(decider: &mut Decider) -> bool {
-        let request =
-            Request { op: Op::Hit, domain: "api", attributes: &[], cost: Cost::Requests(1), all: false };
-        let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(1));
+        let request = Request::new(Op::Hit, "api", Descriptors::one(&[]));
+        let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(1)) else { return false };
         decision.verdict == Verdict::Allow
     }
 

@@ -15,21 +15,22 @@ impl HashKey {
         HashKey([u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high)])
     }
 
-    /// The hash of one rule's keys, under a key of its own. Rules that share no name share no digest.
-    pub(super) fn of_rule(&self, domain: &str, rule: &str) -> KeyHash {
-        let key = SipHash::new(self.0).hash_each([domain, rule].into_iter());
+    /// The hash of one rule's keys, under a key of its own. Rules that share no name share no digest, and a rule that
+    /// comes to count by something else shares none with what it was.
+    pub(super) fn of_rule(&self, domain: &str, rule: &str, counts_by: &str) -> KeyHash {
+        let key = SipHash::new(self.0).hash_each([domain, rule, counts_by].into_iter());
         KeyHash(SipHash::new(key))
     }
 
     /// The hash of what is no rule's key, named for what it is.
     pub(super) fn of_purpose(&self, purpose: &str) -> KeyHash {
-        // A rule's has two texts: no list of one text hashes like it.
+        // A rule's has three texts: no list of one text hashes like it.
         KeyHash(SipHash::new(SipHash::new(self.0).hash_each([purpose].into_iter())))
     }
 
     /// What sets states apart that cannot be compared: to be mixed into the digests of their keys.
     pub(super) fn salt(&self, comparable: &str) -> Salt {
-        let [salt, _] = SipHash::new(self.0).hash_each(["", "", comparable].into_iter());
+        let [salt, _] = SipHash::new(self.0).hash_each([comparable, ""].into_iter());
         Salt(salt)
     }
 }

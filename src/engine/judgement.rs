@@ -62,6 +62,11 @@ impl<'d> Judgement<'d> {
         let shards = &self.engine.shards;
         let mut shard = shards.lock(shards.of(&digest));
         let kept = shard.buckets.find_mut(&digest);
+        if kept.is_none() && !terms.own.older.is_empty() {
+            // It may be kept as an earlier quota left it.
+            drop(shard);
+            return self.of_all(selection, request, workspace);
+        }
         let before = kept.as_ref().map_or_else(|| Gcra::full(plain.quota.scale(), now), |state| **state);
         let (outcome, charged) = before.judge(&plain.quota, now, cost);
         let passes = outcome == Outcome::Pass;

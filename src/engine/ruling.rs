@@ -82,8 +82,7 @@ impl Ruling {
             DomainTerms {
                 rules: terms.collect(),
                 lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
-                is_simple: domain.lists().is_empty()
-                    && domain.priorities().is_empty(),
+                is_simple: domain.lists().is_empty() && domain.priorities().is_empty(),
             }
         });
         let domains = domains.collect();
@@ -150,7 +149,7 @@ impl Terms {
         });
         let own = States::new(&rule.limit, own, hash_key);
         Terms {
-            key_hash: hash_key.of_rule(domain, &rule.name),
+            key_hash: hash_key.of_rule(domain, &rule.name, &counts_by(rule)),
             slot: slots.of(domain, &rule.name),
             enforced: rule.mode.max(mode) == Mode::Enforce,
             plain: own.plain(rule),
@@ -193,7 +192,7 @@ impl States {
     /// The tag of its buckets: they are all on one scale.
     fn bucket_tag(&self) -> Option<Tag> {
         let tags = self.by_allowance.iter().map(|(tag, _)| *tag);
-        tags.filter(|tag| *tag != Tag::NONE).next()
+        tags.into_iter().find(|tag| *tag != Tag::NONE)
     }
 
     fn plain(&self, rule: &Rule) -> Option<Plain> {
@@ -205,10 +204,14 @@ impl States {
             && rule.candidate.is_none()
             && rule.unit.is_none()
             && rule.warn_at.is_none()
-            && rule.key.iter().all(crate::rules::KeyPart::is_plain)
-            && self.older.is_empty();
+            && rule.key.iter().all(crate::rules::KeyPart::is_plain);
         is_plain.then(|| Plain { quota: *quota, tag: self.of(0).0 })
     }
+}
+
+/// What a rule counts, and by what.
+fn counts_by(rule: &Rule) -> String {
+    format!("{:?} {:?}", rule.unit, rule.key)
 }
 
 /// What states under a quota are told by from those they cannot be compared with.

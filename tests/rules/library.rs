@@ -143,7 +143,7 @@ fn one_bad_file_keeps_the_whole_domain() {
     bench.write("a.yaml", &API_A.replace("1/s", "9/s"));
     bench.write("b.yaml", API_BAD);
     bench.reads(&Expected { domains: "api: a b", kept: &["api"], ..FINE });
-    assert_eq!(bench.domain("api").rules()[0].quota.rate().to_string(), "1/s");
+    assert_eq!(bench.domain("api").rules()[0].limit.quota().unwrap().rate_text(), "1/s");
     // Gone is not bad.
     bench.remove("b.yaml");
     let changes = ["api/a: rate 1/s → 9/s, burst 1 → 9", "api/b: removed"];
@@ -326,7 +326,7 @@ fn no_half_of_one_version_is_put_together_with_half_of_another() {
         let mut library = Library::new(bench.directory.path());
         for _ in 0..300 {
             library.read();
-            let bursts: Vec<_> = library.domains()[0].rules().iter().map(|rule| rule.quota.burst()).collect();
+            let bursts: Vec<_> = library.domains()[0].rules().iter().map(|rule| rule.limit.quota().unwrap().limit()).collect();
             if bursts != [bursts[0]; FILES] {
                 done.store(true, Ordering::Relaxed);
                 panic!("of several versions: {bursts:?}");

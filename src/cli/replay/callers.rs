@@ -83,10 +83,12 @@ const FINGERPRINTS_MAX: usize = 16_000_000;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::{Callers, Seen};
     use crate::rules::read_text;
 
-    fn rules(names: &[&str]) -> Vec<crate::rules::Domain> {
+    fn rules(names: &[&str]) -> Vec<Arc<crate::rules::Domain>> {
         let limits: Vec<_> =
             names.iter().map(|name| format!("  - {{name: {name}, key: [user], rate: 1/s}}\n")).collect();
         read_text("api.yaml", &format!("domain: api\nlimits:\n{}", limits.concat())).domains
