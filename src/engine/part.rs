@@ -157,8 +157,11 @@ impl Part {
 
     /// Judges the request on the state as it is. One that costs nothing passes.
     pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
-        let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
+        let Some(law) = self.law(case) else { return };
         self.adopt(&law, case.now, shard);
+        if self.cost == 0 {
+            return;
+        }
         self.outcome = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, case, shard));
         if let Some(Until(until)) = law.limit.block.and_then(|_| shard.blocks.find(&self.digest)) {
             let left = micros_up(until.since(case.now.at));

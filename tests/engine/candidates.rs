@@ -30,10 +30,10 @@ fn it_is_charged_also_where_its_rule_refuses_but_not_where_another_does() {
     bench.check(&[
         (60 * S, "x=y", 1, "allow a 0/1"),
         // Refused by b: the candidate is not charged.
-        (120 * S, "x=y", 1, "limit b 0/1 after 3480000000"),
-        (120 * S, "x=y", 1, "limit b 0/1 after 3480000000"),
-        (120 * S, "x=y", 1, "limit b 0/1 after 3480000000"),
-        (120 * S, "x=y", 1, "limit b 0/1 after 3480000000"),
+        (120 * S, "x=y", 1, "limit b 0/1 after 3540000000"),
+        (120 * S, "x=y", 1, "limit b 0/1 after 3540000000"),
+        (120 * S, "x=y", 1, "limit b 0/1 after 3540000000"),
+        (120 * S, "x=y", 1, "limit b 0/1 after 3540000000"),
     ]);
 }
 

@@ -41,7 +41,7 @@ fn a_leaky_bucket_is_not_charged() {
 #[test]
 fn giving_back_ends_a_soft_time() {
     let mut bench = Bench::new("  - {name: a, key: [], rate: 10/h, over: {soft: 50%, for: 1s}}\n");
-    bench.check(&[(0, "", 11, "allow a 0/10 [over a]"), (2 * S, "", 1, "limit a 0/10 after 358000000")]);
+    bench.check(&[(0, "", 11, "allow a 0/10 [over a]"), (2 * S, "", 1, "limit a 0/10 after 718000000")]);
     assert!(bench.charge(2 * S, "", -3));
     bench.check(&[(2 * S, "", 3, "allow a 0/10 [over a]")]);
 }

@@ -12,7 +12,7 @@ fn who_goes_on_asking_stays_refused() {
         // Counted: two of the last minute must go before one passes, and the wait says so.
         (50 * S, "", 1, "limit a 0/2 after 40000000"),
         (60 * S, "", 1, "limit a 0/2 after 50000000"),
-        (110 * S - 1, "", 1, "limit a 0/2 after 50000000"),
+        (110 * S - 1, "", 1, "limit a 0/2 after 10000001"),
     ]);
 }
 
