@@ -14,4 +14,5 @@ mod bad_files;
 mod files;
 mod good;
 mod mutated;
+mod reference;
 mod warnings;
