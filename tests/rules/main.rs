@@ -11,8 +11,10 @@
 
 mod bad;
 mod bad_files;
+mod bad_quotas;
 mod files;
 mod good;
 mod mutated;
+mod quotas;
 mod reference;
 mod warnings;
