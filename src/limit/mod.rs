@@ -3,7 +3,10 @@
 //! One file per algorithm. Nothing here locks, logs, fails or reads a clock; nothing allocates but a charge to a key
 //! whose log or whose row of buckets has to grow.
 
+mod calendar;
+mod civil;
 mod entries;
+pub mod fixed_window;
 mod heap;
 pub mod leaky_bucket;
 mod rate;
@@ -22,6 +25,8 @@ pub enum Quota {
     TokenBucket(token_bucket::Quota),
     /// A pace, and a queue before it.
     LeakyBucket(leaky_bucket::Quota),
+    /// One counter, set back when its window ends.
+    FixedWindow(fixed_window::Quota),
     /// Every request of the window is kept.
     SlidingLog(sliding_log::Quota),
     /// An estimate from a few counters.
@@ -35,17 +40,20 @@ impl Quota {
         match self {
             Quota::TokenBucket(quota) => quota.burst(),
             Quota::LeakyBucket(quota) => quota.limit(),
+            Quota::FixedWindow(quota) => quota.count(),
             Quota::SlidingLog(quota) => quota.count(),
             Quota::SlidingWindow(quota) => quota.count(),
         }
     }
 
-    /// The time over which the limit is given out: limit ÷ rate, or W.
+    /// The time over which the limit is given out: limit ÷ rate, or W. Of windows by the calendar, which differ, the
+    /// nominal one.
     #[must_use]
     pub fn window(&self) -> Micros {
         match self {
             Quota::TokenBucket(quota) => quota.window(),
             Quota::LeakyBucket(quota) => quota.window(),
+            Quota::FixedWindow(quota) => quota.window(),
             Quota::SlidingLog(quota) => quota.window(),
             Quota::SlidingWindow(quota) => quota.window(),
         }
@@ -57,6 +65,7 @@ impl Quota {
         match self {
             Quota::TokenBucket(_) => "token_bucket",
             Quota::LeakyBucket(_) => "leaky_bucket",
+            Quota::FixedWindow(_) => "fixed_window",
             Quota::SlidingLog(_) => "sliding_log",
             Quota::SlidingWindow(_) => "sliding_window",
         }

@@ -164,7 +164,9 @@ pub enum RateError {
     #[error("a window is at least a millisecond and at most 366 days")]
     Window,
     /// The log would keep more than [`COUNT_MAX`](super::sliding_log::COUNT_MAX) requests of one key.
-    #[error("a sliding log counts to at most 10000, for it keeps every request; a sliding window counts further")]
+    #[error(
+        "a sliding log counts to at most 10000, for it keeps every request; a sliding window counts further"
+    )]
     LogTooLarge,
     /// No bucket at all, or more than 60.
     #[error("a sliding window has 1 to 60 buckets")]

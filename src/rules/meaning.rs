@@ -58,9 +58,9 @@ fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut 
     fields.get("scope").and_then(|node| scope(node, report));
     let unit = fields.get("unit").and_then(|node| unit(node, report));
     let advertise = fields.get("advertise").and_then(|node| boolean(node, "advertise", report));
-    let warn_at = fields.get("warn_at").and_then(|node| {
-        report.settle(node.at, percent::read(node, "warn_at", WARN_AT_MAX))
-    });
+    let warn_at = fields
+        .get("warn_at")
+        .and_then(|node| report.settle(node.at, percent::read(node, "warn_at", WARN_AT_MAX)));
     let refund_on = fields.get("refund_on").and_then(|node| refund_on(node, report));
     let show_keys = fields.get("show_keys").and_then(|node| show_keys(node, key.as_deref(), report));
     let (name, at) = name.clone()?;
@@ -144,7 +144,11 @@ fn show_keys(node: &Node, key: Option<&[KeyPart]>, report: &mut Report<'_>) -> O
             let message = format!("{} is not in `key`", shown(name));
             report.error(item.at, message, "write attributes of `key`, whose values operators may then see");
         } else if shown_keys.iter().any(|known| **known == *name) {
-            report.error(item.at, format!("{} is written twice in `show_keys`", shown(name)), "keep one of the two");
+            report.error(
+                item.at,
+                format!("{} is written twice in `show_keys`", shown(name)),
+                "keep one of the two",
+            );
         } else {
             shown_keys.push(name.into());
         }

@@ -81,7 +81,9 @@ fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> Wrong {
     match right_units(unit) {
         [] => Wrong::new(message, "write s, min, h, day, week or month, such as 100/s or 5/15min"),
         [YEAR] => Wrong::new(message, format!("write {count}/365day")),
-        units => Wrong::new(message, format!("write {}", each(units, |unit| format!("{count}/{digits}{unit}")))),
+        units => {
+            Wrong::new(message, format!("write {}", each(units, |unit| format!("{count}/{digits}{unit}"))))
+        }
     }
 }
 
@@ -134,7 +136,9 @@ pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
         }
         RateError::BurstTooLarge => "write a smaller burst",
         RateError::Window => "write a window from 1 ms to 366 days",
-        RateError::LogTooLarge => "write `algorithm: sliding_window`, or a smaller count over a shorter window",
+        RateError::LogTooLarge => {
+            "write `algorithm: sliding_window`, or a smaller count over a shorter window"
+        }
         RateError::Buckets => "write `buckets:` from 1 to 60",
         RateError::QueueTooLong => "write a shorter queue",
         RateError::PartDays => "write a whole number of days, or `align: first`",
@@ -144,7 +148,6 @@ pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
 
 /// The word for no limit at all.
 const UNLIMITED: &str = "unlimited";
-
 
 #[cfg(test)]
 mod tests {

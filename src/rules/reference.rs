@@ -17,16 +17,18 @@ pub fn field_table() -> String {
         for field in section.fields {
             let same = |known: &Field| known.name == field.name && known.about == field.about;
             match rows.iter_mut().find(|(known, _)| same(known)) {
-                Some((known, places)) if default(known) == default(field) => places.push(section.place.to_owned()),
+                Some((known, places)) if default(known) == default(field) => {
+                    places.push(section.place.to_owned())
+                }
                 Some((_, places)) => places.push(format!("{} ({})", section.place, default(field))),
                 None => rows.push((field, vec![section.place.to_owned()])),
             }
         }
     }
-    let mut table =
-        "| field | where | type | default | what it says |\n|---|---|---|---|---|\n".to_owned();
+    let mut table = "| field | where | type | default | what it says |\n|---|---|---|---|---|\n".to_owned();
     for (field, places) in rows {
-        let about = if field.built { field.about.to_owned() } else { format!("not supported yet: {}", field.about) };
+        let about =
+            if field.built { field.about.to_owned() } else { format!("not supported yet: {}", field.about) };
         let place = match field.only {
             [] => places.join(", "),
             only => format!("{} with `{}`", places.join(", "), only.join("`, `")),
@@ -61,7 +63,9 @@ fn phrase(kind: Kind) -> String {
         Kind::Words(words) => format!("`{}`", words.join("`, `")),
         Kind::List(items) => {
             let items = match items {
-                Kind::Either(kinds) => kinds.iter().map(|kind| plural(*kind)).collect::<Vec<_>>().join(" or "),
+                Kind::Either(kinds) => {
+                    kinds.iter().map(|kind| plural(*kind)).collect::<Vec<_>>().join(" or ")
+                }
                 kind => plural(*kind),
             };
             format!("list of {items}")
@@ -107,7 +111,8 @@ pub fn schema() -> Value {
 
 fn mapping(section: &Section) -> Value {
     let properties = section.fields.iter().map(|field| (field.name.to_owned(), property(field)));
-    let required: Vec<_> = section.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
+    let required: Vec<_> =
+        section.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
     let mut mapping = json!({
         "type": "object",
         "properties": properties.collect::<Map<_, _>>(),
@@ -116,7 +121,8 @@ fn mapping(section: &Section) -> Value {
     });
     // A candidate has the algorithm of its rule, which a schema cannot look up.
     let is_rule = required.contains(&"rate") && section.fields.iter().any(|field| field.name == "algorithm");
-    let strangers: Vec<_> = section.fields.iter().filter(|field| is_rule && !field.only.is_empty()).map(only).collect();
+    let strangers: Vec<_> =
+        section.fields.iter().filter(|field| is_rule && !field.only.is_empty()).map(only).collect();
     if let (false, Some(mapping)) = (strangers.is_empty(), mapping.as_object_mut()) {
         mapping.insert("allOf".to_owned(), strangers.into());
     }
@@ -128,7 +134,8 @@ fn property(field: &Field) -> Value {
         return json!({"description": format!("Not supported yet: {}.", field.about), "not": {}});
     }
     let mut property = value(field.kind);
-    let default = if field.default.is_empty() { String::new() } else { format!(" Default: {}.", field.default) };
+    let default =
+        if field.default.is_empty() { String::new() } else { format!(" Default: {}.", field.default) };
     if let Some(property) = property.as_object_mut() {
         property.insert("description".to_owned(), format!("{}.{default}", field.about).into());
     }

@@ -4,9 +4,37 @@ use super::field::{Field, Kind};
 
 /// The fields of a rule of `limits`.
 pub(super) const RULE: &[Field] = &[
-    NAME, MATCH, KEY, ALGORITHM, RATE, BURST, QUEUE, BUCKETS, ALIGN, TIMEZONE, MODE, UNIT, OVER_FIELD, REFUSED, BLOCK,
-    MAX_DEBT, CANDIDATE_FIELD, OVERRIDES, OVERRIDES_FILE, WARN_AT, ADVERTISE, HELP, SHOW_KEYS, REFUND_ON, SCOPE, FLEET,
-    MAX_OVER, ON_REDIS_DOWN, GUARD, MAX, EXPIRES,
+    NAME,
+    MATCH,
+    KEY,
+    ALGORITHM,
+    RATE,
+    BURST,
+    QUEUE,
+    BUCKETS,
+    ALIGN,
+    TIMEZONE,
+    MODE,
+    UNIT,
+    OVER_FIELD,
+    REFUSED,
+    BLOCK,
+    MAX_DEBT,
+    CANDIDATE_FIELD,
+    OVERRIDES,
+    OVERRIDES_FILE,
+    WARN_AT,
+    ADVERTISE,
+    HELP,
+    SHOW_KEYS,
+    REFUND_ON,
+    SCOPE,
+    FLEET,
+    MAX_OVER,
+    ON_REDIS_DOWN,
+    GUARD,
+    MAX,
+    EXPIRES,
 ];
 
 /// The fields of a candidate: those that say what is admitted.
@@ -25,18 +53,16 @@ pub(super) const CANDIDATE: &[Field] = &[
 ];
 
 /// The fields of an entry of `overrides`.
-pub(super) const OVERRIDE: &[Field] =
-    &[MATCH.required(), RATE, BURST.or("the number of its own rate")];
+pub(super) const OVERRIDE: &[Field] = &[MATCH.required(), RATE, BURST.or("the number of its own rate")];
 
 /// What `over` may be besides a word.
 pub(super) const OVER: &[Field] = &[
     Field::built("soft")
         .of(Kind::Percent)
         .about("how much of the limit may be used on top of it: such requests pass, marked and charged"),
-    Field::built("for")
-        .of(Kind::Time)
-        .or("without end")
-        .about("how long a caller may go on so, from the first request passed over; then until it has room again"),
+    Field::built("for").of(Kind::Time).or("without end").about(
+        "how long a caller may go on so, from the first request passed over; then until it has room again",
+    ),
     Field::built("elastic")
         .of(Kind::Percent)
         .about("a second quota of so much, used while the pool has room: such requests pass, marked"),
@@ -142,10 +168,9 @@ const MAX_DEBT: Field = Field::built("max_debt")
     .only(NOT_LEAKY)
     .about("how far what is charged afterwards may go below zero");
 
-const CANDIDATE_FIELD: Field = Field::built("candidate")
-    .of(Kind::Section("candidate"))
-    .or("none")
-    .about("other numbers, or another algorithm, measured beside the rule; what is not written is as in the rule");
+const CANDIDATE_FIELD: Field = Field::built("candidate").of(Kind::Section("candidate")).or("none").about(
+    "other numbers, or another algorithm, measured beside the rule; what is not written is as in the rule",
+);
 
 const OVERRIDES: Field = Field::built("overrides")
     .of(Kind::List(&Kind::Section("override")))
@@ -162,10 +187,8 @@ const WARN_AT: Field = Field::built("warn_at")
     .or("never")
     .about("from which share of the limit on a request that passes is noted as near it");
 
-const ADVERTISE: Field = Field::built("advertise")
-    .of(Kind::Boolean)
-    .or("`true`")
-    .about("whether response headers may name it");
+const ADVERTISE: Field =
+    Field::built("advertise").of(Kind::Boolean).or("`true`").about("whether response headers may name it");
 
 const HELP: Field = Field::built("help")
     .of(Kind::Text)
@@ -177,10 +200,9 @@ const SHOW_KEYS: Field = Field::built("show_keys")
     .or("none")
     .about("the attributes of `key` whose values operators may see; of others they see digests");
 
-const REFUND_ON: Field = Field::built("refund_on")
-    .of(Kind::Words(&["ok"]))
-    .or("never")
-    .about("which end of the work gives back what it was charged; takes effect with leases, until then all counts");
+const REFUND_ON: Field = Field::built("refund_on").of(Kind::Words(&["ok"])).or("never").about(
+    "which end of the work gives back what it was charged; takes effect with leases, until then all counts",
+);
 
 pub(super) const SCOPE: Field = Field::built("scope")
     .of(Kind::Words(&["host"]))

@@ -2,8 +2,8 @@
 
 use super::field::{Field, Kind, Section};
 use super::fields::{Fields, list, text};
-pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
 use super::rule_fields::SCOPE;
+pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
 use super::source::Report;
 use super::yaml::Node;
 
@@ -39,10 +39,7 @@ const FILE: &[Field] = &[
         .of(Kind::Section("defaults"))
         .or("none")
         .about("what holds for the rules of this file that do not say otherwise"),
-    Field::built("limits")
-        .of(Kind::List(&Kind::Section("rule")))
-        .or("none")
-        .about("the rules"),
+    Field::built("limits").of(Kind::List(&Kind::Section("rule"))).or("none").about("the rules"),
     Field::reserved("priorities").about("the names of the priorities, the most important first"),
     Field::reserved("prioritize").about("which requests have which priority"),
     Field::reserved("exempt").about("what no rule judges"),

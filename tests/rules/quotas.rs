@@ -14,7 +14,9 @@ pub(super) fn quota(quota: &Quota) -> String {
             let once = format!("{:?}", quota.period());
             format!("{} fixed {once} on {:?}", quota.count(), quota.timeline())
         }
-        Quota::SlidingLog(quota) => format!("{} log {}s", quota.count(), quota.window_nanos() / 1_000_000_000),
+        Quota::SlidingLog(quota) => {
+            format!("{} log {}s", quota.count(), quota.window_nanos() / 1_000_000_000)
+        }
         Quota::SlidingWindow(quota) => {
             format!("{} sliding {}s/{}", quota.count(), quota.window_nanos() / 1_000_000_000, quota.buckets())
         }
@@ -80,7 +82,10 @@ fn every_algorithm_has_its_numbers() {
         ("rate: 5/min, algorithm: fixed_window, align: utc", "5 fixed Nanos(60000000000) on Unix"),
         ("rate: 5/min, algorithm: fixed_window, align: first", "5 fixed Nanos(60000000000) on Boot"),
         ("rate: 5/2month, algorithm: fixed_window", "5 fixed Months(2) on Unix"),
-        ("rate: 5/day, algorithm: fixed_window, timezone: Europe/Berlin", "5 fixed Nanos(86400000000000) on Unix"),
+        (
+            "rate: 5/day, algorithm: fixed_window, timezone: Europe/Berlin",
+            "5 fixed Nanos(86400000000000) on Unix",
+        ),
         ("rate: 5/month, algorithm: fixed_window, timezone: asia/tokyo", "5 fixed Months(1) on Unix"),
         ("rate: 36/36h, algorithm: fixed_window, align: first", "36 fixed Nanos(129600000000000) on Boot"),
     ];
@@ -113,7 +118,10 @@ fn what_is_too_much_has_its_numbers() {
         ("rate: 100/s, burst: 55, over: {soft: 10%}", "100/s burst 55 soft 100/s burst 60"),
         ("rate: 100/s, over: {soft: 12.5%, for: 60s}", "100/s burst 100 soft 100/s burst 112 for 60s"),
         ("rate: 20/h, algorithm: sliding_log, over: {soft: 1000%}", "20 log 3600s soft 220 log 3600s"),
-        ("rate: 19/h, algorithm: sliding_window, over: {soft: 10%}", "19 sliding 3600s/10 soft 20 sliding 3600s/10"),
+        (
+            "rate: 19/h, algorithm: sliding_window, over: {soft: 10%}",
+            "19 sliding 3600s/10 soft 20 sliding 3600s/10",
+        ),
         (
             "rate: 10/min, algorithm: fixed_window, over: {soft: 10%}",
             "10 fixed Nanos(60000000000) on Unix soft 11 fixed Nanos(60000000000) on Unix",
@@ -147,7 +155,8 @@ fn overrides_have_numbers_and_equal_ones_share_them() {
                     | 20/s burst 100 soft 20/s burst 110 debt 7 | 10/s burst 50 soft 10/s burst 55 debt 7";
     assert_eq!(limit(&rule.limit), expected);
     let overrides = rule.overrides.unwrap();
-    let numbers: Vec<_> = overrides.list.iter().map(|(conditions, number)| (conditions.len(), *number)).collect();
+    let numbers: Vec<_> =
+        overrides.list.iter().map(|(conditions, number)| (conditions.len(), *number)).collect();
     assert_eq!(numbers, [(1, 1), (1, 2), (1, 1), (2, 3), (0, 4)]);
     assert!(overrides.rows.is_empty() && overrides.file.is_none());
 }
@@ -192,14 +201,32 @@ fn a_candidate_says_what_differs() {
         ("rate: 20/s, block: 1s, candidate: {block: 2s}", "20/s burst 20 block 2s"),
         ("rate: 20/s, over: {soft: 10%}, candidate: {over: refuse}", "20/s burst 20"),
         ("rate: 20/s, burst: 50, candidate: {algorithm: sliding_log}", "20 log 1s"),
-        ("rate: 20/s, burst: 50, candidate: {algorithm: sliding_log, rate: 5/s, refused: counted}", "5 log 1s counted"),
+        (
+            "rate: 20/s, burst: 50, candidate: {algorithm: sliding_log, rate: 5/s, refused: counted}",
+            "5 log 1s counted",
+        ),
         ("rate: 20/s, over: {soft: 10%}, candidate: {algorithm: leaky_bucket, queue: 3}", "20/s queue 3"),
-        ("rate: 20/s, over: {soft: 10%, for: 1s}, candidate: {algorithm: sliding_log}", "20 log 1s soft 22 log 1s for 1s"),
+        (
+            "rate: 20/s, over: {soft: 10%, for: 1s}, candidate: {algorithm: sliding_log}",
+            "20 log 1s soft 22 log 1s for 1s",
+        ),
         ("rate: 5/s, algorithm: leaky_bucket, queue: 3, candidate: {rate: 6/s}", "6/s queue 3"),
-        ("rate: 5/s, algorithm: leaky_bucket, queue: 3, candidate: {algorithm: token_bucket, burst: 9}", "5/s burst 9"),
-        ("rate: 5/h, algorithm: sliding_window, buckets: 3, refused: counted, candidate: {rate: 6/h}", "6 sliding 3600s/3 counted"),
-        ("rate: 5/h, algorithm: sliding_window, refused: counted, candidate: {algorithm: token_bucket}", "5/h burst 5"),
-        ("rate: 5/h, algorithm: sliding_window, refused: counted, candidate: {refused: free}", "5 sliding 3600s/10"),
+        (
+            "rate: 5/s, algorithm: leaky_bucket, queue: 3, candidate: {algorithm: token_bucket, burst: 9}",
+            "5/s burst 9",
+        ),
+        (
+            "rate: 5/h, algorithm: sliding_window, buckets: 3, refused: counted, candidate: {rate: 6/h}",
+            "6 sliding 3600s/3 counted",
+        ),
+        (
+            "rate: 5/h, algorithm: sliding_window, refused: counted, candidate: {algorithm: token_bucket}",
+            "5/h burst 5",
+        ),
+        (
+            "rate: 5/h, algorithm: sliding_window, refused: counted, candidate: {refused: free}",
+            "5 sliding 3600s/10",
+        ),
         (
             "rate: 5/month, algorithm: fixed_window, timezone: Europe/Berlin, candidate: {rate: 6/month}",
             "6 fixed Months(1) on Unix",
@@ -213,7 +240,7 @@ fn a_candidate_says_what_differs() {
             "5 fixed Nanos(3600000000000) on Unix",
         ),
         ("rate: unlimited, candidate: {rate: 10/s}", "10/s burst 10"),
-        ("rate: 10/s, candidate: {rate: unlimited}", "unlimited"),
+        ("rate: 10/s, burst: 5, candidate: {rate: unlimited}", "unlimited"),
         // Overridden keys keep the rate of their override; the numbers are the same in both.
         (
             "rate: 20/s, overrides: [{match: {p: a}, rate: 20/s}, {match: {p: b}, rate: 7/s, burst: 9}, \
@@ -239,7 +266,8 @@ fn what_else_a_rule_says_is_kept() {
     let plain = rule("rate: 1/s");
     assert_eq!((plain.unit, plain.warn_at, plain.refund_on, plain.advertise), (None, None, None, true));
     assert!(plain.show_keys.is_empty() && plain.overrides.is_none() && plain.candidate.is_none());
-    let full = rule("rate: 1/s, unit: tokens, warn_at: 12.5%, refund_on: ok, advertise: false, show_keys: [u]");
+    let full =
+        rule("rate: 1/s, unit: tokens, warn_at: 12.5%, refund_on: ok, advertise: false, show_keys: [u]");
     assert_eq!((full.unit.as_deref(), full.warn_at, full.advertise), (Some("tokens"), Some(125), false));
     assert!(full.refund_on.is_some());
     assert_eq!(full.show_keys, ["u".into()]);

@@ -19,7 +19,10 @@ fn keep(name: &str, expected: &str) {
         fs::write(path(name), expected).unwrap();
     }
     let found = fs::read_to_string(path(name)).unwrap_or_default();
-    assert!(found == expected, "{name} is out of date: UPDATE_DOCS=1 cargo test --test rules reference rewrites it");
+    assert!(
+        found == expected,
+        "{name} is out of date: UPDATE_DOCS=1 cargo test --test rules reference rewrites it"
+    );
 }
 
 #[test]
@@ -40,7 +43,10 @@ fn every_field_is_described() {
     for row in field_table().lines().skip(2) {
         let cells: Vec<_> = row.split(" | ").collect();
         assert_eq!(cells.len(), 5, "{row}");
-        assert!(!cells[4].trim_end_matches(" |").ends_with(": ") && cells[4].len() > 8, "no description: {row}");
+        assert!(
+            !cells[4].trim_end_matches(" |").ends_with(": ") && cells[4].len() > 8,
+            "no description: {row}"
+        );
     }
 }
 
@@ -143,7 +149,9 @@ fn check(value: &Value, schema: &Value, root: &Value, at: &str, found: &mut Vec<
             "enum" => says.as_array().unwrap().contains(value),
             "minimum" => value.as_i64().is_none_or(|number| number >= says.as_i64().unwrap()),
             "maximum" => value.as_i64().is_none_or(|number| number <= says.as_i64().unwrap()),
-            "pattern" => value.as_str().is_none_or(|text| Regex::new(says.as_str().unwrap()).unwrap().is_match(text)),
+            "pattern" => {
+                value.as_str().is_none_or(|text| Regex::new(says.as_str().unwrap()).unwrap().is_match(text))
+            }
             "required" => value.as_object().is_none_or(|object| {
                 says.as_array().unwrap().iter().all(|name| object.contains_key(name.as_str().unwrap()))
             }),
