@@ -150,8 +150,10 @@ fn backwards<R>(value: &str, use_it: impl FnOnce(&[u8]) -> R) -> R {
 /// each.
 #[derive(Debug)]
 struct Networks<I> {
-    kinds: Vec<(Kind, HashMap<IpAddr, Vec<I>, FixedState>)>,
+    kinds: Vec<(Kind, ByAddress<I>)>,
 }
+
+type ByAddress<I> = HashMap<IpAddr, Vec<I>, FixedState>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {

@@ -2,6 +2,8 @@
 
 mod conditions;
 mod keys;
+mod lists;
+mod priorities;
 mod quotas;
 
 use super::fields::{Field, Fields, boolean, check_name, choice, text};
@@ -9,9 +11,11 @@ use super::problem::shown;
 use super::source::{Place, Report};
 use super::written::RULE;
 use super::yaml::Node;
-use super::{Mode, Rule, doubt};
+use super::{Mode, Rule, doubt, unreachable};
 use conditions::conditions;
 use keys::key;
+pub(super) use lists::{MeantListed, listed};
+pub(super) use priorities::MeantPriorities;
 use quotas::limit;
 
 /// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
@@ -61,7 +65,9 @@ fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut 
         help,
         ..Rule::new("", position, limit?)
     };
-    doubt::about_key(&rule, fields.get("key").map_or(at, |node| node.at), report);
+    let key_at = fields.get("key").map_or(at, |node| node.at);
+    doubt::about_key(&rule, key_at, report);
+    unreachable::about_rule(&rule, key_at, report);
     Some(rule)
 }
 

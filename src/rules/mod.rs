@@ -29,6 +29,7 @@ mod rate_text;
 mod rule;
 mod set;
 pub mod source;
+mod unreachable;
 mod written;
 pub mod yaml;
 

@@ -10,6 +10,10 @@ pub(super) struct File<'n> {
     pub(super) domain: Option<(&'n Node, &'n str)>,
     pub(super) defaults: Option<Fields<'n>>,
     pub(super) limits: &'n [Node],
+    pub(super) exempt: &'n [Node],
+    pub(super) deny: &'n [Node],
+    pub(super) priorities: Option<&'n Node>,
+    pub(super) prioritize: &'n [Node],
 }
 
 impl<'n> File<'n> {
@@ -18,14 +22,28 @@ impl<'n> File<'n> {
         let domain =
             fields.required("domain", "write `domain: NAME`, the name the application asks by", report);
         let defaults = fields.get("defaults");
-        let limits = fields.get("limits");
+        let mut entries = |name: &str, mend: &str| {
+            fields.get(name).and_then(|node| list(node, name, mend, report)).unwrap_or_default()
+        };
+        let limits = entries("limits", "start each rule with a dash: `- name: …`");
+        let exempt = entries("exempt", LISTED);
+        let deny = entries("deny", LISTED);
+        let prioritize = entries("prioritize", "write `prioritize: [{match: {…}, priority: …}, …]`");
         File {
             domain: domain.and_then(|node| text(node, "domain", report).map(|name| (node, name))),
             defaults: defaults.and_then(|node| Fields::read(node, "`defaults`", DEFAULTS, report)),
-            limits: limits
-                .and_then(|node| list(node, "limits", "start each rule with a dash: `- name: …`", report))
-                .unwrap_or_default(),
+            limits,
+            exempt,
+            deny,
+            priorities: fields.get("priorities"),
+            prioritize,
         }
+    }
+
+    /// Whether it says nothing about requests.
+    pub(super) fn is_empty(&self) -> bool {
+        let lists = [self.limits, self.exempt, self.deny, self.prioritize];
+        lists.iter().all(|list| list.is_empty()) && self.priorities.is_none()
     }
 }
 
@@ -34,10 +52,10 @@ const FILE: &[Field] = &[
     Field::built("domain"),
     Field::built("defaults"),
     Field::built("limits"),
-    Field::reserved("priorities"),
-    Field::reserved("prioritize"),
-    Field::reserved("exempt"),
-    Field::reserved("deny"),
+    Field::built("priorities"),
+    Field::built("prioritize"),
+    Field::built("exempt"),
+    Field::built("deny"),
     Field::reserved("concurrency"),
     Field::reserved("shed"),
     Field::reserved("descriptors"),
@@ -81,15 +99,24 @@ pub(super) const RULE: &[Field] = &[
     Field::reserved("show_keys"),
 ];
 
+const LISTED: &str = "write a list: `- {name: …, match: {…}}`";
+
+/// The fields of an entry of `exempt` or `deny`; only the latter has a `help`.
+pub(super) const LISTED_ENTRY: &[Field] =
+    &[Field::built("name"), Field::built("match"), Field::built("help")];
+
+/// The fields of an entry of `prioritize`.
+pub(super) const PRIORITIZED: &[Field] = &[Field::built("match"), Field::built("priority")];
+
 /// What a value of `match` may be besides texts.
 pub(super) const CONDITION: &[Field] = &[
-    Field::reserved("not"),
-    Field::reserved("cidr"),
-    Field::reserved("glob"),
-    Field::reserved("ignore_case"),
-    Field::reserved("present"),
+    Field::built("not"),
+    Field::built("cidr"),
+    Field::built("glob"),
+    Field::built("ignore_case"),
+    Field::built("present"),
 ];
 
 /// What an entry of `key` may be besides a name.
 pub(super) const KEY_PART: &[Field] =
-    &[Field::reserved("attribute"), Field::reserved("lowercase"), Field::reserved("ipv6_prefix")];
+    &[Field::built("attribute"), Field::built("lowercase"), Field::built("ipv6_prefix")];

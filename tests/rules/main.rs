@@ -13,5 +13,7 @@ mod bad;
 mod bad_files;
 mod files;
 mod good;
+mod lists;
+mod matching;
 mod mutated;
 mod warnings;
