@@ -4,9 +4,11 @@ mod classes;
 mod conditions;
 mod keys;
 mod limits;
+mod lists;
 mod numbers;
 mod override_rows;
 mod overrides;
+mod priorities;
 mod quotas;
 
 use super::fields::{Field, Fields, boolean, check_name, choice, list, text};
@@ -14,10 +16,12 @@ use super::problem::shown;
 use super::source::{Place, Report};
 use super::written::RULE;
 use super::yaml::Node;
-use super::{KeyPart, Mode, RefundOn, Rule, doubt, percent};
+use super::{KeyPart, Mode, RefundOn, Rule, doubt, percent, unreachable};
 use conditions::conditions;
 use keys::key;
 use limits::{Admitted, admitted};
+pub(super) use lists::{MeantListed, listed};
+pub(super) use priorities::MeantPriorities;
 
 /// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
 pub(super) fn defaults(fields: &Fields<'_>, report: &mut Report<'_>) {
@@ -81,7 +85,9 @@ fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut 
         candidate,
         ..Rule::new("", position, limit)
     };
-    doubt::about_key(&rule, fields.get("key").map_or(at, |node| node.at), report);
+    let key_at = fields.get("key").map_or(at, |node| node.at);
+    doubt::about_key(&rule, key_at, report);
+    unreachable::about_rule(&rule, key_at, report);
     Some(rule)
 }
 

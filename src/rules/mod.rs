@@ -36,6 +36,7 @@ mod rule;
 mod rule_fields;
 mod set;
 pub mod source;
+mod unreachable;
 mod written;
 pub mod yaml;
 

@@ -78,7 +78,10 @@ fn phrase(kind: Kind) -> String {
 
 fn plural(kind: Kind) -> String {
     match kind {
-        Kind::Section(name) => format!("{name}s"),
+        Kind::Section(name) => match name.strip_suffix('y') {
+            Some(stem) => format!("{stem}ies"),
+            None => format!("{name}s"),
+        },
         kind => format!("{}s", phrase(kind)),
     }
 }

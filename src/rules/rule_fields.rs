@@ -78,15 +78,18 @@ const NOT_LEAKY: &[&str] = &[TOKEN_BUCKET, FIXED_WINDOW, SLIDING_LOG, SLIDING_WI
 
 const AS_THE_RULE: &str = "as in the rule";
 
-const NAME: Field = Field::built("name")
+pub(super) const NAME: Field = Field::built("name")
     .of(Kind::Name)
     .required()
     .about("what answers, logs and metrics call it; unique in its domain");
 
-const MATCH: Field = Field::built("match")
-    .of(Kind::Attributes(&Kind::Either(&[Kind::Text, Kind::List(&VALUE), Kind::Section("condition")])))
+pub(super) const MATCH: Field = Field::built("match")
+    .of(Kind::Attributes(&VALUES))
     .or("all requests")
     .about("what a request must have: every attribute, and of a list any value; see Matching");
+
+/// One value of an attribute, or any of some.
+pub(super) const VALUES: Kind = Kind::Either(&[Kind::Text, Kind::List(&VALUE), Kind::Section("condition")]);
 
 const VALUE: Kind = Kind::Either(&[Kind::Text, Kind::Section("condition")]);
 
@@ -190,7 +193,7 @@ const WARN_AT: Field = Field::built("warn_at")
 const ADVERTISE: Field =
     Field::built("advertise").of(Kind::Boolean).or("`true`").about("whether response headers may name it");
 
-const HELP: Field = Field::built("help")
+pub(super) const HELP: Field = Field::built("help")
     .of(Kind::Text)
     .or("none")
     .about("one line that a refused caller is shown, at most 512 bytes: a link as a rule");

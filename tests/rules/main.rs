@@ -14,6 +14,8 @@ mod bad_files;
 mod bad_quotas;
 mod files;
 mod good;
+mod lists;
+mod matching;
 mod mutated;
 mod quotas;
 mod reference;
