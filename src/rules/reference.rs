@@ -18,7 +18,7 @@ pub fn field_table() -> String {
             let same = |known: &Field| known.name == field.name && known.about == field.about;
             match rows.iter_mut().find(|(known, _)| same(known)) {
                 Some((known, places)) if default(known) == default(field) => {
-                    places.push(section.place.to_owned())
+                    places.push(section.place.to_owned());
                 }
                 Some((_, places)) => places.push(format!("{} ({})", section.place, default(field))),
                 None => rows.push((field, vec![section.place.to_owned()])),

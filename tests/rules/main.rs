@@ -19,4 +19,5 @@ mod matching;
 mod mutated;
 mod quotas;
 mod reference;
+mod tables;
 mod warnings;
