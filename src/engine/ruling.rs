@@ -223,7 +223,7 @@ fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) 
             (Tag::bucket(bucket.scale(), generation), hash_key.salt("leaky_bucket"))
         }
         Quota::FixedWindow(window) => {
-            let salt = hash_key.salt(&format!("fixed_window {:?}", window.shape()));
+            let salt = hash_key.salt(&format!("fixed_window {}", window.shape()));
             (Tag::window(window.timeline() == crate::limit::fixed_window::Timeline::Unix), salt)
         }
         Quota::SlidingLog(_) => (span(), hash_key.salt(&format!("sliding_log {}", quota.window().0))),

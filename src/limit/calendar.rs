@@ -43,8 +43,8 @@ pub(super) struct Span {
 impl Calendar {
     /// Whose midnights they are.
     pub(super) fn name(&self) -> String {
-        let zone = self.zone.as_ref();
-        zone.map_or_else(|| "UTC".to_owned(), |zone| zone.iana_name().map_or_else(|| format!("{zone:?}"), str::to_owned))
+        let named = |zone: &TimeZone| zone.iana_name().map_or_else(|| format!("{zone:?}"), str::to_owned);
+        self.zone.as_ref().map_or_else(|| "UTC".to_owned(), named)
     }
 
     /// The windows of a time zone; of UTC where there is none.

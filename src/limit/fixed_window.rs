@@ -134,11 +134,14 @@ impl Quota {
     #[must_use]
     pub fn shape(&self) -> String {
         let align = match &self.windows {
-            Windows::First => "first".to_owned(),
-            Windows::Epoch => "epoch".to_owned(),
+            Windows::First => "from the first request".to_owned(),
+            Windows::Epoch => "UTC, from 1970 on".to_owned(),
             Windows::Calendar(calendar) => calendar.name(),
         };
-        format!("{:?} {align}", self.period)
+        match self.period {
+            Period::Months(months) => format!("{months} months, {align}"),
+            Period::Nanos(_) => format!("{}, {align}", self.window()),
+        }
     }
 
     /// The clock by which its windows end.

@@ -25,7 +25,7 @@ pub enum Quota {
     TokenBucket(token_bucket::Quota),
     /// A pace, and a queue before it.
     LeakyBucket(leaky_bucket::Quota),
-    /// A count that starts afresh when its window ends.
+    /// One counter, set back when its window ends.
     FixedWindow(fixed_window::Quota),
     /// Every request of the window is kept.
     SlidingLog(sliding_log::Quota),
@@ -46,7 +46,8 @@ impl Quota {
         }
     }
 
-    /// The time over which the limit is given out: limit ÷ rate, or W.
+    /// The time over which the limit is given out: limit ÷ rate, or W. Of windows by the calendar, which differ, the
+    /// nominal one.
     #[must_use]
     pub fn window(&self) -> Micros {
         match self {

@@ -19,15 +19,19 @@ pub(super) fn about_limit(limit: &Limit, at: Place, report: &mut Report<'_>) {
         let message = format!("the rate {rate} is not exact: it is kept slow by one part in {parts}");
         let mend = match rate.rounding() {
             Some(_) => "exact are numbers up to 128 and those that divide the period evenly",
-            None => "it would be without its overrides: exact together are rates whose numbers have common factors",
+            None => {
+                "it would be without its overrides: exact together are rates whose numbers have common factors"
+            }
         };
         report.warning(at, message, mend);
         return;
     }
-    let overrides = limit.allowances.iter().skip(1).flatten().filter_map(|allowance| steady(&allowance.quota));
+    let overrides =
+        limit.allowances.iter().skip(1).flatten().filter_map(|allowance| steady(&allowance.quota));
     let rounded = overrides.filter_map(|(rate, scale)| Some((rate, rate.rounding_on(scale)?)));
     if let Some((rate, parts)) = rounded.min_by_key(|(_, parts)| *parts) {
-        let message = format!("the rate {rate} of an override is not exact: it is kept slow by one part in {parts}");
+        let message =
+            format!("the rate {rate} of an override is not exact: it is kept slow by one part in {parts}");
         report.warning(at, message, "exact are numbers up to 128 and those that divide the period evenly");
     }
 }
@@ -39,8 +43,7 @@ pub(super) fn about_period(rate: Rate, burst: u32, at: Place, report: &mut Repor
         let period = rate.to_string();
         let period = period.split_once('/').map_or("day", |(_, period)| period);
         let message = format!("a token bucket of {rate} lets up to {count} through in one {period}");
-        let mend =
-            "a `burst` below the rate narrows that; `algorithm: fixed_window` counts by the calendar";
+        let mend = "a `burst` below the rate narrows that; `algorithm: fixed_window` counts by the calendar";
         report.warning(at, message, mend);
     }
 }

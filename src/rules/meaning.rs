@@ -4,9 +4,11 @@ mod classes;
 mod conditions;
 mod keys;
 mod limits;
+mod lists;
 mod numbers;
 mod override_rows;
 mod overrides;
+mod priorities;
 mod quotas;
 
 use super::fields::{Field, Fields, boolean, check_name, choice, list, text};
@@ -14,10 +16,12 @@ use super::problem::shown;
 use super::source::{Place, Report};
 use super::written::RULE;
 use super::yaml::Node;
-use super::{KeyPart, Mode, RefundOn, Rule, doubt, percent};
+use super::{KeyPart, Mode, RefundOn, Rule, doubt, percent, unreachable};
 use conditions::conditions;
 use keys::key;
 use limits::{Admitted, admitted};
+pub(super) use lists::{MeantListed, listed};
+pub(super) use priorities::MeantPriorities;
 
 /// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
 pub(super) fn defaults(fields: &Fields<'_>, report: &mut Report<'_>) {
@@ -58,9 +62,9 @@ fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut 
     fields.get("scope").and_then(|node| scope(node, report));
     let unit = fields.get("unit").and_then(|node| unit(node, report));
     let advertise = fields.get("advertise").and_then(|node| boolean(node, "advertise", report));
-    let warn_at = fields.get("warn_at").and_then(|node| {
-        report.settle(node.at, percent::read(node, "warn_at", WARN_AT_MAX))
-    });
+    let warn_at = fields
+        .get("warn_at")
+        .and_then(|node| report.settle(node.at, percent::read(node, "warn_at", WARN_AT_MAX)));
     let refund_on = fields.get("refund_on").and_then(|node| refund_on(node, report));
     let show_keys = fields.get("show_keys").and_then(|node| show_keys(node, key.as_deref(), report));
     let (name, at) = name.clone()?;
@@ -81,7 +85,9 @@ fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut 
         candidate,
         ..Rule::new("", position, limit)
     };
-    doubt::about_key(&rule, fields.get("key").map_or(at, |node| node.at), report);
+    let key_at = fields.get("key").map_or(at, |node| node.at);
+    doubt::about_key(&rule, key_at, report);
+    unreachable::about_rule(&rule, key_at, report);
     Some(rule)
 }
 
@@ -144,7 +150,11 @@ fn show_keys(node: &Node, key: Option<&[KeyPart]>, report: &mut Report<'_>) -> O
             let message = format!("{} is not in `key`", shown(name));
             report.error(item.at, message, "write attributes of `key`, whose values operators may then see");
         } else if shown_keys.iter().any(|known| **known == *name) {
-            report.error(item.at, format!("{} is written twice in `show_keys`", shown(name)), "keep one of the two");
+            report.error(
+                item.at,
+                format!("{} is written twice in `show_keys`", shown(name)),
+                "keep one of the two",
+            );
         } else {
             shown_keys.push(name.into());
         }

@@ -34,11 +34,13 @@ mod prefixes;
 mod priorities;
 mod problem;
 mod rate_text;
+pub mod reference;
 mod rows;
 mod rule;
 mod rule_fields;
 mod set;
 pub mod source;
+mod unreachable;
 mod written;
 pub mod yaml;
 

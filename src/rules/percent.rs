@@ -31,7 +31,10 @@ fn parse(text: &str, is_number: bool, field: &str, most: u16) -> Result<u16, Wro
         Some(part) => Ok(part),
         None => {
             let message = format!("{} is no percentage", shown(text));
-            Err(Wrong::new(message, "write digits and `%`, with at most one place after a point, such as 12.5%"))
+            Err(Wrong::new(
+                message,
+                "write digits and `%`, with at most one place after a point, such as 12.5%",
+            ))
         }
     }
 }

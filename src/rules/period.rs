@@ -74,9 +74,10 @@ pub(super) fn parse(text: &str, field: &str) -> Result<Duration, Wrong> {
         Some(Period { nanos: 0, .. }) | None => {
             Err(Wrong::new(format!("`{field}` is no time at all"), format!("leave it out, or {example}")))
         }
-        Some(Period { nanos, .. }) if nanos > Period::NANOS_MAX => {
-            Err(Wrong::new(format!("`{field}: {}` is longer than 366 days", cut(text)), "write at most 366day"))
-        }
+        Some(Period { nanos, .. }) if nanos > Period::NANOS_MAX => Err(Wrong::new(
+            format!("`{field}: {}` is longer than 366 days", cut(text)),
+            "write at most 366day",
+        )),
         Some(Period { nanos, .. }) => Ok(Duration::from_nanos(nanos)),
     }
 }

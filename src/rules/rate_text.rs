@@ -81,7 +81,9 @@ fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> Wrong {
     match right_units(unit) {
         [] => Wrong::new(message, "write s, min, h, day, week or month, such as 100/s or 5/15min"),
         [YEAR] => Wrong::new(message, format!("write {count}/365day")),
-        units => Wrong::new(message, format!("write {}", each(units, |unit| format!("{count}/{digits}{unit}")))),
+        units => {
+            Wrong::new(message, format!("write {}", each(units, |unit| format!("{count}/{digits}{unit}"))))
+        }
     }
 }
 
@@ -146,7 +148,6 @@ pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
 
 /// The word for no limit at all.
 const UNLIMITED: &str = "unlimited";
-
 
 #[cfg(test)]
 mod tests {

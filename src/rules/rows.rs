@@ -165,7 +165,9 @@ mod tests {
             assert_eq!(again, Err(NotAdded::Known(place)));
         }
         // The same text cut elsewhere, one value alone, one too many.
-        for other in [&["org-", "1"][..], &["org-1u", ""], &["org-1"], &["org-1", "", "org-2"], &["", "org-1"]] {
+        for other in
+            [&["org-", "1"][..], &["org-1u", ""], &["org-1"], &["org-1", "", "org-2"], &["", "org-1"]]
+        {
             let known = rows.number_of(other.iter().copied());
             assert!(known.is_none() || other.len() != 2, "{other:?}: {known:?}");
         }

@@ -4,9 +4,37 @@ use super::field::{Field, Kind};
 
 /// The fields of a rule of `limits`.
 pub(super) const RULE: &[Field] = &[
-    NAME, MATCH, KEY, ALGORITHM, RATE, BURST, QUEUE, BUCKETS, ALIGN, TIMEZONE, MODE, UNIT, OVER_FIELD, REFUSED, BLOCK,
-    MAX_DEBT, CANDIDATE_FIELD, OVERRIDES, OVERRIDES_FILE, WARN_AT, ADVERTISE, HELP, SHOW_KEYS, REFUND_ON, SCOPE, FLEET,
-    MAX_OVER, ON_REDIS_DOWN, GUARD, MAX, EXPIRES,
+    NAME,
+    MATCH,
+    KEY,
+    ALGORITHM,
+    RATE,
+    BURST,
+    QUEUE,
+    BUCKETS,
+    ALIGN,
+    TIMEZONE,
+    MODE,
+    UNIT,
+    OVER_FIELD,
+    REFUSED,
+    BLOCK,
+    MAX_DEBT,
+    CANDIDATE_FIELD,
+    OVERRIDES,
+    OVERRIDES_FILE,
+    WARN_AT,
+    ADVERTISE,
+    HELP,
+    SHOW_KEYS,
+    REFUND_ON,
+    SCOPE,
+    FLEET,
+    MAX_OVER,
+    ON_REDIS_DOWN,
+    GUARD,
+    MAX,
+    EXPIRES,
 ];
 
 /// The fields of a candidate: those that say what is admitted.
@@ -25,18 +53,16 @@ pub(super) const CANDIDATE: &[Field] = &[
 ];
 
 /// The fields of an entry of `overrides`.
-pub(super) const OVERRIDE: &[Field] =
-    &[MATCH.required(), RATE, BURST.or("the number of its own rate")];
+pub(super) const OVERRIDE: &[Field] = &[MATCH.required(), RATE, BURST.or("the number of its own rate")];
 
 /// What `over` may be besides a word.
 pub(super) const OVER: &[Field] = &[
     Field::built("soft")
         .of(Kind::Percent)
         .about("how much of the limit may be used on top of it: such requests pass, marked and charged"),
-    Field::built("for")
-        .of(Kind::Time)
-        .or("without end")
-        .about("how long a caller may go on so, from the first request passed over; then until it has room again"),
+    Field::built("for").of(Kind::Time).or("without end").about(
+        "how long a caller may go on so, from the first request passed over; then until it has room again",
+    ),
     Field::built("elastic")
         .of(Kind::Percent)
         .about("a second quota of so much, used while the pool has room: such requests pass, marked"),
@@ -52,15 +78,18 @@ const NOT_LEAKY: &[&str] = &[TOKEN_BUCKET, FIXED_WINDOW, SLIDING_LOG, SLIDING_WI
 
 const AS_THE_RULE: &str = "as in the rule";
 
-const NAME: Field = Field::built("name")
+pub(super) const NAME: Field = Field::built("name")
     .of(Kind::Name)
     .required()
     .about("what answers, logs and metrics call it; unique in its domain");
 
-const MATCH: Field = Field::built("match")
-    .of(Kind::Attributes(&Kind::Either(&[Kind::Text, Kind::List(&VALUE), Kind::Section("condition")])))
+pub(super) const MATCH: Field = Field::built("match")
+    .of(Kind::Attributes(&VALUES))
     .or("all requests")
     .about("what a request must have: every attribute, and of a list any value; see Matching");
+
+/// One value of an attribute, or any of some.
+pub(super) const VALUES: Kind = Kind::Either(&[Kind::Text, Kind::List(&VALUE), Kind::Section("condition")]);
 
 const VALUE: Kind = Kind::Either(&[Kind::Text, Kind::Section("condition")]);
 
@@ -142,10 +171,9 @@ const MAX_DEBT: Field = Field::built("max_debt")
     .only(NOT_LEAKY)
     .about("how far what is charged afterwards may go below zero");
 
-const CANDIDATE_FIELD: Field = Field::built("candidate")
-    .of(Kind::Section("candidate"))
-    .or("none")
-    .about("other numbers, or another algorithm, measured beside the rule; what is not written is as in the rule");
+const CANDIDATE_FIELD: Field = Field::built("candidate").of(Kind::Section("candidate")).or("none").about(
+    "other numbers, or another algorithm, measured beside the rule; what is not written is as in the rule",
+);
 
 const OVERRIDES: Field = Field::built("overrides")
     .of(Kind::List(&Kind::Section("override")))
@@ -162,12 +190,10 @@ const WARN_AT: Field = Field::built("warn_at")
     .or("never")
     .about("from which share of the limit on a request that passes is noted as near it");
 
-const ADVERTISE: Field = Field::built("advertise")
-    .of(Kind::Boolean)
-    .or("`true`")
-    .about("whether response headers may name it");
+const ADVERTISE: Field =
+    Field::built("advertise").of(Kind::Boolean).or("`true`").about("whether response headers may name it");
 
-const HELP: Field = Field::built("help")
+pub(super) const HELP: Field = Field::built("help")
     .of(Kind::Text)
     .or("none")
     .about("one line that a refused caller is shown, at most 512 bytes: a link as a rule");
@@ -177,10 +203,9 @@ const SHOW_KEYS: Field = Field::built("show_keys")
     .or("none")
     .about("the attributes of `key` whose values operators may see; of others they see digests");
 
-const REFUND_ON: Field = Field::built("refund_on")
-    .of(Kind::Words(&["ok"]))
-    .or("never")
-    .about("which end of the work gives back what it was charged; takes effect with leases, until then all counts");
+const REFUND_ON: Field = Field::built("refund_on").of(Kind::Words(&["ok"])).or("never").about(
+    "which end of the work gives back what it was charged; takes effect with leases, until then all counts",
+);
 
 pub(super) const SCOPE: Field = Field::built("scope")
     .of(Kind::Words(&["host"]))

@@ -3,7 +3,7 @@
 use super::field::{Field, Kind, Section};
 use super::fields::{Fields, list, text};
 pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
-use super::rule_fields::SCOPE;
+use super::rule_fields::{HELP, MATCH, NAME, SCOPE, VALUES};
 use super::source::Report;
 use super::yaml::Node;
 
@@ -13,6 +13,10 @@ pub(super) struct File<'n> {
     pub(super) domain: Option<(&'n Node, &'n str)>,
     pub(super) defaults: Option<Fields<'n>>,
     pub(super) limits: &'n [Node],
+    pub(super) exempt: &'n [Node],
+    pub(super) deny: &'n [Node],
+    pub(super) priorities: Option<&'n Node>,
+    pub(super) prioritize: &'n [Node],
 }
 
 impl<'n> File<'n> {
@@ -21,14 +25,28 @@ impl<'n> File<'n> {
         let domain =
             fields.required("domain", "write `domain: NAME`, the name the application asks by", report);
         let defaults = fields.get("defaults");
-        let limits = fields.get("limits");
+        let mut entries = |name: &str, mend: &str| {
+            fields.get(name).and_then(|node| list(node, name, mend, report)).unwrap_or_default()
+        };
+        let limits = entries("limits", "start each rule with a dash: `- name: …`");
+        let exempt = entries("exempt", LISTED);
+        let deny = entries("deny", LISTED);
+        let prioritize = entries("prioritize", "write `prioritize: [{match: {…}, priority: …}, …]`");
         File {
             domain: domain.and_then(|node| text(node, "domain", report).map(|name| (node, name))),
             defaults: defaults.and_then(|node| Fields::read(node, "`defaults`", DEFAULTS, report)),
-            limits: limits
-                .and_then(|node| list(node, "limits", "start each rule with a dash: `- name: …`", report))
-                .unwrap_or_default(),
+            limits,
+            exempt,
+            deny,
+            priorities: fields.get("priorities"),
+            prioritize,
         }
+    }
+
+    /// Whether it says nothing about requests.
+    pub(super) fn is_empty(&self) -> bool {
+        let lists = [self.limits, self.exempt, self.deny, self.prioritize];
+        lists.iter().all(|list| list.is_empty()) && self.priorities.is_none()
     }
 }
 
@@ -39,14 +57,23 @@ const FILE: &[Field] = &[
         .of(Kind::Section("defaults"))
         .or("none")
         .about("what holds for the rules of this file that do not say otherwise"),
-    Field::built("limits")
-        .of(Kind::List(&Kind::Section("rule")))
+    Field::built("priorities")
+        .of(Kind::List(&Kind::Name))
         .or("none")
-        .about("the rules"),
-    Field::reserved("priorities").about("the names of the priorities, the most important first"),
-    Field::reserved("prioritize").about("which requests have which priority"),
-    Field::reserved("exempt").about("what no rule judges"),
-    Field::reserved("deny").about("what is refused always"),
+        .about("the names of the priorities, the most important first; once in a domain; see Priorities"),
+    Field::built("prioritize")
+        .of(Kind::List(&Kind::Section("priority")))
+        .or("none")
+        .about("which requests have which priority: the first entry that matches, else the last of `priorities`"),
+    Field::built("exempt")
+        .of(Kind::List(&Kind::Section("exemption")))
+        .or("none")
+        .about("requests that no rule judges; see Lists"),
+    Field::built("deny")
+        .of(Kind::List(&Kind::Section("denial")))
+        .or("none")
+        .about("requests that are refused always; see Lists"),
+    Field::built("limits").of(Kind::List(&Kind::Section("rule"))).or("none").about("the rules"),
     Field::reserved("concurrency").about("limits of work at once"),
     Field::reserved("shed").about("what is refused when the host is full"),
     Field::reserved("descriptors").about("a descriptor tree"),
@@ -55,21 +82,41 @@ const FILE: &[Field] = &[
 /// The fields of `defaults`.
 const DEFAULTS: &[Field] = &[SCOPE.or("`host`")];
 
+const LISTED: &str = "write a list: `- {name: …, match: {…}}`";
+
+/// The fields of an entry of `exempt` or `deny`; only the latter has a `help`.
+pub(super) const LISTED_ENTRY: &[Field] = &[NAME, MATCH, HELP];
+
+/// The fields of an entry of `exempt`, for the table.
+const EXEMPTION: &[Field] = &[NAME, MATCH];
+
+/// The fields of an entry of `prioritize`.
+pub(super) const PRIORITIZED: &[Field] = &[
+    MATCH,
+    Field::built("priority").of(Kind::Name).required().about("one of `priorities`"),
+];
+
 /// What a value of `match` may be besides texts.
 pub(super) const CONDITION: &[Field] = &[
-    Field::reserved("not").about("none of these"),
-    Field::reserved("cidr").about("an address of this network"),
-    Field::reserved("glob").about("a pattern"),
-    Field::reserved("ignore_case").about("whether the pattern is compared without case"),
-    Field::reserved("present").about("whether the attribute is there at all"),
+    Field::built("not").of(VALUES).or("none").about("none of these values; an absent attribute never matches"),
+    Field::built("cidr").of(TEXTS).or("none").about("an address of one of these networks, such as `192.0.2.0/24`"),
+    Field::built("glob").of(TEXTS).or("none").about("one of these patterns"),
+    Field::built("ignore_case").of(Kind::Boolean).or("`false`").about("whether `glob` is compared without case"),
+    Field::built("present").of(Kind::Boolean).or("none").about("whether the attribute is there at all"),
 ];
 
 /// What an entry of `key` may be besides a name.
 pub(super) const KEY_PART: &[Field] = &[
-    Field::reserved("attribute").about("its name"),
-    Field::reserved("lowercase").about("whether its letters count in lower case"),
-    Field::reserved("ipv6_prefix").about("how many bits of an IPv6 address count"),
+    Field::built("attribute").of(Kind::Name).required().about("the attribute whose values are counted apart"),
+    Field::built("lowercase").of(Kind::Boolean).or("`false`").about("whether its letters count in lower case"),
+    Field::built("ipv6_prefix")
+        .of(Kind::Whole(1, 128))
+        .or("none")
+        .about("how many bits of an IPv6 address count; IPv4 stays whole"),
 ];
+
+/// One text, or any of some.
+const TEXTS: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text)]);
 
 /// The fields of every kind of mapping in a rules file, in the order of the table.
 pub(super) const SECTIONS: &[Section] = &[
@@ -79,6 +126,9 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "candidate", place: "`candidate`", fields: CANDIDATE },
     Section { name: "override", place: "`overrides`", fields: OVERRIDE },
     Section { name: "over", place: "`over`", fields: OVER },
+    Section { name: "exemption", place: "`exempt`", fields: EXEMPTION },
+    Section { name: "denial", place: "`deny`", fields: LISTED_ENTRY },
+    Section { name: "priority", place: "`prioritize`", fields: PRIORITIZED },
     Section { name: "condition", place: "value of `match`", fields: CONDITION },
     Section { name: "key part", place: "entry of `key`", fields: KEY_PART },
 ];

@@ -9,5 +9,9 @@
 )]
 
 mod error;
+mod fixed_window;
+mod fixed_window_calendar;
+mod leaky_bucket;
 mod sliding_log;
 mod sliding_window;
+mod token_bucket_moves;

@@ -11,9 +11,15 @@
 
 mod bad;
 mod bad_files;
+mod bad_quotas;
 mod differences;
 mod files;
 mod good;
 mod library;
+mod lists;
+mod matching;
 mod mutated;
+mod quotas;
+mod reference;
+mod tables;
 mod warnings;

@@ -17,7 +17,9 @@ impl Terms {
     /// A burst of what has no limit says nothing.
     pub(super) fn check(&self) -> Result<(), Wrong> {
         match (self.rate, self.burst) {
-            (Written::Unlimited, Some(_)) => Err(Wrong::new("`burst` where the rate is unlimited", "leave it out")),
+            (Written::Unlimited, Some(_)) => {
+                Err(Wrong::new("`burst` where the rate is unlimited", "leave it out"))
+            }
             _ => Ok(()),
         }
     }

@@ -26,7 +26,11 @@ pub(super) fn admitted(
     let candidate = fields.get("candidate").and_then(|node| {
         let written = Fields::read(node, "a candidate", CANDIDATE, report)?;
         if written.is_empty() {
-            report.error(node.at, "a candidate that says nothing", "write what is to be tried, such as `{rate: 10/h}`");
+            report.error(
+                node.at,
+                "a candidate that says nothing",
+                "write what is to be tried, such as `{rate: 10/h}`",
+            );
             return None;
         }
         Numbers::of_candidate(&written, rule.as_ref(), report)

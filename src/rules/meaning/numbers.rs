@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
+use jiff::Timestamp;
+use jiff::tz::{Offset, TimeZone};
 
 use crate::rules::fields::{Field, Fields, choice, text};
 use crate::rules::problem::{Wrong, shown};
@@ -85,11 +86,12 @@ impl Numbers {
         let default = rule.map_or(Algorithm::TokenBucket, |rule| rule.algorithm);
         let own = read(fields, default, report)?;
         let rule = rule?;
-        let at = own.at;
-        let algorithm = own.algorithm;
+        let (at, algorithm) = (own.at, own.algorithm);
+        // Without a limit a burst says nothing, and who takes the limit away need not take the burst away as well.
+        let is_limited = own.rate.as_ref().is_none_or(|rate| rate.value != rate_text::Written::Unlimited);
         Some(Numbers {
             rate: inherit(own.rate, &rule.rate, "rate", at, algorithm),
-            burst: inherit(own.burst, &rule.burst, "burst", at, algorithm),
+            burst: inherit(own.burst, &rule.burst.clone().filter(|_| is_limited), "burst", at, algorithm),
             queue: inherit(own.queue, &rule.queue, "queue", at, algorithm),
             buckets: inherit(own.buckets, &rule.buckets, "buckets", at, algorithm),
             align: inherit(own.align, &rule.align, "align", at, algorithm),
@@ -189,8 +191,9 @@ fn align(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<At<Align>> {
         let name = text(node, "timezone", report)?;
         report.settle(node.at, zone(name))
     });
-    let Some(align) = value(fields, "align", report, |node, report| choice(node, "align", ALIGNS, report)) else {
-        return zone.map(|zone| At { place: zone.place, value: Align::Zone(zone.value) });
+    let Some(align) = value(fields, "align", report, |node, report| choice(node, "align", ALIGNS, report))
+    else {
+        return zone.map(|zone| At { place: zone.place, value: calendar_of(zone.value) });
     };
     let value = match (align.value, zone) {
         (Aligned::First, None) => Align::First,
@@ -207,6 +210,16 @@ fn align(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<At<Align>> {
         }
     };
     Some(At { place: align.place, value })
+}
+
+/// Whoever names UTC, by whatever of its names, gets what costs no look into a table.
+fn calendar_of(zone: TimeZone) -> Align {
+    let changes = zone.following(Timestamp::MIN).next().is_some();
+    if !changes && zone.to_offset(Timestamp::UNIX_EPOCH) == Offset::UTC {
+        Align::Utc
+    } else {
+        Align::Zone(zone)
+    }
 }
 
 fn zone(name: &str) -> Result<TimeZone, Wrong> {
@@ -234,9 +247,15 @@ fn over(node: &Node, report: &mut Report<'_>) -> Option<Over> {
         }
         return known.then_some(Over::Refuse);
     }
+    let errors_before = report.errors();
     let fields = Fields::read(node, "`over`", OVER, report)?;
+    if report.errors() > errors_before {
+        return None;
+    }
     let share = |name, report: &mut Report<'_>| {
-        value(&fields, name, report, |node, report| report.settle(node.at, percent::read(node, name, SHARE_MAX)))
+        value(&fields, name, report, |node, report| {
+            report.settle(node.at, percent::read(node, name, SHARE_MAX))
+        })
     };
     let (soft, elastic) = (share("soft", report), share("elastic", report));
     let span = value(&fields, "for", report, |node, report| time(node, "for", report));

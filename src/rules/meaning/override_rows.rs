@@ -76,9 +76,10 @@ fn header<'t>(
         let name = &*cell.text;
         let known = wanted.contains(&name) || name == "burst";
         if !known {
-            let near = wanted.iter().chain(&["burst"]).find(|known| {
-                strsim::osa_distance(known, &name.trim().to_lowercase()) * 3 <= known.len()
-            });
+            let near = wanted
+                .iter()
+                .chain(&["burst"])
+                .find(|known| strsim::osa_distance(known, &name.trim().to_lowercase()) * 3 <= known.len());
             let mend = near.map_or(example.clone(), |near| format!("did you mean `{near}`?"));
             report.error(at, format!("unknown column {}", shown(name)), mend);
         } else if cells.iter().take(place).any(|before| before.text == cell.text) {
@@ -130,7 +131,10 @@ impl Reader<'_> {
         for (place, cell) in cells.iter().enumerate() {
             if !cell.quoted && cell.text.trim() != cell.text {
                 let message = format!("{} starts or ends with a space", shown(&cell.text));
-                return Err((place, Wrong::new(message, "remove it, or put the cell in quotes if it is meant")));
+                return Err((
+                    place,
+                    Wrong::new(message, "remove it, or put the cell in quotes if it is meant"),
+                ));
             }
         }
         let text = |place: usize| cells.get(place).map_or("", |cell| &*cell.text);

@@ -62,7 +62,8 @@ fn entries(
     let items = list(node, "overrides", mend, report).unwrap_or_default();
     if items.len() > ENTRIES_MAX {
         let message = format!("`overrides` has {} entries", items.len());
-        let mend = format!("write at most {ENTRIES_MAX}: they are looked at in turn; exact keys go into a file");
+        let mend =
+            format!("write at most {ENTRIES_MAX}: they are looked at in turn; exact keys go into a file");
         report.error(node.at, message, mend);
         return Vec::new();
     }
@@ -103,7 +104,8 @@ fn entry(
     };
     let terms = Terms { rate: rate?, burst };
     let at = fields.get("burst").or(node)?.at;
-    let number = report.settle(at, terms.check().and_then(|()| classes.number(terms, |new| keepers.check(new))))?;
+    let number =
+        report.settle(at, terms.check().and_then(|()| classes.number(terms, |new| keepers.check(new))))?;
     if keepers.rule.algorithm == Algorithm::TokenBucket
         && let Ok(Some(rate)) = rate?.steady()
     {
@@ -162,7 +164,8 @@ fn check_file_name(name: &str) -> Result<(), Wrong> {
         return Err(Wrong::new(message, "put the table beside the rules file and write its name alone"));
     }
     if name.starts_with('.') || !name.ends_with(".csv") {
-        let message = format!("the name of a table ends in `.csv` and does not start with a dot: {}", shown(name));
+        let message =
+            format!("the name of a table ends in `.csv` and does not start with a dot: {}", shown(name));
         return Err(Wrong::new(message, "rename it, such as partners.csv"));
     }
     Ok(())

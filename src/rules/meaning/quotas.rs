@@ -3,7 +3,7 @@
 use super::classes::{Classes, Terms};
 use super::numbers::{Algorithm, Align, Numbers, Over as Written};
 use crate::limit::{
-    Quota, Rate, RateError, Scale, leaky_bucket, sliding_log, sliding_window, token_bucket,
+    Quota, Rate, RateError, Scale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
 };
 use crate::rules::percent::{self, Share, WHOLE};
 use crate::rules::problem::Wrong;
@@ -21,7 +21,7 @@ impl Numbers {
     pub(super) fn limit(&self, classes: &Classes, report: &mut Report<'_>) -> Option<Limit> {
         let own = self.terms()?;
         // Alone first: that is said where it stands.
-        report.settle(self.place_of(&own), self.allowance(&own, None))?;
+        report.settle(self.place_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
         let all = std::iter::once(&own).chain(classes.iter());
         let scale = self.scale(all.clone());
         // Overrides were checked where they stand; left is what only the common scale forbids.
@@ -51,11 +51,7 @@ impl Numbers {
     }
 
     /// What a key with these terms may use; none: as much as it wants. Without a scale on that of the rate.
-    pub(super) fn allowance(
-        &self,
-        terms: &Terms,
-        scale: Option<Scale>,
-    ) -> Result<Option<Allowance>, Wrong> {
+    pub(super) fn allowance(&self, terms: &Terms, scale: Option<Scale>) -> Result<Option<Allowance>, Wrong> {
         let Some(quota) = self.quota(terms, scale)? else { return Ok(None) };
         let over = match self.over.as_ref().map_or(Written::Refuse, |over| over.value) {
             Written::Refuse => Over::Refuse,
@@ -74,16 +70,29 @@ impl Numbers {
                 let Some(rate) = terms.rate.steady()? else { return Ok(None) };
                 let burst = terms.burst.unwrap_or(count);
                 let quota = token_bucket::Quota::on_scale(rate, burst, scale.unwrap_or(Scale::of(rate)));
-                Quota::TokenBucket(quota.map_err(|error| bucket_wrong(error, &format!("burst {burst}"), rate))?)
+                Quota::TokenBucket(
+                    quota.map_err(|error| bucket_wrong(error, &format!("burst {burst}"), rate))?,
+                )
             }
             Algorithm::LeakyBucket => {
                 let Some(rate) = terms.rate.steady()? else { return Ok(None) };
                 let queue = self.queue.as_ref().map_or(0, |queue| queue.value);
                 let quota = leaky_bucket::Quota::on_scale(rate, queue, scale.unwrap_or(Scale::of(rate)));
-                Quota::LeakyBucket(quota.map_err(|error| bucket_wrong(error, &format!("queue {queue}"), rate))?)
+                Quota::LeakyBucket(
+                    quota.map_err(|error| bucket_wrong(error, &format!("queue {queue}"), rate))?,
+                )
             }
             Algorithm::FixedWindow => {
-                return Err(Wrong::new("`algorithm: fixed_window` is not supported yet", "leave it out"));
+                let align = match self.align.as_ref().map(|align| &align.value) {
+                    None | Some(Align::Utc) => fixed_window::Align::Utc,
+                    Some(Align::First) => fixed_window::Align::First,
+                    Some(Align::Zone(zone)) => fixed_window::Align::Zone(zone.clone()),
+                };
+                let period = match period.months {
+                    Some(months) => fixed_window::Period::Months(months),
+                    None => fixed_window::Period::Nanos(period.nanos),
+                };
+                Quota::FixedWindow(fixed_window::Quota::new(count, period, align).map_err(wrong)?)
             }
             Algorithm::SlidingLog => {
                 Quota::SlidingLog(sliding_log::Quota::new(count, period.nanos).map_err(wrong)?)
@@ -125,7 +134,10 @@ fn bucket_wrong(error: RateError, what: &str, rate: Rate) -> Wrong {
         RateError::QueueTooLong => "write a smaller `queue`, or a faster rate",
         _ => {
             let message = format!("{error} together with the other rates of its rule: {rate}");
-            return Wrong::new(message, "write it, or the rates of the overrides, in numbers that have common factors");
+            return Wrong::new(
+                message,
+                "write it, or the rates of the overrides, in numbers that have common factors",
+            );
         }
     };
     Wrong::new(format!("{error}: {what} at {rate}"), mend)
@@ -170,9 +182,8 @@ fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
 /// A share of a rate, exact as long as it can be written; else the nearest that is slower, at least one a period.
 fn share_of_rate(rate: Rate, share: u16) -> Option<Rate> {
     let exact = u64::from(rate.count()) * u64::from(share);
-    let factor = (1..=WHOLE).rev().find(|factor| {
-        WHOLE.is_multiple_of(*factor) && exact.is_multiple_of(*factor)
-    })?;
+    let factor =
+        (1..=WHOLE).rev().find(|factor| WHOLE.is_multiple_of(*factor) && exact.is_multiple_of(*factor))?;
     let count = u32::try_from(exact / factor).ok();
     let period = rate.period_nanos().checked_mul(WHOLE / factor);
     let exact = count.zip(period).and_then(|(count, period)| Rate::new(count, period).ok());
