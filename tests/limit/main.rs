@@ -9,5 +9,6 @@
 )]
 
 mod error;
+mod log_traces;
 mod sliding_log;
 mod sliding_window;
