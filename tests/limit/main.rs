@@ -12,6 +12,7 @@ mod error;
 mod fixed_window;
 mod fixed_window_calendar;
 mod leaky_bucket;
+mod log_traces;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket_moves;

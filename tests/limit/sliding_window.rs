@@ -283,7 +283,7 @@ fn after(now: Now, micros: u64) -> Now {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn decides_as_its_definition(trace in traces(true)) {
