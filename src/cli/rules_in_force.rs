@@ -150,6 +150,10 @@ fn tell_failures(reading: &Reading, path: &Path) {
         Some(Halt::Unlisted) => {
             error!(path = %path.display(), "the rules cannot be read: NOTHING IS CHANGED until they can");
         }
+        Some(Halt::Unsettled) => {
+            let path = path.display();
+            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stand still");
+        }
         Some(Halt::Homeless(files)) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
             error!(files, "which domain these belong to cannot be read: NOTHING IS CHANGED until it can");
