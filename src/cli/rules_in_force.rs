@@ -61,6 +61,11 @@ impl RulesInForce {
         self.library.path()
     }
 
+    /// Whether all that was written is in force.
+    pub(super) fn is_good(&self) -> bool {
+        self.record.lock().is_good
+    }
+
     /// What is to be told of them, kept up to date by every reading.
     #[allow(dead_code, reason = "metrics will show it")]
     pub(super) fn record(&self) -> Arc<Mutex<Record>> {
