@@ -61,6 +61,11 @@ impl RulesInForce {
         self.library.path()
     }
 
+    /// Whether all that was written is in force.
+    pub(super) fn is_good(&self) -> bool {
+        self.record.lock().is_good
+    }
+
     /// What is to be told of them, kept up to date by every reading.
     #[allow(dead_code, reason = "metrics will show it")]
     pub(super) fn record(&self) -> Arc<Mutex<Record>> {
@@ -149,6 +154,10 @@ fn tell_failures(reading: &Reading, path: &Path) {
     match &reading.halt {
         Some(Halt::Unlisted) => {
             error!(path = %path.display(), "the rules cannot be read: NOTHING IS CHANGED until they can");
+        }
+        Some(Halt::Unsettled) => {
+            let path = path.display();
+            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stand still");
         }
         Some(Halt::Homeless(files)) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");

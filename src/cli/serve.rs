@@ -198,5 +198,5 @@ impl Failure {
 
 const GROUPS_FILE: &str = "/etc/group";
 
-/// Descriptors that are no connections: runtimes, the listener, the log, files read at a reload.
+/// Descriptors that are no connections: runtimes, the listener, the log, the watch over the rules and reading them.
 const DESCRIPTORS_BESIDE: u64 = 64;

@@ -96,13 +96,17 @@ impl Thread {
     /// Waits until something may have changed and the writing is over. False: nobody is left who could ring.
     fn await_change(&mut self) -> bool {
         loop {
-            let waited = match (self.watching.polls, self.rules.let_go()) {
-                (true, _) => self.woken.recv_timeout(POLL_PERIOD),
-                (false, true) => self.woken.recv_timeout(LET_GO_PERIOD),
-                (false, false) => self.woken.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            let broken = !self.rules.is_good();
+            let waited = match (self.watching.polls, self.rules.let_go(), broken) {
+                (true, ..) => self.woken.recv_timeout(POLL_PERIOD),
+                (_, true, _) => self.woken.recv_timeout(LET_GO_PERIOD),
+                (_, _, true) => self.woken.recv_timeout(RETRY_PERIOD),
+                (false, false, false) => self.woken.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match waited {
                 Ok(()) => break,
+                // What could not be read for want of a descriptor, say, can be read later without having changed.
+                Err(RecvTimeoutError::Timeout) if broken => return true,
                 Err(RecvTimeoutError::Timeout) if self.watching.sees_a_change(self.rules.path()) => break,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return false,
@@ -202,6 +206,9 @@ const SETTLE_MAX: Duration = Duration::from_secs(1);
 
 /// Soon enough for a change by hand, and no load: a look at each file's entry.
 const POLL_PERIOD: Duration = Duration::from_secs(2);
+
+/// How often rules with errors are looked at again, changed or not.
+const RETRY_PERIOD: Duration = Duration::from_secs(5);
 
 /// How often replaced rules are tried to be freed. A decision thread lets go of them when it decides next.
 const LET_GO_PERIOD: Duration = Duration::from_secs(1);
@@ -305,6 +312,13 @@ mod tests {
         // Who asks has written.
         thread.bell.clone().ask();
         assert!((0..10).any(|_| rings_waited_for(&mut thread, usize::MAX) < 10));
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_tried_again_without_a_change() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a.yaml"), "domain: api\nlimits: [").unwrap();
+        assert!(thread(directory.path()).await_change());
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub struct Reading {
 pub enum Halt {
     /// It is not known which files there are.
     Unlisted,
+    /// The files changed again and again while they were read: what was read may be half of one version and half of
+    /// another.
+    Unsettled,
     /// These files do not say which domain they belong to and never did: it could be any.
     Homeless(Vec<Arc<str>>),
 }
@@ -88,10 +91,11 @@ impl Library {
         let (contents, loaded) = self.read_settled();
         let settled = self.seen.is_some();
         let Loaded { domains, problems, failed, homes, homeless, unlisted } = loaded;
-        let halt = match (unlisted, homeless.is_empty()) {
-            (true, _) => Some(Halt::Unlisted),
-            // At the start there is nothing to lose: what can be read is better than nothing.
-            (false, false) if self.begun => Some(Halt::Homeless(homeless)),
+        // At the start there is nothing to lose: what can be read is better than nothing.
+        let halt = match (unlisted, settled, homeless.is_empty()) {
+            (true, ..) => Some(Halt::Unlisted),
+            (false, false, _) if self.begun => Some(Halt::Unsettled),
+            (false, true, false) if self.begun => Some(Halt::Homeless(homeless)),
             _ => None,
         };
         if halt.is_some() {
@@ -136,21 +140,20 @@ impl Library {
         self.good.iter().map(|good| (good.domain.name(), good.content))
     }
 
-    /// Reads until nothing changes meanwhile, so that no half of one change is put in force with half of another.
+    /// Reads until nothing changes meanwhile, so that no half of one version is put in force with half of another;
+    /// whether it came to that, `seen` says.
     fn read_settled(&mut self) -> (Contents, Loaded) {
         let mut before = Contents::of(&self.path);
-        for _ in 0..READINGS_MAX {
+        let mut readings = 1;
+        loop {
             let loaded = read_knowing(&self.path, &self.homes);
             let after = Contents::of(&self.path);
-            if before == after {
-                self.seen = Some(after.fingerprint());
+            self.seen = (before == after).then(|| after.fingerprint());
+            if self.seen.is_some() || readings == READINGS_MAX {
                 return (after, loaded);
             }
-            before = after;
+            (before, readings) = (after, readings + 1);
         }
-        // Better than to wait for who never ends writing; what is seen next will differ and is read then.
-        self.seen = None;
-        (before, read_knowing(&self.path, &self.homes))
     }
 
     fn find(&self, name: &str) -> Option<&Good> {
@@ -162,5 +165,5 @@ fn shared(good: &[Good]) -> Vec<Arc<Domain>> {
     good.iter().map(|good| Arc::clone(&good.domain)).collect()
 }
 
-/// Each takes a fraction of a second at most; whoever writes more often than that is not waited for.
-const READINGS_MAX: usize = 2;
+/// Each takes a fraction of a second at most. Whoever writes all the time rings for the next reading himself.
+const READINGS_MAX: u32 = 4;

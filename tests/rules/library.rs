@@ -315,25 +315,29 @@ fn no_half_of_one_version_is_put_together_with_half_of_another() {
     for file in 0..FILES {
         symlink(format!("..data/{file}.yaml"), bench.path(&format!("{file}.yaml"))).unwrap();
     }
+    let mut library = Library::new(bench.directory.path());
+    library.read();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in (2..).take_while(|_| !done.load(Ordering::Relaxed)) {
                 swap(number);
-                std::thread::sleep(Duration::from_millis(20));
+                fs::remove_dir_all(bench.path(&format!("..{}", number - 1))).unwrap();
+                std::thread::sleep(Duration::from_millis(u64::from(number % 100 / 5)));
             }
         });
-        let mut library = Library::new(bench.directory.path());
-        for _ in 0..300 {
-            library.read();
+        let (mut torn, mut halts) = (None, 0);
+        for _ in 0..100 {
+            halts += usize::from(library.read().halt == Some(Halt::Unsettled));
             let bursts: Vec<_> = library.domains()[0].rules().iter().map(|rule| rule.limit.quota().unwrap().limit()).collect();
-            if bursts != [bursts[0]; FILES] {
-                done.store(true, Ordering::Relaxed);
-                panic!("of several versions: {bursts:?}");
-            }
+            torn = torn.or((bursts != [bursts[0]; FILES]).then_some(bursts));
         }
         done.store(true, Ordering::Relaxed);
+        assert_eq!(torn, None, "of several versions");
+        assert!(halts > 0, "some readings were disturbed again and again");
     });
+    assert_eq!(library.read().halt, None, "they stand still");
+    assert!(library.domains()[0].rules()[0].limit.quota().unwrap().limit() > 1);
 }
 
 const FILES: usize = 20;
