@@ -116,7 +116,7 @@ fn the_bounds_of_the_socket_hold() {
             "an attribute value in descriptors must be a text of at most 1024 bytes",
         ),
         (hit(&format!("[{}]", pairs(17))), "a descriptor is a flat list"),
-        (hit(&format!("[{}]", vec!["[]"; 9].join(", "))), "a descriptor is a flat list"),
+        (hit(&format!("[{}]", ["[]"; 9].join(", "))), "a descriptor is a flat list"),
         (hit("[[\"us:er\", \"u\"]]"), "an attribute key in descriptors must be a name"),
         (
             hit("[\"user\", \"u\"]"),

@@ -44,7 +44,7 @@ fn garbage_is_counted_and_the_rest_is_judged_in_order_of_time() {
     let expected = "\
 6 lines over 1m 32s: 4 allowed, 2 limited
 2 lines passed over that cannot be read, the first is line 2: the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`
-1 line more than 60 s behind later ones, judged as if at the time of those before: are the logs in order?
+1 line too late to be put in order, judged at the time of the one before: are the logs in order?
 1 request that no rule matched
 rule          passed  refused  would refuse  callers
 api/writes         2        1             0        2
@@ -160,5 +160,40 @@ fn a_log_of_any_length_is_put_in_order() {
         decisions_of(&output).iter().map(|decision| decision["t"].as_u64().unwrap()).collect();
     assert_eq!(times.len(), 2_970);
     assert!(times.is_sorted());
-    assert!(!said(&output).contains("behind later ones"), "{}", said(&output));
+    assert!(!said(&output).contains("too late"), "{}", said(&output));
+}
+
+#[test]
+fn so_many_lines_wait_for_late_ones_and_no_more() {
+    let busy = line("192.0.2.1", "-", "12:00:10 +0000", "GET / HTTP/1.1", 200, "-");
+    let late = line("192.0.2.1", "-", "12:00:05 +0000", "GET / HTTP/1.1", 200, "-");
+    for (lines, is_late) in [(65_000, false), (66_000, true)] {
+        let files = Files::new(&[("api.yaml", RULES), ("access.log", &(busy.repeat(lines) + &late))]);
+        let output = files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml"]);
+        assert_eq!(
+            said(&output).contains("\n1 line too late to be put in order"),
+            is_late,
+            "{}",
+            said(&output)
+        );
+    }
+}
+
+#[test]
+fn the_example_of_the_page_prints_what_the_page_says() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/replay.md")).unwrap();
+    let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
+    let [log, rules, tables @ ..] = blocks.as_slice() else { panic!("a log and rules stand first") };
+    let rules = rules.strip_prefix("yaml\n").unwrap();
+    let files = Files::new(&[
+        ("access.log", log.trim_start()),
+        ("login.yaml", rules),
+        ("stricter.yaml", &rules.replace("3/min", "2/min")),
+    ]);
+    for block in &tables[..2] {
+        let (command, printed) =
+            block.strip_prefix("console\n$ tidegate replay ").unwrap().split_once('\n').unwrap();
+        let output = files.replay(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(said(&output), printed, "{command}");
+    }
 }

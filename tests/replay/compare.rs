@@ -16,9 +16,9 @@ fn trace() -> String {
     [
         hit("0", "u1"),
         hit("0", "u1"),
-        hit("0", "u1"),
-        hit("0", "u1"),
         r#"{"t": 0, "op": "peek", "domain": "api", "descriptors": [["user", "u1"]]}"#.to_owned() + "\n",
+        hit("0", "u1"),
+        hit("0", "u1"),
         r#"{"t": 0, "op": "reload", "rules": "nowhere"}"#.to_owned() + "\n",
         address("10"),
         address("10"),
@@ -39,7 +39,7 @@ fn a_side_by_side_table_and_what_changed() {
 rules: 7 allowed, 1 limited
 other: 3 allowed, 5 limited
 4 requests changed: 4 allowed → refused, 0 refused → allowed; the first:
-  line 3: allowed → refused (new)
+  line 4: allowed → refused (new)
   line 8: allowed → refused (per-address)
   line 9: allowed → refused (per-address)
   line 10: allowed → refused (new)
@@ -89,7 +89,9 @@ api/per-address       0      0    =        0      0    =
 
 #[test]
 fn the_same_rules_change_nothing() {
-    let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &trace())]);
+    // Time passes before both.
+    let trace = trace() + &hit("100", "u1");
+    let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &trace)]);
     let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "api.yaml"]);
     assert!(said(&output).contains("\nno request changed its verdict\n"), "{}", said(&output));
     assert_eq!(

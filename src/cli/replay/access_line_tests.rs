@@ -132,3 +132,26 @@ fn a_long_value_is_shortened_as_clients_do() {
     assert_eq!(shortened(&"x".repeat(1_024)), "x".repeat(1_024));
     assert_eq!(shortened(&"€".repeat(400)).len(), 993);
 }
+
+proptest::proptest! {
+    /// Whatever stands in a log, it is read within the bounds of the socket or passed over.
+    #[test]
+    fn any_bytes_are_read_or_passed_over(
+        address in proptest::prop_oneof!["192\\.0\\.2\\.1", "::1", ".{0,5}"],
+        time in proptest::prop_oneof!["10/Oct/2000:13:55:36 -0700", "[0-9]{2}/Feb/[0-9]{4}:[0-9]{2}:59:60 [+-][0-9]{4}"],
+        request in proptest::prop_oneof!["GET /[a-c/.%2ef]{0,40} HTTP/1.1", ".{0,30}"],
+        noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..3_000),
+    ) {
+        let mut line = format!("{address} - - [{time}] \"{request}\" 200 1 \"-\" \"").into_bytes();
+        line.extend(&noise);
+        line.push(b'"');
+        let mut read = AccessLine::default();
+        for bytes in [&line, &noise] {
+            if read.read(bytes).is_ok() {
+                let values: Vec<_> = read.attributes().map(|(_, value)| value).collect();
+                proptest::prop_assert!(values.iter().all(|value| value.len() <= 1_024));
+                proptest::prop_assert!(values.len() >= 4 && values[2].starts_with('/') && !values[2].contains("//"));
+            }
+        }
+    }
+}

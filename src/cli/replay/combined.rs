@@ -95,9 +95,7 @@ impl<'a> Combined<'a> {
         });
         let late = (self.late > 0).then(|| {
             let late = counted(self.late, "line");
-            format!(
-                "{late} more than {WINDOW_SECONDS} s behind later ones, judged as if at the time of those before: are the logs in order?"
-            )
+            format!("{late} too late to be put in order, judged at the time of the one before: are the logs in order?")
         });
         unreadable.chain(late).collect()
     }
