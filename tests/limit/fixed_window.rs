@@ -274,12 +274,10 @@ proptest! {
     #[test]
     fn windows_decide_as_counting_by_hand_does((quota, window, steps) in traces(false)) {
         let mut key = FixedWindow::fresh(&quota, Now::default());
-        let (mut end, mut used) = (i128::MIN, 0);
+        let (mut end, mut counted) = (i128::MIN, 0);
         for (now, cost) in steps {
             let reading = reading(&quota, now);
-            if reading >= end {
-                used = 0;
-            }
+            let used = if reading < end { counted } else { 0 };
             let expected = match cost {
                 0 => Pass,
                 _ if cost > quota.count() => Never,
@@ -291,7 +289,7 @@ proptest! {
                 if used == 0 {
                     end = end.max(end_by_division(&quota, window, reading));
                 }
-                used += cost;
+                counted = used + cost;
             }
         }
     }
