@@ -225,7 +225,7 @@ fn ahead(key: Gcra, scale: Scale, nanos: u64) -> u128 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn exact_rates_decide_as_fractions_do(trace in traces(true)) {

@@ -86,7 +86,7 @@ fn until_full(key: Gcra, on: Scale, other: Scale, at: Timestamp) -> u128 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn rescaled_keys_fill_when_they_would_have((quota, key, at) in keys(), to in 1_u8..=128) {
