@@ -158,7 +158,10 @@ proptest! {
             key = key.owe(&quota, at, amount, debt_max);
             prop_assert!(key.ticks_until_full(quota.scale(), at) >= was);
             let earlier = Timestamp::from_nanos(at.as_nanos().wrapping_sub(30 * 86_400 * SECOND));
-            prop_assert!(key.ticks_until_full(quota.scale(), earlier) > was);
+            let seen = key.ticks_until_full(quota.scale(), earlier);
+            prop_assert!(seen > was);
+            let owing = key.owe(&quota, earlier, 1, u32::MAX);
+            prop_assert!(owing.ticks_until_full(quota.scale(), earlier) >= seen);
             if back {
                 key = key.give_back(&quota, at, 0);
             }
