@@ -11,6 +11,7 @@
 mod error;
 mod fixed_window;
 mod fixed_window_calendar;
+mod fixed_window_traces;
 mod leaky_bucket;
 mod log_traces;
 mod sliding_log;
