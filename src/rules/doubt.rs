@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::problem::shown;
 use super::source::{Place, Report};
-use super::{Limit, Mode, Rule};
+use super::{Limit, Mode, Rule, Transform};
 use crate::limit::token_bucket::Quota;
 use crate::limit::{Quota as AnyQuota, Rate, Scale};
 
@@ -111,16 +111,16 @@ fn slower_first(one: &Rule, other: &Rule) -> std::cmp::Ordering {
 }
 
 /// What a rule matches and counts by, whatever the order in which it is written.
-fn meaning_of(rule: &Rule) -> (Vec<(&str, Vec<String>)>, Vec<&str>) {
+fn meaning_of(rule: &Rule) -> (Vec<(&str, bool, Vec<String>)>, Vec<(&str, Transform)>) {
     let conditions = rule.conditions.iter().map(|condition| {
         let mut patterns: Vec<_> = condition.any_of.iter().map(|pattern| format!("{pattern:?}")).collect();
         patterns.sort_unstable();
         patterns.dedup();
-        (&*condition.attribute, patterns)
+        (&*condition.attribute, condition.or_absent, patterns)
     });
     let mut conditions: Vec<_> = conditions.collect();
     conditions.sort_unstable();
-    let mut key: Vec<&str> = rule.key.iter().map(|part| &*part.attribute).collect();
+    let mut key: Vec<_> = rule.key.iter().map(|part| (&*part.attribute, part.transform)).collect();
     key.sort_unstable();
     (conditions, key)
 }

@@ -264,7 +264,7 @@ impl<'k> Reading<'k> {
         let mut loaded = Loaded::default();
         let sources: HashMap<_, _> = self.sources.iter().map(|source| (source.file(), source)).collect();
         for mut draft in self.drafts {
-            self.problems.extend(draft.settle(&self.sources));
+            self.problems.extend(draft.settle(&sources));
             if draft.broken {
                 loaded.failed.push(draft.name);
                 continue;
