@@ -1,11 +1,13 @@
 //! A domain while its files are read: whole at the end, or broken and absent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::meaning::Meant;
 use super::problem::shown;
 use super::source::{Place, Report};
-use super::{Domain, Position, Rule};
+use super::tree::{Branch, Tree, rule_name, rule_name_apart};
+use super::{Contents, Domain, Position, Rule};
 
 /// A domain that more files may add to.
 #[derive(Debug)]
@@ -15,25 +17,38 @@ pub(super) struct Draft {
     pub(super) broken: bool,
     rules: Vec<Rule>,
     places: HashMap<Box<str>, (Position, Place)>,
+    /// The top of the descriptor tree.
+    branches: Vec<Branch>,
+    /// Where each of them stands, by its text.
+    tops: HashMap<Box<str>, Position>,
+    /// Where the nodes of the tree that limit stand, by the names of their rules.
+    nodes: HashMap<Box<str>, Position>,
 }
 
 impl Draft {
     pub(super) fn new(name: &str) -> Draft {
-        Draft { name: name.into(), broken: false, rules: Vec::new(), places: HashMap::new() }
+        Draft {
+            name: name.into(),
+            broken: false,
+            rules: Vec::new(),
+            places: HashMap::new(),
+            branches: Vec::new(),
+            tops: HashMap::new(),
+            nodes: HashMap::new(),
+        }
     }
 
     /// Adds what was read of one rule. A name is taken even by a rule that is wrong otherwise.
     pub(super) fn add(&mut self, meant: Meant, report: &mut Report<'_>) {
         if let Some((name, at)) = meant.name {
-            if let Some((first, _)) = self.places.get(&name) {
+            if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
                 let message =
                     format!("a second rule named {} in the domain {}", shown(&name), shown(&self.name));
                 report.error(at, message, format!("give it another name; the first is at {first}"));
                 return;
             }
-            if self.places.len() == RULES_MAX {
-                let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
-                report.error(at, message, "count by an attribute instead of listing its values");
+            if self.places.len() + self.nodes.len() == RULES_MAX {
+                self.tell_too_many(at, report);
             }
             self.places.insert(name, (report.source().position(at), at));
         }
@@ -41,6 +56,61 @@ impl Draft {
             Some(rule) if self.rules.len() < RULES_MAX => self.rules.push(rule),
             _ => self.broken = true,
         }
+    }
+
+    /// Adds a node of the descriptor tree and what grows on it.
+    pub(super) fn graft(&mut self, mut branch: Branch, report: &mut Report<'_>) {
+        if let Some(first) = self.tops.get(&branch.text) {
+            // Within one file the reader has said so.
+            if first.file != branch.position.file {
+                let message = format!(
+                    "a second descriptor {} at the top of the domain {}",
+                    shown(&branch.text),
+                    shown(&self.name)
+                );
+                let mend = format!("put what is below it into one file; the first is at {first}");
+                report.error(branch.at, message, mend);
+            }
+            return;
+        }
+        self.tops.insert(branch.text.clone(), branch.position.clone());
+        let mut name = |path: &[&str], position: &Position, at| self.name_node(path, position, at, report);
+        branch.name_rules(&mut Vec::new(), &mut name);
+        self.branches.push(branch);
+    }
+
+    /// Takes a name for the rule of a node. That of another node is no error: what is written differently may read
+    /// the same, and nobody chose the name.
+    fn name_node(
+        &mut self,
+        path: &[&str],
+        position: &Position,
+        at: Place,
+        report: &mut Report<'_>,
+    ) -> Box<str> {
+        let readable = rule_name(path);
+        let is_taken = self.nodes.contains_key(&readable);
+        let name = if is_taken { rule_name_apart(path) } else { readable };
+        if let Some((first, _)) = self.places.get(&name) {
+            let message = format!("a rule named {} stands in the domain {}", shown(&name), shown(&self.name));
+            let mend = format!("a descriptor is named by its path: give the rule at {first} another name");
+            report.error(at, message, mend);
+        } else if self.places.len() + self.nodes.len() == RULES_MAX {
+            self.tell_too_many(at, report);
+        }
+        self.nodes.insert(name.clone(), position.clone());
+        name
+    }
+
+    /// What limits of the tree replace although no limit has the name: file, place and name of each.
+    pub(super) fn unknown_replaced(&self) -> Vec<(&Arc<str>, Place, &str)> {
+        let mut limits = Vec::new();
+        self.branches.iter().for_each(|branch| branch.limits(&mut limits));
+        let names: HashSet<&str> = limits.iter().filter_map(|(_, limit)| limit.name.as_deref()).collect();
+        let replaced = limits
+            .iter()
+            .flat_map(|(file, limit)| limit.replaces.iter().map(|(name, at)| (*file, *at, &**name)));
+        replaced.filter(|(_, _, name)| !names.contains(name)).collect()
     }
 
     /// The rules so far, in file order.
@@ -53,8 +123,14 @@ impl Draft {
         self.places.get(&rule.name).map_or(Place::START, |(_, place)| *place)
     }
 
+    fn tell_too_many(&self, at: Place, report: &mut Report<'_>) {
+        let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
+        report.error(at, message, "count by an attribute instead of listing its values");
+    }
+
     pub(super) fn into_domain(self) -> Domain {
-        Domain::new(&self.name, self.rules)
+        let tree = Tree::new(self.branches);
+        Domain::with(&self.name, Contents { rules: self.rules, tree, ..Contents::default() })
     }
 }
 

@@ -176,6 +176,7 @@ impl Reading {
         let domain =
             file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
         let meant: Vec<Meant> = file.limits.iter().map(|node| meaning::rule(node, report)).collect();
+        let branches = meaning::descriptors(file.descriptors, report);
         let Some((node, name)) = domain else { return };
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
             let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
@@ -183,9 +184,10 @@ impl Reading {
         }
         self.draft(name, |draft| {
             meant.into_iter().for_each(|meant| draft.add(meant, report));
+            branches.into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
-        if file.limits.is_empty() && report.errors() == 0 {
+        if file.limits.is_empty() && file.descriptors.is_empty() && report.errors() == 0 {
             report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
         }
     }
@@ -216,6 +218,14 @@ impl Reading {
                 let mend = "both match the same requests and count by the same key: keep one";
                 let mut report = Report::new(source);
                 report.warning(draft.place(rule), message, mend);
+                self.problems.extend(report.into_problems());
+            }
+            for (file, at, name) in draft.unknown_replaced() {
+                let Some(source) = self.sources.iter().find(|source| source.file() == file) else { continue };
+                let message = format!("no limit is named {} in this domain", shown(name));
+                let mend = "write the `name` of another `rate_limit`, or leave the entry out";
+                let mut report = Report::new(source);
+                report.warning(at, message, mend);
                 self.problems.extend(report.into_problems());
             }
             loaded.domains.push(draft.into_domain());

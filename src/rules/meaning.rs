@@ -3,6 +3,8 @@
 mod conditions;
 mod keys;
 mod quotas;
+mod rate_limit;
+mod tree;
 
 use super::fields::{Field, Fields, boolean, check_name, choice, text};
 use super::problem::shown;
@@ -13,6 +15,7 @@ use super::{Mode, Rule, doubt};
 use conditions::conditions;
 use keys::key;
 use quotas::limit;
+pub(super) use tree::descriptors;
 
 /// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
 pub(super) fn defaults(fields: &Fields<'_>, report: &mut Report<'_>) {

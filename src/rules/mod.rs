@@ -29,6 +29,7 @@ mod rate_text;
 mod rule;
 mod set;
 pub mod source;
+mod tree;
 mod written;
 pub mod yaml;
 
@@ -45,6 +46,7 @@ pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rule::{Mode, Position, Rule};
 pub use set::{Contents, Domain, RuleSet, WhyNot};
+pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 
 pub(crate) use fields::check_name;
 pub(crate) use meaning::MODES;

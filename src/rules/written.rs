@@ -2,7 +2,7 @@
 
 use super::fields::{Field, Fields, list, text};
 use super::source::Report;
-use super::yaml::Node;
+use super::yaml::{Node, Value};
 
 /// One rules file. What could not be read is missing here and noted in the report.
 #[derive(Debug, Default)]
@@ -10,6 +10,7 @@ pub(super) struct File<'n> {
     pub(super) domain: Option<(&'n Node, &'n str)>,
     pub(super) defaults: Option<Fields<'n>>,
     pub(super) limits: &'n [Node],
+    pub(super) descriptors: &'n [Node],
 }
 
 impl<'n> File<'n> {
@@ -19,11 +20,18 @@ impl<'n> File<'n> {
             fields.required("domain", "write `domain: NAME`, the name the application asks by", report);
         let defaults = fields.get("defaults");
         let limits = fields.get("limits");
+        // That service takes no value for an empty list.
+        let descriptors = fields.get("descriptors").filter(|node| node.value != Value::Null);
         File {
             domain: domain.and_then(|node| text(node, "domain", report).map(|name| (node, name))),
             defaults: defaults.and_then(|node| Fields::read(node, "`defaults`", DEFAULTS, report)),
             limits: limits
                 .and_then(|node| list(node, "limits", "start each rule with a dash: `- name: …`", report))
+                .unwrap_or_default(),
+            descriptors: descriptors
+                .and_then(|node| {
+                    list(node, "descriptors", "start each descriptor with a dash: `- key: …`", report)
+                })
                 .unwrap_or_default(),
         }
     }
@@ -40,7 +48,7 @@ const FILE: &[Field] = &[
     Field::reserved("deny"),
     Field::reserved("concurrency"),
     Field::reserved("shed"),
-    Field::reserved("descriptors"),
+    Field::built("descriptors"),
 ];
 
 /// The fields of `defaults`.
@@ -93,3 +101,29 @@ pub(super) const CONDITION: &[Field] = &[
 /// What an entry of `key` may be besides a name.
 pub(super) const KEY_PART: &[Field] =
     &[Field::reserved("attribute"), Field::reserved("lowercase"), Field::reserved("ipv6_prefix")];
+
+/// The fields of a descriptor.
+pub(super) const DESCRIPTOR: &[Field] = &[
+    Field::built("key"),
+    Field::built("value"),
+    Field::built("rate_limit"),
+    Field::built("descriptors"),
+    Field::built("shadow_mode"),
+    Field::built("share_threshold"),
+    Field::built("quota_mode"),
+    Field::built("detailed_metric"),
+    Field::built("value_to_metric"),
+    Field::built("metadata"),
+];
+
+/// The fields of a descriptor's `rate_limit`.
+pub(super) const RATE_LIMIT: &[Field] = &[
+    Field::built("unit"),
+    Field::built("requests_per_unit"),
+    Field::built("unlimited"),
+    Field::built("name"),
+    Field::built("replaces"),
+];
+
+/// The fields of an entry of `replaces`.
+pub(super) const REPLACED: &[Field] = &[Field::built("name")];
