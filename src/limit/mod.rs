@@ -2,6 +2,10 @@
 //!
 //! One file per algorithm. Nothing here allocates, locks, logs, fails or reads a clock.
 
+mod calendar;
+mod civil;
+pub mod fixed_window;
+pub mod leaky_bucket;
 mod rate;
 pub mod token_bucket;
 

@@ -1,6 +1,7 @@
 //! A rate as it is written (`100/s`) and the scale of ticks on which it is exact.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// `count` units every `period_nanos` nanoseconds. Both are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +24,7 @@ impl Rate {
             return Err(RateError::Period);
         }
         let rate = Rate { count, period_nanos };
-        let scale = Scale::of(rate);
-        // |kept interval − true interval| ÷ true interval, multiplied out so that it stays in integers.
-        let kept = u128::from(rate.interval_ticks(scale)) * u128::from(count);
-        let exact = u128::from(period_nanos) * u128::from(scale.ticks_per_nano());
-        if (kept - exact) * ROUNDING_PARTS > exact {
-            return Err(RateError::TooFast);
-        }
-        Ok(rate)
+        if rate.is_kept_on(Scale::of(rate)) { Ok(rate) } else { Err(RateError::TooFast) }
     }
 
     /// Units given each period.
@@ -57,14 +51,31 @@ impl Rate {
             .is_multiple_of(u64::from(self.count))
     }
 
-    /// By one part in how many the rate is kept slow; none when it is exact.
+    /// By one part in how many the rate is kept slow on its own scale; none when it is exact.
     #[must_use]
     pub fn rounding(self) -> Option<u64> {
-        let scale = Scale::of(self);
+        self.rounding_on(Scale::of(self))
+    }
+
+    /// By one part in how many the rate is kept slow on a scale; none when it is exact there.
+    #[must_use]
+    pub fn rounding_on(self, scale: Scale) -> Option<u64> {
+        let (late, exact) = self.lateness(scale);
+        let parts = exact.checked_div(late)?;
+        Some(u64::try_from(parts).unwrap_or(u64::MAX))
+    }
+
+    /// Whether the rate is kept on a scale to within one part in 100 000.
+    pub(super) fn is_kept_on(self, scale: Scale) -> bool {
+        let (late, exact) = self.lateness(scale);
+        late * ROUNDING_PARTS <= exact
+    }
+
+    /// By how much rounding lengthens a period on a scale, and how long it is, both in ticks.
+    fn lateness(self, scale: Scale) -> (u128, u128) {
         let kept = u128::from(self.interval_ticks(scale)) * u128::from(self.count);
         let exact = u128::from(self.period_nanos) * u128::from(scale.ticks_per_nano());
-        let parts = exact.checked_div(kept - exact)?;
-        Some(u64::try_from(parts).unwrap_or(u64::MAX))
+        (kept - exact, exact)
     }
 }
 
@@ -105,6 +116,20 @@ impl Scale {
         Scale(u8::try_from(lowest).map_or(TICKS_PER_NANO_MAX, |ticks| ticks.min(TICKS_PER_NANO_MAX)))
     }
 
+    /// The coarsest scale on which whatever is exact on one of the two is exact; none when that takes more than 128
+    /// ticks to a nanosecond.
+    #[must_use]
+    pub fn lcm(self, other: Scale) -> Option<Scale> {
+        let (a, b) = (u64::from(self.0), u64::from(other.0));
+        Scale::from_ticks_per_nano(u8::try_from(a / gcd(a, b) * b).ok()?)
+    }
+
+    /// A span in ticks of another scale, rounded up to ticks of this one; the end of the numbers is a wall.
+    pub(super) fn ticks_up(self, ticks: u64, from: Scale) -> u64 {
+        let exact = u128::from(ticks) * u128::from(self.0);
+        u64::try_from(exact.div_ceil(u128::from(from.0))).unwrap_or(u64::MAX)
+    }
+
     /// Ticks in a nanosecond, 1 to 128.
     #[must_use]
     pub const fn ticks_per_nano(self) -> u8 {
@@ -135,6 +160,19 @@ pub enum RateError {
         "a burst this large takes too long to fill: at most 73 years, 208 days at a rate that is not exact"
     )]
     BurstTooLarge,
+    /// (queue + 1) × interval does not fit.
+    #[error(
+        "a queue this long takes too long to drain: at most 73 years, 208 days at a rate that is not exact"
+    )]
+    QueueTooLong,
+    /// The window is shorter than a millisecond or longer than 366 days.
+    #[error("a window is at least a millisecond and at most 366 days")]
+    Window,
+    /// A window longer than a day could not begin and end at midnight.
+    #[error(
+        "a window of more than a day that begins at midnight is a whole number of days; one that opens with the first request (`align: first`) may have any length"
+    )]
+    PartDays,
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -149,6 +187,9 @@ const TICKS_PER_NANO_MAX: u8 = 128;
 
 /// 366 days: with 128 ticks to a nanosecond a period still fits 63 bits.
 const PERIOD_NANOS_MAX: u64 = 366 * 86_400 * 1_000_000_000;
+
+/// How long a window may be. Below a millisecond it would be shorter than the way to the daemon and back.
+pub(super) const WINDOW_NANOS: RangeInclusive<u64> = 1_000_000..=PERIOD_NANOS_MAX;
 
 /// The rounding of a rate is at most one part in this many.
 const ROUNDING_PARTS: u128 = 100_000;

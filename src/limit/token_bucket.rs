@@ -32,10 +32,21 @@ impl Quota {
     /// # Errors
     /// A burst of zero, or one so large that the time to fill it does not fit.
     pub fn new(rate: Rate, burst: u32) -> Result<Quota, RateError> {
+        Quota::on_scale(rate, burst, Scale::of(rate))
+    }
+
+    /// The same on a given scale: all quotas of a rule share one, so that their states can be compared. The interval
+    /// is rounded up to its ticks ([`Rate::rounding_on`]).
+    ///
+    /// # Errors
+    /// Those of [`Quota::new`]; a rate that the scale cannot keep to within one part in 100 000.
+    pub fn on_scale(rate: Rate, burst: u32, scale: Scale) -> Result<Quota, RateError> {
         if burst == 0 {
             return Err(RateError::Zero);
         }
-        let scale = Scale::of(rate);
+        if !rate.is_kept_on(scale) {
+            return Err(RateError::TooFast);
+        }
         let interval = rate.interval_ticks(scale);
         let capacity = interval.checked_mul(u64::from(burst)).filter(|ticks| *ticks <= CAPACITY_TICKS_MAX);
         let capacity = capacity.ok_or(RateError::BurstTooLarge)?;
@@ -64,6 +75,16 @@ impl Quota {
     #[must_use]
     pub const fn window(&self) -> Micros {
         self.window
+    }
+
+    /// A full burst in ticks.
+    pub(super) const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// So many units in ticks; the end of the numbers is a wall.
+    pub(super) fn ticks_of(&self, units: u32) -> u64 {
+        self.interval.saturating_mul(u64::from(units))
     }
 }
 
@@ -124,6 +145,48 @@ impl Gcra {
         self.ahead(ticks(now, scale))
     }
 
+    /// Charges after the fact: the key may fall below empty, by at most `debt_max` units; what is more is dropped.
+    #[must_use]
+    pub fn owe(self, quota: &Quota, now: Timestamp, amount: u32, debt_max: u32) -> Gcra {
+        let ahead = self.ticks_until_full(quota.scale, now);
+        let most = quota.capacity.saturating_add(quota.ticks_of(debt_max));
+        self.moved(quota.scale, now, ahead.saturating_add(quota.ticks_of(amount)).min(most).max(ahead))
+    }
+
+    /// Gives back what had been charged; the key is never more than full.
+    #[must_use]
+    pub fn give_back(self, quota: &Quota, now: Timestamp, amount: u32) -> Gcra {
+        let ahead = self.ticks_until_full(quota.scale, now);
+        self.moved(quota.scale, now, ahead.saturating_sub(quota.ticks_of(amount)))
+    }
+
+    /// The key under a quota that may be smaller: it is at most as far ahead as that quota's bucket is deep, so
+    /// nobody waits for what a larger one had admitted.
+    #[must_use]
+    pub fn cut(self, quota: &Quota, now: Timestamp) -> Gcra {
+        let ahead = self.ticks_until_full(quota.scale, now);
+        self.moved(quota.scale, now, ahead.min(quota.capacity))
+    }
+
+    /// The key on another scale: the same time until it is full, rounded up to a tick of that scale.
+    #[must_use]
+    pub fn rescale(self, from: Scale, to: Scale, now: Timestamp) -> Gcra {
+        let ahead = to.ticks_up(self.ticks_until_full(from, now), from);
+        Gcra::full(to, now).moved(to, now, ahead)
+    }
+
+    /// The key so far ahead, as far as the circle of ticks allows. Never shortened by that: a clock that runs
+    /// backwards makes a key look further ahead than any charge could have put it.
+    pub(super) fn moved(self, scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
+        let now = ticks(now, scale);
+        let was = self.ahead(now);
+        if ahead == was {
+            return self;
+        }
+        let ahead = if ahead > was { ahead.min(OWED_TICKS_MAX).max(was) } else { ahead };
+        Gcra { arrival: now.wrapping_add(ahead) }
+    }
+
     /// Work admitted that has not been earned yet, in ticks. An arrival in the past is none: idle time earns one
     /// full burst and no more.
     #[inline]
@@ -143,7 +206,7 @@ fn ticks(at: Timestamp, scale: Scale) -> u64 {
 }
 
 #[inline]
-fn micros_up(ticks: u64, scale: Scale) -> Micros {
+pub(super) fn micros_up(ticks: u64, scale: Scale) -> Micros {
     Micros(ticks.div_ceil(u64::from(scale.ticks_per_nano()) * NANOS_PER_MICRO))
 }
 
@@ -151,6 +214,10 @@ const NANOS_PER_MICRO: u64 = 1_000;
 
 /// An eighth of the circle of ticks: 73 years at one tick a nanosecond, 208 days at 128.
 const CAPACITY_TICKS_MAX: u64 = 1 << 61;
+
+/// How far ahead debt, or work placed far in the future, can put a key: half as much again as the largest capacity.
+/// What is left below the next bound is for a clock that runs backwards: 36 years, 104 days at 128 ticks.
+const OWED_TICKS_MAX: u64 = 3 << 60;
 
 /// Twice the largest capacity: room for clock skew between decision threads and for debt.
 const AHEAD_TICKS_MAX: u64 = 1 << 62;

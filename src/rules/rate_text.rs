@@ -103,6 +103,9 @@ fn impossible(text: &str, error: RateError) -> Wrong {
             "write at most 1000000/s, or a rate that divides a second evenly, such as 2000000/s"
         }
         RateError::BurstTooLarge => "write a smaller burst",
+        RateError::QueueTooLong => "write a shorter queue",
+        RateError::Window => "write a window of at least 1ms and at most 366 days",
+        RateError::PartDays => "write a whole number of days, or `align: first`",
     };
     Wrong::new(format!("{error}: {}", shown(text)), mend)
 }

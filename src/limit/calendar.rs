@@ -1,0 +1,216 @@
+//! The windows of a calendar: which one a moment lies in, when it ends and how long it really is. Never reads a clock.
+//!
+//! Days begin at local midnight: at the first instant of the day where midnight is skipped, at the first of two where it
+//! comes twice. So days follow one another without a gap or a step back, whatever clocks on walls do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+
+use super::civil::{civil_from_days, days_from_civil};
+
+/// Windows that begin at midnight, or count from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Calendar {
+    /// Whose midnight; none: UTC, by plain arithmetic.
+    zone: Option<TimeZone>,
+    step: Step,
+    last: LastTurn,
+}
+
+/// How long the windows of a calendar are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nanoseconds, less than a day: counted from midnight, and the last of a day is cut at the next.
+    Within(u64),
+    /// Days, counted from 1970-01-01; weeks from Monday, 1970-01-05.
+    Days(u32),
+    /// Months, counted from January 1970.
+    Months(u32),
+}
+
+/// One window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    /// Nanoseconds of Unix time at which it ends; the end of the numbers (the year 2554) is a wall.
+    pub(super) end: u64,
+    /// How long it really is: a day of 23 hours, a month of 28 days.
+    pub(super) nanos: u64,
+}
+
+impl Calendar {
+    /// The windows of a time zone; of UTC where there is none.
+    pub(super) fn new(zone: Option<TimeZone>, step: Step) -> Calendar {
+        Calendar { zone, step, last: LastTurn::default() }
+    }
+
+    /// The length that all windows have, if they all have one.
+    pub(super) fn nanos_of_all(&self) -> Option<u64> {
+        match (&self.zone, self.step) {
+            (None, Step::Within(nanos)) => DAY_NANOS.is_multiple_of(nanos).then_some(nanos),
+            (None, Step::Days(days)) => Some(u64::from(days) * DAY_NANOS),
+            _ => None,
+        }
+    }
+
+    /// The window that a moment of Unix time lies in.
+    pub(super) fn span(&self, unix_nanos: u64) -> Span {
+        // 64 bits of nanoseconds are 35 bits of seconds.
+        let second = i64::try_from(unix_nanos / SECOND_NANOS).unwrap_or(i64::MAX);
+        let turn = self.turn(second);
+        let Step::Within(step) = self.step else {
+            return Span { end: nanos_between(0, turn.to), nanos: turn.nanos() };
+        };
+        let since = nanos_between(turn.from, second) + unix_nanos % SECOND_NANOS;
+        let start = since - since % step;
+        let end = turn.nanos().min(start + step);
+        // A window ends later than what lies in it, whatever a time zone may say.
+        let left = end.saturating_sub(since).max(1);
+        Span { end: unix_nanos.saturating_add(left), nanos: end.saturating_sub(start) }
+    }
+
+    /// The days that make the window, or of which one holds it.
+    fn turn(&self, second: i64) -> Turn {
+        if let Some(turn) = self.last.recall(second) {
+            return turn;
+        }
+        let (first, next) = self.days_around(self.day_of(second));
+        let turn = Turn { from: self.midnight(first), to: self.midnight(next) };
+        self.last.keep(turn);
+        turn
+    }
+
+    /// The first day of a window, and the first of the next.
+    fn days_around(&self, day: i64) -> (i64, i64) {
+        match self.step {
+            Step::Within(_) => (day, day + 1),
+            Step::Days(days) => {
+                let days = i64::from(days);
+                let first = if days % 7 == 0 { FIRST_MONDAY } else { 0 };
+                let first = day - (day - first).rem_euclid(days);
+                (first, first + days)
+            }
+            Step::Months(months) => {
+                let (year, month, _) = civil_from_days(day);
+                let months = i64::from(months);
+                let since_1970 = (year - 1970) * 12 + month - 1;
+                let first = since_1970 - since_1970.rem_euclid(months);
+                (first_of_month(first), first_of_month(first + months))
+            }
+        }
+    }
+
+    /// The day that a second of Unix time lies in.
+    fn day_of(&self, second: i64) -> i64 {
+        let Some(zone) = &self.zone else { return second.div_euclid(DAY_SECONDS) };
+        let offset = Timestamp::from_second(second).map_or(0, |at| i64::from(zone.to_offset(at).seconds()));
+        let day = (second + offset).div_euclid(DAY_SECONDS);
+        // Where clocks go back over midnight, the day before is read once more, but it is over.
+        if self.midnight(day + 1) <= second { day + 1 } else { day }
+    }
+
+    /// The second of Unix time at which a day begins.
+    fn midnight(&self, day: i64) -> i64 {
+        let local = day * DAY_SECONDS;
+        let Some((zone, date)) = self.zone.as_ref().zip(date_time(day)) else { return local };
+        match zone.to_ambiguous_timestamp(date).offset() {
+            AmbiguousOffset::Unambiguous { offset } => local - i64::from(offset.seconds()),
+            AmbiguousOffset::Fold { before, .. } => local - i64::from(before.seconds()),
+            AmbiguousOffset::Gap { before, after } => {
+                // Midnight as the clock showed it beforehand may lie after the moment at which it was put forward.
+                let earlier = Timestamp::from_second(local - i64::from(after.seconds())).ok();
+                let change = earlier.and_then(|at| zone.following(at).next());
+                change.map_or(local - i64::from(before.seconds()), |change| change.timestamp().as_second())
+            }
+        }
+    }
+}
+
+/// Whole days, from one midnight to another, in seconds of Unix time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    from: i64,
+    to: i64,
+}
+
+impl Turn {
+    fn nanos(self) -> u64 {
+        nanos_between(self.from, self.to)
+    }
+}
+
+/// The days last looked up. Keys of one rule are in the same window, nearly all of them, so a time zone is asked once
+/// for each window and not once for each reply.
+///
+/// One word, so that threads need not agree on anything: the end above [`LENGTH_BITS`] of length, all in seconds.
+#[derive(Debug, Default)]
+struct LastTurn(AtomicU64);
+
+impl LastTurn {
+    /// The days kept, if they lie around a second.
+    #[inline]
+    fn recall(&self, second: i64) -> Option<Turn> {
+        let kept = self.0.load(Ordering::Relaxed);
+        let to = i64::try_from(kept >> LENGTH_BITS).ok()?;
+        let from = to - i64::try_from(kept & LENGTH_MAX).ok()?;
+        (from <= second && second < to).then_some(Turn { from, to })
+    }
+
+    fn keep(&self, turn: Turn) {
+        let to = u64::try_from(turn.to).ok().filter(|to| *to <= u64::MAX >> LENGTH_BITS);
+        let length = u64::try_from(turn.to - turn.from).ok().filter(|length| *length <= LENGTH_MAX);
+        if let Some((to, length)) = to.zip(length) {
+            self.0.store(to << LENGTH_BITS | length, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Clone for LastTurn {
+    fn clone(&self) -> LastTurn {
+        LastTurn(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// What was looked up last is no part of what a calendar is.
+impl PartialEq for LastTurn {
+    fn eq(&self, _: &LastTurn) -> bool {
+        true
+    }
+}
+
+impl Eq for LastTurn {}
+
+/// Midnight of a day, as far as the time zones reach (the year 9999).
+fn date_time(day: i64) -> Option<DateTime> {
+    let (year, month, day) = civil_from_days(day);
+    let (year, month, day) = (year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?);
+    DateTime::new(year, month, day, 0, 0, 0, 0).ok()
+}
+
+/// The first day of a month, counted from January 1970.
+fn first_of_month(months: i64) -> i64 {
+    days_from_civil(1970 + months.div_euclid(12), 1 + months.rem_euclid(12), 1)
+}
+
+/// Nanoseconds between two seconds, as far as 64 bits go.
+fn nanos_between(from: i64, to: i64) -> u64 {
+    u64::try_from(to.saturating_sub(from)).unwrap_or(0).saturating_mul(SECOND_NANOS)
+}
+
+/// 366 days and a few hours in seconds need 25; the other 39 hold the end of any window that 64 bits of nanoseconds
+/// can tell.
+const LENGTH_BITS: u32 = 25;
+
+const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
+
+/// 1970-01-05.
+const FIRST_MONDAY: i64 = 4;
+
+const DAY_SECONDS: i64 = 86_400;
+
+const SECOND_NANOS: u64 = 1_000_000_000;
+
+/// A day without a change of clocks.
+pub(super) const DAY_NANOS: u64 = 86_400 * SECOND_NANOS;
