@@ -18,6 +18,8 @@ use crate::clock::Micros;
 pub enum Quota {
     /// A burst that refills steadily.
     TokenBucket(token_bucket::Quota),
+    /// A count that starts afresh when its window ends.
+    FixedWindow(fixed_window::Quota),
 }
 
 impl Quota {
@@ -26,6 +28,7 @@ impl Quota {
     pub fn limit(&self) -> u32 {
         match self {
             Quota::TokenBucket(quota) => quota.burst(),
+            Quota::FixedWindow(quota) => quota.count(),
         }
     }
 
@@ -34,6 +37,7 @@ impl Quota {
     pub fn window(&self) -> Micros {
         match self {
             Quota::TokenBucket(quota) => quota.window(),
+            Quota::FixedWindow(quota) => quota.window(),
         }
     }
 }

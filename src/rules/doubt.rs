@@ -68,6 +68,7 @@ pub(super) fn redundant(rules: &[Rule]) -> Vec<(&Rule, &str)> {
 fn bucket(rule: &Rule) -> Option<&Quota> {
     match rule.limit.quota()? {
         AnyQuota::TokenBucket(quota) => Some(quota),
+        AnyQuota::FixedWindow(_) => None,
     }
 }
 

@@ -8,7 +8,9 @@ mod branch;
 mod hits;
 mod level;
 
-use super::{KeyPart, Limit, Mode, Refused, Rule};
+use super::{Allowance, KeyPart, Limit, Mode, Refused, Rule};
+use crate::limit::Quota as AnyQuota;
+use crate::limit::fixed_window::{Align, Quota};
 use level::{By, Level};
 
 pub(super) use branch::{Amount, Branch, NodeLimit, rule_name, rule_name_apart};
@@ -184,7 +186,10 @@ fn number_of(name: &str, names: &mut super::names::Names) -> u32 {
     u32::try_from(names.intern(name)).unwrap_or(u32::MAX)
 }
 
-/// A node's limit: windows on the clock of Unix time, and what is refused counts.
-fn limit_of(_amount: Option<Amount>) -> Limit {
-    Limit { allowances: vec![None], refused: Refused::Counted, block: None, soft_for: None }
+/// A node's limit: windows from the start of Unix time on, and what is refused counts.
+fn limit_of(amount: Option<Amount>) -> Limit {
+    // No window of a unit is too long or too short.
+    let quota = amount.and_then(|amount| Quota::new(amount.count, amount.period(), Align::Epoch).ok());
+    let allowance = quota.map(|quota| Allowance::new(AnyQuota::FixedWindow(quota)));
+    Limit { allowances: vec![allowance], refused: Refused::Counted, block: None, soft_for: None }
 }

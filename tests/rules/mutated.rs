@@ -28,6 +28,7 @@ const RULES: &[&str] = &[
     "domain: api\ndefaults: {scope: host}\nlimits:\n  - name: per-user\n    key: [user]\n    rate: 100/s\n    burst: 500\n    help: https://example.com/limits\n  - name: charges\n    match: {method: POST, path: \"/v1/charges*\"}\n    key: [card]\n    algorithm: token_bucket\n    rate: 20/h\n  - name: per-address\n    key: [ip]\n    rate: 600/min\n    mode: shadow\n    advertise: true\n",
     "{\"domain\": \"web\", \"limits\": [{\"name\": \"a\", \"match\": {\"m\": [\"x\", 429, true]}, \"key\": [], \"rate\": \"5/15min\", \"burst\": 7}]}\n",
     "# comment\ndomain: api   # another\nlimits:\n- &first\n  name: a\n  match: &m {path: ['/a/*', '\\*', \"é\\t\"]}\n  key: [u, v]\n  rate: 1/s\n- {<<: *first, name: b, rate: 2/s, burst: 1}\n- name: c\n  match: *m\n  key: []\n  rate: 1/month\n  help: |-\n    one line\n",
+    "domain: api\ndescriptors:\n- key: message_type\n  value: marketing\n  rate_limit: {unit: day, requests_per_unit: 5, name: all}\n  descriptors:\n  - key: to_number\n    shadow_mode: true\n    rate_limit:\n      unit: MINUTE\n      requests_per_unit: 0\n      replaces:\n      - name: all\n- key: path\n  value: /a/*\n  share_threshold: true\n  metadata: {a: [1, {b: c}]}\n  quota_mode: true\n- {key: path, rate_limit: {unlimited: true}}\n",
 ];
 
 const SETTINGS: &str = "mode: shadow\nsocket: {path: /run/tidegate/tidegate.sock, mode: \"0660\", group: tidegate}\nrules: /etc/tidegate/rules\nstate: /var/lib/tidegate\nmemory: {max: 64MiB}\nthreads: 4\nmetrics: {listen: \"127.0.0.1:9631\"}\nredis: {url: \"redis://127.0.0.1:6379\", fleet_secret_files: [/etc/tidegate/fleet-secret]}\ndomains: {api: {uids: [1], scope: host}}\npools: {web: {uids: [], slots_max: 256}}\nconnections: {max: 4096, per_user: 1024}\nlog: {format: text, level: info}\n";
@@ -81,6 +82,9 @@ const TOKENS: &[&str] = &[
     "rate",
     "burst",
     "overrides",
+    "descriptors",
+    "unlimited",
+    "value",
     "/",
     "/s",
     "1/s",

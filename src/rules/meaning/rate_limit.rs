@@ -13,8 +13,11 @@ use crate::rules::yaml::{Kind, Node, Value};
 pub(super) fn rate_limit(node: &Node, report: &mut Report<'_>) -> Option<NodeLimit> {
     let node = placed(node, "`rate_limit`", RATE_LIMIT, report);
     let fields = Fields::read(&node, "`rate_limit`", RATE_LIMIT, report)?;
-    let unlimited = written(&fields, "unlimited").and_then(|node| flag(node, "unlimited", report));
-    let unlimited = unlimited.unwrap_or_default();
+    let unlimited = match written(&fields, "unlimited") {
+        // Neither one nor the other, and told so: what depends on it is not judged.
+        Some(node) => flag(node, "unlimited", report)?,
+        None => false,
+    };
     let count = count(&fields, unlimited, report);
     let seconds = if unlimited { not_a_unit(&fields, report) } else { unit(&fields, report) };
     let name = written(&fields, "name").and_then(|node| text(node, "name", report));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::limit::fixed_window::Period;
 use crate::rules::Position;
 use crate::rules::source::Place;
 
@@ -46,6 +47,12 @@ pub(in crate::rules) struct Amount {
     pub(in crate::rules) count: u32,
     /// The length of a window.
     pub(in crate::rules) seconds: u32,
+}
+
+impl Amount {
+    pub(super) fn period(self) -> Period {
+        Period::Nanos(u64::from(self.seconds) * 1_000_000_000)
+    }
 }
 
 impl Branch {
