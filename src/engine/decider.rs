@@ -145,7 +145,7 @@ impl Part {
     #[inline]
     fn view<'d>(&self, domain: &'d Domain, now: Now) -> Option<LimitView<'d>> {
         let rule: &Rule = domain.rules().get(self.rule as usize)?;
-        let Some(Quota::TokenBucket(quota)) = rule.limit.quota() else { return None };
+        let Quota::TokenBucket(quota) = rule.limit.quota()? else { return None };
         Some(LimitView { rule, level: self.state.level(quota, now.at) })
     }
 }

@@ -34,7 +34,7 @@ impl Ruling {
                 key_hash: hash_key.of_rule(domain.name(), &rule.name),
                 scale: match rule.limit.quota() {
                     Some(Quota::TokenBucket(quota)) => quota.scale(),
-                    Some(Quota::FixedWindow(_)) | None => Scale::NANOS,
+                    _ => Scale::NANOS,
                 },
                 slot: slots.of(domain.name(), &rule.name),
                 enforced: rule.mode.max(mode) == Mode::Enforce,

@@ -1,12 +1,17 @@
 //! ARITHMETIC: old state, quota, time and cost in; outcome and new state out.
 //!
-//! One file per algorithm. Nothing here allocates, locks, logs, fails or reads a clock.
+//! One file per algorithm. Nothing here locks, logs, fails or reads a clock; nothing allocates but a charge to a key
+//! whose log or whose row of buckets has to grow.
 
 mod calendar;
 mod civil;
+mod entries;
 pub mod fixed_window;
+mod heap;
 pub mod leaky_bucket;
 mod rate;
+pub mod sliding_log;
+pub mod sliding_window;
 pub mod token_bucket;
 
 pub use rate::{Rate, RateError, Scale};
@@ -18,26 +23,51 @@ use crate::clock::Micros;
 pub enum Quota {
     /// A burst that refills steadily.
     TokenBucket(token_bucket::Quota),
-    /// A count that starts afresh when its window ends.
+    /// A pace, and a queue before it.
+    LeakyBucket(leaky_bucket::Quota),
+    /// One counter, set back when its window ends.
     FixedWindow(fixed_window::Quota),
+    /// Every request of the window is kept.
+    SlidingLog(sliding_log::Quota),
+    /// An estimate from a few counters.
+    SlidingWindow(sliding_window::Quota),
 }
 
 impl Quota {
-    /// What a reply calls the limit: the burst, or N.
+    /// What a reply calls the limit: the burst, the places of the queue and the one being served, or N.
     #[must_use]
     pub fn limit(&self) -> u32 {
         match self {
             Quota::TokenBucket(quota) => quota.burst(),
+            Quota::LeakyBucket(quota) => quota.limit(),
             Quota::FixedWindow(quota) => quota.count(),
+            Quota::SlidingLog(quota) => quota.count(),
+            Quota::SlidingWindow(quota) => quota.count(),
         }
     }
 
-    /// The time over which the limit is given out: burst ÷ rate, or W.
+    /// The time over which the limit is given out: limit ÷ rate, or W. Of windows by the calendar, which differ, the
+    /// nominal one.
     #[must_use]
     pub fn window(&self) -> Micros {
         match self {
             Quota::TokenBucket(quota) => quota.window(),
+            Quota::LeakyBucket(quota) => quota.window(),
             Quota::FixedWindow(quota) => quota.window(),
+            Quota::SlidingLog(quota) => quota.window(),
+            Quota::SlidingWindow(quota) => quota.window(),
+        }
+    }
+
+    /// The algorithm, as rules write it.
+    #[must_use]
+    pub const fn algorithm(&self) -> &'static str {
+        match self {
+            Quota::TokenBucket(_) => "token_bucket",
+            Quota::LeakyBucket(_) => "leaky_bucket",
+            Quota::FixedWindow(_) => "fixed_window",
+            Quota::SlidingLog(_) => "sliding_log",
+            Quota::SlidingWindow(_) => "sliding_window",
         }
     }
 }

@@ -160,14 +160,22 @@ pub enum RateError {
         "a burst this large takes too long to fill: at most 73 years, 208 days at a rate that is not exact"
     )]
     BurstTooLarge,
+    /// The window is shorter than a millisecond or longer than 366 days.
+    #[error("a window is at least a millisecond and at most 366 days")]
+    Window,
+    /// The log would keep more than [`COUNT_MAX`](super::sliding_log::COUNT_MAX) requests of one key.
+    #[error(
+        "a sliding log counts to at most 10000, for it keeps every request; a sliding window counts further"
+    )]
+    LogTooLarge,
+    /// No bucket at all, or more than 60.
+    #[error("a sliding window has 1 to 60 buckets")]
+    Buckets,
     /// (queue + 1) × interval does not fit.
     #[error(
         "a queue this long takes too long to drain: at most 73 years, 208 days at a rate that is not exact"
     )]
     QueueTooLong,
-    /// The window is shorter than a millisecond or longer than 366 days.
-    #[error("a window is at least a millisecond and at most 366 days")]
-    Window,
     /// A window longer than a day could not begin and end at midnight.
     #[error(
         "a window of more than a day that begins at midnight is a whole number of days; one that opens with the first request (`align: first`) may have any length"

@@ -5,13 +5,18 @@ use super::yaml::{Kind, Node, Value};
 
 /// Reads a number that stands alone, such as a burst: without quotes, at least 1.
 pub(crate) fn read(node: &Node, field: &str) -> Result<u32, Wrong> {
+    read_from(node, field, 1)
+}
+
+/// Reads a number that may be as small as `least`, which is 0 or 1.
+pub(crate) fn read_from(node: &Node, field: &str, least: u32) -> Result<u32, Wrong> {
     match &node.value {
         Value::Scalar(Kind::Text, text) if parse(text).is_ok() => {
             let message = format!("`{field}` is a number, not the text {}", shown(text));
             Err(Wrong::new(message, "write it without quotes"))
         }
         Value::Scalar(_, text) => match parse(text) {
-            Ok(0) => Err(Wrong::new(format!("`{field}` is 0"), "write at least 1")),
+            Ok(0) if least > 0 => Err(Wrong::new(format!("`{field}` is 0"), "write at least 1")),
             Ok(number) => Ok(number),
             Err(wrong) => Err(Wrong { message: format!("`{field}`: {}", wrong.message), mend: wrong.mend }),
         },

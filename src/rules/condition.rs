@@ -84,6 +84,16 @@ impl Pattern {
         }
     }
 
+    /// Whether every value is meant.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        match self {
+            Pattern::Glob(glob) | Pattern::AnyCase(glob) => glob.is_any(),
+            Pattern::Present => true,
+            Pattern::Exact(_) | Pattern::Network(_) | Pattern::Not(_) => false,
+        }
+    }
+
     /// Whether the value is meant, which is not empty.
     #[must_use]
     pub fn holds(&self, value: &str) -> bool {

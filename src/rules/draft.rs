@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::meaning::Meant;
-use super::problem::shown;
-use super::source::{Place, Report};
+use super::meaning::{Meant, MeantListed, MeantPriorities};
+use super::problem::{Problem, shown};
+use super::source::{Place, Report, Source};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
-use super::{Contents, Domain, Position, Rule};
+use super::{Contents, Domain, Listed, Position, Priorities, Rule, unreachable};
 
 /// A domain that more files may add to.
 #[derive(Debug)]
@@ -16,6 +16,9 @@ pub(super) struct Draft {
     /// Whether something in one of its files is wrong.
     pub(super) broken: bool,
     rules: Vec<Rule>,
+    lists: Vec<Listed>,
+    pub(super) priorities: MeantPriorities,
+    settled: Priorities,
     places: HashMap<Box<str>, (Position, Place)>,
     /// The top of the descriptor tree.
     branches: Vec<Branch>,
@@ -31,6 +34,9 @@ impl Draft {
             name: name.into(),
             broken: false,
             rules: Vec::new(),
+            lists: Vec::new(),
+            priorities: MeantPriorities::default(),
+            settled: Priorities::default(),
             places: HashMap::new(),
             branches: Vec::new(),
             tops: HashMap::new(),
@@ -40,20 +46,11 @@ impl Draft {
 
     /// Adds what was read of one rule. A name is taken even by a rule that is wrong otherwise.
     pub(super) fn add(&mut self, meant: Meant, report: &mut Report<'_>) {
-        if let Some((name, at)) = meant.name {
-            if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
-                let message =
-                    format!("a second rule named {} in the domain {}", shown(&name), shown(&self.name));
-                report.error(at, message, format!("give it another name; the first is at {first}"));
-                return;
-            }
-            if self.places.len() + self.nodes.len() == RULES_MAX {
-                self.tell_too_many(at, report);
-            }
-            self.places.insert(name, (report.source().position(at), at));
+        if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule", report)) {
+            return;
         }
         match meant.rule {
-            Some(rule) if self.rules.len() < RULES_MAX => self.rules.push(rule),
+            Some(rule) if self.places.len() <= RULES_MAX => self.rules.push(rule),
             _ => self.broken = true,
         }
     }
@@ -113,6 +110,44 @@ impl Draft {
         replaced.filter(|(_, _, name)| !names.contains(name)).collect()
     }
 
+    /// Adds what was read of one entry of a list, in the same way.
+    pub(super) fn add_listed(&mut self, meant: MeantListed, report: &mut Report<'_>) {
+        if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule or entry", report)) {
+            return;
+        }
+        match meant.listed {
+            Some(listed) if self.places.len() <= RULES_MAX => self.lists.push(listed),
+            _ => self.broken = true,
+        }
+    }
+
+    /// Takes a name, unless it is taken.
+    fn take(&mut self, name: Box<str>, at: Place, what: &str, report: &mut Report<'_>) -> bool {
+        if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
+            let message =
+                format!("a second {what} named {} in the domain {}", shown(&name), shown(&self.name));
+            report.error(at, message, format!("give it another name; the first is at {first}"));
+            return false;
+        }
+        if self.places.len() + self.nodes.len() == RULES_MAX {
+            self.tell_too_many(at, report);
+        }
+        self.places.insert(name, (report.source().position(at), at));
+        true
+    }
+
+    /// Judges what is known only when all files of the domain are read.
+    pub(super) fn settle(&mut self, sources: &[Source]) -> Vec<Problem> {
+        let (priorities, mut problems) = self.priorities.settle(!self.broken, sources);
+        self.settled = priorities;
+        self.broken |= problems.iter().any(Problem::is_error);
+        if !self.broken {
+            let place = |name: &str| self.places.get(name).map_or(Place::START, |(_, place)| *place);
+            problems.extend(unreachable::covered(&self.rules, &self.lists, sources, place));
+        }
+        problems
+    }
+
     /// The rules so far, in file order.
     pub(super) fn rules(&self) -> &[Rule] {
         &self.rules
@@ -129,8 +164,9 @@ impl Draft {
     }
 
     pub(super) fn into_domain(self) -> Domain {
-        let tree = Tree::new(self.branches);
-        Domain::with(&self.name, Contents { rules: self.rules, tree, ..Contents::default() })
+        let Draft { name, rules, lists, settled: priorities, branches, .. } = self;
+        let tree = Tree::new(branches);
+        Domain::with(&name, Contents { rules, lists, priorities, tree })
     }
 }
 

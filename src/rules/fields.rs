@@ -1,31 +1,9 @@
 //! The fields of one mapping: the known ones, each once; every other is an error with a mend.
 
+pub use super::field::Field;
 use super::problem::{Wrong, shown};
 use super::source::{Place, Report};
 use super::yaml::{Kind, Node, Value};
-
-/// A field that a mapping may have.
-#[derive(Clone, Copy, Debug)]
-pub struct Field {
-    /// Its name.
-    pub name: &'static str,
-    /// Whether it does something yet. The name of one that does not is reserved.
-    pub built: bool,
-}
-
-impl Field {
-    /// A field that works.
-    #[must_use]
-    pub const fn built(name: &'static str) -> Field {
-        Field { name, built: true }
-    }
-
-    /// A field whose name is reserved.
-    #[must_use]
-    pub const fn reserved(name: &'static str) -> Field {
-        Field { name, built: false }
-    }
-}
 
 /// The known fields that were written, the first of each name.
 #[derive(Debug)]

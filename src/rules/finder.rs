@@ -63,10 +63,8 @@ impl<I> Finder<I> {
         let (mut texts, mut any_case) = (Written::default(), Written::default());
         let mut networks = Networks { kinds: Vec::new() };
         for (anchor, item) in hung {
-            let lower = matches!(
-                anchor,
-                Anchor::Equal(_, true) | Anchor::Start(_, true) | Anchor::End(_, true)
-            );
+            let lower =
+                matches!(anchor, Anchor::Equal(_, true) | Anchor::Start(_, true) | Anchor::End(_, true));
             let texts = if lower { &mut any_case } else { &mut texts };
             match anchor {
                 Anchor::Equal(text, _) => texts.equal.push((text, item)),
@@ -84,9 +82,10 @@ impl<I> Finder<I> {
     pub(super) fn any(&self, value: &str, mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
         self.texts.any(value, &mut is_enough)
             || self.networks.any(value, &mut is_enough)
-            || self.any_case.as_ref().is_some_and(|texts| {
-                fold::with_lowercase(value, |value| texts.any(value, &mut is_enough))
-            })
+            || self
+                .any_case
+                .as_ref()
+                .is_some_and(|texts| fold::with_lowercase(value, |value| texts.any(value, &mut is_enough)))
     }
 }
 
@@ -151,8 +150,10 @@ fn backwards<R>(value: &str, use_it: impl FnOnce(&[u8]) -> R) -> R {
 /// each.
 #[derive(Debug)]
 struct Networks<I> {
-    kinds: Vec<(Kind, HashMap<IpAddr, Vec<I>, FixedState>)>,
+    kinds: Vec<(Kind, ByAddress<I>)>,
 }
+
+type ByAddress<I> = HashMap<IpAddr, Vec<I>, FixedState>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {

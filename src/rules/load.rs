@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::doubt;
 use super::draft::Draft;
-use super::meaning::{self, Meant};
+use super::meaning::{self, Meant, MeantListed};
 use super::problem::{Problem, Severity, Wrong, shown};
 use super::source::{Report, Source, about_file};
 use super::written::File;
-use super::{Domain, Position, yaml};
+use super::{Domain, ListKind, Position, yaml};
 
 /// What could be read, and what is wrong with the rest.
 #[derive(Debug, Default)]
@@ -175,7 +175,7 @@ impl Reading {
         }
         let domain =
             file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
-        let meant: Vec<Meant> = file.limits.iter().map(|node| meaning::rule(node, report)).collect();
+        let entries = entries(&file, report);
         let branches = meaning::descriptors(file.descriptors, report);
         let Some((node, name)) = domain else { return };
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
@@ -183,11 +183,17 @@ impl Reading {
             report.error(node.at, format!("more than {DOMAINS_MAX} domains"), mend);
         }
         self.draft(name, |draft| {
-            meant.into_iter().for_each(|meant| draft.add(meant, report));
+            for entry in entries {
+                match entry {
+                    Entry::Rule(meant) => draft.add(meant, report),
+                    Entry::Listed(meant) => draft.add_listed(meant, report),
+                }
+            }
+            draft.priorities.add(&file, report);
             branches.into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
-        if file.limits.is_empty() && file.descriptors.is_empty() && report.errors() == 0 {
+        if file.is_empty() && report.errors() == 0 {
             report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
         }
     }
@@ -204,7 +210,8 @@ impl Reading {
 
     fn finish(mut self) -> Loaded {
         let mut loaded = Loaded::default();
-        for draft in self.drafts {
+        for mut draft in self.drafts {
+            self.problems.extend(draft.settle(&self.sources));
             if draft.broken {
                 loaded.failed.push(draft.name);
                 continue;
@@ -237,6 +244,27 @@ impl Reading {
         });
         loaded
     }
+}
+
+/// What has a name in a file, in the order of the file: of two with one name the first keeps it.
+fn entries(file: &File<'_>, report: &mut Report<'_>) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for node in file.limits {
+        entries.push((node.at.byte, Entry::Rule(meaning::rule(node, report))));
+    }
+    for (nodes, kind) in [(file.exempt, ListKind::Exempt), (file.deny, ListKind::Deny)] {
+        for node in nodes {
+            entries.push((node.at.byte, Entry::Listed(meaning::listed(node, kind, report))));
+        }
+    }
+    entries.sort_by_key(|(byte, _)| *byte);
+    entries.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// What has a name.
+enum Entry {
+    Rule(Meant),
+    Listed(MeantListed),
 }
 
 /// The domains that a file names at the start of a line, for files that cannot be read as YAML.

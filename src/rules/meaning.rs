@@ -1,20 +1,29 @@
 //! From the rule as written to the rule as meant. Every error of a rule is noted; one is enough to leave it out.
 
+mod classes;
 mod conditions;
 mod keys;
+mod limits;
+mod lists;
+mod numbers;
+mod override_rows;
+mod overrides;
+mod priorities;
 mod quotas;
 mod rate_limit;
 mod tree;
 
-use super::fields::{Field, Fields, boolean, check_name, choice, text};
+use super::fields::{Field, Fields, boolean, check_name, choice, list, text};
 use super::problem::shown;
 use super::source::{Place, Report};
 use super::written::RULE;
 use super::yaml::Node;
-use super::{Mode, Rule, doubt};
+use super::{KeyPart, Mode, RefundOn, Rule, doubt, percent, unreachable};
 use conditions::conditions;
 use keys::key;
-use quotas::limit;
+use limits::{Admitted, admitted};
+pub(super) use lists::{MeantListed, listed};
+pub(super) use priorities::MeantPriorities;
 pub(super) use tree::descriptors;
 
 /// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
@@ -50,21 +59,38 @@ pub(super) fn rule(node: &Node, report: &mut Report<'_>) -> Meant {
 fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Rule> {
     let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
     let key = key(fields, report);
-    let limit = limit(fields, report);
+    let admitted = admitted(fields, key.as_deref(), report);
     let mode = fields.get("mode").map_or(Some(Mode::default()), |node| choice(node, "mode", MODES, report));
     let help = fields.get("help").and_then(|node| help(node, report));
-    only_the_default(fields, report);
+    fields.get("scope").and_then(|node| scope(node, report));
+    let unit = fields.get("unit").and_then(|node| unit(node, report));
+    let advertise = fields.get("advertise").and_then(|node| boolean(node, "advertise", report));
+    let warn_at = fields
+        .get("warn_at")
+        .and_then(|node| report.settle(node.at, percent::read(node, "warn_at", WARN_AT_MAX)));
+    let refund_on = fields.get("refund_on").and_then(|node| refund_on(node, report));
+    let show_keys = fields.get("show_keys").and_then(|node| show_keys(node, key.as_deref(), report));
     let (name, at) = name.clone()?;
     let position = report.source().position(at);
+    let Admitted { limit, overrides, candidate } = admitted?;
     let rule = Rule {
         name,
         conditions: conditions?,
         key: key?,
         mode: mode?,
         help,
-        ..Rule::new("", position, limit?)
+        unit,
+        advertise: advertise.unwrap_or(true),
+        warn_at,
+        refund_on,
+        show_keys: show_keys.unwrap_or_default(),
+        overrides,
+        candidate,
+        ..Rule::new("", position, limit)
     };
-    doubt::about_key(&rule, fields.get("key").map_or(at, |node| node.at), report);
+    let key_at = fields.get("key").map_or(at, |node| node.at);
+    doubt::about_key(&rule, key_at, report);
+    unreachable::about_rule(&rule, key_at, report);
     Some(rule)
 }
 
@@ -104,20 +130,39 @@ fn help(node: &Node, report: &mut Report<'_>) -> Option<Box<str>> {
     Some(help.into())
 }
 
-/// Fields that are known, and can only say yet what holds anyway.
-fn only_the_default(fields: &Fields<'_>, report: &mut Report<'_>) {
-    fields.get("scope").and_then(|node| scope(node, report));
-    if let Some(node) = fields.get("unit")
-        && text(node, "unit", report).is_some_and(|unit| unit != "requests")
-    {
-        let message = format!("`unit: {}` is not supported yet", node.as_scalar().unwrap_or_default());
-        report.error(node.at, message, "write `requests`, or leave `unit` out");
+/// What a rule counts in; none for what it counts in anyway.
+fn unit(node: &Node, report: &mut Report<'_>) -> Option<Box<str>> {
+    let unit = text(node, "unit", report)?;
+    report.settle(node.at, check_name(unit, "a unit"))?;
+    (unit != "requests").then(|| unit.into())
+}
+
+fn refund_on(node: &Node, report: &mut Report<'_>) -> Option<RefundOn> {
+    let end = choice(node, "refund_on", &[(Field::built("ok"), RefundOn::Ok)], report)?;
+    let message = "`refund_on` gives nothing back yet: until work has an end, every request counts";
+    report.warning(node.at, message, "leave it in if that is fine until then");
+    Some(end)
+}
+
+fn show_keys(node: &Node, key: Option<&[KeyPart]>, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
+    let items = list(node, "show_keys", "write attributes of `key`: `show_keys: [user]`", report)?;
+    let mut shown_keys: Vec<Box<str>> = Vec::with_capacity(items.len());
+    for item in items {
+        let Some(name) = attribute(item, "show_keys", report) else { continue };
+        if key.is_some_and(|key| key.iter().all(|part| *part.attribute != *name)) {
+            let message = format!("{} is not in `key`", shown(name));
+            report.error(item.at, message, "write attributes of `key`, whose values operators may then see");
+        } else if shown_keys.iter().any(|known| **known == *name) {
+            report.error(
+                item.at,
+                format!("{} is written twice in `show_keys`", shown(name)),
+                "keep one of the two",
+            );
+        } else {
+            shown_keys.push(name.into());
+        }
     }
-    if let Some(node) = fields.get("advertise")
-        && boolean(node, "advertise", report) == Some(false)
-    {
-        report.error(node.at, "`advertise: false` is not supported yet", "leave `advertise` out");
-    }
+    Some(shown_keys)
 }
 
 fn scope(node: &Node, report: &mut Report<'_>) -> Option<()> {
@@ -132,3 +177,6 @@ pub(crate) const MODES: &[(Field, Mode)] = &[
 
 /// It goes into every refusal, of which many must fit a frame.
 const HELP_BYTES_MAX: usize = 512;
+
+/// All of the limit.
+const WARN_AT_MAX: u16 = 1_000;

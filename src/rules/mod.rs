@@ -5,8 +5,11 @@
 
 pub(crate) mod amount;
 mod condition;
+mod csv;
+mod descriptor_fields;
 mod doubt;
 mod draft;
+pub mod field;
 pub mod fields;
 mod finder;
 mod fold;
@@ -21,15 +24,21 @@ mod meaning;
 mod names;
 mod network;
 mod overrides;
+mod percent;
+mod period;
 mod plan;
 mod prefixes;
 mod priorities;
 mod problem;
 mod rate_text;
+pub mod reference;
+mod rows;
 mod rule;
+mod rule_fields;
 mod set;
 pub mod source;
 mod tree;
+mod unreachable;
 mod written;
 pub mod yaml;
 
@@ -44,7 +53,8 @@ pub use overrides::Overrides;
 pub use plan::Selection;
 pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
-pub use rule::{Mode, Position, Rule};
+pub use rows::Rows;
+pub use rule::{Mode, Position, RefundOn, Rule};
 pub use set::{Contents, Domain, RuleSet, WhyNot};
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 

@@ -40,7 +40,8 @@ impl Network {
             let message = format!("{} is no address in the network {}", shown(address), shown(text));
             return Err(Wrong::new(message, whole_address(address, bits)));
         };
-        let digits = bits.bytes().all(|byte| byte.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'));
+        let digits =
+            bits.bytes().all(|byte| byte.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'));
         let Some(length) = bits.parse().ok().filter(|length| digits && *length <= width(known)) else {
             let message = format!("{} is no prefix length in the network {}", shown(bits), shown(text));
             let mend = match bits.parse::<Ipv4Addr>().map(|mask| u32::from(mask).leading_ones()) {
@@ -117,7 +118,8 @@ fn whole_address(address: &str, bits: &str) -> String {
     }
 }
 
-const EXAMPLE: &str = "write an address and how many of its bits count, such as 192.0.2.0/24 or 2001:db8::/32";
+const EXAMPLE: &str =
+    "write an address and how many of its bits count, such as 192.0.2.0/24 or 2001:db8::/32";
 
 /// Bits of an IPv6 address before the IPv4 address that is mapped into it.
 const MAPPED_BITS: u8 = 96;

@@ -56,7 +56,8 @@ impl Plan {
 
     pub(super) fn asks_only_for(&self, attribute: AttributeId) -> bool {
         let mut conditions = self.conditions.iter();
-        conditions.all(|asked| asked.attribute == attribute) && self.key.iter().all(|asked| *asked == attribute)
+        conditions.all(|asked| asked.attribute == attribute)
+            && self.key.iter().all(|asked| *asked == attribute)
     }
 
     /// The attributes that a matching request must have.

@@ -28,7 +28,9 @@ impl<I> Prefixes<I> {
     pub(super) fn new(mut known: Vec<(Vec<u8>, I)>) -> Prefixes<I> {
         known.sort_by(|(one, _), (other, _)| one.cmp(other));
         let common: Box<[u8]> = match (known.first(), known.last()) {
-            (Some((first, _)), Some((last, _))) => first.get(..shared(first, last)).unwrap_or_default().into(),
+            (Some((first, _)), Some((last, _))) => {
+                first.get(..shared(first, last)).unwrap_or_default().into()
+            }
             _ => Box::default(),
         };
         let mut prefixes = Prefixes { common, heads: Vec::new(), nodes: Vec::new() };

@@ -1,33 +1,66 @@
-//! Rates as they are written: `100/s`, `20/h`, `5/15min`.
+//! Rates as they are written: `100/s`, `20/h`, `5/15min`, `unlimited`.
+
+use std::fmt;
 
 use super::amount;
+use super::period::{Period, YEAR, each, right_units, split_number, unit_nanos};
 use super::problem::{Wrong, shown};
 use crate::limit::{Rate, RateError};
 
-/// Reads `N/UNIT` or `N/NUNIT`. A month is 30 days here.
+/// A rate as it is written. Whether it can be kept is for the algorithm to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Written {
+    /// No limit at all.
+    Unlimited,
+    /// So many in each period.
+    Every(u32, Period),
+}
+
+impl Written {
+    /// The rate of a bucket, whose units are earned one by one. None for no limit.
+    pub(crate) fn steady(self) -> Result<Option<Rate>, Wrong> {
+        let Written::Every(count, period) = self else { return Ok(None) };
+        Rate::new(count, period.nanos).map(Some).map_err(|error| impossible(self, error))
+    }
+}
+
+/// As it can be read again.
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Written::Unlimited => f.write_str(UNLIMITED),
+            Written::Every(count, period) => write!(f, "{count}/{period}"),
+        }
+    }
+}
+
+/// Reads `N/UNIT` or `N/NUNIT`, or `unlimited`.
 ///
 /// What is nearly a rate is told how to become one: `100/sec` is an error that says "write 100/s".
-pub(crate) fn parse(text: &str) -> Result<Rate, Wrong> {
+pub(crate) fn parse(text: &str) -> Result<Written, Wrong> {
+    if text == UNLIMITED {
+        return Ok(Written::Unlimited);
+    }
     let Some((count, period)) = text.split_once('/') else {
         return Err(without_slash(text));
     };
     let (digits, unit) = split_number(period);
-    let Some(unit_nanos) = unit_nanos(unit) else {
+    if unit_nanos(unit).is_none() {
         return Err(wrong_unit(text, count, digits, unit));
-    };
+    }
     let number = amount::parse(count).map_err(|wrong| wrong_count(text, count, period, wrong))?;
     let periods = if digits.is_empty() { 1 } else { parse_periods(text, count, digits, unit)? };
-    let nanos = u64::from(periods).saturating_mul(unit_nanos);
-    Rate::new(number, nanos).map_err(|error| impossible(text, error))
+    match Period::of(periods, unit) {
+        _ if number == 0 => Err(impossible(text, RateError::Zero)),
+        Some(period) if period.nanos <= Period::NANOS_MAX => Ok(Written::Every(number, period)),
+        _ => Err(impossible(text, RateError::Period)),
+    }
 }
 
 fn without_slash(text: &str) -> Wrong {
     let message = format!("a rate is a number, a slash and a unit, not {}", shown(text));
-    if text == "unlimited" {
-        return Wrong::new(
-            "`unlimited` is not supported yet",
-            "write `mode: disabled` to switch the rule off",
-        );
+    if text.trim().to_lowercase().starts_with("unlimit") {
+        return Wrong::new(message, format!("write {UNLIMITED}"));
     }
     match amount::parse(text) {
         Ok(number) => Wrong::new(
@@ -44,15 +77,13 @@ fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> Wrong {
     } else {
         format!("unknown unit {} in the rate {}", shown(unit), shown(text))
     };
-    let word = unit.trim().to_lowercase();
     let count = count.trim();
-    if matches!(word.as_str(), "m" | "mo") {
-        return Wrong::new(message, format!("write {count}/{digits}min, or {count}/{digits}month"));
-    }
-    match ALIASES.iter().find(|(_, aliases)| aliases.contains(&word.as_str())) {
-        Some(("year", _)) => Wrong::new(message, format!("write {count}/365day")),
-        Some((right, _)) => Wrong::new(message, format!("write {count}/{digits}{right}")),
-        None => Wrong::new(message, "write s, min, h, day, week or month, such as 100/s or 5/15min"),
+    match right_units(unit) {
+        [] => Wrong::new(message, "write s, min, h, day, week or month, such as 100/s or 5/15min"),
+        [YEAR] => Wrong::new(message, format!("write {count}/365day")),
+        units => {
+            Wrong::new(message, format!("write {}", each(units, |unit| format!("{count}/{digits}{unit}"))))
+        }
     }
 }
 
@@ -93,7 +124,8 @@ fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u3
     }
 }
 
-fn impossible(text: &str, error: RateError) -> Wrong {
+/// What is wrong with numbers that each can be read, and do not go together.
+pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
     let mend = match error {
         RateError::Zero => {
             "write `mode: disabled` to switch the rule off; there is no rate that refuses everything"
@@ -103,51 +135,24 @@ fn impossible(text: &str, error: RateError) -> Wrong {
             "write at most 1000000/s, or a rate that divides a second evenly, such as 2000000/s"
         }
         RateError::BurstTooLarge => "write a smaller burst",
+        RateError::Window => "write a window from 1 ms to 366 days",
+        RateError::LogTooLarge => {
+            "write `algorithm: sliding_window`, or a smaller count over a shorter window"
+        }
+        RateError::Buckets => "write `buckets:` from 1 to 60",
         RateError::QueueTooLong => "write a shorter queue",
-        RateError::Window => "write a window of at least 1ms and at most 366 days",
         RateError::PartDays => "write a whole number of days, or `align: first`",
     };
-    Wrong::new(format!("{error}: {}", shown(text)), mend)
+    Wrong::new(format!("{error}: {}", shown(&text.to_string())), mend)
 }
 
-fn split_number(period: &str) -> (&str, &str) {
-    let is_number =
-        |character: char| character.is_ascii_digit() || matches!(character, '.' | '_' | '-' | '+');
-    let at = period.find(|character| !is_number(character)).unwrap_or(period.len());
-    period.split_at(at)
-}
-
-fn unit_nanos(unit: &str) -> Option<u64> {
-    UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos)
-}
-
-const SECOND: u64 = 1_000_000_000;
-
-const UNITS: [(&str, u64); 7] = [
-    ("ms", SECOND / 1000),
-    ("s", SECOND),
-    ("min", 60 * SECOND),
-    ("h", 3_600 * SECOND),
-    ("day", 86_400 * SECOND),
-    ("week", 7 * 86_400 * SECOND),
-    ("month", 30 * 86_400 * SECOND),
-];
-
-/// What people write elsewhere, and what they mean.
-const ALIASES: [(&str, &[&str]); 8] = [
-    ("ms", &["ms", "msec", "millis", "millisecond", "milliseconds"]),
-    ("s", &["s", "sec", "secs", "second", "seconds"]),
-    ("min", &["min", "mins", "minute", "minutes"]),
-    ("h", &["h", "hr", "hrs", "hour", "hours"]),
-    ("day", &["d", "day", "days", "daily"]),
-    ("week", &["w", "wk", "week", "weeks"]),
-    ("month", &["month", "months"]),
-    ("year", &["y", "yr", "year", "years"]),
-];
+/// The word for no limit at all.
+const UNLIMITED: &str = "unlimited";
 
 #[cfg(test)]
 mod tests {
-    use super::{SECOND, parse};
+    use super::super::period::{Period, SECOND};
+    use super::{Written, parse};
 
     #[test]
     fn a_rate_is_a_number_a_slash_and_a_unit() {
@@ -169,9 +174,21 @@ mod tests {
         ];
         for (text, count, period) in table {
             let rate = parse(text).unwrap();
-            assert_eq!((rate.count(), rate.period_nanos()), (*count, *period), "{text}");
-            assert_eq!(parse(&rate.to_string()), Ok(rate), "what is printed can be read: {text}");
+            let months = text.ends_with("month").then_some(1);
+            assert_eq!(rate, Written::Every(*count, Period { nanos: *period, months }), "{text}");
+            assert_eq!(rate.to_string(), *text, "it is printed as it is written");
+            let kept = rate.steady().unwrap().unwrap();
+            assert_eq!((kept.count(), kept.period_nanos()), (*count, *period), "{text}");
         }
+        assert_eq!(parse("unlimited"), Ok(Written::Unlimited));
+        assert_eq!(Written::Unlimited.steady(), Ok(None));
+    }
+
+    #[test]
+    fn what_comes_too_fast_one_by_one_may_still_be_counted_in_windows() {
+        let wrong = parse("1999999/s").unwrap().steady().unwrap_err();
+        assert!(wrong.message.contains("one part in 100000: `1999999/s`"), "{wrong:?}");
+        assert!(wrong.mend.unwrap().contains("2000000/s"));
     }
 
     #[test]
@@ -216,8 +233,8 @@ mod tests {
             ("4294967296/s", "`4294967296` is too large", "at most 4294967295"),
             ("1/4294967296s", "`4294967296` is too large", "at most"),
             ("1/13month", "at most 366 days", "366 days"),
-            ("1999999/s", "one part in 100000", "2000000/s"),
-            ("unlimited", "`unlimited` is not supported yet", "mode: disabled"),
+            ("Unlimited", "not `Unlimited`", "write unlimited"),
+            ("unlimited/s", "`unlimited` is not a whole number", "digits"),
             ("1/s\n", "unknown unit `s\\n`", "write 1/s"),
             ("١/s", "`١` is not a whole number", "digits"),
         ];

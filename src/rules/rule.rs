@@ -28,6 +28,8 @@ pub struct Rule {
     pub mode: Mode,
     /// The share of the limit, in thousandths, past which a grant is noted as near.
     pub warn_at: Option<u16>,
+    /// The end of the work that gives back what it was charged.
+    pub refund_on: Option<RefundOn>,
     /// Whether response headers name it.
     pub advertise: bool,
     /// Shown to the caller that is refused.
@@ -51,11 +53,19 @@ impl Rule {
             candidate: None,
             mode: Mode::Enforce,
             warn_at: None,
+            refund_on: None,
             advertise: true,
             help: None,
             show_keys: Vec::new(),
         }
     }
+}
+
+/// Which end of a piece of work gives back what it was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefundOn {
+    /// It ended well: only failures count.
+    Ok,
 }
 
 /// Whether refusals are carried out. Ordered from the strictest to the mildest.

@@ -189,6 +189,20 @@ impl Domain {
         self.index.override_of(rule, selection)
     }
 
+    /// The number of the allowance that a matching rule gives a request, and its candidate likewise: that of the row of
+    /// its key, which is asked for as it is counted by, else that of the first override whose conditions hold, else 0.
+    #[must_use]
+    pub fn allowance_of<'v>(
+        &self,
+        rule: u32,
+        selection: &Selection<'_>,
+        key: impl Iterator<Item = &'v str> + Clone,
+    ) -> u32 {
+        let overrides = self.rules.get(rule as usize).and_then(|rule| rule.overrides.as_deref());
+        let Some(overrides) = overrides else { return 0 };
+        overrides.rows.number_of(key).or_else(|| self.override_of(rule, selection)).unwrap_or(0)
+    }
+
     /// The first reason why a rule, or an entry of a list, does not match these attributes; `None` if it does, or if
     /// there is none of this number. It looks at each condition: for people, not for every request.
     #[must_use]

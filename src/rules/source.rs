@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Position;
@@ -13,6 +13,8 @@ use super::problem::{Excerpt, Problem, Severity, Wrong};
 pub struct Source {
     file: Arc<str>,
     text: String,
+    /// Where other files that it names are looked for.
+    directory: Option<PathBuf>,
 }
 
 /// A file that is no text.
@@ -52,7 +54,7 @@ impl Source {
     /// A text that was read elsewhere.
     #[must_use]
     pub fn new(file: &str, text: String) -> Source {
-        Source { file: file.into(), text }
+        Source { file: file.into(), text, directory: None }
     }
 
     /// Reads a file.
@@ -72,10 +74,11 @@ impl Source {
         }
         match String::from_utf8(bytes) {
             // A mark at the very start is allowed by YAML and left by some editors; it is no text.
-            Ok(text) => match text.strip_prefix('\u{feff}') {
-                Some(rest) => Ok(Source::new(&name, rest.to_owned())),
-                None => Ok(Source::new(&name, text)),
-            },
+            Ok(text) => {
+                let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+                let directory = path.parent().map(Path::to_owned);
+                Ok(Source { directory, ..Source::new(&name, text) })
+            }
             Err(error) => Err(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to())),
         }
     }
@@ -84,6 +87,12 @@ impl Source {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The directory that it lies in; none for a text that was read elsewhere.
+    #[must_use]
+    pub fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
     }
 
     /// The name of the file.
@@ -157,6 +166,12 @@ impl<'s> Report<'s> {
                 None
             }
         }
+    }
+
+    /// Takes over what was found in a file that belongs to this one.
+    pub(super) fn absorb(&mut self, problems: Vec<Problem>) {
+        self.errors += problems.iter().filter(|problem| problem.is_error()).count();
+        self.problems.extend(problems);
     }
 
     /// How many errors there are so far.

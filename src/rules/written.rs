@@ -1,6 +1,10 @@
 //! The file as written: which fields there are, which of them work, and where each value stands.
 
-use super::fields::{Field, Fields, list, text};
+use super::field::{Field, Kind, Section};
+use super::fields::{Fields, list, text};
+pub(super) use super::descriptor_fields::{DESCRIPTOR, RATE_LIMIT, REPLACED};
+pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
+use super::rule_fields::{HELP, MATCH, NAME, SCOPE, VALUES};
 use super::source::Report;
 use super::yaml::{Node, Value};
 
@@ -11,6 +15,10 @@ pub(super) struct File<'n> {
     pub(super) defaults: Option<Fields<'n>>,
     pub(super) limits: &'n [Node],
     pub(super) descriptors: &'n [Node],
+    pub(super) exempt: &'n [Node],
+    pub(super) deny: &'n [Node],
+    pub(super) priorities: Option<&'n Node>,
+    pub(super) prioritize: &'n [Node],
 }
 
 impl<'n> File<'n> {
@@ -19,111 +27,121 @@ impl<'n> File<'n> {
         let domain =
             fields.required("domain", "write `domain: NAME`, the name the application asks by", report);
         let defaults = fields.get("defaults");
-        let limits = fields.get("limits");
+        let mut entries = |name: &str, mend: &str| {
+            fields.get(name).and_then(|node| list(node, name, mend, report)).unwrap_or_default()
+        };
+        let limits = entries("limits", "start each rule with a dash: `- name: …`");
+        let exempt = entries("exempt", LISTED);
+        let deny = entries("deny", LISTED);
+        let prioritize = entries("prioritize", "write `prioritize: [{match: {…}, priority: …}, …]`");
         // That service takes no value for an empty list.
         let descriptors = fields.get("descriptors").filter(|node| node.value != Value::Null);
+        let descriptors = descriptors.and_then(|node| list(node, "descriptors", DESCRIPTORS, report));
         File {
             domain: domain.and_then(|node| text(node, "domain", report).map(|name| (node, name))),
             defaults: defaults.and_then(|node| Fields::read(node, "`defaults`", DEFAULTS, report)),
-            limits: limits
-                .and_then(|node| list(node, "limits", "start each rule with a dash: `- name: …`", report))
-                .unwrap_or_default(),
-            descriptors: descriptors
-                .and_then(|node| {
-                    list(node, "descriptors", "start each descriptor with a dash: `- key: …`", report)
-                })
-                .unwrap_or_default(),
+            limits,
+            exempt,
+            deny,
+            priorities: fields.get("priorities"),
+            prioritize,
+            descriptors: descriptors.unwrap_or_default(),
         }
+    }
+
+    /// Whether it says nothing about requests.
+    pub(super) fn is_empty(&self) -> bool {
+        let lists = [self.limits, self.exempt, self.deny, self.prioritize, self.descriptors];
+        lists.iter().all(|list| list.is_empty()) && self.priorities.is_none()
     }
 }
 
 /// The fields of a rules file.
 const FILE: &[Field] = &[
-    Field::built("domain"),
-    Field::built("defaults"),
-    Field::built("limits"),
-    Field::reserved("priorities"),
-    Field::reserved("prioritize"),
-    Field::reserved("exempt"),
-    Field::reserved("deny"),
-    Field::reserved("concurrency"),
-    Field::reserved("shed"),
-    Field::built("descriptors"),
+    Field::built("domain").of(Kind::Name).required().about("the name that the application asks by"),
+    Field::built("defaults")
+        .of(Kind::Section("defaults"))
+        .or("none")
+        .about("what holds for the rules of this file that do not say otherwise"),
+    Field::built("priorities")
+        .of(Kind::List(&Kind::Name))
+        .or("none")
+        .about("the names of the priorities, the most important first; once in a domain; see Priorities"),
+    Field::built("prioritize")
+        .of(Kind::List(&Kind::Section("priority")))
+        .or("none")
+        .about("which requests have which priority: the first entry that matches, else the last of `priorities`"),
+    Field::built("exempt")
+        .of(Kind::List(&Kind::Section("exemption")))
+        .or("none")
+        .about("requests that no rule judges; see Lists"),
+    Field::built("deny")
+        .of(Kind::List(&Kind::Section("denial")))
+        .or("none")
+        .about("requests that are refused always; see Lists"),
+    Field::built("limits").of(Kind::List(&Kind::Section("rule"))).or("none").about("the rules"),
+    Field::reserved("concurrency").about("limits of work at once"),
+    Field::reserved("shed").about("what is refused when the host is full"),
+    Field::built("descriptors")
+        .of(Kind::List(&Kind::Section("descriptor")))
+        .or("none")
+        .about("a descriptor tree; see docs/descriptors.md"),
 ];
 
 /// The fields of `defaults`.
-const DEFAULTS: &[Field] = &[Field::built("scope")];
+const DEFAULTS: &[Field] = &[SCOPE.or("`host`")];
 
-/// The fields of a rule of `limits`.
-pub(super) const RULE: &[Field] = &[
-    Field::built("name"),
-    Field::built("match"),
-    Field::built("key"),
-    Field::built("rate"),
-    Field::built("burst"),
-    Field::built("mode"),
-    Field::built("help"),
-    Field::built("algorithm"),
-    Field::built("scope"),
-    Field::built("unit"),
-    Field::built("advertise"),
-    Field::reserved("candidate"),
-    Field::reserved("refund_on"),
-    Field::reserved("block"),
-    Field::reserved("overrides"),
-    Field::reserved("overrides_file"),
-    Field::reserved("max_debt"),
-    Field::reserved("timezone"),
-    Field::reserved("warn_at"),
-    Field::reserved("queue"),
-    Field::reserved("over"),
-    Field::reserved("refused"),
-    Field::reserved("buckets"),
-    Field::reserved("align"),
-    Field::reserved("expires"),
-    Field::reserved("max"),
-    Field::reserved("max_over"),
-    Field::reserved("fleet"),
-    Field::reserved("on_redis_down"),
-    Field::reserved("guard"),
-    Field::reserved("show_keys"),
+const DESCRIPTORS: &str = "start each descriptor with a dash: `- key: …`";
+const LISTED: &str = "write a list: `- {name: …, match: {…}}`";
+
+/// The fields of an entry of `exempt` or `deny`; only the latter has a `help`.
+pub(super) const LISTED_ENTRY: &[Field] = &[NAME, MATCH, HELP];
+
+/// The fields of an entry of `exempt`, for the table.
+const EXEMPTION: &[Field] = &[NAME, MATCH];
+
+/// The fields of an entry of `prioritize`.
+pub(super) const PRIORITIZED: &[Field] = &[
+    MATCH,
+    Field::built("priority").of(Kind::Name).required().about("one of `priorities`"),
 ];
 
 /// What a value of `match` may be besides texts.
 pub(super) const CONDITION: &[Field] = &[
-    Field::reserved("not"),
-    Field::reserved("cidr"),
-    Field::reserved("glob"),
-    Field::reserved("ignore_case"),
-    Field::reserved("present"),
+    Field::built("not").of(VALUES).or("none").about("none of these values; an absent attribute never matches"),
+    Field::built("cidr").of(TEXTS).or("none").about("an address of one of these networks, such as `192.0.2.0/24`"),
+    Field::built("glob").of(TEXTS).or("none").about("one of these patterns"),
+    Field::built("ignore_case").of(Kind::Boolean).or("`false`").about("whether `glob` is compared without case"),
+    Field::built("present").of(Kind::Boolean).or("none").about("whether the attribute is there at all"),
 ];
 
 /// What an entry of `key` may be besides a name.
-pub(super) const KEY_PART: &[Field] =
-    &[Field::reserved("attribute"), Field::reserved("lowercase"), Field::reserved("ipv6_prefix")];
-
-/// The fields of a descriptor.
-pub(super) const DESCRIPTOR: &[Field] = &[
-    Field::built("key"),
-    Field::built("value"),
-    Field::built("rate_limit"),
-    Field::built("descriptors"),
-    Field::built("shadow_mode"),
-    Field::built("share_threshold"),
-    Field::built("quota_mode"),
-    Field::built("detailed_metric"),
-    Field::built("value_to_metric"),
-    Field::built("metadata"),
+pub(super) const KEY_PART: &[Field] = &[
+    Field::built("attribute").of(Kind::Name).required().about("the attribute whose values are counted apart"),
+    Field::built("lowercase").of(Kind::Boolean).or("`false`").about("whether its letters count in lower case"),
+    Field::built("ipv6_prefix")
+        .of(Kind::Whole(1, 128))
+        .or("none")
+        .about("how many bits of an IPv6 address count; IPv4 stays whole"),
 ];
 
-/// The fields of a descriptor's `rate_limit`.
-pub(super) const RATE_LIMIT: &[Field] = &[
-    Field::built("unit"),
-    Field::built("requests_per_unit"),
-    Field::built("unlimited"),
-    Field::built("name"),
-    Field::built("replaces"),
-];
+/// One text, or any of some.
+const TEXTS: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text)]);
 
-/// The fields of an entry of `replaces`.
-pub(super) const REPLACED: &[Field] = &[Field::built("name")];
+/// The fields of every kind of mapping in a rules file, in the order of the table.
+pub(super) const SECTIONS: &[Section] = &[
+    Section { name: "file", place: "file", fields: FILE },
+    Section { name: "defaults", place: "`defaults`", fields: DEFAULTS },
+    Section { name: "rule", place: "rule", fields: RULE },
+    Section { name: "candidate", place: "`candidate`", fields: CANDIDATE },
+    Section { name: "override", place: "`overrides`", fields: OVERRIDE },
+    Section { name: "over", place: "`over`", fields: OVER },
+    Section { name: "exemption", place: "`exempt`", fields: EXEMPTION },
+    Section { name: "denial", place: "`deny`", fields: LISTED_ENTRY },
+    Section { name: "priority", place: "`prioritize`", fields: PRIORITIZED },
+    Section { name: "condition", place: "value of `match`", fields: CONDITION },
+    Section { name: "key part", place: "entry of `key`", fields: KEY_PART },
+    Section { name: "descriptor", place: "`descriptors`", fields: DESCRIPTOR },
+    Section { name: "rate limit", place: "`rate_limit`", fields: RATE_LIMIT },
+    Section { name: "replacement", place: "`replaces`", fields: REPLACED },
+];

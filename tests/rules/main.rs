@@ -11,7 +11,13 @@
 
 mod bad;
 mod bad_files;
+mod bad_quotas;
 mod files;
 mod good;
+mod lists;
+mod matching;
 mod mutated;
+mod quotas;
+mod reference;
+mod tables;
 mod warnings;

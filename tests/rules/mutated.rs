@@ -29,6 +29,8 @@ const RULES: &[&str] = &[
     "{\"domain\": \"web\", \"limits\": [{\"name\": \"a\", \"match\": {\"m\": [\"x\", 429, true]}, \"key\": [], \"rate\": \"5/15min\", \"burst\": 7}]}\n",
     "# comment\ndomain: api   # another\nlimits:\n- &first\n  name: a\n  match: &m {path: ['/a/*', '\\*', \"é\\t\"]}\n  key: [u, v]\n  rate: 1/s\n- {<<: *first, name: b, rate: 2/s, burst: 1}\n- name: c\n  match: *m\n  key: []\n  rate: 1/month\n  help: |-\n    one line\n",
     "domain: api\ndescriptors:\n- key: message_type\n  value: marketing\n  rate_limit: {unit: day, requests_per_unit: 5, name: all}\n  descriptors:\n  - key: to_number\n    shadow_mode: true\n    rate_limit:\n      unit: MINUTE\n      requests_per_unit: 0\n      replaces:\n      - name: all\n- key: path\n  value: /a/*\n  share_threshold: true\n  metadata: {a: [1, {b: c}]}\n  quota_mode: true\n- {key: path, rate_limit: {unlimited: true}}\n",
+    "domain: quotas\nlimits:\n- name: daily\n  key: [org]\n  algorithm: fixed_window\n  rate: 10000/day\n  timezone: Europe/Berlin\n  warn_at: 80%\n  over: {soft: 10%, for: 60s}\n  refused: counted\n  show_keys: [org]\n  overrides:\n  - {match: {plan: [gold, \"p*\"]}, rate: 20000/day}\n  - match: {plan: internal}\n    rate: unlimited\n  candidate:\n    algorithm: sliding_window\n    rate: 500/h\n    buckets: 30\n- name: paced\n  key: [host]\n  algorithm: leaky_bucket\n  rate: 5/s\n  queue: 20\n  block: 15min\n  refund_on: ok\n- {name: tokens, key: [org], unit: tokens, rate: 100000/min, max_debt: 1000, over: {elastic: 100%}, burst: 7}\n- {name: log, key: [u], algorithm: sliding_log, rate: 5/15min, candidate: {align: first, algorithm: fixed_window}}\n",
+    "domain: api\npriorities: [critical, post, get]\nprioritize:\n  - {match: {path: ['/a', '/b*']}, priority: critical}\n  - {match: {method: {not: [GET, HEAD]}}, priority: post}\n  - {priority: get}\nexempt: [{name: probes, match: {path: /healthz, ip: {cidr: [10.0.0.0/8, '2001:db8::/32']}}}]\ndeny:\n  - name: bots\n    match: {agent: {glob: ['*bot*', '*crawl*'], ignore_case: true}, user: {present: false}}\n    help: https://example.com/bots\nlimits:\n  - name: a\n    match: {ip: [{not: {cidr: 192.0.2.0/24}}, {present: false}]}\n    key: [{attribute: account, lowercase: true}, {attribute: ip2, ipv6_prefix: 64}]\n    rate: 1/s\n",
 ];
 
 const SETTINGS: &str = "mode: shadow\nsocket: {path: /run/tidegate/tidegate.sock, mode: \"0660\", group: tidegate}\nrules: /etc/tidegate/rules\nstate: /var/lib/tidegate\nmemory: {max: 64MiB}\nthreads: 4\nmetrics: {listen: \"127.0.0.1:9631\"}\nredis: {url: \"redis://127.0.0.1:6379\", fleet_secret_files: [/etc/tidegate/fleet-secret]}\ndomains: {api: {uids: [1], scope: host}}\npools: {web: {uids: [], slots_max: 256}}\nconnections: {max: 4096, per_user: 1024}\nlog: {format: text, level: info}\n";
@@ -83,8 +85,19 @@ const TOKENS: &[&str] = &[
     "burst",
     "overrides",
     "descriptors",
-    "unlimited",
     "value",
+    "candidate",
+    "algorithm",
+    "fixed_window",
+    "leaky_bucket",
+    "unlimited",
+    "10%",
+    "soft",
+    "month",
+    "not",
+    "cidr",
+    "present",
+    "priority",
     "/",
     "/s",
     "1/s",
@@ -146,6 +159,30 @@ fn a_slip_in_a_rules_file_is_never_a_panic_and_always_has_a_place() {
     }
     println!("{bad} of {seeds} slips were errors");
     assert!(bad > seeds / 3, "the slips must be worth the name: {bad} of {seeds}");
+}
+
+#[test]
+fn a_slip_in_a_table_is_never_a_panic_and_always_has_a_place() {
+    const TABLE: &str = "user,rate,burst\r\nann,100/s,500\n\"Smith, \"\"J\"\"\",5/15min,\nben,unlimited,\n\ncleo,1/month,7\n";
+    let directory = tempfile::tempdir().unwrap();
+    let rules = "domain: api\nlimits:\n- {name: a, key: [user], rate: 1/s, overrides_file: t.csv}\n";
+    std::fs::write(directory.path().join("rules.yaml"), rules).unwrap();
+    let mut bad = 0;
+    for seed in 0..400 {
+        let mut dice = Dice(seed);
+        let mut text = mutate(TABLE, &mut dice);
+        if dice.roll(3) == 0 && !text.is_empty() {
+            text = mutate(&text, &mut dice);
+        }
+        std::fs::write(directory.path().join("t.csv"), &text).unwrap();
+        let loaded = tidegate::rules::read(directory.path());
+        let problems: Vec<_> = loaded.problems.iter().filter(|problem| problem.is_error()).cloned().collect();
+        check(seed, &text, &problems);
+        assert_eq!(loaded.domains.is_empty(), loaded.has_errors(), "seed {seed}\n{text}");
+        bad += usize::from(loaded.has_errors());
+    }
+    println!("{bad} of 400 slips were errors");
+    assert!(bad > 130, "{bad}");
 }
 
 #[test]

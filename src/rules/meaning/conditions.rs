@@ -1,12 +1,12 @@
 //! `match` as meant: conditions on attributes.
 
 use super::attribute;
-use crate::rules::fields::{Fields, text};
+use crate::rules::fields::{Fields, boolean, text};
 use crate::rules::problem::shown;
 use crate::rules::source::Report;
 use crate::rules::written::CONDITION;
 use crate::rules::yaml::{Node, Value};
-use crate::rules::{Condition, Pattern};
+use crate::rules::{Condition, Network, Pattern};
 
 pub(super) fn conditions(node: &Node, report: &mut Report<'_>) -> Option<Vec<Condition>> {
     let Value::Map(pairs) = &node.value else {
@@ -27,54 +27,179 @@ pub(super) fn conditions(node: &Node, report: &mut Report<'_>) -> Option<Vec<Con
             report.error(key.at, message, "write one list: any of its values will do");
             continue;
         }
-        let any_of = patterns(attribute, value, report).unwrap_or_default();
-        conditions.push(Condition { line: key.at.line, ..Condition::new(attribute, any_of) });
+        let mut values = Values { attribute, condition: Condition::new(attribute, Vec::new()), count: 0 };
+        values.condition.line = key.at.line;
+        values.condition.any_of = values.patterns(value, None, report);
+        values.doubt(value, report);
+        conditions.push(values.condition);
     }
     Some(conditions)
 }
 
-fn patterns(attribute: &str, node: &Node, report: &mut Report<'_>) -> Option<Vec<Pattern>> {
-    let items = match &node.value {
-        Value::List(items) => items.as_slice(),
-        _ => std::slice::from_ref(node),
-    };
-    if items.is_empty() {
-        let message = format!("{} has an empty list: the rule could never match", shown(attribute));
-        report.error(node.at, message, "write at least one value, or `\"*\"` for any");
-        return None;
-    }
-    if items.len() > VALUES_MAX {
-        let message = format!("{} has {} values", shown(attribute), items.len());
-        report.error(node.at, message, format!("write at most {VALUES_MAX}, or a pattern with `*`"));
-        return None;
-    }
-    let patterns: Vec<_> = items.iter().filter_map(|item| pattern(attribute, item, report)).collect();
-    Some(patterns)
+/// The values of one attribute while they are read.
+struct Values<'n> {
+    attribute: &'n str,
+    condition: Condition,
+    /// Values so far, those within others included.
+    count: usize,
 }
 
-fn pattern(attribute: &str, node: &Node, report: &mut Report<'_>) -> Option<Pattern> {
-    if let Value::Map(_) = node.value {
-        // Only to say which of its fields is not there yet, or never will be.
-        if Fields::read(node, "a value of `match`", CONDITION, report)?.is_empty() {
+/// What a value stands in that is not a value of `match` itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    /// `not`: other kinds of values may stand there.
+    Not,
+    /// `cidr`: networks alone.
+    Cidr,
+    /// `glob`: texts alone.
+    Glob { ignore_case: bool },
+}
+
+impl Values<'_> {
+    /// One value or a list of them.
+    fn patterns(&mut self, node: &Node, within: Option<Within>, report: &mut Report<'_>) -> Vec<Pattern> {
+        let items = match &node.value {
+            Value::List(items) => items.as_slice(),
+            _ => std::slice::from_ref(node),
+        };
+        let attribute = shown(self.attribute);
+        if items.is_empty() {
+            let message = format!("{attribute} has an empty list: nothing could ever match");
+            report.error(node.at, message, "write at least one value, or `\"*\"` for any");
+        }
+        let others = self.count;
+        self.count = self.count.saturating_add(items.len());
+        if self.count > VALUES_MAX {
+            // Once is enough.
+            if others <= VALUES_MAX {
+                let message = format!("{attribute} has {} values", self.count);
+                report.error(node.at, message, format!("write at most {VALUES_MAX}, or a pattern with `*`"));
+            }
+            return Vec::new();
+        }
+        let mut patterns = Vec::with_capacity(items.len());
+        for item in items {
+            match (&item.value, within) {
+                (Value::Map(_), None | Some(Within::Not)) => {
+                    patterns.extend(self.kind(item, within, report).unwrap_or_default());
+                }
+                _ => patterns.extend(self.text(item, within, report)),
+            }
+        }
+        patterns
+    }
+
+    fn text(&self, node: &Node, within: Option<Within>, report: &mut Report<'_>) -> Option<Pattern> {
+        let field = within.map_or(self.attribute, |within| within.name());
+        let text = text(node, field, report)?;
+        if within == Some(Within::Cidr) {
+            return report.settle(node.at, Network::parse(text)).map(Pattern::Network);
+        }
+        if text.len() > VALUE_BYTES_MAX {
+            let message = format!("a value of {} has {} bytes", shown(self.attribute), text.len());
             report.error(
                 node.at,
-                format!("{} has no value", shown(attribute)),
-                "write a text or a list of texts",
+                message,
+                format!("write at most {VALUE_BYTES_MAX}: no attribute is longer"),
             );
+            return None;
         }
-        return None;
+        if text.is_empty() {
+            let message = format!("an empty value of {} never matches", shown(self.attribute));
+            let mend = "leave it out: an empty attribute counts as absent, which `{present: false}` matches";
+            report.warning(node.at, message, mend);
+        }
+        Some(match within {
+            Some(Within::Glob { ignore_case: true }) => Pattern::any_case(text),
+            _ => Pattern::parse(text),
+        })
     }
-    let text = text(node, attribute, report)?;
-    if text.len() > VALUE_BYTES_MAX {
-        let message = format!("a value of {} has {} bytes", shown(attribute), text.len());
-        report.error(node.at, message, format!("write at most {VALUE_BYTES_MAX}: no attribute is longer"));
-        return None;
+
+    /// A mapping: one kind of value, named by its field.
+    fn kind(&mut self, node: &Node, within: Option<Within>, report: &mut Report<'_>) -> Option<Vec<Pattern>> {
+        let errors = report.errors();
+        let fields = Fields::read(node, "a value of `match`", CONDITION, report)?;
+        let mut kinds = fields.iter().filter(|(name, ..)| *name != "ignore_case");
+        let Some((name, at, value)) = kinds.next() else {
+            if errors == report.errors() {
+                let mend =
+                    "write a text, a list of texts, or `not`, `cidr`, `glob` or `present` and what is meant";
+                report.error(node.at, format!("{} has no value", shown(self.attribute)), mend);
+            }
+            return None;
+        };
+        if let Some((other, at, _)) = kinds.next() {
+            let message = format!("`{other}` beside `{name}` in one value of {}", shown(self.attribute));
+            let mend = format!(
+                "write `[{{{name}: …}}, {{{other}: …}}]` if either will do; what is left out of `cidr` or `glob` goes \
+                 into `{{not: {{…}}}}`"
+            );
+            report.error(at, message, mend);
+            return None;
+        }
+        if let Some((_, at, _)) = fields.iter().find(|(field, ..)| *field == "ignore_case" && name != "glob")
+        {
+            report.error(
+                at,
+                format!("`ignore_case` beside `{name}`"),
+                "write `{glob: …, ignore_case: true}`",
+            );
+            return None;
+        }
+        if within == Some(Within::Not) && matches!(name, "not" | "present") {
+            let mend =
+                "write `{present: true}` or `{present: false}` where `not` stands, or the values themselves";
+            report.error(at, format!("`{name}` within `not`"), mend);
+            return None;
+        }
+        match name {
+            "present" => self.present(value, report),
+            "not" => Some(vec![Pattern::Not(self.patterns(value, Some(Within::Not), report))]),
+            "cidr" => Some(self.patterns(value, Some(Within::Cidr), report)),
+            _ => {
+                let ignore_case = match fields.get("ignore_case") {
+                    Some(node) => boolean(node, "ignore_case", report)?,
+                    None => false,
+                };
+                Some(self.patterns(value, Some(Within::Glob { ignore_case }), report))
+            }
+        }
     }
-    if text.is_empty() {
-        let message = format!("an empty value of {} never matches", shown(attribute));
-        report.warning(node.at, message, "an empty attribute counts as absent: leave this value out");
+
+    fn present(&mut self, node: &Node, report: &mut Report<'_>) -> Option<Vec<Pattern>> {
+        if boolean(node, "present", report)? {
+            return Some(vec![Pattern::Present]);
+        }
+        self.condition.or_absent = true;
+        Some(Vec::new())
     }
-    Some(Pattern::parse(text))
+
+    /// What can be said of all values together.
+    fn doubt(&self, node: &Node, report: &mut Report<'_>) {
+        let attribute = shown(self.attribute);
+        let any = self.condition.any_of.iter().any(Pattern::is_any);
+        if any && self.condition.or_absent {
+            report.warning(node.at, format!("this holds whatever {attribute} is"), "leave it out of `match`");
+        }
+        let is_nothing = |pattern: &Pattern| match pattern {
+            Pattern::Not(patterns) => patterns.iter().any(Pattern::is_any),
+            _ => false,
+        };
+        if self.condition.any_of.iter().any(is_nothing) {
+            let message = format!("`not` with a pattern for any value never holds for {attribute}");
+            report.warning(node.at, message, "write `{present: false}` if the attribute shall be absent");
+        }
+    }
+}
+
+impl Within {
+    fn name(self) -> &'static str {
+        match self {
+            Within::Not => "not",
+            Within::Cidr => "cidr",
+            Within::Glob { .. } => "glob",
+        }
+    }
 }
 
 /// Each is looked at for every request that comes near the rule.
@@ -84,4 +209,4 @@ const CONDITIONS_MAX: usize = 32;
 const VALUES_MAX: usize = 1_000;
 
 /// The longest value that the socket carries.
-const VALUE_BYTES_MAX: usize = 1_024;
+pub(super) const VALUE_BYTES_MAX: usize = 1_024;

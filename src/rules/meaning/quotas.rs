@@ -1,43 +1,200 @@
-//! The numbers of a rule as meant: algorithm, rate and what belongs to them.
+//! From the numbers as written to quotas: one for the rule, one for each kind of override, all on one scale.
 
-use crate::limit::{Rate, token_bucket};
-use crate::rules::fields::{Field, Fields, choice, text};
+use super::classes::{Classes, Terms};
+use super::numbers::{Algorithm, Align, Numbers, Over as Written};
+use crate::limit::{
+    Quota, Rate, RateError, Scale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
+};
+use crate::rules::percent::{self, Share, WHOLE};
 use crate::rules::problem::Wrong;
-use crate::rules::source::Report;
-use crate::rules::yaml::Node;
-use crate::rules::{Limit, amount, doubt, rate_text};
+use crate::rules::rate_text::{self, impossible};
+use crate::rules::source::{Place, Report};
+use crate::rules::{Allowance, Limit, Over, Refused};
 
-pub(super) fn limit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Limit> {
-    fields.get("algorithm").and_then(|node| choice(node, "algorithm", ALGORITHMS, report));
-    token_bucket(fields, report).map(Limit::from)
+impl Numbers {
+    /// The terms of the rule itself.
+    pub(super) fn terms(&self) -> Option<Terms> {
+        Some(Terms { rate: self.rate.as_ref()?.value, burst: self.burst.as_ref().map(|burst| burst.value) })
+    }
+
+    /// The limit with an allowance for each class: the same numbers whatever the algorithm.
+    pub(super) fn limit(&self, classes: &Classes, report: &mut Report<'_>) -> Option<Limit> {
+        let own = self.terms()?;
+        // Alone first: that is said where it stands.
+        report.settle(self.place_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
+        let all = std::iter::once(&own).chain(classes.iter());
+        let scale = self.scale(all.clone());
+        // Overrides were checked where they stand; left is what only the common scale forbids.
+        let allowances = all.map(|terms| self.allowance(terms, scale)).collect();
+        let allowances = report.settle(self.at, allowances)?;
+        let limit = Limit {
+            allowances,
+            refused: self.refused.as_ref().map_or(Refused::Free, |refused| refused.value),
+            block: self.block.as_ref().map(|block| block.value),
+            soft_for: match self.over.as_ref().map(|over| over.value) {
+                Some(Written::Soft(_, span)) => span,
+                _ => None,
+            },
+        };
+        Some(limit)
+    }
+
+    /// Where to point when the rate and what goes with it cannot be together.
+    fn place_of(&self, own: &Terms) -> Place {
+        let fields = [&self.burst, &self.queue, &self.buckets];
+        let field = fields.into_iter().flatten().map(|field| field.place).next();
+        // A rate that cannot be kept at all is wrong by itself.
+        let bucket = matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let rate_alone = bucket && own.rate.steady().is_err();
+        let rate = self.rate.as_ref().map_or(self.at, |rate| rate.place);
+        field.filter(|_| !rate_alone).unwrap_or(rate)
+    }
+
+    /// What a key with these terms may use; none: as much as it wants. Without a scale on that of the rate.
+    pub(super) fn allowance(&self, terms: &Terms, scale: Option<Scale>) -> Result<Option<Allowance>, Wrong> {
+        let Some(quota) = self.quota(terms, scale)? else { return Ok(None) };
+        let over = match self.over.as_ref().map_or(Written::Refuse, |over| over.value) {
+            Written::Refuse => Over::Refuse,
+            Written::Soft(share, _) => Over::Soft(Box::new(softened(&quota, share)?)),
+            Written::Elastic(share) => Over::Elastic(Box::new(share_of(&quota, share, scale)?)),
+        };
+        let max_debt = self.max_debt.as_ref().map_or(quota.limit(), |debt| debt.value);
+        Ok(Some(Allowance { quota, over, max_debt }))
+    }
+
+    fn quota(&self, terms: &Terms, scale: Option<Scale>) -> Result<Option<Quota>, Wrong> {
+        let rate_text::Written::Every(count, period) = terms.rate else { return Ok(None) };
+        let wrong = |error: RateError| impossible(terms.rate, error);
+        let quota = match self.algorithm {
+            Algorithm::TokenBucket => {
+                let Some(rate) = terms.rate.steady()? else { return Ok(None) };
+                let burst = terms.burst.unwrap_or(count);
+                let quota = token_bucket::Quota::on_scale(rate, burst, scale.unwrap_or(Scale::of(rate)));
+                Quota::TokenBucket(
+                    quota.map_err(|error| bucket_wrong(error, &format!("burst {burst}"), rate))?,
+                )
+            }
+            Algorithm::LeakyBucket => {
+                let Some(rate) = terms.rate.steady()? else { return Ok(None) };
+                let queue = self.queue.as_ref().map_or(0, |queue| queue.value);
+                let quota = leaky_bucket::Quota::on_scale(rate, queue, scale.unwrap_or(Scale::of(rate)));
+                Quota::LeakyBucket(
+                    quota.map_err(|error| bucket_wrong(error, &format!("queue {queue}"), rate))?,
+                )
+            }
+            Algorithm::FixedWindow => {
+                let align = match self.align.as_ref().map(|align| &align.value) {
+                    None | Some(Align::Utc) => fixed_window::Align::Utc,
+                    Some(Align::First) => fixed_window::Align::First,
+                    Some(Align::Zone(zone)) => fixed_window::Align::Zone(zone.clone()),
+                };
+                let period = match period.months {
+                    Some(months) => fixed_window::Period::Months(months),
+                    None => fixed_window::Period::Nanos(period.nanos),
+                };
+                Quota::FixedWindow(fixed_window::Quota::new(count, period, align).map_err(wrong)?)
+            }
+            Algorithm::SlidingLog => {
+                Quota::SlidingLog(sliding_log::Quota::new(count, period.nanos).map_err(wrong)?)
+            }
+            Algorithm::SlidingWindow => {
+                let buckets = self.buckets.as_ref().map_or(BUCKETS, |buckets| buckets.value);
+                // What is more than it can hold is more than there may be.
+                let buckets = u8::try_from(buckets).unwrap_or(u8::MAX);
+                Quota::SlidingWindow(sliding_window::Quota::new(count, period.nanos, buckets).map_err(wrong)?)
+            }
+        };
+        Ok(Some(quota))
+    }
+
+    /// The scale on which all rates are exact, those of overrides and of elastic shares included; if that takes more
+    /// than 128 ticks to a nanosecond, the finest there is. None for windows, which have none.
+    fn scale<'t>(&self, all: impl Iterator<Item = &'t Terms>) -> Option<Scale> {
+        if !matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+            return None;
+        }
+        let mut common = Scale::NANOS;
+        for rate in all.filter_map(|terms| terms.rate.steady().ok().flatten()) {
+            let elastic = match self.over.as_ref().map(|over| over.value) {
+                Some(Written::Elastic(share)) => share_of_rate(rate, share),
+                _ => None,
+            };
+            for rate in [Some(rate), elastic].into_iter().flatten() {
+                let Some(both) = common.lcm(Scale::of(rate)) else { return Some(Scale::FINEST) };
+                common = both;
+            }
+        }
+        Some(common)
+    }
 }
 
-fn token_bucket(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<token_bucket::Quota> {
-    let node = fields.required("rate", "write `rate: 100/s`, or per min, h, day, week, month", report);
-    let rate = node.and_then(|node| rate(node, report));
-    let burst = match fields.get("burst") {
-        Some(node) => Some((node.at, report.settle(node.at, amount::read(node, "burst"))?)),
-        None => None,
+fn bucket_wrong(error: RateError, what: &str, rate: Rate) -> Wrong {
+    let mend = match error {
+        RateError::BurstTooLarge => "write a smaller `burst`, or a faster rate",
+        RateError::QueueTooLong => "write a smaller `queue`, or a faster rate",
+        _ => {
+            let message = format!("{error} together with the other rates of its rule: {rate}");
+            return Wrong::new(
+                message,
+                "write it, or the rates of the overrides, in numbers that have common factors",
+            );
+        }
     };
-    let rate = rate?;
-    let (at, burst) = burst.unwrap_or((node?.at, rate.count()));
-    let quota = token_bucket::Quota::new(rate, burst).map_err(|error| {
-        Wrong::new(format!("{error}: burst {burst} at {rate}"), "write a smaller `burst`, or a faster rate")
-    });
-    let quota = report.settle(at, quota)?;
-    doubt::about_quota(&quota, node?.at, report);
-    Some(quota)
+    Wrong::new(format!("{error}: {what} at {rate}"), mend)
 }
 
-fn rate(node: &Node, report: &mut Report<'_>) -> Option<Rate> {
-    let text = text(node, "rate", report)?;
-    report.settle(node.at, rate_text::parse(text))
+/// The quota with a share on top of its limit, refilled no faster.
+fn softened(quota: &Quota, share: u16) -> Result<Quota, Wrong> {
+    let limit = quota.limit();
+    let soft = limit.checked_add(percent::of(share, limit));
+    let soft = soft.ok_or_else(|| over_wrong("soft", share, limit, &"4294967295 is the largest number"))?;
+    with_limit(quota, soft).map_err(|error| over_wrong("soft", share, limit, &error))
 }
 
-const ALGORITHMS: &[(Field, ())] = &[
-    (Field::built("token_bucket"), ()),
-    (Field::reserved("leaky_bucket"), ()),
-    (Field::reserved("fixed_window"), ()),
-    (Field::reserved("sliding_log"), ()),
-    (Field::reserved("sliding_window"), ()),
-];
+/// A second quota, a share of the first: at least one unit, at a share of the rate.
+fn share_of(quota: &Quota, share: u16, scale: Option<Scale>) -> Result<Quota, Wrong> {
+    let limit = quota.limit();
+    let part = percent::of(share, limit).max(1);
+    let made = match quota {
+        Quota::TokenBucket(quota) => {
+            let rate = share_of_rate(quota.rate(), share).unwrap_or(quota.rate());
+            let scale = scale.unwrap_or(Scale::of(rate));
+            token_bucket::Quota::on_scale(rate, part, scale).map(Quota::TokenBucket)
+        }
+        window => with_limit(window, part),
+    };
+    made.map_err(|error| over_wrong("elastic", share, limit, &error))
+}
+
+fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
+    Ok(match quota {
+        Quota::TokenBucket(quota) => {
+            Quota::TokenBucket(token_bucket::Quota::on_scale(quota.rate(), limit, quota.scale())?)
+        }
+        // It has no limit beside its queue, and the reader lets none have either.
+        Quota::LeakyBucket(quota) => Quota::LeakyBucket(*quota),
+        Quota::FixedWindow(quota) => Quota::FixedWindow(quota.with_count(limit)?),
+        Quota::SlidingLog(quota) => Quota::SlidingLog(quota.with_count(limit)?),
+        Quota::SlidingWindow(quota) => Quota::SlidingWindow(quota.with_count(limit)?),
+    })
+}
+
+/// A share of a rate, exact as long as it can be written; else the nearest that is slower, at least one a period.
+fn share_of_rate(rate: Rate, share: u16) -> Option<Rate> {
+    let exact = u64::from(rate.count()) * u64::from(share);
+    let factor =
+        (1..=WHOLE).rev().find(|factor| WHOLE.is_multiple_of(*factor) && exact.is_multiple_of(*factor))?;
+    let count = u32::try_from(exact / factor).ok();
+    let period = rate.period_nanos().checked_mul(WHOLE / factor);
+    let exact = count.zip(period).and_then(|(count, period)| Rate::new(count, period).ok());
+    exact.or_else(|| Rate::new(percent::of(share, rate.count()).max(1), rate.period_nanos()).ok())
+}
+
+fn over_wrong(field: &str, share: u16, limit: u32, error: &dyn std::fmt::Display) -> Wrong {
+    let share = Share(u32::from(share));
+    Wrong::new(format!("{error}: `{field}: {share}` of {limit}"), format!("write a smaller `{field}`"))
+}
+
+/// A tenth of the window is as far as the estimate can be off, in a heap block of 64 bytes a key; one bucket alone would
+/// be smaller still, and may be off by a whole window's worth.
+const BUCKETS: u32 = 10;

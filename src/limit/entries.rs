@@ -1,0 +1,264 @@
+//! The entries of one sliding log in one block of memory. It knows times and units, never a limit or a window.
+//!
+//! ```text
+//!   words  │ head, len │ left behind │ oldest … newest │ room │
+//!            1 word      3 words for each entry: time low, time high, sum
+//! ```
+//!
+//! An entry's sum is that of all units up to and with it, so the units of any run of entries are one subtraction and
+//! a cut is found by halving. Sums wrap; they are read as the distance from the sum left behind by the entry before
+//! the oldest, or from zero at the front of the block. What is dropped from the front is left where it stands until
+//! the block is full; then the rest moves down at once.
+
+use super::heap::block_bytes;
+
+/// The block. Nothing in it, nothing allocated.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entries {
+    words: Box<[u32]>,
+}
+
+impl Entries {
+    /// All entries.
+    #[inline]
+    pub(super) fn all(&self) -> Run<'_> {
+        let (head, len) = self.span();
+        let slots = self.slots();
+        let base = head.checked_sub(1).and_then(|before| slots.get(before)).map_or(0, sum);
+        Run { base, entries: slots.get(head..head + len).unwrap_or_default() }
+    }
+
+    /// Drops the oldest `dropped` entries.
+    pub(super) fn drop_oldest(&mut self, dropped: usize) {
+        let (head, len) = self.span();
+        match len.saturating_sub(dropped) {
+            0 => self.set_span(0, 0),
+            left => self.set_span(head + dropped, left),
+        }
+    }
+
+    /// Drops the newest `units` units, splitting an entry if need be.
+    pub(super) fn drop_newest(&mut self, units: u32) {
+        let all = self.all();
+        let left = all.units().saturating_sub(units);
+        if left == 0 {
+            self.words = Box::default();
+            return;
+        }
+        let (base, whole) = (all.base, all.count_while(|sum| sum < left));
+        let (head, _) = self.span();
+        self.set_sum(head + whole, base.wrapping_add(left));
+        self.set_span(head, whole + 1);
+    }
+
+    /// Makes the oldest `merged` entries part of the one after them.
+    pub(super) fn merge_oldest(&mut self, merged: usize) {
+        let (head, len) = self.span();
+        let base = self.all().base;
+        if merged > 0 && merged < len {
+            self.set_sum(head + merged - 1, base);
+            self.set_span(head + merged, len - merged);
+        }
+    }
+
+    /// Adds units at a time, which must not be before the newest entry's. The block grows to hold at most `most`
+    /// entries (one at least) and some to spare, and shrinks when it has become far too large.
+    ///
+    /// The oldest entry gives up what the sum of all cannot hold: it must have that many to spare.
+    pub(super) fn add(&mut self, nanos: u64, units: u32, most: usize) {
+        let total = u64::from(self.all().units()) + u64::from(units);
+        let excess = total.saturating_sub(u64::from(u32::MAX));
+        if let Ok(excess @ 1..) = u32::try_from(excess) {
+            self.move_down(excess);
+        }
+        let (head, len) = self.span();
+        let all = self.all();
+        let sum = all.base.wrapping_add(all.units()).wrapping_add(units);
+        if all.newest() == Some(nanos) {
+            self.set_sum(head + len - 1, sum);
+            return;
+        }
+        self.make_room(most);
+        // Making room may have moved everything, and with it what sums are counted from.
+        let (head, len) = self.span();
+        let all = self.all();
+        let sum = all.base.wrapping_add(all.units()).wrapping_add(units);
+        if let Some(slot) = self.slots_mut().get_mut(head + len) {
+            *slot = entry(nanos, sum);
+        }
+        self.set_span(head, len + 1);
+    }
+
+    /// Bytes that malloc hands out for the block.
+    pub(super) fn heap_bytes(&self) -> usize {
+        block_bytes(self.words.len() * size_of::<u32>())
+    }
+
+    /// Sees to it that one more entry fits behind the newest.
+    fn make_room(&mut self, most: usize) {
+        let (head, len) = self.span();
+        let (slots, slots_max) = (self.slots().len(), slots_max(most).max(len + 1));
+        if slots > slots_max || slots > SLOTS_KEPT && (len + 1) * SHRINK_BELOW <= slots {
+            return self.move_to(slots_for(2 * (len + 1)).min(slots_max));
+        }
+        if head + len < slots {
+            return;
+        }
+        // Moving down is worth it when it frees a quarter; at the largest size it must do, and there always is some.
+        if head > 0 && (head * 4 >= slots || slots >= slots_max) {
+            self.move_down(0);
+        } else {
+            self.move_to(slots_for(slots + 1).min(slots_max));
+        }
+    }
+
+    /// Moves all entries to the front, where sums count from zero; the oldest gives up `given_up` units.
+    fn move_down(&mut self, given_up: u32) {
+        let base = self.all().base.wrapping_add(given_up);
+        let (head, len) = self.span();
+        let slots = self.slots_mut();
+        if head + len <= slots.len() {
+            slots.copy_within(head..head + len, 0);
+        }
+        for [_, _, sum] in slots.iter_mut().take(len) {
+            *sum = sum.wrapping_sub(base);
+        }
+        self.set_span(0, len);
+    }
+
+    /// Moves all entries to a new block.
+    fn move_to(&mut self, slots: usize) {
+        self.move_down(0);
+        let mut words = vec![0; 1 + slots * SLOT_WORDS].into_boxed_slice();
+        for (to, from) in words.iter_mut().zip(&self.words) {
+            *to = *from;
+        }
+        self.words = words;
+    }
+
+    fn slots(&self) -> &[Entry] {
+        self.words.get(1..).unwrap_or_default().as_chunks().0
+    }
+
+    fn slots_mut(&mut self) -> &mut [Entry] {
+        self.words.get_mut(1..).unwrap_or_default().as_chunks_mut().0
+    }
+
+    fn set_sum(&mut self, slot: usize, to: u32) {
+        if let Some([_, _, sum]) = self.slots_mut().get_mut(slot) {
+            *sum = to;
+        }
+    }
+
+    /// Where the oldest entry is, and how many there are.
+    fn span(&self) -> (usize, usize) {
+        let [a, b, c, d] = self.words.first().copied().unwrap_or(0).to_le_bytes();
+        (usize::from(u16::from_le_bytes([a, b])), usize::from(u16::from_le_bytes([c, d])))
+    }
+
+    fn set_span(&mut self, head: usize, len: usize) {
+        if let (Some(word), Ok(head), Ok(len)) =
+            (self.words.first_mut(), u32::try_from(head), u32::try_from(len))
+        {
+            // Both fit 16 bits: there are at most 12 500 slots (see `slots_max`).
+            *word = (len << 16) | head;
+        }
+    }
+}
+
+/// Some entries in a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run<'a> {
+    base: u32,
+    entries: &'a [Entry],
+}
+
+impl Run<'_> {
+    /// How many entries it has.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// All units in it.
+    #[inline]
+    pub(super) fn units(&self) -> u32 {
+        self.entries.last().map_or(0, |last| sum(last).wrapping_sub(self.base))
+    }
+
+    /// The time of the newest entry.
+    #[inline]
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.entries.last().map(nanos)
+    }
+
+    /// The time of one entry.
+    pub(super) fn nanos(&self, index: usize) -> Option<u64> {
+        self.entries.get(index).map(nanos)
+    }
+
+    /// It without its first entries.
+    pub(super) fn without_oldest(self, dropped: usize) -> Self {
+        let base = dropped.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(self.base, sum);
+        Run { base, entries: self.entries.get(dropped..).unwrap_or_default() }
+    }
+
+    /// How many of the oldest entries have sums (of all units up to and with theirs) of which `holds` is true. Sums
+    /// rise, and it must not become true again once it was false.
+    pub(super) fn count_while(&self, holds: impl Fn(u32) -> bool) -> usize {
+        leading(self.entries, |entry| holds(sum(entry).wrapping_sub(self.base)))
+    }
+
+    /// How many of the oldest entries have times of which `holds` is true. Times never fall; as above.
+    pub(super) fn count_while_time(&self, holds: impl Fn(u64) -> bool) -> usize {
+        leading(self.entries, |entry| holds(nanos(entry)))
+    }
+}
+
+/// Time low, time high, sum.
+type Entry = [u32; SLOT_WORDS];
+
+fn entry(nanos: u64, sum: u32) -> Entry {
+    let [a, b, c, d, e, f, g, h] = nanos.to_le_bytes();
+    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]), sum]
+}
+
+#[inline]
+fn nanos([low, high, _]: &Entry) -> u64 {
+    u64::from(*high) << 32 | u64::from(*low)
+}
+
+#[inline]
+fn sum([_, _, sum]: &Entry) -> u32 {
+    *sum
+}
+
+/// How many entries at the front hold. Looks in doubling steps first: what is sought is mostly near the front, which
+/// is in the cache already, where halving the whole would touch six cold lines of a log of 100.
+fn leading(entries: &[Entry], holds: impl Fn(&Entry) -> bool) -> usize {
+    let mut end = 1;
+    while entries.get(end - 1).is_some_and(&holds) {
+        end *= 2;
+    }
+    let known = end / 2;
+    let unknown = entries.get(known..(end - 1).min(entries.len())).unwrap_or_default();
+    known + unknown.partition_point(holds)
+}
+
+/// The smallest size a block is given for so many entries: with the head word it fills what malloc rounds up to.
+fn slots_for(entries: usize) -> usize {
+    (entries + 1).next_power_of_two() - 1
+}
+
+/// The largest size for so many entries. A quarter more than they need, so that they move down once in that many
+/// charges; a log of 7 or less moves down each time, to stay small.
+fn slots_max(entries: usize) -> usize {
+    if entries < 8 { entries } else { entries + entries / 4 }
+}
+
+const SLOT_WORDS: usize = 3;
+
+/// A block shrinks when less than this part of it is used: far enough from full that it does not grow again at once.
+const SHRINK_BELOW: usize = 8;
+
+/// A block of 3 entries is not worth shrinking: one of 1 takes as much.
+const SLOTS_KEPT: usize = 3;

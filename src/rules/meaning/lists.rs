@@ -1,0 +1,52 @@
+//! Entries of `exempt` and `deny` as meant.
+
+use super::{conditions, help, name};
+use crate::rules::fields::Fields;
+use crate::rules::problem::shown;
+use crate::rules::source::{Place, Report};
+use crate::rules::written::LISTED_ENTRY;
+use crate::rules::yaml::Node;
+use crate::rules::{ListKind, Listed};
+
+/// What was read of one entry.
+pub(crate) struct MeantListed {
+    /// Its name and where it stands, also when something else is wrong: nothing else may take it.
+    pub(crate) name: Option<(Box<str>, Place)>,
+    /// The entry, if nothing is wrong with it.
+    pub(crate) listed: Option<Listed>,
+}
+
+/// Reads one entry of a list.
+pub(crate) fn listed(node: &Node, kind: ListKind, report: &mut Report<'_>) -> MeantListed {
+    let errors_before = report.errors();
+    let what = match kind {
+        ListKind::Exempt => "an entry of `exempt`",
+        ListKind::Deny => "an entry of `deny`",
+    };
+    let Some(fields) = Fields::read(node, what, LISTED_ENTRY, report) else {
+        return MeantListed { name: None, listed: None };
+    };
+    let name = name(&fields, report);
+    let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
+    let help = fields.get("help").and_then(|node| help(node, report));
+    if let Some((_, at, _)) = fields.iter().find(|(field, ..)| *field == "help" && kind == ListKind::Exempt) {
+        report.error(at, "`help` in an entry of `exempt`", "leave it out: what is exempt is not refused");
+    }
+    let listed = || {
+        let (name, at) = name.clone()?;
+        let position = report.source().position(at);
+        Some(Listed { name, position, kind, conditions: conditions?, help })
+    };
+    let listed = listed().filter(|_| report.errors() == errors_before);
+    if let Some((listed, (_, at))) =
+        listed.as_ref().zip(name.as_ref()).filter(|(it, _)| it.conditions.is_empty())
+    {
+        let (name, mend) = (shown(&listed.name), "write a `match`, or remove the entry");
+        let message = match kind {
+            ListKind::Exempt => format!("{name} exempts every request: no limit of this domain is reached"),
+            ListKind::Deny => format!("{name} denies every request that is not exempt"),
+        };
+        report.warning(*at, message, mend);
+    }
+    MeantListed { name, listed }
+}

@@ -1,0 +1,306 @@
+//! The fields of a rule or a candidate that say what is admitted, each read by itself.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::{Offset, TimeZone};
+
+use crate::rules::fields::{Field, Fields, choice, text};
+use crate::rules::problem::{Wrong, shown};
+use crate::rules::source::{Place, Report};
+use crate::rules::written::{OVER, RULE};
+use crate::rules::yaml::{Node, Value};
+use crate::rules::{Refused, amount, percent, period, rate_text};
+
+/// What was written. What could not be read is missing, and noted in the report.
+#[derive(Clone, Debug)]
+pub(super) struct Numbers {
+    /// Where to point when it is not one field that is wrong.
+    pub(super) at: Place,
+    pub(super) algorithm: Algorithm,
+    pub(super) rate: Option<At<rate_text::Written>>,
+    pub(super) burst: Option<At<u32>>,
+    pub(super) queue: Option<At<u32>>,
+    pub(super) buckets: Option<At<u32>>,
+    pub(super) align: Option<At<Align>>,
+    pub(super) over: Option<At<Over>>,
+    pub(super) refused: Option<At<Refused>>,
+    pub(super) block: Option<At<Duration>>,
+    pub(super) max_debt: Option<At<u32>>,
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub(super) place: Place,
+    pub(super) value: T,
+}
+
+/// How a rule counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Algorithm {
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+}
+
+/// When a fixed window starts.
+#[derive(Clone, Debug)]
+pub(super) enum Align {
+    Utc,
+    Zone(TimeZone),
+    First,
+}
+
+/// What becomes of what is too much; shares in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Over {
+    Refuse,
+    Soft(u16, Option<Duration>),
+    Elastic(u16),
+}
+
+impl Algorithm {
+    pub(super) fn name(self) -> &'static str {
+        ALGORITHMS.iter().find(|(_, known)| *known == self).map_or("", |(field, _)| field.name)
+    }
+}
+
+impl Numbers {
+    /// Reads the fields of a rule.
+    pub(super) fn of_rule(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Numbers> {
+        let rate = fields.required("rate", "write `rate: 100/s`, or per min, h, day, week, month", report);
+        let numbers = read(fields, Algorithm::TokenBucket, report);
+        // The place of a rule that is wrong as a whole is that of its rate.
+        Some(Numbers { at: rate?.at, ..numbers? })
+    }
+
+    /// Reads the fields of a candidate. What is not written is taken from its rule, as far as its algorithm has it.
+    pub(super) fn of_candidate(
+        fields: &Fields<'_>,
+        rule: Option<&Numbers>,
+        report: &mut Report<'_>,
+    ) -> Option<Numbers> {
+        let default = rule.map_or(Algorithm::TokenBucket, |rule| rule.algorithm);
+        let own = read(fields, default, report)?;
+        let rule = rule?;
+        let (at, algorithm) = (own.at, own.algorithm);
+        // Without a limit a burst says nothing, and who takes the limit away need not take the burst away as well.
+        let is_limited = own.rate.as_ref().is_none_or(|rate| rate.value != rate_text::Written::Unlimited);
+        Some(Numbers {
+            rate: inherit(own.rate, &rule.rate, "rate", at, algorithm),
+            burst: inherit(own.burst, &rule.burst.clone().filter(|_| is_limited), "burst", at, algorithm),
+            queue: inherit(own.queue, &rule.queue, "queue", at, algorithm),
+            buckets: inherit(own.buckets, &rule.buckets, "buckets", at, algorithm),
+            align: inherit(own.align, &rule.align, "align", at, algorithm),
+            over: inherit(own.over, &rule.over, "over", at, algorithm),
+            refused: inherit(own.refused, &rule.refused, "refused", at, algorithm),
+            block: inherit(own.block, &rule.block, "block", at, algorithm),
+            max_debt: inherit(own.max_debt, &rule.max_debt, "max_debt", at, algorithm),
+            ..own
+        })
+    }
+}
+
+fn inherit<T: Clone>(
+    own: Option<At<T>>,
+    rule: &Option<At<T>>,
+    field: &str,
+    place: Place,
+    algorithm: Algorithm,
+) -> Option<At<T>> {
+    let inherited = rule.as_ref().filter(|_| belongs(field, algorithm));
+    own.or_else(|| inherited.map(|written| At { place, value: written.value.clone() }))
+}
+
+fn read(fields: &Fields<'_>, default: Algorithm, report: &mut Report<'_>) -> Option<Numbers> {
+    let algorithm = match fields.get("algorithm") {
+        Some(node) => choice(node, "algorithm", ALGORITHMS, report),
+        None => Some(default),
+    };
+    if let Some(algorithm) = algorithm {
+        about_strangers(fields, algorithm, report);
+    }
+    let refused = |node: &Node, report: &mut Report<'_>| choice(node, "refused", REFUSED, report);
+    let numbers = Numbers {
+        at: fields.at(),
+        // Without it nothing is built: what follows is only read for its errors.
+        algorithm: algorithm.unwrap_or(default),
+        rate: value(fields, "rate", report, |node, report| {
+            let text = text(node, "rate", report)?;
+            report.settle(node.at, rate_text::parse(text))
+        }),
+        burst: value(fields, "burst", report, |node, report| number(node, "burst", 1, report)),
+        queue: value(fields, "queue", report, |node, report| number(node, "queue", 0, report)),
+        buckets: value(fields, "buckets", report, |node, report| number(node, "buckets", 1, report)),
+        align: align(fields, report),
+        over: value(fields, "over", report, over),
+        refused: value(fields, "refused", report, refused),
+        block: value(fields, "block", report, |node, report| time(node, "block", report)),
+        max_debt: value(fields, "max_debt", report, |node, report| number(node, "max_debt", 0, report)),
+    };
+    algorithm.map(|_| numbers)
+}
+
+fn value<T>(
+    fields: &Fields<'_>,
+    name: &str,
+    report: &mut Report<'_>,
+    read: impl FnOnce(&Node, &mut Report<'_>) -> Option<T>,
+) -> Option<At<T>> {
+    let node = fields.get(name)?;
+    Some(At { place: node.at, value: read(node, report)? })
+}
+
+/// Fields that another algorithm has.
+fn about_strangers(fields: &Fields<'_>, algorithm: Algorithm, report: &mut Report<'_>) {
+    for (name, at, _) in fields.iter().filter(|(name, ..)| !belongs(name, algorithm)) {
+        let known = RULE.iter().find(|field| field.name == name);
+        let [others @ .., last] = known.map_or(&[][..], |field| field.only) else { continue };
+        let of = match others {
+            [] => format!("`{last}`"),
+            others => format!("`{}` and `{last}`", others.join("`, `")),
+        };
+        let message = format!("`{name}` is a field of {of}, and this is a `{}`", algorithm.name());
+        let mend = match others {
+            [] => format!("leave `{name}` out, or write `algorithm: {last}`"),
+            _ => format!("leave `{name}` out, or write another `algorithm`"),
+        };
+        report.error(at, message, mend);
+    }
+}
+
+fn belongs(name: &str, algorithm: Algorithm) -> bool {
+    let known = RULE.iter().find(|field| field.name == name);
+    known.is_none_or(|field| field.only.is_empty() || field.only.contains(&algorithm.name()))
+}
+
+fn number(node: &Node, field: &str, least: u32, report: &mut Report<'_>) -> Option<u32> {
+    report.settle(node.at, amount::read_from(node, field, least))
+}
+
+fn time(node: &Node, field: &str, report: &mut Report<'_>) -> Option<Duration> {
+    let text = text(node, field, report)?;
+    report.settle(node.at, period::parse(text, field))
+}
+
+fn align(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<At<Align>> {
+    let zone = value(fields, "timezone", report, |node, report| {
+        let name = text(node, "timezone", report)?;
+        report.settle(node.at, zone(name))
+    });
+    let Some(align) = value(fields, "align", report, |node, report| choice(node, "align", ALIGNS, report))
+    else {
+        return zone.map(|zone| At { place: zone.place, value: calendar_of(zone.value) });
+    };
+    let value = match (align.value, zone) {
+        (Aligned::First, None) => Align::First,
+        (Aligned::Utc, None) => Align::Utc,
+        (Aligned::First, Some(zone)) => {
+            let message = "windows that open with the first request of a key have no `timezone`";
+            report.error(zone.place, message, "leave `timezone` out, or `align: first`");
+            return None;
+        }
+        (Aligned::Utc, Some(zone)) => {
+            let message = "`align: utc` and a `timezone`: only one of them can hold";
+            report.error(zone.place, message, "leave one of the two out");
+            return None;
+        }
+    };
+    Some(At { place: align.place, value })
+}
+
+/// Whoever names UTC, by whatever of its names, gets what costs no look into a table.
+fn calendar_of(zone: TimeZone) -> Align {
+    let changes = zone.following(Timestamp::MIN).next().is_some();
+    if !changes && zone.to_offset(Timestamp::UNIX_EPOCH) == Offset::UTC {
+        Align::Utc
+    } else {
+        Align::Zone(zone)
+    }
+}
+
+fn zone(name: &str) -> Result<TimeZone, Wrong> {
+    // What is no name of the database, such as a fixed offset, has no calendar that others know.
+    TimeZone::get(name).map_err(|_| {
+        let distance = |known: &str| strsim::osa_distance(&known.to_lowercase(), &name.to_lowercase());
+        let names = jiff::tz::db().available().map(|known| known.to_string());
+        // `Berlin` is meant to be `Europe/Berlin`.
+        let ends = |known: &str| known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
+        let nearest = names.min_by_key(|known| if ends(known) { 0 } else { distance(known) });
+        let mend = match nearest.filter(|known| ends(known) || distance(known) * 3 <= known.len()) {
+            Some(known) => format!("did you mean `{known}`?"),
+            None => "write a name of the IANA time zone database, such as Europe/Berlin".to_owned(),
+        };
+        Wrong::new(format!("unknown time zone {}", shown(name)), mend)
+    })
+}
+
+fn over(node: &Node, report: &mut Report<'_>) -> Option<Over> {
+    if !matches!(node.value, Value::Map(_)) {
+        let known = text(node, "over", report)? == "refuse";
+        if !known {
+            let message = format!("unknown over {}", shown(node.as_scalar().unwrap_or_default()));
+            report.error(node.at, message, "write `refuse`, `{soft: 10%, for: 60s}` or `{elastic: 100%}`");
+        }
+        return known.then_some(Over::Refuse);
+    }
+    let errors_before = report.errors();
+    let fields = Fields::read(node, "`over`", OVER, report)?;
+    if report.errors() > errors_before {
+        return None;
+    }
+    let share = |name, report: &mut Report<'_>| {
+        value(&fields, name, report, |node, report| {
+            report.settle(node.at, percent::read(node, name, SHARE_MAX))
+        })
+    };
+    let (soft, elastic) = (share("soft", report), share("elastic", report));
+    let span = value(&fields, "for", report, |node, report| time(node, "for", report));
+    match (fields.get("soft"), fields.get("elastic"), fields.get("for")) {
+        (Some(_), Some(elastic), _) => {
+            let message = "`soft` and `elastic`: only one of them can hold";
+            report.error(elastic.at, message, "keep one of the two");
+            None
+        }
+        (None, Some(_), Some(span)) => {
+            report.error(span.at, "`for` belongs to `soft`: elastic has no end", "leave `for` out");
+            None
+        }
+        (None, None, _) => {
+            report.error(node.at, "`over` says neither `soft` nor `elastic`", "write `over: {soft: 10%}`");
+            None
+        }
+        (Some(_), None, span_written) => {
+            // A span that could not be read must not become "without end".
+            (span_written.is_none() || span.is_some()).then_some(())?;
+            Some(Over::Soft(soft?.value, span.map(|span| span.value)))
+        }
+        (None, Some(_), None) => Some(Over::Elastic(elastic?.value)),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Aligned {
+    Utc,
+    First,
+}
+
+const ALGORITHMS: &[(Field, Algorithm)] = &[
+    (Field::built("token_bucket"), Algorithm::TokenBucket),
+    (Field::built("leaky_bucket"), Algorithm::LeakyBucket),
+    (Field::built("fixed_window"), Algorithm::FixedWindow),
+    (Field::built("sliding_log"), Algorithm::SlidingLog),
+    (Field::built("sliding_window"), Algorithm::SlidingWindow),
+];
+
+const ALIGNS: &[(Field, Aligned)] =
+    &[(Field::built("utc"), Aligned::Utc), (Field::built("first"), Aligned::First)];
+
+const REFUSED: &[(Field, Refused)] =
+    &[(Field::built("free"), Refused::Free), (Field::built("counted"), Refused::Counted)];
+
+/// Ten times the limit: who wants to let more pass wants a larger limit.
+const SHARE_MAX: u16 = 10_000;

@@ -1,0 +1,163 @@
+//! `priorities` and `prioritize` as meant. They may stand in several files of a domain: only when all are read is it
+//! known which priorities there are.
+
+use std::sync::Arc;
+
+use super::conditions;
+use crate::rules::fields::{Fields, check_name, list, text};
+use crate::rules::problem::{Problem, shown};
+use crate::rules::source::{Place, Report, Source};
+use crate::rules::written::{File, PRIORITIZED};
+use crate::rules::yaml::Node;
+use crate::rules::{Condition, Position, Priorities, Prioritize};
+
+/// What was read so far of the priorities of one domain.
+#[derive(Debug, Default)]
+pub(crate) struct MeantPriorities {
+    /// Where they are declared, and their names if nothing is wrong with them.
+    declared: Option<(Position, Option<Vec<Box<str>>>)>,
+    entries: Vec<Entry>,
+}
+
+/// An entry of `prioritize` whose priority is not looked up yet.
+#[derive(Debug)]
+struct Entry {
+    conditions: Vec<Condition>,
+    priority: Box<str>,
+    file: Arc<str>,
+    at: Place,
+    priority_at: Place,
+}
+
+impl MeantPriorities {
+    /// Adds what one file says.
+    pub(crate) fn add(&mut self, file: &File<'_>, report: &mut Report<'_>) {
+        if let Some(node) = file.priorities {
+            let names = names(node, report);
+            match &self.declared {
+                Some((first, _)) => {
+                    let mend = format!("write them once in a domain; the first are at {first}");
+                    report.error(node.at, "a second `priorities` in the domain", mend);
+                }
+                None => self.declared = Some((report.source().position(node.at), names)),
+            }
+        }
+        for node in file.prioritize {
+            let known = self.entries.len();
+            self.entries.extend(entry(node, report));
+            if known == PRIORITIZE_MAX && self.entries.len() > known {
+                let message = format!("more than {PRIORITIZE_MAX} entries of `prioritize` in the domain");
+                report.error(
+                    node.at,
+                    message,
+                    "write lists of values, or send the priority with the request",
+                );
+            }
+        }
+    }
+
+    /// Looks up the priorities of all entries, once all files of the domain are read. Returns what is wrong.
+    pub(crate) fn settle(&self, is_whole: bool, sources: &[Source]) -> (Priorities, Vec<Problem>) {
+        let mut problems = Vec::new();
+        let mut priorities = Priorities::default();
+        let names: &[Box<str>] = match &self.declared {
+            Some((_, Some(names))) => names,
+            // What is wrong with them has been told, or they may stand in a file that could not be read.
+            Some((_, None)) => return (priorities, problems),
+            None if !is_whole => return (priorities, problems),
+            None => &[],
+        };
+        let mut all: Option<&Entry> = None;
+        for entry in &self.entries {
+            let Some(source) = sources.iter().find(|source| *source.file() == entry.file) else { continue };
+            let mut report = Report::new(source);
+            if let Some(all) = all {
+                let first = source.position(all.at);
+                let first = Position { file: Arc::clone(&all.file), ..first };
+                let mend = format!("the entry at {first} has no `match` and takes all: move it to the end");
+                report.warning(entry.at, "no request comes this far in `prioritize`", mend);
+            }
+            match names.iter().position(|name| *name == entry.priority) {
+                Some(priority) => {
+                    priorities.prioritize.push(Prioritize { conditions: entry.conditions.clone(), priority });
+                }
+                None if names.is_empty() => {
+                    let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";
+                    report.error(entry.at, "`prioritize` without `priorities`", mend);
+                }
+                None => {
+                    let message = format!("unknown priority {}", shown(&entry.priority));
+                    report.error(entry.priority_at, message, nearest(&entry.priority, names));
+                }
+            }
+            problems.extend(report.into_problems());
+            if names.is_empty() {
+                // One is enough: one line mends all.
+                break;
+            }
+            all = all.or_else(|| entry.conditions.is_empty().then_some(entry));
+        }
+        priorities.names = names.to_vec();
+        (priorities, problems)
+    }
+}
+
+/// The names of `priorities`, from the most important to the least.
+fn names(node: &Node, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
+    let errors_before = report.errors();
+    let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
+    let items = list(node, "priorities", mend, report)?;
+    if items.is_empty() {
+        report.error(node.at, "`priorities` has an empty list", mend);
+    }
+    if items.len() > PRIORITIES_MAX {
+        let message = format!("`priorities` has {} names", items.len());
+        report.error(node.at, message, format!("write at most {PRIORITIES_MAX}: four are usual"));
+        return None;
+    }
+    let mut names: Vec<Box<str>> = Vec::with_capacity(items.len());
+    for item in items {
+        let Some(name) = text(item, "priorities", report) else { continue };
+        if report.settle(item.at, check_name(name, "a priority")).is_none() {
+            continue;
+        }
+        if names.iter().any(|known| **known == *name) {
+            let message = format!("{} is written twice in `priorities`", shown(name));
+            report.error(item.at, message, "keep one of the two");
+            continue;
+        }
+        names.push(name.into());
+    }
+    (report.errors() == errors_before).then_some(names)
+}
+
+fn entry(node: &Node, report: &mut Report<'_>) -> Option<Entry> {
+    let fields = Fields::read(node, "an entry of `prioritize`", PRIORITIZED, report)?;
+    let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
+    let priority = fields.required("priority", "write `priority: NAME`, one of `priorities`", report)?;
+    let name = text(priority, "priority", report)?.into();
+    let file = Arc::clone(report.source().file());
+    Some(Entry { conditions: conditions?, priority: name, file, at: node.at, priority_at: priority.at })
+}
+
+/// The nearest known name, else all of them.
+fn nearest(name: &str, known: &[Box<str>]) -> String {
+    let distance = |known: &str| strsim::osa_distance(&name.to_lowercase(), &known.to_lowercase());
+    let nearest = known.iter().min_by_key(|known| distance(known));
+    match nearest.filter(|near| distance(near) * 3 <= near.chars().count().max(3)) {
+        Some(near) if name.len() <= NAME_BYTES_MAX => format!("did you mean {}?", shown(near)),
+        _ => {
+            let known: Vec<_> = known.iter().map(|name| shown(name)).collect();
+            format!("`priorities` has {}", known.join(", "))
+        }
+    }
+}
+
+/// Shedding goes through them one by one.
+const PRIORITIES_MAX: usize = 64;
+
+/// Each is looked at for every request until one matches.
+const PRIORITIZE_MAX: usize = 256;
+
+/// A longer text is no name that was misspelt.
+const NAME_BYTES_MAX: usize = 64;

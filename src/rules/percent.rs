@@ -1,0 +1,108 @@
+//! Shares as they are written: `80%`, `12.5%`. Kept in thousandths of the whole.
+
+use super::amount;
+use super::problem::{Wrong, shown};
+use super::yaml::{Kind, Node, Value};
+
+/// Reads a share of at most `most` thousandths.
+pub(super) fn read(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
+    match &node.value {
+        Value::Scalar(kind, text) => parse(text, *kind == Kind::Number, field, most),
+        _ => Err(Wrong::new(format!("`{field}` is a percentage, not {}", node.kind()), "write it like 80%")),
+    }
+}
+
+fn parse(text: &str, is_number: bool, field: &str, most: u16) -> Result<u16, Wrong> {
+    let Some(number) = text.strip_suffix('%') else {
+        let message = format!("`{field}` is a percentage, not {}", shown(text));
+        let mend = match thousandths(text) {
+            Some(part) if is_number && part <= 10 => format!("write {}", Share(u32::from(part) * 100)),
+            Some(part) if is_number => format!("write {}", Share(u32::from(part))),
+            _ => "write it like 80%".to_owned(),
+        };
+        return Err(Wrong::new(message, mend));
+    };
+    match thousandths(number) {
+        Some(0) => Err(Wrong::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%")),
+        Some(part) if part > most => {
+            let most = Share(u32::from(most));
+            Err(Wrong::new(format!("`{field}: {text}` is too much"), format!("write at most {most}")))
+        }
+        Some(part) => Ok(part),
+        None => {
+            let message = format!("{} is no percentage", shown(text));
+            Err(Wrong::new(
+                message,
+                "write digits and `%`, with at most one place after a point, such as 12.5%",
+            ))
+        }
+    }
+}
+
+/// `80` is 800, `12.5` is 125.
+fn thousandths(number: &str) -> Option<u16> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let is_digit = part.len() == 1 && part.bytes().all(|byte| byte.is_ascii_digit());
+    let whole = amount::parse(whole).ok().filter(|_| is_digit)?;
+    let tenth: u32 = part.parse().ok()?;
+    u16::try_from(whole.checked_mul(10)?.checked_add(tenth)?).ok()
+}
+
+/// Thousandths as a percentage.
+pub(super) struct Share(pub(super) u32);
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.0 / 10, self.0 % 10) {
+            (whole, 0) => write!(f, "{whole}%"),
+            (whole, tenth) => write!(f, "{whole}.{tenth}%"),
+        }
+    }
+}
+
+/// ⌊share × number⌋.
+pub(super) fn of(share: u16, number: u32) -> u32 {
+    // At most 65 times the number.
+    u32::try_from(u64::from(share) * u64::from(number) / WHOLE).unwrap_or(u32::MAX)
+}
+
+/// Thousandths in a whole.
+pub(super) const WHOLE: u64 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::{of, parse};
+
+    #[test]
+    fn a_percentage_is_digits_and_a_sign() {
+        let table: &[(&str, u16)] =
+            &[("80%", 800), ("12.5%", 125), ("0.1%", 1), ("100%", 1_000), ("1000%", 10_000), ("80.0%", 800)];
+        for (text, thousandths) in table {
+            assert_eq!(parse(text, false, "soft", 10_000), Ok(*thousandths), "{text}");
+        }
+        for (text, message, mend) in [
+            ("80", "`soft` is a percentage, not `80`", "write 80%"),
+            ("0.5", "not `0.5`", "write 50%"),
+            ("1", "not `1`", "write 100%"),
+            ("1.5", "not `1.5`", "write 1.5%"),
+            ("12.55%", "`12.55%` is no percentage", "one place"),
+            ("-5%", "`-5%` is no percentage", "digits"),
+            ("80 %", "`80 %` is no percentage", "digits"),
+            ("%", "`%` is no percentage", "digits"),
+            ("0%", "`soft` is 0%", "leave it out"),
+            ("1000.1%", "`soft: 1000.1%` is too much", "at most 1000%"),
+            ("99999%", "is no percentage", "digits"),
+            ("most", "`soft` is a percentage, not `most`", "like 80%"),
+        ] {
+            let wrong = parse(text, text.parse::<f64>().is_ok(), "soft", 10_000).unwrap_err();
+            assert!(wrong.message.contains(message), "{text}: {wrong:?}");
+            assert!(wrong.mend.as_deref().unwrap().contains(mend), "{text}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_rounded_down() {
+        assert_eq!([of(100, 5), of(100, 19), of(125, 80), of(1_000, u32::MAX)], [0, 1, 10, u32::MAX]);
+        assert_eq!(of(10_000, u32::MAX), u32::MAX);
+    }
+}

@@ -1,0 +1,190 @@
+//! What there is to know of every field, for people and for editors: the table in `docs/rules.md` and a JSON Schema,
+//! made from the tables that the reader reads by.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::field::{Field, Kind, Section};
+use super::period::unit_names;
+use super::written::SECTIONS;
+
+/// The table of all fields, in Markdown: one row for each, with the places where it may stand.
+#[must_use]
+pub fn field_table() -> String {
+    let mut rows: Vec<(&Field, Vec<String>)> = Vec::new();
+    for section in SECTIONS {
+        for field in section.fields {
+            let same = |known: &Field| known.name == field.name && known.about == field.about;
+            match rows.iter_mut().find(|(known, _)| same(known)) {
+                Some((known, places)) if default(known) == default(field) => {
+                    places.push(section.place.to_owned());
+                }
+                Some((_, places)) => places.push(format!("{} ({})", section.place, default(field))),
+                None => rows.push((field, vec![section.place.to_owned()])),
+            }
+        }
+    }
+    let mut table = "| field | where | type | default | what it says |\n|---|---|---|---|---|\n".to_owned();
+    for (field, places) in rows {
+        let about =
+            if field.built { field.about.to_owned() } else { format!("not supported yet: {}", field.about) };
+        let place = match field.only {
+            [] => places.join(", "),
+            only => format!("{} with `{}`", places.join(", "), only.join("`, `")),
+        };
+        let kind = if field.built { phrase(field.kind) } else { String::new() };
+        // Writing into a string cannot fail.
+        let _ = writeln!(table, "| `{}` | {place} | {kind} | {} | {about} |", field.name, default(field));
+    }
+    table
+}
+
+/// What holds without the field.
+fn default(field: &Field) -> &'static str {
+    match (field.required, field.default, field.built) {
+        (true, ..) => "must be there",
+        (_, "", true) => "none",
+        (_, default, _) => default,
+    }
+}
+
+/// What a value is, in words.
+fn phrase(kind: Kind) -> String {
+    match kind {
+        Kind::Any => "any value".to_owned(),
+        Kind::Name => "name".to_owned(),
+        Kind::Text => "text".to_owned(),
+        Kind::Boolean => "`true`, `false`".to_owned(),
+        Kind::Whole(least, most) => format!("whole number, {} to {}", grouped(least), grouped(most)),
+        Kind::Rate => "rate, or `unlimited`".to_owned(),
+        Kind::Time => "time, such as `15min`".to_owned(),
+        Kind::Percent => "percentage".to_owned(),
+        Kind::Words(words) => format!("`{}`", words.join("`, `")),
+        Kind::List(items) => {
+            let items = match items {
+                Kind::Either(kinds) => {
+                    kinds.iter().map(|kind| plural(*kind)).collect::<Vec<_>>().join(" or ")
+                }
+                kind => plural(*kind),
+            };
+            format!("list of {items}")
+        }
+        Kind::Attributes(value) => format!("mapping: attribute → {}", phrase(*value)),
+        Kind::Section(name) => format!("mapping ({name})"),
+        Kind::Either(kinds) => kinds.iter().map(|kind| phrase(*kind)).collect::<Vec<_>>().join(", or "),
+    }
+}
+
+fn plural(kind: Kind) -> String {
+    match kind {
+        Kind::Section(name) => match name.strip_suffix('y') {
+            Some(stem) => format!("{stem}ies"),
+            None => format!("{name}s"),
+        },
+        kind => format!("{}s", phrase(kind)),
+    }
+}
+
+/// `4 294 967 295`.
+fn grouped(number: u32) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(' ');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A JSON Schema (draft 2020-12) of a rules file. It is milder than the reader in what a schema cannot say.
+#[must_use]
+pub fn schema() -> Value {
+    let sections = SECTIONS.iter().map(|section| (id(section.name), mapping(section)));
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "tidegate rules",
+        "description": "Made from the tables that the daemon reads by. `tidegate check` says more.",
+        "$ref": "#/$defs/file",
+        "$defs": sections.collect::<Map<_, _>>(),
+    })
+}
+
+fn mapping(section: &Section) -> Value {
+    let properties = section.fields.iter().map(|field| (field.name.to_owned(), property(field)));
+    let required: Vec<_> =
+        section.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
+    let mut mapping = json!({
+        "type": "object",
+        "properties": properties.collect::<Map<_, _>>(),
+        "required": required,
+        "additionalProperties": false,
+    });
+    // A candidate has the algorithm of its rule, which a schema cannot look up.
+    let is_rule = required.contains(&"rate") && section.fields.iter().any(|field| field.name == "algorithm");
+    let strangers: Vec<_> =
+        section.fields.iter().filter(|field| is_rule && !field.only.is_empty()).map(only).collect();
+    if let (false, Some(mapping)) = (strangers.is_empty(), mapping.as_object_mut()) {
+        mapping.insert("allOf".to_owned(), strangers.into());
+    }
+    mapping
+}
+
+fn property(field: &Field) -> Value {
+    if !field.built {
+        return json!({"description": format!("Not supported yet: {}.", field.about), "not": {}});
+    }
+    let mut property = value(field.kind);
+    let default =
+        if field.default.is_empty() { String::new() } else { format!(" Default: {}.", field.default) };
+    if let Some(property) = property.as_object_mut() {
+        property.insert("description".to_owned(), format!("{}.{default}", field.about).into());
+    }
+    property
+}
+
+/// If the field is written, the algorithm is one that has it.
+fn only(field: &Field) -> Value {
+    let algorithm = json!({"properties": {"algorithm": {"enum": field.only}}});
+    let mut then = algorithm;
+    if !field.only.contains(&"token_bucket")
+        && let Some(then) = then.as_object_mut()
+    {
+        // Without the field it is a token bucket.
+        then.insert("required".to_owned(), json!(["algorithm"]));
+    }
+    json!({"if": {"required": [field.name]}, "then": then})
+}
+
+fn value(kind: Kind) -> Value {
+    match kind {
+        Kind::Any => json!({}),
+        Kind::Name => json!({"type": SCALAR, "pattern": "^[^:/\\u0000-\\u001f\\u007f]{1,64}$"}),
+        Kind::Text => json!({"type": SCALAR}),
+        Kind::Boolean => json!({"type": "boolean"}),
+        Kind::Whole(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
+        Kind::Rate => {
+            let units = unit_names().collect::<Vec<_>>().join("|");
+            json!({"type": "string", "pattern": format!("^(unlimited|[1-9][0-9]*/([1-9][0-9]*)?({units}))$")})
+        }
+        Kind::Time => {
+            let units = unit_names().collect::<Vec<_>>().join("|");
+            json!({"type": "string", "pattern": format!("^[1-9][0-9]*({units})$")})
+        }
+        Kind::Percent => json!({"type": "string", "pattern": "^[0-9]{1,4}([.][0-9])?%$"}),
+        Kind::Words(words) => json!({"enum": words}),
+        Kind::List(items) => json!({"type": "array", "items": value(*items)}),
+        Kind::Attributes(of) => json!({"type": "object", "additionalProperties": value(*of)}),
+        Kind::Section(name) => json!({"$ref": format!("#/$defs/{}", id(name))}),
+        Kind::Either(kinds) => json!({"anyOf": kinds.iter().map(|kind| value(*kind)).collect::<Vec<_>>()}),
+    }
+}
+
+fn id(section: &str) -> String {
+    section.replace(' ', "_")
+}
+
+/// A number or a boolean is read as the text that was written.
+const SCALAR: [&str; 3] = ["string", "number", "boolean"];

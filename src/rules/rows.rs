@@ -1,0 +1,170 @@
+//! Exact keys with a number each: hundreds of thousands in a few dozen bytes apiece.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+/// Keys of a fixed number of values, each key with its number.
+#[derive(Clone, Default)]
+pub struct Rows {
+    /// The values of all keys one behind the other, each with its length before it.
+    bytes: Vec<u8>,
+    rows: HashTable<Row>,
+}
+
+/// Where a key starts in the bytes, and its number.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    start: u32,
+    number: u32,
+}
+
+/// Why a key was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAdded {
+    /// It is there already: the so many'th key, from 0, that was added.
+    Known(usize),
+    /// There is no room for it.
+    Full,
+}
+
+impl Rows {
+    /// Adds a key. All keys have equally many values, none longer than 65 535 bytes.
+    pub(super) fn insert<'v>(
+        &mut self,
+        values: impl Iterator<Item = &'v str> + Clone,
+        number: u32,
+    ) -> Result<(), NotAdded> {
+        if let Some(known) = self.find(values.clone()) {
+            return Err(NotAdded::Known(self.rows.iter().filter(|row| row.start < known.start).count()));
+        }
+        let start = u32::try_from(self.bytes.len()).map_err(|_| NotAdded::Full)?;
+        for value in values.clone() {
+            let length = u16::try_from(value.len()).map_err(|_| NotAdded::Full)?;
+            self.bytes.extend_from_slice(&length.to_le_bytes());
+            self.bytes.extend_from_slice(value.as_bytes());
+        }
+        let columns = values.clone().count();
+        let bytes = &self.bytes;
+        let rehash = |row: &Row| hash(values_at(bytes, *row).take(columns));
+        self.rows.insert_unique(hash(values.map(str::as_bytes)), Row { start, number }, rehash);
+        Ok(())
+    }
+
+    /// The number of a key.
+    #[must_use]
+    pub fn number_of<'v>(&self, values: impl Iterator<Item = &'v str> + Clone) -> Option<u32> {
+        self.find(values).map(|row| row.number)
+    }
+
+    fn find<'v>(&self, values: impl Iterator<Item = &'v str> + Clone) -> Option<&Row> {
+        if self.rows.is_empty() {
+            return None;
+        }
+        let values = values.map(str::as_bytes);
+        let is = |row: &Row| {
+            let mut known = values_at(&self.bytes, *row);
+            values.clone().all(|value| known.next() == Some(value))
+        };
+        self.rows.find(hash(values.clone()), is)
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Bytes that it has allocated.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes.capacity() + self.rows.allocation_size()
+    }
+
+    /// Gives back what was reserved for more keys.
+    pub(super) fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
+    }
+}
+
+/// Numbers and keys, in the order in which they were added.
+impl PartialEq for Rows {
+    fn eq(&self, other: &Rows) -> bool {
+        let numbers = |rows: &Rows| {
+            let mut numbers: Vec<_> = rows.rows.iter().map(|row| (row.start, row.number)).collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        self.len() == other.len() && self.bytes == other.bytes && numbers(self) == numbers(other)
+    }
+}
+
+impl Eq for Rows {}
+
+/// A hundred thousand keys are not for a log.
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rows({})", self.len())
+    }
+}
+
+/// The values from a row's start on; those of the rows behind it follow.
+fn values_at(bytes: &[u8], row: Row) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes.get(row.start as usize..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (length, behind) = rest.split_first_chunk()?;
+        let (value, behind) = behind.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+        rest = behind;
+        Some(value)
+    })
+}
+
+/// Rules files are trusted and a request inserts nothing, so a fast hash without a secret will do.
+fn hash<'v>(values: impl Iterator<Item = &'v [u8]>) -> u64 {
+    let mut hasher = FixedState::default().build_hasher();
+    for value in values {
+        hasher.write_usize(value.len());
+        hasher.write(value);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NotAdded, Rows};
+
+    #[test]
+    fn every_key_has_its_number_and_no_other() {
+        let mut rows = Rows::default();
+        let keys: Vec<[String; 2]> = (0..3_000)
+            .map(|number: u32| [format!("org-{}", number % 50), "u".repeat(number as usize / 50)])
+            .collect();
+        for (number, key) in (1..).zip(&keys) {
+            assert_eq!(rows.insert(key.iter().map(String::as_str), number), Ok(()));
+        }
+        for (place, key) in keys.iter().enumerate() {
+            let number = u32::try_from(place).unwrap() + 1;
+            assert_eq!(rows.number_of(key.iter().map(String::as_str)), Some(number), "{key:?}");
+            let again = rows.insert(key.iter().map(String::as_str), 9);
+            assert_eq!(again, Err(NotAdded::Known(place)));
+        }
+        // The same text cut elsewhere, one value alone, one too many.
+        for other in
+            [&["org-", "1"][..], &["org-1u", ""], &["org-1"], &["org-1", "", "org-2"], &["", "org-1"]]
+        {
+            let known = rows.number_of(other.iter().copied());
+            assert!(known.is_none() || other.len() != 2, "{other:?}: {known:?}");
+        }
+        assert_eq!(rows.len(), 3_000);
+        assert!(Rows::default().number_of(["x"].into_iter()).is_none());
+        assert!(rows == rows.clone() && rows != Rows::default());
+    }
+}

@@ -1,0 +1,220 @@
+//! The fields of a rule, of its candidate and of its overrides: names, types, defaults, meanings.
+
+use super::field::{Field, Kind};
+
+/// The fields of a rule of `limits`.
+pub(super) const RULE: &[Field] = &[
+    NAME,
+    MATCH,
+    KEY,
+    ALGORITHM,
+    RATE,
+    BURST,
+    QUEUE,
+    BUCKETS,
+    ALIGN,
+    TIMEZONE,
+    MODE,
+    UNIT,
+    OVER_FIELD,
+    REFUSED,
+    BLOCK,
+    MAX_DEBT,
+    CANDIDATE_FIELD,
+    OVERRIDES,
+    OVERRIDES_FILE,
+    WARN_AT,
+    ADVERTISE,
+    HELP,
+    SHOW_KEYS,
+    REFUND_ON,
+    SCOPE,
+    FLEET,
+    MAX_OVER,
+    ON_REDIS_DOWN,
+    GUARD,
+    MAX,
+    EXPIRES,
+];
+
+/// The fields of a candidate: those that say what is admitted.
+pub(super) const CANDIDATE: &[Field] = &[
+    ALGORITHM.or(AS_THE_RULE),
+    RATE.or(AS_THE_RULE),
+    BURST.or(AS_THE_RULE),
+    QUEUE.or(AS_THE_RULE),
+    BUCKETS.or(AS_THE_RULE),
+    ALIGN.or(AS_THE_RULE),
+    TIMEZONE.or(AS_THE_RULE),
+    OVER_FIELD.or(AS_THE_RULE),
+    REFUSED.or(AS_THE_RULE),
+    BLOCK.or(AS_THE_RULE),
+    MAX_DEBT.or(AS_THE_RULE),
+];
+
+/// The fields of an entry of `overrides`.
+pub(super) const OVERRIDE: &[Field] = &[MATCH.required(), RATE, BURST.or("the number of its own rate")];
+
+/// What `over` may be besides a word.
+pub(super) const OVER: &[Field] = &[
+    Field::built("soft")
+        .of(Kind::Percent)
+        .about("how much of the limit may be used on top of it: such requests pass, marked and charged"),
+    Field::built("for").of(Kind::Time).or("without end").about(
+        "how long a caller may go on so, from the first request passed over; then until it has room again",
+    ),
+    Field::built("elastic")
+        .of(Kind::Percent)
+        .about("a second quota of so much, used while the pool has room: such requests pass, marked"),
+];
+
+const TOKEN_BUCKET: &str = "token_bucket";
+const LEAKY_BUCKET: &str = "leaky_bucket";
+const FIXED_WINDOW: &str = "fixed_window";
+const SLIDING_LOG: &str = "sliding_log";
+const SLIDING_WINDOW: &str = "sliding_window";
+const WINDOWS: &[&str] = &[FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW];
+const NOT_LEAKY: &[&str] = &[TOKEN_BUCKET, FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW];
+
+const AS_THE_RULE: &str = "as in the rule";
+
+pub(super) const NAME: Field = Field::built("name")
+    .of(Kind::Name)
+    .required()
+    .about("what answers, logs and metrics call it; unique in its domain");
+
+pub(super) const MATCH: Field = Field::built("match")
+    .of(Kind::Attributes(&VALUES))
+    .or("all requests")
+    .about("what a request must have: every attribute, and of a list any value; see Matching");
+
+/// One value of an attribute, or any of some.
+pub(super) const VALUES: Kind = Kind::Either(&[Kind::Text, Kind::List(&VALUE), Kind::Section("condition")]);
+
+const VALUE: Kind = Kind::Either(&[Kind::Text, Kind::Section("condition")]);
+
+const KEY: Field = Field::built("key")
+    .of(Kind::List(&Kind::Either(&[Kind::Name, Kind::Section("key part")])))
+    .required()
+    .about("the attributes whose values are counted apart, at most 16; `[]` is one counter for all");
+
+const ALGORITHM: Field = Field::built("algorithm")
+    .of(Kind::Words(&[TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, SLIDING_LOG, SLIDING_WINDOW]))
+    .or("`token_bucket`")
+    .about("how it counts; see Algorithms");
+
+const RATE: Field = Field::built("rate")
+    .of(Kind::Rate)
+    .required()
+    .about("how much in which time, such as `100/s`; see Rates");
+
+const BURST: Field = Field::built("burst")
+    .of(Kind::Whole(1, u32::MAX))
+    .or("the number of the rate")
+    .only(&[TOKEN_BUCKET])
+    .about("how much a full bucket holds");
+
+const QUEUE: Field = Field::built("queue")
+    .of(Kind::Whole(0, u32::MAX))
+    .or("0")
+    .only(&[LEAKY_BUCKET])
+    .about("how much may wait for its turn, in units of cost");
+
+const BUCKETS: Field = Field::built("buckets")
+    .of(Kind::Whole(1, 60))
+    .or("10")
+    .only(&[SLIDING_WINDOW])
+    .about("into how many parts the window is cut: more is more exact and takes more memory");
+
+const ALIGN: Field = Field::built("align")
+    .of(Kind::Words(&["utc", "first"]))
+    .or("`utc`")
+    .only(&[FIXED_WINDOW])
+    .about("when a window starts: by the calendar, or with the first request of its key");
+
+const TIMEZONE: Field = Field::built("timezone")
+    .of(Kind::Text)
+    .or("UTC")
+    .only(&[FIXED_WINDOW])
+    .about("whose calendar, such as `Europe/Berlin`");
+
+const MODE: Field = Field::built("mode")
+    .of(Kind::Words(&["enforce", "shadow", "disabled"]))
+    .or("`enforce`")
+    .about("whether refusals are carried out, only counted, or nothing is judged");
+
+const UNIT: Field = Field::built("unit")
+    .of(Kind::Name)
+    .or("`requests`")
+    .about("what it counts in; a request that does not name the unit is not judged by it");
+
+const OVER_FIELD: Field = Field::built("over")
+    .of(Kind::Either(&[Kind::Words(&["refuse"]), Kind::Section("over")]))
+    .or("`refuse`")
+    .only(NOT_LEAKY)
+    .about("what becomes of what is too much: `refuse`, `{soft: 10%, for: 60s}` or `{elastic: 100%}`");
+
+const REFUSED: Field = Field::built("refused")
+    .of(Kind::Words(&["free", "counted"]))
+    .or("`free`")
+    .only(WINDOWS)
+    .about("whether a refused request costs nothing or as much as one that passed");
+
+const BLOCK: Field = Field::built("block")
+    .of(Kind::Time)
+    .or("not at all")
+    .about("how long a key is refused once it was refused; what comes meanwhile does not extend it");
+
+const MAX_DEBT: Field = Field::built("max_debt")
+    .of(Kind::Whole(0, u32::MAX))
+    .or("one burst, or the number of the rate")
+    .only(NOT_LEAKY)
+    .about("how far what is charged afterwards may go below zero");
+
+const CANDIDATE_FIELD: Field = Field::built("candidate").of(Kind::Section("candidate")).or("none").about(
+    "other numbers, or another algorithm, measured beside the rule; what is not written is as in the rule",
+);
+
+const OVERRIDES: Field = Field::built("overrides")
+    .of(Kind::List(&Kind::Section("override")))
+    .or("none")
+    .about("other rates for some requests: the first entry that matches, after the rows of `overrides_file`");
+
+const OVERRIDES_FILE: Field = Field::built("overrides_file")
+    .of(Kind::Text)
+    .or("none")
+    .about("a table `NAME.csv` beside the rules file with rates of exact keys; see Overrides");
+
+const WARN_AT: Field = Field::built("warn_at")
+    .of(Kind::Percent)
+    .or("never")
+    .about("from which share of the limit on a request that passes is noted as near it");
+
+const ADVERTISE: Field =
+    Field::built("advertise").of(Kind::Boolean).or("`true`").about("whether response headers may name it");
+
+pub(super) const HELP: Field = Field::built("help")
+    .of(Kind::Text)
+    .or("none")
+    .about("one line that a refused caller is shown, at most 512 bytes: a link as a rule");
+
+const SHOW_KEYS: Field = Field::built("show_keys")
+    .of(Kind::List(&Kind::Name))
+    .or("none")
+    .about("the attributes of `key` whose values operators may see; of others they see digests");
+
+const REFUND_ON: Field = Field::built("refund_on").of(Kind::Words(&["ok"])).or("never").about(
+    "which end of the work gives back what it was charged; takes effect with leases, until then all counts",
+);
+
+pub(super) const SCOPE: Field = Field::built("scope")
+    .of(Kind::Words(&["host"]))
+    .or("that of `defaults`, else `host`")
+    .about("whether each host counts for itself; `fleet` is not supported yet");
+
+const FLEET: Field = Field::reserved("fleet").about("how hosts share one budget");
+const MAX_OVER: Field = Field::reserved("max_over").about("how far the fleet may go past its budget");
+const ON_REDIS_DOWN: Field = Field::reserved("on_redis_down").about("what holds without Redis");
+const GUARD: Field = Field::reserved("guard").about("a second limit on this host beside the fleet's");
+const MAX: Field = Field::reserved("max").about("how much work at once");
+const EXPIRES: Field = Field::reserved("expires").about("when work that is never released ends");

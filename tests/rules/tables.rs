@@ -1,0 +1,221 @@
+//! `overrides_file`: what a table of exact keys means, what a bad one is told, and how many rows are how large.
+
+use std::fs;
+use std::time::Instant;
+
+use tidegate::rules::{Loaded, Selection, read};
+
+use super::bad::Told;
+use super::quotas::limit;
+
+/// Rules in one file that name the table `t.csv` beside it.
+fn load(fields: &str, table: &[u8]) -> Loaded {
+    let directory = tempfile::tempdir().unwrap();
+    let rules = format!("domain: api\nlimits:\n- {{name: a, overrides_file: t.csv, {fields}}}\n");
+    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
+    fs::write(directory.path().join("t.csv"), table).unwrap();
+    read(directory.path())
+}
+
+const USER: &str = "key: [user], rate: 1/s";
+
+/// The allowances, and for each request the number of its own.
+#[track_caller]
+fn check(fields: &str, table: &str, allowances: &str, requests: &[(&[(&str, &str)], u32)]) {
+    let loaded = load(fields, table.as_bytes());
+    assert!(!loaded.has_errors(), "{table}\n{:#?}", loaded.problems);
+    let domain = &loaded.domains[0];
+    assert_eq!(limit(&domain.rules()[0].limit), allowances, "{table}");
+    let (mut selection, mut matching, mut scratch) = (Selection::default(), Vec::new(), Default::default());
+    for (request, expected) in requests {
+        domain.select(request, &mut selection, &mut matching);
+        assert_eq!(matching, [0], "{request:?}");
+        let key = domain.transformed_key(0, &selection, &mut scratch);
+        assert_eq!(domain.allowance_of(0, &selection, key.values()), *expected, "{request:?}\n{table}");
+    }
+}
+
+#[test]
+fn a_table_says_what_each_key_may_use() {
+    let user = [("user", "ann")];
+    let other = [("user", "ben")];
+    check(USER, "user,rate\nann,5/s\n", "1/s burst 1 | 5/s burst 5", &[(&user, 1), (&other, 0)]);
+    // Columns in any order, a burst or none, equal terms once, no limit at all.
+    check(
+        USER,
+        "burst,rate,user\n,5/s,ann\n7,5/s,ben\n,5/s,cleo\n,unlimited,dan\n",
+        "1/s burst 1 | 5/s burst 5 | 5/s burst 7 | unlimited",
+        &[(&user, 1), (&other, 2), (&[("user", "cleo")], 1), (&[("user", "dan")], 3)],
+    );
+    // A mark at the start, other line ends, empty lines, quotes, no line end at the end.
+    check(
+        USER,
+        "\u{feff}user,rate\r\n\r\n\"Smith, \"\"J\"\"\",5/s\r\n\"two\nlines\",6/s\r\n\" ann \",7/s",
+        "1/s burst 1 | 5/s burst 5 | 6/s burst 6 | 7/s burst 7",
+        &[(&[("user", "Smith, \"J\"")], 1), (&[("user", "two\nlines")], 2), (&[("user", " ann ")], 3), (&user, 0)],
+    );
+    // No rows at all.
+    check(USER, "user,rate\n", "1/s burst 1", &[(&user, 0)]);
+}
+
+#[test]
+fn a_key_of_several_attributes_is_compared_as_it_is_counted() {
+    let fields = "key: [{attribute: account, lowercase: true}, {attribute: ip, ipv6_prefix: 64}], rate: 1/s, \
+                  algorithm: sliding_log";
+    check(
+        fields,
+        "ip,account,rate\n2001:db8:0:0::1,Ann@Example.COM,5/s\n192.0.2.1,ben,6/s\n",
+        "1 log 1s | 5 log 1s | 6 log 1s",
+        &[
+            (&[("account", "ANN@example.com"), ("ip", "2001:db8::ffff")], 1),
+            (&[("account", "ann@example.com"), ("ip", "2001:db8:1::1")], 0),
+            (&[("account", "Ben"), ("ip", "::ffff:192.0.2.1")], 2),
+            (&[("account", "192.0.2.1"), ("ip", "ben")], 0),
+        ],
+    );
+}
+
+#[test]
+fn rows_come_before_the_list_and_the_list_before_the_rule() {
+    check(
+        "key: [user], rate: 1/s, overrides: [{match: {plan: gold}, rate: 10/s}, {match: {user: 'a*'}, rate: 20/s}]",
+        "user,rate\nann,5/s\n",
+        "1/s burst 1 | 10/s burst 10 | 20/s burst 20 | 5/s burst 5",
+        &[
+            (&[("user", "ann"), ("plan", "gold")], 3),
+            (&[("user", "ada"), ("plan", "gold")], 1),
+            (&[("user", "ada"), ("plan", "blue")], 2),
+            (&[("plan", ""), ("user", "ada")], 2),
+            (&[("user", "ben")], 0),
+        ],
+    );
+}
+
+#[test]
+fn a_table_serves_the_candidate_as_well() {
+    let loaded = load(
+        "key: [user], rate: 1/s, candidate: {algorithm: sliding_log, rate: 2/s}",
+        b"user,rate,burst\nann,5/s,9\nben,unlimited,\n",
+    );
+    let rule = &loaded.domains[0].rules()[0];
+    assert_eq!(limit(&rule.limit), "1/s burst 1 | 5/s burst 9 | unlimited");
+    assert_eq!(limit(rule.candidate.as_ref().unwrap()), "2 log 1s | 5 log 1s | unlimited");
+    assert_eq!(rule.overrides.as_ref().unwrap().file.as_deref(), Some("t.csv"));
+}
+
+#[test]
+fn a_bad_table_is_told_where_and_how() {
+    let long = format!("user,rate\n{},5/s\n", "x".repeat(1025));
+    let table: &[(&str, &str, Told<'_>)] = &[
+        (USER, "", (1, 1, "the table is empty", "names the columns: user,rate")),
+        (USER, "ann,5/s\n", (1, 1, "no column `user`", "the first line names the columns: user,rate")),
+        (USER, "user\nann\n", (1, 1, "no column `rate`", "user,rate")),
+        (USER, "User,rate\n", (1, 1, "no column `user`", "")),
+        (USER, "user,rate,brust\n", (1, 11, "unknown column `brust`", "did you mean `burst`?")),
+        (USER, "user,rate,note\n", (1, 11, "unknown column `note`", "user,rate")),
+        (USER, "user,rate,rate\n", (1, 11, "a second column `rate`", "keep one")),
+        (USER, "user;rate\nann;5/s\n", (1, 1, "no column `user`", "user,rate")),
+        ("key: [user], rate: 1/s, algorithm: sliding_log", "user,rate,burst\n", (1, 11, "`burst` is a field of `token_bucket`", "leave it out")),
+        ("key: [rate], rate: 1/s", "rate\n", (1, 1, "`rate` has the name of another column", "`overrides`")),
+        (USER, "user,rate\nann\n", (2, 1, "1 cells, and the header has 2", "each column")),
+        (USER, "user,rate\nann,5/s,9\n", (2, 9, "3 cells, and the header has 2", "in quotes")),
+        (USER, "user,rate\nSmith, J,5/s\n", (2, 10, "3 cells", "a value that holds a comma goes in quotes")),
+        (USER, "user,rate\nann, 5/s\n", (2, 5, "` 5/s` starts or ends with a space", "quotes")),
+        (USER, "user,rate\nann ,5/s\n", (2, 1, "`ann ` starts or ends with a space", "")),
+        (USER, "user,rate\nann,5/sec\n", (2, 5, "unknown unit `sec`", "write 5/s")),
+        (USER, "user,rate\nann,\n", (2, 5, "not ``", "like 100/s")),
+        (USER, "user,rate\n,5/s\n", (2, 1, "no value for `user`", "leave the row out")),
+        (USER, "user,rate\nann,5/s\n\nben,6/s\nann,7/s\n", (5, 1, "a second row for the key `ann`", "the first is on line 2")),
+        ("key: [{attribute: user, lowercase: true}], rate: 1/s", "user,rate\nann,5/s\nANN,5/s\n", (3, 1, "a second row for the key `ann`", "line 2")),
+        (USER, "user,rate,burst\nann,5/s,0\n", (2, 9, "`burst` is 0", "at least 1")),
+        (USER, "user,rate,burst\nann,5/s,5k\n", (2, 9, "`burst`: `5k` is not a whole number", "write 5000")),
+        (USER, "user,rate,burst\nann,1/day,4000000\n", (2, 11, "too long to fill", "smaller")),
+        (USER, "user,rate,burst\nann,unlimited,4\n", (2, 15, "`burst` where the rate is unlimited", "leave it out")),
+        (USER, "user,rate\nann,1999999/s\n", (2, 5, "one part in 100000", "2000000/s")),
+        (USER, "user,rate\na\"n,5/s\n", (2, 2, "a quote inside of a cell", "whole cell in quotes")),
+        (USER, "user,rate\n\"ann,5/s\n", (2, 1, "a quote that is never closed", "end the cell")),
+        (USER, "user,rate\n\"ann\" ,5/s\n", (2, 6, "text behind the quote", "comma")),
+        (USER, &long, (2, 1, "a value of `user` has 1025 bytes", "at most 1024")),
+    ];
+    for (fields, table, (line, column, message, mend)) in table {
+        let loaded = load(fields, table.as_bytes());
+        assert!(loaded.has_errors() && loaded.domains.is_empty(), "{table}");
+        let found = loaded.problems.iter().find(|problem| problem.message.contains(message));
+        let found = found.unwrap_or_else(|| panic!("{message}: {table}\n{:#?}", loaded.problems));
+        assert!(found.position.file.ends_with("/t.csv"), "{found}");
+        assert_eq!((found.position.line, found.position.column), (*line, *column), "{found}\n{table}");
+        assert!(found.mend.as_deref().unwrap().contains(mend), "{found}");
+        let line = table.split('\n').nth(*line as usize - 1).unwrap();
+        let excerpt = &found.line_text.as_ref().unwrap().text;
+        assert!(line.contains(&**excerpt), "{excerpt}");
+    }
+}
+
+#[test]
+fn every_bad_row_is_told_and_a_hundred_are_enough() {
+    let loaded = load(USER, b"user,rate\nann,5\nben,5/s\ncleo,-5/s\n,5/s\n");
+    let lines: Vec<_> = loaded.problems.iter().map(|problem| problem.position.line).collect();
+    assert_eq!(lines, [2, 4, 5]);
+    let many = format!("user,rate\n{}", "ann,x\n".repeat(5_000));
+    assert_eq!(load(USER, many.as_bytes()).problems.len(), 100);
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_an_error_of_its_rule() {
+    let directory = tempfile::tempdir().unwrap();
+    let rules = "domain: api\nlimits:\n- {name: a, key: [user], rate: 1/s, overrides_file: t.csv}\n";
+    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
+    let told = |expected: &str| {
+        let loaded = read(directory.path());
+        assert_eq!(loaded.failed, ["api".into()]);
+        let told = loaded.problems[0].to_string();
+        assert!(told.contains(expected), "{expected} in {told}");
+    };
+    told("rules.yaml:3:53: error: `overrides_file: t.csv`: cannot read the file");
+    fs::create_dir(directory.path().join("t.csv")).unwrap();
+    told("rules.yaml:3:53: error: `overrides_file: t.csv`: not a regular file");
+    fs::remove_dir(directory.path().join("t.csv")).unwrap();
+    fs::write(directory.path().join("t.csv"), b"user,rate\nann,5/s\n\xff\xfe,5/s\n").unwrap();
+    told("t.csv:3:1: error: not UTF-8: the byte 0xff");
+    fs::write(directory.path().join("t.csv"), "x".repeat((16 << 20) + 1)).unwrap();
+    told("the file is larger than 16 MiB (split it: give each part to a rule of its own)");
+}
+
+/// A hundred thousand partners: loaded in half a second by the optimized program, and in at most 200 bytes each. The
+/// time is printed, not judged.
+#[test]
+fn a_hundred_thousand_rows_are_small() {
+    const ROWS: usize = 100_000;
+    let mut table = "org,user,rate,burst\n".to_owned();
+    for number in 0..ROWS {
+        table.push_str(&format!("organisation-{},user-{number}@example.com,{}/s,\n", number % 1_000, number % 500 + 1));
+    }
+    let fields = "key: [org, user], rate: 1/s";
+    let started = now();
+    let loaded = load(fields, table.as_bytes());
+    let taken = started.elapsed_millis();
+    assert!(!loaded.has_errors(), "{:?}", loaded.problems.first());
+    let domain = &loaded.domains[0];
+    let rule = &domain.rules()[0];
+    let rows = &rule.overrides.as_ref().unwrap().rows;
+    assert_eq!((rows.len(), rule.limit.allowances.len()), (ROWS, 501));
+    let bytes = rows.heap_bytes() + size_of_val(rule.limit.allowances.as_slice());
+    println!("{ROWS} rows in {taken} ms, {} bytes a row of {} in the file", bytes / ROWS, table.len() / ROWS);
+    assert!(bytes <= 200 * ROWS, "{bytes}");
+    let number = rows.number_of(["organisation-7", "user-99007@example.com"].into_iter()).unwrap();
+    assert_eq!(limit(&rule.limit).split(" | ").nth(number as usize), Some("8/s burst 8"));
+}
+
+struct Started(Instant);
+
+#[allow(clippy::disallowed_methods, reason = "what is printed for people is measured by the real clock")]
+fn now() -> Started {
+    Started(Instant::now())
+}
+
+impl Started {
+    #[allow(clippy::disallowed_methods, reason = "what is printed for people is measured by the real clock")]
+    fn elapsed_millis(&self) -> u128 {
+        self.0.elapsed().as_millis()
+    }
+}
