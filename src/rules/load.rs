@@ -229,6 +229,7 @@ impl<'k> Reading<'k> {
         let domain =
             file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
         let entries = entries(&file, report);
+        let branches = meaning::descriptors(file.descriptors, report);
         let Some((node, name)) = domain else { return self.spoil(report.source().file(), "") };
         self.settle(report.source().file(), name);
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
@@ -243,6 +244,7 @@ impl<'k> Reading<'k> {
                 }
             }
             draft.priorities.add(&file, report);
+            branches.into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
         if file.is_empty() && report.errors() == 0 {
@@ -275,6 +277,14 @@ impl<'k> Reading<'k> {
                 let mend = "both match the same requests and count by the same key: keep one";
                 let mut report = Report::new(source);
                 report.warning(draft.place(rule), message, mend);
+                self.problems.extend(report.into_problems());
+            }
+            for (file, at, name) in draft.unknown_replaced() {
+                let Some(source) = sources.get(file) else { continue };
+                let message = format!("no limit is named {} in this domain", shown(name));
+                let mend = "write the `name` of another `rate_limit`, or leave the entry out";
+                let mut report = Report::new(source);
+                report.warning(at, message, mend);
                 self.problems.extend(report.into_problems());
             }
             loaded.domains.push(Arc::new(draft.into_domain()));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::names::Names;
-use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Rule, Selection};
+use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Rule, Selection, Tree};
 
 /// All domains that have rules.
 #[derive(Debug, Default)]
@@ -50,6 +50,7 @@ pub struct Domain {
     rules: Vec<Rule>,
     lists: Vec<Listed>,
     priorities: Priorities,
+    tree: Tree,
     index: Index,
 }
 
@@ -62,6 +63,8 @@ pub struct Contents {
     pub lists: Vec<Listed>,
     /// The priorities and what requests have them.
     pub priorities: Priorities,
+    /// The descriptor tree. The rules of its nodes are numbered behind the others.
+    pub tree: Tree,
 }
 
 /// The first reason why a rule does not match a request.
@@ -90,10 +93,12 @@ impl Domain {
     /// A domain of all this.
     #[must_use]
     pub fn with(name: &str, contents: Contents) -> Domain {
-        let Contents { rules, mut lists, priorities } = contents;
+        let Contents { mut rules, mut lists, priorities, mut tree } = contents;
         lists.sort_by_key(|listed| listed.kind);
-        let index = Index::new(&rules, rules.len(), &lists, &priorities);
-        Domain { name: name.into(), rules, lists, priorities, index }
+        // The nodes of the tree are found by the tree: no attribute of a request leads to them.
+        let index = Index::new(&rules, rules.len() + tree.rules_len(), &lists, &priorities);
+        tree.hang_behind(&mut rules);
+        Domain { name: name.into(), rules, lists, priorities, tree, index }
     }
 
     /// The domain's name.
@@ -102,10 +107,16 @@ impl Domain {
         &self.name
     }
 
-    /// The rules, in file order.
+    /// The rules, in file order, and behind them those of the descriptor tree's nodes.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The descriptor tree.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// The entries of `exempt` in file order, then those of `deny`.
