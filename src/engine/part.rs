@@ -109,15 +109,6 @@ impl Part {
         shards.of(&self.digest)
     }
 
-    /// Whether the same rule and key are hit again: then the cost adds up.
-    pub(super) fn hits_again(&mut self, other: &Part) -> bool {
-        let again = self.rule == other.rule && self.digest == other.digest;
-        if again {
-            self.cost = self.cost.saturating_add(other.cost);
-        }
-        again
-    }
-
     /// Whether it stands for a rule's candidate.
     pub(super) fn is_candidate(&self) -> bool {
         self.stand == Stand::Candidate

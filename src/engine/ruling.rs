@@ -82,7 +82,9 @@ impl Ruling {
             DomainTerms {
                 rules: terms.collect(),
                 lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
-                is_simple: domain.lists().is_empty() && domain.priorities().is_empty(),
+                is_simple: domain.lists().is_empty()
+                    && domain.priorities().is_empty()
+                    && domain.tree().is_empty(),
             }
         });
         let domains = domains.collect();

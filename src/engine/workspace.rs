@@ -3,11 +3,11 @@
 use super::counters::{Check, Counters};
 use super::decision::NoteKind;
 use super::part::{Part, Stand};
-use super::request::{Charge, Request, UNIT_REQUESTS};
+use super::request::{Charge, Descriptors, Request, UNIT_REQUESTS};
 use super::ruling::{DomainTerms, Terms};
 use super::tag::Tag;
 use crate::limit::Level;
-use crate::rules::{Domain, KeyScratch, Rule, Selection};
+use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
 
 /// What one decision is worked out in.
 #[derive(Debug, Default)]
@@ -21,6 +21,7 @@ pub(super) struct Workspace {
     /// By part, what a charge adds.
     amounts: Vec<i64>,
     key: KeyScratch,
+    hits: NodeHits,
 }
 
 impl Workspace {
@@ -44,6 +45,9 @@ impl Workspace {
             let Some(cost) = request.cost.in_unit(unit(rule)) else { continue };
             self.add(domain, number, rule, terms, selection, cost);
         }
+        if let Some(cost) = request.cost.in_unit(UNIT_REQUESTS) {
+            self.add_nodes(domain, terms, &request.descriptors, cost);
+        }
     }
 
     /// The same for what is charged after the fact: its amounts stand beside its parts.
@@ -61,6 +65,33 @@ impl Workspace {
             let Some(amount) = charge.amount.in_unit(unit(rule)) else { continue };
             self.add(domain, number, rule, terms, selection, 0);
             self.amounts.resize(self.parts.len(), amount);
+        }
+        if let Some(amount) = charge.amount.in_unit(UNIT_REQUESTS) {
+            self.add_nodes(domain, terms, &charge.descriptors, 0);
+            let times = self.hits.iter().map(|hit| amount.saturating_mul(i64::from(hit.times)));
+            self.amounts.extend(times);
+        }
+    }
+
+    /// Adds a part for each node of the descriptor tree that the descriptors hit. Each of them costs what the request
+    /// costs.
+    fn add_nodes(
+        &mut self,
+        domain: &Domain,
+        terms: &DomainTerms,
+        descriptors: &Descriptors<'_>,
+        cost: u32,
+    ) {
+        let tree = domain.tree();
+        tree.select_hits(descriptors.iter(), &mut self.hits);
+        // Each part has its amount: a rule that is not there was never hung into the tree.
+        self.hits.retain(|hit| terms.rules.get(hit.hit.rule as usize).is_some());
+        for NodeHit { hit, times, descriptor } in &self.hits {
+            let Some(terms) = terms.rules.get(hit.rule as usize) else { continue };
+            let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
+            let key = terms.key_hash.digest(Tag::NONE, tree.key_values(*hit, descriptor));
+            let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
+            self.parts.push(Part::new(hit.rule, terms, stand, key, 0, cost.saturating_mul(*times)));
         }
     }
 
