@@ -162,3 +162,44 @@ fn a_name_fits_a_reply() {
     assert!(names[0] != names[1] && names.iter().all(|name| name.len() <= 255), "{names:?}");
     assert!(names[0].len() >= 254 && names[2] == format!("k_{}", "x".repeat(253)), "{names:?}");
 }
+
+/// The example in `config/rules` means what its comments say.
+#[test]
+fn the_example() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/rules/messaging.yaml");
+    let text = std::fs::read_to_string(path).unwrap();
+    assert_eq!(read_text(path, &text).problems, []);
+    let domain = domain(&text);
+    let rules: Vec<_> = domain.rules().iter().map(|rule| (&*rule.name, windows(rule).unwrap())).collect();
+    let expected = [
+        ("message_type_marketing.to_number", (5, 86_400)),
+        ("to_number", (100, 86_400)),
+        ("auth_type_login.user", (5, 60)),
+        ("sender_retired", (0, 1)),
+    ];
+    assert_eq!(rules, expected);
+    check(
+        &text,
+        &[
+            ("message_type=marketing", "-"),
+            ("message_type=marketing to_number=+4930", "message_type_marketing.to_number"),
+            ("message_type=marketing to_number=+15550100", "-"),
+            ("message_type=invoice to_number=+4930", "-"),
+            ("to_number=+4930", "to_number"),
+            ("to_number=+15550100", "to_number"),
+            ("auth_type=login user=a", "auth_type_login.user"),
+            ("auth_type=logout user=a", "-"),
+            ("sender=retired", "sender_retired"),
+            ("sender=desk", "-"),
+        ],
+    );
+}
+
+/// The example on the page about trees loads.
+#[test]
+fn the_page() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/descriptors.md")).unwrap();
+    let example = page.split("```").find_map(|part| part.strip_prefix("yaml\n")).unwrap();
+    assert_eq!(read_text("page.yaml", example).problems, []);
+    assert_eq!(domain(example).rules().len(), 2);
+}
