@@ -36,7 +36,7 @@ struct Used {
 impl Memory {
     pub(super) fn new(bytes_max: usize) -> Memory {
         // What is kept back is for tables being rebuilt at their size, one on each decision thread.
-        Memory { bytes_max: bytes_max - bytes_max / REBUILD_SHARE, by_kind: Default::default(), claiming: Mutex::default() }
+        Memory { bytes_max: usable(bytes_max), by_kind: Default::default(), claiming: Mutex::default() }
     }
 
     /// Makes these kinds sure of a share, and no other.
@@ -91,6 +91,11 @@ impl Used {
     fn spoken_for(&self) -> usize {
         self.bytes.load(Ordering::Relaxed).max(self.share.load(Ordering::Relaxed))
     }
+}
+
+/// What of a budget the tables may fill.
+pub(super) const fn usable(bytes_max: usize) -> usize {
+    bytes_max - bytes_max / REBUILD_SHARE
 }
 
 const KINDS: usize = 7;

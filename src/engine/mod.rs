@@ -8,6 +8,7 @@ mod counters;
 mod decider;
 mod decision;
 mod digest;
+mod footprint;
 mod judgement;
 mod memory;
 mod part;
@@ -33,6 +34,7 @@ pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
+pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };

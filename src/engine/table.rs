@@ -239,6 +239,11 @@ impl<S: Fading> Table<S> {
     }
 }
 
+/// Bytes of one bucket of a table: the digest, the state and the control byte.
+pub(super) const fn bucket_bytes<S>() -> usize {
+    size_of::<Entry<S>>() + 1
+}
+
 /// What hashbrown allocates for so many buckets: the entries, a control byte for each, one group more.
 fn allocation_size<E>(buckets: usize) -> usize {
     buckets * (size_of::<E>() + 1) + NEIGHBOURS

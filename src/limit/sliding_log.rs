@@ -14,7 +14,7 @@
 //! Arrivals are kept in the order they were judged: when the clock shows less than the newest entry, that entry's
 //! time stands.
 
-use super::entries::{Entries, Run};
+use super::entries::{Entries, Run, heap_bytes_of};
 use super::rate::WINDOW_NANOS;
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now};
@@ -68,6 +68,12 @@ impl Quota {
     #[must_use]
     pub const fn window(&self) -> Micros {
         Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
+    }
+
+    /// Bytes of the heap that a key holds: with one entry, and with as many as it ever has.
+    #[must_use]
+    pub fn heap_bytes(&self) -> (usize, usize) {
+        heap_bytes_of(usize::try_from(self.count).unwrap_or(usize::MAX))
     }
 }
 

@@ -88,6 +88,15 @@ impl Quota {
         self.buckets
     }
 
+    /// Bytes of the heap that a key holds while something counts.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        match usize::from(self.buckets) {
+            1 => 0,
+            buckets => block_bytes((START_WORDS + buckets + 1) * size_of::<u32>()),
+        }
+    }
+
     /// Where a moment of Unix time lies: in 1/B nanoseconds, a bucket is as long as W is in nanoseconds.
     fn place(&self, unix_nanos: u64) -> Place {
         let (windows, rest) = (unix_nanos / self.window_nanos, unix_nanos % self.window_nanos);
