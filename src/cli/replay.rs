@@ -16,7 +16,7 @@ pub(super) mod player;
 mod progress;
 mod stage;
 mod summary;
-mod table;
+pub(super) mod table;
 mod trace;
 
 use std::fs::File;

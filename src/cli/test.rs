@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use super::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
-pub use line::{Line, Moment};
-pub use suite::{Suite, Test};
+use play::RulesByPath;
+use suite::{Suite, Test};
 
 /// Judges requests by rules in virtual time, and says where a verdict is not the expected one
 ///
@@ -58,7 +58,7 @@ struct Tally {
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
-    let mut tally = Tally::default();
+    let (mut tally, mut rules) = (Tally::default(), RulesByPath::default());
     for file in &args.files {
         let read = match Source::read(file) {
             Ok(source) => Suite::read(&source, args.rules.as_deref()),
@@ -67,7 +67,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
         match read {
             Ok(suite) => {
                 for test in &suite.tests {
-                    play(test, &mut tally, out)?;
+                    play(test, &mut rules, &mut tally, out)?;
                 }
             }
             Err(problems) => tally.could_not_read(&problems),
@@ -78,8 +78,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn play(test: &Test, tally: &mut Tally, out: &mut dyn Write) -> std::io::Result<()> {
-    let failures = match play::play(test) {
+fn play(test: &Test, rules: &mut RulesByPath, tally: &mut Tally, out: &mut dyn Write) -> std::io::Result<()> {
+    let failures = match play::play(test, rules) {
         Ok(failures) => failures,
         Err(problems) => {
             tally.could_not_read(&problems);

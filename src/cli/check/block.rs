@@ -3,10 +3,12 @@
 use std::fmt::Write;
 use std::num::NonZeroU32;
 
+use super::super::replay::table::count;
 use super::super::words::{
     beyond, bound, counted, each, exactness, mode, numbers, numbers_or_unlimited, steady,
 };
 use crate::engine::{bytes_per_key_of, keys_within};
+use crate::limit::Quota;
 use crate::rules::{Domain, Limit, ListKind, Overrides, Refused, Rule, conditions, facts};
 
 /// What is to be reckoned with.
@@ -114,6 +116,8 @@ fn bounds(limit: &Limit, terms: &Terms) -> String {
     };
     let own = [Some(bound(quota, 1)), exactness(quota)].into_iter().flatten().collect::<Vec<_>>().join(", ");
     match terms.hosts {
+        _ if quota.limit() == 0 => own,
+        None if matches!(quota, Quota::LeakyBucket(_)) => format!("{own}; each host paces by itself"),
         None => format!("{own}; on N hosts N times that"),
         Some(hosts) if hosts.get() == 1 => own,
         Some(hosts) => format!("{own}; on {hosts} hosts {}", bound(quota, hosts.get())),
@@ -170,7 +174,7 @@ fn memory(rule: &Rule, terms: &Terms) -> String {
     if rule.key.is_empty() {
         return format!("one key, at most {} bytes", bytes.most);
     }
-    let budget = mebibytes(terms.memory_bytes_max);
+    let (budget, held) = (mebibytes(terms.memory_bytes_max), count(held));
     format!("{} to {} bytes a key: {budget} hold at least {held} keys", bytes.least, bytes.most)
 }
 

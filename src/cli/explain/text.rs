@@ -34,8 +34,8 @@ pub(super) fn print(explained: &Explained<'_>, asked: &Asked<'_>, from: &str, ou
     for (number, (descriptor, becomes)) in (1..).zip(asked.descriptors.iter().zip(&explained.descriptors)) {
         let becomes = match becomes {
             InTree::Free => "no descriptor of this depth limits it".to_owned(),
-            InTree::Counts(name) => format!("counted by {name}"),
-            InTree::Replaced(name) => format!("{name} would count it, and the limit of another replaces that"),
+            InTree::Counts(name) => format!("leads to {name}"),
+            InTree::Replaced(name) => format!("would lead to {name}, which the limit of another replaces"),
         };
         writeln!(out, "in tree   descriptor {number} ({}): {becomes}", written(descriptor))?;
     }
@@ -70,6 +70,8 @@ fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn
     line("bound", &allowance.map(|allowance| bound(&allowance.quota, 1)).unwrap_or_default())?;
     let more = allowance.and_then(|allowance| beyond(&allowance.over, rule.limit.soft_for, 1));
     line("over", &more.unwrap_or_default())?;
+    let block = rule.limit.block.map(|lasts| format!("once refused, refused for {}", humantime::format_duration(lasts)));
+    line("block", &block.unwrap_or_default())?;
     let candidate = rule.candidate.as_deref().map(|limit| limit.allowance(counted.allowance));
     let candidate = candidate.map(|allowance| allowance.map_or_else(|| "unlimited".to_owned(), |one| numbers(&one.quota)));
     line("candidate", &candidate.map(|numbers| format!("measured beside it: {numbers}")).unwrap_or_default())?;
@@ -147,7 +149,11 @@ fn cost(counted: &Counted, unit: &str, limit: Option<u32>) -> String {
 
 fn request(asked: &Asked<'_>) -> String {
     let descriptors: Vec<_> = asked.descriptors.iter().map(written).collect();
-    let costs: Vec<_> = asked.cost.iter().map(|(unit, cost)| format!("{cost} {unit}")).collect();
+    let costs = asked.cost.iter().map(|(unit, cost)| match (*unit, *cost) {
+        (UNIT_REQUESTS, 1) => "1 request".to_owned(),
+        (unit, cost) => format!("{cost} {unit}"),
+    });
+    let costs: Vec<_> = costs.collect();
     let said = match descriptors.join(" | ") {
         said if said.is_empty() => "no attributes".to_owned(),
         said => said,

@@ -9,7 +9,7 @@ use crate::rules::{Wrong, shown};
 
 /// One line of a test.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub(super) struct Line {
     /// Where it stands in its file.
     pub(super) number: u32,
     first_nanos: u64,
@@ -28,13 +28,13 @@ pub struct Line {
 
 /// When one request of a line comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
+pub(super) struct Moment {
     /// Since 1970.
-    pub at: Timestamp,
+    pub(super) at: Timestamp,
     /// Which line of the test it is of, from 0.
-    pub line: usize,
+    pub(super) line: usize,
     /// Which request of that line it is, from 1.
-    pub nth: u32,
+    pub(super) nth: u32,
 }
 
 impl Line {
@@ -133,21 +133,8 @@ impl Line {
     }
 
     /// How many requests it has.
-    #[must_use]
-    pub fn times(&self) -> u32 {
+    pub(super) fn times(&self) -> u32 {
         self.times
-    }
-
-    /// The verdict that is expected.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        self.expected.verdict
-    }
-
-    /// The wait that is expected, if one is named: inside, `None` is never.
-    #[must_use]
-    pub fn retry(&self) -> Option<Option<Micros>> {
-        self.expected.retry
     }
 }
 

@@ -1,12 +1,16 @@
 //! Plays a test on a fresh engine: every test begins with nothing remembered. Nothing sleeps.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use super::super::replay::bounds::refused_by_the_socket;
 use super::super::replay::player::Player;
 use super::line::Line;
 use super::suite::Test;
 use crate::engine::{self, Cost, UnitCosts};
 use crate::protocol::{self, Descriptors, Judge};
-use crate::rules::Problem;
+use crate::rules::{Domain, Problem};
 
 /// A request that did not come out as expected.
 #[derive(Debug)]
@@ -16,12 +20,29 @@ pub(super) struct Failure {
     pub(super) what: String,
 }
 
+/// Rules that several tests are judged by are read once.
+#[derive(Debug, Default)]
+pub(super) struct RulesByPath(HashMap<PathBuf, Option<Vec<Arc<Domain>>>>);
+
+impl RulesByPath {
+    /// The domains of a test's rules. What is wrong with a path is told the first time only.
+    fn of(&mut self, test: &Test) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
+        let Some(path) = test.rules_path() else { return test.read_rules() };
+        if let Some(known) = self.0.get(path) {
+            return known.clone().ok_or_else(Vec::new);
+        }
+        let read = test.read_rules();
+        self.0.insert(path.to_owned(), read.as_ref().ok().cloned());
+        read
+    }
+}
+
 /// Plays a test. Of each line the first request that comes out otherwise is told.
 ///
 /// # Errors
 /// Its rules have errors, or which domain is meant is not known.
-pub(super) fn play(test: &Test) -> Result<Vec<Failure>, Vec<Problem>> {
-    let domains = test.domains()?;
+pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>, Vec<Problem>> {
+    let domains = rules.of(test)?;
     let domain = test.domain(&domains)?;
     let mut player = Player::new(domains, 0);
     let mut failures: Vec<Failure> = Vec::new();

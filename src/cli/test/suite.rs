@@ -7,29 +7,27 @@ use super::line::{Line, Moment};
 use crate::rules::fields::{Field, Fields, list, text};
 use crate::rules::source::{Place, Report, Source, about_file};
 use crate::rules::yaml::{self, Node, Value};
-use crate::rules::{self, Domain, Loaded, Problem, Wrong, shown};
+use crate::rules::{self, Domain, Problem, Wrong, shown};
 
 /// A file of tests.
 #[derive(Debug)]
-pub struct Suite {
+pub(super) struct Suite {
     /// In file order.
-    pub tests: Vec<Test>,
+    pub(super) tests: Vec<Test>,
 }
 
 /// One test.
 #[derive(Debug)]
-pub struct Test {
+pub(super) struct Test {
     /// What it shows.
-    pub name: String,
-    /// Where it comes from, for readers.
-    pub source: Option<String>,
+    pub(super) name: String,
     file: Arc<str>,
     /// The line on which it begins.
     line: u32,
     rules: Rules,
     domain: Option<String>,
     /// In file order.
-    pub lines: Vec<Line>,
+    pub(super) lines: Vec<Line>,
 }
 
 /// What a test is judged by.
@@ -46,7 +44,7 @@ impl Suite {
     ///
     /// # Errors
     /// All that is wrong with it.
-    pub fn read(source: &Source, rules: Option<&Path>) -> Result<Suite, Vec<Problem>> {
+    pub(super) fn read(source: &Source, rules: Option<&Path>) -> Result<Suite, Vec<Problem>> {
         let root = yaml::read(source).map_err(|problem| vec![*problem])?;
         let mut report = Report::new(source);
         let tests = suite(&root, rules, &mut report);
@@ -59,8 +57,7 @@ impl Suite {
 
 impl Test {
     /// When each request comes, in order of time; those of one moment as they are written.
-    #[must_use]
-    pub fn moments(&self) -> Vec<Moment> {
+    pub(super) fn moments(&self) -> Vec<Moment> {
         let of_line = |(number, line): (usize, &'_ Line)| line.moments(number).collect::<Vec<_>>();
         let mut moments: Vec<Moment> = self.lines.iter().enumerate().flat_map(of_line).collect();
         moments.sort_by_key(|moment| moment.at);
@@ -68,25 +65,28 @@ impl Test {
     }
 
     /// The file that it stands in.
-    #[must_use]
-    pub fn file(&self) -> &str {
+    pub(super) fn file(&self) -> &str {
         &self.file
     }
 
-    /// The domains of its rules.
+    /// The path that its rules are read from; `None`: it brings a text of its own.
+    pub(super) fn rules_path(&self) -> Option<&Path> {
+        match &self.rules {
+            Rules::Path(path) => Some(path),
+            Rules::Text(_) => None,
+        }
+    }
+
+    /// Reads the rules that it names or brings.
     ///
     /// # Errors
     /// The rules have errors.
-    pub fn domains(&self) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
+    pub(super) fn read_rules(&self) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
         let loaded = match &self.rules {
             Rules::Path(path) => rules::read(path),
             Rules::Text(text) => rules::read_text(&self.file, text),
         };
-        if loaded.has_errors() {
-            return Err(loaded.problems);
-        }
-        let Loaded { domains, .. } = loaded;
-        Ok(domains)
+        if loaded.has_errors() { Err(loaded.problems) } else { Ok(loaded.domains) }
     }
 
     /// The domain that its requests are for: the one it names, else the only one of its rules.
@@ -144,13 +144,13 @@ fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Tes
         report.error(node.at, "a test without rules", "write `rules: PATH` above `tests`, or give --rules PATH");
     }
     let mut said = |field: &'static str| fields.get(field).and_then(|node| text(node, field, report)).map(str::to_owned);
-    let (domain, source) = (said("domain"), said("source"));
-    said("differs");
+    let domain = said("domain");
+    // For readers alone.
+    let _ = (said("source"), said("differs"));
     let requests = fields.required("requests", REQUESTS_MEND, report)?;
     let lines = lines(requests, report)?;
     Some(Test {
         name: name?.to_owned(),
-        source,
         file: Arc::clone(report.source().file()),
         line: node.at.line,
         rules: rules?,
