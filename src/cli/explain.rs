@@ -89,7 +89,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     let Some(domain) = read.domains.iter().find(|domain| domain.name() == args.domain) else {
         return no_domain(&args.domain, &read);
     };
-    let asked = Asked { descriptors: &descriptors, cost: costs(&args.cost), priority: args.priority.as_deref() };
+    let asked =
+        Asked { descriptors: &descriptors, cost: costs(&args.cost), priority: args.priority.as_deref() };
     let explained = explain(domain, &asked);
     match args.format {
         Format::Text => text::print(&explained, &asked, &read.read_from(), out)?,
@@ -144,6 +145,7 @@ fn descriptor(text: &str) -> Result<List, String> {
 /// `3` or `tokens=3`.
 fn cost(text: &str) -> Result<(String, u32), String> {
     let (unit, number) = text.split_once('=').unwrap_or((crate::engine::UNIT_REQUESTS, text));
-    let number = number.parse().map_err(|_| format!("`{number}` is not a number from 0 to {}", protocol::COST_MAX))?;
+    let number =
+        number.parse().map_err(|_| format!("`{number}` is not a number from 0 to {}", protocol::COST_MAX))?;
     Ok((unit.into(), number))
 }

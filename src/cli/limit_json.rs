@@ -95,7 +95,8 @@ pub(super) fn object(value: Value) -> Map<String, Value> {
 fn overrides(rule: &Rule, hosts: u32) -> Option<Value> {
     let overrides = rule.overrides.as_deref()?;
     let listed = overrides.list.iter().map(|(of, number)| {
-        let mut entry = object(json!({"match": asked(of), "line": of.first().map(|condition| condition.line)}));
+        let mut entry =
+            object(json!({"match": asked(of), "line": of.first().map(|condition| condition.line)}));
         entry.extend(allowance(rule.limit.allowance(*number), &rule.limit, hosts));
         entry
     });

@@ -57,11 +57,14 @@ pub(super) fn bound(quota: &Quota, hosts: u32) -> String {
             format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
         }
         Quota::LeakyBucket(quota) => {
-            let apart = humantime::format_duration(std::time::Duration::from_nanos(interval_nanos(quota.rate())));
+            let apart =
+                humantime::format_duration(std::time::Duration::from_nanos(interval_nanos(quota.rate())));
             let (start, waiting) = ("work starts at least", times(quota.queue()));
             match hosts {
                 1 => format!("{start} {apart} apart, {waiting} may wait"),
-                hosts => format!("{start} {apart} apart on each, so {hosts} may start at once; {waiting} may wait"),
+                hosts => {
+                    format!("{start} {apart} apart on each, so {hosts} may start at once; {waiting} may wait")
+                }
             }
         }
         Quota::FixedWindow(quota) if quota.count() == 0 => "nothing passes".to_owned(),
@@ -146,7 +149,9 @@ fn period(rate: &str) -> String {
     let period = rate.split_once('/').map_or("s", |(_, period)| period);
     let digits = period.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = period.split_at_checked(digits).unwrap_or(("", period));
-    let Some((_, one, many)) = SPANS.iter().find(|(known, ..)| *known == unit) else { return period.to_owned() };
+    let Some((_, one, many)) = SPANS.iter().find(|(known, ..)| *known == unit) else {
+        return period.to_owned();
+    };
     match number {
         "" | "1" => (*one).to_owned(),
         number => format!("{number} {many}"),
@@ -184,7 +189,11 @@ mod tests {
             ("rate: 100/s, burst: 500", 1, "at most 500 + 100 × seconds in any span"),
             ("rate: 100/s, burst: 500", 200, "at most 100000 + 20000 × seconds in any span"),
             ("rate: 5/15min", 1, "at most 5 + 5 × (time ÷ 15min) in any span"),
-            ("rate: 5/s, algorithm: leaky_bucket, queue: 20", 1, "work starts at least 200ms apart, 20 may wait"),
+            (
+                "rate: 5/s, algorithm: leaky_bucket, queue: 20",
+                1,
+                "work starts at least 200ms apart, 20 may wait",
+            ),
             (
                 "rate: 3/s, algorithm: leaky_bucket",
                 2,

@@ -64,7 +64,8 @@ pub(super) fn of_domain(domain: &Domain) -> Vec<String> {
         ));
     }
     if domain.tree().nodes() > 0 {
-        let limiting = (0..).zip(domain.rules()).filter(|(rule, _)| domain.tree().path(*rule).is_some()).count();
+        let limiting =
+            (0..).zip(domain.rules()).filter(|(rule, _)| domain.tree().path(*rule).is_some()).count();
         let nodes = counted(domain.tree().nodes(), "descriptor");
         lines.push(format!("{}: a tree of {nodes}, {limiting} with a limit", domain.name()));
     }
@@ -92,7 +93,10 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
     line("unit", rule.unit.as_deref().unwrap_or_default().to_owned());
     line("bound", bounds(&rule.limit, terms));
     let allowance = rule.limit.allowance(0);
-    line("over", allowance.and_then(|own| beyond(&own.over, rule.limit.soft_for, terms.hosts())).unwrap_or_default());
+    line(
+        "over",
+        allowance.and_then(|own| beyond(&own.over, rule.limit.soft_for, terms.hosts())).unwrap_or_default(),
+    );
     if rule.limit.refused == Refused::Counted {
         line("refused", "counted: what is refused counts as well".to_owned());
     }

@@ -140,7 +140,9 @@ fn of_rule<'d>(
     let by = match rule.overrides.as_deref() {
         Some(_) if has_row() => AllowanceBy::Row,
         Some(own) if domain.override_of(number, selection).is_some() => {
-            let holds = |(of, _): &(Vec<Condition>, u32)| of.iter().all(|one| one.holds(value(attributes, &one.attribute)));
+            let holds = |(of, _): &(Vec<Condition>, u32)| {
+                of.iter().all(|one| one.holds(value(attributes, &one.attribute)))
+            };
             own.list.iter().position(holds).map_or(AllowanceBy::Rule, AllowanceBy::Listed)
         }
         _ => AllowanceBy::Rule,
@@ -164,7 +166,8 @@ fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d
         let stands = match cost {
             None => Err(Not::Unit(UNIT_REQUESTS)),
             Some(cost) => {
-                let descriptor = asked.descriptors.iter().nth(usize::from(hit.descriptor)).unwrap_or_default();
+                let descriptor =
+                    asked.descriptors.iter().nth(usize::from(hit.descriptor)).unwrap_or_default();
                 let values: Vec<_> = tree.key_values(hit.hit, descriptor).map(str::to_owned).collect();
                 let (pairs, _) = values.as_chunks::<2>();
                 let key = pairs.iter().map(|[key, value]| (key.clone(), value.clone())).collect();
@@ -178,7 +181,11 @@ fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d
         let Some(found) = tree.find(descriptor) else { return InTree::Free };
         let name = domain.rules().get(found.rule as usize).map(|rule| rule.name.clone()).unwrap_or_default();
         // Whoever replaces a node does so for all descriptors that lead to it.
-        if hits.iter().any(|hit| hit.hit.rule == found.rule) { InTree::Counts(name) } else { InTree::Replaced(name) }
+        if hits.iter().any(|hit| hit.hit.rule == found.rule) {
+            InTree::Counts(name)
+        } else {
+            InTree::Replaced(name)
+        }
     };
     asked.descriptors.iter().map(of_descriptor).collect()
 }

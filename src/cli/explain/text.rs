@@ -5,10 +5,15 @@ use std::io::{Result, Write};
 use super::super::words::{beyond, bound, counted, each, mode, numbers, numbers_or_unlimited};
 use super::finding::{AllowanceBy, Asked, Counted, Explained, Finding, InTree, Not, PriorityBy, value};
 use crate::engine::UNIT_REQUESTS;
-use crate::rules::{ListKind, Mode, Position, Rule, WhyNot, conditions, shown};
+use crate::rules::{ListKind, Mode, Rule, WhyNot, conditions, shown};
 
 /// Prints all of it; `from` is where the rules were read.
-pub(super) fn print(explained: &Explained<'_>, asked: &Asked<'_>, from: &str, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print(
+    explained: &Explained<'_>,
+    asked: &Asked<'_>,
+    from: &str,
+    out: &mut dyn Write,
+) -> Result<()> {
     writeln!(out, "domain    {}, from {from}", explained.domain.name())?;
     writeln!(out, "request   {}", request(asked))?;
     if let Some((name, by)) = explained.priority {
@@ -44,20 +49,20 @@ pub(super) fn print(explained: &Explained<'_>, asked: &Asked<'_>, from: &str, ou
 }
 
 fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn Write) -> Result<()> {
-    let named = |position: &Position| format!("{} ({position})", rule.name);
+    let named = format!("{}{} ({})", rule.name, mode(rule.mode), rule.position);
     let counted = match stands {
         Err(Not::Matching(why)) => {
-            return writeln!(out, "no        {}: {}", named(&rule.position), why_not(why, asked));
+            return writeln!(out, "no        {named}: {}", why_not(why, asked));
         }
         Err(Not::Unit(unit)) => {
             let reason = format!("it counts {unit}, and the cost names none (--cost {unit}=N)");
-            return writeln!(out, "no        {}: {reason}", named(&rule.position));
+            return writeln!(out, "no        {named}: {reason}");
         }
         Ok(counted) => counted,
     };
     let allowance = rule.limit.allowance(counted.allowance);
     let numbers_said = numbers_or_unlimited(allowance.map(|allowance| &allowance.quota));
-    writeln!(out, "counts    {}{}: {numbers_said}, {}", named(&rule.position), mode(rule.mode), each(rule))?;
+    writeln!(out, "counts    {named}: {numbers_said}, {}", each(rule))?;
     let mut line = |label: &str, text: &str| match text {
         "" => Ok(()),
         text => writeln!(out, "          {label:<9} {text}"),
@@ -70,12 +75,20 @@ fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn
     line("bound", &allowance.map(|allowance| bound(&allowance.quota, 1)).unwrap_or_default())?;
     let more = allowance.and_then(|allowance| beyond(&allowance.over, rule.limit.soft_for, 1));
     line("over", &more.unwrap_or_default())?;
-    let block = rule.limit.block.map(|lasts| format!("once refused, refused for {}", humantime::format_duration(lasts)));
+    let block = rule
+        .limit
+        .block
+        .map(|lasts| format!("once refused, refused for {}", humantime::format_duration(lasts)));
     line("block", &block.unwrap_or_default())?;
     let candidate = rule.candidate.as_deref().map(|limit| limit.allowance(counted.allowance));
-    let candidate = candidate.map(|allowance| allowance.map_or_else(|| "unlimited".to_owned(), |one| numbers(&one.quota)));
-    line("candidate", &candidate.map(|numbers| format!("measured beside it: {numbers}")).unwrap_or_default())?;
-    let shadow = if rule.mode == Mode::Shadow { "what it would refuse is noted, and the request goes on" } else { "" };
+    let candidate = candidate
+        .map(|allowance| allowance.map_or_else(|| "unlimited".to_owned(), |one| numbers(&one.quota)));
+    line(
+        "candidate",
+        &candidate.map(|numbers| format!("measured beside it: {numbers}")).unwrap_or_default(),
+    )?;
+    let shadow =
+        if rule.mode == Mode::Shadow { "what it would refuse is noted, and the request goes on" } else { "" };
     line("shadow", shadow)
 }
 
@@ -83,7 +96,9 @@ fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn
 pub(super) fn why_not(why: &WhyNot<'_>, asked: &Asked<'_>) -> String {
     match why {
         WhyNot::Disabled => "its mode is disabled".to_owned(),
-        WhyNot::Absent { attribute, line: 0 } => format!("there is no {}, by which it counts", shown(attribute)),
+        WhyNot::Absent { attribute, line: 0 } => {
+            format!("there is no {}, by which it counts", shown(attribute))
+        }
         WhyNot::Absent { attribute, line } => {
             format!("there is no {}, for which line {line} asks", shown(attribute))
         }
@@ -120,7 +135,9 @@ fn allowance_by(rule: &Rule, counted: &Counted) -> String {
     let Some(overrides) = rule.overrides.as_deref() else { return String::new() };
     match counted.by {
         AllowanceBy::Rule => "the rule's own: no override is for this request".to_owned(),
-        AllowanceBy::Row => format!("by the row of this key in {}", overrides.file.as_deref().unwrap_or("its table")),
+        AllowanceBy::Row => {
+            format!("by the row of this key in {}", overrides.file.as_deref().unwrap_or("its table"))
+        }
         AllowanceBy::Listed(place) => {
             let of = overrides.list.get(place).map(|(of, _)| of.as_slice()).unwrap_or_default();
             let line = of.first().map(|one| one.line).filter(|line| *line > 0);

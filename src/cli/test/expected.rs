@@ -40,8 +40,13 @@ impl Expected {
         let left = decision.binding.map(|view| view.level.remaining.to_string());
         compare("left", self.left.map(|left| left.to_string()), left.unwrap_or_else(nothing));
         compare("rule", self.rule.clone().map(or_nothing), or_nothing(rule(decision)));
-        compare("priority", self.priority.clone().map(or_nothing), or_nothing(decision.priority.map(str::to_owned)));
-        let notes = decision.notes().map(|(kind, rule)| (note(kind).to_owned(), rule.to_owned())).collect::<Vec<_>>();
+        compare(
+            "priority",
+            self.priority.clone().map(or_nothing),
+            or_nothing(decision.priority.map(str::to_owned)),
+        );
+        let notes =
+            decision.notes().map(|(kind, rule)| (note(kind).to_owned(), rule.to_owned())).collect::<Vec<_>>();
         compare("notes", self.notes.as_deref().map(notes_text), notes_text(&notes));
         wrong
     }
@@ -64,7 +69,9 @@ pub(super) fn name(verdict: Verdict) -> &'static str {
 
 /// Whether this is the name of a kind of note.
 pub(super) fn is_note(name: &str) -> bool {
-    [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near].into_iter().any(|kind| note(kind) == name)
+    [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near]
+        .into_iter()
+        .any(|kind| note(kind) == name)
 }
 
 fn note(kind: NoteKind) -> &'static str {

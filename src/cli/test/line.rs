@@ -114,7 +114,9 @@ impl Line {
             Some(("rule", name)) => self.expected.rule = Some(there(name)),
             Some(("priority", name)) => self.expected.priority = Some(there(name)),
             Some(("notes", NOTHING)) => self.expected.notes = Some(Vec::new()),
-            Some(("notes", notes)) => self.expected.notes = Some(notes.split(',').map(note).collect::<Result<_, _>>()?),
+            Some(("notes", notes)) => {
+                self.expected.notes = Some(notes.split(',').map(note).collect::<Result<_, _>>()?)
+            }
             _ => {
                 let mend = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \
                             notes=KIND:RULE; attributes stand before it";
@@ -202,13 +204,18 @@ fn digits(text: &str) -> Option<u64> {
 
 fn nanos(span: &str) -> Result<u64, Wrong> {
     let read = humantime::parse_duration(span).ok().and_then(|span| u64::try_from(span.as_nanos()).ok());
-    read.ok_or_else(|| Wrong::new(format!("{} is no span of time", shown(span)), "write one such as 200ms, 90s or 1h30m"))
+    read.ok_or_else(|| {
+        Wrong::new(format!("{} is no span of time", shown(span)), "write one such as 200ms, 90s or 1h30m")
+    })
 }
 
 fn micros(span: &str) -> Result<Micros, Wrong> {
     match nanos(span)? {
         nanos if nanos % 1_000 == 0 => Ok(Micros(nanos / 1_000)),
-        _ => Err(Wrong::new(format!("{} is no whole number of microseconds", shown(span)), "write one such as 5s1us")),
+        _ => Err(Wrong::new(
+            format!("{} is no whole number of microseconds", shown(span)),
+            "write one such as 5s1us",
+        )),
     }
 }
 

@@ -57,7 +57,9 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>,
             1 => String::new(),
             times => format!(" (request {} of {times})", moment.nth),
         };
-        failures.extend(wrong.into_iter().map(|what| Failure { line: line.number, what: format!("{what}{nth}") }));
+        failures.extend(
+            wrong.into_iter().map(|what| Failure { line: line.number, what: format!("{what}{nth}") }),
+        );
     }
     failures.sort_by_key(|failure| failure.line);
     Ok(failures)

@@ -96,9 +96,10 @@ impl Test {
             (Some(name), _) if domains.iter().any(|domain| domain.name() == name) => return Ok(name.clone()),
             (None, [only]) => return Ok(only.name().to_owned()),
             (_, []) => Wrong::new("no domain in the rules: nothing is limited", "name other `rules`"),
-            (Some(name), _) => {
-                Wrong::new(format!("no domain {} in the rules", shown(name)), format!("there is {}", known.join(", ")))
-            }
+            (Some(name), _) => Wrong::new(
+                format!("no domain {} in the rules", shown(name)),
+                format!("there is {}", known.join(", ")),
+            ),
             (None, _) => {
                 let mend = format!("say which by `domain`: {}", known.join(", "));
                 Wrong::new("several domains in the rules", mend)
@@ -141,9 +142,14 @@ fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Tes
         None => defaults.rules.clone(),
     };
     if rules.is_none() && fields.get("rules").is_none() {
-        report.error(node.at, "a test without rules", "write `rules: PATH` above `tests`, or give --rules PATH");
+        report.error(
+            node.at,
+            "a test without rules",
+            "write `rules: PATH` above `tests`, or give --rules PATH",
+        );
     }
-    let mut said = |field: &'static str| fields.get(field).and_then(|node| text(node, field, report)).map(str::to_owned);
+    let mut said =
+        |field: &'static str| fields.get(field).and_then(|node| text(node, field, report)).map(str::to_owned);
     let domain = said("domain");
     // For readers alone.
     let _ = (said("source"), said("differs"));
@@ -169,7 +175,8 @@ fn rules_of(node: &Node, report: &mut Report<'_>) -> Option<Rules> {
     let block = Block::of(node, written, report.source());
     let above = "\n".repeat(block.first_line.saturating_sub(1) as usize);
     let indent = " ".repeat(block.indent);
-    let indented = |line: &str| if line.trim().is_empty() { "\n".to_owned() } else { format!("{indent}{line}\n") };
+    let indented =
+        |line: &str| if line.trim().is_empty() { "\n".to_owned() } else { format!("{indent}{line}\n") };
     Some(Rules::Text(format!("{above}{}", written.lines().map(indented).collect::<String>()).into()))
 }
 
@@ -202,7 +209,11 @@ fn lines(node: &Node, report: &mut Report<'_>) -> Option<Vec<Line>> {
     let requests: u64 = lines.iter().map(|line| u64::from(line.times())).sum();
     if requests > REQUESTS_MAX {
         let message = format!("{requests} requests in a test");
-        report.error(node.at, message, format!("write at most {REQUESTS_MAX}: `tidegate replay` is for long traces"));
+        report.error(
+            node.at,
+            message,
+            format!("write at most {REQUESTS_MAX}: `tidegate replay` is for long traces"),
+        );
         return None;
     }
     Some(lines)
