@@ -181,7 +181,7 @@ mod tests {
 
     use super::RulesInForce;
     use crate::clock::{Clock, Now};
-    use crate::engine::{Answer, Descriptors, Decider, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+    use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
 
     fn engine() -> Arc<Engine> {
         let hash_key = HashKey::from_bytes([7; 16]);

@@ -93,7 +93,8 @@ fn allow_unmatched<'d>(counters: Option<&Counters>, reason: Option<Unmatched>) -
 #[cfg(debug_assertions)]
 fn panic_if_asked(request: &Request<'_>) {
     #[allow(clippy::panic, reason = "that is what it is for")]
-    if let Some((_, value)) = request.descriptors.attributes.iter().find(|(name, _)| *name == PANIC_ATTRIBUTE) {
+    if let Some((_, value)) = request.descriptors.attributes.iter().find(|(name, _)| *name == PANIC_ATTRIBUTE)
+    {
         // As a message may that a library puts together from what it was given.
         panic!("asked to panic while judging {value}");
     }

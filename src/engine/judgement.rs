@@ -146,7 +146,12 @@ impl<'d> Judgement<'d> {
         }
         let decision = self.admit(request, workspace);
         if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
-            known.keep(&name, Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
+            known.keep(
+                &name,
+                Grant::of(&decision, self.ruling.number, self.now),
+                &self.engine.shards,
+                self.now,
+            );
         }
         Answer::Decided(Decision { priority, ..decision })
     }

@@ -36,7 +36,11 @@ struct Used {
 impl Memory {
     pub(super) fn new(bytes_max: usize) -> Memory {
         // What is kept back is for tables being rebuilt at their size, one on each decision thread.
-        Memory { bytes_max: bytes_max - bytes_max / REBUILD_SHARE, by_kind: Default::default(), claiming: Mutex::default() }
+        Memory {
+            bytes_max: bytes_max - bytes_max / REBUILD_SHARE,
+            by_kind: Default::default(),
+            claiming: Mutex::default(),
+        }
     }
 
     /// Makes these kinds sure of a share, and no other.

@@ -16,9 +16,9 @@ mod request;
 mod ruling;
 mod shards;
 mod siphash;
-mod soft;
 #[cfg_attr(not(test), expect(dead_code, reason = "`top` will show it; nothing feeds it yet"))]
 mod sketch;
+mod soft;
 mod table;
 mod tag;
 mod workspace;

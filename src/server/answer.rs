@@ -95,7 +95,8 @@ impl Peer {
         }
         let mut descriptors = Descriptors::new();
         let request = decode_request(payload, &mut descriptors);
-        let asking = Asking { shared, descriptors: &descriptors, user: self.user, session: &self.session, now };
+        let asking =
+            Asking { shared, descriptors: &descriptors, user: self.user, session: &self.session, now };
         match request {
             Ok(Request::Hit(judge)) => asking.judge(Op::Hit, &judge, decider, replies),
             Ok(Request::Acquire(judge)) => asking.judge(Op::Acquire, &judge, decider, replies),

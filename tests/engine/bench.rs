@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Repeat, Request, Verdict,
+    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Repeat, Request,
+    Verdict,
 };
 use tidegate::rules::{RuleSet, read_text};
 
@@ -78,8 +79,7 @@ impl Bench {
     pub fn charge(&mut self, micros: u64, attributes: &str, amount: i64) -> bool {
         let attributes = pairs(attributes);
         let descriptors = Descriptors::one(&attributes);
-        let charge =
-            Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
+        let charge = Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
         self.decider.charge(&charge, at(micros)).unwrap()
     }
 }

@@ -329,7 +329,8 @@ fn no_half_of_one_version_is_put_together_with_half_of_another() {
         let (mut torn, mut halts) = (None, 0);
         for _ in 0..100 {
             halts += usize::from(library.read().halt == Some(Halt::Unsettled));
-            let bursts: Vec<_> = library.domains()[0].rules().iter().map(|rule| rule.limit.quota().unwrap().limit()).collect();
+            let bursts: Vec<_> =
+                library.domains()[0].rules().iter().map(|rule| rule.limit.quota().unwrap().limit()).collect();
             torn = torn.or((bursts != [bursts[0]; FILES]).then_some(bursts));
         }
         done.store(true, Ordering::Relaxed);
