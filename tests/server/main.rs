@@ -17,6 +17,7 @@ mod daemon;
 mod faults;
 mod frames;
 mod hello;
+mod judging;
 mod msgpack;
 mod ops;
 mod path;
