@@ -1,6 +1,7 @@
 //! A domain while its files are read: whole at the end, or broken and absent.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::meaning::{Meant, MeantListed, MeantPriorities};
 use super::problem::{Problem, shown};
@@ -72,7 +73,7 @@ impl Draft {
     }
 
     /// Judges what is known only when all files of the domain are read.
-    pub(super) fn settle(&mut self, sources: &[Source]) -> Vec<Problem> {
+    pub(super) fn settle(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
         let (priorities, mut problems) = self.priorities.settle(!self.broken, sources);
         self.settled = priorities;
         self.broken |= problems.iter().any(Problem::is_error);

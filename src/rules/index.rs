@@ -51,8 +51,14 @@ struct Hung {
 }
 
 impl Index {
-    /// Of these rules only the first so many are looked for by their conditions; the others are found elsewhere.
-    pub(super) fn new(rules: &[Rule], looked_for: usize, lists: &[Listed], priorities: &Priorities) -> Index {
+    /// The rules are numbered from 0, the entries of the lists from another number on: what is between them is found
+    /// elsewhere.
+    pub(super) fn new(
+        rules: &[Rule],
+        first_listed: usize,
+        lists: &[Listed],
+        priorities: &Priorities,
+    ) -> Index {
         let mut index = Index {
             names: Names::default(),
             anchors: Vec::new(),
@@ -62,10 +68,10 @@ impl Index {
             prioritize: Vec::new(),
         };
         let mut hanging: Vec<(u32, &[Condition])> = Vec::new();
-        for (number, (place, rule)) in (0u32..).zip(rules.iter().enumerate()) {
+        for (number, rule) in (0u32..).zip(rules) {
             let plan = index.plan(rule);
             // A disabled rule hangs nowhere: it is never judged.
-            if rule.mode != Mode::Disabled && place < looked_for {
+            if rule.mode != Mode::Disabled {
                 hanging.push((number, &rule.conditions));
             }
             index.plans.push(plan);
@@ -76,6 +82,7 @@ impl Index {
                 index.overrides.insert(number, list);
             }
         }
+        index.plans.resize_with(first_listed.max(rules.len()), Plan::default);
         for listed in lists {
             // Their number is bounded with that of the rules.
             let number = u32::try_from(index.plans.len()).unwrap_or(u32::MAX);

@@ -17,7 +17,7 @@ pub struct KeyPart {
 }
 
 /// What is done to a value before it is counted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transform {
     /// Letters in lower case.
     pub lowercase: bool,

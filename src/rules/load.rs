@@ -1,13 +1,14 @@
 //! Reads a directory of rules files, or one file. Each domain is whole or absent: an error in any of its files
 //! leaves it out, and the others load.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::doubt;
 use super::draft::Draft;
 use super::meaning::{self, Meant, MeantListed};
 use super::problem::{Problem, Severity, Wrong, shown};
+use super::redundant::redundant;
 use super::source::{Report, Source, about_file};
 use super::written::File;
 use super::{Domain, ListKind, Position, yaml};
@@ -208,17 +209,15 @@ impl Reading {
 
     fn finish(mut self) -> Loaded {
         let mut loaded = Loaded::default();
+        let sources: HashMap<_, _> = self.sources.iter().map(|source| (source.file(), source)).collect();
         for mut draft in self.drafts {
-            self.problems.extend(draft.settle(&self.sources));
+            self.problems.extend(draft.settle(&sources));
             if draft.broken {
                 loaded.failed.push(draft.name);
                 continue;
             }
-            for (rule, other) in doubt::redundant(draft.rules()) {
-                let Some(source) = self.sources.iter().find(|source| source.file() == &rule.position.file)
-                else {
-                    continue;
-                };
+            for (rule, other) in redundant(draft.rules()) {
+                let Some(source) = sources.get(&rule.position.file) else { continue };
                 let message = format!("{} never refuses what {} passes", shown(&rule.name), shown(other));
                 let mend = "both match the same requests and count by the same key: keep one";
                 let mut report = Report::new(source);

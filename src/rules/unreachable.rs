@@ -1,6 +1,9 @@
 //! What can never be reached, where that can be told: a rule behind a list that takes all its requests, conditions
 //! that cannot hold together. Only warnings come from here.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::problem::{Problem, shown};
 use super::source::{Place, Report, Source};
 use super::{Condition, KeyPart, ListKind, Listed, Pattern, Position, Rule};
@@ -24,13 +27,13 @@ pub(super) fn about_rule(rule: &Rule, at: Place, report: &mut Report<'_>) {
 pub(super) fn covered(
     rules: &[Rule],
     lists: &[Listed],
-    sources: &[Source],
+    sources: &HashMap<&Arc<str>, &Source>,
     place: impl Fn(&str) -> Place,
 ) -> Vec<Problem> {
     let mut work = Work(COMPARISONS_MAX);
     let mut problems = Vec::new();
     let mut warn = |name: &str, position: &Position, by: &Listed| {
-        let Some(source) = sources.iter().find(|source| *source.file() == position.file) else { return };
+        let Some(source) = sources.get(&position.file) else { return };
         let message = match by.kind {
             ListKind::Exempt => "is never reached: all it matches is exempt by",
             ListKind::Deny => "is never reached: all it matches is denied by",

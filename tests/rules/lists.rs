@@ -58,6 +58,9 @@ fn entries_come_behind_the_rules_exempt_before_deny_each_in_the_order_of_the_fil
     assert!(domain.listed(0).is_none() && domain.listed(5).is_none());
 }
 
+/// The priority that is asked for, the attributes, the priority that counts.
+type Asking<'t> = (Option<&'t str>, &'t [(&'t str, &'t str)], &'t str);
+
 #[test]
 fn the_priority_of_a_request_is_what_it_asks_for_else_the_first_that_matches_else_the_last() {
     let loaded = read_files(&[
@@ -69,7 +72,7 @@ fn the_priority_of_a_request_is_what_it_asks_for_else_the_first_that_matches_els
     assert_eq!(loaded.problems, []);
     let (api, web) = (&loaded.domains[0], &loaded.domains[1]);
     assert_eq!(api.priorities().join(" "), "critical post get test");
-    let table: &[(Option<&str>, &[(&str, &str)], &str)] = &[
+    let table: &[Asking<'_>] = &[
         (None, &[("mode", "test"), ("path", "/v1/a")], "test"),
         (None, &[("path", "/v1/a")], "critical"),
         (None, &[("path", "/v2/a"), ("method", "POST")], "post"),

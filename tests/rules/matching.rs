@@ -229,3 +229,20 @@ fn what_was_perhaps_not_meant() {
         assert_eq!(loaded.problems, [], "{fields}");
     }
 }
+
+#[test]
+fn rules_that_match_or_count_differently_are_not_redundant() {
+    let of = |one: &str, other: &str| {
+        let text = format!(
+            "domain: api\nlimits:\n- {{name: a, {one}, rate: 1/s}}\n- {{name: b, {other}, rate: 2/s, burst: 9}}\n"
+        );
+        read_text("rules.yaml", &text).problems.len()
+    };
+    assert_eq!(of("key: [{attribute: ip, ipv6_prefix: 64}]", "key: [{attribute: ip, ipv6_prefix: 64}]"), 1);
+    assert_eq!(of("key: [ip]", "key: [{attribute: ip, ipv6_prefix: 64}]"), 0);
+    assert_eq!(of("key: [{attribute: u, lowercase: true}]", "key: [u]"), 0);
+    let (some, any) = ("key: [], match: {u: [x, y]}", "key: [], match: {u: [x, y, {present: false}]}");
+    assert_eq!((of(some, some), of(some, any), of(any, any)), (1, 0, 1));
+    let (x, not_x) = ("key: [], match: {u: {not: x}}", "key: [], match: {u: {glob: x, ignore_case: true}}");
+    assert_eq!((of(x, x), of(x, not_x), of(not_x, not_x)), (1, 0, 1));
+}

@@ -1,6 +1,7 @@
 //! `priorities` and `prioritize` as meant. They may stand in several files of a domain: only when all are read is it
 //! known which priorities there are.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::conditions;
@@ -57,7 +58,11 @@ impl MeantPriorities {
     }
 
     /// Looks up the priorities of all entries, once all files of the domain are read. Returns what is wrong.
-    pub(crate) fn settle(&self, is_whole: bool, sources: &[Source]) -> (Priorities, Vec<Problem>) {
+    pub(crate) fn settle(
+        &self,
+        is_whole: bool,
+        sources: &HashMap<&Arc<str>, &Source>,
+    ) -> (Priorities, Vec<Problem>) {
         let mut problems = Vec::new();
         let mut priorities = Priorities::default();
         let names: &[Box<str>] = match &self.declared {
@@ -69,7 +74,7 @@ impl MeantPriorities {
         };
         let mut all: Option<&Entry> = None;
         for entry in &self.entries {
-            let Some(source) = sources.iter().find(|source| *source.file() == entry.file) else { continue };
+            let Some(source) = sources.get(&entry.file) else { continue };
             let mut report = Report::new(source);
             if let Some(all) = all {
                 let first = source.position(all.at);
