@@ -23,7 +23,7 @@ pub(super) fn redundant(rules: &[Rule]) -> Vec<(&Rule, &str)> {
         for (rule, quota) in group {
             match strictest {
                 Some((other, least)) if least.limit() <= quota.limit() => {
-                    redundant.push((rule, &*other.name))
+                    redundant.push((rule, &*other.name));
                 }
                 _ if rule.mode == Mode::Enforce => strictest = Some((rule, quota)),
                 _ => {}
@@ -63,8 +63,11 @@ fn slower_first(one: &Quota, other: &Quota) -> Ordering {
     by_rate.then(one.limit().cmp(&other.limit()))
 }
 
+/// Conditions, each with whether an absent attribute will do, and the key.
+type Meaning<'r> = (Vec<(&'r str, bool, Vec<String>)>, Vec<(&'r str, Transform)>);
+
 /// What a rule matches and counts by, whatever the order in which it is written.
-fn meaning_of(rule: &Rule) -> (Vec<(&str, bool, Vec<String>)>, Vec<(&str, Transform)>) {
+fn meaning_of(rule: &Rule) -> Meaning<'_> {
     let conditions = rule.conditions.iter().map(|condition| {
         let mut patterns: Vec<_> = condition.any_of.iter().map(|pattern| format!("{pattern:?}")).collect();
         patterns.sort_unstable();
