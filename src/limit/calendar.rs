@@ -63,9 +63,9 @@ impl Calendar {
         let Step::Within(step) = self.step else {
             return Span { end: nanos_between(0, turn.to), nanos: turn.nanos() };
         };
-        let since = nanos_between(turn.from, second) + unix_nanos % SECOND_NANOS;
+        let since = nanos_between(turn.from, second).saturating_add(unix_nanos % SECOND_NANOS);
         let start = since - since % step;
-        let end = turn.nanos().min(start + step);
+        let end = turn.nanos().min(start.saturating_add(step));
         // A window ends later than what lies in it, whatever a time zone may say.
         let left = end.saturating_sub(since).max(1);
         Span { end: unix_nanos.saturating_add(left), nanos: end.saturating_sub(start) }

@@ -80,7 +80,7 @@ impl Quota {
     pub fn new(count: u32, period: Period, align: Align) -> Result<Quota, RateError> {
         let nanos = match period {
             Period::Nanos(nanos) => nanos,
-            Period::Months(months) => u64::from(months) * MONTH_NANOS,
+            Period::Months(months) => u64::from(months).saturating_mul(MONTH_NANOS),
         };
         if !WINDOW_NANOS.contains(&nanos) {
             return Err(RateError::Window);

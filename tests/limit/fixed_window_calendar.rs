@@ -160,7 +160,16 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
             ("2022-03-26T22:00:00Z", "2022-03-27T21:00:00Z", 23.0),
         ],
     );
-    // Toronto in 1971 is plain; Havana reads 0:00 to 1:00 twice in the same day, Saint John's 23:01 to 0:01 of two days.
+    // Clocks put forward from 23:30 to 0:30: the day begins half an hour late, and not at 1:00.
+    check(
+        &Align::Zone(TimeZone::posix("EST5EDT,M3.2.6/23:30,M11.1.0/2").unwrap()),
+        day,
+        &[
+            ("2026-03-15T04:29:59Z", "2026-03-15T04:30:00Z", 23.5),
+            ("2026-03-15T04:30:00Z", "2026-03-16T04:00:00Z", 23.5),
+        ],
+    );
+    // Havana reads 0:00 to 1:00 twice in the same day, Saint John's 23:01 to 0:01 of two days.
     check(
         &Align::Zone(zone("America/Havana")),
         day,
@@ -191,6 +200,15 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
         Period::Months(1),
         &[("2011-12-15T00:00:00Z", "2011-12-31T10:00:00Z", 720.0)],
     );
+}
+
+#[test]
+fn a_key_whose_window_is_over_knows_the_length_of_the_next() {
+    let quota = Quota::new(5, Period::Months(1), Align::Utc).unwrap();
+    let mut key = FixedWindow::fresh(&quota, Now::default());
+    key.charge(&quota, Now::at_nanos(unix("2026-02-10T00:00:00Z")), 5);
+    let hours = |at: &str| key.level(&quota, Now::at_nanos(unix(at))).window.0 / 3_600_000_000;
+    assert_eq!((hours("2026-02-28T23:59:59Z"), hours("2026-03-01T00:00:00Z")), (672, 744));
 }
 
 #[test]

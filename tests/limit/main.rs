@@ -5,5 +5,6 @@
 
 mod fixed_window;
 mod fixed_window_calendar;
+mod fixed_window_traces;
 mod leaky_bucket;
 mod token_bucket_moves;

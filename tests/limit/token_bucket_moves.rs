@@ -73,8 +73,8 @@ fn debt_is_waited_out_and_has_an_end() {
 /// A key somewhere between full and deep in debt, seen at a moment.
 fn keys() -> impl Strategy<Value = (Quota, Gcra, Timestamp)> {
     let count = prop_oneof![1_u32..=128, 129_u32..100_000];
-    let at = prop_oneof![0_u64..1_000 * SECOND, any::<u64>()].prop_map(Timestamp::from_nanos);
-    (count, 1_u64..100_000, 1_u32..1_000, at, 0_u32..2_000).prop_map(|(count, seconds, burst, at, owed)| {
+    let at = prop_oneof![0_u64..1_000 * SECOND, 0..u64::MAX / 2].prop_map(Timestamp::from_nanos);
+    (count, 1_u64..10_000, 1_u32..1_000, at, 0_u32..2_000).prop_map(|(count, seconds, burst, at, owed)| {
         let quota = quota(count, seconds * SECOND, burst);
         (quota, Gcra::full(quota.scale(), at).owe(&quota, at, owed, 1_000), at)
     })
@@ -86,7 +86,7 @@ fn until_full(key: Gcra, on: Scale, other: Scale, at: Timestamp) -> u128 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn rescaled_keys_fill_when_they_would_have((quota, key, at) in keys(), to in 1_u8..=128) {
@@ -121,8 +121,8 @@ proptest! {
     }
 
     #[test]
-    fn a_wait_in_debt_is_exact((quota, key, at) in keys(), cost in 1_u32..1_000) {
-        prop_assume!(cost <= quota.burst() && at.as_nanos() < u64::MAX / 2);
+    fn a_wait_in_debt_is_exact((quota, key, at) in keys(), cost in any::<u32>()) {
+        let cost = cost % quota.burst() + 1;
         if let Outcome::Later(Micros(wait)) = key.judge(&quota, at, cost).0 {
             let then = |micros: u64| Timestamp::from_nanos(at.as_nanos() + micros * 1_000);
             prop_assert_eq!(key.judge(&quota, then(wait), cost).0, Outcome::Pass);
@@ -158,7 +158,10 @@ proptest! {
             key = key.owe(&quota, at, amount, debt_max);
             prop_assert!(key.ticks_until_full(quota.scale(), at) >= was);
             let earlier = Timestamp::from_nanos(at.as_nanos().wrapping_sub(30 * 86_400 * SECOND));
-            prop_assert!(key.ticks_until_full(quota.scale(), earlier) > was);
+            let seen = key.ticks_until_full(quota.scale(), earlier);
+            prop_assert!(seen > was);
+            let owing = key.owe(&quota, earlier, 1, u32::MAX);
+            prop_assert!(owing.ticks_until_full(quota.scale(), earlier) >= seen);
             if back {
                 key = key.give_back(&quota, at, 0);
             }
