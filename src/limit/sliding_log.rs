@@ -73,15 +73,17 @@ impl Quota {
 
 /// The state of one key. 16 bytes, and one block of memory while something counts.
 ///
-/// Which entries are kept: all that are in the window, but entries of the same time are one, and an entry is merged
-/// into the next when the units after it alone are N or more.
+/// Which entries are kept: all that are in the window, but units of the same time are one entry, and where there are N
+/// entries already, those that have N units or more after them are merged into the next that has not.
 ///
 /// *That merging changes no answer.* Whether a request of one unit or more passes depends on whether the units in
 /// the window are at most N − cost, which is less than N. As long as the newer units are in the window, they alone
 /// refuse it; the merged ones are older, so once they would have made the difference they had left. `remaining` is
-/// zero for as long. Under a *larger* N, as after a reload, merged units count until the entry they are part of
-/// leaves: never too little. And since every entry but the oldest is needed for a sum below N, and none is empty,
-/// there are at most N entries, whatever was charged.
+/// zero for as long. Only under a larger N, as after a reload, or where a key that stood above N is given units back,
+/// merged units count until the entry they are part of leaves: longer than they should, never shorter.
+///
+/// *There are at most N entries, whatever was charged:* after merging, all but the oldest have less than N units
+/// together, the new ones included, and none is empty.
 #[derive(Clone, Debug, Default)]
 pub struct SlidingLog {
     entries: Entries,
@@ -116,28 +118,31 @@ impl SlidingLog {
 
     /// Counts `cost` units at this time: they passed, or are counted although refused.
     ///
-    /// A key that is judged under several counts (a soft limit) is best charged under the largest of them: under a
-    /// smaller one more is merged, and the larger may then refuse for longer than it had to, though never too little.
+    /// A key that is judged under several counts (a soft limit) is charged under the largest of them: under a smaller
+    /// one more is merged, and the larger may then refuse for longer than it had to, though never too little.
     pub fn charge(&mut self, quota: &Quota, now: Now, cost: u32) {
         if cost == 0 {
             return;
         }
         let nanos = moment(self.entries.all(), now);
         self.forget(quota, now);
+        let entries_max = usize::try_from(quota.count).unwrap_or(usize::MAX);
         let counted = self.entries.all();
-        let over = (u64::from(counted.units()) + u64::from(cost)).saturating_sub(u64::from(quota.count));
-        // An entry whose sum is at most what is over has N units or more after it, the new ones included.
-        let merged = counted.count_while(|sum| u64::from(sum) <= over);
-        let units = if merged < counted.len() {
-            self.entries.merge_oldest(merged);
-            cost
-        } else {
-            let units = counted.units().saturating_add(cost);
-            self.entries.drop_oldest(merged);
-            units
-        };
-        // A sum that does not fit is far above N, so all but N of it are in the oldest entry, which gives them up.
-        self.entries.add(nanos, units, usize::try_from(quota.count).unwrap_or(usize::MAX));
+        let total = u64::from(counted.units()) + u64::from(cost);
+        let mut units = cost;
+        if counted.len() >= entries_max || total > u64::from(u32::MAX) {
+            // An entry whose sum is at most what is over N has N units or more after it, the new ones included.
+            let over = total.saturating_sub(u64::from(quota.count));
+            let merged = counted.count_while(|sum| u64::from(sum) <= over);
+            if merged < counted.len() {
+                self.entries.merge_oldest(merged);
+            } else {
+                units = counted.units().saturating_add(cost);
+                self.entries.drop_oldest(merged);
+            }
+        }
+        // A sum that still does not fit is far above N, so all but N of it are in the oldest entry, which gives way.
+        self.entries.add(nanos, units, entries_max);
     }
 
     /// Counts what is known after the fact: past N, at most to N + `debt_max`; what is more is dropped.

@@ -300,8 +300,10 @@ impl View<'_> {
         let share = match u64::from(self.oldest).checked_mul(left) {
             Some(product) => product / quota.window_nanos,
             // At most `oldest`, for what is left of a bucket is at most all of it.
-            None => u64::try_from(u128::from(self.oldest) * u128::from(left) / u128::from(quota.window_nanos))
-                .unwrap_or(u64::MAX),
+            None => {
+                u64::try_from(u128::from(self.oldest) * u128::from(left) / u128::from(quota.window_nanos))
+                    .unwrap_or(u64::MAX)
+            }
         };
         self.whole.iter().map(|count| u64::from(*count)).sum::<u64>() + share
     }
@@ -329,7 +331,8 @@ impl View<'_> {
             None => 0,
         };
         let passes = u128::from(bucket) * u128::from(quota.window_nanos) + elapsed;
-        let wait = since(passes.div_ceil(u128::from(quota.buckets)), now).div_ceil(u128::from(NANOS_PER_MICRO));
+        let wait =
+            since(passes.div_ceil(u128::from(quota.buckets)), now).div_ceil(u128::from(NANOS_PER_MICRO));
         // Never zero: the far end of time is a wall, where the clock of buckets stands still.
         Micros(u64::try_from(wait).unwrap_or(u64::MAX).max(1))
     }

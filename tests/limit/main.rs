@@ -1,10 +1,19 @@
-//! The promises of the algorithms, a module each: tables for what a reader wants to see, properties against an exact
-//! reference for the rest. A failing property prints its seed and its smallest case.
+//! The promises of the algorithms, a module each: tables for what a reader wants to see, properties against exact
+//! references for the rest. A failing property prints its seed and its smallest case.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot be set up has failed")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on has failed"
+)]
 
+mod error;
 mod fixed_window;
 mod fixed_window_calendar;
 mod fixed_window_traces;
 mod leaky_bucket;
+mod log_traces;
+mod sliding_log;
+mod sliding_window;
 mod token_bucket_moves;
