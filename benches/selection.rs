@@ -8,6 +8,7 @@
 )]
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use tidegate::rules::{Domain, Selection, read_text};
@@ -30,7 +31,7 @@ const WRITTEN: [(&str, Write, &str, &str); 7] = [
 
 type Write = fn(usize) -> String;
 
-fn domain(rules: String) -> Domain {
+fn domain(rules: String) -> Arc<Domain> {
     let loaded = read_text("rules.yaml", &format!("domain: api\n{rules}"));
     assert!(!loaded.has_errors(), "{:?}", loaded.problems.first());
     loaded.domains.into_iter().next().unwrap_or_else(|| panic!("one domain"))

@@ -232,7 +232,7 @@ impl Whole {
             .map(|(priority, asks)| Prioritize { conditions: asks.conditions(), priority })
             .collect();
         let names = (0..=self.prioritize.len()).map(|number| number.to_string().into()).collect();
-        Domain::with("api", Contents { rules, lists, priorities: Priorities { names, prioritize } })
+        Domain::with("api", Contents { rules, lists, priorities: Priorities { names, prioritize }, ..Contents::default() })
     }
 
     /// The numbers that match, by looking at each.

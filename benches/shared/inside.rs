@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tidegate::clock::Now;
+use tidegate::clock::{Micros, Now};
 use tidegate::engine::{self, Answer, Decider, Engine, HashKey, Op, Options};
 use tidegate::protocol::{self, Decision, Descriptors, Judge, Request, Split};
 use tidegate::rules::{self, Mode, RuleSet};
@@ -49,7 +49,9 @@ impl Inside {
         let Ok(Request::Hit(judge)) = protocol::decode_request(payload, &mut descriptors) else {
             panic!("a HIT")
         };
-        let Answer::Decided(decision) = self.decider.decide(&asked(&judge, &descriptors), now);
+        let Answer::Decided(decision) = self.decider.decide(&asked(&judge, &descriptors), now) else {
+            panic!("a conflict")
+        };
         self.replies.clear();
         protocol::encode_decision(&mut self.replies, &said(judge.id, &decision));
         &self.replies
@@ -58,9 +60,9 @@ impl Inside {
     /// Decides alone: the request is read and the reply is not written.
     #[inline(never)]
     pub(crate) fn decide(&mut self, attributes: &[(&str, &str)], now: Now) -> engine::Verdict {
-        let cost = engine::Cost::Requests(1);
-        let request = engine::Request { op: Op::Hit, domain: workload::DOMAIN, attributes, cost, all: false };
-        let Answer::Decided(decision) = self.decider.decide(&request, now);
+        let descriptors = engine::Descriptors::one(attributes);
+        let request = engine::Request::new(Op::Hit, workload::DOMAIN, descriptors);
+        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
         decision.verdict
     }
 }
@@ -74,12 +76,13 @@ pub(crate) fn rule_set() -> RuleSet {
 
 fn asked<'a>(judge: &Judge<'a>, descriptors: &'a Descriptors<'a>) -> engine::Request<'a> {
     let protocol::Cost::Requests(cost) = judge.cost else { panic!("a cost in requests") };
+    let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
     engine::Request {
-        op: Op::Hit,
-        domain: judge.domain,
-        attributes: descriptors.attributes(),
         cost: engine::Cost::Requests(cost),
         all: judge.options.all,
+        priority: judge.priority,
+        wait_max: judge.options.max_wait_us.map(Micros),
+        ..engine::Request::new(Op::Hit, judge.domain, of_engine)
     }
 }
 
@@ -87,6 +90,8 @@ fn said<'d>(id: u64, decision: &engine::Decision<'d>) -> Decision<'d> {
     let verdict = match decision.verdict {
         engine::Verdict::Allow => protocol::Verdict::Allow,
         engine::Verdict::Limit => protocol::Verdict::Limit,
+        engine::Verdict::Wait => protocol::Verdict::Wait,
+        engine::Verdict::Deny => protocol::Verdict::Deny,
     };
     let binding = decision.binding;
     Decision {

@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use super::settings::{SETTINGS_FILE, Settings};
 use super::settings_file::holds_settings;
@@ -93,7 +94,7 @@ struct Checked {
     settings: Option<PathBuf>,
     rules: Option<PathBuf>,
     problems: Vec<Problem>,
-    domains: Vec<Domain>,
+    domains: Vec<Arc<Domain>>,
     failed: Vec<Box<str>>,
 }
 
@@ -121,7 +122,7 @@ impl Checked {
     }
 
     fn with_rules(mut self, path: &Path) -> Checked {
-        let Loaded { domains, problems, failed } = rules::read(path);
+        let Loaded { domains, problems, failed, .. } = rules::read(path);
         self.problems.extend(problems);
         Checked { rules: Some(path.to_owned()), domains, failed, ..self }
     }
@@ -161,7 +162,7 @@ impl Checked {
     }
 
     fn to_json(&self) -> serde_json::Value {
-        let domain = |domain: &Domain| {
+        let domain = |domain: &Arc<Domain>| {
             let rules: Vec<_> = domain.rules().iter().map(rule_json).collect();
             serde_json::json!({"name": domain.name(), "rules": rules})
         };

@@ -5,11 +5,14 @@ pub mod bench;
 pub mod check;
 mod client;
 mod log;
+mod places;
 pub mod replay;
+mod rules_in_force;
 pub mod serve;
 pub mod settings;
 mod settings_file;
 mod signals;
+mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::rules_in_force::{RulesInForce, log_problem};
 use super::settings::{SETTINGS_FILE, Settings};
-use super::{log, signals};
+use super::{log, signals, watch};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
-use crate::rules::{self, Problem, RuleSet};
+use crate::rules::Problem;
 use crate::server::{self, BindError, ConnectionLimits, Listener};
 use crate::sys;
 
@@ -102,7 +103,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         mode: settings.mode,
         memory_bytes_max: usize::try_from(settings.memory_max_bytes).unwrap_or(usize::MAX),
     }));
-    install_rules(&engine, &settings.rules);
+    let rules = RulesInForce::start(&engine, &clock, &settings.rules);
     allow_descriptors(settings.connections.max);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let options = server::Options {
@@ -115,33 +116,13 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
-        signals::watch(&shutdown).map_err(Failure::Run)?;
+        let bell = watch::watch(rules).map_err(Failure::Run)?;
+        signals::watch(&shutdown, bell).map_err(Failure::Run)?;
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
     })?;
     info!("drained: every request received was answered");
     Ok(())
-}
-
-/// Puts the rules in force. What is wrong with them is told and leaves its domain without limits.
-fn install_rules(engine: &Engine, path: &Path) {
-    let loaded = rules::read(path);
-    loaded.problems.iter().for_each(log_problem);
-    for domain in &loaded.failed {
-        error!(%domain, "its rules have errors: this domain has NO LIMITS until they are mended");
-    }
-    let rules: usize = loaded.domains.iter().map(|domain| domain.rules().len()).sum();
-    let domains = loaded.domains.len();
-    if rules == 0 {
-        warn!(path = %path.display(), "no rule is in force: everything is allowed");
-    } else {
-        info!(path = %path.display(), domains, rules, "rules are in force");
-    }
-    engine.install(RuleSet::new(loaded.domains));
-}
-
-fn log_problem(problem: &Problem) {
-    if problem.is_error() { error!("{problem}") } else { warn!("{problem}") }
 }
 
 /// The directory of a socket in the usual place is made when it is missing, but not those above it.
@@ -217,5 +198,5 @@ impl Failure {
 
 const GROUPS_FILE: &str = "/etc/group";
 
-/// Descriptors that are no connections: runtimes, the listener, the log, files read at a reload.
+/// Descriptors that are no connections: runtimes, the listener, the log, the watch over the rules and reading them.
 const DESCRIPTORS_BESIDE: u64 = 64;

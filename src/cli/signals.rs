@@ -4,13 +4,15 @@ use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
-/// TERM and INT drain; a second one ends at once. HUP is taken note of, or it would kill.
+use super::watch::Bell;
+
+/// TERM and INT drain; a second one ends at once. HUP has the rules read again.
 ///
 /// # Errors
 /// A signal cannot be watched.
-pub(super) fn watch(shutdown: &CancellationToken) -> io::Result<()> {
+pub(super) fn watch(shutdown: &CancellationToken, rules: Bell) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hang_up = signal(SignalKind::hangup())?;
     let shutdown = shutdown.clone();
@@ -20,7 +22,7 @@ pub(super) fn watch(shutdown: &CancellationToken) -> io::Result<()> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = hang_up.recv() => {
-                    warn!("reloading is not supported yet: restart to put changed rules in force");
+                    rules.ask();
                     continue;
                 }
             }

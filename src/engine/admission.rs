@@ -1,4 +1,4 @@
-//! All or nothing: every rule is judged on the state as it was, then every state is committed.
+//! All or nothing: every limit is judged on the state as it was, then every state is committed.
 //!
 //! All shards that a request touches are locked for the whole of it, in ascending order, so no two requests can
 //! both take the last token, none sees half of another's charges, and none waits in a circle.
@@ -6,131 +6,94 @@
 use arrayvec::ArrayVec;
 use parking_lot::MutexGuard;
 
-use super::counters::Slot;
-use super::digest::Digest;
-use super::ruling::Terms;
+use super::part::{Case, Part, Stand};
 use super::shards::{SHARDS, Shard, Shards};
-use crate::clock::Now;
-use crate::limit::token_bucket::Gcra;
-use crate::limit::{Outcome, Quota};
-use crate::rules::Rule;
+use crate::clock::Micros;
+use crate::limit::leaky_bucket::Wait;
 
-/// One rule's part in one judgement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    /// The rule's number in its domain.
-    pub(super) rule: u32,
-    /// Where the rule is counted.
-    pub(super) slot: Slot,
-    /// Whether its refusal refuses the request.
-    pub(super) enforced: bool,
-    /// What the rule says, once judged.
-    pub(super) outcome: Outcome,
-    /// The key's state: as it was, and once charged as it then is.
-    pub(super) state: Gcra,
-    cost: u32,
-    digest: Digest,
-    charged: Gcra,
-    place: Option<usize>,
+/// What is to become of a request that is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Intent {
+    /// It is charged if it is granted.
+    Admit,
+    /// Nothing changes.
+    Look,
 }
 
-impl Part {
-    #[inline]
-    pub(super) fn new(rule: u32, terms: &Terms, cost: u32, digest: Digest, fresh: Gcra) -> Part {
-        Part {
-            rule,
-            slot: terms.slot,
-            enforced: terms.enforced,
-            outcome: Outcome::Pass,
-            state: fresh,
-            cost,
-            digest,
-            charged: fresh,
-            place: None,
-        }
-    }
-
-    /// Looks the key up and judges it. Changes nothing but what this part knows.
-    #[inline]
-    fn judge(&mut self, shard: &Shard, rules: &[Rule], now: Now) {
-        let Some(rule) = rules.get(self.rule as usize) else { return };
-        if let Some((place, state)) = shard.buckets.find(&self.digest) {
-            self.place = Some(place);
-            self.state = state;
-        }
-        let Some(Quota::TokenBucket(quota)) = rule.limit.quota() else { return };
-        (self.outcome, self.charged) = self.state.judge(quota, now.at, self.cost);
-    }
-
-    /// Whether a commit changes its key.
-    #[inline]
-    fn is_charged(&self) -> bool {
-        self.outcome == Outcome::Pass && self.cost > 0
-    }
-
-    /// Whether the request is refused by it.
-    #[inline]
-    pub(super) fn refuses(&self) -> bool {
-        self.enforced && self.outcome != Outcome::Pass
-    }
+/// What all limits together say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Granted, to start after this wait.
+    Granted(Micros),
+    /// Refused.
+    Refused,
 }
 
-/// Judges every part and, if all enforced ones pass and it is asked for, charges every part that passes. Returns
-/// whether all enforced ones pass.
-#[inline]
-pub(super) fn admit(shards: &Shards, rules: &[Rule], parts: &mut [Part], charge: bool, now: Now) -> bool {
-    if let [part] = parts {
-        return admit_one(shards, rules, part, charge, now);
-    }
-    admit_all(shards, rules, parts, charge, now)
-}
-
-/// Most requests match one rule: one lock, no list of locks, and the key is looked up once.
-#[inline]
-fn admit_one(shards: &Shards, rules: &[Rule], part: &mut Part, charge: bool, now: Now) -> bool {
-    let Some(rule) = rules.get(part.rule as usize) else { return true };
-    let mut shard = shards.lock(shards.of(&part.digest));
-    let kept = shard.buckets.find_mut(&part.digest);
-    if let Some(state) = &kept {
-        part.state = **state;
-    }
-    let Some(Quota::TokenBucket(quota)) = rule.limit.quota() else { return true };
-    (part.outcome, part.charged) = part.state.judge(quota, now.at, part.cost);
-    let passes = !part.refuses();
-    if charge && part.is_charged() {
-        part.state = part.charged;
-        match kept {
-            Some(state) => *state = part.charged,
-            None => shards.insert(&mut shard, part.digest, part.charged, now.at),
-        }
-    }
-    passes
-}
-
-/// The same for any number of parts.
-fn admit_all(shards: &Shards, rules: &[Rule], parts: &mut [Part], charge: bool, now: Now) -> bool {
-    let mut locked = Locked { held: 0, guards: ArrayVec::new_const() };
-    locked.lock(shards, parts);
+/// Judges every part, and charges as is intended. Every part then knows where its key stands.
+pub(super) fn admit(case: &Case<'_>, parts: &mut [Part], intent: Intent) -> Admission {
+    let mut locked = Locked::new();
+    locked.lock(case.shards, parts);
     for part in &mut *parts {
-        part.judge(locked.shard(shards, &part.digest), rules, now);
+        let shard = locked.shard(case.shards, part);
+        part.judge(case, shard);
     }
-    let passes = !parts.iter().any(Part::refuses);
-    if passes && charge {
-        commit(shards, &mut locked, parts, now);
-    }
-    passes
-}
-
-/// Charges what passed. Keys that are there first: adding one may move the others.
-fn commit(shards: &Shards, locked: &mut Locked<'_>, parts: &mut [Part], now: Now) {
-    for part in parts.iter_mut().filter(|part| part.is_charged()) {
-        part.state = part.charged;
-        if let Some(place) = part.place {
-            locked.shard(shards, &part.digest).buckets.update(place, part.charged);
+    let refusing = parts.iter().filter(|part| part.refuses()).count();
+    // A shadow wait delays nothing.
+    let waits = parts.iter().filter(|part| part.stand == Stand::Enforced).map(|part| part.wait);
+    let wait = if refusing == 0 { waits.fold(Wait::NONE, Wait::longer) } else { Wait::NONE };
+    if intent == Intent::Admit {
+        for at in 0..parts.len() {
+            let others_pass = others_pass(parts, at, refusing);
+            let Some(part) = parts.get_mut(at) else { break };
+            commit(part, refusing == 0, others_pass, wait, case, &mut locked);
         }
     }
-    for part in parts.iter().filter(|part| part.is_charged() && part.place.is_none()) {
-        shards.insert(locked.shard(shards, &part.digest), part.digest, part.charged, now.at);
+    for part in &mut *parts {
+        let shard = locked.shard(case.shards, part);
+        part.read_level(case, shard);
+    }
+    if refusing == 0 { Admission::Granted(wait.micros()) } else { Admission::Refused }
+}
+
+/// Whether all enforced rules but the part's own let the request through. A candidate stands behind its rule.
+fn others_pass(parts: &[Part], at: usize, refusing: usize) -> bool {
+    let own = at.checked_sub(1).and_then(|before| parts.get(before)).zip(parts.get(at));
+    let own_refuses = own.is_some_and(|(own, part)| own.rule == part.rule && own.refuses());
+    refusing == usize::from(own_refuses)
+}
+
+/// Charges one part, where it is to be.
+fn commit(
+    part: &mut Part,
+    granted: bool,
+    others_pass: bool,
+    wait: Wait,
+    case: &Case<'_>,
+    locked: &mut Locked<'_>,
+) {
+    let is_charged = part.counts_refused(case)
+        || part.passes()
+            && match part.stand {
+                // In its rule's place it would decide together with the others.
+                Stand::Candidate => others_pass,
+                Stand::Enforced | Stand::Shadow => granted,
+            };
+    let shard = locked.shard(case.shards, part);
+    if is_charged {
+        part.charge(wait, case, shard);
+    }
+    if !part.passes() {
+        part.block(case, shard);
+    }
+}
+
+/// Charges, or gives back, after the fact: all parts under one lock.
+pub(super) fn settle_up(case: &Case<'_>, parts: &mut [Part], amounts: &[i64]) {
+    let mut locked = Locked::new();
+    locked.lock(case.shards, parts);
+    for (part, amount) in parts.iter_mut().zip(amounts) {
+        let shard = locked.shard(case.shards, part);
+        part.settle_up(*amount, case, shard);
     }
 }
 
@@ -142,10 +105,15 @@ struct Locked<'e> {
 }
 
 impl<'e> Locked<'e> {
-    /// Locks the shards of all parts. In place: a kilobyte of guards is not to be moved.
+    #[inline]
+    fn new() -> Locked<'e> {
+        Locked { held: 0, guards: ArrayVec::new_const() }
+    }
+
+    /// Locks the shards of all parts. In place: half a kilobyte of guards is not to be moved.
     #[inline]
     fn lock(&mut self, shards: &'e Shards, parts: &[Part]) {
-        self.held = parts.iter().fold(0, |held, part| held | 1 << shards.of(&part.digest));
+        self.held = parts.iter().fold(0, |held, part| held | 1 << part.shard(shards));
         let mut wanted = self.held;
         while wanted != 0 {
             self.guards.push(shards.lock(wanted.trailing_zeros() as usize));
@@ -154,8 +122,8 @@ impl<'e> Locked<'e> {
     }
 
     #[inline]
-    fn shard(&mut self, shards: &Shards, digest: &Digest) -> &mut Shard {
-        let below = self.held & ((1 << shards.of(digest)) - 1);
+    fn shard(&mut self, shards: &Shards, part: &Part) -> &mut Shard {
+        let below = self.held & ((1 << part.shard(shards)) - 1);
         let guard = below.count_ones() as usize;
         #[allow(clippy::indexing_slicing, reason = "every part's shard was locked, so its guard is there")]
         &mut self.guards[guard]

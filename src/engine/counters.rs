@@ -12,6 +12,8 @@ pub(super) struct Counters {
     rules: Box<[RuleCounts]>,
     allowed: Count,
     limited: Count,
+    waited: Count,
+    denied: Count,
     unmatched_domain: Count,
     unmatched_rule: Count,
     panics: Count,
@@ -21,16 +23,26 @@ pub(super) struct Counters {
 #[derive(Debug, Default)]
 struct RuleCounts {
     pass: Count,
+    near: Count,
+    over: Count,
     refuse: Count,
     would_refuse: Count,
+    candidate_pass: Count,
+    candidate_refuse: Count,
 }
 
 /// What happened to a request at one rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Check {
     Pass,
+    /// Past the share at which to warn.
+    Near,
+    /// Above the quota.
+    Over,
     Refuse,
     WouldRefuse,
+    CandidatePass,
+    CandidateRefuse,
 }
 
 /// A number with one writer: to add is a load and a store, not a locked instruction.
@@ -55,6 +67,8 @@ impl Counters {
             rules: std::iter::repeat_with(RuleCounts::default).take(SLOTS).collect(),
             allowed: Count::default(),
             limited: Count::default(),
+            waited: Count::default(),
+            denied: Count::default(),
             unmatched_domain: Count::default(),
             unmatched_rule: Count::default(),
             panics: Count::default(),
@@ -66,6 +80,10 @@ impl Counters {
         let Some(counts) = self.rules.get(slot.0) else { return };
         match check {
             Check::Pass => counts.pass.add_one(),
+            Check::Near => counts.near.add_one(),
+            Check::Over => counts.over.add_one(),
+            Check::CandidatePass => counts.candidate_pass.add_one(),
+            Check::CandidateRefuse => counts.candidate_refuse.add_one(),
             Check::Refuse => counts.refuse.add_one(),
             Check::WouldRefuse => counts.would_refuse.add_one(),
         }
@@ -76,6 +94,8 @@ impl Counters {
         match verdict {
             Verdict::Allow => self.allowed.add_one(),
             Verdict::Limit => self.limited.add_one(),
+            Verdict::Wait => self.waited.add_one(),
+            Verdict::Deny => self.denied.add_one(),
         }
     }
 
@@ -124,6 +144,10 @@ pub struct Totals {
     pub allowed: u64,
     /// Decisions that limited.
     pub limited: u64,
+    /// Decisions that allowed after a wait.
+    pub waited: u64,
+    /// Decisions that denied.
+    pub denied: u64,
     /// Requests for a domain that has no rules.
     pub unmatched_domain: u64,
     /// Requests that no rule matched.
@@ -145,10 +169,18 @@ pub struct RuleTotals {
     pub rule: Box<str>,
     /// Requests that fitted, also where another rule refused them.
     pub pass: u64,
+    /// Requests that fitted and left their key past the share at which its rule warns.
+    pub near: u64,
+    /// Requests that passed above the quota.
+    pub over: u64,
     /// Requests refused.
     pub refuse: u64,
     /// Requests that it would have refused, had it been enforced.
     pub would_refuse: u64,
+    /// Requests that would have fitted its candidate.
+    pub candidate_pass: u64,
+    /// Requests that its candidate would have refused.
+    pub candidate_refuse: u64,
 }
 
 impl Totals {
@@ -163,6 +195,10 @@ impl Totals {
             domain: domain.clone(),
             rule: rule.clone(),
             pass: at_slot(slot, |counts| &counts.pass),
+            near: at_slot(slot, |counts| &counts.near),
+            over: at_slot(slot, |counts| &counts.over),
+            candidate_pass: at_slot(slot, |counts| &counts.candidate_pass),
+            candidate_refuse: at_slot(slot, |counts| &counts.candidate_refuse),
             refuse: at_slot(slot, |counts| &counts.refuse),
             would_refuse: at_slot(slot, |counts| &counts.would_refuse),
         });
@@ -170,6 +206,8 @@ impl Totals {
             rules: rules.collect(),
             allowed: total(|thread| &thread.allowed),
             limited: total(|thread| &thread.limited),
+            waited: total(|thread| &thread.waited),
+            denied: total(|thread| &thread.denied),
             unmatched_domain: total(|thread| &thread.unmatched_domain),
             unmatched_rule: total(|thread| &thread.unmatched_rule),
             panics: total(|thread| &thread.panics),

@@ -1,8 +1,9 @@
 //! What the engine answers.
 
+use super::part::Part;
 use crate::clock::Micros;
 use crate::limit::Level;
-use crate::rules::{Domain, Rule};
+use crate::rules::{Domain, Listed, Rule};
 
 /// What comes of asking. Everything is decided at once today; a rule that must ask another host first will answer
 /// with a ticket to resume from.
@@ -11,6 +12,8 @@ use crate::rules::{Domain, Rule};
 pub enum Answer<'d> {
     /// The verdict and what is said with it.
     Decided(Decision<'d>),
+    /// The name that should make it a repeat belongs to another request: nothing is judged.
+    Conflict,
 }
 
 /// A verdict and what is said with it. Borrows from the [`Decider`](super::Decider) until it asks again.
@@ -22,11 +25,24 @@ pub struct Decision<'d> {
     /// The binding rule: of those that refuse the one with the longest wait, of those that pass the one with the
     /// least left. Ties go to the first in the file.
     pub binding: Option<LimitView<'d>>,
-    /// Zero when allowed; else the smallest wait after which the same request alone would pass, `None` if none is.
+    /// The entry of a list that decided before any rule.
+    pub listed: Option<&'d Listed>,
+    /// Zero when allowed; before work that waits, its wait; else the smallest wait after which the same request
+    /// alone would pass, `None` if none is.
     pub retry: Option<Micros>,
+    /// How important the request is; `None` where the domain has no priorities.
+    pub priority: Option<&'d str>,
     pub(super) domain: Option<&'d Domain>,
     pub(super) notes: &'d [(NoteKind, u32)],
     pub(super) all: &'d [(u32, Level)],
+    pub(super) looked_at: LookedAt<'d>,
+}
+
+/// The keys that a decision looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LookedAt<'d> {
+    pub(super) one: Option<(u32, u64)>,
+    pub(super) parts: &'d [Part],
 }
 
 impl<'d> Decision<'d> {
@@ -35,11 +51,21 @@ impl<'d> Decision<'d> {
         Decision {
             verdict: Verdict::Allow,
             binding: None,
+            listed: None,
             retry: Some(Micros::ZERO),
+            priority: None,
             domain: None,
             notes: &[],
             all: &[],
+            looked_at: LookedAt::default(),
         }
+    }
+
+    /// The keys that were looked at, in file order: the number of the rule in its domain, and a fingerprint that
+    /// tells the rule's keys apart.
+    pub fn keys(&self) -> impl Iterator<Item = (u32, u64)> + 'd {
+        let LookedAt { one, parts } = self.looked_at;
+        one.into_iter().chain(parts.iter().filter(|part| !part.is_candidate()).map(Part::fingerprint))
     }
 
     /// What else is worth knowing, with the rule it is about, in file order.
@@ -73,6 +99,10 @@ pub enum Verdict {
     Allow,
     /// This caller is over a limit of his own.
     Limit,
+    /// It may, after a wait.
+    Wait,
+    /// It is on a deny list.
+    Deny,
 }
 
 /// What a note says about its rule.
@@ -80,6 +110,12 @@ pub enum Verdict {
 pub enum NoteKind {
     /// A shadow rule that would have refused.
     Shadow,
+    /// A rule whose candidate would have refused.
+    Candidate,
+    /// A rule that let it pass above its quota.
+    Over,
+    /// A rule whose key is past the share of its limit at which to warn.
+    Near,
 }
 
 /// Why no rule was judged.
@@ -90,3 +126,8 @@ pub enum Unmatched {
     /// The domain has no rule for it.
     Rule,
 }
+
+/// The name that should make a charge a repeat belongs to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the same `idem` was used for another request")]
+pub struct Conflict;

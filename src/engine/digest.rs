@@ -1,7 +1,7 @@
 //! What a key is known by: a keyed digest, never its text.
 
 use super::siphash::SipHash;
-use crate::limit::Scale;
+use super::tag::Tag;
 
 /// A secret that makes digests unguessable, so that no caller can aim at another's counter.
 #[derive(Clone, Copy)]
@@ -15,10 +15,23 @@ impl HashKey {
         HashKey([u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high)])
     }
 
-    /// The hash of one rule's keys, under a key of its own. Rules that share no name share no digest.
-    pub(super) fn of_rule(&self, domain: &str, rule: &str) -> KeyHash {
-        let key = SipHash::new(self.0).hash_each([domain, rule].into_iter());
+    /// The hash of one rule's keys, under a key of its own. Rules that share no name share no digest, and a rule that
+    /// comes to count by something else shares none with what it was.
+    pub(super) fn of_rule(&self, domain: &str, rule: &str, counts_by: &str) -> KeyHash {
+        let key = SipHash::new(self.0).hash_each([domain, rule, counts_by].into_iter());
         KeyHash(SipHash::new(key))
+    }
+
+    /// The hash of what is no rule's key, named for what it is.
+    pub(super) fn of_purpose(&self, purpose: &str) -> KeyHash {
+        // A rule's has three texts: no list of one text hashes like it.
+        KeyHash(SipHash::new(SipHash::new(self.0).hash_each([purpose].into_iter())))
+    }
+
+    /// What sets states apart that cannot be compared: to be mixed into the digests of their keys.
+    pub(super) fn salt(&self, comparable: &str) -> Salt {
+        let [salt, _] = SipHash::new(self.0).hash_each([comparable, ""].into_iter());
+        Salt(salt)
     }
 }
 
@@ -30,17 +43,18 @@ impl KeyHash {
     /// The digest of a key. Where there are several values each has its length before it; one alone is told from
     /// every other by the hash's own padding.
     #[inline]
-    pub(super) fn digest<'a>(
-        &self,
-        scale: Scale,
-        mut values: impl ExactSizeIterator<Item = &'a str>,
-    ) -> Digest {
-        let [low, high] = if values.len() == 1 {
+    pub(super) fn digest<'a>(&self, tag: Tag, mut values: impl ExactSizeIterator<Item = &'a str>) -> Digest {
+        let hash = if values.len() == 1 {
             self.0.hash(values.next().unwrap_or_default().as_bytes())
         } else {
             self.0.hash_each(values)
         };
-        Digest([low, high & !SCALE_BITS | u64::from(scale.ticks_per_nano()) & SCALE_BITS])
+        Digest::new(hash, tag)
+    }
+
+    /// The digest of some bytes.
+    pub(super) fn digest_bytes(&self, bytes: &[u8]) -> Digest {
+        Digest::new(self.0.hash(bytes), Tag::NONE)
     }
 }
 
@@ -58,32 +72,78 @@ impl std::fmt::Debug for HashKey {
     }
 }
 
-/// 121 bits of digest and, in the lowest seven, the scale of the state kept under it: so the sweep can tell a full
-/// bucket without knowing its rule, and one scale never reads the ticks of another.
+/// See [`HashKey::salt`]. That of token buckets, the most there are, is zero: nothing to mix in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Salt(u64);
+
+impl Salt {
+    pub(super) const NONE: Salt = Salt(0);
+}
+
+/// 112 bits of digest and, in the lowest sixteen, the tag of the state kept under it: so the sweep can tell a state
+/// that is as good as new without knowing its rule.
+///
+/// In words of four bytes, so that a state which asks for no more than that has no padding behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Digest([u64; 2]);
+pub(super) struct Digest([u32; 4]);
 
 impl Digest {
+    #[inline]
+    fn new([low, high]: [u64; 2], tag: Tag) -> Digest {
+        let high = high & !TAG_BITS | u64::from(tag.bits());
+        let (halves_low, halves_high) = (halves(low), halves(high));
+        Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
+    }
+
+    /// The digest of the same key for another state of it. It lives in the same place of its table.
+    #[inline]
+    pub(super) fn of(&self, tag: Tag, salt: Salt) -> Digest {
+        Digest::new([self.hash(), self.high() ^ salt.0 & SALT_BITS], tag)
+    }
+
+    /// The same digest with another tag.
+    #[inline]
+    pub(super) fn tagged(&self, tag: Tag) -> Digest {
+        self.of(tag, Salt::NONE)
+    }
+
     /// Where in a table.
     #[inline]
     pub(super) fn hash(&self) -> u64 {
-        self.0[0]
+        let [low, high, ..] = self.0;
+        u64::from(low) | u64::from(high) << 32
     }
 
-    /// Which table of a power of two of them: the bits that neither the table nor the scale use.
+    #[inline]
+    pub(super) fn high(&self) -> u64 {
+        let [.., low, high] = self.0;
+        u64::from(low) | u64::from(high) << 32
+    }
+
+    /// Which table of a power of two of them: bits that neither the table, nor the tag, nor a salt uses, so all
+    /// states of one key live in one shard.
     #[inline]
     pub(super) fn shard(&self, shards: usize) -> usize {
-        usize::try_from(self.0[1] >> SHARD_SHIFT).unwrap_or_default() & (shards - 1)
+        usize::try_from(self.high() >> SHARD_SHIFT).unwrap_or_default() & (shards - 1)
     }
 
-    /// The scale of its state. 128 ticks, the most there are, stand as 0.
+    /// The tag of its state.
     #[inline]
-    pub(super) fn scale(&self) -> Scale {
-        let ticks = u8::try_from(self.0[1] & SCALE_BITS).unwrap_or_default();
-        Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::FINEST)
+    pub(super) fn tag(&self) -> Tag {
+        let [.., low, _] = self.0;
+        Tag::from_bits(u16::try_from(low & 0xffff).unwrap_or_default())
     }
 }
 
-const SCALE_BITS: u64 = 0x7f;
+#[inline]
+fn halves(word: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
+}
 
-const SHARD_SHIFT: u32 = 32;
+const TAG_BITS: u64 = 0xffff;
+
+/// What a salt may change: neither the tag nor the shard.
+const SALT_BITS: u64 = 0x0000_ffff_ffff_0000;
+
+const SHARD_SHIFT: u32 = 48;

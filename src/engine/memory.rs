@@ -2,38 +2,111 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts what the tables have allocated, also while one grows.
+use parking_lot::Mutex;
+
+/// Counts what the tables have allocated, also while one grows. Each kind of table that the rules use is sure of a
+/// share: what the others took before it came does not leave it without any.
 #[derive(Debug)]
 pub(super) struct Memory {
     bytes_max: usize,
+    by_kind: [Used; KINDS],
+    /// Held for a claim: two of different kinds could otherwise both take the last bytes.
+    claiming: Mutex<()>,
+}
+
+/// The kinds of table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Buckets,
+    Windows,
+    SlidingWindows,
+    Logs,
+    Blocks,
+    Softs,
+    Repeats,
+}
+
+#[derive(Debug, Default)]
+struct Used {
     bytes: AtomicUsize,
+    /// What it is sure of.
+    share: AtomicUsize,
 }
 
 impl Memory {
     pub(super) fn new(bytes_max: usize) -> Memory {
         // What is kept back is for tables being rebuilt at their size, one on each decision thread.
-        Memory { bytes_max: bytes_max - bytes_max / REBUILD_SHARE, bytes: AtomicUsize::new(0) }
+        Memory { bytes_max: bytes_max - bytes_max / REBUILD_SHARE, by_kind: Default::default(), claiming: Mutex::default() }
     }
 
-    /// Takes so many bytes, if they are there.
-    pub(super) fn claim(&self, bytes: usize) -> bool {
-        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
-        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    /// Makes these kinds sure of a share, and no other.
+    pub(super) fn share_out(&self, kinds: &[Kind]) {
+        for kind in ALL {
+            let share = if kinds.contains(&kind) { self.bytes_max / SURE_SHARE } else { 0 };
+            self.of(kind).share.store(share, Ordering::Relaxed);
+        }
     }
 
-    /// A table that had `before` bytes, claims included, now has `after`.
-    pub(super) fn settle(&self, before: usize, after: usize) {
+    /// Takes so many bytes for tables of a kind, if they are there.
+    pub(super) fn claim(&self, kind: Kind, bytes: usize) -> bool {
+        let _claiming = self.claiming.lock();
+        let others = ALL.iter().filter(|other| **other != kind).map(|other| self.of(*other).spoken_for());
+        let left = self.bytes_max.saturating_sub(others.sum());
+        let used = self.of(kind);
+        // What it is sure of it may have, also where the others took more than was left.
+        let most = left.max(used.share.load(Ordering::Relaxed));
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= most);
+        used.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Tables of a kind that had `before` bytes, claims included, now have `after`.
+    pub(super) fn settle(&self, kind: Kind, before: usize, after: usize) {
+        let bytes = &self.of(kind).bytes;
         if after >= before {
-            self.bytes.fetch_add(after - before, Ordering::Relaxed);
+            bytes.fetch_add(after - before, Ordering::Relaxed);
         } else {
-            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+            bytes.fetch_sub(before - after, Ordering::Relaxed);
         }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        self.by_kind.iter().map(|used| used.bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    fn of(&self, kind: Kind) -> &Used {
+        let [buckets, windows, sliding_windows, logs, blocks, softs, repeats] = &self.by_kind;
+        match kind {
+            Kind::Buckets => buckets,
+            Kind::Windows => windows,
+            Kind::SlidingWindows => sliding_windows,
+            Kind::Logs => logs,
+            Kind::Blocks => blocks,
+            Kind::Softs => softs,
+            Kind::Repeats => repeats,
+        }
     }
 }
 
+impl Used {
+    fn spoken_for(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed).max(self.share.load(Ordering::Relaxed))
+    }
+}
+
+const KINDS: usize = 7;
+
+const ALL: [Kind; KINDS] = [
+    Kind::Buckets,
+    Kind::Windows,
+    Kind::SlidingWindows,
+    Kind::Logs,
+    Kind::Blocks,
+    Kind::Softs,
+    Kind::Repeats,
+];
+
 /// One part in so many is kept back.
 const REBUILD_SHARE: usize = 16;
+
+/// Each kind in use is sure of one part in so many.
+const SURE_SHARE: usize = 16;

@@ -3,27 +3,39 @@
 //! Shards are locked here and decisions counted; nothing awaits, does I/O or knows of the socket.
 
 mod admission;
+mod algorithm;
 mod counters;
 mod decider;
 mod decision;
 mod digest;
+mod judgement;
 mod memory;
+mod part;
+mod repeats;
 mod request;
 mod ruling;
 mod shards;
 mod siphash;
+mod soft;
+#[cfg_attr(not(test), expect(dead_code, reason = "`top` will show it; nothing feeds it yet"))]
+mod sketch;
 mod table;
+mod tag;
+mod workspace;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
-pub use decision::{Answer, Decision, LimitView, NoteKind, Unmatched, Verdict};
+pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
-pub use request::{Cost, Op, Request, UNIT_REQUESTS, UnitCosts};
+pub use request::{
+    Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
+};
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
 pub use crate::rules::Mode;
@@ -32,6 +44,7 @@ use crate::clock::Now;
 use crate::rules::RuleSet;
 use counters::{Counters, Slots};
 use memory::Memory;
+use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
 
@@ -54,6 +67,9 @@ pub struct Engine {
     options: Options,
     ruling: Arc<ArcSwap<Ruling>>,
     shards: Shards,
+    repeats: Repeats,
+    /// Whether there is room for what is elastic.
+    room: AtomicBool,
     sweeper: Mutex<Sweeper>,
     slots: Mutex<Slots>,
     threads: Mutex<Vec<Arc<Counters>>>,
@@ -67,17 +83,27 @@ impl Engine {
             options,
             ruling: Arc::new(ArcSwap::from_pointee(Ruling::default())),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
+            repeats: Repeats::new(&options.hash_key),
+            room: AtomicBool::new(false),
             sweeper: Mutex::default(),
             slots: Mutex::default(),
             threads: Mutex::default(),
         }
     }
 
-    /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state.
+    /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state, as far as what the rule
+    /// counts can be compared.
     pub fn install(&self, rules: RuleSet) {
         let mut slots = self.slots.lock();
-        let ruling = Ruling::new(rules, &self.options.hash_key, self.options.mode, &mut slots);
+        let before = self.ruling.load();
+        let ruling = Ruling::new(rules, &before, &self.options.hash_key, self.options.mode, &mut slots);
+        self.shards.memory().share_out(&ruling.kinds());
         self.ruling.store(Arc::new(ruling));
+    }
+
+    /// Says whether there is room for what is elastic. There is none until somebody says so.
+    pub fn set_room(&self, room: bool) {
+        self.room.store(room, Ordering::Relaxed);
     }
 
     /// A way to ask, for one decision thread.
@@ -91,7 +117,10 @@ impl Engine {
     /// Does what happens by itself, whatever time has passed since the last tick. Called every [`TICK_MILLIS`].
     pub fn tick(&self, now: Now) {
         let window_min = self.ruling.load().window_min();
-        self.sweeper.lock().advance(&self.shards, now.at, window_min);
+        let mut sweeper = self.sweeper.lock();
+        if sweeper.advance(&self.shards, now, window_min) {
+            self.repeats.sweep(&self.shards, now);
+        }
     }
 
     /// The mode that no rule is stricter than.

@@ -1,59 +1,249 @@
-//! The rule set in force, with what the engine adds to each rule: the hash of its keys, its counters' slot, its mode.
+//! The rule set in force, with what the engine adds to each rule: the hash of its keys, what tells its states apart,
+//! its counters' slot, its mode.
+
+use std::collections::HashMap;
+
+use arrayvec::ArrayVec;
 
 use super::counters::{Slot, Slots};
-use super::digest::{HashKey, KeyHash};
+use super::digest::{HashKey, KeyHash, Salt};
+use super::memory::Kind;
+use super::tag::{GENERATIONS, Tag};
 use crate::clock::Micros;
-use crate::limit::{Quota, Scale};
-use crate::rules::{Domain, Mode, RuleSet};
+use crate::limit::{Quota, token_bucket};
+use crate::rules::{Domain, Limit, Mode, Over, Rule, RuleSet};
 
 /// A rule set in force.
 #[derive(Debug, Default)]
 pub(super) struct Ruling {
     pub(super) rules: RuleSet,
-    /// By domain and rule, as in `rules`.
-    pub(super) terms: Vec<Vec<Terms>>,
+    /// By domain, as in `rules`.
+    domains: Vec<DomainTerms>,
     /// Nothing is judged at all.
     pub(super) disabled: bool,
+    /// Counts the rule sets that were in force before it.
+    pub(super) number: u64,
+}
+
+/// What the engine knows of the rules and the lists of a domain, by their numbers.
+#[derive(Debug)]
+pub(super) struct DomainTerms {
+    pub(super) rules: Vec<Terms>,
+    pub(super) lists: Vec<Slot>,
+    /// It has nothing but rules that are found by attributes.
+    pub(super) is_simple: bool,
 }
 
 /// What the engine knows of a rule.
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) key_hash: KeyHash,
-    /// That of the rule's quota.
-    pub(super) scale: Scale,
     pub(super) slot: Slot,
     /// Refusals are carried out.
     pub(super) enforced: bool,
+    /// Set where it is one token bucket and nothing besides: then one look-up decides.
+    pub(super) plain: Option<Plain>,
+    pub(super) own: States,
+    pub(super) candidate: Option<States>,
+}
+
+/// A rule that is one token bucket and nothing besides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plain {
+    pub(super) quota: token_bucket::Quota,
+    pub(super) tag: Tag,
+}
+
+/// What tells the states of one limit from those that cannot be compared with them.
+#[derive(Debug)]
+pub(super) struct States {
+    /// By the number of the allowance.
+    by_allowance: Vec<(Tag, Salt)>,
+    /// Counts the changes of its quotas, as far as they are told apart.
+    generation: u8,
+    /// The tags that buckets had under earlier quotas, the latest first: a key is found under them once.
+    pub(super) older: ArrayVec<Tag, OLDER_MAX>,
 }
 
 impl Ruling {
-    pub(super) fn new(rules: RuleSet, hash_key: &HashKey, mode: Mode, slots: &mut Slots) -> Ruling {
-        let terms = rules.domains().iter().map(|domain| {
-            let terms = domain.rules().iter().map(|rule| Terms {
-                key_hash: hash_key.of_rule(domain.name(), &rule.name),
-                scale: match rule.limit.quota() {
-                    Some(Quota::TokenBucket(quota)) => quota.scale(),
-                    _ => Scale::NANOS,
-                },
-                slot: slots.of(domain.name(), &rule.name),
-                enforced: rule.mode.max(mode) == Mode::Enforce,
+    pub(super) fn new(
+        rules: RuleSet,
+        before: &Ruling,
+        hash_key: &HashKey,
+        mode: Mode,
+        slots: &mut Slots,
+    ) -> Ruling {
+        let domains = rules.domains().iter().map(|domain| {
+            let known = before.known(domain.name());
+            let terms = domain.rules().iter().map(|rule| {
+                let before = known.get(&*rule.name).copied();
+                Terms::new(domain.name(), rule, before, hash_key, mode, slots)
             });
-            terms.collect()
+            DomainTerms {
+                rules: terms.collect(),
+                lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
+                is_simple: domain.lists().is_empty() && domain.priorities().is_empty(),
+            }
         });
-        Ruling { terms: terms.collect(), rules, disabled: mode == Mode::Disabled }
+        let domains = domains.collect();
+        Ruling { domains, rules, disabled: mode == Mode::Disabled, number: before.number + 1 }
     }
 
-    /// The rules of a domain and the terms of each.
+    /// A domain and the terms of its rules.
     #[inline]
-    pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &[Terms])> {
+    pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
-        Some((self.rules.domains().get(found)?, self.terms.get(found)?))
+        Some((&**self.rules.domains().get(found)?, self.domains.get(found)?))
+    }
+
+    /// The rules of a domain by name, with their terms.
+    fn known(&self, domain: &str) -> HashMap<&str, (&Rule, &Terms)> {
+        let Some((domain, terms)) = self.find(domain) else { return HashMap::new() };
+        domain.rules().iter().zip(&terms.rules).map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
 
     /// The shortest time in which a key of any rule fills.
     pub(super) fn window_min(&self) -> Micros {
-        let rules = self.rules.domains().iter().flat_map(Domain::rules);
-        rules.filter_map(|rule| rule.limit.quota().map(Quota::window)).min().unwrap_or_default()
+        self.quotas().map(Quota::window).min().unwrap_or_default()
+    }
+
+    /// The kinds of table that the rules use.
+    pub(super) fn kinds(&self) -> Vec<Kind> {
+        let mut kinds: Vec<Kind> = self.quotas().map(kind).collect();
+        for limit in self.limits() {
+            kinds.extend(limit.block.map(|_| Kind::Blocks));
+            let is_soft = |allowance: &Option<_>| {
+                allowance.as_ref().is_some_and(|allowance: &crate::rules::Allowance| {
+                    matches!(allowance.over, Over::Soft(_))
+                })
+            };
+            kinds.extend(limit.allowances.iter().any(is_soft).then_some(Kind::Softs));
+        }
+        kinds
+    }
+
+    fn limits(&self) -> impl Iterator<Item = &Limit> {
+        let rules = self.rules.domains().iter().flat_map(|domain| domain.rules());
+        rules.flat_map(|rule| [Some(&rule.limit), rule.candidate.as_deref()]).flatten()
+    }
+
+    fn quotas(&self) -> impl Iterator<Item = &Quota> {
+        self.limits().flat_map(|limit| limit.allowances.iter().flatten()).map(|allowance| &allowance.quota)
     }
 }
+
+impl Terms {
+    fn new(
+        domain: &str,
+        rule: &Rule,
+        before: Option<(&Rule, &Terms)>,
+        hash_key: &HashKey,
+        mode: Mode,
+        slots: &mut Slots,
+    ) -> Terms {
+        let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
+        let own = before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, &terms.own));
+        let candidate = before.and_then(|(old, terms)| {
+            let same = same_overrides && old.candidate == rule.candidate;
+            Some((same, terms.candidate.as_ref()?))
+        });
+        let own = States::new(&rule.limit, own, hash_key);
+        Terms {
+            key_hash: hash_key.of_rule(domain, &rule.name, &counts_by(rule)),
+            slot: slots.of(domain, &rule.name),
+            enforced: rule.mode.max(mode) == Mode::Enforce,
+            plain: own.plain(rule),
+            own,
+            candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate, hash_key)),
+        }
+    }
+}
+
+impl States {
+    /// `before`: those of the same limit in the rule set before, and whether its quotas are the same.
+    fn new(limit: &Limit, before: Option<(bool, &States)>, hash_key: &HashKey) -> States {
+        let generation = match before {
+            Some((true, old)) => old.generation,
+            Some((false, old)) => old.generation.wrapping_add(1),
+            None => 0,
+        };
+        let by_allowance = limit.allowances.iter().map(|allowance| {
+            let quota = allowance.as_ref().map(|allowance| &allowance.quota);
+            quota.map_or((Tag::NONE, Salt::NONE), |quota| comparable(quota, generation, hash_key))
+        });
+        let mut states = States { by_allowance: by_allowance.collect(), generation, older: ArrayVec::new() };
+        if let Some((is_same, old)) = before {
+            let last = (!is_same).then(|| old.bucket_tag()).flatten();
+            let current = states.bucket_tag();
+            let older = last.into_iter().chain(old.older.iter().copied());
+            for tag in older.filter(|tag| Some(*tag) != current).take(OLDER_MAX) {
+                states.older.push(tag);
+            }
+        }
+        states
+    }
+
+    /// The tag and the salt of the states under an allowance.
+    #[inline]
+    pub(super) fn of(&self, allowance: u32) -> (Tag, Salt) {
+        self.by_allowance.get(allowance as usize).copied().unwrap_or((Tag::NONE, Salt::NONE))
+    }
+
+    /// The tag of its buckets: they are all on one scale.
+    fn bucket_tag(&self) -> Option<Tag> {
+        let tags = self.by_allowance.iter().map(|(tag, _)| *tag);
+        tags.into_iter().find(|tag| *tag != Tag::NONE)
+    }
+
+    fn plain(&self, rule: &Rule) -> Option<Plain> {
+        let [Some(allowance)] = rule.limit.allowances.as_slice() else { return None };
+        let Quota::TokenBucket(quota) = &allowance.quota else { return None };
+        let is_plain = allowance.over == Over::Refuse
+            && rule.limit.block.is_none()
+            && rule.overrides.is_none()
+            && rule.candidate.is_none()
+            && rule.unit.is_none()
+            && rule.warn_at.is_none()
+            && rule.key.iter().all(crate::rules::KeyPart::is_plain);
+        is_plain.then(|| Plain { quota: *quota, tag: self.of(0).0 })
+    }
+}
+
+/// What a rule counts, and by what.
+fn counts_by(rule: &Rule) -> String {
+    format!("{:?} {:?}", rule.unit, rule.key)
+}
+
+/// What states under a quota are told by from those they cannot be compared with.
+fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
+    let span = || Tag::span(quota.window().0.saturating_mul(NANOS_PER_MICRO));
+    match quota {
+        Quota::TokenBucket(bucket) => (Tag::bucket(bucket.scale(), generation), Salt::NONE),
+        Quota::LeakyBucket(bucket) => {
+            (Tag::bucket(bucket.scale(), generation), hash_key.salt("leaky_bucket"))
+        }
+        Quota::FixedWindow(window) => {
+            let salt = hash_key.salt(&format!("fixed_window {}", window.shape()));
+            (Tag::window(window.timeline() == crate::limit::fixed_window::Timeline::Unix), salt)
+        }
+        Quota::SlidingLog(_) => (span(), hash_key.salt(&format!("sliding_log {}", quota.window().0))),
+        Quota::SlidingWindow(window) => {
+            let shape = format!("sliding_window {} {}", quota.window().0, window.buckets());
+            (span(), hash_key.salt(&shape))
+        }
+    }
+}
+
+fn kind(quota: &Quota) -> Kind {
+    match quota {
+        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => Kind::Buckets,
+        Quota::FixedWindow(_) => Kind::Windows,
+        Quota::SlidingLog(_) => Kind::Logs,
+        Quota::SlidingWindow(_) => Kind::SlidingWindows,
+    }
+}
+
+/// As many as are told apart from the present one.
+const OLDER_MAX: usize = GENERATIONS as usize - 1;
+
+const NANOS_PER_MICRO: u64 = 1_000;

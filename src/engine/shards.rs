@@ -8,9 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::digest::Digest;
-use super::memory::Memory;
+use super::memory::{Kind, Memory};
+use super::soft::Soft;
 use super::table::Table;
-use crate::clock::{Micros, Timestamp};
+use super::tag::{Fading, Until};
+use crate::clock::{Micros, Now, Timestamp};
+use crate::limit::fixed_window::FixedWindow;
+use crate::limit::sliding_log::SlidingLog;
+use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
 
 /// All state of the engine.
@@ -29,13 +34,38 @@ struct Padded(Mutex<Shard>);
 /// One table of each kind.
 #[derive(Debug)]
 pub(super) struct Shard {
+    /// Of token buckets and leaky ones.
     pub(super) buckets: Table<Gcra>,
+    pub(super) windows: Table<FixedWindow>,
+    pub(super) sliding_windows: Table<SlidingWindow>,
+    pub(super) logs: Table<SlidingLog>,
+    /// Keys that are refused until a moment.
+    pub(super) blocks: Table<Until>,
+    /// Keys that are in the soft part of their allowance.
+    pub(super) softs: Table<Soft>,
+}
+
+impl Shard {
+    fn new() -> Shard {
+        Shard {
+            buckets: Table::new(Kind::Buckets),
+            windows: Table::new(Kind::Windows),
+            sliding_windows: Table::new(Kind::SlidingWindows),
+            logs: Table::new(Kind::Logs),
+            blocks: Table::new(Kind::Blocks),
+            softs: Table::new(Kind::Softs),
+        }
+    }
+
+    fn keys(&self) -> usize {
+        self.buckets.len() + self.windows.len() + self.sliding_windows.len() + self.logs.len()
+    }
 }
 
 impl Shards {
     pub(super) fn new(memory: Memory) -> Shards {
-        let shard = || Padded(Mutex::new(Shard { buckets: Table::new() }));
-        Shards { shards: (0..SHARDS).map(|_| shard()).collect(), memory, evictions: AtomicU64::new(0) }
+        let shards = (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new())));
+        Shards { shards: shards.collect(), memory, evictions: AtomicU64::new(0) }
     }
 
     /// The shard that a key lives in.
@@ -51,16 +81,26 @@ impl Shards {
         self.shards[shard % SHARDS].0.lock()
     }
 
-    /// Adds a key to a locked shard.
-    pub(super) fn insert(&self, shard: &mut Shard, digest: Digest, state: Gcra, now: Timestamp) {
+    /// Adds a bucket to a locked shard.
+    pub(super) fn insert(&self, shard: &mut Shard, digest: Digest, state: Gcra, now: Now) {
         let evicted = shard.buckets.insert(digest, state, &self.memory, now);
+        self.count_evictions(evicted);
+    }
+
+    /// Counts keys that had to go although they still mattered.
+    pub(super) fn count_evictions(&self, evicted: u64) {
         if evicted > 0 {
             self.evictions.fetch_add(evicted, Ordering::Relaxed);
         }
     }
 
+    /// The budget of all tables.
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     pub(super) fn keys(&self) -> usize {
-        (0..SHARDS).map(|shard| self.lock(shard).buckets.len()).sum()
+        (0..SHARDS).map(|shard| self.lock(shard).keys()).sum()
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
@@ -84,20 +124,34 @@ pub(super) struct Sweeper {
 
 impl Sweeper {
     /// Sweeps as many shards as the time since the last call asks for. A round takes three quarters of the shortest
-    /// time in which a key fills, so that every key is gone within twice its own.
-    pub(super) fn advance(&mut self, shards: &Shards, now: Timestamp, window_min: Micros) {
-        let last = self.last.replace(now).unwrap_or(now);
+    /// time in which a key fills, so that every key is gone within twice its own. Returns whether a round has ended.
+    pub(super) fn advance(&mut self, shards: &Shards, now: Now, window_min: Micros) -> bool {
+        let last = self.last.replace(now.at).unwrap_or(now.at);
         let round_nanos = (window_min.0.saturating_mul(750)).clamp(ROUND_NANOS_MIN, ROUND_NANOS_MAX);
-        let elapsed_nanos = now.as_nanos().saturating_sub(last.as_nanos());
+        let elapsed_nanos = now.at.as_nanos().saturating_sub(last.as_nanos());
         // One round at most, however long the time: a second one would find nothing.
         self.owed_nanos = self.owed_nanos.saturating_add(elapsed_nanos).min(round_nanos);
         let shard_nanos = round_nanos / SHARDS as u64;
+        let mut round_ends = false;
         while self.owed_nanos >= shard_nanos {
             self.owed_nanos -= shard_nanos;
-            while !shards.lock(self.shard).buckets.sweep(STEP_BUCKETS, &shards.memory, now) {}
+            let shard = self.shard;
+            sweep(shards, shard, |shard| &mut shard.buckets, now);
+            sweep(shards, shard, |shard| &mut shard.windows, now);
+            sweep(shards, shard, |shard| &mut shard.sliding_windows, now);
+            sweep(shards, shard, |shard| &mut shard.logs, now);
+            sweep(shards, shard, |shard| &mut shard.blocks, now);
+            sweep(shards, shard, |shard| &mut shard.softs, now);
             self.shard = (self.shard + 1) % SHARDS;
+            round_ends |= self.shard == 0;
         }
+        round_ends
     }
+}
+
+/// Sweeps one table through, letting go of the lock between steps.
+fn sweep<S: Fading>(shards: &Shards, shard: usize, table: fn(&mut Shard) -> &mut Table<S>, now: Now) {
+    while !table(&mut shards.lock(shard)).sweep(STEP_BUCKETS, &shards.memory, now) {}
 }
 
 /// As many as a word has bits: the shards of a judgement are a bit set. Decision threads are few; so many shards

@@ -4,29 +4,16 @@ use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use super::digest::Digest;
-use super::memory::Memory;
-use crate::clock::Timestamp;
-use crate::limit::token_bucket::Gcra;
-
-/// A state that, left alone, ends as good as new: then it need not be kept.
-pub(super) trait Fading: Copy {
-    /// Nanoseconds until it equals a fresh one; zero when it does.
-    fn nanos_until_fresh(&self, digest: &Digest, now: Timestamp) -> u64;
-}
-
-impl Fading for Gcra {
-    #[inline]
-    fn nanos_until_fresh(&self, digest: &Digest, now: Timestamp) -> u64 {
-        let scale = digest.scale();
-        self.ticks_until_full(scale, now).div_ceil(u64::from(scale.ticks_per_nano()))
-    }
-}
+use super::memory::{Kind, Memory};
+use super::tag::Fading;
+use crate::clock::Now;
 
 /// States by digest.
 #[derive(Debug)]
 pub(super) struct Table<S> {
     entries: HashTable<Entry<S>>,
     sweep_at: usize,
+    kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,58 +28,104 @@ impl<S> Entry<S> {
     }
 }
 
+impl<S: Fading> Entry<S> {
+    fn nanos_until_fresh(&self, now: Now) -> u64 {
+        self.state.nanos_until_fresh(self.digest.tag(), now)
+    }
+}
+
 impl<S: Fading> Table<S> {
-    pub(super) fn new() -> Table<S> {
-        Table { entries: HashTable::new(), sweep_at: 0 }
+    pub(super) fn new(kind: Kind) -> Table<S> {
+        Table { entries: HashTable::new(), sweep_at: 0, kind }
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The place of a key, good until the table is next inserted into, and its state.
+    /// The state of a key.
     #[inline]
-    pub(super) fn find(&self, digest: &Digest) -> Option<(usize, S)> {
-        let place = self.entries.find_bucket_index(digest.hash(), |entry| entry.digest == *digest)?;
-        self.entries.get_bucket(place).map(|entry| (place, entry.state))
+    pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
+        self.entries.find(digest.hash(), |entry| entry.digest == *digest).map(|entry| &entry.state)
     }
 
-    /// The state of a key, to be changed.
+    /// The state of a key, to be changed in place. One that holds memory of its own goes through
+    /// [`Table::change`].
     #[inline]
     pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
         let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest == *digest)?;
         Some(&mut entry.state)
     }
 
-    /// Changes the state at a place that [`Table::find`] gave.
-    #[inline]
-    pub(super) fn update(&mut self, place: usize, state: S) {
-        if let Some(entry) = self.entries.get_bucket_mut(place) {
-            entry.state = state;
+    /// Changes the state of a key, a fresh one where there is none. Returns what the change does, and how many
+    /// other keys, not yet fresh, had to go for it.
+    pub(super) fn change<T>(
+        &mut self,
+        digest: Digest,
+        memory: &Memory,
+        now: Now,
+        fresh: impl FnOnce() -> S,
+        change: impl FnOnce(&mut S) -> T,
+    ) -> (T, u64) {
+        if let Some(state) = self.find_mut(&digest) {
+            let before = state.heap_bytes();
+            let changed = change(state);
+            let after = state.heap_bytes();
+            memory.settle(self.kind, before, after);
+            return (changed, self.make_good(memory, after.saturating_sub(before), now));
         }
+        let mut state = fresh();
+        let changed = change(&mut state);
+        let heap = state.heap_bytes();
+        memory.settle(self.kind, 0, heap);
+        let evicted = self.insert(digest, state, memory, now);
+        (changed, evicted + self.make_good(memory, heap, now))
     }
 
     /// Adds a key that is not there. Returns how many others, not yet fresh, had to go for it.
-    pub(super) fn insert(&mut self, digest: Digest, state: S, memory: &Memory, now: Timestamp) -> u64 {
+    pub(super) fn insert(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
         let full = self.entries.len() == self.entries.capacity();
         let evicted = if full { self.make_room(memory, now) } else { 0 };
         let before = self.bytes();
         self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
         if full {
             // A table too small to let anybody go grows all the same: no request is refused for lack of room.
-            memory.settle(before, self.bytes());
+            memory.settle(self.kind, before, self.bytes());
         }
         evicted
     }
 
+    /// Adds a key that is not there if it costs no other its place.
+    pub(super) fn insert_if_room(&mut self, digest: Digest, state: S, memory: &Memory) -> bool {
+        if self.entries.len() == self.entries.capacity() && !self.grow(memory) {
+            return false;
+        }
+        self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
+        true
+    }
+
+    /// Forgets a key.
+    pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
+        if let Ok(entry) = self.entries.find_entry(digest.hash(), |entry| entry.digest == *digest) {
+            let (entry, _) = entry.remove();
+            memory.settle(self.kind, entry.state.heap_bytes(), 0);
+        }
+    }
+
+    /// Finds a key under another tag and keeps it under this one from now on. It lies in the same place.
+    pub(super) fn retag(&mut self, from: &Digest, to: Digest) -> Option<&mut S> {
+        let entry = self.entries.find_mut(from.hash(), |entry| entry.digest == *from)?;
+        entry.digest = to;
+        Some(&mut entry.state)
+    }
+
     /// Looks at the next `buckets` buckets and drops what is as good as new. Returns whether those were the last;
     /// then the table has shrunk if it was mostly empty.
-    pub(super) fn sweep(&mut self, buckets: usize, memory: &Memory, now: Timestamp) -> bool {
+    pub(super) fn sweep(&mut self, buckets: usize, memory: &Memory, now: Now) -> bool {
         let end = self.entries.num_buckets().min(self.sweep_at.saturating_add(buckets));
         for place in self.sweep_at..end {
-            let fresh = |entry: &Entry<S>| entry.state.nanos_until_fresh(&entry.digest, now) == 0;
-            if self.entries.get_bucket(place).is_some_and(fresh) {
-                self.remove(place);
+            if self.entries.get_bucket(place).is_some_and(|entry| entry.nanos_until_fresh(now) == 0) {
+                self.remove_at(place, memory);
             }
         }
         self.sweep_at = end;
@@ -103,14 +136,15 @@ impl<S: Fading> Table<S> {
         if self.entries.len() < self.entries.num_buckets() / SHRINK_BELOW {
             let before = self.bytes();
             self.entries.shrink_to(self.entries.len() * 2, Entry::hash);
-            memory.settle(before, self.bytes());
+            memory.settle(self.kind, before, self.bytes());
         }
         true
     }
 
-    fn remove(&mut self, place: usize) {
+    fn remove_at(&mut self, place: usize, memory: &Memory) {
         if let Ok(entry) = self.entries.get_bucket_entry(place) {
-            entry.remove();
+            let (entry, _) = entry.remove();
+            memory.settle(self.kind, entry.state.heap_bytes(), 0);
         }
     }
 
@@ -121,42 +155,68 @@ impl<S: Fading> Table<S> {
     /// Makes room for insertions within the budget: drops the marks of removed entries, or grows, or lets some
     /// keys go. Returns how many of those still mattered.
     #[cold]
-    fn make_room(&mut self, memory: &Memory, now: Timestamp) -> u64 {
+    fn make_room(&mut self, memory: &Memory, now: Now) -> u64 {
+        if self.grow(memory) {
+            return 0;
+        }
+        let evicted = self.evict(0..self.entries.num_buckets(), memory, now);
+        self.rebuild(memory);
+        evicted
+    }
+
+    /// Makes room without letting anybody go, if the budget allows.
+    #[cold]
+    fn grow(&mut self, memory: &Memory) -> bool {
         let buckets = self.entries.num_buckets();
         // Removed entries leave marks that count against the capacity. Where they are many, the table is large
         // enough and only wants to be laid out anew.
         if buckets >= NEIGHBOURS && self.entries.len() < buckets / 8 * 5 {
             self.rebuild(memory);
-            return 0;
+            return true;
         }
         let doubled = allocation_size::<Entry<S>>(buckets.max(SMALLEST) * 2);
-        if memory.claim(doubled) {
-            let claimed = self.bytes() + doubled;
-            self.entries.reserve(1, Entry::hash);
-            memory.settle(claimed, self.bytes());
+        if !memory.claim(self.kind, doubled) {
+            return false;
+        }
+        let claimed = self.bytes() + doubled;
+        self.entries.reserve(1, Entry::hash);
+        memory.settle(self.kind, claimed, self.bytes());
+        true
+    }
+
+    /// After a state has grown by so many bytes outside the table: where the budget does not have them, some keys
+    /// go. Returns how many of those still mattered.
+    fn make_good(&mut self, memory: &Memory, bytes: usize, now: Now) -> u64 {
+        if bytes == 0 || memory.claim(self.kind, 0) {
             return 0;
         }
-        let evicted = self.evict(now);
-        self.rebuild(memory);
+        let buckets = self.entries.num_buckets();
+        let mut evicted = 0;
+        for _ in 0..TRIES {
+            let first = if self.sweep_at < buckets { self.sweep_at } else { 0 };
+            let end = buckets.min(first + NEIGHBOURS);
+            evicted += self.evict(first..end, memory, now);
+            self.sweep_at = end;
+            if memory.claim(self.kind, 0) {
+                break;
+            }
+        }
         evicted
     }
 
     /// Of every 16 neighbours lets the one go that is nearest to fresh. Returns how many were not.
-    fn evict(&mut self, now: Timestamp) -> u64 {
-        let buckets = self.entries.num_buckets();
+    fn evict(&mut self, buckets: std::ops::Range<usize>, memory: &Memory, now: Now) -> u64 {
         let mut evicted = 0;
-        for first in (0..buckets).step_by(NEIGHBOURS) {
-            let neighbours: ArrayVec<(u64, usize), NEIGHBOURS> = (first..buckets.min(first + NEIGHBOURS))
-                .filter_map(|place| {
-                    let entry = self.entries.get_bucket(place)?;
-                    Some((entry.state.nanos_until_fresh(&entry.digest, now), place))
-                })
+        for first in buckets.clone().step_by(NEIGHBOURS) {
+            let neighbours: ArrayVec<(u64, usize), NEIGHBOURS> = (first
+                ..buckets.end.min(first + NEIGHBOURS))
+                .filter_map(|place| Some((self.entries.get_bucket(place)?.nanos_until_fresh(now), place)))
                 .collect();
             // Among few neighbours even the nearest may be far; the next window has more to choose from.
             if neighbours.len() >= NEIGHBOURS / 2
                 && let Some((nanos_until_fresh, place)) = neighbours.into_iter().min()
             {
-                self.remove(place);
+                self.remove_at(place, memory);
                 evicted += u64::from(nanos_until_fresh > 0);
             }
         }
@@ -168,14 +228,14 @@ impl<S: Fading> Table<S> {
     fn rebuild(&mut self, memory: &Memory) {
         let before = self.bytes();
         let mut anew = HashTable::with_capacity(self.entries.num_buckets() / 8 * 7);
-        memory.settle(before, before + anew.allocation_size());
-        for entry in &self.entries {
-            anew.insert_unique(entry.hash(), *entry, Entry::hash);
+        memory.settle(self.kind, before, before + anew.allocation_size());
+        for entry in self.entries.drain() {
+            anew.insert_unique(entry.hash(), entry, Entry::hash);
         }
         let both = self.bytes() + anew.allocation_size();
         self.entries = anew;
         self.sweep_at = 0;
-        memory.settle(both, self.bytes());
+        memory.settle(self.kind, both, self.bytes());
     }
 }
 
@@ -192,3 +252,6 @@ const SMALLEST: usize = 2;
 
 /// A table shrinks when less than one bucket in so many is used.
 const SHRINK_BELOW: usize = 4;
+
+/// How many times 16 neighbours are looked at to make up for one state that has grown.
+const TRIES: usize = 4;

@@ -41,6 +41,12 @@ pub(super) struct Span {
 }
 
 impl Calendar {
+    /// Whose midnights they are.
+    pub(super) fn name(&self) -> String {
+        let named = |zone: &TimeZone| zone.iana_name().map_or_else(|| format!("{zone:?}"), str::to_owned);
+        self.zone.as_ref().map_or_else(|| "UTC".to_owned(), named)
+    }
+
     /// The windows of a time zone; of UTC where there is none.
     pub(super) fn new(zone: Option<TimeZone>, step: Step) -> Calendar {
         Calendar { zone, step, last: LastTurn::default() }

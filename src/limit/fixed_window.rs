@@ -130,6 +130,20 @@ impl Quota {
         self.windows == other.windows && self.nanos == other.nanos
     }
 
+    /// What the states of two quotas have in common when they can be compared, in words.
+    #[must_use]
+    pub fn shape(&self) -> String {
+        let align = match &self.windows {
+            Windows::First => "from the first request".to_owned(),
+            Windows::Epoch => "UTC, from 1970 on".to_owned(),
+            Windows::Calendar(calendar) => calendar.name(),
+        };
+        match self.period {
+            Period::Months(months) => format!("{months} months, {align}"),
+            Period::Nanos(_) => format!("{}, {align}", self.window()),
+        }
+    }
+
     /// The clock by which its windows end.
     #[must_use]
     pub const fn timeline(&self) -> Timeline {

@@ -59,6 +59,23 @@ impl Quota {
         }
     }
 
+    /// The rate, as rules write it.
+    #[must_use]
+    pub fn rate_text(&self) -> String {
+        let every = |count, period_nanos| rate::Every { count, period_nanos }.to_string();
+        match self {
+            Quota::TokenBucket(quota) => quota.rate().to_string(),
+            Quota::LeakyBucket(quota) => quota.rate().to_string(),
+            Quota::FixedWindow(quota) => match quota.period() {
+                fixed_window::Period::Months(1) => format!("{}/month", quota.count()),
+                fixed_window::Period::Months(months) => format!("{}/{months}month", quota.count()),
+                fixed_window::Period::Nanos(nanos) => every(quota.count(), nanos),
+            },
+            Quota::SlidingLog(quota) => every(quota.count(), quota.window_nanos()),
+            Quota::SlidingWindow(quota) => every(quota.count(), quota.window_nanos()),
+        }
+    }
+
     /// The algorithm, as rules write it.
     #[must_use]
     pub const fn algorithm(&self) -> &'static str {

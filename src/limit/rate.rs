@@ -81,6 +81,20 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rate { count, period_nanos } = *self;
+        Every { count, period_nanos }.fmt(f)
+    }
+}
+
+/// So many units in so long, as it is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Every {
+    pub(super) count: u32,
+    pub(super) period_nanos: u64,
+}
+
+impl fmt::Display for Every {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit_nanos, unit) in UNITS {
             if self.period_nanos == unit_nanos {
                 return write!(f, "{}/{unit}", self.count);

@@ -63,6 +63,13 @@ impl<'a> Descriptors<'a> {
         })
     }
 
+    /// Where among all pairs each descriptor ends.
+    #[inline]
+    #[must_use]
+    pub fn ends(&self) -> &[u8] {
+        &self.ends
+    }
+
     /// How many descriptors there are.
     #[must_use]
     pub fn len(&self) -> usize {

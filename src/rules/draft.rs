@@ -1,11 +1,12 @@
 //! A domain while its files are read: whole at the end, or broken and absent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::meaning::{Meant, MeantListed, MeantPriorities};
 use super::problem::{Problem, shown};
 use super::source::{Place, Report, Source};
+use super::tree::{Branch, Tree, rule_name, rule_name_apart};
 use super::{Contents, Domain, Listed, Position, Priorities, Rule, unreachable};
 
 /// A domain that more files may add to.
@@ -19,6 +20,12 @@ pub(super) struct Draft {
     pub(super) priorities: MeantPriorities,
     settled: Priorities,
     places: HashMap<Box<str>, (Position, Place)>,
+    /// The top of the descriptor tree.
+    branches: Vec<Branch>,
+    /// Where each of them stands, by its text.
+    tops: HashMap<Box<str>, Position>,
+    /// Where the nodes of the tree that limit stand, by the names of their rules.
+    nodes: HashMap<Box<str>, Position>,
 }
 
 impl Draft {
@@ -31,6 +38,9 @@ impl Draft {
             priorities: MeantPriorities::default(),
             settled: Priorities::default(),
             places: HashMap::new(),
+            branches: Vec::new(),
+            tops: HashMap::new(),
+            nodes: HashMap::new(),
         }
     }
 
@@ -43,6 +53,61 @@ impl Draft {
             Some(rule) if self.places.len() <= RULES_MAX => self.rules.push(rule),
             _ => self.broken = true,
         }
+    }
+
+    /// Adds a node of the descriptor tree and what grows on it.
+    pub(super) fn graft(&mut self, mut branch: Branch, report: &mut Report<'_>) {
+        if let Some(first) = self.tops.get(&branch.text) {
+            // Within one file the reader has said so.
+            if first.file != branch.position.file {
+                let message = format!(
+                    "a second descriptor {} at the top of the domain {}",
+                    shown(&branch.text),
+                    shown(&self.name)
+                );
+                let mend = format!("put what is below it into one file; the first is at {first}");
+                report.error(branch.at, message, mend);
+            }
+            return;
+        }
+        self.tops.insert(branch.text.clone(), branch.position.clone());
+        let mut name = |path: &[&str], position: &Position, at| self.name_node(path, position, at, report);
+        branch.name_rules(&mut Vec::new(), &mut name);
+        self.branches.push(branch);
+    }
+
+    /// Takes a name for the rule of a node. That of another node is no error: what is written differently may read
+    /// the same, and nobody chose the name.
+    fn name_node(
+        &mut self,
+        path: &[&str],
+        position: &Position,
+        at: Place,
+        report: &mut Report<'_>,
+    ) -> Box<str> {
+        let readable = rule_name(path);
+        let is_taken = self.nodes.contains_key(&readable);
+        let name = if is_taken { rule_name_apart(path) } else { readable };
+        if let Some((first, _)) = self.places.get(&name) {
+            let message = format!("a rule named {} stands in the domain {}", shown(&name), shown(&self.name));
+            let mend = format!("a descriptor is named by its path: give the rule at {first} another name");
+            report.error(at, message, mend);
+        } else if self.places.len() + self.nodes.len() == RULES_MAX {
+            self.tell_too_many(at, report);
+        }
+        self.nodes.insert(name.clone(), position.clone());
+        name
+    }
+
+    /// What limits of the tree replace although no limit has the name: file, place and name of each.
+    pub(super) fn unknown_replaced(&self) -> Vec<(&Arc<str>, Place, &str)> {
+        let mut limits = Vec::new();
+        self.branches.iter().for_each(|branch| branch.limits(&mut limits));
+        let names: HashSet<&str> = limits.iter().filter_map(|(_, limit)| limit.name.as_deref()).collect();
+        let replaced = limits
+            .iter()
+            .flat_map(|(file, limit)| limit.replaces.iter().map(|(name, at)| (*file, *at, &**name)));
+        replaced.filter(|(_, _, name)| !names.contains(name)).collect()
     }
 
     /// Adds what was read of one entry of a list, in the same way.
@@ -58,15 +123,14 @@ impl Draft {
 
     /// Takes a name, unless it is taken.
     fn take(&mut self, name: Box<str>, at: Place, what: &str, report: &mut Report<'_>) -> bool {
-        if let Some((first, _)) = self.places.get(&name) {
+        if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
             let message =
                 format!("a second {what} named {} in the domain {}", shown(&name), shown(&self.name));
             report.error(at, message, format!("give it another name; the first is at {first}"));
             return false;
         }
-        if self.places.len() == RULES_MAX {
-            let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
-            report.error(at, message, "count by an attribute instead of listing its values");
+        if self.places.len() + self.nodes.len() == RULES_MAX {
+            self.tell_too_many(at, report);
         }
         self.places.insert(name, (report.source().position(at), at));
         true
@@ -94,9 +158,15 @@ impl Draft {
         self.places.get(&rule.name).map_or(Place::START, |(_, place)| *place)
     }
 
+    fn tell_too_many(&self, at: Place, report: &mut Report<'_>) {
+        let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
+        report.error(at, message, "count by an attribute instead of listing its values");
+    }
+
     pub(super) fn into_domain(self) -> Domain {
-        let Draft { name, rules, lists, settled: priorities, .. } = self;
-        Domain::with(&name, Contents { rules, lists, priorities })
+        let Draft { name, rules, lists, settled: priorities, branches, .. } = self;
+        let tree = Tree::new(branches);
+        Domain::with(&name, Contents { rules, lists, priorities, tree })
     }
 }
 

@@ -1,5 +1,7 @@
 //! A pattern in which `*` stands for any run of characters, also none, including `/`. `\*` is a star.
 
+use std::fmt;
+
 use super::fold;
 
 /// A compiled pattern: the literal pieces between the stars.
@@ -25,6 +27,11 @@ impl Glob {
         }
         pieces.push(piece.into_boxed_str());
         Glob { pieces }
+    }
+
+    /// Reads a pattern of a descriptor tree: every star is one, and nothing escapes it.
+    pub(super) fn without_escapes(text: &str) -> Glob {
+        Glob { pieces: text.split('*').map(Into::into).collect() }
     }
 
     /// The text itself, when there is no star in it.
@@ -73,6 +80,17 @@ impl Glob {
             }
         }
         true
+    }
+}
+
+/// As it is written: stars that are meant as such have their backslash.
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, piece) in self.pieces.iter().enumerate() {
+            let star = if number > 0 { "*" } else { "" };
+            write!(f, "{star}{}", piece.replace('*', "\\*"))?;
+        }
+        Ok(())
     }
 }
 

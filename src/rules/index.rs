@@ -139,7 +139,7 @@ impl Index {
         &'s self,
         rule: u32,
         selection: &'s Selection<'a>,
-    ) -> impl ExactSizeIterator<Item = &'a str> + 's {
+    ) -> impl ExactSizeIterator<Item = &'a str> + Clone + 's {
         let key = self.plans.get(rule as usize).map_or(&[][..], |plan| &plan.key);
         // Present, for the rule matched.
         key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())

@@ -17,12 +17,21 @@ use super::{Domain, ListKind, Position, yaml};
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// The domains without errors, by the order in which they were first named.
-    pub domains: Vec<Domain>,
+    pub domains: Vec<Arc<Domain>>,
     /// Errors and warnings, by file, line and column.
     pub problems: Vec<Problem>,
     /// The domains that were left out for their errors: they have no limits.
     pub failed: Vec<Box<str>>,
+    /// The domains that each file adds to.
+    pub(super) homes: Homes,
+    /// The files of which not even that can be made out.
+    pub(super) homeless: Vec<Arc<str>>,
+    /// What files there are is not known, so nothing is known of any domain.
+    pub(super) unlisted: bool,
 }
+
+/// The domains that each file adds to, as a rule one. Files by the name under which their problems are told.
+pub(super) type Homes = HashMap<Arc<str>, Vec<Box<str>>>;
 
 impl Loaded {
     /// Whether anything had to be left out.
@@ -35,7 +44,13 @@ impl Loaded {
 /// Reads the rules at a path: every `*.yaml` of a directory in the order of their names, or one file.
 #[must_use]
 pub fn read(path: &Path) -> Loaded {
-    let mut reading = Reading::default();
+    read_knowing(path, &Homes::default())
+}
+
+/// Reads the rules at a path. A file of which not even the domain can be read spoils those that it was last known to
+/// add to.
+pub(super) fn read_knowing(path: &Path, known: &Homes) -> Loaded {
+    let mut reading = Reading::new(known);
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => {
             for file in reading.files_of(path) {
@@ -44,6 +59,7 @@ pub fn read(path: &Path) -> Loaded {
         }
         Ok(_) => reading.file(path),
         Err(error) => {
+            reading.unlisted = true;
             let mend = match error.kind() {
                 std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
                 _ => "let the user who runs this read it",
@@ -59,20 +75,38 @@ pub fn read(path: &Path) -> Loaded {
 /// Reads the rules of one text, as if it were a file of this name.
 #[must_use]
 pub fn read_text(file: &str, text: &str) -> Loaded {
-    let mut reading = Reading::default();
+    let known = Homes::default();
+    let mut reading = Reading::new(&known);
     reading.source(Source::new(file, text.to_owned()));
     reading.finish()
 }
 
-#[derive(Debug, Default)]
-struct Reading {
+#[derive(Debug)]
+struct Reading<'k> {
     drafts: Vec<Draft>,
     problems: Vec<Problem>,
     /// Kept to the end: what is wrong between two rules is known only then.
     sources: Vec<Source>,
+    /// As it was at the last reading.
+    known: &'k Homes,
+    homes: Homes,
+    homeless: Vec<Arc<str>>,
+    unlisted: bool,
 }
 
-impl Reading {
+impl<'k> Reading<'k> {
+    fn new(known: &'k Homes) -> Reading<'k> {
+        Reading {
+            drafts: Vec::new(),
+            problems: Vec::new(),
+            sources: Vec::new(),
+            known,
+            homes: Homes::new(),
+            homeless: Vec::new(),
+            unlisted: false,
+        }
+    }
+
     /// The rules files of a directory, in the order of their names.
     fn files_of(&mut self, directory: &Path) -> Vec<PathBuf> {
         let listed = std::fs::read_dir(directory).and_then(|entries| {
@@ -84,6 +118,7 @@ impl Reading {
                 "let the user who runs this read it",
             );
             self.problems.push(about_file(directory, wrong));
+            self.unlisted = true;
             Vec::new()
         });
         files.sort_unstable();
@@ -93,6 +128,7 @@ impl Reading {
             let message = format!("{} rules files in this directory: none is read", files.len());
             let wrong = Wrong::new(message, format!("put more rules into each: at most {FILES_MAX} files"));
             self.problems.push(about_file(directory, wrong));
+            self.unlisted = true;
             files.clear();
         }
         if files.is_empty() && self.problems.is_empty() {
@@ -129,16 +165,31 @@ impl Reading {
         match Source::read(path) {
             Ok(source) => self.source(source),
             Err(unreadable) => {
-                self.spoil(&unreadable.text);
+                self.spoil(&unreadable.problem.position.file, &unreadable.text);
                 self.problems.push(*unreadable.problem);
             }
         }
     }
 
-    /// A file that cannot be read through may still say which domains it belongs to.
-    fn spoil(&mut self, text: &str) {
-        for name in domains_by_sight(text) {
+    /// A file that cannot be read through may still say which domains it belongs to. If it was read before, it counts
+    /// for those that it had then as well: what it said of them is missing now.
+    fn spoil(&mut self, file: &Arc<str>, text: &str) {
+        let mut domains = domains_by_sight(text);
+        domains.extend(self.known.get(file).into_iter().flatten().map(ToString::to_string));
+        if domains.is_empty() {
+            self.homeless.push(Arc::clone(file));
+        }
+        for name in domains {
             self.draft(&name, |draft| draft.broken = true);
+            self.settle(file, &name);
+        }
+    }
+
+    /// Notes that a file adds to a domain.
+    fn settle(&mut self, file: &Arc<str>, domain: &str) {
+        let homes = self.homes.entry(Arc::clone(file)).or_default();
+        if homes.iter().all(|known| **known != *domain) {
+            homes.push(domain.into());
         }
     }
 
@@ -152,7 +203,7 @@ impl Reading {
             Ok(root) => root,
             Err(problem) => {
                 self.problems.push(*problem);
-                self.spoil(source.text());
+                self.spoil(source.file(), source.text());
                 return;
             }
         };
@@ -168,6 +219,7 @@ impl Reading {
                 "the file is empty",
                 "write `domain: NAME` and `limits:`, or remove the file",
             );
+            self.spoil(report.source().file(), "");
             return;
         }
         let file = File::read(root, report);
@@ -177,7 +229,9 @@ impl Reading {
         let domain =
             file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
         let entries = entries(&file, report);
-        let Some((node, name)) = domain else { return };
+        let branches = meaning::descriptors(file.descriptors, report);
+        let Some((node, name)) = domain else { return self.spoil(report.source().file(), "") };
+        self.settle(report.source().file(), name);
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
             let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
             report.error(node.at, format!("more than {DOMAINS_MAX} domains"), mend);
@@ -190,6 +244,7 @@ impl Reading {
                 }
             }
             draft.priorities.add(&file, report);
+            branches.into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
         if file.is_empty() && report.errors() == 0 {
@@ -224,8 +279,17 @@ impl Reading {
                 report.warning(draft.place(rule), message, mend);
                 self.problems.extend(report.into_problems());
             }
-            loaded.domains.push(draft.into_domain());
+            for (file, at, name) in draft.unknown_replaced() {
+                let Some(source) = sources.get(file) else { continue };
+                let message = format!("no limit is named {} in this domain", shown(name));
+                let mend = "write the `name` of another `rate_limit`, or leave the entry out";
+                let mut report = Report::new(source);
+                report.warning(at, message, mend);
+                self.problems.extend(report.into_problems());
+            }
+            loaded.domains.push(Arc::new(draft.into_domain()));
         }
+        (loaded.homes, loaded.homeless, loaded.unlisted) = (self.homes, self.homeless, self.unlisted);
         loaded.problems = self.problems;
         loaded.problems.sort_by_cached_key(|problem| {
             let Position { file, line, column } = &problem.position;

@@ -10,6 +10,8 @@ mod override_rows;
 mod overrides;
 mod priorities;
 mod quotas;
+mod rate_limit;
+mod tree;
 
 use super::fields::{Field, Fields, boolean, check_name, choice, list, text};
 use super::problem::shown;
@@ -22,6 +24,7 @@ use keys::key;
 use limits::{Admitted, admitted};
 pub(super) use lists::{MeantListed, listed};
 pub(super) use priorities::MeantPriorities;
+pub(super) use tree::descriptors;
 
 /// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
 pub(super) fn defaults(fields: &Fields<'_>, report: &mut Report<'_>) {

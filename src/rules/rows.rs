@@ -77,6 +77,14 @@ impl Rows {
         self.rows.len()
     }
 
+    /// Tells these rows from others, in a few characters.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let rows = self.rows.iter().map(|row| FixedState::default().hash_one((row.start, row.number)));
+        let rows = rows.fold(0, |all, row| all ^ row);
+        format!("{:016x}", rows ^ FixedState::default().hash_one(&self.bytes))
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,20 +1,24 @@
 //! The rule set, swapped whole: domains by name, each with its rules and their index.
 
+use std::sync::Arc;
+
 use super::index::Index;
 use super::names::Names;
-use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Rule, Selection};
+use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Rule, Selection, Tree};
 
 /// All domains that have rules.
 #[derive(Debug, Default)]
 pub struct RuleSet {
     names: Names,
-    domains: Vec<Domain>,
+    domains: Vec<Arc<Domain>>,
 }
 
 impl RuleSet {
-    /// A set of domains. Of two with one name the first stays: the reader lets no two pass.
+    /// A set of domains, each shared with whoever else holds it. Of two with one name the first stays: the reader lets
+    /// no two pass.
     #[must_use]
-    pub fn new(mut domains: Vec<Domain>) -> RuleSet {
+    pub fn new<D: Into<Arc<Domain>>>(domains: impl IntoIterator<Item = D>) -> RuleSet {
+        let mut domains: Vec<Arc<Domain>> = domains.into_iter().map(Into::into).collect();
         let mut names = Names::default();
         let mut known = 0;
         domains.retain(|domain| {
@@ -27,7 +31,7 @@ impl RuleSet {
 
     /// The domains, in the order they were given.
     #[must_use]
-    pub fn domains(&self) -> &[Domain] {
+    pub fn domains(&self) -> &[Arc<Domain>] {
         &self.domains
     }
 
@@ -46,6 +50,7 @@ pub struct Domain {
     rules: Vec<Rule>,
     lists: Vec<Listed>,
     priorities: Priorities,
+    tree: Tree,
     index: Index,
 }
 
@@ -58,6 +63,8 @@ pub struct Contents {
     pub lists: Vec<Listed>,
     /// The priorities and what requests have them.
     pub priorities: Priorities,
+    /// The descriptor tree. The rules of its nodes are numbered behind the others.
+    pub tree: Tree,
 }
 
 /// The first reason why a rule does not match a request.
@@ -86,10 +93,12 @@ impl Domain {
     /// A domain of all this.
     #[must_use]
     pub fn with(name: &str, contents: Contents) -> Domain {
-        let Contents { rules, mut lists, priorities } = contents;
+        let Contents { mut rules, mut lists, priorities, mut tree } = contents;
         lists.sort_by_key(|listed| listed.kind);
-        let index = Index::new(&rules, rules.len(), &lists, &priorities);
-        Domain { name: name.into(), rules, lists, priorities, index }
+        // The nodes of the tree are found by the tree: no attribute of a request leads to them.
+        let index = Index::new(&rules, rules.len() + tree.rules_len(), &lists, &priorities);
+        tree.hang_behind(&mut rules);
+        Domain { name: name.into(), rules, lists, priorities, tree, index }
     }
 
     /// The domain's name.
@@ -98,10 +107,16 @@ impl Domain {
         &self.name
     }
 
-    /// The rules, in file order.
+    /// The rules, in file order, and behind them those of the descriptor tree's nodes.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The descriptor tree.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// The entries of `exempt` in file order, then those of `deny`.
@@ -149,7 +164,7 @@ impl Domain {
         &'s self,
         rule: u32,
         selection: &'s Selection<'a>,
-    ) -> impl ExactSizeIterator<Item = &'a str> + 's {
+    ) -> impl ExactSizeIterator<Item = &'a str> + Clone + 's {
         self.index.key_values(rule, selection)
     }
 

@@ -206,7 +206,8 @@ pub(crate) fn about_file(path: &Path, wrong: Wrong) -> Problem {
     }
 }
 
-fn read_bytes(path: &Path) -> Result<Vec<u8>, Wrong> {
+/// The bytes of a regular file, one more than [`FILE_BYTES_MAX`] at most.
+pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Wrong> {
     let unreadable = |error: std::io::Error| {
         let mend = match error.kind() {
             std::io::ErrorKind::NotFound => "check the path, or create the file",

@@ -2,10 +2,11 @@
 
 use super::field::{Field, Kind, Section};
 use super::fields::{Fields, list, text};
+pub(super) use super::descriptor_fields::{DESCRIPTOR, RATE_LIMIT, REPLACED};
 pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
 use super::rule_fields::{HELP, MATCH, NAME, SCOPE, VALUES};
 use super::source::Report;
-use super::yaml::Node;
+use super::yaml::{Node, Value};
 
 /// One rules file. What could not be read is missing here and noted in the report.
 #[derive(Debug, Default)]
@@ -13,6 +14,7 @@ pub(super) struct File<'n> {
     pub(super) domain: Option<(&'n Node, &'n str)>,
     pub(super) defaults: Option<Fields<'n>>,
     pub(super) limits: &'n [Node],
+    pub(super) descriptors: &'n [Node],
     pub(super) exempt: &'n [Node],
     pub(super) deny: &'n [Node],
     pub(super) priorities: Option<&'n Node>,
@@ -32,6 +34,9 @@ impl<'n> File<'n> {
         let exempt = entries("exempt", LISTED);
         let deny = entries("deny", LISTED);
         let prioritize = entries("prioritize", "write `prioritize: [{match: {…}, priority: …}, …]`");
+        // That service takes no value for an empty list.
+        let descriptors = fields.get("descriptors").filter(|node| node.value != Value::Null);
+        let descriptors = descriptors.and_then(|node| list(node, "descriptors", DESCRIPTORS, report));
         File {
             domain: domain.and_then(|node| text(node, "domain", report).map(|name| (node, name))),
             defaults: defaults.and_then(|node| Fields::read(node, "`defaults`", DEFAULTS, report)),
@@ -40,12 +45,13 @@ impl<'n> File<'n> {
             deny,
             priorities: fields.get("priorities"),
             prioritize,
+            descriptors: descriptors.unwrap_or_default(),
         }
     }
 
     /// Whether it says nothing about requests.
     pub(super) fn is_empty(&self) -> bool {
-        let lists = [self.limits, self.exempt, self.deny, self.prioritize];
+        let lists = [self.limits, self.exempt, self.deny, self.prioritize, self.descriptors];
         lists.iter().all(|list| list.is_empty()) && self.priorities.is_none()
     }
 }
@@ -75,12 +81,16 @@ const FILE: &[Field] = &[
     Field::built("limits").of(Kind::List(&Kind::Section("rule"))).or("none").about("the rules"),
     Field::reserved("concurrency").about("limits of work at once"),
     Field::reserved("shed").about("what is refused when the host is full"),
-    Field::reserved("descriptors").about("a descriptor tree"),
+    Field::built("descriptors")
+        .of(Kind::List(&Kind::Section("descriptor")))
+        .or("none")
+        .about("a descriptor tree; see docs/descriptors.md"),
 ];
 
 /// The fields of `defaults`.
 const DEFAULTS: &[Field] = &[SCOPE.or("`host`")];
 
+const DESCRIPTORS: &str = "start each descriptor with a dash: `- key: …`";
 const LISTED: &str = "write a list: `- {name: …, match: {…}}`";
 
 /// The fields of an entry of `exempt` or `deny`; only the latter has a `help`.
@@ -140,4 +150,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "priority", place: "`prioritize`", fields: PRIORITIZED },
     Section { name: "condition", place: "value of `match`", fields: CONDITION },
     Section { name: "key part", place: "entry of `key`", fields: KEY_PART },
+    Section { name: "descriptor", place: "`descriptors`", fields: DESCRIPTOR },
+    Section { name: "rate limit", place: "`rate_limit`", fields: RATE_LIMIT },
+    Section { name: "replacement", place: "`replaces`", fields: REPLACED },
 ];

@@ -256,8 +256,8 @@ const MENDS: [(&str, &str); 7] = [
 
 const MEND_OTHERWISE: &str = "check the indentation, the quotes and the brackets up to here";
 
-/// Deeper than any rule is written; a tree is walked by recursion.
-const DEPTH_MAX: usize = 32;
+/// A descriptor tree as deep as a request can be, 16 entries, takes 36; what is read is walked by recursion.
+const DEPTH_MAX: usize = 40;
 
 /// 100 000 rules of 20 values each.
 const NODES_MAX: usize = 2_000_000;

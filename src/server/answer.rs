@@ -1,15 +1,12 @@
 //! Frames in, replies out: what one read brought is answered together.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use tracing::error;
-
 use super::Shared;
+use super::judge::Asking;
 use crate::clock::Now;
-use crate::engine::{self, Answer, Decider, LimitView, Op};
+use crate::engine::{Decider, Op};
 use crate::protocol::{
-    self, Code, Decision, Descriptors, Fault, Judge, LimitEntry, Reply, Request, Split, decode_first,
-    decode_request, encode_decision, encode_fault, encode_reply, split,
+    Code, Descriptors, Fault, Reply, Request, Split, decode_first, decode_request, encode_fault,
+    encode_reply, split,
 };
 
 /// What became of the bytes that were read.
@@ -34,12 +31,21 @@ pub(super) enum Next {
 }
 
 /// One connection's way to its answers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Peer {
     greeted: bool,
+    /// The user at the other end.
+    user: u32,
+    /// Who asks: the session that HELLO names, else the connection itself.
+    session: [u8; SESSION_BYTES],
 }
 
 impl Peer {
+    /// A peer that has yet to say HELLO, over a connection of this number.
+    pub(super) fn new(user: u32, connection: u64) -> Peer {
+        Peer { greeted: false, user, session: session_of(false, &connection.to_le_bytes()) }
+    }
+
     /// Whether HELLO was said and answered.
     pub(super) fn is_greeted(&self) -> bool {
         self.greeted
@@ -88,13 +94,13 @@ impl Peer {
             return self.greet(shared, payload, replies);
         }
         let mut descriptors = Descriptors::new();
-        match decode_request(payload, &mut descriptors) {
-            Ok(Request::Hit(judge) | Request::Acquire(judge)) => {
-                judge_request(shared, decider, Op::Hit, &judge, &descriptors, replies, now)
-            }
-            Ok(Request::Peek(judge)) => {
-                judge_request(shared, decider, Op::Peek, &judge, &descriptors, replies, now)
-            }
+        let request = decode_request(payload, &mut descriptors);
+        let asking = Asking { shared, descriptors: &descriptors, user: self.user, session: &self.session, now };
+        match request {
+            Ok(Request::Hit(judge)) => asking.judge(Op::Hit, &judge, decider, replies),
+            Ok(Request::Acquire(judge)) => asking.judge(Op::Acquire, &judge, decider, replies),
+            Ok(Request::Peek(judge)) => asking.judge(Op::Peek, &judge, decider, replies),
+            Ok(Request::Charge(charge)) => asking.charge(&charge, decider, replies),
             Ok(Request::Ping { id }) => {
                 encode_reply(replies, &Reply::Done { id, ok: true });
                 Standing::Kept
@@ -103,11 +109,6 @@ impl Peer {
             Ok(Request::Renew { id, .. }) => not_supported(Some(id), "RENEW", replies),
             Ok(Request::Release { id, .. }) => not_supported(id, "RELEASE", replies),
             Ok(Request::Signal { id, .. }) => not_supported(id, "SIGNAL", replies),
-            Ok(Request::Charge(charge)) => {
-                // The report that rides on it has arrived all the same.
-                shared.missed.report(&charge.options.missed);
-                not_supported(charge.id, "CHARGE", replies)
-            }
             Err(fault) => refuse(&fault, replies),
         }
     }
@@ -119,6 +120,9 @@ impl Peer {
                 encode_reply(replies, &shared.greeting.welcome(&hello));
                 shared.missed.report(&hello.missed);
                 self.greeted = true;
+                if let Some(session) = hello.session {
+                    self.session = session_of(true, &session);
+                }
                 Standing::Kept
             }
             Err(fault) => refuse(&fault, replies),
@@ -126,9 +130,17 @@ impl Peer {
     }
 }
 
+/// A session by name, or a connection that is its own: neither is ever taken for the other.
+fn session_of(named: bool, bytes: &[u8]) -> [u8; SESSION_BYTES] {
+    let mut session = [0; SESSION_BYTES];
+    let bytes = [u8::from(named)].into_iter().chain(bytes.iter().copied());
+    session.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+    session
+}
+
 /// Whether a connection goes on after a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+pub(super) enum Standing {
     Kept,
     Ended,
 }
@@ -147,91 +159,11 @@ fn not_supported(id: Option<u64>, op: &str, replies: &mut Vec<u8>) -> Standing {
     Standing::Kept
 }
 
-/// Judges, and writes what comes of it. A panic on the way concerns this connection alone.
-fn judge_request(
-    shared: &Shared,
-    decider: &mut Decider,
-    op: Op,
-    judge: &Judge<'_>,
-    descriptors: &Descriptors<'_>,
-    replies: &mut Vec<u8>,
-    now: Now,
-) -> Standing {
-    shared.missed.report(&judge.options.missed);
-    let cost = match &judge.cost {
-        protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
-        protocol::Cost::Units(named) => engine::Cost::Units(named),
-    };
-    let attributes = descriptors.attributes();
-    let request = engine::Request { op, domain: judge.domain, attributes, cost, all: judge.options.all };
-    let begin = replies.len();
-    let judged = catch_unwind(AssertUnwindSafe(|| {
-        let Answer::Decided(decision) = decider.decide(&request, now);
-        write_decision(replies, judge, &decision);
-    }));
-    if judged.is_ok() {
-        return Standing::Kept;
-    }
-    replies.truncate(begin);
-    decider.panicked();
-    error!("a judgement panicked: its connection is closed, nothing else is touched");
-    let message = "the daemon failed to judge this";
-    encode_reply(replies, &Reply::Error { id: Some(judge.id), code: Code::Internal, message });
-    // The protocol keeps a connection after `internal`; after a panic nobody vouches for this one.
-    Standing::Ended
-}
-
-fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::Decision<'_>) {
-    let notes: Vec<_> = decision.notes().map(|(kind, rule)| (note_kind(kind), rule)).collect();
-    let all: Option<Vec<_>> = judge.options.all.then(|| decision.all().map(limit_entry).collect());
-    let mut reply = Decision {
-        retry_us: decision.retry.map(|retry| retry.0),
-        notes: &notes,
-        all: all.as_deref(),
-        ..Decision::new(judge.id, verdict(decision.verdict))
-    };
-    if let Some(LimitView { rule, level }) = decision.binding {
-        reply.rule = Some(&rule.name);
-        reply.limit = Some(level.limit);
-        reply.window_us = Some(level.window.0);
-        reply.remaining = Some(level.remaining);
-        reply.reset_us = Some(level.reset.0);
-        reply.help = rule.help.as_deref();
-    }
-    encode_decision(replies, &reply);
-}
-
-impl engine::UnitCosts for protocol::Units<'_> {
-    fn of(&self, unit: &str) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| cost)
-    }
-}
-
-fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
-    LimitEntry {
-        rule: &view.rule.name,
-        limit: view.level.limit,
-        window_us: view.level.window.0,
-        remaining: view.level.remaining,
-        reset_us: view.level.reset.0,
-    }
-}
-
-fn verdict(verdict: engine::Verdict) -> protocol::Verdict {
-    match verdict {
-        engine::Verdict::Allow => protocol::Verdict::Allow,
-        engine::Verdict::Limit => protocol::Verdict::Limit,
-    }
-}
-
-fn note_kind(kind: engine::NoteKind) -> protocol::NoteKind {
-    match kind {
-        engine::NoteKind::Shadow => protocol::NoteKind::Shadow,
-    }
-}
-
 /// Frames answered before other connections have their turn: a flood on one holds the rest up for some 30 µs.
 const FRAMES_A_TURN: usize = 64;
 
 /// Replies waiting to be written. One more than this is never begun.
 const REPLY_BYTES_A_TURN: usize = 64 * 1_024;
+
+/// The sixteen of HELLO, and one that says whether HELLO named it.
+const SESSION_BYTES: usize = 17;

@@ -18,13 +18,13 @@ use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
 /// Serves a connection until its peer ends it, breaks it, or the daemon drains.
 pub(super) async fn serve(
     socket: Arc<UnixStream>,
-    _permit: Permit,
+    permit: Permit,
     shared: Arc<Shared>,
     decider: Arc<Mutex<Decider>>,
 ) {
     let connection = Stream::new(socket).map(|stream| Connection {
         stream,
-        peer: Peer::default(),
+        peer: Peer::new(permit.user(), permit.number()),
         buffer: vec![0; BUFFER_BYTES],
         filled: 0,
         replies: Vec::new(),

@@ -97,6 +97,18 @@ pub(super) struct Permit {
     user: u32,
 }
 
+impl Permit {
+    /// The connection's number, no other's since the start.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The user at the other end.
+    pub(super) fn user(&self) -> u32 {
+        self.user
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut book = self.shared.connections.book();

@@ -6,6 +6,7 @@ mod connection;
 mod connections;
 mod decision_thread;
 mod hello;
+mod judge;
 mod listener;
 mod missed;
 mod stream;

@@ -1,5 +1,5 @@
-//! The promises of the algorithms, a module each: tables for what a reader wants to see, properties against exact
-//! references for the rest. A failing property prints its seed and its smallest case.
+//! The promises of the algorithms: tables for what a reader wants to see, properties against exact references for the
+//! rest. A failing property prints its seed and its smallest case.
 
 #![allow(
     clippy::unwrap_used,

@@ -141,7 +141,7 @@ fn what_is_not_built_yet_is_no_unknown_field() {
         let message = format!("`{field}` is not supported yet");
         check_rule(&format!("name: a, key: [], rate: 1/s, {field}: 1"), (3, 35, &message, "reserved"));
     }
-    for field in "concurrency shed descriptors".split_whitespace() {
+    for field in "concurrency shed".split_whitespace() {
         let message = format!("`{field}` is not supported yet");
         check(&format!("domain: api\n{field}: []\n"), &[(2, 1, &message, "reserved")]);
     }

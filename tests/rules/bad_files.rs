@@ -43,7 +43,7 @@ fn a_file_that_is_no_rules_file_is_told_so() {
 #[test]
 fn what_is_too_much_is_refused_before_it_is_built() {
     let deep = format!("domain: {}{}\n", "[".repeat(100), "]".repeat(100));
-    check(&deep, &[(1, 41, "recursion limit", "nest less")]);
+    check(&deep, &[(1, 49, "recursion limit", "nest less")]);
     let long = "x".repeat(65);
     check_rule(&format!("name: {long}, key: [], rate: 1/s"), (3, 12, "has 65 bytes", "at most 64"));
     let help = "x".repeat(513);

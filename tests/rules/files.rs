@@ -15,7 +15,7 @@ fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 
 /// Domains with the names of their rules: `api: a b; web: c`.
 fn shown(loaded: &Loaded) -> String {
-    let domain = |domain: &tidegate::rules::Domain| {
+    let domain = |domain: &std::sync::Arc<tidegate::rules::Domain>| {
         let rules: Vec<_> = domain.rules().iter().map(|rule| &*rule.name).collect();
         format!("{}: {}", domain.name(), rules.join(" "))
     };

@@ -37,7 +37,7 @@ fn check(text: &str, expected: &[&str]) {
     let loaded = read_text("rules.yaml", text);
     assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
     assert_eq!(loaded.failed, Vec::<Box<str>>::new());
-    let rules: Vec<_> = loaded.domains.iter().flat_map(tidegate::rules::Domain::rules).map(shown).collect();
+    let rules: Vec<_> = loaded.domains.iter().flat_map(|domain| domain.rules()).map(shown).collect();
     assert_eq!(rules, expected, "{text}");
 }
 

@@ -1,5 +1,7 @@
 //! `exempt`, `deny`, `priorities` and `prioritize`: what they mean, in one file and in several, and what slips are told.
 
+use std::sync::Arc;
+
 use std::fs;
 
 use tidegate::rules::{Domain, ListKind, Loaded, Selection, read, read_text};
@@ -8,7 +10,7 @@ use super::bad::{Told, check};
 
 const RULE: &str = "limits:\n- {name: a, key: [], rate: 1/s}\n";
 
-fn good(text: &str) -> Domain {
+fn good(text: &str) -> Arc<Domain> {
     let loaded = read_text("rules.yaml", text);
     assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
     loaded.domains.into_iter().next().unwrap()

@@ -12,8 +12,10 @@
 mod bad;
 mod bad_files;
 mod bad_quotas;
+mod differences;
 mod files;
 mod good;
+mod library;
 mod lists;
 mod matching;
 mod mutated;

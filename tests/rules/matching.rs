@@ -1,11 +1,13 @@
 //! `match` and `key`: what they mean, what a slip in them is told, what was perhaps not meant.
 
+use std::sync::Arc;
+
 use tidegate::rules::{Condition, Domain, Pattern, read_text};
 
 use super::bad::{Told, check_rule};
 
 /// The one domain of rules whose fields these are, in flow style from line 3, column 6 on.
-fn domain(fields: &[&str]) -> Domain {
+fn domain(fields: &[&str]) -> Arc<Domain> {
     let rules: String = fields.iter().map(|fields| format!("  - {{{fields}}}\n")).collect();
     let text = format!("domain: api\nlimits:\n{rules}");
     let loaded = read_text("rules.yaml", &text);

@@ -28,6 +28,7 @@ const RULES: &[&str] = &[
     "domain: api\ndefaults: {scope: host}\nlimits:\n  - name: per-user\n    key: [user]\n    rate: 100/s\n    burst: 500\n    help: https://example.com/limits\n  - name: charges\n    match: {method: POST, path: \"/v1/charges*\"}\n    key: [card]\n    algorithm: token_bucket\n    rate: 20/h\n  - name: per-address\n    key: [ip]\n    rate: 600/min\n    mode: shadow\n    advertise: true\n",
     "{\"domain\": \"web\", \"limits\": [{\"name\": \"a\", \"match\": {\"m\": [\"x\", 429, true]}, \"key\": [], \"rate\": \"5/15min\", \"burst\": 7}]}\n",
     "# comment\ndomain: api   # another\nlimits:\n- &first\n  name: a\n  match: &m {path: ['/a/*', '\\*', \"é\\t\"]}\n  key: [u, v]\n  rate: 1/s\n- {<<: *first, name: b, rate: 2/s, burst: 1}\n- name: c\n  match: *m\n  key: []\n  rate: 1/month\n  help: |-\n    one line\n",
+    "domain: api\ndescriptors:\n- key: message_type\n  value: marketing\n  rate_limit: {unit: day, requests_per_unit: 5, name: all}\n  descriptors:\n  - key: to_number\n    shadow_mode: true\n    rate_limit:\n      unit: MINUTE\n      requests_per_unit: 0\n      replaces:\n      - name: all\n- key: path\n  value: /a/*\n  share_threshold: true\n  metadata: {a: [1, {b: c}]}\n  quota_mode: true\n- {key: path, rate_limit: {unlimited: true}}\n",
     "domain: quotas\nlimits:\n- name: daily\n  key: [org]\n  algorithm: fixed_window\n  rate: 10000/day\n  timezone: Europe/Berlin\n  warn_at: 80%\n  over: {soft: 10%, for: 60s}\n  refused: counted\n  show_keys: [org]\n  overrides:\n  - {match: {plan: [gold, \"p*\"]}, rate: 20000/day}\n  - match: {plan: internal}\n    rate: unlimited\n  candidate:\n    algorithm: sliding_window\n    rate: 500/h\n    buckets: 30\n- name: paced\n  key: [host]\n  algorithm: leaky_bucket\n  rate: 5/s\n  queue: 20\n  block: 15min\n  refund_on: ok\n- {name: tokens, key: [org], unit: tokens, rate: 100000/min, max_debt: 1000, over: {elastic: 100%}, burst: 7}\n- {name: log, key: [u], algorithm: sliding_log, rate: 5/15min, candidate: {align: first, algorithm: fixed_window}}\n",
     "domain: api\npriorities: [critical, post, get]\nprioritize:\n  - {match: {path: ['/a', '/b*']}, priority: critical}\n  - {match: {method: {not: [GET, HEAD]}}, priority: post}\n  - {priority: get}\nexempt: [{name: probes, match: {path: /healthz, ip: {cidr: [10.0.0.0/8, '2001:db8::/32']}}}]\ndeny:\n  - name: bots\n    match: {agent: {glob: ['*bot*', '*crawl*'], ignore_case: true}, user: {present: false}}\n    help: https://example.com/bots\nlimits:\n  - name: a\n    match: {ip: [{not: {cidr: 192.0.2.0/24}}, {present: false}]}\n    key: [{attribute: account, lowercase: true}, {attribute: ip2, ipv6_prefix: 64}]\n    rate: 1/s\n",
 ];
@@ -83,6 +84,8 @@ const TOKENS: &[&str] = &[
     "rate",
     "burst",
     "overrides",
+    "descriptors",
+    "value",
     "candidate",
     "algorithm",
     "fixed_window",

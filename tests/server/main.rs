@@ -22,6 +22,8 @@ mod ops;
 mod path;
 mod patience;
 mod privacy;
+mod reload;
+mod reload_load;
 mod shell;
 mod stop;
 mod wire;

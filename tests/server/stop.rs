@@ -126,16 +126,6 @@ fn who_does_not_read_holds_the_end_up_for_a_moment_only() {
 }
 
 #[test]
-fn hang_up_is_taken_note_of_and_kills_nobody() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    daemon.process.signal(libc::SIGHUP);
-    daemon.await_log(&["reloading is not supported yet"]);
-    wire.assert_served();
-    daemon.greeted().assert_served();
-}
-
-#[test]
 fn a_peer_that_breaks_the_pipe_kills_nobody() {
     let daemon = daemon();
     for _ in 0..50 {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Answer, Cost, Decider, Engine, HashKey, Op, Options, Request, Verdict};
+use tidegate::engine::{Answer, Cost, Decider, Descriptors, Engine, HashKey, Op, Options, Request, Verdict};
 use tidegate::limit::Rate;
 use tidegate::limit::token_bucket::Quota;
 use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule, RuleSet};
@@ -65,8 +65,10 @@ pub struct Seen {
 
 /// Asks about `api` and says what came back.
 pub fn ask(decider: &mut Decider, op: Op, attributes: &[(&str, &str)], cost: u32, now: Now) -> Seen {
-    let request = Request { op, domain: "api", attributes, cost: Cost::Requests(cost), all: true };
-    let Answer::Decided(decision) = decider.decide(&request, now);
+    let descriptors = Descriptors::one(attributes);
+    let request =
+        Request { cost: Cost::Requests(cost), all: true, ..Request::new(op, "api", descriptors) };
+    let Answer::Decided(decision) = decider.decide(&request, now) else { panic!("a conflict") };
     Seen {
         verdict: decision.verdict,
         rule: decision.binding.map(|binding| binding.rule.name.to_string()),

@@ -4,49 +4,55 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
-use serde_json::value::RawValue;
 
-use super::trace::Line;
+use super::event::{Event, Said};
 use crate::engine::{Decision, LimitView, NoteKind, Verdict};
 
 /// Writes decisions as they are made.
 pub(super) struct Decisions<'w> {
     out: &'w mut dyn Write,
+    line: Vec<u8>,
 }
 
 impl<'w> Decisions<'w> {
     pub(super) fn new(out: &'w mut dyn Write) -> Decisions<'w> {
-        Decisions { out }
+        Decisions { out, line: Vec::new() }
     }
 
-    pub(super) fn write(&mut self, line: &Line<'_>, decision: &Decision<'_>) -> io::Result<()> {
+    pub(super) fn write(&mut self, event: &Event<'_>, decision: &Decision<'_>) -> io::Result<()> {
         let binding = decision.binding.as_ref();
+        let listed = decision.listed;
         let written = Written {
-            t: line.t,
-            id: line.id,
+            t: event.t,
+            id: event.id,
             verdict: match decision.verdict {
                 Verdict::Allow => "allow",
                 Verdict::Limit => "limit",
+                Verdict::Wait => "wait",
+                Verdict::Deny => "deny",
             },
-            rule: binding.map(|view| &*view.rule.name),
+            rule: binding.map(|view| &view.rule.name).or(listed.map(|listed| &listed.name)).map(|name| &**name),
             limit: binding.map(|view| view.level.limit),
             window_us: binding.map(|view| view.level.window.0),
             remaining: binding.map(|view| view.level.remaining),
             reset_us: binding.map(|view| view.level.reset.0),
             retry_us: decision.retry.map(|retry| retry.0),
-            priority: None,
+            priority: decision.priority,
             notes: Notes(decision),
             all: All(decision),
         };
-        serde_json::to_writer(&mut *self.out, &written)?;
-        self.out.write_all(b"\n")
+        // The parts of a line are many and short: put together first, they cost one write.
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, &written)?;
+        self.line.push(b'\n');
+        self.out.write_all(&self.line)
     }
 }
 
 #[derive(Serialize)]
 struct Written<'d> {
-    t: &'d RawValue,
-    id: Option<&'d RawValue>,
+    t: Said<'d>,
+    id: Option<Said<'d>>,
     verdict: &'static str,
     rule: Option<&'d str>,
     limit: Option<u64>,
@@ -68,6 +74,9 @@ impl Serialize for Notes<'_> {
         for (kind, rule) in self.0.notes() {
             list.serialize_element(match kind {
                 NoteKind::Shadow => "shadow",
+                NoteKind::Candidate => "candidate",
+                NoteKind::Over => "over",
+                NoteKind::Near => "near",
             })?;
             list.serialize_element(rule)?;
         }

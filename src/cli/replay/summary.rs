@@ -1,52 +1,79 @@
-//! What a replay came to: one table.
+//! What a replay came to: a few lines of totals and one table of rules.
 
-use std::fmt;
+use std::fmt::Write;
 use std::time::Duration;
 
-use super::player::Player;
-use crate::engine::Totals;
+use super::callers::Callers;
+use super::table::{Table, count, counted};
+use crate::engine::{RuleTotals, Totals};
 
-/// The totals of a replay, by rule.
-pub(super) struct Summary {
-    lines: u64,
-    span: Duration,
-    totals: Totals,
+/// What was played, whatever the rules made of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Played {
+    /// Lines that were played.
+    pub(super) lines: u64,
+    /// From the first to the last.
+    pub(super) span: Duration,
+    /// What is worth knowing about the trace itself, a line each.
+    pub(super) remarks: Vec<String>,
 }
 
-impl Summary {
-    pub(super) fn of(player: &Player) -> Summary {
-        Summary { lines: player.lines(), span: player.span(), totals: player.engine().totals() }
-    }
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Totals { allowed, limited, unmatched_domain, unmatched_rule, evictions, rules, .. } =
-            &self.totals;
+impl Played {
+    /// `12 lines over 3s`.
+    pub(super) fn opening(&self) -> String {
         // Sub-second digits of a long trace tell nobody anything.
         let span = if self.span > MINUTE { Duration::from_secs(self.span.as_secs()) } else { self.span };
-        let span = humantime::format_duration(span);
-        writeln!(f, "{} lines over {span}: {allowed} allowed, {limited} limited", self.lines)?;
-        for (count, what) in [
-            (unmatched_domain, "were for a domain without rules"),
-            (unmatched_rule, "matched no rule"),
-            (evictions, "keys were dropped for lack of memory"),
-        ] {
-            if *count > 0 {
-                writeln!(f, "{count} {what}")?;
-            }
-        }
-        let rules: Vec<_> = rules.iter().filter(|rule| !rule.domain.is_empty()).collect();
-        let name = |rule: &&crate::engine::RuleTotals| format!("{}/{}", rule.domain, rule.rule);
-        let width = rules.iter().map(|rule| name(rule).chars().count()).max().unwrap_or(0).max("rule".len());
-        write!(f, "{:width$}  {:>12}  {:>12}  {:>12}", "rule", "passed", "refused", "would refuse")?;
-        for rule in &rules {
-            let name = name(rule);
-            let (pass, refuse, would_refuse) = (rule.pass, rule.refuse, rule.would_refuse);
-            write!(f, "\n{name:width$}  {pass:>12}  {refuse:>12}  {would_refuse:>12}")?;
-        }
-        Ok(())
+        format!("{} over {}", counted(self.lines, "line"), humantime::format_duration(span))
     }
+}
+
+/// The summary of one rule set.
+pub(super) fn summary(played: &Played, totals: &Totals, callers: &Callers) -> String {
+    let mut text = format!("{}: {}\n", played.opening(), verdicts(totals));
+    for remark in played.remarks.iter().chain(&remarks(totals)) {
+        let _ = writeln!(text, "{remark}");
+    }
+    let mut table = Table::new(&["rule", "passed", "refused", "would refuse", "callers"]);
+    for rule in rules(totals) {
+        table.push(vec![
+            name(rule),
+            count(rule.pass),
+            count(rule.refuse),
+            count(rule.would_refuse),
+            callers.shown(&rule.domain, &rule.rule),
+        ]);
+    }
+    text + &table.to_string()
+}
+
+/// `12 allowed, 3 limited`.
+pub(super) fn verdicts(totals: &Totals) -> String {
+    format!("{} allowed, {} limited", count(totals.allowed), count(totals.limited))
+}
+
+/// What no rule tells.
+pub(super) fn remarks(totals: &Totals) -> Vec<String> {
+    let remarks = [
+        (totals.unmatched_domain, "request", "for a domain without rules"),
+        (totals.unmatched_rule, "request", "that no rule matched"),
+        (totals.evictions, "key", "dropped for lack of memory"),
+    ];
+    remarks
+        .into_iter()
+        .filter(|(number, ..)| *number > 0)
+        .map(|(number, noun, what)| format!("{} {what}", counted(number, noun)))
+        .collect()
+}
+
+/// The rules with a count of their own, in file order, and all others in one if they saw anything.
+pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
+    let saw = |rule: &RuleTotals| rule.pass + rule.refuse + rule.would_refuse > 0;
+    totals.rules.iter().filter(move |rule| !rule.domain.is_empty() || saw(rule))
+}
+
+/// As rules are named where several domains are in play.
+pub(super) fn name(rule: &RuleTotals) -> String {
+    if rule.domain.is_empty() { "(all others)".into() } else { format!("{}/{}", rule.domain, rule.rule) }
 }
 
 const MINUTE: Duration = Duration::from_secs(60);

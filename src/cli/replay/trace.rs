@@ -1,11 +1,15 @@
-//! One line of a trace, as it is written.
+//! One line of a trace, as it is written: JSON read in place.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use serde::Deserialize;
+use arrayvec::ArrayVec;
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::clock::Timestamp;
+use crate::protocol::{COST_MAX, DESCRIPTORS_MAX, PAIRS_MAX};
 
 /// A line. What an op does not need may be absent; what is not known is passed over.
 #[derive(Debug, Deserialize)]
@@ -13,38 +17,167 @@ pub(super) struct Line<'a> {
     /// Seconds as a decimal; kept as written.
     #[serde(borrow)]
     pub(super) t: &'a RawValue,
-    #[serde(borrow, default)]
-    pub(super) op: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(super) op: Option<Text<'a>>,
     /// Any JSON value; kept as written.
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     pub(super) id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    pub(super) domain: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    pub(super) descriptors: Option<Vec<Vec<Text<'a>>>>,
-    #[serde(default)]
-    pub(super) cost: Option<Cost>,
-    #[serde(borrow, default)]
-    pub(super) priority: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    pub(super) idem: Option<Cow<'a, str>>,
-    #[serde(default)]
+    #[serde(borrow)]
+    pub(super) domain: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(super) descriptors: Option<Texts<'a>>,
+    #[serde(borrow)]
+    pub(super) cost: Option<Quantity<'a>>,
+    #[serde(borrow)]
+    pub(super) priority: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(super) idem: Option<Text<'a>>,
     pub(super) queued_us: Option<u64>,
-    #[serde(default)]
     pub(super) max_wait_us: Option<u64>,
+    #[serde(borrow)]
+    pub(super) session: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(super) pool: Option<Text<'a>>,
+    #[expect(dead_code, reason = "checked to be a number; pools will read it")]
+    pub(super) slots: Option<u32>,
+    #[serde(borrow)]
+    pub(super) outcome: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(super) name: Option<Text<'a>>,
+    pub(super) permille: Option<u64>,
+    #[serde(borrow)]
+    pub(super) amount: Option<Quantity<'a>>,
+    #[serde(borrow)]
+    pub(super) rules: Option<Text<'a>>,
 }
 
 /// A text that is borrowed where it holds no escapes.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// A cost in requests, or by unit.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Cost {
-    Requests(u32),
-    Units(std::collections::BTreeMap<String, u32>),
+impl std::ops::Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The texts of all descriptors in one list, and where each descriptor ends.
+#[derive(Debug)]
+pub(super) struct Texts<'a> {
+    texts: Vec<Text<'a>>,
+    ends: ArrayVec<usize, DESCRIPTORS_MAX>,
+    /// There were more than can be.
+    too_many: bool,
+}
+
+impl Texts<'_> {
+    /// The descriptors, each as the keys and values that were written; `None` when there are too many.
+    pub(super) fn each(&self) -> Option<impl Iterator<Item = &[Text<'_>]>> {
+        let mut start = 0;
+        let each = self
+            .ends
+            .iter()
+            .map(move |end| self.texts.get(std::mem::replace(&mut start, *end)..*end).unwrap_or_default());
+        (!self.too_many).then_some(each)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Descriptors<'a>(std::marker::PhantomData<&'a str>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Descriptors<'a> {
+            type Value = Texts<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of lists of texts")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Texts<'a>, A::Error> {
+                let texts = Vec::with_capacity(TEXTS_USUAL);
+                let mut read = Texts { texts, ends: ArrayVec::new(), too_many: false };
+                while list.next_element_seed(Descriptor(&mut read.texts))?.is_some() {
+                    read.too_many |= read.ends.try_push(read.texts.len()).is_err();
+                }
+                Ok(read)
+            }
+        }
+
+        deserializer.deserialize_seq(Descriptors(std::marker::PhantomData))
+    }
+}
+
+/// Reads one descriptor behind the texts of those before it.
+struct Descriptor<'t, 'a>(&'t mut Vec<Text<'a>>);
+
+impl<'de: 'a, 'a> serde::de::DeserializeSeed<'de> for Descriptor<'_, 'a> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de: 'a, 'a> Visitor<'de> for Descriptor<'_, 'a> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of texts")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(text) = list.next_element()? {
+            self.0.push(text);
+        }
+        Ok(())
+    }
+}
+
+/// A cost or an amount: in requests, or by unit. Within ± [`COST_MAX`].
+#[derive(Debug)]
+pub(super) enum Quantity<'a> {
+    Requests(i64),
+    Units(Vec<(Text<'a>, i64)>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read<'a>(std::marker::PhantomData<&'a str>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Read<'a> {
+            type Value = Quantity<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(QUANTITY)
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity<'a>, E> {
+                bounded(i64::try_from(number).unwrap_or(i64::MAX)).map(Quantity::Requests)
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Quantity<'a>, E> {
+                bounded(number).map(Quantity::Requests)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Quantity<'a>, A::Error> {
+                let mut units: Vec<(Text<'a>, i64)> = Vec::new();
+                while let Some((unit, number)) = map.next_entry::<Text<'a>, i64>()? {
+                    units.push((unit, bounded(number)?));
+                }
+                Ok(Quantity::Units(units))
+            }
+        }
+
+        deserializer.deserialize_any(Read(std::marker::PhantomData))
+    }
+}
+
+fn bounded<E: Error>(number: i64) -> Result<i64, E> {
+    let fits = number.unsigned_abs() <= u64::from(COST_MAX);
+    if fits { Ok(number) } else { Err(E::custom(format_args!("{number} is not {QUANTITY}"))) }
 }
 
 /// Reads seconds with at most nine places, exactly: no float has a part in it.
@@ -59,6 +192,11 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
     let nanos = whole.parse::<u64>().ok()?.checked_mul(NANOS_PER_SECOND)?.checked_add(fraction)?;
     Some(Timestamp::from_nanos(nanos))
 }
+
+const QUANTITY: &str = "an integer of at most 4294967295 either way, or a map of unit names to such integers";
+
+/// Room for one everyday descriptor.
+const TEXTS_USUAL: usize = 2 * PAIRS_MAX;
 
 const PLACES_MAX: usize = 9;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

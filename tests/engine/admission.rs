@@ -1,14 +1,12 @@
 //! Who is admitted: all rules or none, in every interleaving; what a reply names; what the tables keep.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
-use support::{SECOND, api, ask, at_millis, engine, hit, in_mode, matching, options, rule};
+use crate::support::{SECOND, api, ask, at_millis, engine, hit, in_mode, matching, options, rule};
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Answer, Cost, Engine, Op, Options, Request, Verdict};
+use tidegate::engine::{Answer, Cost, Descriptors, Engine, Op, Options, Request, Verdict};
 use tidegate::rules::Mode;
 
 #[test]
@@ -105,9 +103,8 @@ fn what_no_rule_is_about_passes_and_is_counted() {
         let seen = ask(&mut decider, Op::Hit, attributes, 1, at_millis(0));
         assert_eq!((seen.verdict, seen.rule), (Verdict::Allow, None));
     }
-    let request =
-        Request { op: Op::Hit, domain: "nowhere", attributes: &[], cost: Cost::Requests(1), all: false };
-    let Answer::Decided(decision) = decider.decide(&request, at_millis(0));
+    let request = Request::new(Op::Hit, "nowhere", Descriptors::one(&[]));
+    let Answer::Decided(decision) = decider.decide(&request, at_millis(0)) else { panic!("a conflict") };
     assert_eq!(decision.verdict, Verdict::Allow);
     drop(decision);
     let totals = engine.totals();
@@ -120,14 +117,9 @@ fn a_rule_is_judged_in_its_own_unit_only() {
     let mut decider = engine.decider();
     let mut ask = |units: &[(&str, u32)]| {
         let attributes = [("user", "u1")];
-        let request = Request {
-            op: Op::Hit,
-            domain: "api",
-            attributes: &attributes,
-            cost: Cost::Units(&units),
-            all: false,
-        };
-        let Answer::Decided(decision) = decider.decide(&request, at_millis(0));
+        let descriptors = Descriptors::one(&attributes);
+        let request = Request { cost: Cost::Units(&units), ..Request::new(Op::Hit, "api", descriptors) };
+        let Answer::Decided(decision) = decider.decide(&request, at_millis(0)) else { panic!("a conflict") };
         (decision.verdict, decision.binding.map(|binding| binding.level.remaining))
     };
     assert_eq!(ask(&[("tokens", 800)]), (Verdict::Allow, None));

@@ -1,38 +1,6 @@
-//! `tidegate replay`: the daemon's own engine on a trace, in virtual time. The real program, run on small files.
+//! What a trace's requests are answered, in virtual time, and how the answers are written.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-
-use std::process::{Command, Output};
-
-use serde_json::Value;
-
-/// Runs a trace under rules.
-fn replay(rules: &str, trace: &str, arguments: &[&str]) -> Output {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("api.yaml");
-    std::fs::write(&file, rules).unwrap();
-    let path = directory.path().join("trace.jsonl");
-    std::fs::write(&path, trace).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.arg("replay").arg(&path).arg("--rules").arg(&file).args(arguments).output().unwrap()
-}
-
-fn decisions(rules: &str, trace: &str) -> Vec<Value> {
-    let output = replay(rules, trace, &["--decisions", "-"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
-const RULES: &str = "\
-domain: api
-limits:
-  - {name: per-user, key: [user], rate: 2/s, burst: 3}
-  - {name: per-address, key: [ip], rate: 1/min, mode: shadow}
-";
+use crate::support::{RULES, decisions, replay};
 
 #[test]
 fn a_decision_has_every_key_and_t_and_id_as_written() {
@@ -99,39 +67,6 @@ fn shadow_rules_are_noted_and_units_are_judged_apart() {
     let all: Vec<_> = decisions.iter().map(|decision| decision["all"].as_array().unwrap().len()).collect();
     assert_eq!(all, [1, 1, 0, 0]);
     assert!(decisions.iter().all(|decision| decision["rule"].is_null() && decision["verdict"] == "allow"));
-}
-
-#[test]
-fn a_bad_line_stops_with_its_number() {
-    let good = r#"{"t": 1, "domain": "api", "descriptors": [["user", "u1"]], "id": 1}"#;
-    let table = [
-        (r#"{"t": 0.5, "domain": "api", "descriptors": []}"#, "line 3: `t` is 0.5, before the line above"),
-        (r#"{"t": 1.0000000001, "domain": "api", "descriptors": []}"#, "line 3: `t` is 1.0000000001"),
-        (r#"{"t": "1", "domain": "api", "descriptors": []}"#, "line 3: `t` is \"1\""),
-        (r#"{"domain": "api", "descriptors": []}"#, "line 3: not a line of a trace: missing field `t`"),
-        ("nonsense", "line 3: not a line of a trace"),
-        (r#"{"t": 1, "descriptors": []}"#, "line 3: hit needs `domain`"),
-        (r#"{"t": 1, "domain": "api"}"#, "line 3: hit needs `descriptors`"),
-        (r#"{"t": 1, "op": "acquire", "domain": "api", "descriptors": []}"#, "line 3: acquire needs `id`"),
-        (r#"{"t": 1, "domain": "api", "descriptors": [], "id": 1}"#, "line 3: id 1 was used before"),
-        (r#"{"t": 1, "domain": "a:b", "descriptors": []}"#, "line 3: domain must be a name"),
-        (r#"{"t": 1, "domain": "api", "descriptors": [["user"]]}"#, "line 3: a descriptor is a flat list"),
-        (
-            r#"{"t": 1, "op": "charge", "domain": "api", "descriptors": []}"#,
-            "line 3: op `charge` is not supported yet",
-        ),
-        (r#"{"t": 1, "op": "hti", "domain": "api", "descriptors": []}"#, "line 3: unknown op `hti`"),
-    ];
-    for (bad, expected) in table {
-        // An empty line counts and is passed over.
-        let output = replay(RULES, &format!("{good}\n\n{bad}\n{good}\n"), &[]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(expected), "{bad}: {said}");
-        assert_eq!(output.status.code(), Some(1), "{bad}");
-        // What was played before it is summed up.
-        let summed = ["api/per-user", "1", "0", "0"];
-        assert!(said.lines().any(|line| line.split_whitespace().eq(summed)), "{said}");
-    }
 }
 
 #[test]

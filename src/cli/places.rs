@@ -1,0 +1,245 @@
+//! Where a change of the rules shows: the directories to watch, and the names in each that matter. It follows every
+//! link on the way, for a link that is swapped changes what is behind it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Directories by their path without links.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Places(BTreeMap<PathBuf, Place>);
+
+/// One directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The names that matter.
+    names: BTreeSet<OsString>,
+    /// Every other name matters as well.
+    whole: bool,
+    /// Without watching it a change would be missed. The others would have to be moved away under the daemon.
+    pub(super) needed: bool,
+    /// Device and inode, to tell it from another directory put in its place.
+    id: Option<(u64, u64)>,
+}
+
+impl Places {
+    /// Those of the rules at a path, a directory or one file, whatever of it exists.
+    pub(super) fn of(path: &Path) -> Places {
+        let mut places = Places::default();
+        let mut links = LINKS_MAX;
+        let start = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if let Some(found) = places.walk(&start, &mut links) {
+            let directory = if found.is_dir() { found } else { parent_of(&found) };
+            let place = places.place(&directory);
+            (place.whole, place.needed) = (true, true);
+            places.follow_entries(&directory);
+        }
+        for (directory, place) in &mut places.0 {
+            place.id = directory.metadata().ok().map(|found| (found.dev(), found.ino()));
+        }
+        places
+    }
+
+    /// The directories, each with what is known of it.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &Place)> {
+        self.0.iter().map(|(directory, place)| (directory.as_path(), place))
+    }
+
+    /// Whether a change of this path may be a change of the rules.
+    pub(super) fn concern(&self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default();
+        let place = self.0.get(&parent_of(path));
+        self.is_one(path) || place.is_some_and(|place| place.names.contains(name) || place.shows(name))
+    }
+
+    /// Whether this path is one of the directories themselves.
+    pub(super) fn is_one(&self, path: &Path) -> bool {
+        self.0.contains_key(path)
+    }
+
+    /// Goes down a path component by component, through links, and says where it leads; none where it ends too soon.
+    fn walk(&mut self, path: &Path, links: &mut u32) -> Option<PathBuf> {
+        let mut here = PathBuf::from("/");
+        let mut components: Vec<OsString> = components_of(path);
+        while let Some(name) = components.pop() {
+            if name == OsStr::new("..") {
+                here = parent_of(&here);
+                continue;
+            }
+            let next = here.join(&name);
+            let place = self.place(&here);
+            place.names.insert(name);
+            let Ok(metadata) = next.symlink_metadata() else {
+                place.needed = true;
+                return None;
+            };
+            if metadata.is_symlink() {
+                place.needed = true;
+                *links = links.checked_sub(1)?;
+                let target = next.read_link().ok()?;
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                }
+                components.extend(components_of(&target));
+            } else {
+                // The directory that holds the last one sees it replaced.
+                place.needed |= components.is_empty();
+                here = next;
+            }
+        }
+        Some(here)
+    }
+
+    /// Follows the links among the files of a directory. Those of a mounted config map all lead to one place.
+    fn follow_entries(&mut self, directory: &Path) {
+        let Ok(entries) = directory.read_dir() else { return };
+        let mut known: BTreeMap<PathBuf, Option<PathBuf>> = BTreeMap::new();
+        for entry in entries.flatten().take(ENTRIES_MAX) {
+            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            let Some(target) = is_link.then(|| entry.path().read_link().ok()).flatten() else { continue };
+            let target = directory.join(target);
+            let Some(name) = target.file_name() else { continue };
+            let mut links = LINKS_MAX;
+            let parent = parent_of(&target);
+            let parent =
+                known.entry(parent).or_insert_with_key(|parent| self.walk(parent, &mut links)).clone();
+            let Some(parent) = parent else { continue };
+            let place = self.place(&parent);
+            place.needed = true;
+            place.names.insert(name.to_owned());
+            if parent.join(name).is_symlink() {
+                self.walk(&parent.join(name), &mut links);
+            }
+        }
+    }
+
+    fn place(&mut self, directory: &Path) -> &mut Place {
+        self.0.entry(directory.to_owned()).or_default()
+    }
+}
+
+impl Place {
+    /// Whether a file of this name belongs to the rules because it is there. What editors keep behind a dot does not.
+    fn shows(&self, name: &OsStr) -> bool {
+        self.whole && !name.as_bytes().starts_with(b".")
+    }
+}
+
+/// The names on the way, the first one last.
+fn components_of(path: &Path) -> Vec<OsString> {
+    let names = path.components().rev().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    names.filter(|name| !name.as_bytes().is_empty()).collect()
+}
+
+fn parent_of(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("/")).to_owned()
+}
+
+/// As many as the kernel follows.
+const LINKS_MAX: u32 = 40;
+
+/// As many files as are read.
+const ENTRIES_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::{Path, PathBuf};
+
+    use super::Places;
+
+    /// A directory of its own, by its path without links.
+    fn ground() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap();
+        (directory, path)
+    }
+
+    /// Checks which changes below `ground` concern the rules at `path`.
+    #[track_caller]
+    fn check(ground: &Path, path: &str, concerned: &[&str], others: &[&str]) -> Places {
+        let places = Places::of(&ground.join(path));
+        for name in concerned {
+            assert!(places.concern(&ground.join(name)), "{name}: {places:?}");
+            let directory = ground.join(name).parent().unwrap().to_owned();
+            assert!(places.iter().any(|(place, _)| place == directory), "{name}: not watched");
+        }
+        for name in others {
+            assert!(!places.concern(&ground.join(name)), "{name}: {places:?}");
+        }
+        places
+    }
+
+    #[test]
+    fn a_plain_directory() {
+        let (_kept, ground) = ground();
+        fs::create_dir_all(ground.join("etc/rules/sub")).unwrap();
+        fs::write(ground.join("etc/rules/a.yaml"), "").unwrap();
+        let concerned = ["etc/rules/a.yaml", "etc/rules/new.csv", "etc/rules", "etc"];
+        let others = ["etc/other", "other", "etc/rules/.a.swp", "etc/rules/sub/a.yaml"];
+        let places = check(&ground, "etc/rules", &concerned, &others);
+        let needed: Vec<_> = places.iter().filter(|(_, place)| place.needed).map(|(path, _)| path).collect();
+        assert_eq!(needed, [ground.join("etc"), ground.join("etc/rules")]);
+    }
+
+    #[test]
+    fn one_file() {
+        let (_kept, ground) = ground();
+        fs::write(ground.join(".rules"), "").unwrap();
+        check(&ground, ".rules", &[".rules", "partners.csv"], &[".rules.swp"]);
+    }
+
+    #[test]
+    fn every_link_on_the_way() {
+        let (_kept, ground) = ground();
+        fs::create_dir_all(ground.join("one/etc/rules")).unwrap();
+        symlink("../one", ground.join("one/self")).unwrap();
+        symlink("one/self/../one/self", ground.join("current")).unwrap();
+        symlink(ground.join("current/etc"), ground.join("etc")).unwrap();
+        let concerned = ["etc", "current", "one/self", "one/etc/rules/a.yaml", "one/etc", "one"];
+        check(&ground, "etc/rules", &concerned, &["two", "one/other"]);
+    }
+
+    #[test]
+    fn what_links_among_the_files_lead_to() {
+        let (_kept, ground) = ground();
+        fs::create_dir_all(ground.join("rules/..2024_1")).unwrap();
+        fs::create_dir(ground.join("shared")).unwrap();
+        fs::write(ground.join("rules/..2024_1/a.yaml"), "").unwrap();
+        symlink("..2024_1", ground.join("rules/..data")).unwrap();
+        symlink("..data/a.yaml", ground.join("rules/a.yaml")).unwrap();
+        symlink("../shared/b.yaml", ground.join("rules/b.yaml")).unwrap();
+        symlink("c.yaml", ground.join("shared/b.yaml")).unwrap();
+        symlink("../away/d.yaml", ground.join("rules/d.yaml")).unwrap();
+        let concerned = ["rules/..data", "rules/..2024_1/a.yaml", "shared/b.yaml", "shared/c.yaml", "away"];
+        check(&ground, "rules", &concerned, &["rules/..2024_2", "rules/..2024_1/x.yaml", "shared/d.yaml"]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_awaited_where_it_would_appear() {
+        let (_kept, ground) = ground();
+        let places = check(&ground, "a/b/rules", &["a"], &["b"]);
+        assert!(places.iter().any(|(path, place)| path == ground && place.needed));
+        // Links without an end are followed for a while.
+        symlink("loop", ground.join("loop")).unwrap();
+        check(&ground, "loop/rules", &["loop"], &["b"]);
+    }
+
+    #[test]
+    fn another_directory_in_the_same_place_is_told_apart() {
+        let (_kept, ground) = ground();
+        fs::create_dir(ground.join("rules")).unwrap();
+        let before = Places::of(&ground.join("rules"));
+        assert_eq!(before, Places::of(&ground.join("rules")));
+        fs::create_dir(ground.join("next")).unwrap();
+        fs::rename(ground.join("next"), ground.join("rules")).unwrap();
+        assert_ne!(before, Places::of(&ground.join("rules")));
+    }
+}

@@ -1,0 +1,157 @@
+//! Access lines as Apache and nginx write them, and as scanners leave them.
+
+use super::{AccessLine, Unreadable, time};
+
+const TIME: &str = "[10/Oct/2000:13:55:36 -0700]";
+
+fn read(line: &str) -> Result<Vec<(String, String)>, Unreadable> {
+    let mut read = AccessLine::default();
+    read.read(line.as_bytes())?;
+    Ok(read.attributes().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+fn value(line: &str, name: &str) -> Option<String> {
+    let attributes = read(line).unwrap_or_else(|wrong| panic!("{line}: {wrong}"));
+    attributes.into_iter().find(|(found, _)| found == name).map(|(_, value)| value)
+}
+
+#[test]
+fn a_combined_line_has_six_attributes() {
+    let line = format!(
+        r#"127.0.0.1 - frank {TIME} "GET /apache_pb.gif?x=1 HTTP/1.0" 200 2326 "http://www.example.com/start.html" "Mozilla/4.08 [en] (Win98; I ;Nav)""#
+    );
+    let expected = [
+        ("ip", "127.0.0.1"),
+        ("method", "GET"),
+        ("path", "/apache_pb.gif"),
+        ("status", "200"),
+        ("user_agent", "Mozilla/4.08 [en] (Win98; I ;Nav)"),
+        ("user", "frank"),
+    ];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(read(&line).unwrap(), expected);
+    // A second line in the same place leaves nothing of the first.
+    let mut again = AccessLine::default();
+    again.read(line.as_bytes()).unwrap();
+    again.read(format!(r#"::1 - - {TIME} "GET / HTTP/1.1" 200 - "-" "-""#).as_bytes()).unwrap();
+    let attributes: Vec<_> = again.attributes().collect();
+    assert_eq!(attributes, [("ip", "::1"), ("method", "GET"), ("path", "/"), ("status", "200")]);
+    assert_eq!(again.unix_seconds(), 971_211_336);
+}
+
+#[test]
+fn fields_are_read_as_servers_write_them() {
+    let line = |user: &str, request: &str, agent: &str| {
+        format!(r#"2001:db8::7 - {user} {TIME} "{request}" 404 0 "-" "{agent}""#)
+    };
+    let table = [
+        ("user", line("John Doe", "GET / HTTP/1.1", "-"), Some("John Doe")),
+        ("user", line("a[b] [c", "GET / HTTP/1.1", "-"), Some("a[b] [c")),
+        ("user", line("\"\"", "GET / HTTP/1.1", "-"), None),
+        ("user", line("-", "GET / HTTP/1.1", "-"), None),
+        ("user", line("\\xc3\\xb6", "GET / HTTP/1.1", "-"), Some("ö")),
+        ("ip", line("-", "GET / HTTP/1.1", "-"), Some("2001:db8::7")),
+        ("status", line("-", "GET / HTTP/1.1", "-"), Some("404")),
+        (
+            "user_agent",
+            line("-", "GET / HTTP/1.1", r#"a \"b\" \x22c\x22 \\d\te"#),
+            Some("a \"b\" \"c\" \\d\te"),
+        ),
+        ("user_agent", line("-", "GET / HTTP/1.1", r"\xe2\x82\xac \xff \q \x4"), Some("€ \u{fffd} \\q \\x4")),
+        ("user_agent", line("-", "GET / HTTP/1.1", r"ends in \\"), Some("ends in \\")),
+        ("path", line("-", "GET /a b HTTP/1.1", "-"), Some("/a b")),
+        ("path", line("-", r#"GET /\x22a HTTP/2.0"#, "-"), Some("/\"a")),
+        ("path", line("-", "CONNECT example.com:443 HTTP/1.1", "-"), Some("/example.com:443")),
+        ("method", line("-", "VERSION-CONTROL / HTTP/1.1", "-"), Some("VERSION-CONTROL")),
+        // The common format, without what the combined one adds; and what sites add to that.
+        ("status", format!(r#"192.0.2.1 - - {TIME} "GET / HTTP/1.1" 301 17"#), Some("301")),
+        ("user_agent", line("-", "GET / HTTP/1.1", "x") + " 0.003 \"203.0.113.9\"\r\n", Some("x")),
+    ];
+    for (name, line, expected) in table {
+        assert_eq!(value(&line, name).as_deref(), expected, "{line}");
+    }
+}
+
+#[test]
+fn what_is_no_request_is_told() {
+    let with = |request: &str| format!(r#"192.0.2.1 - - {TIME} "{request}" 400 0 "-" "-""#);
+    let table = [
+        (String::new(), "does not begin with an IP address but with ``"),
+        ("host.example - - x".into(), "does not begin with an IP address but with `host.example`"),
+        ("192.0.2.1 - -".into(), "no time in brackets"),
+        ("192.0.2.1 - - [10/Oct/2000:13:55:36]".into(), "no time in brackets"),
+        ("192.0.2.1 - - [31/Feb/2000:13:55:36 +0000] \"".into(), "no time in brackets"),
+        (format!("192.0.2.1 - - {TIME} GET"), "a quoted text has no end"),
+        (format!("192.0.2.1 - - {TIME} \"GET / HTTP/1.1"), "a quoted text has no end"),
+        (with("-"), "the request is not METHOD PATH PROTOCOL but `-`"),
+        (with(""), "the request is not METHOD PATH PROTOCOL but ``"),
+        (with(r"\x16\x03\x01"), "the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`"),
+        (with("GET HTTP/1.1"), "the request is not METHOD PATH PROTOCOL but `GET HTTP/1.1`"),
+        (with("GET /"), "the request is not METHOD PATH PROTOCOL but `GET /`"),
+        (with("G(T / HTTP/1.1"), "the request is not METHOD PATH PROTOCOL"),
+        (format!(r#"192.0.2.1 - - {TIME} "GET / HTTP/1.1" - 0"#), "no status of three digits"),
+        (format!(r#"192.0.2.1 - - {TIME} "GET / HTTP/1.1" 200 0 "-" "cut"#), "a quoted text has no end"),
+    ];
+    for (line, expected) in table {
+        let wrong = read(&line).expect_err(&line).to_string();
+        assert!(wrong.starts_with(expected), "{line}: {wrong}");
+    }
+}
+
+#[test]
+fn times_have_a_zone() {
+    let table = [
+        ("10/Oct/2000:13:55:36 -0700", Some(971_211_336)),
+        ("10/Oct/2000:20:55:36 +0000", Some(971_211_336)),
+        ("11/Oct/2000:02:25:36 +0530", Some(971_211_336)),
+        ("01/Jan/1970:00:00:00 +0000", Some(0)),
+        ("01/Jan/1970:00:00:00 +0100", None),
+        ("29/Feb/2024:00:00:00 +0000", Some(1_709_164_800)),
+        ("29/Feb/2023:00:00:00 +0000", None),
+        ("31/Dec/2016:23:59:60 +0000", Some(1_483_228_799)),
+        ("10/oct/2000:13:55:36 -0700", None),
+        ("10/Oct/2000:24:55:36 -0700", None),
+        ("10/Oct/2000:13:55:36 x0700", None),
+        ("1x/Oct/2000:13:55:36 -0700", None),
+        ("10/Oct/2000:13:55:36  0700", None),
+    ];
+    for (text, expected) in table {
+        assert_eq!(time(text.as_bytes()), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_long_value_is_shortened_as_clients_do() {
+    let agent = "ä".repeat(600);
+    let shortened = |agent: &str| {
+        value(&format!(r#"::1 - - {TIME} "GET / HTTP/1.1" 200 1 "-" "{agent}""#), "user_agent").unwrap()
+    };
+    let value = shortened(&agent);
+    assert_eq!((value.len(), &value[..960], &value[960..961]), (993, &agent[..960], "~"));
+    assert_ne!(shortened(&(agent + "x")), value);
+    assert_eq!(shortened(&"x".repeat(1_024)), "x".repeat(1_024));
+    assert_eq!(shortened(&"€".repeat(400)).len(), 993);
+}
+
+proptest::proptest! {
+    /// Whatever stands in a log, it is read within the bounds of the socket or passed over.
+    #[test]
+    fn any_bytes_are_read_or_passed_over(
+        address in proptest::prop_oneof!["192\\.0\\.2\\.1", "::1", ".{0,5}"],
+        time in proptest::prop_oneof!["10/Oct/2000:13:55:36 -0700", "[0-9]{2}/Feb/[0-9]{4}:[0-9]{2}:59:60 [+-][0-9]{4}"],
+        request in proptest::prop_oneof!["GET /[a-c/.%2ef]{0,40} HTTP/1.1", ".{0,30}"],
+        noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..3_000),
+    ) {
+        let mut line = format!("{address} - - [{time}] \"{request}\" 200 1 \"-\" \"").into_bytes();
+        line.extend(&noise);
+        line.push(b'"');
+        let mut read = AccessLine::default();
+        for bytes in [&line, &noise] {
+            if read.read(bytes).is_ok() {
+                let values: Vec<_> = read.attributes().map(|(_, value)| value).collect();
+                proptest::prop_assert!(values.iter().all(|value| value.len() <= 1_024));
+                proptest::prop_assert!(values.len() >= 4 && values[2].starts_with('/') && !values[2].contains("//"));
+            }
+        }
+    }
+}

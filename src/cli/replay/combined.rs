@@ -1,0 +1,147 @@
+//! Access logs: lines are put in order of time within a window, garbage is counted and passed over.
+//!
+//! Some servers write the time at which a request came and write it when the response ends, so a line may stand behind
+//! later ones by as long as the response took.
+
+use std::collections::BTreeMap;
+
+use arrayvec::ArrayVec;
+
+use super::access_line::{AccessLine, Unreadable};
+use super::event::{Action, Event, Said};
+use super::failure::Failure;
+use super::stage::Stage;
+use super::table::counted;
+use crate::clock::Timestamp;
+use crate::engine::{Descriptors, Op, Request};
+use crate::protocol::PAIRS_MAX;
+
+/// The lines that wait for their turn, and what was wrong with others.
+#[derive(Debug)]
+pub(super) struct Combined<'a> {
+    domain: &'a str,
+    strict: bool,
+    /// By time, then by number.
+    waiting: BTreeMap<(u64, u64), AccessLine>,
+    waiting_bytes: usize,
+    spare: Vec<AccessLine>,
+    newest_seconds: u64,
+    played_seconds: u64,
+    unreadable: u64,
+    first_unreadable: Option<String>,
+    late: u64,
+}
+
+impl<'a> Combined<'a> {
+    /// Asks about one domain; stops at the first line that cannot be read if `strict`.
+    pub(super) fn new(domain: &'a str, strict: bool) -> Combined<'a> {
+        Combined {
+            domain,
+            strict,
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            spare: Vec::new(),
+            newest_seconds: 0,
+            played_seconds: 0,
+            unreadable: 0,
+            first_unreadable: None,
+            late: 0,
+        }
+    }
+
+    /// Reads a line, and plays those whose turn has come.
+    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut Stage<'_>) -> Result<(), Failure> {
+        let mut line = self.spare.pop().unwrap_or_default();
+        if let Err(wrong) = line.read(text) {
+            self.spare.push(line);
+            return self.pass_over(number, wrong);
+        }
+        let seconds = line.unix_seconds();
+        self.late += u64::from(seconds < self.played_seconds);
+        self.newest_seconds = self.newest_seconds.max(seconds);
+        self.waiting_bytes += line.bytes();
+        self.waiting.insert((seconds, number), line);
+        while self.is_turn_of_first() {
+            self.play_first(stage)?;
+        }
+        Ok(())
+    }
+
+    /// Counts a line that cannot be read, or stops at it.
+    pub(super) fn pass_over(&mut self, number: u64, wrong: Unreadable) -> Result<(), Failure> {
+        if self.strict {
+            return Err(Failure::AccessLine { number, wrong });
+        }
+        self.unreadable += 1;
+        self.first_unreadable.get_or_insert_with(|| format!("line {number}: {wrong}"));
+        Ok(())
+    }
+
+    /// Plays what still waits.
+    pub(super) fn end(&mut self, stage: &mut Stage<'_>) -> Result<(), Failure> {
+        while !self.waiting.is_empty() {
+            self.play_first(stage)?;
+        }
+        Ok(())
+    }
+
+    /// What is worth knowing about the log.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let unreadable = self.first_unreadable.iter().map(|first| {
+            format!(
+                "{} passed over that cannot be read, the first is {first}",
+                counted(self.unreadable, "line")
+            )
+        });
+        let late = (self.late > 0).then(|| {
+            let late = counted(self.late, "line");
+            format!("{late} too late to be put in order, judged at the time of the one before: are the logs in order?")
+        });
+        unreadable.chain(late).collect()
+    }
+
+    fn is_turn_of_first(&self) -> bool {
+        let Some(((seconds, _), _)) = self.waiting.first_key_value() else { return false };
+        seconds + WINDOW_SECONDS < self.newest_seconds
+            || self.waiting.len() > WAITING_MAX
+            || self.waiting_bytes > WAITING_BYTES_MAX
+    }
+
+    fn play_first(&mut self, stage: &mut Stage<'_>) -> Result<(), Failure> {
+        let Some(((seconds, number), line)) = self.waiting.pop_first() else { return Ok(()) };
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(line.bytes());
+        // Time does not run backwards, not even for a line that comes too late.
+        self.played_seconds = self.played_seconds.max(seconds);
+        let played = self.play(&line, number, stage);
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(line);
+        }
+        played
+    }
+
+    fn play(&self, line: &AccessLine, number: u64, stage: &mut Stage<'_>) -> Result<(), Failure> {
+        let attributes: ArrayVec<(&str, &str), PAIRS_MAX> = line.attributes().collect();
+        let descriptors = Descriptors::one(&attributes);
+        let request = Request::new(Op::Hit, self.domain, descriptors);
+        stage.play(&Event {
+            line: number,
+            at: Timestamp::from_nanos(self.played_seconds.saturating_mul(NANOS_PER_SECOND)),
+            t: Said::Number(self.played_seconds),
+            id: Some(Said::Number(number)),
+            action: Action::Judge(request),
+        })
+    }
+}
+
+/// How far a line may stand behind later ones: a minute is longer than most servers let a request take.
+const WINDOW_SECONDS: u64 = 60;
+
+/// Lines that wait at once, and bytes of them: more than a thousand a second are put in order within less than the
+/// window.
+const WAITING_MAX: usize = 65_536;
+const WAITING_BYTES_MAX: usize = 32 << 20;
+
+/// Enough that hardly a line in order needs memory of its own.
+const SPARE_MAX: usize = 64;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;

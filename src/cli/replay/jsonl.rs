@@ -1,0 +1,218 @@
+//! JSON lines: each is read, checked and played. The first that is bad ends the trace.
+
+use arrayvec::ArrayVec;
+
+use super::bounds::{self, is_name};
+use super::event::{Action, Event, Said};
+use super::failure::{Failure, Wrong};
+use super::ids::Ids;
+use super::stage::Stage;
+use super::trace::{Line, Quantity, Text, time};
+use crate::clock::{Micros, Timestamp};
+use crate::engine::{self, Op, Repeat};
+use crate::protocol::{self, Descriptors, Judge, Options, PAIRS_MAX, PERMILLE_MAX, Request};
+
+/// What must be known of the lines before.
+#[derive(Debug, Default)]
+pub(super) struct Jsonl {
+    ids: Ids,
+    newest: Timestamp,
+}
+
+impl Jsonl {
+    /// Plays one line.
+    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut Stage<'_>) -> Result<(), Failure> {
+        let bad = |wrong| Failure::Line { number, wrong };
+        let line: Line<'_> = serde_json::from_slice(text).map_err(|error| bad(Wrong::Json(error)))?;
+        let at = self.time(line.t.get()).map_err(bad)?;
+        let event = Event {
+            line: number,
+            at,
+            t: Said::Written(line.t),
+            id: line.id.map(Said::Written),
+            action: Action::Pass,
+        };
+        let op = line.op.as_deref().unwrap_or("hit");
+        match op {
+            "hit" | "peek" | "acquire" => {
+                let judged = match op {
+                    "peek" => Op::Peek,
+                    "acquire" => Op::Acquire,
+                    _ => Op::Hit,
+                };
+                if op == "acquire" && line.id.is_none() {
+                    return Err(bad(missing(&line, "id")));
+                }
+                self.note_id(&line).map_err(bad)?;
+                judge(&line, judged, text.len(), |request| {
+                    stage.play(&Event { action: Action::Judge(request), ..event })
+                })
+                .map_err(bad)?
+            }
+            "charge" => {
+                self.note_id(&line).map_err(bad)?;
+                charge(&line, text.len(), |charge| {
+                    stage.play(&Event { action: Action::Charge(charge), ..event })
+                })
+                .map_err(bad)?
+            }
+            "reload" => {
+                let rules = line.rules.as_deref().ok_or_else(|| bad(missing(&line, "rules")))?;
+                stage.play(&Event { action: Action::Reload(rules), ..event })
+            }
+            _ => {
+                check_without_effect(&line, op).map_err(bad)?;
+                stage.play(&event)
+            }
+        }
+    }
+
+    fn time(&mut self, text: &str) -> Result<Timestamp, Wrong> {
+        let at = time(text).ok_or_else(|| Wrong::Time(text.into()))?;
+        if at < self.newest {
+            return Err(Wrong::Backwards(text.into()));
+        }
+        self.newest = at;
+        Ok(at)
+    }
+
+    fn note_id(&mut self, line: &Line<'_>) -> Result<(), Wrong> {
+        let Some(id) = line.id.map(serde_json::value::RawValue::get) else { return Ok(()) };
+        if self.ids.note(id) { Ok(()) } else { Err(Wrong::IdTwice(id.into())) }
+    }
+}
+
+/// Reads a `hit`, `peek` or `acquire` and hands it on.
+fn judge<T>(line: &Line<'_>, op: Op, bytes: usize, play: impl FnOnce(engine::Request<'_>) -> T) -> Result<T, Wrong> {
+    let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
+    let mut descriptors = Descriptors::new();
+    read_descriptors(line, &mut descriptors)?;
+    let units: Vec<(&str, u32)>;
+    let (asked, cost) = match &line.cost {
+        None => (protocol::Cost::Requests(1), engine::Cost::Requests(1)),
+        Some(Quantity::Requests(number)) => {
+            let number = cost_from(*number)?;
+            (protocol::Cost::Requests(number), engine::Cost::Requests(number))
+        }
+        Some(Quantity::Units(named)) => {
+            let read = named.iter().map(|(unit, number)| Ok((&**unit, cost_from(*number)?)));
+            units = read.collect::<Result<_, Wrong>>()?;
+            (protocol::Cost::Units(units.as_slice().into()), engine::Cost::Units(&units))
+        }
+    };
+    let priority = line.priority.as_deref();
+    let judge = Judge { cost: asked, priority, options: options(line), ..Judge::new(0, domain) };
+    bounds::check(line, bytes, &Request::Hit(judge), &descriptors)?;
+    Ok(play(engine::Request {
+        op,
+        domain,
+        descriptors: of_engine(&descriptors),
+        cost,
+        priority,
+        wait_max: line.max_wait_us.map(Micros),
+        repeat: repeat(line),
+        all: false,
+    }))
+}
+
+/// Reads a `charge` and hands it on.
+fn charge<T>(line: &Line<'_>, bytes: usize, play: impl FnOnce(engine::Charge<'_>) -> T) -> Result<T, Wrong> {
+    let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
+    let mut descriptors = Descriptors::new();
+    read_descriptors(line, &mut descriptors)?;
+    let units: Vec<(&str, i64)>;
+    let (asked, amount) = match line.amount.as_ref().ok_or_else(|| missing(line, "amount"))? {
+        Quantity::Requests(number) => {
+            (protocol::Amount::Requests(*number), engine::Amount::Requests(*number))
+        }
+        Quantity::Units(named) => {
+            units = named.iter().map(|(unit, number)| (&**unit, *number)).collect();
+            (protocol::Amount::Units(units.as_slice().into()), engine::Amount::Units(&units))
+        }
+    };
+    let asked = protocol::Charge { id: Some(0), domain, amount: asked, options: options(line) };
+    bounds::check(line, bytes, &Request::Charge(asked), &descriptors)?;
+    let descriptors = of_engine(&descriptors);
+    Ok(play(engine::Charge { domain, descriptors, amount, repeat: repeat(line) }))
+}
+
+/// Checks what an op needs that has no effect yet.
+fn check_without_effect(line: &Line<'_>, op: &str) -> Result<(), Wrong> {
+    match op {
+        "release" => {
+            line.id.ok_or_else(|| missing(line, "id"))?;
+            match line.outcome.as_deref() {
+                None | Some("ok" | "error" | "dropped") => Ok(()),
+                Some(_) => Err(Wrong::Field { field: "outcome", range: "\"ok\", \"error\" or \"dropped\"" }),
+            }
+        }
+        "renew" => line.id.map(drop).ok_or_else(|| missing(line, "id")),
+        "signal" => {
+            name(line, "pool", line.pool.as_ref())?;
+            name(line, "name", line.name.as_ref())?;
+            match line.permille.ok_or_else(|| missing(line, "permille"))? {
+                permille if permille <= u64::from(PERMILLE_MAX) => Ok(()),
+                _ => Err(Wrong::Field { field: "permille", range: "an integer from 0 to 1000" }),
+            }
+        }
+        "hello" => {
+            name(line, "session", line.session.as_ref())?;
+            line.pool.as_ref().map_or(Ok(()), |pool| name(line, "pool", Some(pool)))
+        }
+        "bye" => name(line, "session", line.session.as_ref()),
+        unknown => Err(Wrong::UnknownOp(unknown.into())),
+    }
+}
+
+/// Checks that a name is there and is one.
+fn name(line: &Line<'_>, field: &'static str, name: Option<&Text<'_>>) -> Result<(), Wrong> {
+    let name = name.ok_or_else(|| missing(line, field))?;
+    if is_name(name) { Ok(()) } else { Err(Wrong::Field { field, range: NAME }) }
+}
+
+fn read_descriptors<'l>(line: &'l Line<'_>, descriptors: &mut Descriptors<'l>) -> Result<(), Wrong> {
+    let written = line.descriptors.as_ref().ok_or_else(|| missing(line, "descriptors"))?;
+    for texts in written.each().ok_or(Wrong::Descriptors)? {
+        let (pairs, odd) = texts.as_chunks();
+        if !odd.is_empty() || pairs.len() > PAIRS_MAX {
+            return Err(Wrong::Descriptors);
+        }
+        // In place: a quarter of a kilobyte is not to be moved for every line.
+        let mut list = ArrayVec::<(&str, &str), PAIRS_MAX>::new_const();
+        list.extend(pairs.iter().map(|[key, value]| (&**key, &**value)));
+        if !descriptors.push(&list) {
+            return Err(Wrong::Descriptors);
+        }
+    }
+    Ok(())
+}
+
+fn of_engine<'d>(descriptors: &'d Descriptors<'d>) -> engine::Descriptors<'d> {
+    engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() }
+}
+
+/// What makes a line a repeat. Lines without a session are all of one.
+fn repeat<'l>(line: &'l Line<'_>) -> Option<Repeat<'l>> {
+    let session = line.session.as_deref().unwrap_or_default().as_bytes();
+    line.idem.as_deref().map(|name| Repeat { session, user: 0, name: name.as_bytes() })
+}
+
+fn options<'l>(line: &'l Line<'_>) -> Options<'l> {
+    Options {
+        idem: line.idem.as_deref().map(str::as_bytes),
+        queued_us: line.queued_us,
+        max_wait_us: line.max_wait_us,
+        all: true,
+        ..Options::default()
+    }
+}
+
+fn cost_from(number: i64) -> Result<u32, Wrong> {
+    u32::try_from(number).map_err(|_| Wrong::Field { field: "cost", range: "0 or more" })
+}
+
+fn missing(line: &Line<'_>, field: &'static str) -> Wrong {
+    Wrong::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
+}
+
+const NAME: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";

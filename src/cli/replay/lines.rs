@@ -1,0 +1,114 @@
+//! The lines of a trace: numbered, bounded, empty ones passed over. What they say is not known here.
+
+use std::io::{self, BufRead, Read};
+
+/// Reads lines one after the other.
+pub(super) struct Lines<'r> {
+    input: &'r mut dyn BufRead,
+    text: Vec<u8>,
+    number: u64,
+    bytes: u64,
+}
+
+/// What was read.
+pub(super) enum Next<'t> {
+    /// A line that is not empty, perhaps with its line feed.
+    Line { number: u64, text: &'t [u8] },
+    /// A line above the bound, passed over whole.
+    TooLong { number: u64 },
+    /// There is nothing more.
+    End,
+}
+
+impl<'r> Lines<'r> {
+    pub(super) fn new(input: &'r mut dyn BufRead) -> Lines<'r> {
+        Lines { input, text: Vec::new(), number: 0, bytes: 0 }
+    }
+
+    /// The number of the line last read, from 1.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Bytes read so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads the next line that is not empty.
+    pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
+        loop {
+            self.number += 1;
+            let ended = self.line()?;
+            if self.text.is_empty() {
+                return Ok(Next::End);
+            }
+            if !ended && self.text.len() >= LINE_BYTES_MAX {
+                self.skip_rest()?;
+                return Ok(Next::TooLong { number: self.number });
+            }
+            if !self.text.trim_ascii().is_empty() {
+                return Ok(Next::Line { number: self.number, text: &self.text });
+            }
+        }
+    }
+
+    /// Reads one line as far as the bound; whether it ended there.
+    fn line(&mut self) -> io::Result<bool> {
+        self.text.clear();
+        let bound = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
+        let read = (&mut *self.input).take(bound).read_until(b'\n', &mut self.text)?;
+        self.bytes += u64::try_from(read).unwrap_or(u64::MAX);
+        Ok(self.text.ends_with(b"\n"))
+    }
+
+    fn skip_rest(&mut self) -> io::Result<()> {
+        while !self.line()? && !self.text.is_empty() {}
+        Ok(())
+    }
+}
+
+/// A frame has 16 KiB; written as JSON, or as a web server escapes it, that is six times as much. What is longer is no
+/// line of a trace, and is not to be held in memory whole.
+pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::{LINE_BYTES_MAX, Lines, Next};
+
+    fn read(text: &[u8]) -> Vec<(u64, Option<Vec<u8>>)> {
+        let mut input = text;
+        let mut lines = Lines::new(&mut input);
+        let mut read = Vec::new();
+        loop {
+            read.push(match lines.next().unwrap() {
+                Next::Line { number, text } => (number, Some(text.to_vec())),
+                Next::TooLong { number } => (number, None),
+                Next::End => return read,
+            });
+        }
+    }
+
+    #[test]
+    fn empty_lines_count_and_the_last_may_go_without_its_end() {
+        let expected = [(1, Some(b"a\n".to_vec())), (4, Some(b"b".to_vec()))];
+        assert_eq!(read(b"a\n\n \r\nb"), expected);
+        assert_eq!(read(b""), []);
+    }
+
+    #[test]
+    fn a_line_above_the_bound_is_passed_over() {
+        let most = "x".repeat(LINE_BYTES_MAX - 1) + "\n";
+        let (long, longest) = (format!("x{most}"), "x".repeat(3 * LINE_BYTES_MAX));
+        let text = format!("{most}{long}a\n{longest}\nb\n{longest}");
+        let expected = [
+            (1, Some(most.into_bytes())),
+            (2, None),
+            (3, Some(b"a\n".to_vec())),
+            (4, None),
+            (5, Some(b"b\n".to_vec())),
+            (6, None),
+        ];
+        assert!(read(text.as_bytes()) == expected);
+    }
+}

@@ -1,0 +1,142 @@
+//! Where events are played: before one rule set or two at once, each decision written, each difference noted.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::comparison::{Changes, comparison};
+use super::decisions::Decisions;
+use super::event::{Action, Event};
+use super::failure::{Failure, Wrong};
+use super::player::Player;
+use super::summary::{Played, summary};
+use super::table::counted;
+use crate::clock::Timestamp;
+use crate::engine::{Conflict, Op, Request};
+use crate::rules;
+
+/// One rule set or two, and what has been played before them.
+pub(super) struct Stage<'w> {
+    player: Player,
+    other: Option<Player>,
+    changes: Changes,
+    decisions: Option<Decisions<'w>>,
+    /// What paths in the trace start from.
+    directory: PathBuf,
+    lines: u64,
+    first: Option<Timestamp>,
+    last: Timestamp,
+    charges_unmatched: u64,
+    reloads_passed_over: u64,
+    news: Vec<String>,
+}
+
+impl<'w> Stage<'w> {
+    pub(super) fn new(
+        player: Player,
+        other: Option<Player>,
+        decisions: Option<Decisions<'w>>,
+        directory: &Path,
+    ) -> Stage<'w> {
+        Stage {
+            player,
+            other,
+            changes: Changes::default(),
+            decisions,
+            directory: directory.to_owned(),
+            lines: 0,
+            first: None,
+            last: Timestamp::ORIGIN,
+            charges_unmatched: 0,
+            reloads_passed_over: 0,
+            news: Vec::new(),
+        }
+    }
+
+    /// Plays one event. Its time is not before that of the last.
+    pub(super) fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+        self.lines += 1;
+        self.first.get_or_insert(event.at);
+        self.last = event.at;
+        self.player.advance(event.at);
+        if let Some(other) = &mut self.other {
+            other.advance(event.at);
+        }
+        match &event.action {
+            Action::Judge(request) => self.judge(event, request)?,
+            Action::Charge(charge) => {
+                let matched = self.player.charge(charge).map_err(|conflict| repeated(event, conflict))?;
+                if let Some(other) = &mut self.other {
+                    other.charge(charge).map_err(|conflict| repeated(event, conflict))?;
+                }
+                self.charges_unmatched += u64::from(!matched);
+            }
+            Action::Reload(path) => self.reload(event.line, path),
+            Action::Pass => {}
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, event: &Event<'_>, request: &Request<'_>) -> Result<(), Failure> {
+        let all = self.decisions.is_some();
+        let decision = self.player.judge(&Request { all, ..*request });
+        let decision = decision.map_err(|conflict| repeated(event, conflict))?;
+        if let Some(decisions) = &mut self.decisions {
+            decisions.write(event, &decision)?;
+        }
+        let Some(other) = &mut self.other else { return Ok(()) };
+        let kept = self.changes.keep(&decision);
+        let decision = other.judge(request).map_err(|conflict| repeated(event, conflict))?;
+        if request.op != Op::Peek {
+            self.changes.note(event.line, kept, &decision);
+        }
+        Ok(())
+    }
+
+    /// Puts the rules at a path of the trace in force. Rules with errors leave those in force as they are.
+    fn reload(&mut self, line: u64, path: &str) {
+        if self.other.is_some() {
+            // Which of the two sets is meant, and what the other then stands for, a trace cannot say.
+            self.reloads_passed_over += 1;
+            return;
+        }
+        let loaded = rules::read(&self.directory.join(path));
+        if loaded.has_errors() {
+            self.news.extend(loaded.problems.iter().map(|problem| problem.render(false)));
+            self.news.push(format!("line {line}: the rules to reload have errors: those in force stay"));
+        } else {
+            self.player.reload(loaded.domains);
+        }
+    }
+
+    /// What happened that cannot wait for the end. Each is told once.
+    pub(super) fn take_news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Lines played so far.
+    pub(super) fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// What it all came to, with what the reader of the trace has to remark.
+    pub(super) fn summary(&self, mut remarks: Vec<String>) -> String {
+        for (number, noun, what) in [
+            (self.charges_unmatched, "charge", "matched no rule"),
+            (self.reloads_passed_over, "reload", "passed over: two rule sets are compared"),
+        ] {
+            if number > 0 {
+                remarks.push(format!("{} {what}", counted(number, noun)));
+            }
+        }
+        let span = self.first.map_or(Duration::ZERO, |first| self.last.since(first));
+        let played = Played { lines: self.lines, span, remarks };
+        match &self.other {
+            Some(other) => comparison(&played, &self.player, other, &self.changes),
+            None => summary(&played, &self.player.totals(), self.player.callers()),
+        }
+    }
+}
+
+fn repeated(event: &Event<'_>, conflict: Conflict) -> Failure {
+    Failure::Line { number: event.line, wrong: Wrong::Repeated(conflict) }
+}

@@ -1,0 +1,243 @@
+//! The rules that the daemon goes by: read at the start, read again when asked, and what came of it in the log. What
+//! is wrong with them never stops it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tracing::{error, info, warn};
+
+use crate::clock::{Clock, Timestamp};
+use crate::engine::Engine;
+use crate::rules::{Domain, Fingerprint, Halt, Library, Problem, Reading};
+
+/// The rules in force and the way to read them again.
+#[derive(Debug)]
+pub(super) struct RulesInForce {
+    engine: Arc<Engine>,
+    clock: Arc<Clock>,
+    library: Library,
+    record: Arc<Mutex<Record>>,
+    /// Domains that were replaced and that a decision thread may still look at. They are kept until none does, so
+    /// that it is never a decision that waits while thousands of rules are freed.
+    retired: Vec<Arc<Domain>>,
+}
+
+/// What is to be told of the rules in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// When everything that was written was last put in force.
+    pub(super) last_success: Option<Timestamp>,
+    /// When something last had to be left out.
+    pub(super) last_failure: Option<Timestamp>,
+    /// Whether the last reading was a success.
+    pub(super) is_good: bool,
+    /// The domains in force, with the fingerprint of the files of each.
+    pub(super) domains: Vec<(Box<str>, Fingerprint)>,
+}
+
+impl RulesInForce {
+    /// Reads the rules at a path and puts them in force.
+    pub(super) fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, path: &Path) -> RulesInForce {
+        let mut rules = RulesInForce {
+            engine: Arc::clone(engine),
+            clock: Arc::clone(clock),
+            library: Library::new(path),
+            record: Arc::default(),
+            retired: Vec::new(),
+        };
+        let reading = rules.read();
+        tell_failures(&reading, path);
+        let domains = rules.library.domains();
+        for domain in &domains {
+            info!(domain = domain.name(), rules = domain.rules().len(), "this domain has limits");
+        }
+        rules.tell_sum("the rules were read");
+        rules
+    }
+
+    /// Where the rules are.
+    pub(super) fn path(&self) -> &Path {
+        self.library.path()
+    }
+
+    /// Whether all that was written is in force.
+    pub(super) fn is_good(&self) -> bool {
+        self.record.lock().is_good
+    }
+
+    /// What is to be told of them, kept up to date by every reading.
+    #[allow(dead_code, reason = "metrics will show it")]
+    pub(super) fn record(&self) -> Arc<Mutex<Record>> {
+        Arc::clone(&self.record)
+    }
+
+    /// Reads the rules again if the files hold something else.
+    pub(super) fn reload_if_outdated(&mut self) {
+        if self.library.is_outdated() {
+            self.reload();
+        }
+    }
+
+    /// Reads the rules again and says what changed.
+    pub(super) fn reload(&mut self) {
+        let reading = self.read();
+        tell_failures(&reading, self.library.path());
+        for line in reading.difference.lines() {
+            info!("{line}");
+        }
+        self.tell_sum(match &reading.halt {
+            Some(_) => "the rules that were in force stay",
+            None if reading.difference.is_empty() => "the rules were read again: nothing changed",
+            None => "the rules were read again and are in force",
+        });
+    }
+
+    /// Frees what no decision thread looks at any more. Whether there is still something to free.
+    pub(super) fn let_go(&mut self) -> bool {
+        self.retired.retain(|domain| Arc::strong_count(domain) > 1);
+        !self.retired.is_empty()
+    }
+
+    fn read(&mut self) -> Reading {
+        let before = self.library.domains();
+        let reading = self.library.read();
+        let after = self.library.domains();
+        let is_same = |one: &[Arc<Domain>], other: &[Arc<Domain>]| {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
+        };
+        if !is_same(&before, &after) {
+            self.engine.install(self.library.rules());
+            self.retired.extend(before);
+        }
+        self.let_go();
+        self.note(reading.is_good());
+        reading
+    }
+
+    fn note(&self, is_good: bool) {
+        let now = Some(self.clock.now().at);
+        let domains = self.library.fingerprints().map(|(name, content)| (name.into(), content)).collect();
+        let mut record = self.record.lock();
+        let when = if is_good { &mut record.last_success } else { &mut record.last_failure };
+        *when = now;
+        (record.is_good, record.domains) = (is_good, domains);
+    }
+
+    fn tell_sum(&self, message: &str) {
+        let domains = self.library.domains();
+        let rules: usize = domains.iter().map(|domain| domain.rules().len()).sum();
+        let path = self.library.path().display();
+        info!(%path, domains = domains.len(), rules, "{message}");
+        if rules == 0 {
+            warn!(%path, "no rule is in force: everything is allowed");
+        }
+    }
+}
+
+/// Says a problem in the log.
+pub(super) fn log_problem(problem: &Problem) {
+    if problem.is_error() { error!("{problem}") } else { warn!("{problem}") }
+}
+
+fn tell_failures(reading: &Reading, path: &Path) {
+    reading.problems.iter().take(PROBLEMS_MAX).for_each(log_problem);
+    if let Some(more) = reading.problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {
+        error!("and {more} more problems: `tidegate check {}` shows them all", path.display());
+    }
+    for domain in &reading.without {
+        error!(%domain, "its rules have errors: this domain has NO LIMITS until they are mended");
+    }
+    for domain in &reading.kept {
+        error!(%domain, "its rules have errors: it keeps its last good rules until they are mended");
+    }
+    match &reading.halt {
+        Some(Halt::Unlisted) => {
+            error!(path = %path.display(), "the rules cannot be read: NOTHING IS CHANGED until they can");
+        }
+        Some(Halt::Unsettled) => {
+            let path = path.display();
+            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stand still");
+        }
+        Some(Halt::Homeless(files)) => {
+            let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            error!(files, "which domain these belong to cannot be read: NOTHING IS CHANGED until it can");
+        }
+        None => {}
+    }
+}
+
+/// Of a file with thousands of mistakes the first few say enough.
+const PROBLEMS_MAX: usize = 1_000;
+
+/// As many names as fit a line.
+const FILES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::RulesInForce;
+    use crate::clock::{Clock, Now};
+    use crate::engine::{Answer, Descriptors, Decider, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+
+    fn engine() -> Arc<Engine> {
+        let hash_key = HashKey::from_bytes([7; 16]);
+        Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }))
+    }
+
+    fn write(path: &Path, rate: &str) {
+        let rule = format!("{{name: a, key: [], rate: {rate}, burst: 1}}");
+        fs::write(path, format!("domain: api\nlimits: [{rule}]\n")).unwrap();
+    }
+
+    fn allows(decider: &mut Decider) -> bool {
+        let request = Request::new(Op::Hit, "api", Descriptors::one(&[]));
+        let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(1)) else { return false };
+        decision.verdict == Verdict::Allow
+    }
+
+    #[test]
+    fn replaced_rules_are_kept_until_no_decision_looks_at_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.yaml");
+        write(&file, "1/h");
+        let engine = engine();
+        let mut rules = RulesInForce::start(&engine, &Arc::new(Clock::start()), directory.path());
+        let mut decider = engine.decider();
+        assert!(allows(&mut decider) && !allows(&mut decider), "the rules are in force");
+        write(&file, "2/h");
+        rules.reload_if_outdated();
+        assert!(rules.let_go(), "this thread still holds them");
+        assert!(!allows(&mut decider));
+        assert!(!rules.let_go());
+        // What is read again without a change replaces nothing.
+        rules.reload();
+        assert!(!rules.let_go());
+    }
+
+    #[test]
+    fn the_record_says_what_the_last_reading_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.yaml");
+        write(&file, "1/h");
+        let mut rules = RulesInForce::start(&engine(), &Arc::new(Clock::start()), directory.path());
+        let record = rules.record();
+        let start = record.lock().clone();
+        assert!(start.is_good && start.last_success.is_some() && start.last_failure.is_none());
+        assert_eq!(&*start.domains[0].0, "api");
+        write(&file, "1/hr");
+        rules.reload_if_outdated();
+        let failed = record.lock().clone();
+        assert!(!failed.is_good && failed.last_failure.is_some());
+        assert_eq!(failed.last_success, start.last_success);
+        assert_eq!(failed.domains, start.domains, "those of the rules in force");
+        write(&file, "2/h");
+        rules.reload_if_outdated();
+        let mended = record.lock().clone();
+        assert!(mended.is_good && mended.last_success > failed.last_failure);
+        assert_ne!(mended.domains, start.domains);
+    }
+}

@@ -1,0 +1,229 @@
+//! Every algorithm in the same words, so that judging and charging are written once.
+
+use super::shards::Shard;
+use super::table::Table;
+use super::tag::{Fading, Tag};
+use crate::clock::{Micros, Now};
+use crate::limit::fixed_window::{self, FixedWindow, Timeline};
+use crate::limit::leaky_bucket::{self, Wait};
+use crate::limit::sliding_log::{self, SlidingLog};
+use crate::limit::sliding_window::{self, SlidingWindow};
+use crate::limit::token_bucket::{self, Gcra};
+use crate::limit::{Level, Outcome, Quota};
+
+/// The quota of one algorithm, with the table that its states live in.
+pub(super) trait Algorithm {
+    type State: Fading;
+
+    fn table(shard: &Shard) -> &Table<Self::State>;
+
+    fn table_mut(shard: &mut Shard) -> &mut Table<Self::State>;
+
+    /// A quota, if it is of this algorithm.
+    fn of(quota: &Quota) -> Option<&Self>;
+
+    /// A key that was never seen.
+    fn fresh(&self, now: Now) -> Self::State;
+
+    /// Judges a request that would wait at most so long; `None`: as long as the rule lets it.
+    ///
+    /// What it would wait is told exactly, beside the outcome; zero where nothing ever waits.
+    fn judge(
+        &self,
+        state: &Self::State,
+        now: Now,
+        cost: u32,
+        wait_max: Option<Micros>,
+    ) -> (Outcome, Wait);
+
+    /// Charges a request that starts after a wait.
+    fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Wait);
+
+    /// Charges what was used, after the fact, as far as the debt goes.
+    fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
+
+    /// Gives back what was not used, never above full.
+    fn give_back(&self, state: &mut Self::State, now: Now, amount: u32);
+
+    fn level(&self, state: &Self::State, now: Now) -> Level;
+}
+
+/// Does one thing with a quota, whatever its algorithm.
+macro_rules! each_algorithm {
+    ($quota:expr, $bound:ident => $body:expr) => {
+        match $quota {
+            $crate::limit::Quota::TokenBucket($bound) => $body,
+            $crate::limit::Quota::LeakyBucket($bound) => $body,
+            $crate::limit::Quota::FixedWindow($bound) => $body,
+            $crate::limit::Quota::SlidingLog($bound) => $body,
+            $crate::limit::Quota::SlidingWindow($bound) => $body,
+        }
+    };
+}
+pub(super) use each_algorithm;
+
+/// Where the states of an algorithm live.
+macro_rules! lives_in {
+    ($table:ident, $variant:ident) => {
+        fn table(shard: &Shard) -> &Table<Self::State> {
+            &shard.$table
+        }
+
+        fn table_mut(shard: &mut Shard) -> &mut Table<Self::State> {
+            &mut shard.$table
+        }
+
+        fn of(quota: &Quota) -> Option<&Self> {
+            match quota {
+                Quota::$variant(quota) => Some(quota),
+                _ => None,
+            }
+        }
+    };
+}
+
+impl Algorithm for token_bucket::Quota {
+    type State = Gcra;
+
+    lives_in!(buckets, TokenBucket);
+
+    fn fresh(&self, now: Now) -> Gcra {
+        Gcra::full(self.scale(), now.at)
+    }
+
+    fn judge(&self, state: &Gcra, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, Wait) {
+        (state.judge(self, now.at, cost).0, Wait::NONE)
+    }
+
+    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, _: Wait) {
+        *state = state.judge(self, now.at, cost).1;
+    }
+
+    fn owe(&self, state: &mut Gcra, now: Now, amount: u32, debt_max: u32) {
+        *state = state.owe(self, now.at, amount, debt_max);
+    }
+
+    fn give_back(&self, state: &mut Gcra, now: Now, amount: u32) {
+        *state = state.give_back(self, now.at, amount);
+    }
+
+    fn level(&self, state: &Gcra, now: Now) -> Level {
+        state.level(self, now.at)
+    }
+}
+
+impl Algorithm for leaky_bucket::Quota {
+    type State = Gcra;
+
+    lives_in!(buckets, LeakyBucket);
+
+    fn fresh(&self, now: Now) -> Gcra {
+        Gcra::full(self.scale(), now.at)
+    }
+
+    fn judge(&self, state: &Gcra, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, Wait) {
+        leaky_bucket::judge(*state, self, now.at, cost, wait_max)
+    }
+
+    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, wait: Wait) {
+        *state = leaky_bucket::charge_at(*state, self, now.at, wait, cost);
+    }
+
+    /// What has started cannot be paced any more.
+    fn owe(&self, _: &mut Gcra, _: Now, _: u32, _: u32) {}
+
+    /// A place that was kept is not kept for anybody else.
+    fn give_back(&self, _: &mut Gcra, _: Now, _: u32) {}
+
+    fn level(&self, state: &Gcra, now: Now) -> Level {
+        state.level(self.bucket(), now.at)
+    }
+}
+
+/// What counts in windows never waits, and changes in place.
+macro_rules! counts {
+    () => {
+        fn fresh(&self, now: Now) -> Self::State {
+            Self::State::fresh(self, now)
+        }
+
+        fn judge(
+            &self,
+            state: &Self::State,
+            now: Now,
+            cost: u32,
+            _: Option<Micros>,
+        ) -> (Outcome, Wait) {
+            (state.judge(self, now, cost), Wait::NONE)
+        }
+
+        fn charge(&self, state: &mut Self::State, now: Now, cost: u32, _: Wait) {
+            state.charge(self, now, cost);
+        }
+
+        fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32) {
+            state.owe(self, now, amount, debt_max);
+        }
+
+        fn give_back(&self, state: &mut Self::State, now: Now, amount: u32) {
+            state.give_back(self, now, amount);
+        }
+
+        fn level(&self, state: &Self::State, now: Now) -> Level {
+            state.level(self, now)
+        }
+    };
+}
+
+impl Algorithm for fixed_window::Quota {
+    type State = FixedWindow;
+    lives_in!(windows, FixedWindow);
+    counts!();
+}
+
+impl Algorithm for sliding_log::Quota {
+    type State = SlidingLog;
+    lives_in!(logs, SlidingLog);
+    counts!();
+}
+
+impl Algorithm for sliding_window::Quota {
+    type State = SlidingWindow;
+    lives_in!(sliding_windows, SlidingWindow);
+    counts!();
+}
+
+impl Fading for Gcra {
+    #[inline]
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        let scale = tag.scale();
+        self.ticks_until_full(scale, now.at).div_ceil(u64::from(scale.ticks_per_nano()))
+    }
+}
+
+impl Fading for FixedWindow {
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        let timeline = if tag.is_unix() { Timeline::Unix } else { Timeline::Boot };
+        self.nanos_until_fresh(timeline, now)
+    }
+}
+
+impl Fading for SlidingLog {
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        self.nanos_until_fresh(tag.span_nanos(), now)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.heap_bytes()
+    }
+}
+
+impl Fading for SlidingWindow {
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        self.nanos_until_fresh(tag.span_nanos(), now)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.heap_bytes()
+    }
+}

@@ -1,0 +1,308 @@
+//! One request before the rules in force: which of them judge it, and what comes of what they say.
+
+use std::sync::atomic::Ordering;
+
+use super::Engine;
+use super::admission::{Admission, Intent, admit, settle_up};
+use super::counters::{Check, Counters};
+use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
+use super::part::{Case, Part, Stand};
+use super::repeats::{Grant, Known};
+use super::request::{Charge, Op, Request, UNIT_REQUESTS};
+use super::ruling::{DomainTerms, Plain, Ruling, Terms};
+use super::workspace::Workspace;
+use crate::clock::{Micros, Now};
+use crate::limit::Outcome;
+use crate::limit::token_bucket::Gcra;
+use crate::rules::{Domain, ListKind, Listed, Rule, Selection};
+
+/// One request before the rules of its domain.
+#[derive(Clone, Copy)]
+pub(super) struct Judgement<'d> {
+    pub(super) engine: &'d Engine,
+    pub(super) ruling: &'d Ruling,
+    pub(super) domain: &'d Domain,
+    pub(super) terms: &'d DomainTerms,
+    /// `None`: nothing is counted.
+    pub(super) counters: Option<&'d Counters>,
+    pub(super) now: Now,
+}
+
+/// The one rule that judges, where it is one token bucket and nothing besides.
+pub(super) struct Only<'d> {
+    number: u32,
+    terms: &'d Terms,
+    plain: &'d Plain,
+    cost: u32,
+}
+
+impl<'d> Judgement<'d> {
+    /// Most requests match one rule, and most rules are token buckets.
+    #[inline]
+    pub(super) fn only_plain(&self, matching: &[u32], request: &Request<'_>) -> Option<Only<'d>> {
+        let [number] = matching else { return None };
+        let terms = self.terms.rules.get(*number as usize)?;
+        let plain = terms.plain.as_ref().filter(|_| self.terms.is_simple && request.repeat.is_none())?;
+        let cost = request.cost.in_unit(UNIT_REQUESTS)?;
+        Some(Only { number: *number, terms, plain, cost })
+    }
+
+    /// One lock, no list of locks, and the key is looked up once.
+    #[inline]
+    pub(super) fn of_one<'w: 'd>(
+        &self,
+        only: &Only<'d>,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        workspace: &'w mut Workspace,
+    ) -> Answer<'d> {
+        let Only { number, terms, plain, cost } = *only;
+        let now = self.now.at;
+        let digest = terms.key_hash.digest(plain.tag, self.domain.key_values(number, selection));
+        let shards = &self.engine.shards;
+        let mut shard = shards.lock(shards.of(&digest));
+        let kept = shard.buckets.find_mut(&digest);
+        if kept.is_none() && !terms.own.older.is_empty() {
+            // It may be kept as an earlier quota left it.
+            drop(shard);
+            return self.of_all(selection, request, workspace);
+        }
+        let before = kept.as_ref().map_or_else(|| Gcra::full(plain.quota.scale(), now), |state| **state);
+        let (outcome, charged) = before.judge(&plain.quota, now, cost);
+        let passes = outcome == Outcome::Pass;
+        let mut after = before;
+        if passes && cost > 0 && request.op != Op::Peek {
+            after = charged;
+            match kept {
+                Some(state) => *state = charged,
+                None => shards.insert(&mut shard, digest, charged, self.now),
+            }
+        }
+        drop(shard);
+        workspace.clear();
+        let level = after.level(&plain.quota, now);
+        let refused = !passes && terms.enforced;
+        if !passes && !terms.enforced {
+            workspace.notes.push((NoteKind::Shadow, number));
+        }
+        let rule = self.domain.rules().get(number as usize);
+        if request.all && rule.is_some_and(|rule| rule.advertise) {
+            workspace.all.push((number, level));
+        }
+        let verdict = if refused { Verdict::Limit } else { Verdict::Allow };
+        if let Some(counters) = self.counters {
+            counters.verdict(verdict);
+            let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
+            counters.check(terms.slot, if passes { Check::Pass } else { refusal });
+        }
+        Answer::Decided(Decision {
+            verdict,
+            binding: rule.filter(|_| terms.enforced).map(|rule| LimitView { rule, level }),
+            listed: None,
+            retry: if refused { retry(outcome) } else { Some(Micros::ZERO) },
+            priority: None,
+            domain: Some(self.domain),
+            notes: &workspace.notes,
+            all: &workspace.all,
+            looked_at: LookedAt { one: Some((number, digest.hash())), parts: &[] },
+        })
+    }
+
+    /// The same for any number of rules of any kind, lists and repeats.
+    pub(super) fn of_all<'w: 'd>(
+        &self,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        workspace: &'w mut Workspace,
+    ) -> Answer<'d> {
+        let priority = self.domain.priority(request.priority, selection);
+        if let Some((listed, slot)) = self.listed(&workspace.matching) {
+            workspace.clear();
+            return Answer::Decided(Decision { priority, ..self.by_list(listed, slot) });
+        }
+        workspace.gather(self.domain, self.terms, selection, request);
+        if workspace.parts.is_empty() {
+            self.count(Verdict::Allow);
+            if let Some(counters) = self.counters {
+                counters.unmatched(Unmatched::Rule);
+            }
+            return Answer::Decided(Decision { priority, ..Decision::unlimited() });
+        }
+        let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek) else {
+            return Answer::Decided(Decision { priority, ..self.admit(request, workspace) });
+        };
+        let repeats = &self.engine.repeats;
+        let name = repeats.name_request(&repeat, request, &mut workspace.written);
+        // Held to the end: of two that come at once, one is judged and the other is its repeat.
+        let mut known = repeats.lock(&name);
+        match known.find(&name, self.now) {
+            Known::Not => {}
+            Known::Other => return Answer::Conflict,
+            Known::Granted(grant) => {
+                let decision = grant.again(self.ruling.number, self.domain, self.now, workspace);
+                self.count(decision.verdict);
+                return Answer::Decided(Decision { priority, ..decision });
+            }
+        }
+        let decision = self.admit(request, workspace);
+        if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
+            known.keep(&name, Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
+        }
+        Answer::Decided(Decision { priority, ..decision })
+    }
+
+    /// Charges, or gives back, after the fact. Returns whether a rule was there to charge.
+    pub(super) fn charge(
+        &self,
+        selection: &Selection<'_>,
+        charge: &Charge<'_>,
+        workspace: &mut Workspace,
+    ) -> Result<bool, Conflict> {
+        if self.listed(&workspace.matching).is_some() {
+            return Ok(false);
+        }
+        workspace.gather_charge(self.domain, self.terms, selection, charge);
+        if workspace.parts.is_empty() {
+            return Ok(false);
+        }
+        let repeats = &self.engine.repeats;
+        let name = charge.repeat.map(|repeat| repeats.name_charge(&repeat, charge, &mut workspace.written));
+        let mut known = name.as_ref().map(|name| (name, repeats.lock(name)));
+        if let Some((name, known)) = &known {
+            match known.find(name, self.now) {
+                Known::Not => {}
+                Known::Other => return Err(Conflict),
+                Known::Granted(_) => return Ok(true),
+            }
+        }
+        let (parts, amounts) = workspace.parts_and_amounts();
+        settle_up(&self.case(None), parts, amounts);
+        if let Some((name, known)) = &mut known {
+            let grant = Grant::of(&Decision::unlimited(), self.ruling.number, self.now);
+            known.keep(name, grant, &self.engine.shards, self.now);
+        }
+        Ok(true)
+    }
+
+    fn case(&self, wait_max: Option<Micros>) -> Case<'d> {
+        Case {
+            shards: &self.engine.shards,
+            rules: self.domain.rules(),
+            terms: &self.terms.rules,
+            now: self.now,
+            wait_max,
+            room: self.engine.room.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The entry of a list that decides: the first that exempts, else the first that denies.
+    fn listed(&self, matching: &[u32]) -> Option<(&'d Listed, super::counters::Slot)> {
+        let rules = self.domain.rules().len();
+        let first = matching.iter().find(|number| **number as usize >= rules)?;
+        let slot = self.terms.lists.get((*first as usize).checked_sub(rules)?)?;
+        Some((self.domain.listed(*first)?, *slot))
+    }
+
+    fn by_list(&self, listed: &'d Listed, slot: super::counters::Slot) -> Decision<'d> {
+        let (verdict, check, retry) = match listed.kind {
+            ListKind::Exempt => (Verdict::Allow, Check::Pass, Some(Micros::ZERO)),
+            ListKind::Deny => (Verdict::Deny, Check::Refuse, None),
+        };
+        self.count(verdict);
+        if let Some(counters) = self.counters {
+            counters.check(slot, check);
+        }
+        Decision { verdict, listed: Some(listed), retry, ..Decision::unlimited() }
+    }
+
+    fn admit<'w: 'd>(&self, request: &Request<'_>, workspace: &'w mut Workspace) -> Decision<'d> {
+        let intent = if request.op == Op::Peek { Intent::Look } else { Intent::Admit };
+        let admission = admit(&self.case(request.wait_max), &mut workspace.parts, intent);
+        let granted = admission != Admission::Refused;
+        workspace.note(self.domain, granted, self.counters);
+        if request.all {
+            workspace.list_all(self.domain);
+        }
+        let (verdict, binding, retry) = match admission {
+            Admission::Granted(wait) => {
+                let verdict = if wait > Micros::ZERO { Verdict::Wait } else { Verdict::Allow };
+                (verdict, self.least_left(&workspace.parts), Some(wait))
+            }
+            Admission::Refused => {
+                let (binding, retry) = longest_wait(&workspace.parts);
+                (Verdict::Limit, binding.and_then(|part| self.view(part)), retry)
+            }
+        };
+        self.count(verdict);
+        Decision {
+            verdict,
+            binding,
+            listed: None,
+            retry,
+            priority: None,
+            domain: Some(self.domain),
+            notes: &workspace.notes,
+            all: &workspace.all,
+            looked_at: LookedAt { one: None, parts: &workspace.parts },
+        }
+    }
+
+    fn count(&self, verdict: Verdict) {
+        if let Some(counters) = self.counters {
+            counters.verdict(verdict);
+        }
+    }
+
+    fn view(&self, part: &Part) -> Option<LimitView<'d>> {
+        let rule: &Rule = self.domain.rules().get(part.rule as usize)?;
+        Some(LimitView { rule, level: part.level? })
+    }
+
+    /// Of the enforced rules the one with the smallest share left, of those that may be named if there is one. Ties
+    /// go to the first in the file.
+    fn least_left(&self, parts: &[Part]) -> Option<LimitView<'d>> {
+        let mut least: Option<LimitView<'d>> = None;
+        for part in parts.iter().filter(|part| part.stand == Stand::Enforced) {
+            let Some(view) = self.view(part) else { continue };
+            if least.as_ref().is_none_or(|least| is_less(&view, least)) {
+                least = Some(view);
+            }
+        }
+        least
+    }
+}
+
+/// Whether one view goes before another in a grant.
+fn is_less(view: &LimitView<'_>, least: &LimitView<'_>) -> bool {
+    if view.rule.advertise != least.rule.advertise {
+        return view.rule.advertise;
+    }
+    // remaining ÷ limit, multiplied out; neither is above 2³², so the products fit.
+    view.level.remaining * least.level.limit < least.level.remaining * view.level.limit
+}
+
+/// Of the rules that refuse the one with the longest wait, `None` (never) being the longest.
+fn longest_wait(parts: &[Part]) -> (Option<&Part>, Option<Micros>) {
+    let mut longest: Option<(&Part, Option<Micros>)> = None;
+    for part in parts.iter().filter(|part| part.refuses()) {
+        let wait = retry(part.outcome);
+        let is_longer = match (longest, wait) {
+            (None, _) => true,
+            (Some((_, None)), _) => false,
+            (Some((_, Some(_))), None) => true,
+            (Some((_, Some(longest))), Some(wait)) => wait > longest,
+        };
+        if is_longer {
+            longest = Some((part, wait));
+        }
+    }
+    longest.map_or((None, None), |(part, wait)| (Some(part), wait))
+}
+
+/// The wait after a refusal.
+fn retry(outcome: Outcome) -> Option<Micros> {
+    match outcome {
+        Outcome::Later(wait) => Some(wait),
+        Outcome::Never | Outcome::Pass | Outcome::Queued(_) => None,
+    }
+}

@@ -1,0 +1,463 @@
+//! One limit's part in one judgement: a rule's own, or its candidate's.
+//!
+//! Nothing is changed until the whole of the request is judged.
+
+use super::algorithm::{Algorithm, each_algorithm};
+use super::counters::Slot;
+use super::digest::Digest;
+use super::ruling::Terms;
+use super::shards::{Shard, Shards};
+use super::soft::Soft;
+use super::tag::{Role, Tag, Until};
+use crate::clock::{Micros, Now};
+use crate::limit::leaky_bucket::Wait;
+use crate::limit::token_bucket::Gcra;
+use crate::limit::{Level, Outcome, Quota};
+use crate::rules::{Allowance, Limit, Over, Rule};
+
+/// One limit's part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// The rule's number in its domain.
+    pub(super) rule: u32,
+    /// Where the rule is counted.
+    pub(super) slot: Slot,
+    pub(super) stand: Stand,
+    /// What the limit says, once judged.
+    pub(super) outcome: Outcome,
+    /// How long until the work may start, if it is granted.
+    pub(super) wait: Wait,
+    /// How it passes above its quota.
+    pub(super) beyond: Option<Beyond>,
+    /// Where the key stands, once settled; `None`: unlimited.
+    pub(super) level: Option<Level>,
+    /// The digest of the key, and that of its state.
+    pub(super) key: Digest,
+    digest: Digest,
+    /// The number of the key's allowance.
+    allowance: u32,
+    cost: u32,
+}
+
+/// What a limit stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// The rule; its refusals are carried out.
+    Enforced,
+    /// The rule; its refusals are noted.
+    Shadow,
+    /// What may come to stand in the rule's place; its refusals are noted.
+    Candidate,
+}
+
+/// How a request passes above its quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beyond {
+    /// In the soft part of its allowance.
+    Soft,
+    /// On what the pool has room for.
+    Elastic,
+}
+
+/// What all parts of a judgement have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Case<'a> {
+    pub(super) shards: &'a Shards,
+    pub(super) rules: &'a [Rule],
+    pub(super) terms: &'a [Terms],
+    pub(super) now: Now,
+    /// The longest wait that is acceptable.
+    pub(super) wait_max: Option<Micros>,
+    /// Whether there is room for what is elastic.
+    pub(super) room: bool,
+}
+
+/// What a limit is made of, in a form to judge by.
+#[derive(Clone, Copy)]
+struct Law<'a> {
+    limit: &'a Limit,
+    allowance: &'a Allowance,
+    older: &'a [Tag],
+}
+
+impl Part {
+    /// A part of a rule, or of its candidate.
+    pub(super) fn new(rule: u32, terms: &Terms, stand: Stand, key: Digest, allowance: u32, cost: u32) -> Part {
+        let (states, role) = match (stand, &terms.candidate) {
+            (Stand::Candidate, Some(candidate)) => (candidate, Role::Candidate),
+            _ => (&terms.own, Role::Own),
+        };
+        let (tag, salt) = states.of(allowance);
+        Part {
+            rule,
+            slot: terms.slot,
+            stand,
+            outcome: Outcome::Pass,
+            wait: Wait::NONE,
+            beyond: None,
+            level: None,
+            key,
+            digest: key.of(tag.for_role(role), salt),
+            allowance,
+            cost,
+        }
+    }
+
+    /// The shard that its states live in.
+    #[inline]
+    pub(super) fn shard(&self, shards: &Shards) -> usize {
+        shards.of(&self.digest)
+    }
+
+    /// Whether the same rule and key are hit again: then the cost adds up.
+    pub(super) fn hits_again(&mut self, other: &Part) -> bool {
+        let again = self.rule == other.rule && self.digest == other.digest;
+        if again {
+            self.cost = self.cost.saturating_add(other.cost);
+        }
+        again
+    }
+
+    /// Whether it stands for a rule's candidate.
+    pub(super) fn is_candidate(&self) -> bool {
+        self.stand == Stand::Candidate
+    }
+
+    /// The rule and what tells its keys apart.
+    pub(super) fn fingerprint(&self) -> (u32, u64) {
+        (self.rule, self.key.hash())
+    }
+
+    /// Whether the limit lets the request through.
+    #[inline]
+    pub(super) fn passes(&self) -> bool {
+        matches!(self.outcome, Outcome::Pass | Outcome::Queued(_))
+    }
+
+    /// Whether the request is refused by it.
+    #[inline]
+    pub(super) fn refuses(&self) -> bool {
+        self.stand == Stand::Enforced && !self.passes()
+    }
+
+    /// Whether the request is charged to it also when it is refused.
+    pub(super) fn counts_refused(&self, case: &Case<'_>) -> bool {
+        self.law(case).is_some_and(|law| law.limit.refused == crate::rules::Refused::Counted)
+    }
+
+    fn law<'a>(&self, case: &Case<'a>) -> Option<Law<'a>> {
+        let rule = case.rules.get(self.rule as usize)?;
+        let terms = case.terms.get(self.rule as usize)?;
+        let (limit, states) = match self.stand {
+            Stand::Candidate => (rule.candidate.as_deref()?, terms.candidate.as_ref()?),
+            Stand::Enforced | Stand::Shadow => (&rule.limit, &terms.own),
+        };
+        Some(Law { limit, allowance: limit.allowance(self.allowance)?, older: &states.older })
+    }
+
+    /// Judges the request on the state as it is. One that costs nothing passes.
+    pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
+        let Some(law) = self.law(case) else { return };
+        self.adopt(&law, case.now, shard);
+        if self.cost == 0 {
+            return;
+        }
+        self.outcome = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, case, shard));
+        if let Some(Until(until)) = law.limit.block.and_then(|_| shard.blocks.find(&self.digest)) {
+            let left = micros_up(until.since(case.now.at));
+            self.outcome = at_least(self.outcome, left);
+            self.beyond = None;
+        }
+    }
+
+    /// A bucket that was last changed under other quotas is taken over: its time until full stays, cut to what the
+    /// quota holds.
+    fn adopt(&self, law: &Law<'_>, now: Now, shard: &mut Shard) {
+        if law.older.is_empty() || shard.buckets.find(&self.digest).is_some() {
+            return;
+        }
+        let cut = |bucket: Gcra| match &law.allowance.quota {
+            Quota::TokenBucket(quota) => bucket.cut(quota, now.at),
+            Quota::LeakyBucket(quota) => bucket.cut(quota.bucket(), now.at),
+            Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) => bucket,
+        };
+        let tag = self.digest.tag();
+        for older in law.older {
+            let from = self.digest.tagged(older.for_role(tag.role()));
+            if let Some(bucket) = shard.buckets.retag(&from, self.digest) {
+                *bucket = cut(bucket.rescale(older.scale(), tag.scale(), now.at));
+                return;
+            }
+        }
+    }
+
+    fn judge_by<A: Algorithm>(&mut self, quota: &A, law: &Law<'_>, case: &Case<'_>, shard: &Shard) -> Outcome {
+        let fresh;
+        let state = match A::table(shard).find(&self.digest) {
+            Some(state) => state,
+            None => {
+                fresh = quota.fresh(case.now);
+                &fresh
+            }
+        };
+        let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
+        self.wait = wait;
+        match (&law.allowance.over, outcome) {
+            (_, Outcome::Pass | Outcome::Queued(_)) | (Over::Refuse, _) | (Over::Elastic(_), Outcome::Never) => {
+                outcome
+            }
+            (Over::Soft(larger), _) => {
+                let Some(larger) = A::of(larger) else { return outcome };
+                let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
+                let one = wait_for_one(quota, state, case.now);
+                self.judge_soft(outcome, lenient, one, law, case, shard)
+            }
+            (Over::Elastic(second), Outcome::Later(wait)) => {
+                let Some(second) = A::of(second).filter(|_| case.room) else { return outcome };
+                let fresh;
+                let state = match A::table(shard).find(&self.elastic()) {
+                    Some(state) => state,
+                    None => {
+                        fresh = second.fresh(case.now);
+                        &fresh
+                    }
+                };
+                match second.judge(state, case.now, self.cost, case.wait_max).0 {
+                    Outcome::Pass | Outcome::Queued(_) => {
+                        self.beyond = Some(Beyond::Elastic);
+                        Outcome::Pass
+                    }
+                    Outcome::Later(second) => Outcome::Later(wait.min(second)),
+                    Outcome::Never => outcome,
+                }
+            }
+        }
+    }
+
+    /// What the soft part says where the quota refuses. `one`: the wait until some of the quota is left.
+    fn judge_soft(
+        &mut self,
+        strict: Outcome,
+        lenient: Outcome,
+        one: Micros,
+        law: &Law<'_>,
+        case: &Case<'_>,
+        shard: &Shard,
+    ) -> Outcome {
+        let since = shard.softs.find(&self.digest).filter(|_| one > Micros::ZERO).map(|soft| soft.since);
+        let is_spent = |after: Micros| {
+            let ends = since.zip(law.limit.soft_for).map(|(since, lasts)| since.after(lasts));
+            ends.is_some_and(|ends| case.now.at.after(after.into()) >= ends)
+        };
+        let wait = match lenient {
+            Outcome::Never => return Outcome::Never,
+            Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
+            Outcome::Later(wait) => wait,
+        };
+        if !is_spent(wait) {
+            if wait > Micros::ZERO {
+                return Outcome::Later(wait);
+            }
+            self.beyond = Some(Beyond::Soft);
+            return Outcome::Pass;
+        }
+        // Soft is off until some of the quota is left, unless the quota itself has enough before that.
+        let on_again = wait.max(one);
+        match strict {
+            Outcome::Later(strict) => Outcome::Later(strict.min(on_again)),
+            _ => Outcome::Later(on_again),
+        }
+    }
+
+    /// Charges the request, which starts after a wait.
+    pub(super) fn charge(&mut self, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
+        let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
+        each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
+        if !self.passes() {
+            // It was refused and has counted all the same: what has counted may make the wait longer.
+            self.judge(case, shard);
+        }
+    }
+
+    fn charge_by<A: Algorithm>(
+        &mut self,
+        quota: &A,
+        wait: Wait,
+        law: &Law<'_>,
+        case: &Case<'_>,
+        shard: &mut Shard,
+    ) {
+        let Case { now, .. } = *case;
+        match (self.beyond, &law.allowance.over) {
+            (Some(Beyond::Elastic), Over::Elastic(second)) => {
+                let Some(second) = A::of(second) else { return };
+                self.change(self.elastic(), second, case, shard, |state| {
+                    second.charge(state, now, self.cost, wait);
+                });
+            }
+            (beyond, Over::Soft(larger)) => {
+                let charged = A::of(larger).filter(|_| beyond.is_some()).unwrap_or(quota);
+                let had_some = self.soft_ends(quota, case, shard).is_none();
+                let level = self.change(self.digest, quota, case, shard, |state| {
+                    charged.charge(state, now, self.cost, wait);
+                    quota.level(state, now)
+                });
+                self.level = Some(level);
+                self.keep_soft(quota, had_some, case, shard);
+            }
+            _ => {
+                let level = self.change(self.digest, quota, case, shard, |state| {
+                    quota.charge(state, now, self.cost, wait);
+                    quota.level(state, now)
+                });
+                self.level = Some(level);
+            }
+        }
+    }
+
+    /// Charges, or with a negative amount gives back, after the fact.
+    pub(super) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
+        let Some(law) = self.law(case) else { return };
+        if matches!(law.allowance.quota, Quota::LeakyBucket(_)) {
+            return;
+        }
+        self.adopt(&law, case.now, shard);
+        each_algorithm!(&law.allowance.quota, quota => self.settle_up_by(quota, amount, &law, case, shard));
+    }
+
+    fn settle_up_by<A: Algorithm>(
+        &self,
+        quota: &A,
+        amount: i64,
+        law: &Law<'_>,
+        case: &Case<'_>,
+        shard: &mut Shard,
+    ) {
+        let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
+        if amount < 0 && A::table(shard).find(&self.digest).is_none() {
+            // Full as it is.
+            return;
+        }
+        let had_some = self.soft_ends(quota, case, shard).is_none();
+        self.change(self.digest, quota, case, shard, |state| {
+            if amount < 0 {
+                quota.give_back(state, case.now, units);
+            } else {
+                quota.owe(state, case.now, units, law.allowance.max_debt);
+            }
+        });
+        if matches!(law.allowance.over, Over::Soft(_)) && shard.softs.find(&self.digest).is_some() {
+            let has_some = self.soft_ends(quota, case, shard).is_none();
+            self.keep_soft(quota, had_some || has_some, case, shard);
+        }
+    }
+
+    fn change<A: Algorithm, T>(
+        &self,
+        digest: Digest,
+        quota: &A,
+        case: &Case<'_>,
+        shard: &mut Shard,
+        change: impl FnOnce(&mut A::State) -> T,
+    ) -> T {
+        let memory = case.shards.memory();
+        let fresh = || quota.fresh(case.now);
+        let (changed, evicted) = A::table_mut(shard).change(digest, memory, case.now, fresh, change);
+        case.shards.count_evictions(evicted);
+        changed
+    }
+
+    /// When some of the quota will be left; `None` if some is.
+    fn soft_ends<A: Algorithm>(&self, quota: &A, case: &Case<'_>, shard: &Shard) -> Option<Until> {
+        let state = A::table(shard).find(&self.digest)?;
+        let wait = wait_for_one(quota, state, case.now);
+        (wait > Micros::ZERO).then(|| Until(case.now.at.after(wait.into())))
+    }
+
+    /// Notes since when the key is in its soft part, or that it no longer is. `had_some`: some of the quota was left
+    /// just now, so what was noted before is over.
+    fn keep_soft<A: Algorithm>(&self, quota: &A, had_some: bool, case: &Case<'_>, shard: &mut Shard) {
+        let memory = case.shards.memory();
+        let ends = self.soft_ends(quota, case, shard);
+        let known = shard.softs.find(&self.digest).copied().filter(|_| !had_some);
+        let since = match (known, self.beyond) {
+            (Some(soft), _) => Some(soft.since),
+            (None, Some(Beyond::Soft)) => Some(case.now.at),
+            (None, _) => None,
+        };
+        match since.zip(ends) {
+            Some((since, Until(ends))) => {
+                let soft = Soft { since, ends };
+                let (_, evicted) = shard.softs.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
+                case.shards.count_evictions(evicted);
+            }
+            None => shard.softs.remove(&self.digest, memory),
+        }
+    }
+
+    /// Starts the block of a limit that has refused what it could pass later. It is told as part of the wait.
+    pub(super) fn block(&mut self, case: &Case<'_>, shard: &mut Shard) {
+        let Some(lasts) = self.law(case).and_then(|law| law.limit.block) else { return };
+        if !matches!(self.outcome, Outcome::Later(_)) {
+            return;
+        }
+        if let Some(block) = shard.blocks.find_mut(&self.digest) {
+            if block.0 > case.now.at {
+                // What comes meanwhile does not extend it.
+                return;
+            }
+            *block = Until(case.now.at.after(lasts));
+        } else {
+            let block = Until(case.now.at.after(lasts));
+            if !shard.blocks.insert_if_room(self.digest, block, case.shards.memory()) {
+                // Without room nobody is let go for it: the limit itself goes on refusing.
+                case.shards.count_evictions(1);
+                return;
+            }
+        }
+        self.outcome = at_least(self.outcome, micros_up(lasts));
+    }
+
+    /// Reads where the key stands, unless charging it has told.
+    pub(super) fn read_level(&mut self, case: &Case<'_>, shard: &Shard) {
+        let Some(law) = self.law(case).filter(|_| self.level.is_none()) else { return };
+        self.level = Some(each_algorithm!(&law.allowance.quota, quota => self.level_by(quota, case.now, shard)));
+    }
+
+    fn level_by<A: Algorithm>(&self, quota: &A, now: Now, shard: &Shard) -> Level {
+        match A::table(shard).find(&self.digest) {
+            Some(state) => quota.level(state, now),
+            None => quota.level(&quota.fresh(now), now),
+        }
+    }
+
+    /// Where the state of what is beyond the quota is kept.
+    fn elastic(&self) -> Digest {
+        let tag = self.digest.tag();
+        self.digest.tagged(tag.for_role(tag.role().elastic()))
+    }
+}
+
+/// The wait until some of the quota is left.
+fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
+    match quota.judge(state, now, 1, None).0 {
+        Outcome::Later(wait) => wait,
+        // Never for one unit: nothing is ever left.
+        Outcome::Never => Micros(u64::MAX),
+        Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
+    }
+}
+
+/// A refusal that lasts at least so long.
+fn at_least(outcome: Outcome, wait: Micros) -> Outcome {
+    match outcome {
+        Outcome::Pass | Outcome::Queued(_) if wait == Micros::ZERO => outcome,
+        Outcome::Pass | Outcome::Queued(_) => Outcome::Later(wait),
+        Outcome::Later(own) => Outcome::Later(own.max(wait)),
+        Outcome::Never => Outcome::Never,
+    }
+}
+
+fn micros_up(span: std::time::Duration) -> Micros {
+    Micros(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,271 @@
+//! Requests that come again under the name of one that was granted: they get that grant again, and cost nothing.
+//!
+//! Refusals are not remembered. Which answer a name has is settled under one lock, so that of two requests that come
+//! at once only one is charged.
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
+use super::digest::{Digest, HashKey, KeyHash};
+use super::memory::Kind;
+use super::request::{Amount, Charge, Cost, Descriptors, Op, Repeat, Request};
+use super::shards::Shards;
+use super::table::Table;
+use super::tag::{Fading, Tag};
+use super::workspace::Workspace;
+use crate::clock::{Micros, Now, Timestamp};
+use crate::limit::Level;
+use crate::rules::{Domain, Listed, Rule};
+use std::time::Duration;
+
+/// Grants by the names of their requests.
+#[derive(Debug)]
+pub(super) struct Repeats {
+    names: KeyHash,
+    requests: KeyHash,
+    shards: Box<[Mutex<Table<Granted>>]>,
+}
+
+/// What a request is known by, and what it asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name {
+    digest: Digest,
+    asks: u64,
+}
+
+/// The grants among which a name is, locked.
+pub(super) struct Among<'e>(MutexGuard<'e, Table<Granted>>);
+
+/// What is known of a name.
+pub(super) enum Known {
+    /// Nothing, or no more.
+    Not,
+    /// It belongs to a request that asks something else.
+    Other,
+    /// It was granted.
+    Granted(Grant),
+}
+
+/// A grant as it is remembered.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    at: Timestamp,
+    verdict: Verdict,
+    wait: Micros,
+    binding: Option<(u32, Box<str>, Level)>,
+    notes: Box<[(NoteKind, u32)]>,
+    all: Box<[(u32, Level)]>,
+    /// Which rule set the numbers are of.
+    ruling: u64,
+}
+
+#[derive(Debug)]
+struct Granted {
+    asks: u64,
+    grant: Box<Grant>,
+}
+
+impl Repeats {
+    pub(super) fn new(hash_key: &HashKey) -> Repeats {
+        let shards = (0..SHARDS).map(|_| Mutex::new(Table::new(Kind::Repeats)));
+        Repeats {
+            names: hash_key.of_purpose("repeats"),
+            requests: hash_key.of_purpose("repeated requests"),
+            shards: shards.collect(),
+        }
+    }
+
+    /// The name of a request; `written` is to write it out in.
+    pub(super) fn name_request(&self, repeat: &Repeat<'_>, request: &Request<'_>, written: &mut Vec<u8>) -> Name {
+        let op = match request.op {
+            Op::Acquire => 1,
+            Op::Hit => 3,
+            Op::Peek => 4,
+        };
+        let costs = match request.cost {
+            Cost::Requests(cost) => self.entry("", i64::from(cost), written),
+            Cost::Units(units) => {
+                let mut costs = 0;
+                units.each(&mut |unit, cost| costs ^= self.entry(unit, i64::from(cost), written));
+                costs
+            }
+        };
+        self.name(repeat, op, request.domain, &request.descriptors, costs, request.priority, written)
+    }
+
+    /// The name of a charge.
+    pub(super) fn name_charge(&self, repeat: &Repeat<'_>, charge: &Charge<'_>, written: &mut Vec<u8>) -> Name {
+        let amounts = match charge.amount {
+            Amount::Requests(amount) => self.entry("", amount, written),
+            Amount::Units(units) => {
+                let mut amounts = 0;
+                units.each(&mut |unit, amount| amounts ^= self.entry(unit, amount, written));
+                amounts
+            }
+        };
+        self.name(repeat, CHARGE, charge.domain, &charge.descriptors, amounts, None, written)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all that two requests can differ in")]
+    fn name(
+        &self,
+        repeat: &Repeat<'_>,
+        op: u8,
+        domain: &str,
+        descriptors: &Descriptors<'_>,
+        costs: u64,
+        priority: Option<&str>,
+        written: &mut Vec<u8>,
+    ) -> Name {
+        written.clear();
+        written.push(op);
+        written.extend_from_slice(&repeat.user.to_le_bytes());
+        [repeat.session, domain.as_bytes(), repeat.name].iter().for_each(|bytes| write(bytes, written));
+        let digest = self.names.digest_bytes(written);
+        written.clear();
+        written.extend_from_slice(&costs.to_le_bytes());
+        written.push(u8::from(priority.is_some()));
+        write(priority.unwrap_or_default().as_bytes(), written);
+        for descriptor in descriptors.iter() {
+            written.extend_from_slice(&descriptor.len().to_le_bytes());
+            for (name, value) in descriptor {
+                write(name.as_bytes(), written);
+                write(value.as_bytes(), written);
+            }
+        }
+        Name { digest, asks: self.requests.digest_bytes(written).hash() }
+    }
+
+    /// One entry of a cost. They are put together so that their order does not matter.
+    fn entry(&self, unit: &str, amount: i64, written: &mut Vec<u8>) -> u64 {
+        written.clear();
+        written.extend_from_slice(&amount.to_le_bytes());
+        written.extend_from_slice(unit.as_bytes());
+        self.requests.digest_bytes(written).hash()
+    }
+
+    /// Locks what may be known of a name. Taken before any shard of states, never after.
+    pub(super) fn lock(&self, name: &Name) -> Among<'_> {
+        #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
+        Among(self.shards[name.digest.shard(SHARDS)].lock())
+    }
+
+    /// Forgets grants that are too old, and returns how many are left.
+    pub(super) fn sweep(&self, shards: &Shards, now: Now) -> usize {
+        let sweep = |shard: &Mutex<Table<Granted>>| {
+            while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
+            shard.lock().len()
+        };
+        self.shards.iter().map(sweep).sum()
+    }
+}
+
+impl Among<'_> {
+    pub(super) fn find(&self, name: &Name, now: Now) -> Known {
+        match self.0.find(&name.digest) {
+            Some(granted) if granted.nanos_until_fresh(Tag::NONE, now) == 0 => Known::Not,
+            None => Known::Not,
+            Some(granted) if granted.asks != name.asks => Known::Other,
+            Some(granted) => Known::Granted((*granted.grant).clone()),
+        }
+    }
+
+    pub(super) fn keep(&mut self, name: &Name, grant: Grant, shards: &Shards, now: Now) {
+        let granted = Granted { asks: name.asks, grant: Box::new(grant) };
+        self.0.remove(&name.digest, shards.memory());
+        let (_, evicted) = self.0.change(name.digest, shards.memory(), now, || granted, |_| ());
+        shards.count_evictions(evicted);
+    }
+}
+
+impl Grant {
+    pub(super) fn of(decision: &Decision<'_>, ruling: u64, now: Now) -> Grant {
+        let number = |rule: &Rule| {
+            let rules = decision.domain.map(Domain::rules).unwrap_or_default();
+            rules.iter().position(|known| std::ptr::eq(known, rule)).and_then(|at| u32::try_from(at).ok())
+        };
+        let binding = decision.binding.as_ref().and_then(|view| {
+            Some((number(view.rule)?, view.rule.name.clone(), view.level))
+        });
+        Grant {
+            at: now.at,
+            verdict: decision.verdict,
+            wait: decision.retry.unwrap_or_default(),
+            binding,
+            notes: decision.notes.into(),
+            all: decision.all.into(),
+            ruling,
+        }
+    }
+
+    /// The grant as it is now: times less what has passed.
+    pub(super) fn again<'d, 'w: 'd>(
+        &self,
+        ruling: u64,
+        domain: &'d Domain,
+        now: Now,
+        workspace: &'w mut Workspace,
+    ) -> Decision<'d> {
+        let passed = now.at.since(self.at);
+        let less = |wait: Micros| Micros(wait.0.saturating_sub(whole_micros(passed)));
+        let aged = |level: Level| Level { reset: less(level.reset), ..level };
+        let binding = self.binding.as_ref().and_then(|(number, name, level)| {
+            let same = domain.rules().get(*number as usize).filter(|rule| rule.name == *name);
+            // After a reload it may stand elsewhere, or nowhere.
+            let rule = same.or_else(|| domain.rules().iter().find(|rule| rule.name == *name))?;
+            Some(LimitView { rule, level: aged(*level) })
+        });
+        workspace.clear();
+        if ruling == self.ruling {
+            workspace.notes.extend_from_slice(&self.notes);
+            workspace.all.extend(self.all.iter().map(|(rule, level)| (*rule, aged(*level))));
+        }
+        Decision {
+            verdict: self.verdict,
+            binding,
+            listed: None::<&Listed>,
+            retry: Some(less(self.wait)),
+            priority: None,
+            domain: Some(domain),
+            notes: &workspace.notes,
+            all: &workspace.all,
+            looked_at: LookedAt::default(),
+        }
+    }
+}
+
+impl Fading for Granted {
+    fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
+        let ends = self.grant.at.after(REMEMBERED);
+        ends.as_nanos().saturating_sub(now.at.as_nanos())
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let Grant { binding, notes, all, .. } = &*self.grant;
+        let name = binding.as_ref().map_or(0, |(_, name, _)| name.len());
+        size_of::<Grant>() + name + size_of_val(&**notes) + size_of_val(&**all)
+    }
+}
+
+/// Whole microseconds, rounded down: what is left is rounded up.
+fn whole_micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Bytes with their length before them, so that no two lists of them are alike.
+fn write(bytes: &[u8], to: &mut Vec<u8>) {
+    to.extend_from_slice(&bytes.len().to_le_bytes());
+    to.extend_from_slice(bytes);
+}
+
+/// How long a grant is remembered, from when it was given: repeats do not extend it.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// Few requests have a name; so many locks keep those of several threads apart.
+const SHARDS: usize = 16;
+
+/// Looked at under one lock.
+const STEP_BUCKETS: usize = 1_024;
+
+/// The op of a charge, beside those of requests.
+const CHARGE: u8 = 5;

@@ -1,0 +1,338 @@
+//! Who comes most often, in bounded memory: a sketch of the largest counts. It never decides anything, and knows a
+//! key by its digest alone unless a text is handed in.
+//!
+//! Space-saving (Metwally, Agrawal, El Abbadi, “Efficient Computation of Frequent and Top-k Elements in Data
+//! Streams”, 2005): K counters; a key without one takes over the smallest and goes on from its count, which is noted
+//! as the error. With T the sum of all weights:
+//!
+//! * a key's true count is at most `count` and at least `count − error`;
+//! * `error` is at most T ÷ K, and every key whose true count is above T ÷ K has an entry.
+//!
+//! [`Sketch::halve`] halves counts, true counts and T alike, each rounded down; what is said above goes on to hold,
+//! but that an error may then be one larger.
+
+use arrayvec::ArrayVec;
+
+/// The keys with the largest counts, about.
+#[derive(Debug, Default)]
+pub(super) struct Sketch {
+    // The three go together by place. Apart, so that looking for a key or for the smallest count reads little.
+    keys: ArrayVec<[u64; 2], ENTRIES>,
+    counts: ArrayVec<u64, ENTRIES>,
+    rest: ArrayVec<Rest, ENTRIES>,
+}
+
+/// What is looked at only when an entry changes hands or is shown.
+#[derive(Debug)]
+struct Rest {
+    error: u64,
+    text: Option<Box<str>>,
+}
+
+/// One of the keys with the largest counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// The digest of the key.
+    pub(super) key: [u64; 2],
+    /// Its count or more.
+    pub(super) count: u64,
+    /// How much more at most.
+    pub(super) error: u64,
+    /// The key in words, where the rule shows them.
+    pub(super) text: Option<Box<str>>,
+}
+
+impl Sketch {
+    /// Counts a key. `text` is asked for when the key has no entry yet, and is cut to [`TEXT_BYTES_MAX`]; but for
+    /// that, nothing is allocated.
+    pub(super) fn add(&mut self, key: [u64; 2], weight: u64, text: impl FnOnce() -> Option<Box<str>>) {
+        if weight == 0 {
+            return;
+        }
+        let place = self.keys.iter().position(|known| *known == key);
+        if let Some(count) = place.and_then(|place| self.counts.get_mut(place)) {
+            *count = count.saturating_add(weight);
+            return;
+        }
+        let text = text().map(shortened);
+        if !self.keys.is_full() {
+            self.keys.push(key);
+            self.counts.push(weight);
+            self.rest.push(Rest { error: 0, text });
+            return;
+        }
+        // The smallest count first and its place after: two short loops are quicker than one that carries both.
+        let Some(smallest) = self.counts.iter().copied().min() else { return };
+        let place = self.counts.iter().position(|count| *count == smallest).unwrap_or_default();
+        if let (Some(known), Some(count), Some(rest)) =
+            (self.keys.get_mut(place), self.counts.get_mut(place), self.rest.get_mut(place))
+        {
+            *known = key;
+            *count = smallest.saturating_add(weight);
+            *rest = Rest { error: smallest, text };
+        }
+    }
+
+    /// The entries, the largest count first; of equal ones the surest.
+    pub(super) fn top(&self) -> Vec<Entry> {
+        let places = self.keys.iter().zip(&self.counts).zip(&self.rest);
+        let entry = |((key, count), rest): ((&[u64; 2], &u64), &Rest)| Entry {
+            key: *key,
+            count: *count,
+            error: rest.error,
+            text: rest.text.clone(),
+        };
+        let mut top: Vec<Entry> = places.map(entry).collect();
+        top.sort_by_key(|entry| (std::cmp::Reverse(entry.count), entry.error));
+        top
+    }
+
+    /// Halves all counts, so that who was busy fades. What comes to nothing makes room.
+    pub(super) fn halve(&mut self) {
+        for (count, rest) in self.counts.iter_mut().zip(&mut self.rest) {
+            // Both bounds are rounded as the true count is, so that it stays between them.
+            let at_least = (*count - rest.error) / 2;
+            *count /= 2;
+            rest.error = *count - at_least;
+        }
+        let mut place = 0;
+        while let Some(count) = self.counts.get(place) {
+            if *count > 0 {
+                place += 1;
+                continue;
+            }
+            self.keys.swap_remove(place);
+            self.counts.swap_remove(place);
+            self.rest.swap_remove(place);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+/// What is kept of the keys of one rule. It takes no memory before the first of them is counted.
+#[derive(Debug, Default)]
+pub(super) struct Sketches(Option<Box<Three>>);
+
+#[derive(Debug, Default)]
+struct Three {
+    busiest: Sketch,
+    refused: Sketch,
+    would_refuse: Sketch,
+}
+
+/// What the keys of a rule are ranked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ranking {
+    /// How much they asked for.
+    Busiest,
+    /// How much of it was refused.
+    Refused,
+    /// How much would have been, had the rule been enforced.
+    WouldRefuse,
+}
+
+impl Sketches {
+    /// Counts a key in one ranking, as [`Sketch::add`] does.
+    pub(super) fn add(
+        &mut self,
+        ranking: Ranking,
+        key: [u64; 2],
+        weight: u64,
+        text: impl FnOnce() -> Option<Box<str>>,
+    ) {
+        let three = self.0.get_or_insert_default();
+        let sketch = match ranking {
+            Ranking::Busiest => &mut three.busiest,
+            Ranking::Refused => &mut three.refused,
+            Ranking::WouldRefuse => &mut three.would_refuse,
+        };
+        sketch.add(key, weight, text);
+    }
+
+    /// The largest of one ranking, as [`Sketch::top`] gives them.
+    pub(super) fn top(&self, ranking: Ranking) -> Vec<Entry> {
+        let sketch = self.0.as_ref().map(|three| match ranking {
+            Ranking::Busiest => &three.busiest,
+            Ranking::Refused => &three.refused,
+            Ranking::WouldRefuse => &three.would_refuse,
+        });
+        sketch.map(Sketch::top).unwrap_or_default()
+    }
+
+    /// Halves all counts. Once nothing is left of any, the memory goes back.
+    pub(super) fn halve(&mut self) {
+        let Some(three) = &mut self.0 else { return };
+        let Three { busiest, refused, would_refuse } = &mut **three;
+        let mut all = [busiest, refused, would_refuse];
+        all.iter_mut().for_each(|sketch| sketch.halve());
+        if all.iter().all(|sketch| sketch.is_empty()) {
+            self.0 = None;
+        }
+    }
+}
+
+/// A text that fits; of a longer one the beginning, and `~` for the rest.
+fn shortened(text: Box<str>) -> Box<str> {
+    if text.len() <= TEXT_BYTES_MAX {
+        return text;
+    }
+    let kept = text.get(..text.floor_char_boundary(TEXT_BYTES_MAX - 1)).unwrap_or_default();
+    format!("{kept}~").into()
+}
+
+/// Whoever takes more than a thirty-second of all is surely among them, and a page shows ten. All are looked at for
+/// each key, which takes 15 ns where it is known and 45 ns where it is not: twice as many would take twice as long.
+const ENTRIES: usize = 32;
+
+/// Enough for an address or an account; how long a value is, its caller decides.
+const TEXT_BYTES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::{ENTRIES, Entry, Ranking, Sketch, Sketches};
+
+    const K: u64 = ENTRIES as u64;
+
+    fn key(number: u64) -> [u64; 2] {
+        // Many keys agree in one half of their digest, as only unlucky ones do.
+        [number / 2, number % 2]
+    }
+
+    fn add(sketch: &mut Sketch, number: u64, weight: u64) {
+        sketch.add(key(number), weight, || None);
+    }
+
+    fn entry(number: u64, count: u64, error: u64) -> Entry {
+        Entry { key: key(number), count, error, text: None }
+    }
+
+    #[test]
+    fn a_newcomer_takes_over_the_smallest_and_says_how_unsure_it_is() {
+        let mut sketch = Sketch::default();
+        (0..K).for_each(|number| add(&mut sketch, number, 100 + number));
+        assert_eq!(sketch.top().last(), Some(&entry(0, 100, 0)));
+        add(&mut sketch, 77, 3);
+        add(&mut sketch, 77, 4);
+        add(&mut sketch, 5, 1_000);
+        add(&mut sketch, 6, 0);
+        add(&mut sketch, 88, 0);
+        let top = sketch.top();
+        assert_eq!(top.first(), Some(&entry(5, 1_105, 0)));
+        // Of equal counts the surer comes first.
+        let equal: Vec<_> = top.iter().filter(|entry| entry.count == 107).cloned().collect();
+        assert_eq!(equal, [entry(7, 107, 0), entry(77, 107, 100)]);
+        assert!(!top.iter().any(|entry| [key(0), key(88)].contains(&entry.key)));
+        assert_eq!(top.len(), ENTRIES);
+    }
+
+    #[test]
+    fn halving_lets_the_busiest_of_yesterday_fade() {
+        let mut sketch = Sketch::default();
+        (0..K).for_each(|number| add(&mut sketch, number, 1_000_000));
+        (0..20).for_each(|_| sketch.halve());
+        assert_eq!(sketch.top(), []);
+        add(&mut sketch, 1, 3);
+        sketch.halve();
+        assert_eq!(sketch.top(), [entry(1, 1, 0)]);
+    }
+
+    #[test]
+    fn a_text_is_asked_for_once_and_cut() {
+        let texts = [
+            (None, None),
+            (Some("192.0.2.1".to_owned()), Some("192.0.2.1".to_owned())),
+            (Some("a".repeat(64)), Some("a".repeat(64))),
+            (Some("a".repeat(65)), Some("a".repeat(63) + "~")),
+            // A character that does not fit goes whole.
+            (Some("a".repeat(62) + "éé"), Some("a".repeat(62) + "~")),
+        ];
+        for (given, kept) in texts {
+            let mut sketch = Sketch::default();
+            sketch.add(key(1), 1, || given.map(Into::into));
+            sketch.add(key(1), 1, || panic!("the key is known"));
+            sketch.add(key(2), 0, || panic!("there is nothing to count"));
+            assert_eq!(sketch.top()[0].text.as_deref(), kept.as_deref());
+        }
+        let mut sketch = Sketch::default();
+        (0..K).for_each(|number| sketch.add(key(number), 1, || Some("first".into())));
+        sketch.add(key(K), 1, || Some("newcomer".into()));
+        let top = sketch.top();
+        assert_eq!((top[0].key, top[0].text.as_deref()), (key(K), Some("newcomer")));
+    }
+
+    #[test]
+    fn counts_stay_at_the_largest_number() {
+        let mut sketch = Sketch::default();
+        (0..=K).for_each(|number| add(&mut sketch, number, u64::MAX));
+        add(&mut sketch, K, u64::MAX);
+        assert_eq!(sketch.top()[0].count, u64::MAX);
+    }
+
+    #[test]
+    fn each_ranking_is_apart_and_memory_goes_back() {
+        let mut sketches = Sketches::default();
+        sketches.halve();
+        assert_eq!(sketches.top(Ranking::Busiest), []);
+        assert!(sketches.0.is_none());
+        let rankings = [Ranking::Busiest, Ranking::Refused, Ranking::WouldRefuse];
+        for (number, ranking) in (1..).zip(rankings) {
+            sketches.add(ranking, key(number), number, || None);
+        }
+        for (number, ranking) in (1..).zip(rankings) {
+            assert_eq!(sketches.top(ranking), [entry(number, number, 0)]);
+        }
+        sketches.halve();
+        assert!(sketches.0.is_some());
+        sketches.halve();
+        assert!(sketches.0.is_none());
+    }
+
+    /// One thing that happens to a sketch: a key is counted, or everything is halved.
+    fn events() -> impl Strategy<Value = Vec<Option<(u64, u64)>>> {
+        // A few keys come often, most seldom: the larger the number, the rarer.
+        let number = (0_u32..10).prop_flat_map(|bits| 0..1_u64 << bits);
+        let counted = (number, prop_oneof![8 => Just(1_u64), 1 => 0..100_u64]).prop_map(Some);
+        prop::collection::vec(prop_oneof![200 => counted, 1 => Just(None)], 0..2_000)
+    }
+
+    proptest! {
+        #[test]
+        fn every_count_is_within_its_error(events in events()) {
+            let mut sketch = Sketch::default();
+            let mut exact: HashMap<[u64; 2], u64> = HashMap::new();
+            let (mut total, mut halved) = (0, false);
+            for event in events {
+                match event {
+                    Some((number, weight)) => {
+                        add(&mut sketch, number, weight);
+                        *exact.entry(key(number)).or_default() += weight;
+                        total += weight;
+                    }
+                    None => {
+                        sketch.halve();
+                        exact.values_mut().for_each(|count| *count /= 2);
+                        (total, halved) = (total / 2, true);
+                    }
+                }
+            }
+            let top = sketch.top();
+            for entry in &top {
+                let count = exact.get(&entry.key).copied().unwrap_or_default();
+                prop_assert!(entry.count >= count && entry.count - entry.error <= count, "{entry:?}: {count}");
+                prop_assert!(entry.error <= total / K + u64::from(halved), "{entry:?} of {total}");
+                prop_assert!(entry.count > 0);
+            }
+            for (key, count) in exact {
+                prop_assert!(count <= total / K || top.iter().any(|entry| entry.key == key), "{key:?}: {count}");
+            }
+            prop_assert!(top.is_sorted_by(|one, next| one.count >= next.count));
+        }
+    }
+}

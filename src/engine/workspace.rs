@@ -1,0 +1,158 @@
+//! Lists that one decision fills and the next one uses again.
+
+use super::counters::{Check, Counters};
+use super::decision::NoteKind;
+use super::part::{Part, Stand};
+use super::request::{Charge, Request, UNIT_REQUESTS};
+use super::ruling::{DomainTerms, Terms};
+use super::tag::Tag;
+use crate::limit::Level;
+use crate::rules::{Domain, KeyScratch, Rule, Selection};
+
+/// What one decision is worked out in.
+#[derive(Debug, Default)]
+pub(super) struct Workspace {
+    pub(super) matching: Vec<u32>,
+    pub(super) parts: Vec<Part>,
+    pub(super) notes: Vec<(NoteKind, u32)>,
+    pub(super) all: Vec<(u32, Level)>,
+    /// What a repeat is told by.
+    pub(super) written: Vec<u8>,
+    /// By part, what a charge adds.
+    amounts: Vec<i64>,
+    key: KeyScratch,
+}
+
+impl Workspace {
+    pub(super) fn clear(&mut self) {
+        self.parts.clear();
+        self.notes.clear();
+        self.all.clear();
+    }
+
+    /// Makes a part of every matching rule whose unit the request names, and of every node that a descriptor hits.
+    pub(super) fn gather(
+        &mut self,
+        domain: &Domain,
+        terms: &DomainTerms,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+    ) {
+        self.clear();
+        for at in 0..self.matching.len() {
+            let Some((number, rule, terms)) = self.rule_at(at, domain, terms) else { continue };
+            let Some(cost) = request.cost.in_unit(unit(rule)) else { continue };
+            self.add(domain, number, rule, terms, selection, cost);
+        }
+    }
+
+    /// The same for what is charged after the fact: its amounts stand beside its parts.
+    pub(super) fn gather_charge(
+        &mut self,
+        domain: &Domain,
+        terms: &DomainTerms,
+        selection: &Selection<'_>,
+        charge: &Charge<'_>,
+    ) {
+        self.clear();
+        self.amounts.clear();
+        for at in 0..self.matching.len() {
+            let Some((number, rule, terms)) = self.rule_at(at, domain, terms) else { continue };
+            let Some(amount) = charge.amount.in_unit(unit(rule)) else { continue };
+            self.add(domain, number, rule, terms, selection, 0);
+            self.amounts.resize(self.parts.len(), amount);
+        }
+    }
+
+    pub(super) fn parts_and_amounts(&mut self) -> (&mut [Part], &[i64]) {
+        (&mut self.parts, &self.amounts)
+    }
+
+    fn rule_at<'r>(
+        &self,
+        at: usize,
+        domain: &'r Domain,
+        terms: &'r DomainTerms,
+    ) -> Option<(u32, &'r Rule, &'r Terms)> {
+        let number = *self.matching.get(at)?;
+        Some((number, domain.rules().get(number as usize)?, terms.rules.get(number as usize)?))
+    }
+
+    /// Adds the part of a rule, and behind it that of its candidate.
+    fn add(
+        &mut self,
+        domain: &Domain,
+        number: u32,
+        rule: &Rule,
+        terms: &Terms,
+        selection: &Selection<'_>,
+        cost: u32,
+    ) {
+        let (key, allowance) = if domain.key_is_plain(number) {
+            let values = || domain.key_values(number, selection);
+            (terms.key_hash.digest(Tag::NONE, values()), domain.allowance_of(number, selection, values()))
+        } else {
+            let key = domain.transformed_key(number, selection, &mut self.key);
+            let allowance = domain.allowance_of(number, selection, key.values());
+            (terms.key_hash.digest(Tag::NONE, key.values()), allowance)
+        };
+        let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
+        self.parts.push(Part::new(number, terms, stand, key, allowance, cost));
+        if rule.candidate.is_some() {
+            self.parts.push(Part::new(number, terms, Stand::Candidate, key, allowance, cost));
+        }
+    }
+
+    /// Counts what each limit said, and notes what is worth knowing.
+    pub(super) fn note(&mut self, domain: &Domain, granted: bool, counters: Option<&Counters>) {
+        for part in &self.parts {
+            let check = match (part.stand, part.passes()) {
+                (Stand::Enforced, false) => Check::Refuse,
+                (Stand::Shadow, false) => {
+                    self.notes.push((NoteKind::Shadow, part.rule));
+                    Check::WouldRefuse
+                }
+                (Stand::Candidate, false) => {
+                    self.notes.push((NoteKind::Candidate, part.rule));
+                    Check::CandidateRefuse
+                }
+                (Stand::Candidate, true) => Check::CandidatePass,
+                (_, true) if granted && part.beyond.is_some() => {
+                    self.notes.push((NoteKind::Over, part.rule));
+                    Check::Over
+                }
+                (_, true) if granted && is_near(part, domain) => {
+                    self.notes.push((NoteKind::Near, part.rule));
+                    Check::Near
+                }
+                (_, true) => Check::Pass,
+            };
+            if let Some(counters) = counters {
+                counters.check(part.slot, check);
+            }
+        }
+    }
+
+    /// Lists every limit that matched and may be named.
+    pub(super) fn list_all(&mut self, domain: &Domain) {
+        for part in self.parts.iter().filter(|part| !part.is_candidate()) {
+            let is_named = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.advertise);
+            if let Some(level) = part.level.filter(|_| is_named) {
+                self.all.push((part.rule, level));
+            }
+        }
+    }
+}
+
+/// Whether a key is past the share of its limit at which its rule warns.
+fn is_near(part: &Part, domain: &Domain) -> bool {
+    let warn_at = domain.rules().get(part.rule as usize).and_then(|rule| rule.warn_at);
+    warn_at.zip(part.level).is_some_and(|(thousandths, level)| {
+        let used = u128::from(level.limit.saturating_sub(level.remaining));
+        used * 1_000 > u128::from(level.limit) * u128::from(thousandths)
+    })
+}
+
+fn unit(rule: &Rule) -> &str {
+    rule.unit.as_deref().unwrap_or(UNIT_REQUESTS)
+}

@@ -1,0 +1,162 @@
+//! What changed between two readings of the rules: which are new, which are gone, which say something else. A rule
+//! that only moved in its file has not changed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::problem::on_one_line;
+use super::facts::{Fact, facts};
+use super::{Domain, Rule};
+
+/// The changes, by domain in the order of the new rules; domains that are gone come last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    changes: Vec<Change>,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Change {
+    DomainAdded {
+        domain: Box<str>,
+        rules: usize,
+    },
+    DomainRemoved {
+        domain: Box<str>,
+        rules: usize,
+    },
+    RuleAdded {
+        name: String,
+        facts: Vec<Fact>,
+    },
+    RuleRemoved {
+        name: String,
+    },
+    /// Fields with what they said and what they say now; none: not said.
+    RuleChanged {
+        name: String,
+        fields: Vec<(&'static str, Option<String>, Option<String>)>,
+    },
+}
+
+/// Fields without whose agreement no state can be carried over.
+const STATE_FIELDS: [&str; 7] = ["algorithm", "window", "key", "unit", "buckets", "align", "timezone"];
+
+impl Difference {
+    /// What is new in `new`, gone from `old`, or says something else.
+    #[must_use]
+    pub fn between(old: &[Arc<Domain>], new: &[Arc<Domain>]) -> Difference {
+        let mut changes = Vec::new();
+        let before: HashMap<&str, &Arc<Domain>> = old.iter().map(|domain| (domain.name(), domain)).collect();
+        for domain in new {
+            match before.get(domain.name()) {
+                None => changes
+                    .push(Change::DomainAdded { domain: domain.name().into(), rules: domain.rules().len() }),
+                Some(known) if Arc::ptr_eq(known, domain) => {}
+                Some(known) => compare(known, domain, &mut changes),
+            }
+        }
+        let now: HashSet<&str> = new.iter().map(|domain| domain.name()).collect();
+        let gone = old.iter().filter(|domain| !now.contains(domain.name()));
+        changes.extend(gone.map(|domain| Change::DomainRemoved {
+            domain: domain.name().into(),
+            rules: domain.rules().len(),
+        }));
+        Difference { changes }
+    }
+
+    /// Whether the rules say what they said before.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// One line for each change, the first few hundred of them.
+    pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
+        let more = self.changes.len().saturating_sub(LINES_MAX);
+        let rest = (more > 0).then(|| format!("and {more} more changes"));
+        self.changes.iter().take(LINES_MAX).map(Change::line).chain(rest)
+    }
+}
+
+/// The changes of one domain: rules in their new order, then those that are gone.
+fn compare(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
+    let name = |rule: &Rule| format!("{}/{}", new.name(), rule.name);
+    let before: HashMap<&str, &Rule> = old.rules().iter().map(|rule| (&*rule.name, rule)).collect();
+    for rule in new.rules() {
+        match before.get(&*rule.name) {
+            None => changes.push(Change::RuleAdded { name: name(rule), facts: facts(rule) }),
+            Some(known) => {
+                let fields = differing(facts(known), facts(rule));
+                if !fields.is_empty() {
+                    changes.push(Change::RuleChanged { name: name(rule), fields });
+                }
+            }
+        }
+    }
+    let now: HashSet<&str> = new.rules().iter().map(|rule| &*rule.name).collect();
+    let gone = old.rules().iter().filter(|rule| !now.contains(&*rule.name));
+    changes.extend(gone.map(|rule| Change::RuleRemoved { name: name(rule) }));
+}
+
+fn differing(old: Vec<Fact>, new: Vec<Fact>) -> Vec<(&'static str, Option<String>, Option<String>)> {
+    let mut before: Vec<_> = old.into_iter().map(|(field, text)| (field, Some(text), None)).collect();
+    for (field, text) in new {
+        match before.iter_mut().find(|(known, ..)| *known == field) {
+            Some((_, _, now)) => *now = Some(text),
+            None => before.push((field, None, Some(text))),
+        }
+    }
+    before.retain(|(_, old, new)| old != new);
+    before
+}
+
+impl Change {
+    fn line(&self) -> String {
+        match self {
+            Change::DomainAdded { domain, rules } => format!("{domain}: new, {}", counted(*rules)),
+            Change::DomainRemoved { domain, rules } => {
+                format!("{domain}: removed with its {}: it has NO LIMITS now", counted(*rules))
+            }
+            Change::RuleAdded { name, facts } => {
+                let facts: Vec<_> =
+                    facts.iter().map(|(field, text)| format!("{field} {}", shown(text))).collect();
+                format!("{name}: added: {}", facts.join(", "))
+            }
+            Change::RuleRemoved { name } => format!("{name}: removed"),
+            Change::RuleChanged { name, fields } => {
+                let changed: Vec<_> =
+                    fields.iter().map(|(field, old, new)| from_to(field, old, new)).collect();
+                let fresh = match fields.iter().any(|(field, ..)| STATE_FIELDS.contains(field)) {
+                    true => "; what it has counted so far is dropped, it starts fresh",
+                    false => "",
+                };
+                format!("{name}: {}{fresh}", changed.join(", "))
+            }
+        }
+    }
+}
+
+fn from_to(field: &str, old: &Option<String>, new: &Option<String>) -> String {
+    let [old, new] = [old, new].map(|text| text.as_deref().map_or_else(|| "none".to_owned(), shown));
+    // Two long texts may differ where they are cut.
+    if old == new { format!("{field} changed") } else { format!("{field} {old} → {new}") }
+}
+
+fn counted(rules: usize) -> String {
+    if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") }
+}
+
+/// A text of the file, on one line and not endless.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARACTERS).and_then(|(byte, _)| text.get(..byte)) {
+        Some(start) => format!("{}…", on_one_line(start)),
+        None => on_one_line(text),
+    }
+}
+
+/// More than anybody reads; whoever changes thousands of rules at once has them in a file.
+const LINES_MAX: usize = 200;
+
+/// A line of a wide terminal.
+const SHOWN_CHARACTERS: usize = 160;

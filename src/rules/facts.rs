@@ -1,0 +1,141 @@
+//! All that a rule says, field by field, as one would write it: for people who compare, check or ask.
+
+use super::percent::Share;
+use super::{Allowance, Condition, KeyPart, Limit, Over, Pattern, Refused, Rule};
+use crate::limit::Quota;
+
+/// A field of a rule and what it says. A field that says nothing is left out.
+pub type Fact = (&'static str, String);
+
+/// One entry for each field: a field that is missing here changes without a word.
+#[must_use]
+pub fn facts(rule: &Rule) -> Vec<Fact> {
+    let key: Vec<_> = rule.key.iter().map(key_part).collect();
+    let mut facts = vec![("match", conditions(&rule.conditions)), ("key", format!("[{}]", key.join(", ")))];
+    facts.extend(limit(&rule.limit));
+    facts.push(("mode", rule.mode.to_string()));
+    facts.extend(rule.unit.as_ref().map(|unit| ("unit", unit.to_string())));
+    facts.extend(rule.warn_at.map(|share| ("warn_at", Share(u32::from(share)).to_string())));
+    facts.extend(rule.refund_on.map(|_| ("refund_on", "ok".to_owned())));
+    facts.extend((!rule.advertise).then(|| ("advertise", "false".to_owned())));
+    facts.extend((!rule.show_keys.is_empty()).then(|| ("show_keys", format!("[{}]", rule.show_keys.join(", ")))));
+    facts.extend(rule.overrides.as_ref().map(|overrides| ("overrides", overrides_text(rule, overrides))));
+    facts.extend(rule.candidate.as_ref().map(|candidate| ("candidate", candidate_text(rule, candidate))));
+    facts.extend(rule.help.as_ref().map(|help| ("help", help.to_string())));
+    facts.retain(|(_, text)| !text.is_empty());
+    facts
+}
+
+/// What a limit says of itself; its overrides stand elsewhere.
+fn limit(limit: &Limit) -> Vec<Fact> {
+    let mut facts = match limit.allowance(0) {
+        Some(allowance) => of_allowance(allowance),
+        None => vec![("rate", "unlimited".to_owned())],
+    };
+    facts.extend((limit.refused == Refused::Counted).then(|| ("refused", "counted".to_owned())));
+    facts.extend(limit.block.map(|lasts| ("block", humantime::format_duration(lasts).to_string())));
+    if let Some(lasts) = limit.soft_for {
+        facts.push(("over for", humantime::format_duration(lasts).to_string()));
+    }
+    facts
+}
+
+fn of_allowance(allowance: &Allowance) -> Vec<Fact> {
+    let mut facts = of_quota(&allowance.quota);
+    match &allowance.over {
+        Over::Refuse => {}
+        Over::Soft(larger) => facts.push(("over", format!("soft, {} in all", larger.limit()))),
+        Over::Elastic(second) => facts.push(("over", format!("elastic, {}", second.rate_text()))),
+    }
+    if allowance.max_debt != allowance.quota.limit() {
+        facts.push(("max_debt", allowance.max_debt.to_string()));
+    }
+    facts
+}
+
+fn of_quota(quota: &Quota) -> Vec<Fact> {
+    let mut facts = vec![("algorithm", quota.algorithm().to_owned()), ("rate", quota.rate_text())];
+    match quota {
+        Quota::TokenBucket(quota) => facts.push(("burst", quota.burst().to_string())),
+        Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
+        Quota::FixedWindow(quota) => facts.push(("window", quota.shape())),
+        Quota::SlidingLog(_) => facts.push(("window", window(quota))),
+        Quota::SlidingWindow(sliding) => {
+            facts.push(("window", window(quota)));
+            facts.push(("buckets", sliding.buckets().to_string()));
+        }
+    }
+    facts
+}
+
+fn window(quota: &Quota) -> String {
+    quota.window().to_string()
+}
+
+fn candidate_text(rule: &Rule, candidate: &Limit) -> String {
+    let own = limit(&rule.limit);
+    let differs = |fact: &Fact| !own.contains(fact);
+    let said: Vec<_> = limit(candidate).into_iter().filter(differs).collect();
+    let said: Vec<_> = said.iter().map(|(field, text)| format!("{field}: {text}")).collect();
+    format!("{{{}}}", said.join(", "))
+}
+
+fn overrides_text(rule: &Rule, overrides: &super::Overrides) -> String {
+    let rate = |number: u32| {
+        rule.limit.allowance(number).map_or_else(|| "unlimited".to_owned(), |allowance| {
+            let facts: Vec<_> = of_allowance(allowance).into_iter().filter(|(field, _)| *field != "algorithm").collect();
+            facts.iter().map(|(field, text)| format!("{field} {text}")).collect::<Vec<_>>().join(" ")
+        })
+    };
+    let listed = overrides.list.iter().map(|(of, number)| format!("{} {}", conditions(of), rate(*number)));
+    let mut texts: Vec<String> = listed.collect();
+    if !overrides.rows.is_empty() {
+        texts.push(format!("{} rows ({})", overrides.rows.len(), overrides.rows.fingerprint()));
+    }
+    texts.join("; ")
+}
+
+fn key_part(part: &KeyPart) -> String {
+    let mut text = part.attribute.to_string();
+    if part.transform.lowercase {
+        text.push_str(" in lower case");
+    }
+    if let Some(bits) = part.transform.ipv6_prefix {
+        text.push_str(&format!(" /{bits}"));
+    }
+    text
+}
+
+/// Conditions as one would write them.
+#[must_use]
+pub fn conditions(conditions: &[Condition]) -> String {
+    let condition = |condition: &Condition| {
+        let mut values: Vec<_> = condition.any_of.iter().map(pattern).collect();
+        values.extend(condition.or_absent.then(|| "{present: false}".to_owned()));
+        match values.as_slice() {
+            [only] => format!("{}: {only}", condition.attribute),
+            values => format!("{}: [{}]", condition.attribute, values.join(", ")),
+        }
+    };
+    let mut written: Vec<_> = conditions.iter().map(condition).collect();
+    if written.is_empty() {
+        return String::new();
+    }
+    // All must hold: their order says nothing.
+    written.sort_unstable();
+    format!("{{{}}}", written.join(", "))
+}
+
+fn pattern(of: &Pattern) -> String {
+    match of {
+        Pattern::Exact(text) => text.replace('*', "\\*"),
+        Pattern::Glob(glob) => glob.to_string(),
+        Pattern::AnyCase(glob) => format!("{{glob: {glob}, ignore_case: true}}"),
+        Pattern::Network(network) => format!("{{cidr: {network}}}"),
+        Pattern::Not(patterns) => {
+            let patterns: Vec<_> = patterns.iter().map(pattern).collect();
+            format!("{{not: [{}]}}", patterns.join(", "))
+        }
+        Pattern::Present => "{present: true}".to_owned(),
+    }
+}

@@ -1,0 +1,272 @@
+//! `descriptors` as meant: nodes with their limits. What that service reads and this one has no use for is told.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+use super::rate_limit;
+use crate::rules::fields::{Field, Fields, check_name, list, text};
+use crate::rules::problem::shown;
+use crate::rules::source::{Place, Report};
+use crate::rules::tree::{Branch, NodeLimit};
+use crate::rules::written::DESCRIPTOR;
+use crate::rules::yaml::{Node, Value};
+
+/// Reads the descriptors of a file.
+pub(in crate::rules) fn descriptors(nodes: &[Node], report: &mut Report<'_>) -> Vec<Branch> {
+    let mut reader = Reader { report, depth: 0, idle: BTreeMap::new() };
+    let branches = reader.level(nodes);
+    reader.tell_idle();
+    branches
+}
+
+struct Reader<'r, 's> {
+    report: &'r mut Report<'s>,
+    /// The nodes above the one that is read.
+    depth: usize,
+    /// Fields without effect: where the first of each stands, and how many there are.
+    idle: BTreeMap<&'static str, (Place, usize)>,
+}
+
+/// A key and perhaps a value.
+struct Entry<'n> {
+    key: &'n str,
+    value: Option<&'n str>,
+    at: Place,
+}
+
+impl Reader<'_, '_> {
+    fn level(&mut self, nodes: &[Node]) -> Vec<Branch> {
+        let mut known: HashMap<Box<str>, Known> = HashMap::new();
+        let mut branches = Vec::new();
+        for node in nodes {
+            let node = placed(node, "a descriptor", DESCRIPTOR, self.report);
+            let Some(fields) = Fields::read(&node, "a descriptor", DESCRIPTOR, self.report) else { continue };
+            let entry = self.entry(&fields);
+            if let Some(entry) = &entry {
+                let known_as = Known { at: entry.at, key: entry.key.into() };
+                match known.get(&*entry.text()) {
+                    Some(first) => self.tell_second(entry, first),
+                    None => drop(known.insert(entry.text().into(), known_as)),
+                }
+            }
+            branches.extend(self.node(entry.as_ref(), &fields));
+        }
+        branches
+    }
+
+    fn entry<'n>(&mut self, fields: &Fields<'n>) -> Option<Entry<'n>> {
+        let value = written(fields, "value").and_then(|node| text(node, "value", self.report));
+        let Some(node) = written(fields, "key") else {
+            let at = fields.get("key").map_or(fields.at(), |node| node.at);
+            self.report.error(
+                at,
+                "a descriptor needs `key`",
+                "write `key: NAME`, as the application sends it",
+            );
+            return None;
+        };
+        let key = text(node, "key", self.report)?;
+        if key.is_empty() {
+            let mend = "write the name of the entry, as the application sends it";
+            self.report.error(node.at, "the `key` of a descriptor is empty", mend);
+            return None;
+        }
+        // That service takes an empty value for none.
+        Some(Entry { key, value: value.filter(|value| !value.is_empty()), at: node.at })
+    }
+
+    fn node(&mut self, entry: Option<&Entry<'_>>, fields: &Fields<'_>) -> Option<Branch> {
+        // Read on without a key: the rest may be wrong too.
+        let text = entry.map_or("".into(), Entry::text);
+        let share = self.flag(fields, "share_threshold");
+        if let Some(node) = fields.get("share_threshold").filter(|_| share && !text.contains('*')) {
+            let message = format!("`share_threshold` needs a `*`, and {} has none", shown(&text));
+            let mend = "write a pattern, such as `value: \"files/*\"`, or leave `share_threshold` out";
+            self.report.error(node.at, message, mend);
+        }
+        let limit = self.limit(fields);
+        if let Some(entry) = entry {
+            self.doubt(entry);
+        }
+        self.notice_idle(fields);
+        let children = written(fields, "descriptors");
+        let children = children.and_then(|node| {
+            list(node, "descriptors", "start each descriptor with a dash: `- key: …`", self.report)
+        });
+        self.depth += 1;
+        let branches = self.level(children.unwrap_or_default());
+        self.depth -= 1;
+        let Entry { key, at, .. } = *entry?;
+        let position = self.report.source().position(at);
+        Some(Branch { key: key.into(), text: text.into(), position, at, share, limit, branches })
+    }
+
+    fn limit(&mut self, fields: &Fields<'_>) -> Option<NodeLimit> {
+        let shadow = self.flag(fields, "shadow_mode");
+        let Some(node) = written(fields, "rate_limit") else {
+            if let Some(node) = fields.get("shadow_mode").filter(|_| shadow) {
+                let message = "`shadow_mode` has no effect on a descriptor without `rate_limit`";
+                let mend = "nodes do not inherit it: write it beside each `rate_limit` that it is meant for";
+                self.report.warning(node.at, message, mend);
+            }
+            return None;
+        };
+        Some(NodeLimit { shadow, ..rate_limit::rate_limit(node, self.report)? })
+    }
+
+    fn flag(&mut self, fields: &Fields<'_>, field: &'static str) -> bool {
+        written(fields, field).and_then(|node| rate_limit::flag(node, field, self.report)).unwrap_or_default()
+    }
+
+    fn tell_second(&mut self, entry: &Entry<'_>, first: &Known) {
+        let line = first.at.line;
+        let text = entry.text();
+        if *first.key == *entry.key {
+            let message = format!("a second descriptor {} on its level", shown(&text));
+            self.report.error(entry.at, message, format!("keep one of the two; the first is on line {line}"));
+            return;
+        }
+        let message = format!(
+            "the descriptor {} is the one on line {line}: key and value are compared as one text",
+            shown(&text)
+        );
+        let mend = "keep one of the two: either is found by both ways to write it";
+        self.report.error(entry.at, message, mend);
+    }
+
+    /// A node that no request can reach.
+    fn doubt(&mut self, entry: &Entry<'_>) {
+        if self.depth == ENTRIES_MAX {
+            let message = format!("no request reaches this: a descriptor has at most {ENTRIES_MAX} entries");
+            self.report.warning(entry.at, message, "nest less");
+        }
+        let text = entry.text();
+        if text.contains('*') {
+            return;
+        }
+        // Wherever the key of a request ends.
+        let mut keys = text.match_indices('_').filter_map(|(end, _)| text.get(..end));
+        let longest = entry.value.map_or(0, str::len);
+        if longest > VALUE_BYTES_MAX {
+            let message = format!("no request has this value: it has {longest} bytes");
+            let mend = format!("write at most {VALUE_BYTES_MAX}, or a pattern with `*`");
+            self.report.warning(entry.at, message, mend);
+        } else if let Err(wrong) = check_name(entry.key, "an entry")
+            && keys.all(|key| check_name(key, "an entry").is_err())
+        {
+            let message = format!("no request has this key: {}", wrong.message);
+            self.report.warning(entry.at, message, wrong.mend.unwrap_or_default());
+        }
+    }
+
+    fn notice_idle(&mut self, fields: &Fields<'_>) {
+        for (name, _) in IDLE {
+            let Some(node) = written(fields, name) else { continue };
+            let is_meant = match *name {
+                "metadata" => is_mapping(node, self.report),
+                _ => rate_limit::flag(node, name, self.report).unwrap_or_default(),
+            };
+            if is_meant {
+                self.idle.entry(name).or_insert((node.at, 0)).1 += 1;
+            }
+        }
+    }
+
+    fn tell_idle(self) {
+        for (name, mend) in IDLE {
+            let Some((at, count)) = self.idle.get(name) else { continue };
+            let times = match count {
+                1 => String::new(),
+                count => format!(", {count} times in this file"),
+            };
+            self.report.warning(*at, format!("`{name}` has no effect{times}"), *mend);
+        }
+    }
+}
+
+/// Where a text was first written, and with what key.
+struct Known {
+    at: Place,
+    key: Box<str>,
+}
+
+impl<'n> Entry<'n> {
+    /// What the node is known by: `key_value`, or the key alone.
+    fn text(&self) -> Cow<'n, str> {
+        match self.value {
+            Some(value) => format!("{}_{value}", self.key).into(),
+            None => self.key.into(),
+        }
+    }
+}
+
+/// The value of a field; that service takes no value for the field left out.
+pub(super) fn written<'n>(fields: &Fields<'n>, name: &str) -> Option<&'n Node> {
+    fields.get(name).filter(|node| node.value != Value::Null)
+}
+
+/// The mapping without those of its fields that stand elsewhere in a tree, each of which is an error: that service
+/// reads them anywhere and does not say that they do nothing there.
+pub(super) fn placed<'n>(
+    node: &'n Node,
+    what: &str,
+    known: &[Field],
+    report: &mut Report<'_>,
+) -> Cow<'n, Node> {
+    let Value::Map(pairs) = &node.value else { return Cow::Borrowed(node) };
+    let home_of = |key: &Node| {
+        let name = key.as_scalar().filter(|name| known.iter().all(|field| field.name != *name))?;
+        HOMES.iter().find(|(names, _)| names.contains(&name)).map(|(_, home)| (name.to_owned(), *home))
+    };
+    let mut kept = Vec::new();
+    for (key, value) in pairs {
+        match home_of(key) {
+            Some((name, home)) => {
+                let message = format!("`{name}` does nothing in {what}");
+                report.error(key.at, message, format!("it stands {home}: move it there, or leave it out"));
+            }
+            None => kept.push((key, value)),
+        }
+    }
+    if kept.len() == pairs.len() {
+        return Cow::Borrowed(node);
+    }
+    let kept = kept.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    Cow::Owned(Node { at: node.at, value: Value::Map(kept) })
+}
+
+fn is_mapping(node: &Node, report: &mut Report<'_>) -> bool {
+    let is_mapping = matches!(node.value, Value::Map(_));
+    if !is_mapping {
+        let message = format!("`metadata` is a mapping, not {}", node.kind());
+        report.error(node.at, message, "leave it out: it has no effect here");
+    }
+    is_mapping
+}
+
+/// Where each field of a tree stands.
+const HOMES: &[(&[&str], &str)] = &[
+    (&["domain"], "at the start of the file"),
+    (&["key", "value", "descriptors"], "in a descriptor"),
+    (&["rate_limit", "shadow_mode", "share_threshold"], "in a descriptor, beside `key`"),
+    (&["quota_mode", "detailed_metric", "value_to_metric", "metadata"], "in a descriptor, beside `key`"),
+    (&["unit", "requests_per_unit", "unlimited", "replaces", "name"], "in `rate_limit`"),
+];
+
+/// Fields that are read and change nothing, and what helps instead.
+const IDLE: &[(&str, &str)] = &[
+    ("quota_mode", "a refusal by this descriptor refuses the request: `shadow_mode: true` only watches"),
+    (
+        "detailed_metric",
+        "leave it out: metrics are by rule, and the busiest callers of a rule are shown apart",
+    ),
+    (
+        "value_to_metric",
+        "leave it out: metrics are by rule, and the busiest callers of a rule are shown apart",
+    ),
+    ("metadata", "leave it out: replies carry none"),
+];
+
+/// As the socket carries them: entries of a descriptor, bytes of a value.
+const ENTRIES_MAX: usize = 16;
+const VALUE_BYTES_MAX: usize = 1_024;

@@ -1,0 +1,197 @@
+//! A request from its frame to the engine, and what the engine says into a frame.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tracing::error;
+
+use super::Shared;
+use super::answer::Standing;
+use crate::clock::{Micros, Now};
+use crate::engine::{self, Answer, Decider, LimitView, Op, Repeat};
+use crate::protocol::{
+    self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Reply, encode_decision, encode_reply,
+};
+
+/// One request, and who asks it.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) descriptors: &'a Descriptors<'a>,
+    pub(super) user: u32,
+    pub(super) session: &'a [u8],
+    pub(super) now: Now,
+}
+
+impl<'a> Asking<'a> {
+    /// Judges, and writes what comes of it.
+    pub(super) fn judge(
+        &self,
+        op: Op,
+        judge: &Judge<'_>,
+        decider: &mut Decider,
+        replies: &mut Vec<u8>,
+    ) -> Standing {
+        self.shared.missed.report(&judge.options.missed);
+        let cost = match &judge.cost {
+            protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
+            protocol::Cost::Units(named) => engine::Cost::Units(named),
+        };
+        let request = engine::Request {
+            op,
+            domain: judge.domain,
+            descriptors: self.of_engine(),
+            cost,
+            priority: judge.priority,
+            wait_max: judge.options.max_wait_us.map(Micros),
+            repeat: judge.options.idem.map(|name| self.repeat(name)),
+            all: judge.options.all,
+        };
+        self.guard(Some(judge.id), decider, replies, |decider, replies| {
+            match decider.decide(&request, self.now) {
+                Answer::Decided(decision) => write_decision(replies, judge, &decision),
+                Answer::Conflict => write_conflict(replies, Some(judge.id)),
+            }
+        })
+    }
+
+    /// Charges, and says whether there was what to charge.
+    pub(super) fn charge(
+        &self,
+        charge: &Charge<'_>,
+        decider: &mut Decider,
+        replies: &mut Vec<u8>,
+    ) -> Standing {
+        // The report that rides on it has arrived whatever becomes of the charge.
+        self.shared.missed.report(&charge.options.missed);
+        let amount = match &charge.amount {
+            protocol::Amount::Requests(amount) => engine::Amount::Requests(*amount),
+            protocol::Amount::Units(named) => engine::Amount::Units(named),
+        };
+        let request = engine::Charge {
+            domain: charge.domain,
+            descriptors: self.of_engine(),
+            amount,
+            repeat: charge.options.idem.map(|name| self.repeat(name)),
+        };
+        self.guard(charge.id, decider, replies, |decider, replies| {
+            match (decider.charge(&request, self.now), charge.id) {
+                (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
+                (Err(engine::Conflict), id) => write_conflict(replies, id),
+                (Ok(_), None) => {}
+            }
+        })
+    }
+
+    /// A panic on the way concerns this connection alone.
+    fn guard(
+        &self,
+        id: Option<u64>,
+        decider: &mut Decider,
+        replies: &mut Vec<u8>,
+        ask: impl FnOnce(&mut Decider, &mut Vec<u8>),
+    ) -> Standing {
+        let begin = replies.len();
+        if catch_unwind(AssertUnwindSafe(|| ask(decider, replies))).is_ok() {
+            return Standing::Kept;
+        }
+        replies.truncate(begin);
+        decider.panicked();
+        error!("a judgement panicked: its connection is closed, nothing else is touched");
+        let message = "the daemon failed to judge this";
+        encode_reply(replies, &Reply::Error { id, code: Code::Internal, message });
+        // The protocol keeps a connection after `internal`; after a panic nobody vouches for this one.
+        Standing::Ended
+    }
+
+    fn of_engine(&self) -> engine::Descriptors<'a> {
+        engine::Descriptors { attributes: self.descriptors.attributes(), ends: self.descriptors.ends() }
+    }
+
+    fn repeat<'n>(&self, name: &'n [u8]) -> Repeat<'n>
+    where
+        'a: 'n,
+    {
+        Repeat { session: self.session, user: self.user, name }
+    }
+}
+
+fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::Decision<'_>) {
+    let notes: Vec<_> = decision.notes().map(|(kind, rule)| (note_kind(kind), rule)).collect();
+    let all: Option<Vec<_>> = judge.options.all.then(|| decision.all().map(limit_entry).collect());
+    let mut reply = Decision {
+        retry_us: decision.retry.map(|retry| retry.0),
+        notes: &notes,
+        all: all.as_deref(),
+        ..Decision::new(judge.id, verdict(decision.verdict))
+    };
+    if let Some(LimitView { rule, level }) = decision.binding {
+        reply.rule = Some(&rule.name);
+        reply.limit = Some(level.limit);
+        reply.window_us = Some(level.window.0);
+        reply.remaining = Some(level.remaining);
+        reply.reset_us = Some(level.reset.0);
+        reply.help = rule.help.as_deref();
+        reply.hide = !rule.advertise;
+        reply.unit = rule.unit.as_deref();
+    }
+    if let Some(listed) = decision.listed {
+        reply.rule = Some(&listed.name);
+        reply.help = listed.help.as_deref();
+    }
+    encode_decision(replies, &reply);
+}
+
+fn write_conflict(replies: &mut Vec<u8>, id: Option<u64>) {
+    if id.is_some() {
+        let message = "`idem` was used for another request: descriptors, cost and priority must be the same";
+        encode_reply(replies, &Reply::Error { id, code: Code::Invalid, message });
+    }
+}
+
+impl engine::UnitCosts for protocol::Units<'_> {
+    fn of(&self, unit: &str) -> Option<u32> {
+        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| cost)
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
+        self.iter().for_each(|(unit, cost)| visit(unit, cost));
+    }
+}
+
+impl engine::UnitAmounts for protocol::Amounts<'_> {
+    fn of(&self, unit: &str) -> Option<i64> {
+        self.iter().find(|(name, _)| *name == unit).map(|(_, amount)| amount)
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(&str, i64)) {
+        self.iter().for_each(|(unit, amount)| visit(unit, amount));
+    }
+}
+
+fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
+    LimitEntry {
+        rule: &view.rule.name,
+        limit: view.level.limit,
+        window_us: view.level.window.0,
+        remaining: view.level.remaining,
+        reset_us: view.level.reset.0,
+    }
+}
+
+fn verdict(verdict: engine::Verdict) -> protocol::Verdict {
+    match verdict {
+        engine::Verdict::Allow => protocol::Verdict::Allow,
+        engine::Verdict::Limit => protocol::Verdict::Limit,
+        engine::Verdict::Wait => protocol::Verdict::Wait,
+        engine::Verdict::Deny => protocol::Verdict::Deny,
+    }
+}
+
+fn note_kind(kind: engine::NoteKind) -> protocol::NoteKind {
+    match kind {
+        engine::NoteKind::Shadow => protocol::NoteKind::Shadow,
+        engine::NoteKind::Candidate => protocol::NoteKind::Candidate,
+        engine::NoteKind::Over => protocol::NoteKind::Over,
+        engine::NoteKind::Near => protocol::NoteKind::Near,
+    }
+}

@@ -1,0 +1,127 @@
+//! Several files: trees are grafted onto one another, in the order of the names of the files.
+
+use std::fs;
+
+use tidegate::rules::{Domain, Loaded, read};
+
+use super::{descriptor, shown};
+
+fn load(files: &[(&str, &str)]) -> (tempfile::TempDir, Loaded) {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    let loaded = read(directory.path());
+    (directory, loaded)
+}
+
+/// A file of the domain `api` with these descriptors, in flow style; `!` stands for a limit.
+fn file(descriptors: &[&str]) -> String {
+    let limit = "rate_limit: {unit: second, requests_per_unit: 1}";
+    let lines = descriptors.iter().map(|one| format!("  - {{{}}}\n", one.replace('!', limit)));
+    format!("domain: api\ndescriptors:\n{}", lines.collect::<String>())
+}
+
+fn names(domain: &Domain) -> String {
+    domain.rules().iter().map(|rule| &*rule.name).collect::<Vec<_>>().join(" ")
+}
+
+/// Trap: that service takes files in no order at all.
+#[test]
+fn patterns_of_later_files_come_later() {
+    let [one, other] =
+        [file(&["key: k, value: 'a*', !", "key: x, !"]), file(&["key: k, value: '*b', !", "key: y, !"])];
+    let (_directory, loaded) = load(&[("b.yaml", &other), ("a.yaml", &one)]);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    assert_eq!(names(&loaded.domains[0]), "k_a* x k_*b y");
+    assert_eq!(shown(&loaded.domains[0], &descriptor("k=ab")), "k_a*: k=ab");
+    let (_directory, loaded) = load(&[("a.yaml", &other), ("b.yaml", &one)]);
+    assert_eq!(shown(&loaded.domains[0], &descriptor("k=ab")), "k_*b: k=ab");
+}
+
+#[test]
+fn limits_and_nodes_of_all_files_are_numbered_apart() {
+    let limits = "domain: api\nlimits: [{name: a, key: [], rate: 1/s}]\n";
+    let both = format!("{}limits: [{{name: b, key: [], rate: 2/s, burst: 1}}]\n", file(&["key: y, !"]));
+    let (_directory, loaded) =
+        load(&[("a.yaml", &file(&["key: x, !"])), ("b.yaml", limits), ("c.yaml", &both)]);
+    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+    let domain = &loaded.domains[0];
+    assert_eq!(names(domain), "a b x y");
+    assert_eq!(shown(domain, &descriptor("y=1")), "y: y=1");
+    // No attribute leads to a node.
+    let (mut selection, mut matching) = Default::default();
+    domain.select(&[("x", "1"), ("y", "1")], &mut selection, &mut matching);
+    assert_eq!(matching, [0, 1]);
+}
+
+/// Descriptors are not merged deeper than at the top: the same text in two files is an error.
+#[test]
+fn the_top_of_a_tree_is_of_one_file() {
+    let [one, other] = [
+        file(&["key: x, value: y, descriptors: [{key: a, !}]"]),
+        file(&["key: z, !", "key: x_y, descriptors: [{key: b, !}]"]),
+    ];
+    let (directory, loaded) = load(&[("a.yaml", &one), ("b.yaml", &other)]);
+    assert!(loaded.domains.is_empty());
+    assert_eq!(loaded.failed, ["api".into()]);
+    let told: Vec<_> = loaded.problems.iter().map(ToString::to_string).collect();
+    let told = told.join("\n").replace(&*directory.path().to_string_lossy(), ".");
+    let expected = "./b.yaml:4:11: error: a second descriptor `x_y` at the top of the domain `api` \
+                    (put what is below it into one file; the first is at ./a.yaml:3:11)";
+    assert_eq!(told, expected);
+    // On another level, or in another domain, it is another.
+    let web = one.replace("api", "web");
+    let below = file(&["key: k, descriptors: [{key: x, value: y, !}]"]);
+    let (_directory, loaded) = load(&[("a.yaml", &one), ("b.yaml", &web), ("c.yaml", &below)]);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    assert_eq!(loaded.domains.len(), 2);
+}
+
+#[test]
+fn what_one_file_replaces_another_may_name() {
+    let one = "domain: api\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: b}]}}]\n";
+    let other =
+        "domain: api\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1, name: b}}]\n";
+    let (_directory, loaded) = load(&[("a.yaml", one), ("b.yaml", other)]);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let (_directory, loaded) = load(&[("a.yaml", one)]);
+    let told = loaded.problems[0].to_string();
+    assert!(told.contains("a.yaml:2:88: warning: no limit is named `b` in this domain"), "{told}");
+}
+
+#[test]
+fn a_rule_and_a_node_have_no_name_in_common() {
+    let limits = "domain: api\nlimits:\n- {name: x.y, key: [], rate: 1/s}\n";
+    let tree = file(&["key: x, descriptors: [{key: y, !}]"]);
+    let (_directory, loaded) = load(&[("a.yaml", limits), ("b.yaml", &tree)]);
+    let told = loaded.problems[0].to_string();
+    assert!(told.contains("b.yaml:3:34: error: a rule named `x.y` stands in the domain `api`"), "{told}");
+    assert!(told.contains("give the rule at") && told.contains("a.yaml:3:10 another name"), "{told}");
+    let (_directory, loaded) = load(&[("a.yaml", &tree), ("b.yaml", limits)]);
+    let told = loaded.problems[0].to_string();
+    assert!(told.contains("b.yaml:3:10: error: a second rule named `x.y` in the domain `api`"), "{told}");
+}
+
+/// Nobody chose these names: what reads the same gets a digest of its path.
+#[test]
+fn two_nodes_have_no_name_in_common() {
+    let tree = file(&[
+        "key: x, descriptors: [{key: y, !}]",
+        "key: x.y, !",
+        "key: p, value: /v1, !",
+        "key: p, value: _v1, !",
+        "key: p, value: ':v1', !",
+    ]);
+    let (_directory, loaded) = load(&[("a.yaml", &tree)]);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let names = names(&loaded.domains[0]);
+    let names: Vec<_> = names.split(' ').collect();
+    assert_eq!((names[0], names[2]), ("x.y", "p__v1"));
+    for (place, start) in [(1, "x.y~"), (3, "p__v1~"), (4, "p__v1~")] {
+        assert!(names[place].starts_with(start) && names[place].len() == start.len() + 8, "{names:?}");
+    }
+    assert_ne!(names[3], names[4]);
+    // Reports and dashboards know them by these names: they never change.
+    assert_eq!(names[1], "x.y~53ce3587");
+}

@@ -1,0 +1,164 @@
+//! What good files mean: each node with a limit is a rule, of requests in windows aligned to Unix time.
+
+use tidegate::limit::Quota;
+use tidegate::limit::fixed_window::{Align, Period, Quota as FixedWindow};
+use tidegate::rules::{Refused, Rule, read_text};
+
+use super::{check, domain};
+
+/// The windows of a rule: how many requests in how many seconds; `None` is unlimited.
+fn windows(rule: &Rule) -> Option<(u32, u64)> {
+    let Quota::FixedWindow(quota) = rule.limit.quota()? else { panic!("{rule:?}") };
+    let seconds = quota.window().0 / 1_000_000;
+    let aligned = FixedWindow::new(quota.count(), Period::Nanos(seconds * 1_000_000_000), Align::Epoch);
+    assert_eq!(aligned.as_ref(), Ok(quota));
+    Some((quota.count(), seconds))
+}
+
+fn limited(rate_limit: &str) -> String {
+    format!("domain: api\ndescriptors:\n- {{key: k, rate_limit: {rate_limit}}}\n")
+}
+
+#[test]
+fn units_are_fixed_lengths() {
+    let table = [
+        ("{unit: second, requests_per_unit: 1}", Some((1, 1))),
+        ("{unit: minute, requests_per_unit: 20}", Some((20, 60))),
+        ("{unit: hour, requests_per_unit: 4294967295}", Some((u32::MAX, 3_600))),
+        ("{unit: day, requests_per_unit: 5}", Some((5, 86_400))),
+        ("{unit: week, requests_per_unit: 5}", Some((5, 604_800))),
+        // Trap: no month or year of the calendar.
+        ("{unit: month, requests_per_unit: 5}", Some((5, 2_592_000))),
+        ("{unit: year, requests_per_unit: 5}", Some((5, 31_536_000))),
+        // Trap: case does not matter.
+        ("{unit: SECOND, requests_per_unit: 1}", Some((1, 1))),
+        ("{unit: Minute, requests_per_unit: 1}", Some((1, 60))),
+        ("{unit: 'hOuR', requests_per_unit: 1}", Some((1, 3_600))),
+        // Trap: none is written, none passes.
+        ("{unit: day}", Some((0, 86_400))),
+        ("{unit: day, requests_per_unit: }", Some((0, 86_400))),
+        ("{unit: day, requests_per_unit: 0}", Some((0, 86_400))),
+        ("{unlimited: true}", None),
+        ("{unlimited: true, requests_per_unit: 3}", None),
+        // Trap: beside `unlimited` a word that is no unit is nothing.
+        ("{unlimited: true, unit: unknown}", None),
+        ("{unlimited: true, unit: }", None),
+        ("{unlimited: false, unit: day, requests_per_unit: 5}", Some((5, 86_400))),
+        ("{unlimited: , unit: day, requests_per_unit: 5}", Some((5, 86_400))),
+    ];
+    for (text, expected) in table {
+        let domain = domain(&limited(text));
+        let [rule] = domain.rules() else { panic!("{text}") };
+        assert_eq!(windows(rule), expected, "{text}");
+        assert_eq!(rule.limit.refused, Refused::Counted);
+        assert_eq!((rule.unit.as_deref(), &*rule.mode.to_string()), (None, "enforce"));
+        let allowances = [rule.limit.allowance(0), rule.limit.allowance(1)];
+        assert_eq!(allowances[0].map(|allowance| allowance.max_debt), expected.map(|(count, _)| count));
+        assert_eq!(allowances[1], None);
+    }
+}
+
+/// Trap: `shadow_mode` stands beside `rate_limit`, and is not inherited.
+#[test]
+fn shadow_is_of_one_node() {
+    let domain = domain(
+        "
+domain: api
+descriptors:
+  - key: a
+    shadow_mode: true
+    rate_limit: {unit: second, requests_per_unit: 1}
+    descriptors:
+      - {key: b, rate_limit: {unit: second, requests_per_unit: 1}}
+      - {key: c, shadow_mode: true, rate_limit: {unlimited: true}}
+  - {key: d, shadow_mode: false, rate_limit: {unit: second, requests_per_unit: 1}}
+  - {key: e, shadow_mode: , rate_limit: {unit: second, requests_per_unit: 1}}
+",
+    );
+    let modes: Vec<_> = domain.rules().iter().map(|rule| format!("{} {}", rule.name, rule.mode)).collect();
+    assert_eq!(modes, ["a shadow", "a.b enforce", "a.c shadow", "d enforce", "e enforce"]);
+}
+
+#[test]
+fn a_node_without_a_limit_is_no_rule() {
+    let domain = domain(
+        "
+domain: api
+descriptors:
+  - {key: a}
+  - {key: b, rate_limit: }
+  - {key: c, rate_limit: null, descriptors: }
+  - {key: d, descriptors: []}
+  - {key: e, descriptors: [{key: f, rate_limit: {unlimited: true}}], metadata: , value: null}
+",
+    );
+    assert_eq!(domain.rules().len(), 1);
+    assert_eq!(
+        (&*domain.rules()[0].name, domain.rules()[0].position.to_string().as_str()),
+        ("e.f", "tree.yaml:8:34")
+    );
+    assert!(!domain.tree().is_empty());
+}
+
+/// A file of that service may be empty, or nearly.
+#[test]
+fn a_tree_of_nothing() {
+    for text in [
+        "domain: api\n",
+        "domain: api\ndescriptors:\n",
+        "domain: api\ndescriptors: []\n",
+        "domain: api\ndescriptors: ~\n",
+    ] {
+        let loaded = read_text("tree.yaml", text);
+        assert!(!loaded.has_errors() && loaded.problems.len() == 1, "{:#?}", loaded.problems);
+        assert!(loaded.problems[0].message.contains("no rules in this file"), "{:#?}", loaded.problems);
+        assert!(loaded.domains[0].tree().is_empty());
+    }
+}
+
+/// Every field of that service, each in its place; anchors and merges are YAML.
+#[test]
+fn every_field() {
+    let text = "
+domain: api
+descriptors:
+  - key: a
+    value: b*
+    quota_mode: true
+    detailed_metric: true
+    value_to_metric: true
+    share_threshold: true
+    shadow_mode: true
+    metadata: {anything: [1, two, {three: 3.0}], at: {any: depth, unit: x}}
+    rate_limit: &limit
+      unit: minute
+      requests_per_unit: 3
+      name: one
+      replaces: [{name: two}, {name: three}]
+    descriptors:
+      - key: c
+        rate_limit: {<<: *limit, name: two, requests_per_unit: 4, replaces: []}
+      - key: d
+        rate_limit: {name: three, unlimited: true}
+";
+    let domain = domain(text);
+    let rules: Vec<_> = domain.rules().iter().map(|rule| (&*rule.name, windows(rule))).collect();
+    assert_eq!(rules, [("a_b*", Some((3, 60))), ("a_b*.c", Some((4, 60))), ("a_b*.d", None)]);
+    check(text, &[("a=bx", "a_b*"), ("a=bx c=1", "a_b*.c"), ("a=b d=", "a_b*.d")]);
+}
+
+/// Long names are cut, and still differ.
+#[test]
+fn a_name_fits_a_reply() {
+    let long = "é".repeat(200);
+    let node = |value: &str| format!("  - {{key: k, value: {value}, rate_limit: {{unlimited: true}}}}\n");
+    let domain = domain(&format!(
+        "domain: api\ndescriptors:\n{}{}{}",
+        node(&long),
+        node(&format!("{long}1")),
+        node(&"x".repeat(253))
+    ));
+    let names: Vec<_> = domain.rules().iter().map(|rule| &*rule.name).collect();
+    assert!(names[0] != names[1] && names.iter().all(|name| name.len() <= 255), "{names:?}");
+    assert!(names[0].len() >= 254 && names[2] == format!("k_{}", "x".repeat(253)), "{names:?}");
+}

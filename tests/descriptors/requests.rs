@@ -1,0 +1,151 @@
+//! What the descriptors of one request hit together: each its node, without those that others replace.
+
+use tidegate::rules::NodeHits;
+
+use super::{descriptor, domain};
+
+/// For each request, its descriptors between bars, what it hits: `name` or `2×name`, with `@` and the number of the
+/// first descriptor.
+#[track_caller]
+fn check(text: &str, requests: &[(&str, &str)]) {
+    let domain = domain(text);
+    // Used again for every request, as a decision thread does.
+    let mut hits = NodeHits::new();
+    for (request, expected) in requests {
+        let descriptors: Vec<_> = request.split('|').map(descriptor).collect();
+        domain.tree().select_hits(descriptors.iter().map(Vec::as_slice), &mut hits);
+        let shown = hits.iter().map(|hit| {
+            let name = &domain.rules()[hit.hit.rule as usize].name;
+            let times = if hit.times == 1 { String::new() } else { format!("{}×", hit.times) };
+            format!("{times}{name}@{}", hit.descriptor)
+        });
+        assert_eq!(shown.collect::<Vec<_>>().join(" "), *expected, "{request:?} in\n{text}");
+    }
+}
+
+#[test]
+fn each_descriptor_hits_its_node() {
+    let tree = "
+domain: api
+limits:
+  - {name: first, key: [], rate: 1/s}
+descriptors:
+  - {key: a, rate_limit: {unit: second, requests_per_unit: 1}}
+  - {key: b, value: '*', share_threshold: true, rate_limit: {unit: second, requests_per_unit: 1}}
+  - {key: c, rate_limit: {unlimited: true}}
+  - {key: d}
+  - {key: e, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
+";
+    check(
+        tree,
+        &[
+            ("a=1", "a@0"),
+            ("d=1", ""),
+            ("", ""),
+            ("|", ""),
+            ("|a=1", "a@1"),
+            ("d=1|x=1|a=1", "a@2"),
+            // In the order of the rules, not of the request.
+            ("c=1|b=1|a=1", "a@2 b_*@1 c@0"),
+            ("e=1|a=1", "a@1 e@0"),
+            // Two alike hit it twice.
+            ("a=1|a=1", "2×a@0"),
+            ("a=1|a=2", "a@0 a@1"),
+            ("a=1|a=2|a=1|a=1", "3×a@0 a@1"),
+            ("b=1|b=2", "2×b_*@0"),
+            ("b=1|a=1|b=*", "a@1 2×b_*@0"),
+            ("c=1|c=1", "2×c@0"),
+            ("a=1|a=1|a=1|a=1|a=1|a=1|a=1|a=1", "8×a@0"),
+            ("a=1|a=2|a=3|a=4|a=5|a=6|a=7|a=8", "a@0 a@1 a@2 a@3 a@4 a@5 a@6 a@7"),
+            // No request has more than eight.
+            ("x=1|x=1|x=1|x=1|x=1|x=1|x=1|x=1|a=1", ""),
+            ("a=1|a=1|a=1|a=1|a=1|a=1|a=1|a=1|a=1", "8×a@0"),
+        ],
+    );
+}
+
+const REPLACES: &str = "
+domain: api
+descriptors:
+  - {key: ip, rate_limit: {unit: second, requests_per_unit: 1, name: per_ip}}
+  - {key: user, rate_limit: {unit: second, requests_per_unit: 1, name: per_user, replaces: [{name: per_ip}]}}
+  - {key: vip, rate_limit: {unlimited: true, replaces: [{name: per_user}, {name: per_ip}]}}
+  - {key: free, rate_limit: {unlimited: true, name: free}}
+  - {key: strict, rate_limit: {unit: second, requests_per_unit: 1, replaces: [{name: free}, {name: per_ip}]}}
+  - {key: one, rate_limit: {unit: second, requests_per_unit: 1, name: one, replaces: [{name: other}]}}
+  - {key: other, rate_limit: {unit: second, requests_per_unit: 1, name: other, replaces: [{name: one}]}}
+  - {key: same, rate_limit: {unit: second, requests_per_unit: 1, name: per_ip}}
+  - {key: trial, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 1, replaces: [{name: per_ip}]}}
+  - {key: unnamed, rate_limit: {unit: second, requests_per_unit: 1}}
+  - key: deep
+    rate_limit: {unit: second, requests_per_unit: 1, name: top, replaces: [{name: per_user}]}
+    descriptors:
+      - {key: deeper, rate_limit: {unit: second, requests_per_unit: 1, name: per_ip}}
+";
+
+#[test]
+fn a_limit_replaces_others_of_the_same_request() {
+    check(
+        REPLACES,
+        &[
+            ("ip=1", "ip@0"),
+            ("user=1", "user@0"),
+            ("ip=1|user=1", "user@1"),
+            ("user=1|ip=1", "user@0"),
+            // All of them that have the name, wherever they stand.
+            ("ip=1|user=1|same=1|deep=1 deeper=1", "user@1"),
+            ("ip=1|ip=2|user=1", "user@2"),
+            ("ip=1|unnamed=1|user=1", "user@2 unnamed@1"),
+            // Only what was hit replaces: a node on the way does not.
+            ("user=1|deep=1 deeper=1", "user@0"),
+            ("user=1|deep=1", "deep@1"),
+            // The one in shadow replaces too: it is a limit like any other.
+            ("ip=1|trial=1", "trial@1"),
+        ],
+    );
+}
+
+/// Trap: there is no order among those that replace.
+#[test]
+fn what_is_replaced_still_replaces() {
+    check(
+        REPLACES,
+        &[
+            // `vip` replaces `user`, and `user` the address all the same.
+            ("ip=1|user=1|deep=1", "deep@2"),
+            ("ip=1|user=1|vip=1", "vip@2"),
+            // Each other: both are gone.
+            ("one=1|other=1", ""),
+            ("one=1|other=1|ip=1", "ip@2"),
+            ("one=1", "one@0"),
+        ],
+    );
+}
+
+/// Trap: an unlimited one replaces others, and is never gone itself.
+#[test]
+fn unlimited_ones_and_replacing() {
+    check(
+        REPLACES,
+        &[
+            ("vip=1|ip=1", "vip@0"),
+            ("free=1|strict=1", "free@0 strict@1"),
+            ("free=1|strict=1|ip=1", "free@0 strict@1"),
+            ("free=1|ip=1", "ip@1 free@0"),
+        ],
+    );
+}
+
+/// An empty name is none: nothing can name it.
+#[test]
+fn limits_without_a_name_are_never_replaced() {
+    let tree = "
+domain: api
+descriptors:
+  - {key: a, rate_limit: {unit: second, requests_per_unit: 1, name: ''}}
+  - {key: b, rate_limit: {unit: second, requests_per_unit: 1, replaces: [{name: x}]}}
+  - {key: c, rate_limit: {unit: second, requests_per_unit: 1, name: x, replaces: }}
+  - {key: d, rate_limit: {unit: second, requests_per_unit: 1, name: , replaces: []}}
+";
+    check(tree, &[("a=1|b=1|c=1|d=1", "a@0 b@1 d@3"), ("a=1|c=1|d=1", "a@0 c@1 d@2")]);
+}

@@ -1,0 +1,127 @@
+//! An engine under rules as they are written, asked line by line in virtual time.
+
+use std::sync::Arc;
+
+use tidegate::clock::{Micros, Now};
+use tidegate::engine::{
+    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Repeat, Request, Verdict,
+};
+use tidegate::rules::{RuleSet, read_text};
+
+use crate::support::options;
+
+pub struct Bench {
+    pub engine: Arc<Engine>,
+    decider: Decider,
+}
+
+/// One request of a table. `attributes` are written `user=u1 plan=free`.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    pub op: Op,
+    pub attributes: &'a str,
+    pub cost: u32,
+    pub wait_max: Option<u64>,
+    pub repeat: Option<Repeat<'a>>,
+}
+
+impl<'a> Ask<'a> {
+    pub fn hit(attributes: &'a str, cost: u32) -> Ask<'a> {
+        Ask { op: Op::Hit, attributes, cost, wait_max: None, repeat: None }
+    }
+}
+
+impl Bench {
+    /// The rules of the domain `api`, as a list.
+    pub fn new(limits: &str) -> Bench {
+        let engine = Arc::new(Engine::new(options()));
+        let mut bench = Bench { decider: engine.decider(), engine };
+        bench.reload(limits);
+        bench
+    }
+
+    pub fn reload(&mut self, limits: &str) {
+        let text = format!("domain: api\nlimits:\n{limits}");
+        let loaded = read_text("rules.yaml", &text);
+        assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
+        self.engine.install(RuleSet::new(loaded.domains));
+    }
+
+    /// Hits in a table: microseconds, attributes, cost, what is answered.
+    #[track_caller]
+    pub fn check(&mut self, table: &[(u64, &str, u32, &str)]) {
+        for (micros, attributes, cost, expected) in table {
+            let seen = self.ask(*micros, Ask::hit(attributes, *cost));
+            assert_eq!(seen, *expected, "at {micros} µs: {attributes} × {cost}");
+        }
+    }
+
+    pub fn peek(&mut self, micros: u64, attributes: &str, cost: u32) -> String {
+        self.ask(micros, Ask { op: Op::Peek, ..Ask::hit(attributes, cost) })
+    }
+
+    /// `allow rule remaining/limit`, `limit rule remaining/limit retry 5` (or `never`), with notes behind.
+    pub fn ask(&mut self, micros: u64, ask: Ask<'_>) -> String {
+        let attributes = pairs(ask.attributes);
+        let request = Request {
+            cost: Cost::Requests(ask.cost),
+            wait_max: ask.wait_max.map(Micros),
+            repeat: ask.repeat,
+            ..Request::new(ask.op, "api", Descriptors::one(&attributes))
+        };
+        match self.decider.decide(&request, at(micros)) {
+            Answer::Decided(decision) => shown(&decision),
+            Answer::Conflict => "conflict".to_owned(),
+        }
+    }
+
+    pub fn charge(&mut self, micros: u64, attributes: &str, amount: i64) -> bool {
+        let attributes = pairs(attributes);
+        let descriptors = Descriptors::one(&attributes);
+        let charge =
+            Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
+        self.decider.charge(&charge, at(micros)).unwrap()
+    }
+}
+
+/// The wall clock is at the epoch when the engine's is at its origin.
+pub fn at(micros: u64) -> Now {
+    Now::at_nanos(micros * 1_000)
+}
+
+fn pairs(text: &str) -> Vec<(&str, &str)> {
+    text.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect()
+}
+
+fn shown(decision: &Decision<'_>) -> String {
+    let mut text = match decision.verdict {
+        Verdict::Allow => "allow".to_owned(),
+        Verdict::Limit => "limit".to_owned(),
+        Verdict::Wait => "wait".to_owned(),
+        Verdict::Deny => "deny".to_owned(),
+    };
+    if let Some(view) = decision.binding {
+        text += &format!(" {} {}/{}", view.rule.name, view.level.remaining, view.level.limit);
+    }
+    if let Some(listed) = decision.listed {
+        text += &format!(" {}", listed.name);
+    }
+    match (decision.verdict, decision.retry) {
+        (Verdict::Allow, _) => {}
+        (_, Some(retry)) => text += &format!(" after {}", retry.0),
+        (_, None) => text += " never",
+    }
+    for (kind, rule) in decision.notes() {
+        let kind = match kind {
+            NoteKind::Shadow => "shadow",
+            NoteKind::Candidate => "candidate",
+            NoteKind::Over => "over",
+            NoteKind::Near => "near",
+        };
+        text += &format!(" [{kind} {rule}]");
+    }
+    text
+}
+
+pub const MS: u64 = 1_000;
+pub const S: u64 = 1_000_000;

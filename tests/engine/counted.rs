@@ -1,0 +1,31 @@
+//! Refused requests that count all the same.
+
+use crate::bench::{Bench, S};
+
+#[test]
+fn who_goes_on_asking_stays_refused() {
+    let rules = "  - {name: a, key: [], algorithm: sliding_log, rate: 2/min, refused: counted}\n";
+    let mut bench = Bench::new(rules);
+    bench.check(&[
+        (0, "", 1, "allow a 1/2"),
+        (30 * S, "", 1, "allow a 0/2"),
+        // Counted: two of the last minute must go before one passes, and the wait says so.
+        (50 * S, "", 1, "limit a 0/2 after 40000000"),
+        (60 * S, "", 1, "limit a 0/2 after 50000000"),
+        (110 * S - 1, "", 1, "limit a 0/2 after 10000001"),
+    ]);
+}
+
+#[test]
+fn it_counts_also_when_another_rule_refuses() {
+    let rules = "  - {name: a, key: [], algorithm: fixed_window, rate: 2/min, refused: counted}\n\
+                 \x20 - {name: b, match: {x: y}, key: [], rate: 1/h}\n";
+    let mut bench = Bench::new(rules);
+    bench.check(&[
+        (0, "x=y", 1, "allow b 0/1"),
+        (0, "x=y", 1, "limit b 0/1 after 3600000000"),
+        (0, "", 1, "limit a 0/2 after 60000000"),
+        (60 * S, "", 3, "limit a 0/2 never"),
+        (60 * S, "", 1, "limit a 0/2 after 60000000"),
+    ]);
+}

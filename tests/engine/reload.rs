@@ -1,0 +1,65 @@
+//! What a key keeps when its rule is written anew.
+
+use crate::bench::{Bench, S};
+
+/// Rules before and after; what one key used before; how the same key then stands one second later.
+#[test]
+fn state_is_kept_as_far_as_it_can_be_compared() {
+    let table = [
+        // A bucket keeps its time until full, cut to the new burst.
+        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 10", 10, "allow a 1/10"),
+        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 5", 10, "allow a 0/5"),
+        ("rate: 1/s, burst: 10", "rate: 2/s, burst: 10", 5, "allow a 2/10"),
+        ("rate: 1/s, burst: 10", "rate: 3/s, burst: 10", 5, "allow a 0/10"),
+        ("rate: 3/s, burst: 10", "rate: 7/s, burst: 10", 9, "allow a 0/10"),
+        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 20", 10, "allow a 11/20"),
+        // Windows and logs keep their counts.
+        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 20/min", 10, "allow a 10/20"),
+        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 5/min", 10, "allow a 0/5"),
+        ("algorithm: sliding_log, rate: 10/min", "algorithm: sliding_log, rate: 12/min", 10, "allow a 2/12"),
+        ("algorithm: sliding_window, rate: 10/min", "algorithm: sliding_window, rate: 12/min", 10, "allow a 2/12"),
+        // Another algorithm or window length starts fresh.
+        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 10/h", 10, "allow a 10/10"),
+        ("algorithm: sliding_log, rate: 10/min", "algorithm: sliding_log, rate: 10/h", 10, "allow a 10/10"),
+        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, align: first, rate: 10/min", 10, "allow a 10/10"),
+        ("rate: 1/s, burst: 10", "algorithm: leaky_bucket, rate: 1/s, queue: 9", 10, "allow a 10/10"),
+    ];
+    for (before, after, used, expected) in table {
+        let rules = |quota: &str| format!("  - {{name: a, key: [u], {quota}}}\n");
+        let mut bench = Bench::new(&rules(before));
+        assert!(bench.ask(0, crate::bench::Ask::hit("u=1", used)).starts_with("allow"));
+        bench.reload(&rules(after));
+        assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}");
+        // A second reading of the same rules changes nothing.
+        bench.reload(&rules(after));
+        assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}, twice");
+    }
+}
+
+#[test]
+fn a_cut_bucket_waits_no_longer_than_the_new_burst() {
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 10}\n");
+    bench.check(&[(0, "", 10, "allow a 0/10")]);
+    bench.reload("  - {name: a, key: [], rate: 1/s, burst: 5}\n");
+    bench.check(&[
+        (S, "", 1, "limit a 0/5 after 1000000"),
+        (2 * S, "", 1, "allow a 0/5"),
+        (2 * S, "", 5, "limit a 0/5 after 5000000"),
+    ]);
+}
+
+#[test]
+fn debt_is_kept_over_a_reload_of_other_rules() {
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 5}\n");
+    assert!(bench.charge(0, "", 10));
+    bench.reload("  - {name: a, key: [], rate: 1/s, burst: 5}\n  - {name: b, match: {x: y}, key: [], rate: 1/s}\n");
+    bench.check(&[(0, "", 1, "limit a 0/5 after 6000000")]);
+}
+
+#[test]
+fn a_rule_that_counts_by_something_else_starts_fresh() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h}\n");
+    bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
+    bench.reload("  - {name: a, key: [org], rate: 1/h}\n");
+    bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
+}

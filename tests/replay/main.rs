@@ -1,0 +1,11 @@
+//! `tidegate replay`: the daemon's own engine on a trace, in virtual time. The real program, run on small files.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+mod bad_lines;
+mod combined;
+mod compare;
+mod decisions;
+mod reload;
+mod summary;
+mod support;

@@ -1,0 +1,62 @@
+//! Rules that change in the middle of a trace.
+
+use crate::support::{Files, RULES, decisions_of, hit, said};
+
+const TIGHT: &str = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/min, burst: 1}\n";
+
+fn reload(t: &str, rules: &str) -> String {
+    format!(r#"{{"t": {t}, "op": "reload", "rules": "{rules}"}}"#) + "\n"
+}
+
+#[test]
+fn reloaded_rules_judge_what_comes_after_and_their_paths_start_from_the_trace() {
+    let trace = [
+        hit("0", "u1"),
+        hit("0", "u1"),
+        reload("0", "other"),
+        hit("0", "u2"),
+        hit("0", "u2"),
+        reload("1", "../api.yaml"),
+        hit("1", "u1"),
+    ];
+    let files = Files::new(&[
+        ("api.yaml", RULES),
+        ("traces/other/api.yaml", TIGHT),
+        ("traces/trace.jsonl", &trace.concat()),
+    ]);
+    let output = files.replay(&["traces/trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
+    let verdicts: Vec<_> =
+        decisions_of(&output).iter().map(|decision| decision["verdict"].to_string()).collect();
+    assert_eq!(verdicts, ["\"allow\"", "\"allow\"", "\"allow\"", "\"limit\"", "\"allow\""]);
+    // Counts and callers go on under the same name, and a rule that is gone keeps its row.
+    let expected = "\
+7 lines over 1s: 4 allowed, 1 limited
+rule             passed  refused  would refuse  callers
+api/per-user          4        1             0        2
+api/per-address       0        0             0        0
+";
+    assert_eq!(said(&output), expected);
+}
+
+#[test]
+fn a_failed_reload_keeps_the_rules_and_says_so() {
+    let bad = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/sec}\n";
+    for (rules, reason) in [("bad.yaml", "unknown unit `sec`"), ("nowhere", "cannot read the rules")] {
+        let trace: String = [hit("0", "u1"), reload("0", rules), hit("0", "u1")].concat();
+        let files = Files::new(&[("api.yaml", RULES), ("bad.yaml", bad), ("trace.jsonl", &trace)]);
+        let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
+        assert!(output.status.success());
+        assert_eq!(decisions_of(&output)[1]["remaining"], 1, "the old rule, with what was left of it");
+        let said = said(&output);
+        assert!(said.contains(reason), "{said}");
+        assert!(said.contains("\nline 2: the rules to reload have errors: those in force stay\n"), "{said}");
+    }
+}
+
+#[test]
+fn a_trace_on_standard_input_reloads_from_where_it_is_run() {
+    let files = Files::new(&[("api.yaml", RULES), ("tight.yaml", TIGHT)]);
+    let trace = [reload("0", "tight.yaml"), hit("0", "u1"), hit("0", "u1")].concat();
+    let output = files.replay_input(&trace, &["-", "--rules", "api.yaml"]);
+    assert!(said(&output).starts_with("3 lines over 0s: 1 allowed, 1 limited\n"), "{}", said(&output));
+}

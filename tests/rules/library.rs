@@ -1,0 +1,343 @@
+//! Rules read again and again: what is swapped, what is kept, what is said to have changed.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tidegate::rules::{Domain, Halt, Library, Reading};
+
+/// A directory of rules and what was last read of it.
+struct Bench {
+    directory: TempDir,
+    library: Library,
+}
+
+/// What one reading is expected to leave behind: domains with their rules, and what is said to have changed.
+struct Expected<'e> {
+    domains: &'e str,
+    changes: &'e [&'e str],
+    kept: &'e [&'e str],
+    without: &'e [&'e str],
+}
+
+const FINE: Expected<'_> = Expected { domains: "", changes: &[], kept: &[], without: &[] };
+
+impl Bench {
+    fn new(files: &[(&str, &str)]) -> Bench {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Library::new(directory.path());
+        let bench = Bench { directory, library };
+        files.iter().for_each(|(name, text)| bench.write(name, text));
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.path(name)).unwrap();
+    }
+
+    #[track_caller]
+    fn reads(&mut self, expected: &Expected<'_>) -> Reading {
+        let reading = self.library.read();
+        assert_eq!(self.shown(), expected.domains, "{:#?}", reading.problems);
+        assert_eq!(reading.difference.lines().collect::<Vec<_>>(), expected.changes);
+        assert_eq!(names(&reading.kept), expected.kept);
+        assert_eq!(names(&reading.without), expected.without);
+        assert_eq!(reading.halt, None);
+        assert!(!self.library.is_outdated());
+        reading
+    }
+
+    /// Reads what must change nothing, and says why nothing was swapped.
+    #[track_caller]
+    fn halts(&mut self) -> Halt {
+        let before = (self.shown(), self.library.domains());
+        let reading = self.library.read();
+        assert!(same(&before.1, &self.library.domains()), "{} is now {}", before.0, self.shown());
+        assert!(reading.difference.is_empty() && !reading.is_good());
+        assert!(reading.problems.iter().any(tidegate::rules::Problem::is_error), "it is said where");
+        reading.halt.expect("nothing is swapped")
+    }
+
+    /// Domains with the names of their rules: `api: a b; web: c`.
+    fn shown(&self) -> String {
+        let domain = |domain: &Arc<Domain>| {
+            let rules: Vec<_> = domain.rules().iter().map(|rule| &*rule.name).collect();
+            format!("{}: {}", domain.name(), rules.join(" "))
+        };
+        self.library.domains().iter().map(domain).collect::<Vec<_>>().join("; ")
+    }
+
+    fn domain(&self, name: &str) -> Arc<Domain> {
+        self.library.domains().into_iter().find(|domain| domain.name() == name).unwrap()
+    }
+}
+
+fn names(names: &[Box<str>]) -> Vec<&str> {
+    names.iter().map(|name| &**name).collect()
+}
+
+fn same(one: &[Arc<Domain>], other: &[Arc<Domain>]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
+}
+
+const API_A: &str = "domain: api\nlimits:\n- {name: a, key: [], rate: 1/s}\n";
+const API_B: &str = "domain: api\nlimits:\n- {name: b, key: [u], rate: 1/s}\n";
+const WEB_C: &str = "domain: web\nlimits:\n- {name: c, key: [], rate: 1/s}\n";
+const WEB_D: &str = "domain: web\nlimits:\n- {name: d, key: [], rate: 1/s}\n";
+const API_BAD: &str = "domain: api\nlimits:\n- {name: a, key: [], rate: 1/sec}\n";
+
+const D_FOR_C: &[&str] =
+    &["web/d: added: key [], algorithm token_bucket, rate 1/s, burst 1, mode enforce", "web/c: removed"];
+
+#[test]
+fn a_domain_with_errors_keeps_its_last_good_rules_and_the_others_are_swapped() {
+    let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
+    let start =
+        Expected { domains: "api: a; web: c", changes: &["api: new, 1 rule", "web: new, 1 rule"], ..FINE };
+    assert!(bench.reads(&start).is_good());
+    bench.write("a.yaml", API_BAD);
+    bench.write("c.yaml", WEB_D);
+    let first = Expected { domains: "web: d; api: a", changes: D_FOR_C, kept: &["api"], without: &[] };
+    let reading = bench.reads(&first);
+    assert!(!reading.is_good());
+    assert!(reading.problems[0].to_string().contains("a.yaml:3:28: error: unknown unit"));
+    // Kept over further readings, however it is broken.
+    for broken in [API_BAD, "domain: api\nlimits: [\n", "domain: api\n\u{1}", "", "limits: []", "{["] {
+        bench.write("a.yaml", broken);
+        bench.reads(&Expected { domains: "web: d; api: a", kept: &["api"], ..FINE });
+    }
+    // Mended: nothing but what differs from what was in force.
+    bench.write("a.yaml", &API_A.replace("1/s", "2/s"));
+    let changes = ["api/a: rate 1/s → 2/s, burst 1 → 2"];
+    let reading = bench.reads(&Expected { domains: "api: a; web: d", changes: &changes, ..FINE });
+    assert!(reading.is_good());
+}
+
+#[test]
+fn a_domain_that_never_had_good_rules_has_none() {
+    let mut bench = Bench::new(&[("a.yaml", API_BAD), ("c.yaml", WEB_C)]);
+    let changes = ["web: new, 1 rule"];
+    bench.reads(&Expected { domains: "web: c", changes: &changes, without: &["api"], ..FINE });
+    bench.reads(&Expected { domains: "web: c", without: &["api"], ..FINE });
+    bench.write("a.yaml", API_A);
+    bench.reads(&Expected { domains: "api: a; web: c", changes: &["api: new, 1 rule"], ..FINE });
+}
+
+#[test]
+fn one_bad_file_keeps_the_whole_domain() {
+    let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B)]);
+    bench.reads(&Expected { domains: "api: a b", changes: &["api: new, 2 rules"], ..FINE });
+    // The first file is good and new, the second one bad: nothing of the first may be put in force.
+    bench.write("a.yaml", &API_A.replace("1/s", "9/s"));
+    bench.write("b.yaml", API_BAD);
+    bench.reads(&Expected { domains: "api: a b", kept: &["api"], ..FINE });
+    assert_eq!(bench.domain("api").rules()[0].limit.quota().unwrap().rate_text(), "1/s");
+    // Gone is not bad.
+    bench.remove("b.yaml");
+    let changes = ["api/a: rate 1/s → 9/s, burst 1 → 9", "api/b: removed"];
+    bench.reads(&Expected { domains: "api: a", changes: &changes, ..FINE });
+}
+
+#[test]
+fn a_file_that_does_not_say_its_domain_counts_for_the_one_it_had() {
+    let mut bench = Bench::new(&[("a.yaml", API_A), ("b.yaml", API_B), ("c.yaml", WEB_C)]);
+    bench.library.read();
+    bench.write("b.yaml", "%%%");
+    bench.write("c.yaml", WEB_D);
+    bench.reads(&Expected { domains: "web: d; api: a b", changes: D_FOR_C, kept: &["api"], without: &[] });
+    // It names another one now, but cannot be read: what it held of the first is missing all the same.
+    bench.write("b.yaml", "domain: web\nlimits: [");
+    bench.reads(&Expected { domains: "api: a b; web: d", kept: &["api", "web"], ..FINE });
+    // It can be read, and belongs to another one.
+    bench.write("b.yaml", &API_B.replace("api", "web"));
+    bench.library.read();
+    assert_eq!(bench.shown(), "api: a; web: b d");
+}
+
+#[test]
+fn a_new_file_without_a_domain_stops_everything_until_it_is_mended() {
+    let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
+    bench.library.read();
+    bench.write("n.yaml", "- what is this");
+    bench.write("c.yaml", WEB_D);
+    let file = bench.path("n.yaml").to_str().unwrap().into();
+    assert_eq!(bench.halts(), Halt::Homeless(vec![file]));
+    assert_eq!(bench.shown(), "api: a; web: c");
+    bench.remove("n.yaml");
+    bench.reads(&Expected { domains: "api: a; web: d", changes: D_FOR_C, ..FINE });
+}
+
+#[test]
+fn at_the_start_the_others_load() {
+    let mut bench = Bench::new(&[("a.yaml", API_A), ("n.yaml", "- what is this")]);
+    let reading = bench.reads(&Expected { domains: "api: a", changes: &["api: new, 1 rule"], ..FINE });
+    assert!(!reading.is_good());
+    // Also when the start had to wait for the directory.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut library = Library::new(&elsewhere.path().join("rules"));
+    assert_eq!(library.read().halt, Some(Halt::Unlisted));
+    symlink(bench.directory.path(), elsewhere.path().join("rules")).unwrap();
+    assert!(library.is_outdated());
+    assert_eq!(library.read().halt, None);
+    assert_eq!(library.domains().len(), 1);
+}
+
+#[test]
+fn a_directory_that_cannot_be_listed_changes_nothing() {
+    let mut bench = Bench::new(&[("a.yaml", API_A)]);
+    bench.library.read();
+    let away = bench.path("away");
+    let rules = bench.path("rules");
+    fs::create_dir(&rules).unwrap();
+    fs::write(rules.join("c.yaml"), WEB_C).unwrap();
+    let mut bench = Bench { library: Library::new(&rules), ..bench };
+    bench.library.read();
+    fs::rename(&rules, &away).unwrap();
+    assert!(bench.library.is_outdated());
+    assert_eq!(bench.halts(), Halt::Unlisted);
+    assert!(!bench.library.is_outdated(), "said once");
+    fs::rename(&away, &rules).unwrap();
+    assert!(bench.library.is_outdated());
+    bench.reads(&Expected { domains: "web: c", ..FINE });
+    // Empty it is another matter: somebody took the files away.
+    fs::remove_file(rules.join("c.yaml")).unwrap();
+    bench.reads(&Expected { changes: &["web: removed with its 1 rule: it has NO LIMITS now"], ..FINE });
+}
+
+#[test]
+fn one_file_is_read_again_with_the_tables_it_names() {
+    let bench = Bench::new(&[("rules.txt", API_A), ("rows.csv", "1"), ("other.csv", "1"), ("notes.txt", "")]);
+    let mut bench = Bench { library: Library::new(&bench.path("rules.txt")), ..bench };
+    bench.library.read();
+    bench.write("rows.csv", "2");
+    bench.write("notes.txt", "2");
+    assert!(!bench.library.is_outdated(), "nobody named it");
+    bench.write("rules.txt", &format!("# see rows.csv\n{API_A}"));
+    assert!(bench.library.is_outdated());
+    bench.library.read();
+    bench.write("other.csv", "3");
+    assert!(!bench.library.is_outdated());
+    bench.write("rows.csv", "3");
+    assert!(bench.library.is_outdated());
+    bench.library.read();
+    bench.remove("rules.txt");
+    assert_eq!(bench.halts(), Halt::Unlisted);
+}
+
+#[test]
+fn outdated_is_what_holds_something_else() {
+    let mut bench = Bench::new(&[("a.yaml", API_A), ("rows.csv", "1"), (".hidden", "1")]);
+    assert!(bench.library.is_outdated(), "never read");
+    bench.library.read();
+    type Step<'s> = (&'s str, bool, &'s dyn Fn(&Bench));
+    let steps: &[Step<'_>] = &[
+        ("the same bytes again", false, &|bench| bench.write("a.yaml", API_A)),
+        ("another file with the same bytes", false, &|bench| {
+            bench.write(".new", API_A);
+            fs::rename(bench.path(".new"), bench.path("a.yaml")).unwrap();
+        }),
+        ("behind a dot", false, &|bench| bench.write(".hidden", "2")),
+        ("a directory", false, &|bench| fs::create_dir(bench.path("sub")).unwrap()),
+        ("another byte, as many of them", true, &|bench| bench.write("a.yaml", &API_A.replace("1/s", "2/s"))),
+        ("a table", true, &|bench| bench.write("rows.csv", "2")),
+        ("a new file", true, &|bench| bench.write("b.yaml", API_B)),
+        ("another name", true, &|bench| fs::rename(bench.path("b.yaml"), bench.path("c.yaml")).unwrap()),
+        ("one less", true, &|bench| bench.remove("c.yaml")),
+        ("a link to nothing", true, &|bench| symlink("nothing", bench.path("l.yaml")).unwrap()),
+        ("something behind the link", true, &|bench| bench.write("nothing", WEB_C)),
+        ("that cannot be read", true, &|bench| {
+            bench.remove("nothing");
+            fs::create_dir(bench.path("nothing")).unwrap();
+        }),
+    ];
+    for (what, outdated, step) in steps {
+        step(&bench);
+        assert_eq!(bench.library.is_outdated(), *outdated, "{what}");
+        bench.library.read();
+        assert!(!bench.library.is_outdated(), "{what}");
+    }
+}
+
+#[test]
+fn what_did_not_change_is_shared() {
+    let mut bench = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
+    bench.library.read();
+    let (api, web) = (bench.domain("api"), bench.domain("web"));
+    let content =
+        |bench: &Bench| bench.library.fingerprints().map(|(_, content)| content).collect::<Vec<_>>();
+    let before = content(&bench);
+    bench.library.read();
+    assert!(same(&bench.library.domains(), &[Arc::clone(&api), Arc::clone(&web)]));
+    // A comment moves the rules in their file: no change that is told, but the new places are known.
+    bench.write("c.yaml", &format!("# moved\n{WEB_C}"));
+    bench.reads(&Expected { domains: "api: a; web: c", ..FINE });
+    assert!(Arc::ptr_eq(&bench.domain("api"), &api));
+    assert_eq!(bench.domain("web").rules()[0].position.line, 4);
+    assert_eq!((content(&bench)[0], content(&bench)[1] == before[1]), (before[0], false));
+    // A table may be named by any rule.
+    bench.write("rows.csv", "1");
+    bench.library.read();
+    assert!(!Arc::ptr_eq(&bench.domain("api"), &api));
+    // The same rules in another place look the same.
+    let other = Bench::new(&[("a.yaml", API_A), ("c.yaml", WEB_C)]);
+    let mut other = other;
+    other.library.read();
+    assert_eq!(content(&other), before);
+}
+
+#[test]
+fn no_half_of_one_version_is_put_together_with_half_of_another() {
+    let bench = Bench::new(&[]);
+    let swap = |number: u32| {
+        let version = bench.path(&format!("..{number}"));
+        fs::create_dir(&version).unwrap();
+        for file in 0..FILES {
+            let text =
+                format!("domain: api\nlimits: [{{name: r{file}, key: [], rate: 1/s, burst: {number}}}]\n");
+            fs::write(version.join(format!("{file}.yaml")), text).unwrap();
+        }
+        symlink(&version, bench.path("..next")).unwrap();
+        fs::rename(bench.path("..next"), bench.path("..data")).unwrap();
+    };
+    swap(1);
+    for file in 0..FILES {
+        symlink(format!("..data/{file}.yaml"), bench.path(&format!("{file}.yaml"))).unwrap();
+    }
+    let mut library = Library::new(bench.directory.path());
+    library.read();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in (2..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                swap(number);
+                fs::remove_dir_all(bench.path(&format!("..{}", number - 1))).unwrap();
+                std::thread::sleep(Duration::from_millis(u64::from(number % 100 / 5)));
+            }
+        });
+        let (mut torn, mut halts) = (None, 0);
+        for _ in 0..100 {
+            halts += usize::from(library.read().halt == Some(Halt::Unsettled));
+            let bursts: Vec<_> = library.domains()[0].rules().iter().map(|rule| rule.limit.quota().unwrap().limit()).collect();
+            torn = torn.or((bursts != [bursts[0]; FILES]).then_some(bursts));
+        }
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(torn, None, "of several versions");
+        assert!(halts > 0, "some readings were disturbed again and again");
+    });
+    assert_eq!(library.read().halt, None, "they stand still");
+    assert!(library.domains()[0].rules()[0].limit.quota().unwrap().limit() > 1);
+}
+
+const FILES: usize = 20;

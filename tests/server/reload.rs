@@ -1,0 +1,276 @@
+//! Rules that change while the daemon runs: however they are written, what is kept, what is said.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::daemon::{Daemon, Plan, RULES, daemon, eventually};
+use super::wire::{Wire, hit, verdict_of};
+
+/// The usual rules with another burst: the number by which a version is told from the others.
+fn version(burst: u32) -> String {
+    RULES.replace("burst: 5", &format!("burst: {burst}"))
+}
+
+/// What a user who never came before is told of his limit; none: no rule matches.
+fn limit(daemon: &Daemon) -> Option<u64> {
+    daemon.greeted().ask(&hit(1, "somebody"))[4].as_u64()
+}
+
+/// Waits until the limit is this one.
+#[track_caller]
+fn await_limit(daemon: &Daemon, expected: Option<u64>) {
+    eventually(&format!("the limit is {expected:?}"), || (limit(daemon) == expected).then_some(()));
+}
+
+fn remaining(reply: &Value) -> (u64, u64) {
+    (verdict_of(reply), reply[6].as_u64().unwrap())
+}
+
+/// As editors do: another file that takes the place of the old one.
+fn replace(path: &Path, text: &str) {
+    let new = path.with_file_name(".new~");
+    fs::write(&new, text).unwrap();
+    fs::rename(&new, path).unwrap();
+}
+
+fn count(daemon: &Daemon, words: &str) -> usize {
+    daemon.log().matches(words).count()
+}
+
+#[test]
+fn an_edit_is_put_in_force_and_no_count_is_lost() {
+    let daemon = daemon();
+    let file = daemon.plan.path("rules/api.yaml");
+    let mut wire = daemon.greeted();
+    for left in (0..5).rev() {
+        assert_eq!(remaining(&wire.ask(&hit(1, "u"))), (0, left));
+    }
+    assert_eq!(remaining(&wire.ask(&hit(1, "u"))), (1, 0));
+    // By rename, in place, by a link, by rename again.
+    replace(&file, &version(10));
+    daemon.await_log(&["INFO", "api/per-user: burst 5 → 10"]);
+    await_limit(&daemon, Some(10));
+    assert_eq!(
+        remaining(&wire.ask(&hit(1, "u"))),
+        (0, 4),
+        "what was used of the old burst is used of the new one"
+    );
+    fs::write(&file, version(20)).unwrap();
+    daemon.await_log(&["api/per-user: burst 10 → 20"]);
+    let elsewhere = daemon.plan.path("elsewhere.yaml");
+    fs::write(&elsewhere, version(30)).unwrap();
+    fs::remove_file(&file).unwrap();
+    symlink("../elsewhere.yaml", &file).unwrap();
+    await_limit(&daemon, Some(30));
+    fs::write(&elsewhere, version(40)).unwrap();
+    await_limit(&daemon, Some(40));
+    replace(&elsewhere, &version(50));
+    await_limit(&daemon, Some(50));
+    assert_eq!(remaining(&wire.ask(&hit(1, "u"))), (0, 43));
+    wire.assert_served();
+}
+
+#[test]
+fn files_come_and_go() {
+    let daemon = daemon();
+    let web = daemon.plan.path("rules/web.yaml");
+    fs::write(&web, version(7).replace("domain: api", "domain: web")).unwrap();
+    daemon.await_log(&["INFO", "web: new, 1 rule"]);
+    daemon.await_log(&["read again and are in force", "domains=2", "rules=2"]);
+    fs::remove_file(&web).unwrap();
+    daemon.await_log(&["web: removed with its 1 rule: it has NO LIMITS now"]);
+    fs::rename(daemon.plan.path("rules/api.yaml"), daemon.plan.path("rules/api.off")).unwrap();
+    daemon.await_log(&["WARN", "no rule is in force: everything is allowed"]);
+    await_limit(&daemon, None);
+    fs::rename(daemon.plan.path("rules/api.off"), daemon.plan.path("rules/api.yaml")).unwrap();
+    await_limit(&daemon, Some(5));
+}
+
+#[test]
+fn a_broken_file_keeps_the_old_limits_until_it_is_mended() {
+    let daemon = Plan::new().rules("web.yaml", &version(7).replace("domain: api", "domain: web")).start();
+    let file = daemon.plan.path("rules/api.yaml");
+    replace(&file, &version(10).replace("1/h", "1/hr"));
+    daemon.await_log(&["ERROR", "api.yaml:3:41: error: unknown unit `hr`"]);
+    daemon.await_log(&["ERROR", "domain=api", "it keeps its last good rules"]);
+    daemon.await_log(&["nothing changed", "domains=2", "rules=2"]);
+    assert_eq!(limit(&daemon), Some(5));
+    // Not even its domain can be read; another domain is changed meanwhile.
+    replace(&file, "\u{1}");
+    daemon.await_log(&["api.yaml:1:1: error"]);
+    fs::write(daemon.plan.path("rules/web.yaml"), version(8).replace("domain: api", "domain: web")).unwrap();
+    daemon.await_log(&["web/per-user: burst 7 → 8"]);
+    assert_eq!(limit(&daemon), Some(5));
+    replace(&file, &version(20));
+    daemon.await_log(&["api/per-user: burst 5 → 20"]);
+    await_limit(&daemon, Some(20));
+    // A file of nobody's: nothing is swapped while it is there.
+    fs::write(daemon.plan.path("rules/new.yaml"), "limits: []").unwrap();
+    daemon.await_log(&["ERROR", "NOTHING IS CHANGED", "new.yaml"]);
+    replace(&file, &version(30));
+    eventually("it was tried", || (count(&daemon, "NOTHING IS CHANGED") == 2).then_some(()));
+    assert_eq!(limit(&daemon), Some(20));
+    fs::remove_file(daemon.plan.path("rules/new.yaml")).unwrap();
+    await_limit(&daemon, Some(30));
+    assert!(!daemon.log().contains("domain=api NO LIMITS"));
+}
+
+#[test]
+fn a_touch_says_nothing_and_hang_up_says_that_nothing_changed() {
+    let daemon = daemon();
+    let file = daemon.plan.path("rules/api.yaml");
+    fs::write(&file, RULES).unwrap();
+    replace(&file, RULES);
+    fs::write(daemon.plan.path("rules/.api.yaml.swp"), "x").unwrap();
+    daemon.process.signal(libc::SIGHUP);
+    daemon.await_log(&["INFO", "read again: nothing changed", "rules=1"]);
+    replace(&file, &version(9));
+    await_limit(&daemon, Some(9));
+    assert_eq!(count(&daemon, "read again"), 2, "{}", daemon.log());
+    for asked in 2..10 {
+        daemon.process.signal(libc::SIGHUP);
+        eventually("it is read again", || (count(&daemon, "nothing changed") == asked).then_some(()));
+    }
+    daemon.greeted().assert_served();
+}
+
+/// Lays files out as a mounted config map does, and swaps what was there before.
+fn mount(rules: &Path, number: u32, text: &str) {
+    let name = format!("..2024_{number}");
+    fs::create_dir(rules.join(&name)).unwrap();
+    fs::write(rules.join(&name).join("api.yaml"), text).unwrap();
+    let old = fs::read_link(rules.join("..data"));
+    symlink(&name, rules.join("..data_tmp")).unwrap();
+    fs::rename(rules.join("..data_tmp"), rules.join("..data")).unwrap();
+    match old {
+        Ok(old) => fs::remove_dir_all(rules.join(old)).unwrap(),
+        Err(_) => symlink("..data/api.yaml", rules.join("api.yaml")).unwrap(),
+    }
+}
+
+#[test]
+fn a_mounted_config_map_is_swapped() {
+    let plan = Plan::new();
+    let rules = plan.path("rules");
+    fs::remove_file(rules.join("api.yaml")).unwrap();
+    mount(&rules, 1, RULES);
+    let daemon = plan.start();
+    assert_eq!(limit(&daemon), Some(5));
+    for number in 2..6 {
+        mount(&rules, number, &version(number * 10));
+        await_limit(&daemon, Some(u64::from(number) * 10));
+    }
+    // Where the links lead to is watched as well.
+    fs::write(rules.join("..data/api.yaml"), version(99)).unwrap();
+    await_limit(&daemon, Some(99));
+    assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
+}
+
+#[test]
+fn the_directory_itself_is_replaced_or_goes_away() {
+    let daemon = daemon();
+    let [rules, away] = ["rules", "away"].map(|name| daemon.plan.path(name));
+    let fill = |directory: &PathBuf, burst| {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("api.yaml"), version(burst)).unwrap();
+    };
+    for (lap, burst) in [(1, 10), (2, 20), (3, 30)] {
+        fs::rename(&rules, &away).unwrap();
+        eventually("it is said", || (count(&daemon, "rules cannot be read") == lap).then_some(()));
+        assert!(limit(&daemon).is_some(), "the old rules stay");
+        fs::remove_dir_all(&away).unwrap();
+        fill(&rules, burst);
+        await_limit(&daemon, Some(u64::from(burst)));
+    }
+    // Without a pause between the two.
+    fill(&daemon.plan.path("next"), 40);
+    fs::rename(&rules, &away).unwrap();
+    fs::rename(daemon.plan.path("next"), &rules).unwrap();
+    await_limit(&daemon, Some(40));
+    // In the new one every file is watched.
+    replace(&rules.join("api.yaml"), &version(50));
+    await_limit(&daemon, Some(50));
+    // The same one, away for a moment.
+    fs::remove_dir_all(&away).unwrap();
+    fs::rename(&rules, &away).unwrap();
+    fs::rename(&away, &rules).unwrap();
+    daemon.process.signal(libc::SIGHUP);
+    daemon.await_log(&["nothing changed"]);
+    replace(&rules.join("api.yaml"), &version(60));
+    await_limit(&daemon, Some(60));
+}
+
+#[test]
+fn a_link_on_the_way_to_the_rules_is_swapped() {
+    let plan = Plan::new();
+    for (release, burst) in [("one", 10), ("two", 20)] {
+        fs::create_dir_all(plan.path(release).join("etc/rules")).unwrap();
+        fs::write(plan.path(release).join("etc/rules/api.yaml"), version(burst)).unwrap();
+    }
+    symlink("one", plan.path("current")).unwrap();
+    let rules = plan.path("current/etc/rules").to_str().unwrap().to_owned();
+    let daemon = Plan { arguments: vec!["--rules".into(), rules], ..plan }.start();
+    assert_eq!(limit(&daemon), Some(10));
+    symlink("two", daemon.plan.path("next")).unwrap();
+    fs::rename(daemon.plan.path("next"), daemon.plan.path("current")).unwrap();
+    await_limit(&daemon, Some(20));
+}
+
+#[test]
+fn one_file_is_watched_as_well() {
+    let mut plan = Plan::new();
+    let file = plan.path("one.txt");
+    fs::write(&file, version(10)).unwrap();
+    plan.arguments.extend(["--rules".into(), file.to_str().unwrap().into()]);
+    let daemon = plan.start();
+    fs::write(&file, version(20)).unwrap();
+    await_limit(&daemon, Some(20));
+    replace(&file, &version(30));
+    await_limit(&daemon, Some(30));
+    fs::remove_file(&file).unwrap();
+    daemon.await_log(&["ERROR", "NOTHING IS CHANGED", "one.txt"]);
+    assert_eq!(limit(&daemon), Some(30));
+    fs::write(&file, version(40)).unwrap();
+    await_limit(&daemon, Some(40));
+}
+
+#[test]
+fn rules_that_come_after_the_start_are_found() {
+    let mut plan = Plan::new();
+    plan.arguments.extend(["--rules".into(), plan.path("a/b/rules").to_str().unwrap().into()]);
+    let daemon = plan.start();
+    daemon.await_log(&["ERROR", "cannot read the rules"]);
+    assert_eq!(limit(&daemon), None);
+    fs::create_dir_all(daemon.plan.path("a/b/rules")).unwrap();
+    fs::write(daemon.plan.path("a/b/rules/api.yaml"), version(10)).unwrap();
+    await_limit(&daemon, Some(10));
+}
+
+/// Gives the daemon no inotify at all, in a user namespace of its own.
+const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c \
+    'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"' sh \"$@\"";
+
+#[test]
+fn where_the_kernel_does_not_tell_the_daemon_looks() {
+    let probe = std::process::Command::new("sh").args(["-c", WITHOUT_INOTIFY, "sh", "true"]).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        eprintln!("user namespaces cannot be made here: what happens without inotify is not tested");
+        return;
+    }
+    let daemon = Plan::new().shell(WITHOUT_INOTIFY).start();
+    let file = daemon.plan.path("rules/api.yaml");
+    daemon.await_log(&["WARN", "looking for them every 2 s", "fs.inotify.max_user_instances"]);
+    replace(&file, &version(10));
+    await_limit(&daemon, Some(10));
+    fs::write(&file, version(20)).unwrap();
+    await_limit(&daemon, Some(20));
+    fs::write(daemon.plan.path("rules/web.yaml"), version(7).replace("domain: api", "domain: web")).unwrap();
+    daemon.await_log(&["web: new, 1 rule"]);
+    daemon.process.signal(libc::SIGHUP);
+    daemon.await_log(&["nothing changed"]);
+    assert_eq!(count(&daemon, "every 2 s"), 1, "it is said once");
+    Wire::greeted(&daemon.socket()).assert_served();
+}
