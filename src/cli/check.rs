@@ -220,8 +220,8 @@ fn rule_json(rule: &Rule) -> serde_json::Value {
         "burst": quota.burst(),
         "window_us": quota.window().0,
         "bound": bound(quota),
-        "exact": quota.rate().is_exact(),
-        "slow_by_one_part_in": quota.rate().rounding(),
+        "exact": quota.rate().rounding_on(quota.scale()).is_none(),
+        "slow_by_one_part_in": quota.rate().rounding_on(quota.scale()),
         "ticks_per_nanosecond": quota.scale().ticks_per_nano(),
         "help": rule.help.as_deref(),
     })
@@ -239,7 +239,7 @@ fn bound(quota: &Quota) -> String {
 }
 
 fn exactness(quota: &Quota) -> String {
-    match (quota.rate().rounding(), quota.scale().ticks_per_nano()) {
+    match (quota.rate().rounding_on(quota.scale()), quota.scale().ticks_per_nano()) {
         (Some(parts), _) => format!("kept slow by one part in {parts}"),
         (None, 1) => "exact in ticks of 1 ns".to_owned(),
         (None, ticks) => format!("exact in ticks of 1/{ticks} ns"),

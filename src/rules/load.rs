@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::doubt;
 use super::draft::Draft;
 use super::meaning::{self, Meant, MeantListed};
 use super::problem::{Problem, Severity, Wrong, shown};
+use super::redundant::redundant;
 use super::source::{Report, Source, about_file};
 use super::written::File;
 use super::{Domain, ListKind, Position, yaml};
@@ -271,7 +271,7 @@ impl<'k> Reading<'k> {
                 loaded.failed.push(draft.name);
                 continue;
             }
-            for (rule, other) in doubt::redundant(draft.rules()) {
+            for (rule, other) in redundant(draft.rules()) {
                 let Some(source) = sources.get(&rule.position.file) else { continue };
                 let message = format!("{} never refuses what {} passes", shown(&rule.name), shown(other));
                 let mend = "both match the same requests and count by the same key: keep one";

@@ -35,6 +35,7 @@ mod prefixes;
 mod priorities;
 mod problem;
 mod rate_text;
+mod redundant;
 pub mod reference;
 mod rows;
 mod rule;
