@@ -4,12 +4,15 @@ use std::sync::atomic::Ordering;
 
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
+use super::callers::Seen;
 use super::counters::{Check, Counters};
+use super::decider::SAMPLED_ONE_IN;
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::part::{Case, Part, Stand};
 use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request, UNIT_REQUESTS};
 use super::ruling::{DomainTerms, Plain, Ruling, Terms};
+use super::sketch::Ranking;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
@@ -25,6 +28,8 @@ pub(super) struct Judgement<'d> {
     pub(super) terms: &'d DomainTerms,
     /// `None`: nothing is counted.
     pub(super) counters: Option<&'d Counters>,
+    /// It is looked at for the busiest callers.
+    pub(super) is_sampled: bool,
     pub(super) now: Now,
 }
 
@@ -94,6 +99,12 @@ impl<'d> Judgement<'d> {
             counters.verdict(verdict);
             let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
             counters.check(terms.slot, if passes { Check::Pass } else { refusal });
+            if self.is_sampled || !passes {
+                let seen =
+                    Seen { domain: self.domain, rule: number, slot: terms.slot, key: digest, selection };
+                let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
+                self.note_caller(&seen, cost, self.is_sampled, (!passes).then_some(ranking));
+            }
         }
         Answer::Decided(Decision {
             verdict,
@@ -129,7 +140,7 @@ impl<'d> Judgement<'d> {
             return Answer::Decided(Decision { priority, ..Decision::unlimited() });
         }
         let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek) else {
-            return Answer::Decided(Decision { priority, ..self.admit(request, workspace) });
+            return Answer::Decided(Decision { priority, ..self.admit(selection, request, workspace) });
         };
         let repeats = &self.engine.repeats;
         let name = repeats.name_request(&repeat, request, &mut workspace.written);
@@ -144,7 +155,7 @@ impl<'d> Judgement<'d> {
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
-        let decision = self.admit(request, workspace);
+        let decision = self.admit(selection, request, workspace);
         if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
             known.keep(
                 &name,
@@ -220,11 +231,17 @@ impl<'d> Judgement<'d> {
         Decision { verdict, listed: Some(listed), retry, ..Decision::unlimited() }
     }
 
-    fn admit<'w: 'd>(&self, request: &Request<'_>, workspace: &'w mut Workspace) -> Decision<'d> {
+    fn admit<'w: 'd>(
+        &self,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        workspace: &'w mut Workspace,
+    ) -> Decision<'d> {
         let intent = if request.op == Op::Peek { Intent::Look } else { Intent::Admit };
         let admission = admit(&self.case(request.wait_max), &mut workspace.parts, intent);
         let granted = admission != Admission::Refused;
         workspace.note(self.domain, granted, self.counters);
+        self.note_callers(&workspace.parts, selection);
         if request.all {
             workspace.list_all(self.domain);
         }
@@ -249,6 +266,33 @@ impl<'d> Judgement<'d> {
             notes: &workspace.notes,
             all: &workspace.all,
             looked_at: LookedAt { one: None, parts: &workspace.parts },
+        }
+    }
+
+    fn note_callers(&self, parts: &[Part], selection: &Selection<'_>) {
+        if self.counters.is_none() {
+            return;
+        }
+        for part in parts.iter().filter(|part| self.is_sampled || !part.passes()) {
+            let Part { rule, slot, key, cost, stand, .. } = *part;
+            let seen = Seen { domain: self.domain, rule, slot, key, selection };
+            let refused = match stand {
+                Stand::Enforced => Ranking::Refused,
+                Stand::Shadow | Stand::Candidate => Ranking::WouldRefuse,
+            };
+            // A candidate's key is its rule's, which is noted as busy once.
+            let is_busy = self.is_sampled && !part.is_candidate();
+            self.note_caller(&seen, cost, is_busy, (!part.passes()).then_some(refused));
+        }
+    }
+
+    #[cold]
+    fn note_caller(&self, seen: &Seen<'_, '_>, cost: u32, is_busy: bool, refused: Option<Ranking>) {
+        if let Some(ranking) = refused {
+            self.engine.callers.note(ranking, seen, u64::from(cost));
+        }
+        if is_busy {
+            self.engine.callers.note(Ranking::Busiest, seen, u64::from(cost) * u64::from(SAMPLED_ONE_IN));
         }
     }
 

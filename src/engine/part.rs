@@ -36,7 +36,7 @@ pub(super) struct Part {
     pub(super) digest: Digest,
     /// The number of the key's allowance.
     allowance: u32,
-    cost: u32,
+    pub(super) cost: u32,
 }
 
 /// What a limit stands for.

@@ -104,6 +104,19 @@ impl Ruling {
         domain.rules().iter().zip(&terms.rules).map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
 
+    /// The slots of rules whose keys may be shown otherwise than before.
+    pub(super) fn shown_otherwise<'r>(&'r self, before: &'r Ruling) -> impl Iterator<Item = Slot> + 'r {
+        let domains = self.rules.domains().iter().zip(&self.domains);
+        domains.flat_map(|(domain, terms)| {
+            let known = before.known(domain.name());
+            let rules = domain.rules().iter().zip(&terms.rules);
+            rules.filter_map(move |(rule, terms)| {
+                let old = known.get(&*rule.name).map(|(old, _)| &old.show_keys);
+                old.is_some_and(|old| *old != rule.show_keys).then_some(terms.slot)
+            })
+        })
+    }
+
     /// The shortest time in which a key of any rule fills.
     pub(super) fn window_min(&self) -> Micros {
         self.quotas().map(Quota::window).min().unwrap_or_default()

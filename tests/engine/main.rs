@@ -13,6 +13,7 @@ mod admission;
 mod bench;
 mod beyond;
 mod blocks;
+mod callers;
 mod candidates;
 mod charges;
 mod counted;
