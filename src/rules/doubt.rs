@@ -78,8 +78,11 @@ fn slower_first(one: &Rule, other: &Rule) -> std::cmp::Ordering {
     cross(mine, theirs).cmp(&cross(theirs, mine)).then(one.burst().cmp(&other.burst()))
 }
 
+/// For each attribute that is asked for, whether it may be absent and which patterns it may fit; and the key.
+type Meaning<'r> = (Vec<(&'r str, bool, Vec<String>)>, Vec<(&'r str, Transform)>);
+
 /// What a rule matches and counts by, whatever the order in which it is written.
-fn meaning_of(rule: &Rule) -> (Vec<(&str, bool, Vec<String>)>, Vec<(&str, Transform)>) {
+fn meaning_of(rule: &Rule) -> Meaning<'_> {
     let conditions = rule.conditions.iter().map(|condition| {
         let mut patterns: Vec<_> = condition.any_of.iter().map(|pattern| format!("{pattern:?}")).collect();
         patterns.sort_unstable();
