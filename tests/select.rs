@@ -312,8 +312,8 @@ fn asks() -> impl Strategy<Value = Asks> {
     let bits = prop_oneof![3 => Just(None), 1 => (1..=128u8).prop_map(Some)];
     let transform =
         (any::<bool>(), bits).prop_map(|(lowercase, ipv6_prefix)| Transform { lowercase, ipv6_prefix });
-    let key = prop::collection::btree_map(name(), transform, 0..3);
-    (prop::collection::vec(asked(), 0..4), key, mode).prop_map(|(conditions, key, mode)| Asks {
+    let key = prop::collection::btree_map(name(), transform, 0..2);
+    (prop::collection::vec(asked(), 0..3), key, mode).prop_map(|(conditions, key, mode)| Asks {
         conditions,
         key: key.into_iter().collect(),
         mode,
@@ -332,7 +332,7 @@ fn whole() -> impl Strategy<Value = Whole> {
 }
 
 fn request() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
-    prop::collection::vec((prop::sample::select(&NAMES[..]), prop::sample::select(&VALUES[..])), 0..7)
+    prop::collection::vec((prop::sample::select(&NAMES[..]), prop::sample::select(&VALUES[..])), 0..9)
 }
 
 proptest! {
