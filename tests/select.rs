@@ -252,7 +252,7 @@ impl Whole {
             let mut selection = Selection::default();
             domain.select(request, &mut selection, &mut matching);
             assert_eq!(matching, self.naive(request), "{request:?}");
-            for number in 0..(self.rules.len() + self.exempt.len() + self.deny.len()) as u32 {
+            for number in 0..u32::try_from(self.rules.len() + self.exempt.len() + self.deny.len()).unwrap() {
                 let why_not = domain.why_not(number, request);
                 assert_eq!(
                     why_not.is_none(),
@@ -275,7 +275,11 @@ impl Whole {
                 assert_eq!(found.collect::<Vec<_>>(), counted, "{request:?}");
                 assert!(!domain.key_is_plain(*number) || sent == counted);
                 let number_of = domain.override_of(*number, &selection);
-                assert_eq!(number_of, first_of(overrides).map(|at| at as u32 + 1), "{request:?}");
+                assert_eq!(
+                    number_of,
+                    first_of(overrides).map(|at| u32::try_from(at + 1).unwrap()),
+                    "{request:?}"
+                );
             }
             let expected = first_of(&self.prioritize).unwrap_or(self.prioritize.len()).to_string();
             assert_eq!(domain.priority(None, &selection), Some(&*expected), "{request:?}");

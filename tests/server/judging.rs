@@ -27,11 +27,13 @@ descriptors:
     Plan::new().rules("all.yaml", rules).start()
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is said where it is asked")]
 fn ask(wire: &mut Wire, descriptors: Value, cost: Value, options: Value) -> Value {
     wire.ask(&json!([3, 7, "all", descriptors, cost, null, options]))
 }
 
-fn plain(wire: &mut Wire, attributes: Value) -> Value {
+fn plain(wire: &mut Wire, attributes: impl Into<Value>) -> Value {
+    let attributes = attributes.into();
     ask(wire, json!([attributes]), json!(1), json!({}))
 }
 
