@@ -249,6 +249,7 @@ fn outdated_is_what_holds_something_else() {
             fs::rename(bench.path(".new"), bench.path("a.yaml")).unwrap();
         }),
         ("behind a dot", false, &|bench| bench.write(".hidden", "2")),
+        ("of no kind that is read", false, &|bench| bench.write("daemon.log", "grows")),
         ("a directory", false, &|bench| fs::create_dir(bench.path("sub")).unwrap()),
         ("another byte, as many of them", true, &|bench| bench.write("a.yaml", &API_A.replace("1/s", "2/s"))),
         ("a table", true, &|bench| bench.write("rows.csv", "2")),
