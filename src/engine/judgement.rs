@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
 use super::callers::Seen;
-use super::counters::{Check, Counters};
+use super::counters::{Check, Counters, Slot};
 use super::decider::SAMPLED_ONE_IN;
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::part::{Case, Part, Stand};
@@ -39,6 +39,14 @@ pub(super) struct Only<'d> {
     terms: &'d Terms,
     plain: &'d Plain,
     cost: u32,
+}
+
+/// An entry of a list that a request matches.
+#[derive(Clone, Copy)]
+struct Entry<'d> {
+    number: u32,
+    slot: Slot,
+    listed: &'d Listed,
 }
 
 impl<'d> Judgement<'d> {
@@ -127,17 +135,24 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
     ) -> Answer<'d> {
         let priority = self.domain.priority(request.priority, selection);
-        if let Some((listed, slot)) = self.listed(&workspace.matching) {
+        let entry = self.listed(&workspace.matching);
+        if let Some(entry) = entry.as_ref().filter(|entry| self.decides(entry)) {
             workspace.clear();
-            return Answer::Decided(Decision { priority, ..self.by_list(listed, slot) });
+            return Answer::Decided(Decision { priority, ..self.by_list(entry) });
         }
         workspace.gather(self.domain, self.terms, selection, request);
+        if let Some(entry) = entry {
+            // It would have been denied; what follows goes on as if it had passed.
+            workspace.notes.push((NoteKind::Shadow, entry.number));
+            self.check(entry.slot, Check::WouldRefuse);
+        }
         if workspace.parts.is_empty() {
             self.count(Verdict::Allow);
             if let Some(counters) = self.counters {
                 counters.unmatched(Unmatched::Rule);
             }
-            return Answer::Decided(Decision { priority, ..Decision::unlimited() });
+            let (domain, notes) = (Some(self.domain), &*workspace.notes);
+            return Answer::Decided(Decision { priority, domain, notes, ..Decision::unlimited() });
         }
         let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek) else {
             return Answer::Decided(Decision { priority, ..self.admit(selection, request, workspace) });
@@ -174,7 +189,7 @@ impl<'d> Judgement<'d> {
         charge: &Charge<'_>,
         workspace: &mut Workspace,
     ) -> Result<bool, Conflict> {
-        if self.listed(&workspace.matching).is_some() {
+        if self.listed(&workspace.matching).is_some_and(|entry| self.decides(&entry)) {
             return Ok(false);
         }
         workspace.gather_charge(self.domain, self.terms, selection, charge);
@@ -211,24 +226,27 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    /// The entry of a list that decides: the first that exempts, else the first that denies.
-    fn listed(&self, matching: &[u32]) -> Option<(&'d Listed, super::counters::Slot)> {
+    /// The entry of a list that speaks: the first that exempts, else the first that denies.
+    fn listed(&self, matching: &[u32]) -> Option<Entry<'d>> {
         let rules = self.domain.rules().len();
-        let first = matching.iter().find(|number| **number as usize >= rules)?;
-        let slot = self.terms.lists.get((*first as usize).checked_sub(rules)?)?;
-        Some((self.domain.listed(*first)?, *slot))
+        let number = *matching.iter().find(|number| **number as usize >= rules)?;
+        let slot = *self.terms.lists.get((number as usize).checked_sub(rules)?)?;
+        Some(Entry { number, slot, listed: self.domain.listed(number)? })
     }
 
-    fn by_list(&self, listed: &'d Listed, slot: super::counters::Slot) -> Decision<'d> {
-        let (verdict, check, retry) = match listed.kind {
+    /// Whether an entry decides alone. Where nothing is refused nothing is denied either.
+    fn decides(&self, entry: &Entry<'_>) -> bool {
+        entry.listed.kind == ListKind::Exempt || self.ruling.enforced
+    }
+
+    fn by_list(&self, entry: &Entry<'d>) -> Decision<'d> {
+        let (verdict, check, retry) = match entry.listed.kind {
             ListKind::Exempt => (Verdict::Allow, Check::Pass, Some(Micros::ZERO)),
             ListKind::Deny => (Verdict::Deny, Check::Refuse, None),
         };
         self.count(verdict);
-        if let Some(counters) = self.counters {
-            counters.check(slot, check);
-        }
-        Decision { verdict, listed: Some(listed), retry, ..Decision::unlimited() }
+        self.check(entry.slot, check);
+        Decision { verdict, listed: Some(entry.listed), retry, ..Decision::unlimited() }
     }
 
     fn admit<'w: 'd>(
@@ -293,6 +311,12 @@ impl<'d> Judgement<'d> {
         }
         if is_busy {
             self.engine.callers.note(Ranking::Busiest, seen, u64::from(cost) * u64::from(SAMPLED_ONE_IN));
+        }
+    }
+
+    fn check(&self, slot: Slot, check: Check) {
+        if let Some(counters) = self.counters {
+            counters.check(slot, check);
         }
     }
 

@@ -21,6 +21,8 @@ pub(super) struct Ruling {
     domains: Vec<DomainTerms>,
     /// Nothing is judged at all.
     pub(super) disabled: bool,
+    /// Refusals are carried out, where rules do not say otherwise.
+    pub(super) enforced: bool,
     /// Counts the rule sets that were in force before it.
     pub(super) number: u64,
 }
@@ -88,7 +90,13 @@ impl Ruling {
             }
         });
         let domains = domains.collect();
-        Ruling { domains, rules, disabled: mode == Mode::Disabled, number: before.number + 1 }
+        Ruling {
+            domains,
+            rules,
+            disabled: mode == Mode::Disabled,
+            enforced: mode == Mode::Enforce,
+            number: before.number + 1,
+        }
     }
 
     /// A domain and the terms of its rules.

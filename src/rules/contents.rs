@@ -158,7 +158,8 @@ fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
         let file = entry.path();
         // Editors and mounted config maps keep their own files behind a dot. What has another ending is nobody's that
         // rules may name: a log that is written here must not make every reading ask for the next.
-        let is_read = file.extension().is_some_and(|ending| READ.iter().any(|read| ending.eq_ignore_ascii_case(read)));
+        let is_read =
+            file.extension().is_some_and(|ending| READ.iter().any(|read| ending.eq_ignore_ascii_case(read)));
         if is_read && !entry.file_name().as_bytes().starts_with(b".") {
             files.push(file);
         }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Repeat, Request,
-    Verdict,
+    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Options, Repeat,
+    Request, Verdict,
 };
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::{Mode, RuleSet, read_text};
 
 use crate::support::options;
 
@@ -35,15 +35,23 @@ impl<'a> Ask<'a> {
 impl Bench {
     /// The rules of the domain `api`, as a list.
     pub(crate) fn new(limits: &str) -> Bench {
-        let engine = Arc::new(Engine::new(options()));
+        Bench::of(Mode::Enforce, &format!("domain: api\nlimits:\n{limits}"))
+    }
+
+    /// A whole file, in a daemon of this mode.
+    pub(crate) fn of(mode: Mode, text: &str) -> Bench {
+        let engine = Arc::new(Engine::new(Options { mode, ..options() }));
         let mut bench = Bench { decider: engine.decider(), engine };
-        bench.reload(limits);
+        bench.install(text);
         bench
     }
 
     pub(crate) fn reload(&mut self, limits: &str) {
-        let text = format!("domain: api\nlimits:\n{limits}");
-        let loaded = read_text("rules.yaml", &text);
+        self.install(&format!("domain: api\nlimits:\n{limits}"));
+    }
+
+    fn install(&mut self, text: &str) {
+        let loaded = read_text("rules.yaml", text);
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
         self.engine.install(RuleSet::new(loaded.domains));
     }

@@ -18,5 +18,6 @@ mod candidates;
 mod charges;
 mod counted;
 mod leaky;
+mod lists;
 mod reload;
 mod repeats;
