@@ -121,7 +121,7 @@ impl Engine {
 
     /// Does what happens by itself, whatever time has passed since the last tick. Called every [`TICK_MILLIS`].
     pub fn tick(&self, now: Now) {
-        let window_min = self.ruling.load().window_min();
+        let window_min = self.ruling.load().window_min;
         let mut sweeper = self.sweeper.lock();
         if sweeper.advance(&self.shards, now, window_min) {
             self.repeats.sweep(&self.shards, now);

@@ -25,6 +25,8 @@ pub(super) struct Ruling {
     pub(super) enforced: bool,
     /// Counts the rule sets that were in force before it.
     pub(super) number: u64,
+    /// The shortest time in which a key of any rule fills.
+    pub(super) window_min: Micros,
 }
 
 /// What the engine knows of the rules and the lists of a domain, by their numbers.
@@ -90,7 +92,9 @@ impl Ruling {
             }
         });
         let domains = domains.collect();
+        let window_min = quotas(&rules).map(Quota::window).min().unwrap_or_default();
         Ruling {
+            window_min,
             domains,
             rules,
             disabled: mode == Mode::Disabled,
@@ -125,15 +129,10 @@ impl Ruling {
         })
     }
 
-    /// The shortest time in which a key of any rule fills.
-    pub(super) fn window_min(&self) -> Micros {
-        self.quotas().map(Quota::window).min().unwrap_or_default()
-    }
-
     /// The kinds of table that the rules use.
     pub(super) fn kinds(&self) -> Vec<Kind> {
-        let mut kinds: Vec<Kind> = self.quotas().map(kind).collect();
-        for limit in self.limits() {
+        let mut kinds: Vec<Kind> = quotas(&self.rules).map(kind).collect();
+        for limit in limits(&self.rules) {
             kinds.extend(limit.block.map(|_| Kind::Blocks));
             let is_soft = |allowance: &Option<_>| {
                 allowance.as_ref().is_some_and(|allowance: &crate::rules::Allowance| {
@@ -143,15 +142,6 @@ impl Ruling {
             kinds.extend(limit.allowances.iter().any(is_soft).then_some(Kind::Softs));
         }
         kinds
-    }
-
-    fn limits(&self) -> impl Iterator<Item = &Limit> {
-        let rules = self.rules.domains().iter().flat_map(|domain| domain.rules());
-        rules.flat_map(|rule| [Some(&rule.limit), rule.candidate.as_deref()]).flatten()
-    }
-
-    fn quotas(&self) -> impl Iterator<Item = &Quota> {
-        self.limits().flat_map(|limit| limit.allowances.iter().flatten()).map(|allowance| &allowance.quota)
     }
 }
 
@@ -230,6 +220,16 @@ impl States {
             && rule.key.iter().all(crate::rules::KeyPart::is_plain);
         is_plain.then(|| Plain { quota: *quota, tag: self.of(0).0 })
     }
+}
+
+/// Every limit of every rule, and of its candidate.
+fn limits(rules: &RuleSet) -> impl Iterator<Item = &Limit> {
+    let rules = rules.domains().iter().flat_map(|domain| domain.rules());
+    rules.flat_map(|rule| [Some(&rule.limit), rule.candidate.as_deref()]).flatten()
+}
+
+fn quotas(rules: &RuleSet) -> impl Iterator<Item = &Quota> {
+    limits(rules).flat_map(|limit| limit.allowances.iter().flatten()).map(|allowance| &allowance.quota)
 }
 
 /// What a rule counts, and by what.
