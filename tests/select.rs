@@ -5,7 +5,8 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    clippy::needless_update,
     reason = "a test fails by panicking"
 )]
 

@@ -335,3 +335,24 @@ fn length_bit(value: &str) -> u64 {
 
 /// Far more lists than a request can come to.
 const REPEATED: u32 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::Index;
+    use crate::rules::{Condition, ListKind, Listed, Pattern, Position, Priorities, Selection};
+
+    #[test]
+    fn lists_are_numbered_from_where_they_are_told_to_be() {
+        let listed = |value: &str| Listed {
+            name: value.into(),
+            position: Position { file: "rules.yaml".into(), line: 1, column: 1 },
+            kind: ListKind::Deny,
+            conditions: vec![Condition::new("user", vec![Pattern::parse(value)])],
+            help: None,
+        };
+        let index = Index::new(&[], 5, &[listed("a*"), listed("ab")], &Priorities::default());
+        let (mut selection, mut matching) = (Selection::default(), Vec::new());
+        index.select(&[("user", "ab")], &mut selection, &mut matching);
+        assert_eq!(matching, [5, 6]);
+    }
+}
