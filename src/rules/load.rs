@@ -39,6 +39,17 @@ impl Loaded {
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(Problem::is_error)
     }
+
+    /// What comes into force where these domains were: those that were read, and of the others that have errors what
+    /// they were. None where it cannot be told whose errors they are: then nothing changes.
+    #[must_use]
+    pub fn over(self, before: &[Arc<Domain>]) -> Option<Vec<Arc<Domain>>> {
+        if self.unlisted || !self.homeless.is_empty() {
+            return None;
+        }
+        let kept = before.iter().filter(|domain| self.failed.iter().any(|failed| **failed == *domain.name()));
+        Some(self.domains.into_iter().chain(kept.cloned()).collect())
+    }
 }
 
 /// Reads the rules at a path: every `*.yaml` of a directory in the order of their names, or one file.
