@@ -116,7 +116,14 @@ impl Checked {
     fn of_settings(path: Option<&Path>) -> Checked {
         let checked = Checked { settings: path.map(Path::to_owned), ..Checked::default() };
         match Settings::load(path) {
-            Ok((settings, problems)) => Checked { problems, ..checked }.with_rules(&settings.rules),
+            Ok((settings, problems)) => {
+                let mut checked = Checked { problems, ..checked }.with_rules(&settings.rules);
+                // Where a domain was left out for its errors, it is not known whose rules there are.
+                if checked.count(true) == 0 {
+                    checked.problems.extend(settings.domains_without_rules(&checked.domains).cloned());
+                }
+                checked
+            }
             Err(problems) => Checked { problems, ..checked },
         }
     }

@@ -61,6 +61,11 @@ impl RulesInForce {
         self.library.path()
     }
 
+    /// The domains in force.
+    pub(super) fn domains(&self) -> Vec<Arc<Domain>> {
+        self.library.domains()
+    }
+
     /// Whether all that was written is in force.
     pub(super) fn is_good(&self) -> bool {
         self.record.lock().is_good

@@ -12,6 +12,7 @@
 )]
 
 mod abuse;
+mod access;
 mod caps;
 mod daemon;
 mod faults;
