@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help demo test test-rust test-python lint bench nightly setup clean
+.PHONY: help demo test test-rust test-python lint bench pictures nightly setup clean
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -15,7 +15,7 @@ help:            ## What can be made
 setup:           ## Installs what is missing: as root on Debian; else says what to install
 	@scripts/setup test
 
-demo:            ## A real application, a greedy caller, and what is allowed and refused
+demo:            ## A real application, a greedy caller, and what is, and what would be, refused
 	@scripts/setup demo
 	@demo/run
 
@@ -34,6 +34,11 @@ test-python:     ## Python alone, with the daemon that `test-rust` has built
 bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
 	@scripts/setup bench
 	benches/run
+
+pictures:        ## The pictures of docs/algorithms.md, from what `tidegate replay` decides
+	@scripts/setup pictures
+	cargo build --locked
+	$(PYTHON) docs/pictures/draw.py target/debug/tidegate
 
 nightly:         ## Long properties; hours are welcome
 	@scripts/setup test

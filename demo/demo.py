@@ -1,7 +1,7 @@
 """Starts the daemon and an application under gunicorn, sends it HTTP from several callers, and shows who gets what.
 
 Usage: demo.py PATH-OF-TIDEGATE. Ends by itself after about ten seconds: 0 if the greedy caller got its quota and no
-more and the others were untouched, 1 if not.
+more, the others were untouched, and the rules that only watch said whom they would have refused; 1 if not.
 """
 
 from __future__ import annotations
@@ -20,22 +20,53 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = 8
 WORKERS = 3
-# Requests a second of each caller. The limit is nowhere in this file: it is read from the answers.
-CALLERS = {"ann": 4, "ben": 8, "cleo": 12, "greedy": 100}
+
+
+@dataclass
+class Watch:
+    """A rule that refuses nobody yet. Its numbers stand in config/rules/api.yaml; the note is how it speaks up."""
+
+    what: str
+    note: str
+    burst: int
+    rate: float
+
+
+@dataclass
+class Wish:
+    """What a caller asks for, how often a second, and which rule only watches that."""
+
+    rate: int
+    method: str
+    path: str
+    watch: Watch | None = None
+
+
+LOGIN = Watch("The shadow rule login-attempts (30/min)", "shadow login-attempts", 30, 0.5)
+WRITES = Watch("The candidate of writes-per-user (3/s, burst 5)", "candidate writes-per-user", 5, 3.0)
+# The limit that the greedy caller meets is nowhere in this file: it is read from the answers.
+CALLERS = {
+    "ann": Wish(4, "GET", "/v1/orders"),
+    "ben": Wish(8, "POST", "/login", LOGIN),
+    "cleo": Wish(5, "POST", "/v1/orders", WRITES),
+    "greedy": Wish(100, "GET", "/v1/orders"),
+}
 
 
 class Caller:
     """One user of the application, as regular as a clock; several threads, so that an answer does not hold it up."""
 
-    def __init__(self, name: str, rate: int, port: int) -> None:
-        self.name, self.rate, self.port = name, rate, port
+    def __init__(self, name: str, wish: Wish, port: int) -> None:
+        self.name, self.wish, self.rate, self.port = name, wish, wish.rate, port
+        self.notes: Counter[str] = Counter()  # what rules that only watch said
         self.seconds = [Counter() for _ in range(SECONDS + 1)]  # answers by status, for each second
         self.example: dict[int, tuple[list[tuple[str, str]], bytes]] = {}
-        self.turns: Iterator[int] = iter(range(rate * SECONDS))
+        self.turns: Iterator[int] = iter(range(wish.rate * SECONDS))
         self.lock = threading.Lock()
         self.span = [float("inf"), 0.0]  # from before the first request to after the last answer
 
@@ -48,7 +79,7 @@ class Caller:
                 return
             self.span[0] = min(self.span[0], time.monotonic())
             try:
-                connection.request("GET", "/v1/orders", headers={"X-User": self.name})
+                connection.request(self.wish.method, self.wish.path, headers={"X-User": self.name})
                 answer = connection.getresponse()
                 status, headers, body = answer.status, answer.getheaders(), answer.read()
             except (OSError, http.client.HTTPException):
@@ -59,6 +90,8 @@ class Caller:
                 self.span[1] = max(self.span[1], now)
                 self.seconds[min(int(now - started), SECONDS)][status] += 1
                 self.example.setdefault(status, (headers, body))
+                if status == 200:
+                    self.notes.update(json.loads(body)["notes"])
 
     @property
     def total(self) -> Counter:
@@ -88,8 +121,8 @@ def main(tidegate: str) -> int:
         served = start(gunicorn, stack, stderr=log, env=environment, pass_fds=[listener.fileno()])
         wait_for(lambda: answers(port), served, log)
 
-        callers = [Caller(name, rate, port) for name, rate in CALLERS.items()]
-        wishes = ", ".join(f"{caller.name} {caller.rate}" for caller in callers)
+        callers = [Caller(name, wish, port) for name, wish in CALLERS.items()]
+        wishes = ", ".join(f"{name} {wish.rate} {wish.method} {wish.path}" for name, wish in CALLERS.items())
         say(f"{bold('3')}  the callers, with requests a second: {wishes}\n")
         traffic(callers, stack)
         return report(callers)
@@ -122,11 +155,12 @@ def traffic(callers: list[Caller], stack: contextlib.ExitStack) -> None:
 def report(callers: list[Caller]) -> int:
     greedy = callers[-1]
     failures = []
-    say(f"\n{'caller':>10}{'sent':>8}{'200':>8}{'429':>8}{'other':>8}")
+    say(f"\n{'caller':>10}{'sent':>8}{'200':>8}{'429':>8}{'other':>8}{'would be refused':>20}")
     for caller in callers:
         total = caller.total
         sent, other = sum(total.values()), sum(n for status, n in total.items() if status not in (200, 429))
-        say(f"{caller.name:>10}{sent:>8}{total[200]:>8}{total[429]:>8}{other:>8}")
+        would = caller.notes.total()
+        say(f"{caller.name:>10}{sent:>8}{total[200]:>8}{total[429]:>8}{other:>8}{would or '':>20}")
         if other:
             failures.append(f"{caller.name} got {other} answers that are neither 200 nor 429")
         if caller is not greedy and total[200] != sent:
@@ -145,11 +179,31 @@ def report(callers: list[Caller]) -> int:
         say(f"Its limit allows at most {burst} at once + {rate:g}/s x {span:.2f} s = {bound:.1f}.")
         if admitted > bound:
             failures.append("the greedy caller got more than its quota")
+    for caller in callers:
+        failures += watched(caller)
     for failure in failures:
         say(red(f"FAILED: {failure}"))
     if not failures:
         say(f"{bold('ok')}: the greedy caller got its quota and no more; the others were untouched")
+        say("    also by the rules that only watch, which counted whom they would have refused")
     return 1 if failures else 0
+
+
+def watched(caller: Caller) -> list[str]:
+    """Tells what a rule that only watches would have refused, and says what is wrong with its numbers."""
+    watch = caller.wish.watch
+    if watch is None:
+        return [f"{caller.name} met {dict(caller.notes)}"] if caller.notes else []
+    refused, sent = caller.notes.pop(watch.note, 0), caller.total[200]
+    span, passed = caller.span[1] - caller.span[0], sent - refused
+    bound = watch.burst + watch.rate * span
+    say(f"\n{caller.name} was admitted {sent} times. {watch.what} would have refused {refused} of these:")
+    allows = f"{watch.burst} at once + {watch.rate:g}/s x {span:.2f} s = {bound:.1f}"
+    say(f"it allows at most {allows}, and had {passed} pass.")
+    failures = [f"{caller.name} met {dict(caller.notes)} as well"] if caller.notes else []
+    if not refused or not watch.burst <= passed <= bound:
+        failures.append(f"{watch.what} would have let through {passed} of {sent}")
+    return failures
 
 
 def show(status: int, headers: list[tuple[str, str]], body: bytes) -> None:

@@ -145,7 +145,7 @@ fn a_file_that_is_wrong_is_told_by_place() {
 #[test]
 fn what_the_socket_would_not_carry_is_no_request() {
     let long = "x".repeat(65);
-    let nine = vec!["a=1"; 9].join(" + ");
+    let nine = ["a=1"; 9].join(" + ");
     for (line, reason) in [
         (format!("0s {long}=1 allow"), "could not be asked"),
         (format!("0s {nine} allow"), "at most 8 descriptors"),

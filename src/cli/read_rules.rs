@@ -53,7 +53,12 @@ impl RulesRead {
         match Settings::load(path) {
             Ok((settings, problems)) => {
                 let memory_bytes_max = settings.memory_max_bytes;
-                RulesRead { problems, memory_bytes_max, ..read }.with_rules(&settings.rules)
+                let mut read = RulesRead { problems, memory_bytes_max, ..read }.with_rules(&settings.rules);
+                // Where a domain was left out for its errors, it is not known whose rules there are.
+                if read.count(true) == 0 {
+                    read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
+                }
+                read
             }
             Err(problems) => RulesRead { problems, ..read },
         }

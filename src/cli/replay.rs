@@ -191,7 +191,11 @@ fn read_rules(path: &Path) -> Option<Vec<Arc<Domain>>> {
 }
 
 /// The domain that an access log is judged in; none where the trace names domains itself.
-fn domain(args: &Args, rules: &[Arc<Domain>], other: Option<&[Arc<Domain>]>) -> Result<Option<String>, String> {
+fn domain(
+    args: &Args,
+    rules: &[Arc<Domain>],
+    other: Option<&[Arc<Domain>]>,
+) -> Result<Option<String>, String> {
     match (args.format, &args.domain) {
         (Format::Jsonl, None) if !args.strict => return Ok(None),
         (Format::Jsonl, None) => {
@@ -202,7 +206,8 @@ fn domain(args: &Args, rules: &[Arc<Domain>], other: Option<&[Arc<Domain>]>) -> 
         }
         (Format::Combined, _) => {}
     }
-    let mut names: Vec<&str> = rules.iter().chain(other.unwrap_or_default()).map(|domain| domain.name()).collect();
+    let mut names: Vec<&str> =
+        rules.iter().chain(other.unwrap_or_default()).map(|domain| domain.name()).collect();
     names.sort_unstable();
     names.dedup();
     let all = names.iter().map(|name| shown(name)).collect::<Vec<_>>().join(", ");

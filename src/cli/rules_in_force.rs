@@ -61,6 +61,11 @@ impl RulesInForce {
         self.library.path()
     }
 
+    /// The domains in force.
+    pub(super) fn domains(&self) -> Vec<Arc<Domain>> {
+        self.library.domains()
+    }
+
     /// Whether all that was written is in force.
     pub(super) fn is_good(&self) -> bool {
         self.record.lock().is_good
@@ -181,7 +186,7 @@ mod tests {
 
     use super::RulesInForce;
     use crate::clock::{Clock, Now};
-    use crate::engine::{Answer, Descriptors, Decider, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+    use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
 
     fn engine() -> Arc<Engine> {
         let hash_key = HashKey::from_bytes([7; 16]);

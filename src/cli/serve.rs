@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::rules_in_force::{RulesInForce, log_problem};
-use super::settings::{SETTINGS_FILE, Settings};
+use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{log, signals, watch};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Problem;
-use crate::server::{self, BindError, ConnectionLimits, Listener};
+use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener};
 use crate::sys;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
@@ -104,6 +104,9 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         memory_bytes_max: usize::try_from(settings.memory_max_bytes).unwrap_or(usize::MAX),
     }));
     let rules = RulesInForce::start(&engine, &clock, &settings.rules);
+    if rules.is_good() {
+        settings.domains_without_rules(&rules.domains()).for_each(log_problem);
+    }
     allow_descriptors(settings.connections.max);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let options = server::Options {
@@ -112,6 +115,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             max: settings.connections.max as usize,
             per_user: settings.connections.per_user as usize,
         },
+        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
         short_slices: args.scheduler_slice == OnOff::On,
     };
     runtime.block_on(async {

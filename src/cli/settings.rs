@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::settings_file;
 use crate::rules::source::{Source, about_file};
-use crate::rules::{Mode, Problem, Wrong};
+use crate::rules::{Domain, Mode, Problem, Wrong};
 
 /// What the daemon runs by. Every value has a default that works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct Settings {
     pub memory_max_bytes: u64,
     /// How many may be connected.
     pub connections: Connections,
+    /// The domains that something is said of, in the order of the file.
+    pub domains: Vec<DomainSettings>,
     /// What is logged, and how.
     pub log: Log,
 }
@@ -45,6 +48,24 @@ pub struct Connections {
     pub max: u32,
     /// Of one user.
     pub per_user: u32,
+}
+
+/// What holds for one domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainSettings {
+    /// Its name.
+    pub name: Box<str>,
+    /// The users who may ask about it; none: whoever the socket lets in.
+    pub uids: Vec<u32>,
+    /// Said when no rules belong to it.
+    pub(super) unknown: Problem,
+}
+
+impl DomainSettings {
+    /// The name, and the users who may ask.
+    pub(super) fn access(&self) -> (Box<str>, Vec<u32>) {
+        (self.name.clone(), self.uids.clone())
+    }
 }
 
 /// What goes to standard error.
@@ -110,6 +131,15 @@ impl Settings {
         if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok((settings, problems)) }
     }
 
+    /// A warning for each domain of the settings that has no rules: its name is misspelt, or its rules are yet to come.
+    pub(super) fn domains_without_rules<'s>(
+        &'s self,
+        known: &'s [Arc<Domain>],
+    ) -> impl Iterator<Item = &'s Problem> {
+        let is_known = |name: &str| known.iter().any(|domain| domain.name() == name);
+        self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
+    }
+
     fn defaults(environment: &Environment) -> Settings {
         Settings {
             mode: Mode::Enforce,
@@ -118,6 +148,7 @@ impl Settings {
             threads: environment.cores.clamp(1, THREADS_BY_DEFAULT),
             memory_max_bytes: MEMORY_BYTES,
             connections: Connections { max: CONNECTIONS, per_user: CONNECTIONS_PER_USER },
+            domains: Vec::new(),
             log: Log { format: LogFormat::Text, level: tracing::Level::INFO },
         }
     }

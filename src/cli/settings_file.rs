@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::settings::{Connections, LogFormat, Settings, check_socket_path};
+use super::settings::{Connections, DomainSettings, LogFormat, Settings, check_socket_path};
 use crate::rules::fields::{Field, Fields, choice, list, text};
-use crate::rules::source::{Report, Source};
+use crate::rules::source::{Place, Report, Source};
 use crate::rules::yaml::{self, Node, Value};
-use crate::rules::{MODES, Problem, Wrong, amount, check_name, shown};
+use crate::rules::{MODES, Problem, Severity, Wrong, amount, check_name, shown};
 
 /// Reads a file over the defaults. What is wrong keeps its default and is among the problems.
 pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Problem>) {
@@ -48,6 +48,7 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         }
         "memory" => memory(node, settings, report),
         "connections" => connections(node, settings, report),
+        "domains" => domains(node, settings, report),
         "log" => log(node, settings, report),
         _ => not_built(name, node, report),
     }
@@ -122,8 +123,14 @@ fn not_built(name: &str, node: &Node, report: &mut Report<'_>) {
         "metrics" => texts(node, "`metrics`", METRICS, report),
         "admin" => texts(node, "`admin`", ADMIN, report),
         "redis" => texts(node, "`redis`", REDIS, report),
-        "domains" => named(node, name, "a domain of the settings", DOMAIN, report),
-        _ => named(node, name, "a pool of the settings", POOL, report),
+        _ => named(node, name, "a pool of the settings", POOL, report, |_, _, fields, report| {
+            for (name, _, node) in fields.iter() {
+                match name {
+                    "uids" => drop(uids(node, report)),
+                    _ => drop(report.settle(node.at, amount::read(node, name))),
+                }
+            }
+        }),
     }
 }
 
@@ -142,7 +149,31 @@ fn texts(node: &Node, what: &'static str, known: &[Field], report: &mut Report<'
     }
 }
 
-fn named(node: &Node, field: &str, what: &'static str, known: &[Field], report: &mut Report<'_>) {
+fn domains(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+    let what = "a domain of the settings";
+    let mut found = Vec::new();
+    named(node, "domains", what, DOMAIN, report, |name, at, fields, report| {
+        let uids = fields.get("uids").map(|node| uids(node, report)).unwrap_or_default();
+        if let Some(node) = fields.get("scope") {
+            choice(node, "scope", SCOPES, report);
+        }
+        let message = format!("no rules belong to the domain {}", shown(name));
+        let mend = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
+        let unknown = report.source().problem(Severity::Warning, at, message, mend);
+        found.push(DomainSettings { name: name.into(), uids, unknown });
+    });
+    settings.domains = found;
+}
+
+/// Reads a mapping of names, each with what holds for it.
+fn named<'n>(
+    node: &'n Node,
+    field: &str,
+    what: &'static str,
+    known: &[Field],
+    report: &mut Report<'_>,
+    mut entry: impl FnMut(&'n str, Place, &Fields<'n>, &mut Report<'_>),
+) {
     let Value::Map(entries) = &node.value else {
         let message = format!("`{field}` is a mapping, not {}", node.kind());
         report.error(node.at, message, "write names and what holds for each");
@@ -160,22 +191,29 @@ fn named(node: &Node, field: &str, what: &'static str, known: &[Field], report: 
             );
         }
         seen.push(name);
-        let Some(fields) = Fields::read(node, what, known, report) else { continue };
-        for (name, _, node) in fields.iter() {
-            match name {
-                "uids" => uids(node, report),
-                "scope" => drop(choice(node, name, SCOPES, report)),
-                _ => drop(report.settle(node.at, amount::read(node, name))),
-            }
+        if let Some(fields) = Fields::read(node, what, known, report) {
+            entry(name, key.at, &fields, report);
         }
     }
 }
 
-fn uids(node: &Node, report: &mut Report<'_>) {
-    for uid in list(node, "uids", "write user numbers: [1000, 1001]", report).unwrap_or_default() {
-        let number = text(uid, "uids", report).map(amount::parse);
-        number.and_then(|number| report.settle(uid.at, number));
+/// Users by number: what the kernel says of a peer, whatever the names are on this host.
+fn uids(node: &Node, report: &mut Report<'_>) -> Vec<u32> {
+    let uids = list(node, "uids", "write user numbers: [1000, 1001]", report).unwrap_or_default();
+    let mut read = |uid: &Node| {
+        let number = text(uid, "uids", report).map(uid_of);
+        number.and_then(|number| report.settle(uid.at, number))
+    };
+    uids.iter().filter_map(&mut read).collect()
+}
+
+fn uid_of(text: &str) -> Result<u32, Wrong> {
+    let is_name = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    if is_name && !text.contains(char::is_whitespace) {
+        let mend = format!("write its number, which `id -u {}` says", shown(text).trim_matches('`'));
+        return Err(Wrong::new(format!("{} is the name of a user, not a number", shown(text)), mend));
     }
+    amount::parse(text)
 }
 
 fn path<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
@@ -244,7 +282,7 @@ const SETTINGS: &[Field] = &[
 ];
 
 /// What is read for its shape only.
-const NOT_BUILT: [&str; 6] = ["state", "metrics", "admin", "redis", "domains", "pools"];
+const NOT_BUILT: [&str; 5] = ["state", "metrics", "admin", "redis", "pools"];
 
 const SOCKET: &[Field] = &[Field::built("path"), Field::built("mode"), Field::built("group")];
 const MEMORY: &[Field] = &[Field::built("max")];
@@ -256,7 +294,7 @@ const REDIS: &[Field] =
     &[Field::built("url"), Field::built("password_file"), Field::built("fleet_secret_files")];
 const DOMAIN: &[Field] = &[Field::built("uids"), Field::built("scope")];
 const POOL: &[Field] = &[Field::built("uids"), Field::built("slots_max")];
-const SCOPES: &[(Field, ())] = &[(Field::built("host"), ()), (Field::built("fleet"), ())];
+const SCOPES: &[(Field, ())] = &[(Field::built("host"), ()), (Field::reserved("fleet"), ())];
 
 const FORMATS: &[(Field, LogFormat)] =
     &[(Field::built("text"), LogFormat::Text), (Field::built("json"), LogFormat::Json)];

@@ -115,6 +115,13 @@ impl Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(usize);
 
+impl Slot {
+    /// Its place, below [`SLOTS`].
+    pub(super) fn number(self) -> usize {
+        self.0
+    }
+}
+
 /// Gives each rule its slot, by name. Rules past the bound share the last one.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
@@ -123,6 +130,11 @@ pub(super) struct Slots {
 }
 
 impl Slots {
+    /// The slot of a rule, if it was ever seen.
+    pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
+        self.by_name.get(&(domain.into(), rule.into())).copied().map(Slot)
+    }
+
     pub(super) fn of(&mut self, domain: &str, rule: &str) -> Slot {
         let name: (Box<str>, Box<str>) = (domain.into(), rule.into());
         if let Some(slot) = self.by_name.get(&name) {
@@ -220,4 +232,4 @@ impl Totals {
 const NAMED_RULES_MAX: usize = 512;
 
 /// One for each named rule and one for the rest.
-const SLOTS: usize = NAMED_RULES_MAX + 1;
+pub(super) const SLOTS: usize = NAMED_RULES_MAX + 1;

@@ -21,12 +21,14 @@ pub struct Decider {
     ruling: Cache<Arc<ArcSwap<Ruling>>, Arc<Ruling>>,
     counters: Arc<Counters>,
     workspace: Workspace,
+    /// Counts decisions: one in so many enters the sketch of busy callers.
+    turn: u32,
 }
 
 impl Decider {
     pub(super) fn new(engine: Arc<Engine>, counters: Arc<Counters>) -> Decider {
         let ruling = Cache::new(Arc::clone(&engine.ruling));
-        Decider { engine, ruling, counters, workspace: Workspace::default() }
+        Decider { engine, ruling, counters, workspace: Workspace::default(), turn: 0 }
     }
 
     /// The engine it asks.
@@ -50,7 +52,9 @@ impl Decider {
         domain.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
         #[cfg(debug_assertions)]
         panic_if_asked(request);
-        let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, now };
+        self.turn = self.turn.wrapping_add(1);
+        let is_sampled = self.turn.is_multiple_of(SAMPLED_ONE_IN);
+        let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, is_sampled, now };
         match judgement.only_plain(&workspace.matching, request) {
             Some(only) => judgement.of_one(&only, &selection, request, workspace),
             None => judgement.of_all(&selection, request, workspace),
@@ -69,7 +73,8 @@ impl Decider {
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
         domain.select(charge.descriptors.attributes, &mut selection, &mut workspace.matching);
-        let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters: None, now };
+        let engine = &*self.engine;
+        let judgement = Judgement { engine, ruling, domain, terms, counters: None, is_sampled: false, now };
         judgement.charge(&selection, charge, workspace)
     }
 
@@ -93,7 +98,8 @@ fn allow_unmatched<'d>(counters: Option<&Counters>, reason: Option<Unmatched>) -
 #[cfg(debug_assertions)]
 fn panic_if_asked(request: &Request<'_>) {
     #[allow(clippy::panic, reason = "that is what it is for")]
-    if let Some((_, value)) = request.descriptors.attributes.iter().find(|(name, _)| *name == PANIC_ATTRIBUTE) {
+    if let Some((_, value)) = request.descriptors.attributes.iter().find(|(name, _)| *name == PANIC_ATTRIBUTE)
+    {
         // As a message may that a library puts together from what it was given.
         panic!("asked to panic while judging {value}");
     }
@@ -102,3 +108,6 @@ fn panic_if_asked(request: &Request<'_>) {
 /// The attribute that makes a debug build panic while judging.
 #[cfg(debug_assertions)]
 const PANIC_ATTRIBUTE: &str = "debug-panic";
+
+/// One decision in so many is looked at for the busiest callers; every refusal is for the most refused.
+pub(super) const SAMPLED_ONE_IN: u32 = 16;

@@ -70,12 +70,18 @@ impl<'d> Decision<'d> {
 
     /// What else is worth knowing, with the rule it is about, in file order.
     pub fn notes(&self) -> impl ExactSizeIterator<Item = (NoteKind, &'d str)> + '_ {
-        self.notes.iter().map(|(kind, rule)| (*kind, self.rule(*rule).map_or("", |rule| &*rule.name)))
+        self.notes.iter().map(|(kind, rule)| (*kind, self.name(*rule)))
     }
 
     /// Every limit that matched, in file order; empty unless it was asked for.
     pub fn all(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
         self.all.iter().filter_map(|(rule, level)| Some(LimitView { rule: self.rule(*rule)?, level: *level }))
+    }
+
+    /// The name of a rule, or of the entry of a list that has this number.
+    fn name(&self, number: u32) -> &'d str {
+        let listed = || self.domain?.listed(number).map(|listed| &*listed.name);
+        self.rule(number).map(|rule| &*rule.name).or_else(listed).unwrap_or_default()
     }
 
     fn rule(&self, number: u32) -> Option<&'d Rule> {

@@ -4,12 +4,15 @@ use std::sync::atomic::Ordering;
 
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
-use super::counters::{Check, Counters};
+use super::callers::Seen;
+use super::counters::{Check, Counters, Slot};
+use super::decider::SAMPLED_ONE_IN;
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::part::{Case, Part, Stand};
 use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request, UNIT_REQUESTS};
 use super::ruling::{DomainTerms, Plain, Ruling, Terms};
+use super::sketch::Ranking;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
@@ -25,6 +28,8 @@ pub(super) struct Judgement<'d> {
     pub(super) terms: &'d DomainTerms,
     /// `None`: nothing is counted.
     pub(super) counters: Option<&'d Counters>,
+    /// It is looked at for the busiest callers.
+    pub(super) is_sampled: bool,
     pub(super) now: Now,
 }
 
@@ -34,6 +39,14 @@ pub(super) struct Only<'d> {
     terms: &'d Terms,
     plain: &'d Plain,
     cost: u32,
+}
+
+/// An entry of a list that a request matches.
+#[derive(Clone, Copy)]
+struct Entry<'d> {
+    number: u32,
+    slot: Slot,
+    listed: &'d Listed,
 }
 
 impl<'d> Judgement<'d> {
@@ -94,6 +107,12 @@ impl<'d> Judgement<'d> {
             counters.verdict(verdict);
             let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
             counters.check(terms.slot, if passes { Check::Pass } else { refusal });
+            if self.is_sampled || !passes {
+                let seen =
+                    Seen { domain: self.domain, rule: number, slot: terms.slot, key: digest, selection };
+                let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
+                self.note_caller(&seen, cost, self.is_sampled, (!passes).then_some(ranking));
+            }
         }
         Answer::Decided(Decision {
             verdict,
@@ -116,20 +135,27 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
     ) -> Answer<'d> {
         let priority = self.domain.priority(request.priority, selection);
-        if let Some((listed, slot)) = self.listed(&workspace.matching) {
+        let entry = self.listed(&workspace.matching);
+        if let Some(entry) = entry.as_ref().filter(|entry| self.decides(entry)) {
             workspace.clear();
-            return Answer::Decided(Decision { priority, ..self.by_list(listed, slot) });
+            return Answer::Decided(Decision { priority, ..self.by_list(entry) });
         }
         workspace.gather(self.domain, self.terms, selection, request);
+        if let Some(entry) = entry {
+            // It would have been denied; what follows goes on as if it had passed.
+            workspace.notes.push((NoteKind::Shadow, entry.number));
+            self.check(entry.slot, Check::WouldRefuse);
+        }
         if workspace.parts.is_empty() {
             self.count(Verdict::Allow);
             if let Some(counters) = self.counters {
                 counters.unmatched(Unmatched::Rule);
             }
-            return Answer::Decided(Decision { priority, ..Decision::unlimited() });
+            let (domain, notes) = (Some(self.domain), &*workspace.notes);
+            return Answer::Decided(Decision { priority, domain, notes, ..Decision::unlimited() });
         }
         let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek) else {
-            return Answer::Decided(Decision { priority, ..self.admit(request, workspace) });
+            return Answer::Decided(Decision { priority, ..self.admit(selection, request, workspace) });
         };
         let repeats = &self.engine.repeats;
         let name = repeats.name_request(&repeat, request, &mut workspace.written);
@@ -144,9 +170,14 @@ impl<'d> Judgement<'d> {
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
-        let decision = self.admit(request, workspace);
+        let decision = self.admit(selection, request, workspace);
         if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
-            known.keep(&name, Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
+            known.keep(
+                &name,
+                Grant::of(&decision, self.ruling.number, self.now),
+                &self.engine.shards,
+                self.now,
+            );
         }
         Answer::Decided(Decision { priority, ..decision })
     }
@@ -158,7 +189,7 @@ impl<'d> Judgement<'d> {
         charge: &Charge<'_>,
         workspace: &mut Workspace,
     ) -> Result<bool, Conflict> {
-        if self.listed(&workspace.matching).is_some() {
+        if self.listed(&workspace.matching).is_some_and(|entry| self.decides(&entry)) {
             return Ok(false);
         }
         workspace.gather_charge(self.domain, self.terms, selection, charge);
@@ -195,31 +226,40 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    /// The entry of a list that decides: the first that exempts, else the first that denies.
-    fn listed(&self, matching: &[u32]) -> Option<(&'d Listed, super::counters::Slot)> {
+    /// The entry of a list that speaks: the first that exempts, else the first that denies.
+    fn listed(&self, matching: &[u32]) -> Option<Entry<'d>> {
         let rules = self.domain.rules().len();
-        let first = matching.iter().find(|number| **number as usize >= rules)?;
-        let slot = self.terms.lists.get((*first as usize).checked_sub(rules)?)?;
-        Some((self.domain.listed(*first)?, *slot))
+        let number = *matching.iter().find(|number| **number as usize >= rules)?;
+        let slot = *self.terms.lists.get((number as usize).checked_sub(rules)?)?;
+        Some(Entry { number, slot, listed: self.domain.listed(number)? })
     }
 
-    fn by_list(&self, listed: &'d Listed, slot: super::counters::Slot) -> Decision<'d> {
-        let (verdict, check, retry) = match listed.kind {
+    /// Whether an entry decides alone. Where nothing is refused nothing is denied either.
+    fn decides(&self, entry: &Entry<'_>) -> bool {
+        entry.listed.kind == ListKind::Exempt || self.ruling.enforced
+    }
+
+    fn by_list(&self, entry: &Entry<'d>) -> Decision<'d> {
+        let (verdict, check, retry) = match entry.listed.kind {
             ListKind::Exempt => (Verdict::Allow, Check::Pass, Some(Micros::ZERO)),
             ListKind::Deny => (Verdict::Deny, Check::Refuse, None),
         };
         self.count(verdict);
-        if let Some(counters) = self.counters {
-            counters.check(slot, check);
-        }
-        Decision { verdict, listed: Some(listed), retry, ..Decision::unlimited() }
+        self.check(entry.slot, check);
+        Decision { verdict, listed: Some(entry.listed), retry, ..Decision::unlimited() }
     }
 
-    fn admit<'w: 'd>(&self, request: &Request<'_>, workspace: &'w mut Workspace) -> Decision<'d> {
+    fn admit<'w: 'd>(
+        &self,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        workspace: &'w mut Workspace,
+    ) -> Decision<'d> {
         let intent = if request.op == Op::Peek { Intent::Look } else { Intent::Admit };
         let admission = admit(&self.case(request.wait_max), &mut workspace.parts, intent);
         let granted = admission != Admission::Refused;
         workspace.note(self.domain, granted, self.counters);
+        self.note_callers(&workspace.parts, selection);
         if request.all {
             workspace.list_all(self.domain);
         }
@@ -244,6 +284,39 @@ impl<'d> Judgement<'d> {
             notes: &workspace.notes,
             all: &workspace.all,
             looked_at: LookedAt { one: None, parts: &workspace.parts },
+        }
+    }
+
+    fn note_callers(&self, parts: &[Part], selection: &Selection<'_>) {
+        if self.counters.is_none() {
+            return;
+        }
+        for part in parts.iter().filter(|part| self.is_sampled || !part.passes()) {
+            let Part { rule, slot, key, cost, stand, .. } = *part;
+            let seen = Seen { domain: self.domain, rule, slot, key, selection };
+            let refused = match stand {
+                Stand::Enforced => Ranking::Refused,
+                Stand::Shadow | Stand::Candidate => Ranking::WouldRefuse,
+            };
+            // A candidate's key is its rule's, which is noted as busy once.
+            let is_busy = self.is_sampled && !part.is_candidate();
+            self.note_caller(&seen, cost, is_busy, (!part.passes()).then_some(refused));
+        }
+    }
+
+    #[cold]
+    fn note_caller(&self, seen: &Seen<'_, '_>, cost: u32, is_busy: bool, refused: Option<Ranking>) {
+        if let Some(ranking) = refused {
+            self.engine.callers.note(ranking, seen, u64::from(cost));
+        }
+        if is_busy {
+            self.engine.callers.note(Ranking::Busiest, seen, u64::from(cost) * u64::from(SAMPLED_ONE_IN));
+        }
+    }
+
+    fn check(&self, slot: Slot, check: Check) {
+        if let Some(counters) = self.counters {
+            counters.check(slot, check);
         }
     }
 

@@ -54,7 +54,7 @@ impl Memory {
         let left = self.bytes_max.saturating_sub(others.sum());
         let used = self.of(kind);
         // What it is sure of it may have, also where the others took more than was left.
-        let most = left.max(used.share.load(Ordering::Relaxed));
+        let most = left.max(used.share.load(Ordering::Relaxed)).min(self.most_of(kind));
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= most);
         used.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
@@ -71,6 +71,14 @@ impl Memory {
 
     pub(super) fn bytes(&self) -> usize {
         self.by_kind.iter().map(|used| used.bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What a kind may have at most. What callers make beside the states of their keys does not drive those out.
+    fn most_of(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Blocks | Kind::Softs | Kind::Repeats => self.bytes_max / SIDE_SHARE,
+            Kind::Buckets | Kind::Windows | Kind::SlidingWindows | Kind::Logs => self.bytes_max,
+        }
     }
 
     fn of(&self, kind: Kind) -> &Used {
@@ -112,6 +120,9 @@ const ALL: [Kind; KINDS] = [
 
 /// One part in so many is kept back.
 const REBUILD_SHARE: usize = 16;
+
+/// Blocks, repeats and soft times have at most one part in so many, each.
+const SIDE_SHARE: usize = 4;
 
 /// Each kind in use is sure of one part in so many.
 const SURE_SHARE: usize = 16;

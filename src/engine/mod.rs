@@ -4,6 +4,7 @@
 
 mod admission;
 mod algorithm;
+mod callers;
 mod counters;
 mod decider;
 mod decision;
@@ -17,9 +18,8 @@ mod request;
 mod ruling;
 mod shards;
 mod siphash;
-mod soft;
-#[cfg_attr(not(test), expect(dead_code, reason = "`top` will show it; nothing feeds it yet"))]
 mod sketch;
+mod soft;
 mod table;
 mod tag;
 mod workspace;
@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+pub use callers::{Caller, TopCallers};
 pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
@@ -44,6 +45,7 @@ pub use crate::rules::Mode;
 
 use crate::clock::Now;
 use crate::rules::RuleSet;
+use callers::Callers;
 use counters::{Counters, Slots};
 use memory::Memory;
 use repeats::Repeats;
@@ -70,6 +72,7 @@ pub struct Engine {
     ruling: Arc<ArcSwap<Ruling>>,
     shards: Shards,
     repeats: Repeats,
+    callers: Callers,
     /// Whether there is room for what is elastic.
     room: AtomicBool,
     sweeper: Mutex<Sweeper>,
@@ -86,6 +89,7 @@ impl Engine {
             ruling: Arc::new(ArcSwap::from_pointee(Ruling::default())),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
             repeats: Repeats::new(&options.hash_key),
+            callers: Callers::new(),
             room: AtomicBool::new(false),
             sweeper: Mutex::default(),
             slots: Mutex::default(),
@@ -100,6 +104,7 @@ impl Engine {
         let before = self.ruling.load();
         let ruling = Ruling::new(rules, &before, &self.options.hash_key, self.options.mode, &mut slots);
         self.shards.memory().share_out(&ruling.kinds());
+        ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
         self.ruling.store(Arc::new(ruling));
     }
 
@@ -118,11 +123,12 @@ impl Engine {
 
     /// Does what happens by itself, whatever time has passed since the last tick. Called every [`TICK_MILLIS`].
     pub fn tick(&self, now: Now) {
-        let window_min = self.ruling.load().window_min();
+        let window_min = self.ruling.load().window_min;
         let mut sweeper = self.sweeper.lock();
         if sweeper.advance(&self.shards, now, window_min) {
             self.repeats.sweep(&self.shards, now);
         }
+        self.callers.age(now);
     }
 
     /// The mode that no rule is stricter than.
@@ -141,6 +147,14 @@ impl Engine {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.shards.memory_bytes()
+    }
+
+    /// The busiest, the most refused and the most would-be-refused callers of a rule, as far as a bounded sketch can
+    /// tell. Rules past the first 512 share one.
+    #[must_use]
+    pub fn top_callers(&self, domain: &str, rule: &str) -> TopCallers {
+        let slot = self.slots.lock().find(domain, rule);
+        slot.map_or_else(TopCallers::default, |slot| self.callers.top(slot))
     }
 
     /// What has been counted since the start, over all decision threads.

@@ -7,7 +7,7 @@ use super::counters::Slot;
 use super::digest::Digest;
 use super::ruling::Terms;
 use super::shards::{Shard, Shards};
-use super::soft::Soft;
+use super::soft::wait_for_one;
 use super::tag::{Role, Tag, Until};
 use crate::clock::{Micros, Now};
 use crate::limit::leaky_bucket::Wait;
@@ -33,10 +33,10 @@ pub(super) struct Part {
     pub(super) level: Option<Level>,
     /// The digest of the key, and that of its state.
     pub(super) key: Digest,
-    digest: Digest,
+    pub(super) digest: Digest,
     /// The number of the key's allowance.
     allowance: u32,
-    cost: u32,
+    pub(super) cost: u32,
 }
 
 /// What a limit stands for.
@@ -74,15 +74,22 @@ pub(super) struct Case<'a> {
 
 /// What a limit is made of, in a form to judge by.
 #[derive(Clone, Copy)]
-struct Law<'a> {
-    limit: &'a Limit,
-    allowance: &'a Allowance,
-    older: &'a [Tag],
+pub(super) struct Law<'a> {
+    pub(super) limit: &'a Limit,
+    pub(super) allowance: &'a Allowance,
+    pub(super) older: &'a [Tag],
 }
 
 impl Part {
     /// A part of a rule, or of its candidate.
-    pub(super) fn new(rule: u32, terms: &Terms, stand: Stand, key: Digest, allowance: u32, cost: u32) -> Part {
+    pub(super) fn new(
+        rule: u32,
+        terms: &Terms,
+        stand: Stand,
+        key: Digest,
+        allowance: u32,
+        cost: u32,
+    ) -> Part {
         let (states, role) = match (stand, &terms.candidate) {
             (Stand::Candidate, Some(candidate)) => (candidate, Role::Candidate),
             _ => (&terms.own, Role::Own),
@@ -153,7 +160,8 @@ impl Part {
         if self.cost == 0 {
             return;
         }
-        self.outcome = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, case, shard));
+        self.outcome =
+            each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, case, shard));
         if let Some(Until(until)) = law.limit.block.and_then(|_| shard.blocks.find(&self.digest)) {
             let left = micros_up(until.since(case.now.at));
             self.outcome = at_least(self.outcome, left);
@@ -182,7 +190,13 @@ impl Part {
         }
     }
 
-    fn judge_by<A: Algorithm>(&mut self, quota: &A, law: &Law<'_>, case: &Case<'_>, shard: &Shard) -> Outcome {
+    fn judge_by<A: Algorithm>(
+        &mut self,
+        quota: &A,
+        law: &Law<'_>,
+        case: &Case<'_>,
+        shard: &Shard,
+    ) -> Outcome {
         let fresh;
         let state = match A::table(shard).find(&self.digest) {
             Some(state) => state,
@@ -194,9 +208,9 @@ impl Part {
         let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
         self.wait = wait;
         match (&law.allowance.over, outcome) {
-            (_, Outcome::Pass | Outcome::Queued(_)) | (Over::Refuse, _) | (Over::Elastic(_), Outcome::Never) => {
-                outcome
-            }
+            (_, Outcome::Pass | Outcome::Queued(_))
+            | (Over::Refuse, _)
+            | (Over::Elastic(_), Outcome::Never) => outcome,
             (Over::Soft(larger), _) => {
                 let Some(larger) = A::of(larger) else { return outcome };
                 let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
@@ -222,41 +236,6 @@ impl Part {
                     Outcome::Never => outcome,
                 }
             }
-        }
-    }
-
-    /// What the soft part says where the quota refuses. `one`: the wait until some of the quota is left.
-    fn judge_soft(
-        &mut self,
-        strict: Outcome,
-        lenient: Outcome,
-        one: Micros,
-        law: &Law<'_>,
-        case: &Case<'_>,
-        shard: &Shard,
-    ) -> Outcome {
-        let since = shard.softs.find(&self.digest).filter(|_| one > Micros::ZERO).map(|soft| soft.since);
-        let is_spent = |after: Micros| {
-            let ends = since.zip(law.limit.soft_for).map(|(since, lasts)| since.after(lasts));
-            ends.is_some_and(|ends| case.now.at.after(after.into()) >= ends)
-        };
-        let wait = match lenient {
-            Outcome::Never => return Outcome::Never,
-            Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
-            Outcome::Later(wait) => wait,
-        };
-        if !is_spent(wait) {
-            if wait > Micros::ZERO {
-                return Outcome::Later(wait);
-            }
-            self.beyond = Some(Beyond::Soft);
-            return Outcome::Pass;
-        }
-        // Soft is off until some of the quota is left, unless the quota itself has enough before that.
-        let on_again = wait.max(one);
-        match strict {
-            Outcome::Later(strict) => Outcome::Later(strict.min(on_again)),
-            _ => Outcome::Later(on_again),
         }
     }
 
@@ -358,34 +337,6 @@ impl Part {
         changed
     }
 
-    /// When some of the quota will be left; `None` if some is.
-    fn soft_ends<A: Algorithm>(&self, quota: &A, case: &Case<'_>, shard: &Shard) -> Option<Until> {
-        let state = A::table(shard).find(&self.digest)?;
-        let wait = wait_for_one(quota, state, case.now);
-        (wait > Micros::ZERO).then(|| Until(case.now.at.after(wait.into())))
-    }
-
-    /// Notes since when the key is in its soft part, or that it no longer is. `had_some`: some of the quota was left
-    /// just now, so what was noted before is over.
-    fn keep_soft<A: Algorithm>(&self, quota: &A, had_some: bool, case: &Case<'_>, shard: &mut Shard) {
-        let memory = case.shards.memory();
-        let ends = self.soft_ends(quota, case, shard);
-        let known = shard.softs.find(&self.digest).copied().filter(|_| !had_some);
-        let since = match (known, self.beyond) {
-            (Some(soft), _) => Some(soft.since),
-            (None, Some(Beyond::Soft)) => Some(case.now.at),
-            (None, _) => None,
-        };
-        match since.zip(ends) {
-            Some((since, Until(ends))) => {
-                let soft = Soft { since, ends };
-                let (_, evicted) = shard.softs.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
-                case.shards.count_evictions(evicted);
-            }
-            None => shard.softs.remove(&self.digest, memory),
-        }
-    }
-
     /// Starts the block of a limit that has refused what it could pass later. It is told as part of the wait.
     pub(super) fn block(&mut self, case: &Case<'_>, shard: &mut Shard) {
         let Some(lasts) = self.law(case).and_then(|law| law.limit.block) else { return };
@@ -412,7 +363,8 @@ impl Part {
     /// Reads where the key stands, unless charging it has told.
     pub(super) fn read_level(&mut self, case: &Case<'_>, shard: &Shard) {
         let Some(law) = self.law(case).filter(|_| self.level.is_none()) else { return };
-        self.level = Some(each_algorithm!(&law.allowance.quota, quota => self.level_by(quota, case.now, shard)));
+        self.level =
+            Some(each_algorithm!(&law.allowance.quota, quota => self.level_by(quota, case.now, shard)));
     }
 
     fn level_by<A: Algorithm>(&self, quota: &A, now: Now, shard: &Shard) -> Level {
@@ -426,16 +378,6 @@ impl Part {
     fn elastic(&self) -> Digest {
         let tag = self.digest.tag();
         self.digest.tagged(tag.for_role(tag.role().elastic()))
-    }
-}
-
-/// The wait until some of the quota is left.
-fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
-    match quota.judge(state, now, 1, None).0 {
-        Outcome::Later(wait) => wait,
-        // Never for one unit: nothing is ever left.
-        Outcome::Never => Micros(u64::MAX),
-        Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
     }
 }
 

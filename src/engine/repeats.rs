@@ -76,7 +76,12 @@ impl Repeats {
     }
 
     /// The name of a request; `written` is to write it out in.
-    pub(super) fn name_request(&self, repeat: &Repeat<'_>, request: &Request<'_>, written: &mut Vec<u8>) -> Name {
+    pub(super) fn name_request(
+        &self,
+        repeat: &Repeat<'_>,
+        request: &Request<'_>,
+        written: &mut Vec<u8>,
+    ) -> Name {
         let op = match request.op {
             Op::Acquire => 1,
             Op::Hit => 3,
@@ -94,7 +99,12 @@ impl Repeats {
     }
 
     /// The name of a charge.
-    pub(super) fn name_charge(&self, repeat: &Repeat<'_>, charge: &Charge<'_>, written: &mut Vec<u8>) -> Name {
+    pub(super) fn name_charge(
+        &self,
+        repeat: &Repeat<'_>,
+        charge: &Charge<'_>,
+        written: &mut Vec<u8>,
+    ) -> Name {
         let amounts = match charge.amount {
             Amount::Requests(amount) => self.entry("", amount, written),
             Amount::Units(units) => {
@@ -184,9 +194,10 @@ impl Grant {
             let rules = decision.domain.map(Domain::rules).unwrap_or_default();
             rules.iter().position(|known| std::ptr::eq(known, rule)).and_then(|at| u32::try_from(at).ok())
         };
-        let binding = decision.binding.as_ref().and_then(|view| {
-            Some((number(view.rule)?, view.rule.name.clone(), view.level))
-        });
+        let binding = decision
+            .binding
+            .as_ref()
+            .and_then(|view| Some((number(view.rule)?, view.rule.name.clone(), view.level)));
         Grant {
             at: now.at,
             verdict: decision.verdict,

@@ -21,8 +21,12 @@ pub(super) struct Ruling {
     domains: Vec<DomainTerms>,
     /// Nothing is judged at all.
     pub(super) disabled: bool,
+    /// Refusals are carried out, where rules do not say otherwise.
+    pub(super) enforced: bool,
     /// Counts the rule sets that were in force before it.
     pub(super) number: u64,
+    /// The shortest time in which a key of any rule fills.
+    pub(super) window_min: Micros,
 }
 
 /// What the engine knows of the rules and the lists of a domain, by their numbers.
@@ -88,7 +92,15 @@ impl Ruling {
             }
         });
         let domains = domains.collect();
-        Ruling { domains, rules, disabled: mode == Mode::Disabled, number: before.number + 1 }
+        let window_min = quotas(&rules).map(Quota::window).min().unwrap_or_default();
+        Ruling {
+            window_min,
+            domains,
+            rules,
+            disabled: mode == Mode::Disabled,
+            enforced: mode == Mode::Enforce,
+            number: before.number + 1,
+        }
     }
 
     /// A domain and the terms of its rules.
@@ -104,15 +116,23 @@ impl Ruling {
         domain.rules().iter().zip(&terms.rules).map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
 
-    /// The shortest time in which a key of any rule fills.
-    pub(super) fn window_min(&self) -> Micros {
-        self.quotas().map(Quota::window).min().unwrap_or_default()
+    /// The slots of rules whose keys may be shown otherwise than before.
+    pub(super) fn shown_otherwise<'r>(&'r self, before: &'r Ruling) -> impl Iterator<Item = Slot> + 'r {
+        let domains = self.rules.domains().iter().zip(&self.domains);
+        domains.flat_map(|(domain, terms)| {
+            let known = before.known(domain.name());
+            let rules = domain.rules().iter().zip(&terms.rules);
+            rules.filter_map(move |(rule, terms)| {
+                let old = known.get(&*rule.name).map(|(old, _)| &old.show_keys);
+                old.is_some_and(|old| *old != rule.show_keys).then_some(terms.slot)
+            })
+        })
     }
 
     /// The kinds of table that the rules use.
     pub(super) fn kinds(&self) -> Vec<Kind> {
-        let mut kinds: Vec<Kind> = self.quotas().map(kind).collect();
-        for limit in self.limits() {
+        let mut kinds: Vec<Kind> = quotas(&self.rules).map(kind).collect();
+        for limit in limits(&self.rules) {
             kinds.extend(limit.block.map(|_| Kind::Blocks));
             let is_soft = |allowance: &Option<_>| {
                 allowance.as_ref().is_some_and(|allowance: &crate::rules::Allowance| {
@@ -122,15 +142,6 @@ impl Ruling {
             kinds.extend(limit.allowances.iter().any(is_soft).then_some(Kind::Softs));
         }
         kinds
-    }
-
-    fn limits(&self) -> impl Iterator<Item = &Limit> {
-        let rules = self.rules.domains().iter().flat_map(|domain| domain.rules());
-        rules.flat_map(|rule| [Some(&rule.limit), rule.candidate.as_deref()]).flatten()
-    }
-
-    fn quotas(&self) -> impl Iterator<Item = &Quota> {
-        self.limits().flat_map(|limit| limit.allowances.iter().flatten()).map(|allowance| &allowance.quota)
     }
 }
 
@@ -209,6 +220,16 @@ impl States {
             && rule.key.iter().all(crate::rules::KeyPart::is_plain);
         is_plain.then(|| Plain { quota: *quota, tag: self.of(0).0 })
     }
+}
+
+/// Every limit of every rule, and of its candidate.
+fn limits(rules: &RuleSet) -> impl Iterator<Item = &Limit> {
+    let rules = rules.domains().iter().flat_map(|domain| domain.rules());
+    rules.flat_map(|rule| [Some(&rule.limit), rule.candidate.as_deref()]).flatten()
+}
+
+fn quotas(rules: &RuleSet) -> impl Iterator<Item = &Quota> {
+    limits(rules).flat_map(|limit| limit.allowances.iter().flatten()).map(|allowance| &allowance.quota)
 }
 
 /// What a rule counts, and by what.

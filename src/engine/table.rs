@@ -208,8 +208,7 @@ impl<S: Fading> Table<S> {
     fn evict(&mut self, buckets: std::ops::Range<usize>, memory: &Memory, now: Now) -> u64 {
         let mut evicted = 0;
         for first in buckets.clone().step_by(NEIGHBOURS) {
-            let neighbours: ArrayVec<(u64, usize), NEIGHBOURS> = (first
-                ..buckets.end.min(first + NEIGHBOURS))
+            let neighbours: ArrayVec<(u64, usize), NEIGHBOURS> = (first..buckets.end.min(first + NEIGHBOURS))
                 .filter_map(|place| Some((self.entries.get_bucket(place)?.nanos_until_fresh(now), place)))
                 .collect();
             // Among few neighbours even the nearest may be far; the next window has more to choose from.

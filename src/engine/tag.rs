@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn a_span_is_never_kept_shorter_and_little_longer() {
-        let edges = (0..56).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1, (1 << bit) * 31 / 16]);
+        let edges =
+            (0..56).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1, (1 << bit) * 31 / 16]);
         for nanos in edges {
             for role in [Role::Own, Role::Candidate, Role::CandidateElastic] {
                 let kept = Tag::span(nanos).for_role(role).span_nanos();

@@ -75,13 +75,7 @@ impl Workspace {
 
     /// Adds a part for each node of the descriptor tree that the descriptors hit. Each of them costs what the request
     /// costs.
-    fn add_nodes(
-        &mut self,
-        domain: &Domain,
-        terms: &DomainTerms,
-        descriptors: &Descriptors<'_>,
-        cost: u32,
-    ) {
+    fn add_nodes(&mut self, domain: &Domain, terms: &DomainTerms, descriptors: &Descriptors<'_>, cost: u32) {
         let tree = domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
         // Each part has its amount: a rule that is not there was never hung into the tree.

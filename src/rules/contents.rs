@@ -48,8 +48,8 @@ impl Mix {
     }
 }
 
-/// The fingerprints of all that belongs to the rules at one path: every file of a directory that does not start with
-/// a dot, whatever its ending, for rules may name files that lie beside them; or one file and those that it names.
+/// The fingerprints of all that belongs to the rules at one path: the rules files of a directory and the tables that
+/// they may name, but for those that start with a dot; or one file and those that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
     /// By path, in the order of the names.
@@ -155,9 +155,13 @@ fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
-        // Editors and mounted config maps keep their own files behind a dot.
-        if !entry.file_name().as_bytes().starts_with(b".") {
-            files.push(entry.path());
+        let file = entry.path();
+        // Editors and mounted config maps keep their own files behind a dot. What has another ending is nobody's that
+        // rules may name: a log that is written here must not make every reading ask for the next.
+        let is_read =
+            file.extension().is_some_and(|ending| READ.iter().any(|read| ending.eq_ignore_ascii_case(read)));
+        if is_read && !entry.file_name().as_bytes().starts_with(b".") {
+            files.push(file);
         }
     }
     files.sort_unstable();
@@ -203,6 +207,9 @@ fn names(text: &[u8], file: Option<&OsStr>) -> bool {
     let name = file.unwrap_or_default().as_bytes();
     !name.is_empty() && text.windows(name.len()).any(|part| part == name)
 }
+
+/// Rules, rules whose ending is warned of, and tables.
+const READ: [&str; 3] = ["yaml", "yml", "csv"];
 
 /// More than all rules that a host can have; past that a file is known by its size and times. Hashed within a second.
 const BYTES_MAX: u64 = 512 << 20;

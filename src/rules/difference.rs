@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::problem::on_one_line;
 use super::facts::{Fact, facts};
+use super::problem::on_one_line;
 use super::{Domain, Rule};
 
 /// The changes, by domain in the order of the new rules; domains that are gone come last.

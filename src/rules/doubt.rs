@@ -1,16 +1,13 @@
 //! What can be used and was perhaps not meant: the warnings.
 
-use std::collections::HashMap;
-
 use super::problem::shown;
 use super::source::{Place, Report};
-use super::{Limit, Mode, Rule, Transform};
-use crate::limit::token_bucket::Quota;
-use crate::limit::{Quota as AnyQuota, Rate, Scale};
+use super::{Limit, Rule};
+use crate::limit::{Quota, Rate, Scale};
 
 /// A limit that admits more in one period, or slightly less over time, than it says.
 pub(super) fn about_limit(limit: &Limit, at: Place, report: &mut Report<'_>) {
-    if let Some(AnyQuota::TokenBucket(quota)) = limit.quota() {
+    if let Some(Quota::TokenBucket(quota)) = limit.quota() {
         about_period(quota.rate(), quota.burst(), at, report);
     }
     if let Some((rate, scale)) = limit.quota().and_then(steady)
@@ -49,10 +46,10 @@ pub(super) fn about_period(rate: Rate, burst: u32, at: Place, report: &mut Repor
 }
 
 /// The rate of a bucket, and the scale on which it is kept.
-fn steady(quota: &AnyQuota) -> Option<(Rate, Scale)> {
+fn steady(quota: &Quota) -> Option<(Rate, Scale)> {
     match quota {
-        AnyQuota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
-        AnyQuota::LeakyBucket(quota) => Some((quota.rate(), quota.scale())),
+        Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
+        Quota::LeakyBucket(quota) => Some((quota.rate(), quota.scale())),
         _ => None,
     }
 }
@@ -68,61 +65,6 @@ pub(super) fn about_key(rule: &Rule, at: Place, report: &mut Report<'_>) {
             report.warning(at, message, "leave it out of `key`, or out of `match`");
         }
     }
-}
-
-/// Rules that never refuse what another passes, each with the name of that other: same requests, same keys, and
-/// an enforced quota that is at most as generous in both rate and burst.
-pub(super) fn redundant(rules: &[Rule]) -> Vec<(&Rule, &str)> {
-    let mut alike: HashMap<_, Vec<&Rule>> = HashMap::new();
-    for rule in rules.iter().filter(|rule| rule.mode != Mode::Disabled && bucket(rule).is_some()) {
-        alike.entry(meaning_of(rule)).or_default().push(rule);
-    }
-    let mut redundant = Vec::new();
-    for mut group in alike.into_values() {
-        // Stable: of two that are equal the one written first stands.
-        group.sort_by(|one, other| slower_first(one, other));
-        let mut strictest: Option<&Rule> = None;
-        for rule in group {
-            match strictest {
-                Some(other) if bucket(other).map(Quota::burst) <= bucket(rule).map(Quota::burst) => {
-                    redundant.push((rule, &*other.name));
-                }
-                _ if rule.mode == Mode::Enforce => strictest = Some(rule),
-                _ => {}
-            }
-        }
-    }
-    redundant
-}
-
-/// The numbers of a rule that is a token bucket.
-fn bucket(rule: &Rule) -> Option<&Quota> {
-    match rule.limit.quota()? {
-        AnyQuota::TokenBucket(quota) => Some(quota),
-        _ => None,
-    }
-}
-
-fn slower_first(one: &Rule, other: &Rule) -> std::cmp::Ordering {
-    let (Some(one), Some(other)) = (bucket(one), bucket(other)) else { return std::cmp::Ordering::Equal };
-    let cross = |rate: Rate, by: Rate| u128::from(rate.count()) * u128::from(by.period_nanos());
-    let (mine, theirs) = (one.rate(), other.rate());
-    cross(mine, theirs).cmp(&cross(theirs, mine)).then(one.burst().cmp(&other.burst()))
-}
-
-/// What a rule matches and counts by, whatever the order in which it is written.
-fn meaning_of(rule: &Rule) -> (Vec<(&str, bool, Vec<String>)>, Vec<(&str, Transform)>) {
-    let conditions = rule.conditions.iter().map(|condition| {
-        let mut patterns: Vec<_> = condition.any_of.iter().map(|pattern| format!("{pattern:?}")).collect();
-        patterns.sort_unstable();
-        patterns.dedup();
-        (&*condition.attribute, condition.or_absent, patterns)
-    });
-    let mut conditions: Vec<_> = conditions.collect();
-    conditions.sort_unstable();
-    let mut key: Vec<_> = rule.key.iter().map(|part| (&*part.attribute, part.transform)).collect();
-    key.sort_unstable();
-    (conditions, key)
 }
 
 const DAY_NANOS: u64 = 86_400 * 1_000_000_000;

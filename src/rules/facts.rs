@@ -18,7 +18,9 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     facts.extend(rule.warn_at.map(|share| ("warn_at", Share(u32::from(share)).to_string())));
     facts.extend(rule.refund_on.map(|_| ("refund_on", "ok".to_owned())));
     facts.extend((!rule.advertise).then(|| ("advertise", "false".to_owned())));
-    facts.extend((!rule.show_keys.is_empty()).then(|| ("show_keys", format!("[{}]", rule.show_keys.join(", ")))));
+    facts.extend(
+        (!rule.show_keys.is_empty()).then(|| ("show_keys", format!("[{}]", rule.show_keys.join(", ")))),
+    );
     facts.extend(rule.overrides.as_ref().map(|overrides| ("overrides", overrides_text(rule, overrides))));
     facts.extend(rule.candidate.as_ref().map(|candidate| ("candidate", candidate_text(rule, candidate))));
     facts.extend(rule.help.as_ref().map(|help| ("help", help.to_string())));
@@ -82,10 +84,14 @@ fn candidate_text(rule: &Rule, candidate: &Limit) -> String {
 
 fn overrides_text(rule: &Rule, overrides: &super::Overrides) -> String {
     let rate = |number: u32| {
-        rule.limit.allowance(number).map_or_else(|| "unlimited".to_owned(), |allowance| {
-            let facts: Vec<_> = of_allowance(allowance).into_iter().filter(|(field, _)| *field != "algorithm").collect();
-            facts.iter().map(|(field, text)| format!("{field} {text}")).collect::<Vec<_>>().join(" ")
-        })
+        rule.limit.allowance(number).map_or_else(
+            || "unlimited".to_owned(),
+            |allowance| {
+                let facts: Vec<_> =
+                    of_allowance(allowance).into_iter().filter(|(field, _)| *field != "algorithm").collect();
+                facts.iter().map(|(field, text)| format!("{field} {text}")).collect::<Vec<_>>().join(" ")
+            },
+        )
     };
     let listed = overrides.list.iter().map(|(of, number)| format!("{} {}", conditions(of), rate(*number)));
     let mut texts: Vec<String> = listed.collect();

@@ -35,11 +35,17 @@ struct Anchors {
     /// A bit for each length of a value that some rule may hang on, the last for all that are longer: most values are
     /// of a length that none has, and are not even hashed.
     lengths: u64,
-    /// The same for `equal` alone.
-    equal_lengths: u64,
+    by_value: Box<ByValue>,
+}
+
+/// The rules that hang on values of one attribute.
+#[derive(Debug, Default)]
+struct ByValue {
     equal: HashTable<(Box<str>, Vec<Hung>)>,
+    /// As in [`Anchors`], for `equal` alone.
+    equal_lengths: u64,
     /// By more than equality.
-    more: Option<Box<Finder<Hung>>>,
+    more: Option<Finder<Hung>>,
 }
 
 /// A rule on its anchor.
@@ -108,7 +114,7 @@ impl Index {
     ) {
         matching.clear();
         selection.values.clear();
-        let mut candidates = Candidates { rules: matching, lists: 0, unsure: false, repeated: false };
+        let mut candidates = Candidates { rules: matching, lists: 0, unsure: false };
         candidates.take(&self.always);
         for (name, value) in attributes {
             let Some(attribute) = self.names.find(name) else { continue };
@@ -119,16 +125,18 @@ impl Index {
             let Some(anchors) = self.anchors.get(attribute) else { continue };
             candidates.take(&anchors.present);
             if anchors.lengths & length_bit(value) != 0 {
-                candidates.take_by_value(anchors, value);
+                let (lists, unsure) = anchors.by_value.take(value, candidates.rules);
+                candidates.lists = candidates.lists.saturating_add(lists);
+                candidates.unsure |= unsure;
             }
         }
-        let Candidates { rules, lists, unsure, repeated } = candidates;
+        let Candidates { rules, lists, unsure } = candidates;
         if unsure {
             rules.retain(|rule| self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection)));
         }
         if lists > 1 {
             rules.sort_unstable();
-            if repeated {
+            if lists >= REPEATED {
                 rules.dedup();
             }
         }
@@ -200,7 +208,7 @@ impl Index {
         }
         for (anchors, more) in self.anchors.iter_mut().zip(more).filter(|(_, more)| !more.is_empty()) {
             anchors.lengths = u64::MAX;
-            anchors.more = Some(Box::new(Finder::new(more)));
+            anchors.by_value.more = Some(Finder::new(more));
         }
     }
 }
@@ -237,12 +245,11 @@ impl<'r> Wanted<'r> {
 /// Rules that may match.
 struct Candidates<'m> {
     rules: &'m mut Vec<u32>,
-    /// Lists that they came from: more than one, and they are out of order.
+    /// Lists that they came from: more than one, and they are out of order. From [`REPEATED`] on, one may have come
+    /// twice.
     lists: u32,
     /// Some ask for more than their anchor.
     unsure: bool,
-    /// One may have come twice.
-    repeated: bool,
 }
 
 impl Candidates<'_> {
@@ -251,34 +258,42 @@ impl Candidates<'_> {
         if hung.is_empty() {
             return;
         }
-        self.lists += 1;
+        self.lists = self.lists.saturating_add(1);
         for Hung { rule, surely } in hung {
             self.rules.push(*rule);
             self.unsure |= !surely;
-        }
-    }
-
-    fn take_by_value(&mut self, anchors: &Anchors, value: &str) {
-        if anchors.equal_lengths & length_bit(value) != 0 {
-            let found = anchors.equal.find(hash(value), |(known, _)| **known == *value);
-            self.take(found.map_or(&[], |(_, rules)| rules));
-        }
-        if let Some(more) = &anchors.more {
-            self.repeated = true;
-            more.any(value, |hung| {
-                self.take(hung);
-                false
-            });
         }
     }
 }
 
 impl Anchors {
     fn hang_on_value(&mut self, value: &str, hung: Hung) {
+        let ByValue { equal, equal_lengths, .. } = &mut *self.by_value;
         self.lengths |= length_bit(value);
-        self.equal_lengths |= length_bit(value);
-        let entry = self.equal.entry(hash(value), |(known, _)| **known == *value, |(known, _)| hash(known));
+        *equal_lengths |= length_bit(value);
+        let entry = equal.entry(hash(value), |(known, _)| **known == *value, |(known, _)| hash(known));
         entry.or_insert_with(|| (value.into(), Vec::new())).into_mut().1.push(hung);
+    }
+}
+
+impl ByValue {
+    /// Adds the rules that hang on a value; returns how many lists they came from and whether some ask for more.
+    /// Most requests come with no value that a rule hangs on: this is not in their way.
+    #[inline(never)]
+    fn take(&self, value: &str, rules: &mut Vec<u32>) -> (u32, bool) {
+        let mut candidates = Candidates { rules, lists: 0, unsure: false };
+        if self.equal_lengths & length_bit(value) != 0 {
+            let found = self.equal.find(hash(value), |(known, _)| **known == *value);
+            candidates.take(found.map_or(&[], |(_, rules)| rules));
+        }
+        if let Some(more) = &self.more {
+            more.any(value, |hung| {
+                candidates.take(hung);
+                candidates.lists |= REPEATED;
+                false
+            });
+        }
+        (candidates.lists, candidates.unsure)
     }
 }
 
@@ -316,4 +331,28 @@ impl<'r> Frequency<'r> {
 #[inline]
 fn length_bit(value: &str) -> u64 {
     1 << value.len().min(63)
+}
+
+/// Far more lists than a request can come to.
+const REPEATED: u32 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::Index;
+    use crate::rules::{Condition, ListKind, Listed, Pattern, Position, Priorities, Selection};
+
+    #[test]
+    fn lists_are_numbered_from_where_they_are_told_to_be() {
+        let listed = |value: &str| Listed {
+            name: value.into(),
+            position: Position { file: "rules.yaml".into(), line: 1, column: 1 },
+            kind: ListKind::Deny,
+            conditions: vec![Condition::new("user", vec![Pattern::parse(value)])],
+            help: None,
+        };
+        let index = Index::new(&[], 5, &[listed("a*"), listed("ab")], &Priorities::default());
+        let (mut selection, mut matching) = (Selection::default(), Vec::new());
+        index.select(&[("user", "ab")], &mut selection, &mut matching);
+        assert_eq!(matching, [5, 6]);
+    }
 }

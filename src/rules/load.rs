@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::doubt;
 use super::draft::Draft;
 use super::meaning::{self, Meant, MeantListed};
 use super::problem::{Problem, Severity, Wrong, shown};
+use super::redundant::redundant;
 use super::source::{Report, Source, about_file};
 use super::written::File;
 use super::{Domain, ListKind, Position, yaml};
@@ -38,6 +38,17 @@ impl Loaded {
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(Problem::is_error)
+    }
+
+    /// What comes into force where these domains were: those that were read, and of the others that have errors what
+    /// they were. None where it cannot be told whose errors they are: then nothing changes.
+    #[must_use]
+    pub fn over(self, before: &[Arc<Domain>]) -> Option<Vec<Arc<Domain>>> {
+        if self.unlisted || !self.homeless.is_empty() {
+            return None;
+        }
+        let kept = before.iter().filter(|domain| self.failed.iter().any(|failed| **failed == *domain.name()));
+        Some(self.domains.into_iter().chain(kept.cloned()).collect())
     }
 }
 
@@ -271,7 +282,7 @@ impl<'k> Reading<'k> {
                 loaded.failed.push(draft.name);
                 continue;
             }
-            for (rule, other) in doubt::redundant(draft.rules()) {
+            for (rule, other) in redundant(draft.rules()) {
                 let Some(source) = sources.get(&rule.position.file) else { continue };
                 let message = format!("{} never refuses what {} passes", shown(&rule.name), shown(other));
                 let mend = "both match the same requests and count by the same key: keep one";

@@ -64,7 +64,14 @@ impl<I> Prefixes<I> {
     /// enough; whether it was.
     #[inline]
     pub(super) fn any(&self, text: &[u8], mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
-        let Some(rest) = text.strip_prefix(&*self.common) else { return false };
+        // Nothing empty is compared here, as in [`Glob`](super::Glob).
+        let rest = match &*self.common {
+            [] => text,
+            common => match text.strip_prefix(common) {
+                Some(rest) => rest,
+                None => return false,
+            },
+        };
         let mut next = self.last_not_after(rest);
         let Some(nearest) = next.and_then(|node| self.nodes.get(node)) else { return false };
         let shared = shared(&nearest.rest, rest);
@@ -80,10 +87,11 @@ impl<I> Prefixes<I> {
     fn last_not_after(&self, rest: &[u8]) -> Option<usize> {
         let head = head(rest);
         let mut after = self.heads.partition_point(|known| *known < head);
-        let alike = self.heads.get(after..)?.partition_point(|known| *known == head);
-        if alike > 0 {
+        // Seldom: the text starts with the same eight bytes.
+        if self.heads.get(after) == Some(&head) {
+            let alike = self.heads.get(after..)?.partition_point(|known| *known == head);
             let nodes = self.nodes.get(after..after + alike)?;
-            after += nodes.partition_point(|node| *node.rest <= *rest);
+            after += nodes.partition_point(|node| node.rest.is_empty() || *node.rest <= *rest);
         }
         after.checked_sub(1)
     }

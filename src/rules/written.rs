@@ -1,8 +1,8 @@
 //! The file as written: which fields there are, which of them work, and where each value stands.
 
+pub(super) use super::descriptor_fields::{DESCRIPTOR, RATE_LIMIT, REPLACED};
 use super::field::{Field, Kind, Section};
 use super::fields::{Fields, list, text};
-pub(super) use super::descriptor_fields::{DESCRIPTOR, RATE_LIMIT, REPLACED};
 pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
 use super::rule_fields::{HELP, MATCH, NAME, SCOPE, VALUES};
 use super::source::Report;
@@ -67,10 +67,9 @@ const FILE: &[Field] = &[
         .of(Kind::List(&Kind::Name))
         .or("none")
         .about("the names of the priorities, the most important first; once in a domain; see Priorities"),
-    Field::built("prioritize")
-        .of(Kind::List(&Kind::Section("priority")))
-        .or("none")
-        .about("which requests have which priority: the first entry that matches, else the last of `priorities`"),
+    Field::built("prioritize").of(Kind::List(&Kind::Section("priority"))).or("none").about(
+        "which requests have which priority: the first entry that matches, else the last of `priorities`",
+    ),
     Field::built("exempt")
         .of(Kind::List(&Kind::Section("exemption")))
         .or("none")
@@ -101,24 +100,34 @@ pub(super) const LISTED_ENTRY: &[Field] = &[NAME, MATCH, HELP];
 const EXEMPTION: &[Field] = &[NAME, MATCH];
 
 /// The fields of an entry of `prioritize`.
-pub(super) const PRIORITIZED: &[Field] = &[
-    MATCH,
-    Field::built("priority").of(Kind::Name).required().about("one of `priorities`"),
-];
+pub(super) const PRIORITIZED: &[Field] =
+    &[MATCH, Field::built("priority").of(Kind::Name).required().about("one of `priorities`")];
 
 /// What a value of `match` may be besides texts.
 pub(super) const CONDITION: &[Field] = &[
-    Field::built("not").of(VALUES).or("none").about("none of these values; an absent attribute never matches"),
-    Field::built("cidr").of(TEXTS).or("none").about("an address of one of these networks, such as `192.0.2.0/24`"),
+    Field::built("not")
+        .of(VALUES)
+        .or("none")
+        .about("none of these values; an absent attribute never matches"),
+    Field::built("cidr")
+        .of(TEXTS)
+        .or("none")
+        .about("an address of one of these networks, such as `192.0.2.0/24`"),
     Field::built("glob").of(TEXTS).or("none").about("one of these patterns"),
-    Field::built("ignore_case").of(Kind::Boolean).or("`false`").about("whether `glob` is compared without case"),
+    Field::built("ignore_case")
+        .of(Kind::Boolean)
+        .or("`false`")
+        .about("whether `glob` is compared without case"),
     Field::built("present").of(Kind::Boolean).or("none").about("whether the attribute is there at all"),
 ];
 
 /// What an entry of `key` may be besides a name.
 pub(super) const KEY_PART: &[Field] = &[
     Field::built("attribute").of(Kind::Name).required().about("the attribute whose values are counted apart"),
-    Field::built("lowercase").of(Kind::Boolean).or("`false`").about("whether its letters count in lower case"),
+    Field::built("lowercase")
+        .of(Kind::Boolean)
+        .or("`false`")
+        .about("whether its letters count in lower case"),
     Field::built("ipv6_prefix")
         .of(Kind::Whole(1, 128))
         .or("none")

@@ -13,6 +13,7 @@ use super::Shared;
 use super::connections::{Connections, Refusal};
 use super::decision_thread::DecisionThread;
 use super::listener::Listener;
+use super::word::Word;
 use crate::clock::Timestamp;
 use crate::protocol::{Code, Reply, encode_reply};
 
@@ -134,25 +135,5 @@ struct Refused {
     full_for_user: Word,
 }
 
-/// A word in the log that is not repeated each time: a client that tries again at once must not fill the disk.
-#[derive(Debug, Default)]
-struct Word {
-    told_at: Option<Timestamp>,
-    untold: u64,
-}
-
-impl Word {
-    /// Counts one more occasion; how many there were since the last word, when it is time for another.
-    fn is_due(&mut self, now: Timestamp) -> Option<u64> {
-        self.untold += 1;
-        let is_due = self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
-        is_due.then(|| {
-            self.told_at = Some(now);
-            std::mem::take(&mut self.untold)
-        })
-    }
-}
-
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-const TELL_EVERY: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! Frames in, replies out: what one read brought is answered together.
 
 use super::Shared;
+use super::access::DomainAccess;
 use super::judge::Asking;
 use crate::clock::Now;
 use crate::engine::{Decider, Op};
@@ -36,14 +37,17 @@ pub(super) struct Peer {
     greeted: bool,
     /// The user at the other end.
     user: u32,
+    /// Whether some domain is not open to that user.
+    confined: bool,
     /// Who asks: the session that HELLO names, else the connection itself.
     session: [u8; SESSION_BYTES],
 }
 
 impl Peer {
     /// A peer that has yet to say HELLO, over a connection of this number.
-    pub(super) fn new(user: u32, connection: u64) -> Peer {
-        Peer { greeted: false, user, session: session_of(false, &connection.to_le_bytes()) }
+    pub(super) fn new(user: u32, connection: u64, access: &DomainAccess) -> Peer {
+        let session = session_of(false, &connection.to_le_bytes());
+        Peer { greeted: false, user, confined: access.confines(user), session }
     }
 
     /// Whether HELLO was said and answered.
@@ -95,7 +99,14 @@ impl Peer {
         }
         let mut descriptors = Descriptors::new();
         let request = decode_request(payload, &mut descriptors);
-        let asking = Asking { shared, descriptors: &descriptors, user: self.user, session: &self.session, now };
+        let asking = Asking {
+            shared,
+            descriptors: &descriptors,
+            user: self.user,
+            confined: self.confined,
+            session: &self.session,
+            now,
+        };
         match request {
             Ok(Request::Hit(judge)) => asking.judge(Op::Hit, &judge, decider, replies),
             Ok(Request::Acquire(judge)) => asking.judge(Op::Acquire, &judge, decider, replies),

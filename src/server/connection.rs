@@ -24,7 +24,7 @@ pub(super) async fn serve(
 ) {
     let connection = Stream::new(socket).map(|stream| Connection {
         stream,
-        peer: Peer::new(permit.user(), permit.number()),
+        peer: Peer::new(permit.user(), permit.number(), &shared.access),
         buffer: vec![0; BUFFER_BYTES],
         filled: 0,
         replies: Vec::new(),

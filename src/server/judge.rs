@@ -18,6 +18,8 @@ pub(super) struct Asking<'a> {
     pub(super) shared: &'a Shared,
     pub(super) descriptors: &'a Descriptors<'a>,
     pub(super) user: u32,
+    /// Whether some domain is not open to this user: only then it is asked whether this one is.
+    pub(super) confined: bool,
     pub(super) session: &'a [u8],
     pub(super) now: Now,
 }
@@ -32,6 +34,9 @@ impl<'a> Asking<'a> {
         replies: &mut Vec<u8>,
     ) -> Standing {
         self.shared.missed.report(&judge.options.missed);
+        if self.is_closed(judge.domain) {
+            return self.turn_away(Some(judge.id), judge.domain, replies);
+        }
         let cost = match &judge.cost {
             protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
             protocol::Cost::Units(named) => engine::Cost::Units(named),
@@ -63,6 +68,9 @@ impl<'a> Asking<'a> {
     ) -> Standing {
         // The report that rides on it has arrived whatever becomes of the charge.
         self.shared.missed.report(&charge.options.missed);
+        if self.is_closed(charge.domain) {
+            return self.turn_away(charge.id, charge.domain, replies);
+        }
         let amount = match &charge.amount {
             protocol::Amount::Requests(amount) => engine::Amount::Requests(*amount),
             protocol::Amount::Units(named) => engine::Amount::Units(named),
@@ -80,6 +88,21 @@ impl<'a> Asking<'a> {
                 (Ok(_), None) => {}
             }
         })
+    }
+
+    fn is_closed(&self, domain: &str) -> bool {
+        self.confined && !self.shared.access.is_open(domain, self.user)
+    }
+
+    /// Answers who may not ask about a domain. Nothing was looked at and nothing changes.
+    #[cold]
+    fn turn_away(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> Standing {
+        self.shared.access.tell(domain, self.user, self.now.at);
+        if id.is_some() {
+            let message = format!("the domain `{domain}` is not open to user {}", self.user);
+            encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
+        }
+        Standing::Kept
     }
 
     /// A panic on the way concerns this connection alone.

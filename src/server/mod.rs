@@ -1,6 +1,7 @@
 //! SOCKETS: listen, one connection, drain. Nothing here holds a limit of its own; time is read here, once a batch.
 
 mod accept;
+mod access;
 mod answer;
 mod connection;
 mod connections;
@@ -10,6 +11,7 @@ mod judge;
 mod listener;
 mod missed;
 mod stream;
+mod word;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
 pub use listener::{BindError, Listener};
 
@@ -28,12 +31,14 @@ use hello::Greeting;
 use missed::Missed;
 
 /// How the server is to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// Decision threads, at least 1.
     pub threads: usize,
     /// How many may be connected.
     pub connections: ConnectionLimits,
+    /// Who may ask about which domain.
+    pub access: DomainAccess,
     /// Whether decision threads ask the scheduler for short slices.
     pub short_slices: bool,
 }
@@ -43,6 +48,7 @@ pub struct Options {
 struct Shared {
     clock: Arc<Clock>,
     connections: Connections,
+    access: DomainAccess,
     greeting: Greeting,
     missed: Missed,
 }
@@ -61,6 +67,7 @@ pub async fn run(
     let shared = Arc::new(Shared {
         clock: Arc::clone(clock),
         connections: Connections::new(options.connections),
+        access: options.access,
         greeting: Greeting::new(engine.mode()),
         missed: Missed::default(),
     });

@@ -93,6 +93,7 @@ descriptors:
   - {key: file, value: 'test*', share_threshold: true, rate_limit: {unit: second, requests_per_unit: 1}}
   - {key: file, rate_limit: {unit: second, requests_per_unit: 1}}
   - {key: 'k*', share_threshold: true, rate_limit: {unit: second, requests_per_unit: 1}}
+  - {key: 'x*y', share_threshold: true, rate_limit: {unit: second, requests_per_unit: 1}}
   - {key: 'long*', value: v, share_threshold: true, rate_limit: {unit: second, requests_per_unit: 1}}
 ";
     check(
@@ -107,6 +108,9 @@ descriptors:
             ("kb=1", "k*: kb=k*"),
             ("k=1", "k*: k=k*"),
             ("k*=1", "k*: k*=k*"),
+            // By the pattern, and by the bare key: the text of the pattern, where it does not fit what follows.
+            ("x=y", "x*y: x=x*y"),
+            ("x*y=v", "x*y: x*y=v"),
             ("longer=v", "long*_v: longer=long*_v"),
             ("long*=v", "long*_v: long*=v"),
         ],

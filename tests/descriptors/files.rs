@@ -55,6 +55,26 @@ fn limits_and_nodes_of_all_files_are_numbered_apart() {
     assert_eq!(matching, [0, 1]);
 }
 
+/// The entries of lists are numbered behind the nodes.
+#[test]
+fn nodes_stand_between_rules_and_lists() {
+    let lists = "domain: api
+exempt: [{name: probes, match: {path: /healthz}}]
+deny: [{name: bots, match: {agent: bot}}]
+limits: [{name: a, key: [], rate: 1/s}]
+";
+    let (_directory, loaded) = load(&[("a.yaml", &file(&["key: x, !", "key: y, !"])), ("b.yaml", lists)]);
+    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+    let domain = &loaded.domains[0];
+    let (mut selection, mut matching) = Default::default();
+    domain.select(&[("path", "/healthz"), ("agent", "bot"), ("x", "1")], &mut selection, &mut matching);
+    assert_eq!(matching, [0, 3, 4]);
+    let listed = [3, 4].map(|number| domain.listed(number).map(|listed| listed.name.to_string()));
+    assert_eq!(listed, [Some("probes".to_owned()), Some("bots".to_owned())]);
+    assert!(domain.listed(2).is_none() && domain.rules().len() == 3);
+    assert_eq!(domain.tree().find(&[("y", "1")]).map(|hit| hit.rule), Some(2));
+}
+
 /// Descriptors are not merged deeper than at the top: the same text in two files is an error.
 #[test]
 fn the_top_of_a_tree_is_of_one_file() {

@@ -30,7 +30,7 @@ fn domain(text: &str) -> Arc<Domain> {
     let mut loaded = read_text("tree.yaml", text);
     assert!(!loaded.has_errors(), "{:#?}\n{text}", loaded.problems);
     assert_eq!(loaded.domains.len(), 1);
-    loaded.domains.remove(0).into()
+    loaded.domains.remove(0)
 }
 
 /// `key=value key= …`: a descriptor as the tables write it. A value ends at a space.

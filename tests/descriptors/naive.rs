@@ -20,7 +20,7 @@ struct Node {
 /// Few of each, with underscores and stars where they matter, so that texts meet often.
 const KEYS: [&str; 8] = ["a", "b", "a_b", "a*", "*b", "a_", "_", "*"];
 const VALUES: [&str; 12] = ["", "a", "b", "b_a", "a*", "*", "*b", "a*b", "*a*", "a*a", "_", "aba"];
-const SENT_KEYS: [&str; 7] = ["a", "b", "a_b", "a*", "a_", "ab", "_"];
+const SENT_KEYS: [&str; 8] = ["a", "b", "a_b", "a*", "*b", "a_", "ab", "_"];
 const SENT_VALUES: [&str; 12] = ["", "a", "b", "ab", "aba", "b_a", "a*", "*", "_", "baab", "aa", "b_"];
 
 impl Node {

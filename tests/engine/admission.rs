@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use proptest::prelude::*;
 use crate::support::{SECOND, api, ask, at_millis, engine, hit, in_mode, matching, options, rule};
+use proptest::prelude::*;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{Answer, Cost, Descriptors, Engine, Op, Options, Request, Verdict};
 use tidegate::rules::Mode;

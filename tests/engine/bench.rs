@@ -4,64 +4,73 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Repeat, Request, Verdict,
+    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Options, Repeat,
+    Request, Verdict,
 };
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::{Mode, RuleSet, read_text};
 
 use crate::support::options;
 
-pub struct Bench {
-    pub engine: Arc<Engine>,
+pub(crate) struct Bench {
+    pub(crate) engine: Arc<Engine>,
     decider: Decider,
 }
 
 /// One request of a table. `attributes` are written `user=u1 plan=free`.
 #[derive(Clone, Copy)]
-pub struct Ask<'a> {
-    pub op: Op,
-    pub attributes: &'a str,
-    pub cost: u32,
-    pub wait_max: Option<u64>,
-    pub repeat: Option<Repeat<'a>>,
+pub(crate) struct Ask<'a> {
+    pub(crate) op: Op,
+    pub(crate) attributes: &'a str,
+    pub(crate) cost: u32,
+    pub(crate) wait_max: Option<u64>,
+    pub(crate) repeat: Option<Repeat<'a>>,
 }
 
 impl<'a> Ask<'a> {
-    pub fn hit(attributes: &'a str, cost: u32) -> Ask<'a> {
+    pub(crate) fn hit(attributes: &'a str, cost: u32) -> Ask<'a> {
         Ask { op: Op::Hit, attributes, cost, wait_max: None, repeat: None }
     }
 }
 
 impl Bench {
     /// The rules of the domain `api`, as a list.
-    pub fn new(limits: &str) -> Bench {
-        let engine = Arc::new(Engine::new(options()));
+    pub(crate) fn new(limits: &str) -> Bench {
+        Bench::of(Mode::Enforce, &format!("domain: api\nlimits:\n{limits}"))
+    }
+
+    /// A whole file, in a daemon of this mode.
+    pub(crate) fn of(mode: Mode, text: &str) -> Bench {
+        let engine = Arc::new(Engine::new(Options { mode, ..options() }));
         let mut bench = Bench { decider: engine.decider(), engine };
-        bench.reload(limits);
+        bench.install(text);
         bench
     }
 
-    pub fn reload(&mut self, limits: &str) {
-        let text = format!("domain: api\nlimits:\n{limits}");
-        let loaded = read_text("rules.yaml", &text);
+    pub(crate) fn reload(&mut self, limits: &str) {
+        self.install(&format!("domain: api\nlimits:\n{limits}"));
+    }
+
+    fn install(&mut self, text: &str) {
+        let loaded = read_text("rules.yaml", text);
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
         self.engine.install(RuleSet::new(loaded.domains));
     }
 
     /// Hits in a table: microseconds, attributes, cost, what is answered.
     #[track_caller]
-    pub fn check(&mut self, table: &[(u64, &str, u32, &str)]) {
+    pub(crate) fn check(&mut self, table: &[(u64, &str, u32, &str)]) {
         for (micros, attributes, cost, expected) in table {
             let seen = self.ask(*micros, Ask::hit(attributes, *cost));
             assert_eq!(seen, *expected, "at {micros} µs: {attributes} × {cost}");
         }
     }
 
-    pub fn peek(&mut self, micros: u64, attributes: &str, cost: u32) -> String {
+    pub(crate) fn peek(&mut self, micros: u64, attributes: &str, cost: u32) -> String {
         self.ask(micros, Ask { op: Op::Peek, ..Ask::hit(attributes, cost) })
     }
 
     /// `allow rule remaining/limit`, `limit rule remaining/limit retry 5` (or `never`), with notes behind.
-    pub fn ask(&mut self, micros: u64, ask: Ask<'_>) -> String {
+    pub(crate) fn ask(&mut self, micros: u64, ask: Ask<'_>) -> String {
         let attributes = pairs(ask.attributes);
         let request = Request {
             cost: Cost::Requests(ask.cost),
@@ -75,17 +84,16 @@ impl Bench {
         }
     }
 
-    pub fn charge(&mut self, micros: u64, attributes: &str, amount: i64) -> bool {
+    pub(crate) fn charge(&mut self, micros: u64, attributes: &str, amount: i64) -> bool {
         let attributes = pairs(attributes);
         let descriptors = Descriptors::one(&attributes);
-        let charge =
-            Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
+        let charge = Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
         self.decider.charge(&charge, at(micros)).unwrap()
     }
 }
 
 /// The wall clock is at the epoch when the engine's is at its origin.
-pub fn at(micros: u64) -> Now {
+pub(crate) fn at(micros: u64) -> Now {
     Now::at_nanos(micros * 1_000)
 }
 
@@ -123,5 +131,5 @@ fn shown(decision: &Decision<'_>) -> String {
     text
 }
 
-pub const MS: u64 = 1_000;
-pub const S: u64 = 1_000_000;
+pub(crate) const MS: u64 = 1_000;
+pub(crate) const S: u64 = 1_000_000;

@@ -19,7 +19,8 @@ fn a_soft_bucket_falls_below_empty_and_says_so() {
 
 #[test]
 fn soft_ends_and_comes_back_once_some_of_the_quota_is_left() {
-    let rules = "  - {name: a, key: [u], algorithm: fixed_window, rate: 10/min, over: {soft: 50%, for: 10s}}\n";
+    let rules =
+        "  - {name: a, key: [u], algorithm: fixed_window, rate: 10/min, over: {soft: 50%, for: 10s}}\n";
     let mut bench = Bench::new(rules);
     bench.check(&[
         (0, "u=1", 10, "allow a 0/10"),
@@ -38,7 +39,8 @@ fn soft_ends_and_comes_back_once_some_of_the_quota_is_left() {
 #[test]
 fn a_spent_soft_bucket_says_the_wait_until_soft_is_on_again() {
     // Below empty by 2 at most. Spent after 1 s; at 1 s one unit has come back.
-    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 4, over: {soft: 50%, for: 500ms}}\n");
+    let mut bench =
+        Bench::new("  - {name: a, key: [], rate: 1/s, burst: 4, over: {soft: 50%, for: 500ms}}\n");
     bench.check(&[
         (0, "", 6, "allow a 0/4 [over a]"),
         (500 * MS, "", 1, "limit a 0/4 after 2500000"),
@@ -68,7 +70,8 @@ fn elastic_passes_while_there_is_room_on_a_state_of_its_own() {
 
 #[test]
 fn near_is_past_the_share_and_not_at_it() {
-    let mut bench = Bench::new("  - {name: a, key: [], rate: 10/day, algorithm: fixed_window, warn_at: 80%}\n");
+    let mut bench =
+        Bench::new("  - {name: a, key: [], rate: 10/day, algorithm: fixed_window, warn_at: 80%}\n");
     bench.check(&[
         (0, "", 8, "allow a 2/10"),
         (0, "", 1, "allow a 1/10 [near a]"),

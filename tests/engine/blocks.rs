@@ -31,7 +31,10 @@ fn what_can_never_pass_blocks_nobody_and_neither_does_a_look() {
 #[test]
 fn a_block_is_neither_swept_nor_evicted() {
     let mut bench = Bench::new(LOGIN);
-    bench.check(&[(0, "account=a", 2, "allow login 0/2"), (0, "account=a", 1, "limit login 0/2 after 600000000")]);
+    bench.check(&[
+        (0, "account=a", 2, "allow login 0/2"),
+        (0, "account=a", 1, "limit login 0/2 after 600000000"),
+    ]);
     // The bucket is full again after a minute and swept away; the block stays.
     for second in 1..400 {
         bench.engine.tick(crate::bench::at(second * S));

@@ -5,7 +5,8 @@ use crate::bench::{Bench, S};
 #[test]
 fn a_charge_goes_into_debt_as_far_as_it_may() {
     for (algorithm, window) in [("token_bucket", 10), ("fixed_window", 10), ("sliding_log", 10)] {
-        let rules = format!("  - {{name: a, key: [u], algorithm: {algorithm}, rate: {window}/min, max_debt: 5}}\n");
+        let rules =
+            format!("  - {{name: a, key: [u], algorithm: {algorithm}, rate: {window}/min, max_debt: 5}}\n");
         let mut bench = Bench::new(&rules);
         bench.check(&[(0, "u=1", 8, "allow a 2/10")]);
         assert!(bench.charge(0, "u=1", 4));

@@ -14,14 +14,29 @@ fn state_is_kept_as_far_as_it_can_be_compared() {
         ("rate: 3/s, burst: 10", "rate: 7/s, burst: 10", 9, "allow a 0/10"),
         ("rate: 1/s, burst: 10", "rate: 1/s, burst: 20", 10, "allow a 11/20"),
         // Windows and logs keep their counts.
-        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 20/min", 10, "allow a 10/20"),
+        (
+            "algorithm: fixed_window, rate: 10/min",
+            "algorithm: fixed_window, rate: 20/min",
+            10,
+            "allow a 10/20",
+        ),
         ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 5/min", 10, "allow a 0/5"),
         ("algorithm: sliding_log, rate: 10/min", "algorithm: sliding_log, rate: 12/min", 10, "allow a 2/12"),
-        ("algorithm: sliding_window, rate: 10/min", "algorithm: sliding_window, rate: 12/min", 10, "allow a 2/12"),
+        (
+            "algorithm: sliding_window, rate: 10/min",
+            "algorithm: sliding_window, rate: 12/min",
+            10,
+            "allow a 2/12",
+        ),
         // Another algorithm or window length starts fresh.
         ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 10/h", 10, "allow a 10/10"),
         ("algorithm: sliding_log, rate: 10/min", "algorithm: sliding_log, rate: 10/h", 10, "allow a 10/10"),
-        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, align: first, rate: 10/min", 10, "allow a 10/10"),
+        (
+            "algorithm: fixed_window, rate: 10/min",
+            "algorithm: fixed_window, align: first, rate: 10/min",
+            10,
+            "allow a 10/10",
+        ),
         ("rate: 1/s, burst: 10", "algorithm: leaky_bucket, rate: 1/s, queue: 9", 10, "allow a 10/10"),
     ];
     for (before, after, used, expected) in table {
@@ -52,7 +67,9 @@ fn a_cut_bucket_waits_no_longer_than_the_new_burst() {
 fn debt_is_kept_over_a_reload_of_other_rules() {
     let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 5}\n");
     assert!(bench.charge(0, "", 10));
-    bench.reload("  - {name: a, key: [], rate: 1/s, burst: 5}\n  - {name: b, match: {x: y}, key: [], rate: 1/s}\n");
+    bench.reload(
+        "  - {name: a, key: [], rate: 1/s, burst: 5}\n  - {name: b, match: {x: y}, key: [], rate: 1/s}\n",
+    );
     bench.check(&[(0, "", 1, "limit a 0/5 after 6000000")]);
 }
 

@@ -41,7 +41,11 @@ api/per-address       0        0             0        0
 #[test]
 fn a_failed_reload_keeps_the_rules_and_says_so() {
     let bad = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/sec}\n";
-    for (rules, reason) in [("bad.yaml", "unknown unit `sec`"), ("nowhere", "cannot read the rules")] {
+    let table = [
+        ("bad.yaml", "unknown unit `sec`", "their domains stay as they are"),
+        ("nowhere", "cannot read the rules", "those in force stay"),
+    ];
+    for (rules, reason, stay) in table {
         let trace: String = [hit("0", "u1"), reload("0", rules), hit("0", "u1")].concat();
         let files = Files::new(&[("api.yaml", RULES), ("bad.yaml", bad), ("trace.jsonl", &trace)]);
         let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
@@ -49,8 +53,25 @@ fn a_failed_reload_keeps_the_rules_and_says_so() {
         assert_eq!(decisions_of(&output)[1]["remaining"], 1, "the old rule, with what was left of it");
         let said = said(&output);
         assert!(said.contains(reason), "{said}");
-        assert!(said.contains("\nline 2: the rules to reload have errors: those in force stay\n"), "{said}");
+        assert!(said.contains(&format!("\nline 2: the rules to reload have errors: {stay}\n")), "{said}");
     }
+}
+
+#[test]
+fn a_reload_swaps_each_domain_on_its_own() {
+    let mail = |rate: &str| format!("domain: mail\nlimits:\n  - {{name: all, key: [], rate: {rate}}}\n");
+    let mailed = r#"{"t": 0, "domain": "mail", "descriptors": []}"#.to_owned() + "\n";
+    let trace = [mailed.clone(), reload("0", "other"), mailed, hit("0", "u1")].concat();
+    let files = Files::new(&[
+        ("rules/api.yaml", RULES),
+        ("rules/mail.yaml", &mail("1/h")),
+        ("other/api.yaml", "domain: api\nlimits: [{name: per-user}]\n"),
+        ("other/mail.yaml", &mail("9/h")),
+        ("trace.jsonl", &trace),
+    ]);
+    let output = files.replay(&["trace.jsonl", "--rules", "rules", "--decisions", "-"]);
+    let limits: Vec<_> = decisions_of(&output).iter().map(|decision| decision["limit"].to_string()).collect();
+    assert_eq!(limits, ["1", "9", "3"], "mail is new, api is what it was");
 }
 
 #[test]

@@ -55,13 +55,14 @@ api/a       1 234        0             0        1
 }
 
 #[test]
-fn ops_without_effect_let_time_pass_and_charges_are_said_to_have_none() {
+fn ops_without_effect_let_time_pass_and_charges_are_no_requests() {
     let trace = r#"{"t": 0, "op": "hello", "session": "w1", "pool": "web", "slots": 16}
 {"t": 1, "op": "acquire", "id": {"n": 1}, "session": "w1", "domain": "api", "descriptors": [["user", "u1"]]}
 {"t": 1, "op": "renew", "id": {"n": 1}}
 {"t": 1, "op": "signal", "pool": "web", "name": "lag", "permille": 1000}
 {"t": 1, "op": "charge", "domain": "api", "descriptors": [["user", "u1"]], "amount": -2}
 {"t": 1, "op": "charge", "domain": "api", "descriptors": [["user", "u1"]], "amount": {"requests": 4294967295, "tokens": -4294967295}}
+{"t": 1, "op": "charge", "domain": "api", "descriptors": [["nobody", "u1"]], "amount": 1}
 {"t": 2, "op": "release", "id": {"n": 1}}
 {"t": 3, "op": "release", "id": "never granted", "outcome": "dropped"}
 {"t": 4, "op": "bye", "session": "w1"}
@@ -69,8 +70,8 @@ fn ops_without_effect_let_time_pass_and_charges_are_said_to_have_none() {
     let output = replay(RULES, trace, &["--decisions", "-"]);
     assert_eq!(String::from_utf8(output.stdout.clone()).unwrap().lines().count(), 1);
     let expected = "\
-9 lines over 4s: 1 allowed, 0 limited
-2 charges without effect: charging is not supported yet
+10 lines over 4s: 1 allowed, 0 limited
+1 charge matched no rule
 rule             passed  refused  would refuse  callers
 api/per-user          1        0             0        1
 api/per-address       0        0             0        0

@@ -249,6 +249,7 @@ fn outdated_is_what_holds_something_else() {
             fs::rename(bench.path(".new"), bench.path("a.yaml")).unwrap();
         }),
         ("behind a dot", false, &|bench| bench.write(".hidden", "2")),
+        ("of no kind that is read", false, &|bench| bench.write("daemon.log", "grows")),
         ("a directory", false, &|bench| fs::create_dir(bench.path("sub")).unwrap()),
         ("another byte, as many of them", true, &|bench| bench.write("a.yaml", &API_A.replace("1/s", "2/s"))),
         ("a table", true, &|bench| bench.write("rows.csv", "2")),
@@ -329,7 +330,8 @@ fn no_half_of_one_version_is_put_together_with_half_of_another() {
         let (mut torn, mut halts) = (None, 0);
         for _ in 0..100 {
             halts += usize::from(library.read().halt == Some(Halt::Unsettled));
-            let bursts: Vec<_> = library.domains()[0].rules().iter().map(|rule| rule.limit.quota().unwrap().limit()).collect();
+            let bursts: Vec<_> =
+                library.domains()[0].rules().iter().map(|rule| rule.limit.quota().unwrap().limit()).collect();
             torn = torn.or((bursts != [bursts[0]; FILES]).then_some(bursts));
         }
         done.store(true, Ordering::Relaxed);

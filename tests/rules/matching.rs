@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::rules::{Condition, Domain, Pattern, read_text};
+use tidegate::rules::{Condition, Domain, Pattern, Selection, read_text};
 
 use super::bad::{Told, check_rule};
 
@@ -142,7 +142,7 @@ fn a_slip_in_a_value_is_told_what_to_write() {
         check_rule(&format!("name: a, key: [], rate: 1/s, match: {{u: {value}}}"), *expected);
     }
     let many = |count: usize| (0..count).map(|number| format!("v{number}")).collect::<Vec<_>>().join(", ");
-    let within = format!("[{{not: [{}]}}, {{glob: [{}]}}, x]", many(600), many(398));
+    let within = format!("[{{not: [{}]}}, {{glob: [{}]}}, x]", many(600), many(400));
     let loaded = read_text(
         "rules.yaml",
         &format!("domain: api\nlimits:\n- {{name: a, key: [], rate: 1/s, match: {{u: {within}}}}}\n"),
@@ -247,4 +247,35 @@ fn rules_that_match_or_count_differently_are_not_redundant() {
     assert_eq!((of(some, some), of(some, any), of(any, any)), (1, 0, 1));
     let (x, not_x) = ("key: [], match: {u: {not: x}}", "key: [], match: {u: {glob: x, ignore_case: true}}");
     assert_eq!((of(x, x), of(x, not_x), of(not_x, not_x)), (1, 0, 1));
+}
+
+/// The rules of an attribute that match a value, each written as its condition alone.
+#[test]
+fn of_nested_starts_ends_and_networks_all_are_found() {
+    let starts = ["'/*'", "'/v1/*'", "'/v1/charges*'", "/v1/charges", "'/v1/charges/*'", "'/v1/*/refunds'"];
+    let ends = ["'*.com'", "'*example.com'", "'*.example.com'", "'*.EXAMPLE.com'", "'*.example.org'"];
+    let networks =
+        ["0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/24", "10.0.0.7/32", "'::/0'", "'::ffff:10.0.0.0/104'"];
+    let networks = networks.map(|network| format!("{{cidr: {network}}}"));
+    let any_case = ["'B*'", "bot*", "'*BOT'", "b", "'*o*'"];
+    let any_case = any_case.map(|text| format!("{{glob: {text}, ignore_case: true}}"));
+    let table: [(&[String], &str, &[u32]); 8] = [
+        (&starts.map(str::to_owned), "/v1/charges", &[0, 1, 2, 3]),
+        (&starts.map(str::to_owned), "/v1/charges/ch_1/refunds", &[0, 1, 2, 4, 5]),
+        (&starts.map(str::to_owned), "/v2", &[0]),
+        (&ends.map(str::to_owned), "www.example.com", &[0, 1, 2]),
+        (&ends.map(str::to_owned), "example.com", &[0, 1]),
+        (&networks, "::ffff:10.0.0.7", &[0, 1, 2, 3, 5]),
+        (&networks, "2001:db8::", &[4]),
+        (&any_case, "BoT", &[0, 1, 2, 4]),
+    ];
+    for (values, value, expected) in table {
+        let rule =
+            |(number, written)| format!("name: r{number}, match: {{u: {written}}}, key: [], rate: 1/s");
+        let rules: Vec<String> = values.iter().enumerate().map(rule).collect();
+        let domain = domain(&rules.iter().map(String::as_str).collect::<Vec<_>>());
+        let (mut selection, mut matching) = (Selection::default(), Vec::new());
+        domain.select(&[("u", value)], &mut selection, &mut matching);
+        assert_eq!(matching, expected, "{value}");
+    }
 }

@@ -163,7 +163,8 @@ fn a_slip_in_a_rules_file_is_never_a_panic_and_always_has_a_place() {
 
 #[test]
 fn a_slip_in_a_table_is_never_a_panic_and_always_has_a_place() {
-    const TABLE: &str = "user,rate,burst\r\nann,100/s,500\n\"Smith, \"\"J\"\"\",5/15min,\nben,unlimited,\n\ncleo,1/month,7\n";
+    const TABLE: &str =
+        "user,rate,burst\r\nann,100/s,500\n\"Smith, \"\"J\"\"\",5/15min,\nben,unlimited,\n\ncleo,1/month,7\n";
     let directory = tempfile::tempdir().unwrap();
     let rules = "domain: api\nlimits:\n- {name: a, key: [user], rate: 1/s, overrides_file: t.csv}\n";
     std::fs::write(directory.path().join("rules.yaml"), rules).unwrap();

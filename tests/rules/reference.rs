@@ -76,8 +76,14 @@ fn the_schema_sees_slips() {
         ("name: a, key: [], rate: 1/s, algorithm: fixed_window, timezone: UTC, refused: counted", true),
         ("name: a, key: [], rate: 1/s, candidate: {algorithm: leaky_bucket, queue: 0}", true),
         ("name: a, key: [], rate: 1/s, overrides: [{match: {p: x}, rate: 9/s, burst: 1}]", true),
-        ("name: a, key: [{attribute: ip, ipv6_prefix: 64}], rate: 1/s, match: {ip: {not: {cidr: [::1/128]}}}", true),
-        ("name: a, key: [], rate: 1/s, match: {a: [x, {glob: '*', ignore_case: true}], b: {present: false}}", true),
+        (
+            "name: a, key: [{attribute: ip, ipv6_prefix: 64}], rate: 1/s, match: {ip: {not: {cidr: [::1/128]}}}",
+            true,
+        ),
+        (
+            "name: a, key: [], rate: 1/s, match: {a: [x, {glob: '*', ignore_case: true}], b: {present: false}}",
+            true,
+        ),
         ("name: a, key: [{attribute: ip, ipv6_prefix: 129}], rate: 1/s", false),
         ("name: a, key: [], rate: 1/s, match: {ip: {cdir: 10.0.0.0/8}}", false),
         ("name: a, key: [], rate: 1/sec", false),

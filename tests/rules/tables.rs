@@ -52,7 +52,12 @@ fn a_table_says_what_each_key_may_use() {
         USER,
         "\u{feff}user,rate\r\n\r\n\"Smith, \"\"J\"\"\",5/s\r\n\"two\nlines\",6/s\r\n\" ann \",7/s",
         "1/s burst 1 | 5/s burst 5 | 6/s burst 6 | 7/s burst 7",
-        &[(&[("user", "Smith, \"J\"")], 1), (&[("user", "two\nlines")], 2), (&[("user", " ann ")], 3), (&user, 0)],
+        &[
+            (&[("user", "Smith, \"J\"")], 1),
+            (&[("user", "two\nlines")], 2),
+            (&[("user", " ann ")], 3),
+            (&user, 0),
+        ],
     );
     // No rows at all.
     check(USER, "user,rate\n", "1/s burst 1", &[(&user, 0)]);
@@ -115,7 +120,11 @@ fn a_bad_table_is_told_where_and_how() {
         (USER, "user,rate,note\n", (1, 11, "unknown column `note`", "user,rate")),
         (USER, "user,rate,rate\n", (1, 11, "a second column `rate`", "keep one")),
         (USER, "user;rate\nann;5/s\n", (1, 1, "no column `user`", "user,rate")),
-        ("key: [user], rate: 1/s, algorithm: sliding_log", "user,rate,burst\n", (1, 11, "`burst` is a field of `token_bucket`", "leave it out")),
+        (
+            "key: [user], rate: 1/s, algorithm: sliding_log",
+            "user,rate,burst\n",
+            (1, 11, "`burst` is a field of `token_bucket`", "leave it out"),
+        ),
         ("key: [rate], rate: 1/s", "rate\n", (1, 1, "`rate` has the name of another column", "`overrides`")),
         (USER, "user,rate\nann\n", (2, 1, "1 cells, and the header has 2", "each column")),
         (USER, "user,rate\nann,5/s,9\n", (2, 9, "3 cells, and the header has 2", "in quotes")),
@@ -125,12 +134,24 @@ fn a_bad_table_is_told_where_and_how() {
         (USER, "user,rate\nann,5/sec\n", (2, 5, "unknown unit `sec`", "write 5/s")),
         (USER, "user,rate\nann,\n", (2, 5, "not ``", "like 100/s")),
         (USER, "user,rate\n,5/s\n", (2, 1, "no value for `user`", "leave the row out")),
-        (USER, "user,rate\nann,5/s\n\nben,6/s\nann,7/s\n", (5, 1, "a second row for the key `ann`", "the first is on line 2")),
-        ("key: [{attribute: user, lowercase: true}], rate: 1/s", "user,rate\nann,5/s\nANN,5/s\n", (3, 1, "a second row for the key `ann`", "line 2")),
+        (
+            USER,
+            "user,rate\nann,5/s\n\nben,6/s\nann,7/s\n",
+            (5, 1, "a second row for the key `ann`", "the first is on line 2"),
+        ),
+        (
+            "key: [{attribute: user, lowercase: true}], rate: 1/s",
+            "user,rate\nann,5/s\nANN,5/s\n",
+            (3, 1, "a second row for the key `ann`", "line 2"),
+        ),
         (USER, "user,rate,burst\nann,5/s,0\n", (2, 9, "`burst` is 0", "at least 1")),
         (USER, "user,rate,burst\nann,5/s,5k\n", (2, 9, "`burst`: `5k` is not a whole number", "write 5000")),
         (USER, "user,rate,burst\nann,1/day,4000000\n", (2, 11, "too long to fill", "smaller")),
-        (USER, "user,rate,burst\nann,unlimited,4\n", (2, 15, "`burst` where the rate is unlimited", "leave it out")),
+        (
+            USER,
+            "user,rate,burst\nann,unlimited,4\n",
+            (2, 15, "`burst` where the rate is unlimited", "leave it out"),
+        ),
         (USER, "user,rate\nann,1999999/s\n", (2, 5, "one part in 100000", "2000000/s")),
         (USER, "user,rate\na\"n,5/s\n", (2, 2, "a quote inside of a cell", "whole cell in quotes")),
         (USER, "user,rate\n\"ann,5/s\n", (2, 1, "a quote that is never closed", "end the cell")),
@@ -188,7 +209,11 @@ fn a_hundred_thousand_rows_are_small() {
     const ROWS: usize = 100_000;
     let mut table = "org,user,rate,burst\n".to_owned();
     for number in 0..ROWS {
-        table.push_str(&format!("organisation-{},user-{number}@example.com,{}/s,\n", number % 1_000, number % 500 + 1));
+        table.push_str(&format!(
+            "organisation-{},user-{number}@example.com,{}/s,\n",
+            number % 1_000,
+            number % 500 + 1
+        ));
     }
     let fields = "key: [org, user], rate: 1/s";
     let started = now();

@@ -83,3 +83,103 @@ fn a_rule_that_never_refuses_what_another_passes() {
     check(&["name: a, key: [u], rate: 10/s, mode: disabled", "name: b, key: [u], rate: 100/s"], &[]);
     check(&[a, "name: b, key: [u], rate: 100/s, mode: disabled"], &[]);
 }
+
+#[test]
+fn two_rules_are_compared_only_where_they_count_alike() {
+    let log = "name: a, key: [u], rate: 10/h, algorithm: sliding_log";
+    let never = "`b` never refuses what `a` passes";
+    check(&[log, "name: b, key: [u], rate: 20/h, algorithm: sliding_log"], &[(4, never, "keep one")]);
+    check(
+        &[log, "name: b, key: [u], rate: 5/h, algorithm: sliding_log"],
+        &[(3, "`a` never refuses what `b`", "")],
+    );
+    let fixed = "key: [u], rate: 10/day, algorithm: fixed_window, timezone: Europe/Berlin";
+    check(&[&format!("name: a, {fixed}"), &format!("name: b, {fixed}")], &[(4, never, "")]);
+    let window = "key: [u], rate: 10/h, algorithm: sliding_window";
+    check(&[&format!("name: a, {window}"), &format!("name: b, {window}, buckets: 10")], &[(4, never, "")]);
+    let apart = [
+        (log, "name: b, key: [u], rate: 20/2h, algorithm: sliding_log"),
+        (log, "name: b, key: [u], rate: 20/h"),
+        (log, "name: b, key: [u], rate: 20/h, algorithm: sliding_window"),
+        (log, "name: b, key: [u], rate: 20/h, algorithm: sliding_log, unit: tokens"),
+        (log, "name: b, key: [u], rate: 20/h, algorithm: sliding_log, refused: counted"),
+        (log, "name: b, key: [u], rate: 20/h, algorithm: sliding_log, block: 1h"),
+        (log, "name: b, key: [u], rate: 20/h, algorithm: sliding_log, over: {soft: 10%}"),
+        (log, "name: b, key: [u], rate: 20/h, algorithm: sliding_log, warn_at: 50%"),
+        (log, "name: b, key: [u], rate: 20/h, algorithm: sliding_log, candidate: {rate: 1/h}"),
+        (
+            log,
+            "name: b, key: [u], rate: 20/h, algorithm: sliding_log, overrides: [{match: {p: x}, rate: 1/h}]",
+        ),
+        (
+            "name: a, key: [u], rate: 10/h, algorithm: sliding_log, overrides: [{match: {p: x}, rate: 90/h}]",
+            "name: b, key: [u], rate: 20/h, algorithm: sliding_log",
+        ),
+        (
+            "name: a, key: [u], rate: 10/day, algorithm: fixed_window",
+            "name: b, key: [u], rate: 10/day, algorithm: fixed_window, timezone: Europe/Berlin",
+        ),
+        (
+            "name: a, key: [u], rate: 10/h, algorithm: leaky_bucket",
+            "name: b, key: [u], rate: 10/h, algorithm: leaky_bucket",
+        ),
+        (
+            "name: a, key: [u], rate: 10/h, algorithm: sliding_window, buckets: 1",
+            "name: b, key: [u], rate: 10/h, algorithm: sliding_window",
+        ),
+    ];
+    for (one, other) in apart {
+        check(&[one, other], &[]);
+    }
+}
+
+#[test]
+fn what_a_limit_says_that_was_perhaps_not_meant() {
+    check(&["name: a, key: [], rate: unlimited"], &[(3, "the rule refuses nobody", "leave the rule out")]);
+    check(&["name: a, key: [], rate: unlimited, overrides: [{match: {p: x}, rate: 1/s}]"], &[]);
+    check(&["name: a, key: [], rate: 1/s, candidate: {rate: 1/s}"], &[(3, "says what its rule says", "")]);
+    check(&["name: a, key: [], rate: 1/s, candidate: {rate: 60/min}"], &[]);
+    check(
+        &["name: a, key: [], rate: 9/h, candidate: {rate: 5/day}"],
+        &[(3, "a token bucket of 5/day lets up to 10 through in one day", "`algorithm: fixed_window`")],
+    );
+    check(
+        &["name: a, key: [], rate: 9/h, overrides: [{match: {p: x}, rate: 5/day}]"],
+        &[(3, "a token bucket of 5/day lets up to 10 through in one day", "fixed_window")],
+    );
+    check(&["name: a, key: [], rate: 5/day, algorithm: fixed_window"], &[]);
+    check(&["name: a, key: [], rate: 5/day, algorithm: sliding_log, candidate: {rate: 4/day}"], &[]);
+    check(
+        &["name: a, key: [], rate: 1/s, overrides: [{match: {}, rate: 2/s}, {match: {p: x}, rate: 3/s}]"],
+        &[(3, "this override matches every request", "put it last")],
+    );
+    check(
+        &["name: a, key: [], rate: 1/s, overrides: [{match: {p: x}, rate: 3/s}, {match: {}, rate: 2/s}]"],
+        &[],
+    );
+    check(
+        &["name: a, key: [], rate: 1/s, refund_on: ok"],
+        &[(3, "`refund_on` gives nothing back yet", "until then")],
+    );
+    check(
+        &["name: a, key: [], rate: 10/s, over: {soft: 5%}"],
+        &[(3, "`soft: 5%` of 10 is nothing", "at least 10%")],
+    );
+}
+
+#[test]
+fn rates_that_are_not_exact_together_say_by_how_much() {
+    let overrides = "overrides: [{match: {p: x}, rate: 11/s}, {match: {p: y}, rate: 7/s}]";
+    check(
+        &[&format!("name: a, key: [], rate: 9/s, {overrides}")],
+        &[(3, "the rate 9/s is not exact: it is kept slow by one part in", "without its overrides")],
+    );
+    check(
+        &[&format!("name: a, key: [], rate: 1/s, {overrides}, candidate: {{algorithm: sliding_log}}")],
+        &[],
+    );
+    check(
+        &["name: a, key: [], rate: 1/s, overrides: [{match: {p: x}, rate: 1009/s}]"],
+        &[(3, "the rate 1009/s of an override is not exact", "up to 128")],
+    );
+}

@@ -12,11 +12,13 @@
 )]
 
 mod abuse;
+mod access;
 mod caps;
 mod daemon;
 mod faults;
 mod frames;
 mod hello;
+mod judging;
 mod msgpack;
 mod ops;
 mod path;

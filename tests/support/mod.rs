@@ -66,8 +66,7 @@ pub struct Seen {
 /// Asks about `api` and says what came back.
 pub fn ask(decider: &mut Decider, op: Op, attributes: &[(&str, &str)], cost: u32, now: Now) -> Seen {
     let descriptors = Descriptors::one(attributes);
-    let request =
-        Request { cost: Cost::Requests(cost), all: true, ..Request::new(op, "api", descriptors) };
+    let request = Request { cost: Cost::Requests(cost), all: true, ..Request::new(op, "api", descriptors) };
     let Answer::Decided(decision) = decider.decide(&request, now) else { panic!("a conflict") };
     Seen {
         verdict: decision.verdict,

@@ -1,7 +1,7 @@
 //! How many callers each rule has seen: distinct keys, told apart by fingerprints. No text of theirs is kept.
 
-use std::sync::Arc;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 

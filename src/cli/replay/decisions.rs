@@ -31,7 +31,10 @@ impl<'w> Decisions<'w> {
                 Verdict::Wait => "wait",
                 Verdict::Deny => "deny",
             },
-            rule: binding.map(|view| &view.rule.name).or(listed.map(|listed| &listed.name)).map(|name| &**name),
+            rule: binding
+                .map(|view| &view.rule.name)
+                .or(listed.map(|listed| &listed.name))
+                .map(|name| &**name),
             limit: binding.map(|view| view.level.limit),
             window_us: binding.map(|view| view.level.window.0),
             remaining: binding.map(|view| view.level.remaining),

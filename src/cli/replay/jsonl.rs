@@ -83,7 +83,12 @@ impl Jsonl {
 }
 
 /// Reads a `hit`, `peek` or `acquire` and hands it on.
-fn judge<T>(line: &Line<'_>, op: Op, bytes: usize, play: impl FnOnce(engine::Request<'_>) -> T) -> Result<T, Wrong> {
+fn judge<T>(
+    line: &Line<'_>,
+    op: Op,
+    bytes: usize,
+    play: impl FnOnce(engine::Request<'_>) -> T,
+) -> Result<T, Wrong> {
     let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = Descriptors::new();
     read_descriptors(line, &mut descriptors)?;

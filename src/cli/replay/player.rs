@@ -17,6 +17,8 @@ pub(in crate::cli) struct Player {
     now: Now,
     last_tick: Option<Timestamp>,
     callers: Callers,
+    /// In force.
+    rules: Vec<Arc<Domain>>,
 }
 
 impl Player {
@@ -29,7 +31,8 @@ impl Player {
         let engine = Arc::new(Engine::new(options));
         let callers = Callers::default();
         let decider = engine.decider();
-        let mut player = Player { engine, decider, now: Now::default(), last_tick: None, callers };
+        let mut player =
+            Player { engine, decider, now: Now::default(), last_tick: None, callers, rules: Vec::new() };
         player.reload(rules);
         player
     }
@@ -66,7 +69,13 @@ impl Player {
     /// Puts other rules in force.
     pub(super) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
         self.callers.number(&rules);
+        self.rules.clone_from(&rules);
         self.engine.install(RuleSet::new(rules));
+    }
+
+    /// The rules in force.
+    pub(super) fn rules(&self) -> &[Arc<Domain>] {
+        &self.rules
     }
 
     /// What has been counted.

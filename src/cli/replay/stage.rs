@@ -92,7 +92,7 @@ impl<'w> Stage<'w> {
         Ok(())
     }
 
-    /// Puts the rules at a path of the trace in force. Rules with errors leave those in force as they are.
+    /// Puts the rules at a path of the trace in force, as the daemon would: a domain with errors stays as it is.
     fn reload(&mut self, line: u64, path: &str) {
         if self.other.is_some() {
             // Which of the two sets is meant, and what the other then stands for, a trace cannot say.
@@ -100,11 +100,19 @@ impl<'w> Stage<'w> {
             return;
         }
         let loaded = rules::read(&self.directory.join(path));
-        if loaded.has_errors() {
+        let has_errors = loaded.has_errors();
+        if has_errors {
             self.news.extend(loaded.problems.iter().map(|problem| problem.render(false)));
-            self.news.push(format!("line {line}: the rules to reload have errors: those in force stay"));
-        } else {
-            self.player.reload(loaded.domains);
+        }
+        let stay = match loaded.over(self.player.rules()) {
+            Some(domains) => {
+                self.player.reload(domains);
+                "their domains stay as they are"
+            }
+            None => "those in force stay",
+        };
+        if has_errors {
+            self.news.push(format!("line {line}: the rules to reload have errors: {stay}"));
         }
     }
 

@@ -115,7 +115,7 @@ impl Line {
             Some(("priority", name)) => self.expected.priority = Some(there(name)),
             Some(("notes", NOTHING)) => self.expected.notes = Some(Vec::new()),
             Some(("notes", notes)) => {
-                self.expected.notes = Some(notes.split(',').map(note).collect::<Result<_, _>>()?)
+                self.expected.notes = Some(notes.split(',').map(note).collect::<Result<_, _>>()?);
             }
             _ => {
                 let mend = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \

@@ -68,7 +68,9 @@ impl Values<'_> {
             report.error(node.at, message, "write at least one value, or `\"*\"` for any");
         }
         let others = self.count;
-        self.count = self.count.saturating_add(items.len());
+        // A mapping counts by what is in it.
+        let texts = items.iter().filter(|item| !matches!(item.value, Value::Map(_)));
+        self.count = self.count.saturating_add(texts.count());
         if self.count > VALUES_MAX {
             // Once is enough.
             if others <= VALUES_MAX {

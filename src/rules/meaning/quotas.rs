@@ -1,7 +1,7 @@
 //! From the numbers as written to quotas: one for the rule, one for each kind of override, all on one scale.
 
 use super::classes::{Classes, Terms};
-use super::numbers::{Algorithm, Align, Numbers, Over as Written};
+use super::numbers::{Algorithm, Align, At, Numbers, Over as Written};
 use crate::limit::{
     Quota, Rate, RateError, Scale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
 };
@@ -26,7 +26,8 @@ impl Numbers {
         let scale = self.scale(all.clone());
         // Overrides were checked where they stand; left is what only the common scale forbids.
         let allowances = all.map(|terms| self.allowance(terms, scale)).collect();
-        let allowances = report.settle(self.at, allowances)?;
+        let allowances: Vec<_> = report.settle(self.at, allowances)?;
+        self.about_soft(allowances.first(), report);
         let limit = Limit {
             allowances,
             refused: self.refused.as_ref().map_or(Refused::Free, |refused| refused.value),
@@ -37,6 +38,17 @@ impl Numbers {
             },
         };
         Some(limit)
+    }
+
+    /// A soft part that is less than one unit.
+    fn about_soft(&self, allowance: Option<&Option<Allowance>>, report: &mut Report<'_>) {
+        let Some(Some(Allowance { quota, over: Over::Soft(soft), .. })) = allowance else { return };
+        let Some(At { place, value: Written::Soft(share, _) }) = self.over else { return };
+        if soft.limit() == quota.limit() {
+            let least = Share(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
+            let message = format!("`soft: {}` of {} is nothing", Share(u32::from(share)), quota.limit());
+            report.warning(place, message, format!("write at least {least}, or leave it out"));
+        }
     }
 
     /// Where to point when the rate and what goes with it cannot be together.

@@ -1,0 +1,31 @@
+"""The pictures in docs/: what is committed is what `make pictures` draws from this daemon's decisions."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import xml.dom.minidom
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_the_pictures_show_what_is_decided(daemon, tmp_path):
+    subprocess.run([sys.executable, DOCS / "pictures/draw.py", daemon.binary, tmp_path], check=True)
+    drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    committed = {path.name: path.read_bytes() for path in (DOCS / "pictures").glob("*.svg")}
+    assert sorted(drawn) == sorted(committed)
+    outdated = [name for name in drawn if drawn[name] != committed[name]]
+    assert outdated == [], "run `make pictures`, look at them, and commit them"
+
+
+def test_every_picture_is_shown_and_every_shown_one_is_there():
+    shown = set(re.findall(r"\(pictures/([a-z_]+\.svg)\)", (DOCS / "algorithms.md").read_text(encoding="utf-8")))
+    assert shown == {path.name for path in (DOCS / "pictures").glob("*.svg")}
+
+
+def test_the_pictures_are_small_and_stand_alone():
+    for path in (DOCS / "pictures").glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        root = xml.dom.minidom.parseString(text).documentElement
+        assert root.tagName == "svg" and root.getElementsByTagName("title"), path.name
+        assert len(text) <= 16_384 and "href" not in text and "prefers-color-scheme:dark" in text, path.name

@@ -1,0 +1,138 @@
+//! Who may ask about which domain: every op of a user to whom it is closed, and of one to whom it is open.
+
+use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, Plan};
+use super::msgpack::{frame, read};
+use super::wire::{error_of, hello, verdict_of};
+
+/// Nobody's files, nobody's processes.
+const OTHER: u32 = 65_534;
+
+/// A daemon with the domains `api` and `open`, of which these settings speak.
+fn daemon(settings: &str) -> Daemon {
+    let rules = "domain: open\nlimits: [{name: all, key: [], rate: 1/h, burst: 100}]\n";
+    let plan = Plan::new().rules("open.yaml", rules);
+    let plan = plan.settings(&format!("{settings}\nsocket: {{mode: \"0666\"}}"));
+    let open = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(plan.directory.path(), open).unwrap();
+    plan.start()
+}
+
+fn this_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Every op that names a domain.
+fn asks(domain: &str) -> [Value; 5] {
+    [
+        json!([1, 11, domain, [["user", "u1"]]]),
+        json!([3, 13, domain, [["user", "u1"]]]),
+        json!([4, 14, domain, [["user", "u1"]]]),
+        json!([5, 15, domain, [["user", "u1"]], 1]),
+        json!([5, null, domain, [["user", "u1"]], 1]),
+    ]
+}
+
+fn assert_turned_away(reply: &Value, id: u64, user: u32) {
+    assert_eq!(error_of(reply), (Some(id), 11), "{reply}");
+    assert_eq!(reply[3], format!("the domain `api` is not open to user {user}"));
+}
+
+#[test]
+fn a_closed_domain_is_not_allowed_and_the_connection_stays() {
+    let mine = this_user();
+    // Nobody is let in for being root, nor for being the daemon's own user.
+    let daemon = daemon(&format!("domains: {{api: {{uids: [{}]}}, open: {{}}}}", mine + 1));
+    let mut wire = daemon.greeted();
+    for ask in asks("api") {
+        match ask[1].as_u64() {
+            Some(id) => assert_turned_away(&wire.ask(&ask), id, mine),
+            // Whoever wants no reply gets none: the next one is that of the ping.
+            None => wire.send(&ask),
+        }
+        wire.assert_served();
+    }
+    let decided = wire.ask(&json!([3, 21, "open", [["user", "u1"]]]));
+    assert_eq!((verdict_of(&decided), &decided[6]), (0, &json!(99)), "{decided}");
+    let line = daemon.await_log(&["domain=\"api\"", "not open to this user", &format!("user={mine}")]);
+    assert!(line.contains("domains.api.uids"), "{line}");
+    assert_eq!(daemon.log().matches("not open to this user").count(), 1, "told once: {}", daemon.log());
+}
+
+#[test]
+fn reports_that_ride_on_what_is_not_allowed_arrive() {
+    let daemon = daemon(&format!("domains: {{api: {{uids: [{}]}}}}", this_user() + 1));
+    let mut wire = daemon.greeted();
+    let reply = wire.ask(&json!([3, 1, "api", [[]], 1, null, {"missed": {"timeout": 7}}]));
+    assert_turned_away(&reply, 1, this_user());
+    daemon.await_log(&["made without tidegate", "timeout=7"]);
+}
+
+#[test]
+fn a_domain_is_open_to_whom_it_names_and_closed_to_another_user() {
+    if this_user() != 0 {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
+    let daemon = daemon("domains: {api: {uids: [33, 0]}}");
+    let mut mine = daemon.greeted();
+    for left in [4, 3] {
+        let reply = mine.ask(&json!([3, 1, "api", [["user", "u1"]]]));
+        assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(left)), "{reply}");
+    }
+    let replies = other_user(&daemon, &asks("api"));
+    assert_eq!(replies.len(), 4, "{replies:#?}");
+    for (reply, id) in replies.iter().zip([11, 13, 14, 15]) {
+        assert_turned_away(reply, id, OTHER);
+    }
+    // What was turned away has charged nothing.
+    let reply = mine.ask(&json!([4, 2, "api", [["user", "u1"]]]));
+    assert_eq!(reply[6], 3, "{reply}");
+    let elsewhere = other_user(&daemon, &[json!([3, 1, "open", [[]]])]);
+    assert_eq!(verdict_of(&elsewhere[0]), 0, "{elsewhere:?}");
+}
+
+#[test]
+fn without_users_a_domain_is_open_and_one_without_rules_is_told() {
+    let daemon = daemon("domains: {api: {uids: []}, apj: {uids: []}}");
+    let reply = daemon.greeted().ask(&json!([3, 1, "api", [["user", "u1"]]]));
+    assert_eq!(verdict_of(&reply), 0, "{reply}");
+    daemon.await_log(&["tidegate.yaml:2:", "no rules belong to the domain `apj`"]);
+    assert!(!daemon.log().contains("domain `api`"), "{}", daemon.log());
+    let check =
+        Command::new(super::daemon::BINARY).arg("check").arg(daemon.plan.path("tidegate.yaml")).output();
+    let said = String::from_utf8(check.unwrap().stdout).unwrap();
+    assert!(said.contains("no rules belong to the domain `apj`") && said.contains("2 warnings"), "{said}");
+}
+
+/// Sends requests as another user, which is another process, and says what is replied up to the end.
+fn other_user(daemon: &Daemon, requests: &[Value]) -> Vec<Value> {
+    let hello = hello();
+    let frames: Vec<u8> = std::iter::once(&hello).chain(requests).flat_map(frame).collect();
+    let hex = frames.iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").unwrap();
+        hex
+    });
+    let script = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(sys.argv[1]); \
+        s.sendall(bytes.fromhex(sys.argv[2])); s.shutdown(socket.SHUT_WR); \
+        sys.stdout.buffer.write(b''.join(iter(lambda: s.recv(65536), b'')))";
+    let mut client = Command::new("python3");
+    client.args(["-c", script]).arg(daemon.socket()).arg(hex).current_dir(Path::new("/"));
+    let output = client.uid(OTHER).gid(OTHER).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (mut bytes, mut replies) = (&output.stdout[..], Vec::new());
+    while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
+        let (payload, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
+        replies.push(read(payload));
+        bytes = rest;
+    }
+    assert_eq!(replies.remove(0)[0], 0, "WELCOME");
+    replies
+}

@@ -1,0 +1,176 @@
+//! What rules of every kind come to on the socket.
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, Plan};
+use super::msgpack::framed;
+use super::wire::{Wire, error_of, verdict_of};
+
+const HOUR_US: u64 = 3_600_000_000;
+
+fn rules() -> Daemon {
+    let rules = "\
+domain: all
+priorities: [high, low]
+exempt: [{name: probes, match: {path: /healthz}}]
+deny: [{name: bots, match: {agent: {glob: '*Bot*', ignore_case: true}}, help: https://example.com/bots}]
+limits:
+  - {name: secret, match: {path: /login}, key: [user], rate: 1/h, advertise: false}
+  - {name: tokens, key: [org], unit: tokens, rate: 100/h, max_debt: 50}
+  - {name: paced, match: {job: mail}, key: [], algorithm: leaky_bucket, rate: 1/min, queue: 1}
+  - {name: tried, match: {path: /try}, key: [user], rate: 5/h, candidate: {rate: 1/h}, warn_at: 50%}
+descriptors:
+  - key: message_type
+    value: marketing
+    rate_limit: {unit: day, requests_per_unit: 1}
+";
+    Plan::new().rules("all.yaml", rules).start()
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it is said where it is asked")]
+fn ask(wire: &mut Wire, descriptors: Value, cost: Value, options: Value) -> Value {
+    wire.ask(&json!([3, 7, "all", descriptors, cost, null, options]))
+}
+
+fn plain(wire: &mut Wire, attributes: impl Into<Value>) -> Value {
+    let attributes = attributes.into();
+    ask(wire, json!([attributes]), json!(1), json!({}))
+}
+
+#[test]
+fn lists_decide_before_any_rule() {
+    let daemon = rules();
+    let mut wire = daemon.greeted();
+    for _ in 0..3 {
+        let reply = plain(&mut wire, json!(["path", "/healthz", "user", "u", "agent", "Bot"]));
+        assert_eq!(
+            (verdict_of(&reply), &reply[3], &reply[4]),
+            (0, &json!("probes"), &json!(null)),
+            "{reply}"
+        );
+    }
+    let reply = plain(&mut wire, json!(["path", "/", "agent", "nicebot/1"]));
+    assert_eq!((verdict_of(&reply), &reply[3], &reply[8]), (4, &json!("bots"), &json!(null)), "{reply}");
+    assert_eq!(reply[12], json!({"help": "https://example.com/bots"}));
+}
+
+#[test]
+fn what_is_not_advertised_is_marked_and_not_listed() {
+    let daemon = rules();
+    let mut wire = daemon.greeted();
+    let login = json!([["path", "/login", "user", "u"]]);
+    let reply = ask(&mut wire, login.clone(), json!(1), json!({"all": true}));
+    assert_eq!((&reply[3], &reply[11], &reply[12]), (&json!("secret"), &json!([]), &json!({"hide": true})));
+    let refused = ask(&mut wire, login, json!(1), json!({}));
+    assert_eq!(
+        (verdict_of(&refused), &refused[3], &refused[12]),
+        (1, &json!("secret"), &json!({"hide": true}))
+    );
+}
+
+#[test]
+fn a_rule_is_judged_in_its_unit_and_charged_after_the_fact() {
+    let daemon = rules();
+    let mut wire = daemon.greeted();
+    let org = json!([["org", "o"]]);
+    let reply = ask(&mut wire, org.clone(), json!({"requests": 1, "tokens": 60}), json!({}));
+    assert_eq!(
+        (&reply[3], &reply[6], &reply[12]),
+        (&json!("tokens"), &json!(40), &json!({"unit": "tokens"}))
+    );
+    assert_eq!(wire.ask(&json!([5, 8, "all", org, {"tokens": 1_000}])), json!([2, 8, true]));
+    // In debt by 50: 51 must come back, 36 s each, less what has passed meanwhile.
+    let reply = ask(&mut wire, org.clone(), json!({"tokens": 1}), json!({}));
+    let retry = reply[8].as_u64().unwrap();
+    assert_eq!((verdict_of(&reply), &reply[6]), (1, &json!(0)));
+    assert!(retry > 50 * 36_000_000 && retry <= 51 * 36_000_000, "{reply}");
+    wire.send(&json!([5, null, "all", org, {"tokens": -1_000}]));
+    let reply = ask(&mut wire, org, json!({"tokens": 100}), json!({}));
+    assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(0)));
+    let nobody = json!([["nothing", "o"]]);
+    assert_eq!(wire.ask(&json!([5, 9, "all", nobody, 1])), json!([2, 9, false]), "no rule matched");
+}
+
+#[test]
+fn work_waits_for_its_place_as_long_as_it_likes() {
+    let daemon = rules();
+    let mut wire = daemon.greeted();
+    let mail = json!([["job", "mail"]]);
+    assert_eq!(verdict_of(&plain(&mut wire, json!(["job", "mail"]))), 0);
+    let impatient = ask(&mut wire, mail.clone(), json!(1), json!({"max_wait_us": 0}));
+    assert_eq!(verdict_of(&impatient), 1, "{impatient}");
+    let waiting = ask(&mut wire, mail.clone(), json!(1), json!({}));
+    let wait = waiting[8].as_u64().unwrap();
+    assert_eq!((verdict_of(&waiting), &waiting[3], &waiting[6]), (3, &json!("paced"), &json!(0)));
+    assert!(wait > 0 && wait <= 60_000_000, "{waiting}");
+    assert_eq!(verdict_of(&ask(&mut wire, mail, json!(1), json!({}))), 1);
+}
+
+#[test]
+fn notes_say_what_a_candidate_would_have_done_and_what_is_near() {
+    let daemon = rules();
+    let mut wire = daemon.greeted();
+    let notes: Vec<Value> =
+        (0..4).map(|_| plain(&mut wire, json!(["path", "/try", "user", "u"]))[10].clone()).collect();
+    let expected = [
+        json!(null),
+        json!(["candidate", "tried"]),
+        json!(["near", "tried", "candidate", "tried"]),
+        json!(["near", "tried", "candidate", "tried"]),
+    ];
+    assert_eq!(notes, expected);
+}
+
+#[test]
+fn every_descriptor_hits_its_node() {
+    let daemon = rules();
+    let mut wire = daemon.greeted();
+    let marketing = json!(["message_type", "marketing"]);
+    let twice = ask(&mut wire, json!([marketing, marketing]), json!(1), json!({}));
+    // Two alike hit it twice, which is more than it ever lets through.
+    assert_eq!((verdict_of(&twice), &twice[3]), (1, &json!("message_type_marketing")), "{twice}");
+    assert_eq!((&twice[4], &twice[5], &twice[8]), (&json!(1), &json!(24 * HOUR_US), &json!(null)));
+    assert_eq!(verdict_of(&plain(&mut wire, marketing)), 1, "a refused hit counts");
+    assert_eq!(verdict_of(&plain(&mut wire, json!(["message_type", "receipt"]))), 0);
+}
+
+#[test]
+fn the_same_idem_is_the_same_grant_for_a_session_on_every_connection() {
+    let daemon = rules();
+    let session: Vec<u8> = (0..16).collect();
+    let greeted = |session: &[u8]| {
+        let mut wire = daemon.connect();
+        // JSON has no bytes: `[0, 1, 1, {"session": …}]` by hand.
+        let head = b"\x94\x00\x01\x01\x81\xa7session\xc4\x10";
+        wire.send_bytes(&framed(&[head, session].concat()));
+        assert_eq!(wire.hear().unwrap()[0], 0, "WELCOME");
+        wire
+    };
+    let (mut one, mut other, mut stranger) = (greeted(&session), greeted(&session), greeted(&[9; 16]));
+    let work = json!([["path", "/try", "user", "u"]]);
+    let idem = json!({"idem": "x"});
+    for turn in 0..4 {
+        let wire = if turn % 2 == 0 { &mut one } else { &mut other };
+        let reply = ask(wire, work.clone(), json!(1), idem.clone());
+        assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(4)), "{reply}");
+    }
+    let reply = ask(&mut stranger, work.clone(), json!(1), idem.clone());
+    assert_eq!(reply[6], json!(3), "another session's is another request: {reply}");
+    let reply = ask(&mut one, work, json!(2), idem);
+    assert_eq!(error_of(&reply), (Some(7), 6), "{reply}");
+    assert!(reply[3].as_str().unwrap().contains("idem"), "{reply}");
+    one.assert_served();
+}
+
+#[test]
+fn a_connection_without_a_session_repeats_only_itself() {
+    let daemon = rules();
+    let (mut one, mut other) = (daemon.greeted(), daemon.greeted());
+    let work = json!([["path", "/try", "user", "u"]]);
+    for (wire, left) in [(&mut one, 4), (&mut other, 3)] {
+        for _ in 0..2 {
+            let reply = ask(wire, work.clone(), json!(1), json!({"idem": "x"}));
+            assert_eq!(reply[6], json!(left), "{reply}");
+        }
+    }
+}
