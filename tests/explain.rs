@@ -196,3 +196,28 @@ fn what_cannot_be_explained_is_said() {
         assert!(code == expected && said.contains(message), "{arguments:?}: {code} {said}");
     }
 }
+
+#[test]
+fn the_page_shows_what_is_printed() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/testing-rules.md")).unwrap();
+    let shown = page.split("```console\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let mut compared = 0;
+    for (command, output) in shown.filter_map(|block| block.split_once('\n')) {
+        // What is cut off, or needs rules that are not here, is left to other tests.
+        let whole = output.strip_suffix("…\n");
+        let Some(arguments) = command.strip_prefix("$ tidegate ").filter(|line| !line.contains("stricter"))
+        else {
+            continue;
+        };
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let printed = program.args(arguments.split(' ')).current_dir(root).output().unwrap().stdout;
+        let printed = String::from_utf8(printed).unwrap();
+        match whole {
+            Some(start) => assert!(printed.starts_with(start), "{printed}"),
+            None => assert_eq!(printed, output),
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 3);
+}

@@ -20,7 +20,10 @@ pub(super) fn check(
 }
 
 /// Why a request could not be asked on the socket, if it could not.
-pub(in crate::cli) fn refused_by_the_socket(asked: &Request<'_>, descriptors: &Descriptors<'_>) -> Option<String> {
+pub(in crate::cli) fn refused_by_the_socket(
+    asked: &Request<'_>,
+    descriptors: &Descriptors<'_>,
+) -> Option<String> {
     as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::line::{Line, Moment};
 use crate::rules::fields::{Field, Fields, list, text};
-use crate::rules::source::{Place, Report, Source, about_file};
+use crate::rules::source::{Place, Report, Source};
 use crate::rules::yaml::{self, Node, Value};
-use crate::rules::{self, Domain, Problem, Wrong, shown};
+use crate::rules::{self, Domain, Problem, Severity, Wrong, shown};
 
 /// A file of tests.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(super) struct Test {
     /// What it shows.
     pub(super) name: String,
     file: Arc<str>,
-    /// The line on which it begins.
-    line: u32,
+    /// To be told, with what is wrong, where its domain is named, or it begins.
+    wrong_domain: Problem,
     rules: Rules,
     domain: Option<String>,
     /// In file order.
@@ -105,10 +105,7 @@ impl Test {
                 Wrong::new("several domains in the rules", mend)
             }
         };
-        let mut problem = about_file(Path::new(&*self.file), wrong);
-        problem.position.line = self.line;
-        problem.position.column = 1;
-        Err(vec![problem])
+        Err(vec![Problem { message: wrong.message, mend: wrong.mend, ..self.wrong_domain.clone() }])
     }
 }
 
@@ -151,6 +148,7 @@ fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Tes
     let mut said =
         |field: &'static str| fields.get(field).and_then(|node| text(node, field, report)).map(str::to_owned);
     let domain = said("domain");
+    let domain_at = fields.get("domain").map_or(node.at, |node| node.at);
     // For readers alone.
     let _ = (said("source"), said("differs"));
     let requests = fields.required("requests", REQUESTS_MEND, report)?;
@@ -158,7 +156,7 @@ fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Tes
     Some(Test {
         name: name?.to_owned(),
         file: Arc::clone(report.source().file()),
-        line: node.at.line,
+        wrong_domain: report.source().problem(Severity::Error, domain_at, String::new(), None),
         rules: rules?,
         domain: domain.or_else(|| defaults.domain.clone()),
         lines,
