@@ -123,7 +123,8 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     let mut rows = Vec::new();
     for (suite, run) in suites {
         if arguments.only.is_empty() || arguments.only.contains(&suite) {
-            let name = suite.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+            let name =
+                suite.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
             eprintln!("limits: {name}");
             // A suite that fails is a row that says so, not the end of the others.
             rows.extend(run().unwrap_or_else(|error| vec![Row::skipped(&name, &error.to_string())]));

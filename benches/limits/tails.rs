@@ -62,7 +62,10 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
                     reading
                 });
                 is_done.store(true, Ordering::SeqCst);
-                assert!(reading.is_good() && !reading.difference.is_empty(), "the rules were read and changed");
+                assert!(
+                    reading.is_good() && !reading.difference.is_empty(),
+                    "the rules were read and changed"
+                );
                 pinned.map(|()| millis)
             });
             while !is_done.load(Ordering::SeqCst) {
@@ -123,7 +126,8 @@ pub(crate) fn flood(reps: usize) -> Vec<Row> {
     let evicted = flooded.engine.totals().evictions;
     let all = reps as u64 * u64::from(SLICE) * u64::from(SLICES);
     assert!(evicted * 10 >= all * 9, "{evicted} of {all} had to go: the table is not full");
-    let figure = |quantile| format!("{quantile} of decisions in a flood of new keys, {} MiB full", BUDGET_BYTES >> 20);
+    let figure =
+        |quantile| format!("{quantile} of decisions in a flood of new keys, {} MiB full", BUDGET_BYTES >> 20);
     vec![
         Row::beside(&figure("p99"), "ns", &p99[0], "full and quiet", &p99[1]).must(Bound::AtMost(4.0)),
         Row::beside(&figure("p99.9"), "ns", &p999[0], "full and quiet", &p999[1]),
