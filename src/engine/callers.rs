@@ -29,7 +29,7 @@ pub(super) struct Seen<'s, 'a> {
 /// The callers of one rule, the largest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopCallers {
-    /// By what they asked for: one decision in 61 is looked at, and counts for 61.
+    /// By what they asked for: one decision in 16 is looked at, and counts for 16.
     pub busiest: Vec<Caller>,
     /// By what was refused.
     pub refused: Vec<Caller>,
