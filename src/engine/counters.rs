@@ -89,14 +89,17 @@ impl Counters {
         }
     }
 
+    /// Counts a verdict and returns how many of it there were.
     #[inline]
-    pub(super) fn verdict(&self, verdict: Verdict) {
-        match verdict {
-            Verdict::Allow => self.allowed.add_one(),
-            Verdict::Limit => self.limited.add_one(),
-            Verdict::Wait => self.waited.add_one(),
-            Verdict::Deny => self.denied.add_one(),
-        }
+    pub(super) fn verdict(&self, verdict: Verdict) -> u64 {
+        let count = match verdict {
+            Verdict::Allow => &self.allowed,
+            Verdict::Limit => &self.limited,
+            Verdict::Wait => &self.waited,
+            Verdict::Deny => &self.denied,
+        };
+        count.add_one();
+        count.get()
     }
 
     pub(super) fn unmatched(&self, reason: Unmatched) {

@@ -21,14 +21,12 @@ pub struct Decider {
     ruling: Cache<Arc<ArcSwap<Ruling>>, Arc<Ruling>>,
     counters: Arc<Counters>,
     workspace: Workspace,
-    /// Counts decisions: one in so many enters the sketch of busy callers.
-    turn: u32,
 }
 
 impl Decider {
     pub(super) fn new(engine: Arc<Engine>, counters: Arc<Counters>) -> Decider {
         let ruling = Cache::new(Arc::clone(&engine.ruling));
-        Decider { engine, ruling, counters, workspace: Workspace::default(), turn: 0 }
+        Decider { engine, ruling, counters, workspace: Workspace::default() }
     }
 
     /// The engine it asks.
@@ -52,9 +50,7 @@ impl Decider {
         domain.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
         #[cfg(debug_assertions)]
         panic_if_asked(request);
-        self.turn = self.turn.wrapping_add(1);
-        let is_sampled = self.turn.is_multiple_of(SAMPLED_ONE_IN);
-        let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, is_sampled, now };
+        let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, now };
         match judgement.only_plain(&workspace.matching, request) {
             Some(only) => judgement.of_one(&only, &selection, request, workspace),
             None => judgement.of_all(&selection, request, workspace),
@@ -74,7 +70,7 @@ impl Decider {
         let mut selection = Selection::default();
         domain.select(charge.descriptors.attributes, &mut selection, &mut workspace.matching);
         let engine = &*self.engine;
-        let judgement = Judgement { engine, ruling, domain, terms, counters: None, is_sampled: false, now };
+        let judgement = Judgement { engine, ruling, domain, terms, counters: None, now };
         judgement.charge(&selection, charge, workspace)
     }
 
@@ -108,6 +104,3 @@ fn panic_if_asked(request: &Request<'_>) {
 /// The attribute that makes a debug build panic while judging.
 #[cfg(debug_assertions)]
 const PANIC_ATTRIBUTE: &str = "debug-panic";
-
-/// One decision in so many is looked at for the busiest callers; every refusal is for the most refused.
-pub(super) const SAMPLED_ONE_IN: u32 = 16;

@@ -6,7 +6,6 @@ use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
 use super::callers::Seen;
 use super::counters::{Check, Counters, Slot};
-use super::decider::SAMPLED_ONE_IN;
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::part::{Case, Part, Stand};
 use super::repeats::{Grant, Known};
@@ -28,8 +27,6 @@ pub(super) struct Judgement<'d> {
     pub(super) terms: &'d DomainTerms,
     /// `None`: nothing is counted.
     pub(super) counters: Option<&'d Counters>,
-    /// It is looked at for the busiest callers.
-    pub(super) is_sampled: bool,
     pub(super) now: Now,
 }
 
@@ -104,14 +101,14 @@ impl<'d> Judgement<'d> {
         }
         let verdict = if refused { Verdict::Limit } else { Verdict::Allow };
         if let Some(counters) = self.counters {
-            counters.verdict(verdict);
+            let is_sampled = is_sampled(counters.verdict(verdict));
             let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
             counters.check(terms.slot, if passes { Check::Pass } else { refusal });
-            if self.is_sampled || !passes {
+            if is_sampled || !passes {
                 let seen =
                     Seen { domain: self.domain, rule: number, slot: terms.slot, key: digest, selection };
                 let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
-                self.note_caller(&seen, cost, self.is_sampled, (!passes).then_some(ranking));
+                self.note_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
             }
         }
         Answer::Decided(Decision {
@@ -259,7 +256,6 @@ impl<'d> Judgement<'d> {
         let admission = admit(&self.case(request.wait_max), &mut workspace.parts, intent);
         let granted = admission != Admission::Refused;
         workspace.note(self.domain, granted, self.counters);
-        self.note_callers(&workspace.parts, selection);
         if request.all {
             workspace.list_all(self.domain);
         }
@@ -273,7 +269,7 @@ impl<'d> Judgement<'d> {
                 (Verdict::Limit, binding.and_then(|part| self.view(part)), retry)
             }
         };
-        self.count(verdict);
+        self.note_callers(verdict, &workspace.parts, selection);
         Decision {
             verdict,
             binding,
@@ -287,11 +283,11 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    fn note_callers(&self, parts: &[Part], selection: &Selection<'_>) {
-        if self.counters.is_none() {
-            return;
-        }
-        for part in parts.iter().filter(|part| self.is_sampled || !part.passes()) {
+    /// Counts a verdict, and notes who came and who was refused.
+    fn note_callers(&self, verdict: Verdict, parts: &[Part], selection: &Selection<'_>) {
+        let Some(counters) = self.counters else { return };
+        let is_sampled = is_sampled(counters.verdict(verdict));
+        for part in parts.iter().filter(|part| is_sampled || !part.passes()) {
             let Part { rule, slot, key, cost, stand, .. } = *part;
             let seen = Seen { domain: self.domain, rule, slot, key, selection };
             let refused = match stand {
@@ -299,7 +295,7 @@ impl<'d> Judgement<'d> {
                 Stand::Shadow | Stand::Candidate => Ranking::WouldRefuse,
             };
             // A candidate's key is its rule's, which is noted as busy once.
-            let is_busy = self.is_sampled && !part.is_candidate();
+            let is_busy = is_sampled && !part.is_candidate();
             self.note_caller(&seen, cost, is_busy, (!part.passes()).then_some(refused));
         }
     }
@@ -310,7 +306,7 @@ impl<'d> Judgement<'d> {
             self.engine.callers.note(ranking, seen, u64::from(cost));
         }
         if is_busy {
-            self.engine.callers.note(Ranking::Busiest, seen, u64::from(cost) * u64::from(SAMPLED_ONE_IN));
+            self.engine.callers.note(Ranking::Busiest, seen, u64::from(cost).saturating_mul(SAMPLED_ONE_IN));
         }
     }
 
@@ -343,6 +339,12 @@ impl<'d> Judgement<'d> {
         }
         least
     }
+}
+
+/// Whether the decision that makes the count so many is looked at. Not every sixteenth: of callers who come in turns
+/// none must always be passed over.
+fn is_sampled(count: u64) -> bool {
+    count.wrapping_mul(GOLDEN) < u64::MAX / SAMPLED_ONE_IN
 }
 
 /// Whether one view goes before another in a grant.
@@ -379,3 +381,9 @@ fn retry(outcome: Outcome) -> Option<Micros> {
         Outcome::Never | Outcome::Pass | Outcome::Queued(_) => None,
     }
 }
+
+/// One decision in so many is looked at for the busiest callers; every refusal is for the most refused.
+const SAMPLED_ONE_IN: u64 = 16;
+
+/// 2⁶⁴ ÷ the golden ratio: its multiples fall evenly over the circle, and in step with nothing.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -16,10 +16,15 @@ use arrayvec::ArrayVec;
 /// The keys with the largest counts, about.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
-    // The three go together by place. Apart, so that looking for a key or for the smallest count reads little.
+    // These go together by place. Apart, so that looking for a key or for the smallest count reads little.
+    /// A part of each key: whether none of them is alike is a handful of instructions.
+    prints: [u32; ENTRIES],
     keys: ArrayVec<[u64; 2], ENTRIES>,
     counts: ArrayVec<u64, ENTRIES>,
     rest: ArrayVec<Rest, ENTRIES>,
+    /// The smallest count, once all places are taken; none before `from` has it.
+    smallest: u64,
+    from: usize,
 }
 
 /// What is looked at only when an entry changes hands or is shown.
@@ -49,28 +54,52 @@ impl Sketch {
         if weight == 0 {
             return;
         }
-        let place = self.keys.iter().position(|known| *known == key);
-        if let Some(count) = place.and_then(|place| self.counts.get_mut(place)) {
+        if let Some(count) = self.find(key).and_then(|place| self.counts.get_mut(place)) {
             *count = count.saturating_add(weight);
             return;
         }
         let text = text().map(shortened);
-        if !self.keys.is_full() {
-            self.keys.push(key);
+        let place = self.keys.len();
+        if self.keys.try_push(key).is_ok() {
             self.counts.push(weight);
             self.rest.push(Rest { error: 0, text });
-            return;
+        } else {
+            let place = self.place_of_smallest();
+            if let (Some(known), Some(count), Some(rest)) =
+                (self.keys.get_mut(place), self.counts.get_mut(place), self.rest.get_mut(place))
+            {
+                *known = key;
+                *count = self.smallest.saturating_add(weight);
+                *rest = Rest { error: self.smallest, text };
+            }
         }
-        // The smallest count first and its place after: two short loops are quicker than one that carries both.
-        let Some(smallest) = self.counts.iter().copied().min() else { return };
-        let place = self.counts.iter().position(|count| *count == smallest).unwrap_or_default();
-        if let (Some(known), Some(count), Some(rest)) =
-            (self.keys.get_mut(place), self.counts.get_mut(place), self.rest.get_mut(place))
-        {
-            *known = key;
-            *count = smallest.saturating_add(weight);
-            *rest = Rest { error: smallest, text };
+        let place = if place < ENTRIES { place } else { self.from };
+        if let Some(known) = self.prints.get_mut(place) {
+            *known = print(key);
         }
+    }
+
+    fn find(&self, key: [u64; 2]) -> Option<usize> {
+        let print = print(key);
+        // All of them, without a branch for each: most keys are not there.
+        if !self.prints.iter().fold(false, |any, known| any | (*known == print)) {
+            return None;
+        }
+        self.keys.iter().position(|known| *known == key)
+    }
+
+    /// Where a smallest count is, all places being taken. Counts only grow, so places that were passed have larger
+    /// ones, and all are looked at anew only once none of the rest has it.
+    fn place_of_smallest(&mut self) -> usize {
+        let left = self.counts.get(self.from..).unwrap_or_default();
+        match left.iter().position(|count| *count == self.smallest) {
+            Some(ahead) => self.from += ahead,
+            None => {
+                self.smallest = self.counts.iter().copied().min().unwrap_or_default();
+                self.from = self.counts.iter().position(|count| *count == self.smallest).unwrap_or_default();
+            }
+        }
+        self.from
     }
 
     /// The entries, the largest count first; of equal ones the surest.
@@ -95,12 +124,15 @@ impl Sketch {
             *count /= 2;
             rest.error = *count - at_least;
         }
+        // Looked for anew: every count has changed.
+        (self.smallest, self.from) = (0, ENTRIES);
         let mut place = 0;
         while let Some(count) = self.counts.get(place) {
             if *count > 0 {
                 place += 1;
                 continue;
             }
+            self.prints.swap(place, self.keys.len() - 1);
             self.keys.swap_remove(place);
             self.counts.swap_remove(place);
             self.rest.swap_remove(place);
@@ -172,6 +204,12 @@ impl Sketches {
             self.0 = None;
         }
     }
+}
+
+/// A part of a key that few others have.
+fn print([low, _]: [u64; 2]) -> u32 {
+    let [a, b, c, d, ..] = low.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 /// A text that fits; of a longer one the beginning, and `~` for the rest.

@@ -10,6 +10,7 @@ pub mod fixed_window;
 mod heap;
 pub mod leaky_bucket;
 mod rate;
+mod ring;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;

@@ -23,10 +23,11 @@
 //! `Later` has passed. Where the wall clock steps back, the newest bucket stands, at its start, until the clock has
 //! reached it again: a window is stretched by at most the step, and nothing is given twice.
 
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
-use super::heap::block_bytes;
 use super::rate::WINDOW_NANOS;
+use super::ring::Ring;
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now};
 
@@ -36,6 +37,8 @@ pub struct Quota {
     count: u32,
     window_nanos: u64,
     buckets: u8,
+    /// How long a bucket is, where that is whole nanoseconds: then one division finds a place.
+    bucket_nanos: Option<NonZeroU64>,
 }
 
 impl Quota {
@@ -53,7 +56,9 @@ impl Quota {
         if !BUCKETS.contains(&buckets) {
             return Err(RateError::Buckets);
         }
-        Ok(Quota { count, window_nanos, buckets })
+        let is_even = window_nanos.is_multiple_of(u64::from(buckets));
+        let bucket_nanos = NonZeroU64::new(window_nanos / u64::from(buckets)).filter(|_| is_even);
+        Ok(Quota { count, window_nanos, buckets, bucket_nanos })
     }
 
     /// The same window with another count. States of the two can be compared.
@@ -98,38 +103,35 @@ impl Quota {
     }
 
     /// Where a moment of Unix time lies: in 1/B nanoseconds, a bucket is as long as W is in nanoseconds.
+    #[inline]
     fn place(&self, unix_nanos: u64) -> Place {
+        let buckets = u64::from(self.buckets);
+        if let Some(bucket_nanos) = self.bucket_nanos {
+            let (bucket, rest) = (unix_nanos / bucket_nanos, unix_nanos % bucket_nanos);
+            return Place { bucket, elapsed: rest * buckets, start_nanos: unix_nanos - rest };
+        }
         let (windows, rest) = (unix_nanos / self.window_nanos, unix_nanos % self.window_nanos);
         // Neither product overflows: 366 days × 60 has 61 bits, and 2⁶⁴ ns have at most 2⁴⁵ windows of a millisecond.
-        let rest = rest * u64::from(self.buckets);
-        let bucket = windows * u64::from(self.buckets) + rest / self.window_nanos;
-        Place { bucket, elapsed: rest % self.window_nanos }
+        let rest = rest * buckets;
+        let (bucket, elapsed) = (windows * buckets + rest / self.window_nanos, rest % self.window_nanos);
+        Place { bucket, elapsed, start_nanos: unix_nanos.saturating_sub(elapsed / buckets) }
+    }
+
+    /// How many counters there are: one for each bucket, and one for that which the window is leaving.
+    fn counters(&self) -> usize {
+        usize::from(self.buckets) + 1
     }
 }
 
-/// The state of one key. The counters of one bucket and the one before it are kept in place; more buckets have a
-/// block of memory while something counts.
+/// The state of one key.
 #[derive(Clone, Debug)]
-pub struct SlidingWindow(Counters);
-
-#[derive(Clone, Debug)]
-enum Counters {
-    Two {
-        start_nanos: u64,
-        counts: [u32; 2],
-    },
-    /// The start (low, high), then the counts; nothing when nothing counts.
-    Many(Box<[u32]>),
-}
+pub struct SlidingWindow(Ring);
 
 impl SlidingWindow {
     /// A key never seen: nothing counts, nothing is allocated.
     #[must_use]
     pub fn fresh(quota: &Quota, _now: Now) -> SlidingWindow {
-        SlidingWindow(match quota.buckets {
-            1 => Counters::Two { start_nanos: 0, counts: [0; 2] },
-            _ => Counters::Many(Box::default()),
-        })
+        SlidingWindow(Ring::empty(quota.counters()))
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
@@ -153,24 +155,9 @@ impl SlidingWindow {
         if cost == 0 {
             return;
         }
-        let unix_nanos = unix_nanos(now).max(self.start_nanos());
-        let here = quota.place(unix_nanos);
-        let passed = here.bucket.saturating_sub(quota.place(self.start_nanos()).bucket);
-        let buckets = usize::from(quota.buckets) + 1;
-        if self.counts().len() != buckets {
-            self.0 = Counters::Many(vec![0; START_WORDS + buckets].into_boxed_slice());
-        }
-        let counts = self.counts_mut();
-        let passed = usize::try_from(passed).unwrap_or(buckets).min(buckets);
-        if passed > 0 {
-            counts.copy_within(..buckets - passed, passed);
-            counts.iter_mut().take(passed).for_each(|count| *count = 0);
-        }
-        if let Some(newest) = counts.first_mut() {
-            *newest = newest.saturating_add(cost);
-        }
-        // The first whole nanosecond of the bucket.
-        self.set_start_nanos(unix_nanos.saturating_sub(here.elapsed / u64::from(quota.buckets)));
+        let (here, passed) = self.place(quota, unix_nanos(now).max(self.0.start_nanos()));
+        self.0.advance(passed, here.start_nanos, quota.counters());
+        self.0.add(cost);
     }
 
     /// Counts what is known after the fact: past N, at most to N + `debt_max`; what is more is dropped.
@@ -182,17 +169,7 @@ impl SlidingWindow {
 
     /// Takes units back, from the newest bucket first; more than there are leaves a fresh key.
     pub fn give_back(&mut self, _quota: &Quota, _now: Now, amount: u32) {
-        let mut amount = amount;
-        for count in self.counts_mut() {
-            let taken = amount.min(*count);
-            *count -= taken;
-            amount -= taken;
-        }
-        if let Counters::Many(words) = &mut self.0
-            && words.iter().skip(START_WORDS).all(|count| *count == 0)
-        {
-            *words = Box::default();
-        }
+        self.0.take(amount);
     }
 
     /// What a reply says about this key.
@@ -212,109 +189,80 @@ impl SlidingWindow {
     /// a fresh one. It may be a nanosecond too long where B does not divide W.
     #[must_use]
     pub fn nanos_until_fresh(&self, window_nanos: u64, now: Now) -> u64 {
-        let counts = self.counts();
-        let Some(newest) = counts.iter().position(|count| *count > 0) else {
+        let counters = self.0.len();
+        let Some(newest) = (0..counters).find(|back| self.0.count(*back) > 0) else {
             return 0;
         };
         // A bucket counts until B more have passed after it; there are B + 1 counters.
-        let (left, buckets) = (counts.len() - newest, (counts.len() - 1).max(1));
+        let (left, buckets) = (counters - newest, (counters - 1).max(1));
         let span = u128::from(window_nanos) * wide(left);
-        let end = u128::from(self.start_nanos()) + span.div_ceil(wide(buckets));
-        u64::try_from(since(end, now)).unwrap_or(u64::MAX)
+        let end = u128::from(self.0.start_nanos()) + span.div_ceil(wide(buckets));
+        since(end, now)
     }
 
     /// Bytes of the heap that it holds.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        match &self.0 {
-            Counters::Two { .. } => 0,
-            Counters::Many(words) => block_bytes(words.len() * size_of::<u32>()),
-        }
+        self.0.heap_bytes()
     }
 
+    #[inline]
     fn view(&self, quota: &Quota, now: Now) -> View<'_> {
-        let start = self.start_nanos();
-        let (newest, here) = (quota.place(start).bucket, quota.place(unix_nanos(now).max(start)));
-        let buckets = usize::from(quota.buckets);
-        let passed = usize::try_from(here.bucket.saturating_sub(newest)).unwrap_or(usize::MAX);
-        let oldest = buckets.checked_sub(passed);
-        let counts = self.counts();
+        let moment = unix_nanos(now).max(self.0.start_nanos());
+        let (here, passed) = self.place(quota, moment);
+        let oldest = usize::from(quota.buckets).checked_sub(passed);
+        // What has left the window, or is leaving it, stands behind the rest.
+        let leaving = (oldest.unwrap_or(0)..self.0.len()).map(|back| u64::from(self.0.count(back)));
         View {
-            here,
-            whole: counts.get(..oldest.unwrap_or(0)).unwrap_or_default(),
-            oldest: oldest.and_then(|oldest| counts.get(oldest)).copied().unwrap_or(0),
+            moment,
+            elapsed: here.elapsed,
+            ring: &self.0,
+            whole: self.0.total() - leaving.sum::<u64>(),
+            whole_buckets: oldest.unwrap_or(0),
+            oldest: oldest.map_or(0, |oldest| self.0.count(oldest)),
         }
     }
 
-    /// When the newest bucket started, in Unix time.
-    fn start_nanos(&self) -> u64 {
-        match &self.0 {
-            Counters::Two { start_nanos, .. } => *start_nanos,
-            Counters::Many(words) => match **words {
-                [low, high, ..] => u64::from(high) << 32 | u64::from(low),
-                _ => 0,
-            },
+    /// Where a moment lies, which is not before the newest bucket, and how many buckets after that.
+    #[inline]
+    fn place(&self, quota: &Quota, moment: u64) -> (Place, usize) {
+        let here = quota.place(moment);
+        let start_nanos = self.0.start_nanos();
+        if here.start_nanos == start_nanos {
+            return (here, 0);
         }
-    }
-
-    fn set_start_nanos(&mut self, nanos: u64) {
-        match &mut self.0 {
-            Counters::Two { start_nanos, .. } => *start_nanos = nanos,
-            Counters::Many(words) => {
-                if let [low, high, ..] = &mut **words {
-                    let [a, b, c, d, e, f, g, h] = nanos.to_le_bytes();
-                    *low = u32::from_le_bytes([a, b, c, d]);
-                    *high = u32::from_le_bytes([e, f, g, h]);
-                }
-            }
-        }
-    }
-
-    /// What each bucket counts, the newest first.
-    fn counts(&self) -> &[u32] {
-        match &self.0 {
-            Counters::Two { counts, .. } => counts,
-            Counters::Many(words) => words.get(START_WORDS..).unwrap_or_default(),
-        }
-    }
-
-    fn counts_mut(&mut self) -> &mut [u32] {
-        match &mut self.0 {
-            Counters::Two { counts, .. } => counts,
-            Counters::Many(words) => words.get_mut(START_WORDS..).unwrap_or_default(),
-        }
+        let passed = here.bucket.saturating_sub(quota.place(start_nanos).bucket);
+        (here, usize::try_from(passed).unwrap_or(usize::MAX))
     }
 }
 
-/// A bucket, counted from 1970, and how much of it has gone: out of W.
+/// A bucket, counted from 1970, how much of it has gone, out of W, and its first whole nanosecond.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     bucket: u64,
     elapsed: u64,
+    start_nanos: u64,
 }
 
 /// What counts at one moment.
 #[derive(Clone, Copy, Debug)]
 struct View<'a> {
-    here: Place,
-    /// The buckets that lie in the window as a whole, the newest first. Those after the last one charged, of which
-    /// there is no counter yet, are left out.
-    whole: &'a [u32],
+    moment: u64,
+    /// How much of the bucket of this moment has gone, out of W.
+    elapsed: u64,
+    ring: &'a Ring,
+    /// What the buckets count that lie in the window as a whole.
+    whole: u64,
+    /// How many of those have a counter: the newest. Those after the last one charged have none yet.
+    whole_buckets: usize,
     oldest: u32,
 }
 
 impl View<'_> {
+    #[inline]
     fn estimate(&self, quota: &Quota) -> u64 {
-        let left = quota.window_nanos - self.here.elapsed;
-        let share = match u64::from(self.oldest).checked_mul(left) {
-            Some(product) => product / quota.window_nanos,
-            // At most `oldest`, for what is left of a bucket is at most all of it.
-            None => {
-                u64::try_from(u128::from(self.oldest) * u128::from(left) / u128::from(quota.window_nanos))
-                    .unwrap_or(u64::MAX)
-            }
-        };
-        self.whole.iter().map(|count| u64::from(*count)).sum::<u64>() + share
+        // At most `oldest`, for what is left of a bucket is at most all of it.
+        self.whole + part(u64::from(self.oldest), quota.window_nanos - self.elapsed, quota.window_nanos)
     }
 
     /// The wait until the estimate is at most `most`; it is more now.
@@ -323,27 +271,39 @@ impl View<'_> {
     /// lost the last of these, and so on: so the bucket in which it falls far enough is found in at most B steps, and
     /// the place in it by solving the share for the time.
     fn wait(&self, quota: &Quota, now: Now, most: u64) -> Micros {
-        let mut bucket = self.here.bucket;
-        let mut oldest = self.oldest;
-        let mut whole: u64 = self.whole.iter().map(|count| u64::from(*count)).sum();
-        for next in self.whole.iter().rev() {
+        let (mut later_by, mut whole, mut oldest) = (0, self.whole, u64::from(self.oldest));
+        for next in (0..self.whole_buckets).rev() {
             if whole <= most {
                 break;
             }
-            (bucket, oldest) = (bucket.saturating_add(1), *next);
-            whole -= u64::from(*next);
+            (later_by, oldest) = (later_by + quota.window_nanos, u64::from(self.ring.count(next)));
+            whole -= oldest;
         }
         // ⌊oldest · left ÷ W⌋ ≤ room  ⇔  oldest · left < (room + 1) · W  ⇔  elapsed > W · (oldest − room − 1) ÷ oldest
         let room = most.saturating_sub(whole);
-        let elapsed = match u64::from(oldest).checked_sub(room + 1) {
-            Some(over) => u128::from(quota.window_nanos) * u128::from(over) / u128::from(oldest.max(1)) + 1,
+        let elapsed = match oldest.checked_sub(room.saturating_add(1)) {
+            Some(over) => part(quota.window_nanos, over, oldest) + 1,
             None => 0,
         };
-        let passes = u128::from(bucket) * u128::from(quota.window_nanos) + elapsed;
-        let wait =
-            since(passes.div_ceil(u128::from(quota.buckets)), now).div_ceil(u128::from(NANOS_PER_MICRO));
+        // In 1/B nanoseconds; of at most 61 windows of 366 days, so it fits.
+        let ahead = (later_by + elapsed).saturating_sub(self.elapsed);
+        let passes = u128::from(self.moment) + u128::from(ahead.div_ceil(u64::from(quota.buckets)));
         // Never zero: the far end of time is a wall, where the clock of buckets stands still.
-        Micros(u64::try_from(wait).unwrap_or(u64::MAX).max(1))
+        Micros(since(passes, now).div_ceil(NANOS_PER_MICRO).max(1))
+    }
+}
+
+/// ⌊`amount` · `share` ÷ `of`⌋, the share being at most the whole.
+#[inline]
+fn part(amount: u64, share: u64, of: u64) -> u64 {
+    if amount == 0 || share == 0 {
+        return 0;
+    }
+    match amount.checked_mul(share) {
+        Some(product) => product / of.max(1),
+        None => {
+            u64::try_from(u128::from(amount) * u128::from(share) / u128::from(of.max(1))).unwrap_or(u64::MAX)
+        }
     }
 }
 
@@ -353,9 +313,10 @@ fn unix_nanos(now: Now) -> u64 {
 }
 
 /// Nanoseconds from now until a Unix time, zero when that has gone; from before 1970 as well.
-fn since(unix_nanos: u128, now: Now) -> u128 {
+fn since(unix_nanos: u128, now: Now) -> u64 {
     let now = i128::from(now.at.as_nanos()) + i128::from(now.utc);
-    u128::try_from(i128::try_from(unix_nanos).unwrap_or(i128::MAX).saturating_sub(now)).unwrap_or(0)
+    let ahead = i128::try_from(unix_nanos).unwrap_or(i128::MAX).saturating_sub(now);
+    u64::try_from(ahead.max(0)).unwrap_or(u64::MAX)
 }
 
 /// A count of buckets as a factor. It is at most 61.
@@ -365,8 +326,5 @@ fn wide(buckets: usize) -> u128 {
 
 /// More than 60 tell no more than a log does, in more than it takes to look at.
 const BUCKETS: RangeInclusive<u8> = 1..=60;
-
-/// The start of the newest bucket, ahead of the counts.
-const START_WORDS: usize = 2;
 
 const NANOS_PER_MICRO: u64 = 1_000;

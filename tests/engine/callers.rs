@@ -23,8 +23,11 @@ fn the_greedy_stand_out_and_are_named_only_where_the_rule_allows() {
     assert_eq!(hidden.refused, []);
     assert_eq!(texts(&hidden.would_refuse)[0], None, "no text without leave");
     assert_eq!(hidden.would_refuse[0].count, 319, "what its candidate would have refused");
-    // One in 16 counts for 16: the last of every 16 is a newcomer's here, so only those are seen.
-    assert_eq!(hidden.busiest.iter().map(|caller| caller.count).sum::<u64>(), 640);
+    // One in 16 counts for 16: of 640 about as many are seen, and half of them are of the greedy.
+    let seen = hidden.busiest.iter().map(|caller| caller.count).sum::<u64>();
+    assert!((600..=680).contains(&seen), "{seen}");
+    assert_eq!(hidden.busiest[0].digest, hidden.would_refuse[0].digest);
+    assert!((280..=360).contains(&hidden.busiest[0].count), "{:?}", hidden.busiest[0]);
     assert_eq!(hidden.busiest[0].digest.len(), 32);
 }
 

@@ -1,0 +1,141 @@
+//! The limits in process: what each algorithm costs in time and memory, beside `governor` and beside each other, and
+//! what many rules, a reload, a flood of new keys, a table of overrides and a replay cost.
+//!
+//! `cargo bench --bench limits -- --help` says what can be chosen; `docs/performance.md` says what is measured and how.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a benchmark prints, may stop where it stands, and divides counts that fit"
+)]
+
+mod beside;
+mod contestant;
+mod files;
+#[path = "../sockets/machine.rs"]
+#[allow(dead_code, reason = "shared with the socket benchmark")]
+mod machine;
+#[path = "../shared/report.rs"]
+mod report;
+mod resident;
+mod rules;
+mod speed;
+mod stopwatch;
+mod tails;
+#[path = "../shared/workload.rs"]
+mod workload;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use machine::Machine;
+use report::Row;
+use resident::Held;
+
+/// Measures limits in process: time, memory, reload, flood, tables, replay
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Repetitions, in each of which everything is measured once
+    #[arg(long, default_value_t = 9)]
+    reps: usize,
+    /// Only these
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Suite>,
+    /// Write the rows of the table to this file as well
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// The daemon whose `replay` is measured
+    #[arg(long, default_value = env!("CARGO_BIN_EXE_tidegate"))]
+    daemon: PathBuf,
+    /// What `cargo bench` says, and `cargo test` does not
+    #[arg(long, hide = true)]
+    bench: bool,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Suite {
+    /// Time per decision: algorithms, three rules, 10 000 rules
+    Speed,
+    /// The slowest decisions during a reload
+    Reload,
+    /// The slowest decisions during a flood of new keys
+    Flood,
+    /// Resident bytes per key
+    Resident,
+    /// A table of 100 000 overrides
+    Overrides,
+    /// A replay of 1 000 000 lines
+    Replay,
+}
+
+/// The processes that this program starts are this program.
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Fills a table and says what it takes
+    #[command(hide = true)]
+    Hold { held: Held, keys: u32, hits: u32 },
+    /// Reads a table of overrides and says what it takes
+    #[command(hide = true)]
+    Read { directory: PathBuf },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match &arguments.role {
+        Some(Role::Hold { held, keys, hits }) => resident::hold(*held, *keys, *hits),
+        Some(Role::Read { directory }) => files::hold(directory),
+        // `cargo test --all-targets` runs benchmarks, too: there is nothing to test here.
+        None if !arguments.bench => Ok(()),
+        None => measure(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> io::Result<()> {
+    let machine = Machine::look()?;
+    println!("{}; {} repetitions", machine.describe(), arguments.reps);
+    let reps = arguments.reps;
+    let directory = tempfile::Builder::new().prefix("tidegate-limits-").tempdir()?;
+    let suites: [(Suite, &dyn Fn() -> io::Result<Vec<Row>>); 6] = [
+        (Suite::Speed, &|| Ok(speed::run(reps))),
+        (Suite::Reload, &|| tails::reload(&machine, directory.path(), reps)),
+        (Suite::Flood, &|| Ok(tails::flood(reps))),
+        (Suite::Resident, &|| resident::run(reps.min(RESIDENT_REPS_MAX))),
+        (Suite::Overrides, &|| files::overrides(directory.path(), reps)),
+        (Suite::Replay, &|| files::replay(&arguments.daemon, directory.path(), reps.min(REPLAY_REPS_MAX))),
+    ];
+    let mut rows = Vec::new();
+    for (suite, run) in suites {
+        if arguments.only.is_empty() || arguments.only.contains(&suite) {
+            let name =
+                suite.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+            eprintln!("limits: {name}");
+            // A suite that fails is a row that says so, not the end of the others.
+            rows.extend(run().unwrap_or_else(|error| vec![Row::skipped(&name, &error.to_string())]));
+        }
+    }
+    report::print(&rows);
+    arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))
+}
+
+/// Memory does not vary with what else the machine does.
+const RESIDENT_REPS_MAX: usize = 3;
+
+/// Each takes seconds.
+const REPLAY_REPS_MAX: usize = 5;

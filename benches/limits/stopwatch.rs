@@ -1,0 +1,62 @@
+//! What is measured with: the CPU time of a thread, the time of one decision, the memory of this process.
+
+use std::fs;
+use std::io;
+
+use hdrhistogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+use tidegate::clock::boot_nanos;
+
+/// Nanoseconds of CPU that some work takes on this thread: what waits for a CPU meanwhile is not in it.
+pub(crate) fn cpu_nanos(work: impl FnOnce()) -> f64 {
+    let start = thread_cpu_nanos();
+    work();
+    (thread_cpu_nanos() - start) as f64
+}
+
+/// Milliseconds that some work takes by the clock on the wall.
+pub(crate) fn millis<T>(work: impl FnOnce() -> T) -> (f64, T) {
+    let start = boot_nanos();
+    let done = work();
+    ((boot_nanos() - start) as f64 / 1e6, done)
+}
+
+fn thread_cpu_nanos() -> u64 {
+    #[allow(clippy::disallowed_methods, reason = "what is measured is the CPU time of this thread")]
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The times of single decisions, reading the clock included.
+pub(crate) struct Times(Histogram<u64>);
+
+impl Times {
+    pub(crate) fn new() -> Times {
+        Times(Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    #[inline]
+    pub(crate) fn of(&mut self, decision: impl FnOnce()) {
+        let start = boot_nanos();
+        decision();
+        self.0.saturating_record(boot_nanos() - start);
+    }
+
+    pub(crate) fn at(&self, quantile: f64) -> f64 {
+        self.0.value_at_quantile(quantile) as f64
+    }
+
+    pub(crate) fn max(&self) -> f64 {
+        self.0.max() as f64
+    }
+}
+
+/// Bytes of memory that this process occupies: exact, where `statm` is not.
+pub(crate) fn resident_bytes() -> io::Result<u64> {
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup")?;
+    let kib = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Rss:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib * 1_024).ok_or_else(|| io::Error::other("smaps_rollup is not as expected"))
+}
