@@ -55,10 +55,9 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
         let millis = thread::scope(|scope| {
             let reload = scope.spawn(|| {
                 let pinned = machine.generator_cpu().and_then(|cpu| machine.pin(cpu));
-                retired.push(library.domains());
                 let (millis, reading) = millis(|| {
                     let reading = library.read();
-                    engine.install(library.rules());
+                    retired.push(engine.install(library.rules()));
                     reading
                 });
                 is_done.store(true, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::Engine;
+use crate::engine::{Engine, Replaced};
 use crate::rules::{Domain, Fingerprint, Halt, Library, Problem, Reading};
 
 /// The rules in force and the way to read them again.
@@ -18,9 +18,9 @@ pub(super) struct RulesInForce {
     clock: Arc<Clock>,
     library: Library,
     record: Arc<Mutex<Record>>,
-    /// Domains that were replaced and that a decision thread may still look at. They are kept until none does, so
+    /// Rule sets that were replaced and that a decision thread may still look at. They are kept until none does, so
     /// that it is never a decision that waits while thousands of rules are freed.
-    retired: Vec<Arc<Domain>>,
+    retired: Vec<Replaced>,
 }
 
 /// What is to be told of the rules in force.
@@ -100,7 +100,7 @@ impl RulesInForce {
 
     /// Frees what no decision thread looks at any more. Whether there is still something to free.
     pub(super) fn let_go(&mut self) -> bool {
-        self.retired.retain(|domain| Arc::strong_count(domain) > 1);
+        self.retired.retain(Replaced::is_in_use);
         !self.retired.is_empty()
     }
 
@@ -112,8 +112,7 @@ impl RulesInForce {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
         };
         if !is_same(&before, &after) {
-            self.engine.install(self.library.rules());
-            self.retired.extend(before);
+            self.retired.push(self.engine.install(self.library.rules()));
         }
         self.let_go();
         self.note(reading.is_good());

@@ -98,14 +98,15 @@ impl Engine {
     }
 
     /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state, as far as what the rule
-    /// counts can be compared.
-    pub fn install(&self, rules: RuleSet) {
+    /// counts can be compared. Returns what was in force before: whoever drops it may free thousands of rules.
+    pub fn install(&self, rules: RuleSet) -> Replaced {
         let mut slots = self.slots.lock();
         let before = self.ruling.load();
         let ruling = Ruling::new(rules, &before, &self.options.hash_key, self.options.mode, &mut slots);
         self.shards.memory().share_out(&ruling.kinds());
         ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
-        self.ruling.store(Arc::new(ruling));
+        drop(before);
+        Replaced(self.ruling.swap(Arc::new(ruling)))
     }
 
     /// Says whether there is room for what is elastic. There is none until somebody says so.
@@ -162,6 +163,19 @@ impl Engine {
     pub fn totals(&self) -> Totals {
         let slots = self.slots.lock();
         Totals::sum(&self.threads.lock(), &slots, self.shards.evictions())
+    }
+}
+
+/// A rule set that was in force, with all that was made for it.
+#[derive(Debug)]
+pub struct Replaced(Arc<Ruling>);
+
+impl Replaced {
+    /// Whether a decision thread still looks at it. The last one to let go frees it; kept here until then, that is
+    /// never a thread that decides.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 }
 

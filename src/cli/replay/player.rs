@@ -16,6 +16,8 @@ pub(in crate::cli) struct Player {
     decider: Decider,
     now: Now,
     last_tick: Option<Timestamp>,
+    /// Events since then.
+    played: u32,
     callers: Callers,
     /// In force.
     rules: Vec<Arc<Domain>>,
@@ -32,7 +34,7 @@ impl Player {
         let callers = Callers::default();
         let decider = engine.decider();
         let mut player =
-            Player { engine, decider, now: Now::default(), last_tick: None, callers, rules: Vec::new() };
+            Player { engine, decider, now: Now::default(), last_tick: None, played: 0, callers, rules: Vec::new() };
         player.reload(rules);
         player
     }
@@ -41,10 +43,13 @@ impl Player {
     pub(in crate::cli) fn advance(&mut self, at: Timestamp) {
         self.now = Now { at, utc: 0 };
         let last = *self.last_tick.get_or_insert(at);
+        self.played = self.played.saturating_add(1);
         // Ticks stand a fixed time apart from the first event on. Of those that fall into a gap the last does the work
-        // of all.
-        let due = at.since(last).as_millis() / u128::from(TICK_MILLIS);
-        if due > 0 {
+        // of all; and an hour goes by in a second here, so they also stand some events apart.
+        let passed = at.since(last);
+        let due = passed.as_millis() / u128::from(TICK_MILLIS);
+        if due > 0 && (self.played >= EVENTS_PER_TICK || passed >= TICK_DUE) {
+            self.played = 0;
             let nanos = u64::try_from(due).unwrap_or(u64::MAX).saturating_mul(TICK_MILLIS * NANOS_PER_MILLI);
             let tick = last.after(Duration::from_nanos(nanos));
             self.engine.tick(Now { at: tick, utc: 0 });
@@ -91,5 +96,12 @@ impl Player {
 
 /// As the daemon has by default, so that a replay forgets what it would forget.
 const MEMORY_BYTES: usize = 64 << 20;
+
+/// A tick looks through much of a table, which may take as long as a thousand decisions. Until the next one at most so
+/// many keys are kept that the daemon would have swept away: nothing beside its budget.
+const EVENTS_PER_TICK: u32 = 4_096;
+
+/// However few events there are: states read time as a circle, which is to be far from going round between two sweeps.
+const TICK_DUE: Duration = Duration::from_secs(86_400);
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
