@@ -80,7 +80,7 @@ fn commit(
             };
     let shard = locked.shard(case.shards, part);
     if is_charged {
-        part.charge(wait, case, shard);
+        part.charge(granted, wait, case, shard);
     }
     if !part.passes() {
         part.block(case, shard);

@@ -281,7 +281,8 @@ fn is_less(view: &LimitView<'_>, least: &LimitView<'_>) -> bool {
     view.level.remaining * least.level.limit < least.level.remaining * view.level.limit
 }
 
-/// Of the rules that refuse the one with the longest wait, `None` (never) being the longest.
+/// Of the rules that refuse the one with the longest wait, `None` (never) being the longest; and the wait after which
+/// all would pass.
 fn longest_wait(parts: &[Part]) -> (Option<&Part>, Option<Micros>) {
     let mut longest: Option<(&Part, Option<Micros>)> = None;
     for part in parts.iter().filter(|part| part.refuses()) {
@@ -296,7 +297,9 @@ fn longest_wait(parts: &[Part]) -> (Option<&Part>, Option<Micros>) {
             longest = Some((part, wait));
         }
     }
-    longest.map_or((None, None), |(part, wait)| (Some(part), wait))
+    // Whoever let it through and counted it may have nothing left for it when the others have.
+    let later = parts.iter().map(|part| part.later).max().unwrap_or_default();
+    longest.map_or((None, None), |(part, wait)| (Some(part), wait.map(|wait| wait.max(later))))
 }
 
 /// The wait after a refusal.

@@ -27,6 +27,8 @@ pub(super) struct Part {
     pub(super) outcome: Outcome,
     /// How long until the work may start, if it is granted.
     pub(super) wait: Wait,
+    /// How long the same request would be refused that it let through: it has counted although another refused it.
+    pub(super) later: Micros,
     /// How it passes above its quota.
     pub(super) beyond: Option<Beyond>,
     /// Where the key stands, once settled; `None`: unlimited.
@@ -94,6 +96,7 @@ impl Part {
             stand,
             outcome: Outcome::Pass,
             wait: Wait::NONE,
+            later: Micros::ZERO,
             beyond: None,
             level: None,
             key,
@@ -154,7 +157,9 @@ impl Part {
             return;
         }
         self.outcome = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, case, shard));
-        if let Some(Until(until)) = law.limit.block.and_then(|_| shard.blocks.find(&self.digest)) {
+        let block = law.limit.block.and_then(|_| shard.blocks.find(&self.digest));
+        // One that has ended lies there until it is swept away, and means nothing.
+        if let Some(Until(until)) = block.filter(|block| block.0 > case.now.at) {
             let left = micros_up(until.since(case.now.at));
             self.outcome = at_least(self.outcome, left);
             self.beyond = None;
@@ -260,13 +265,19 @@ impl Part {
         }
     }
 
-    /// Charges the request, which starts after a wait.
-    pub(super) fn charge(&mut self, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
+    /// Charges the request, which starts after a wait, or is refused and counts all the same.
+    pub(super) fn charge(&mut self, granted: bool, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
         each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
         if !self.passes() {
-            // It was refused and has counted all the same: what has counted may make the wait longer.
+            // What has counted may make the wait longer.
             self.judge(case, shard);
+        } else if !granted && self.stand == Stand::Enforced {
+            let mut next = *self;
+            next.judge(case, shard);
+            if let Outcome::Later(later) = next.outcome {
+                self.later = later;
+            }
         }
     }
 
@@ -442,7 +453,6 @@ fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
 /// A refusal that lasts at least so long.
 fn at_least(outcome: Outcome, wait: Micros) -> Outcome {
     match outcome {
-        Outcome::Pass | Outcome::Queued(_) if wait == Micros::ZERO => outcome,
         Outcome::Pass | Outcome::Queued(_) => Outcome::Later(wait),
         Outcome::Later(own) => Outcome::Later(own.max(wait)),
         Outcome::Never => Outcome::Never,

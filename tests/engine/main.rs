@@ -17,5 +17,6 @@ mod candidates;
 mod charges;
 mod counted;
 mod leaky;
+mod model;
 mod reload;
 mod repeats;

@@ -59,6 +59,13 @@ impl Numbers {
             Written::Elastic(share) => Over::Elastic(Box::new(share_of(&quota, share, scale)?)),
         };
         let max_debt = self.max_debt.as_ref().map_or(quota.limit(), |debt| debt.value);
+        let quota = match (quota, &over) {
+            (Quota::SlidingLog(strict), Over::Soft(larger)) => match &**larger {
+                Quota::SlidingLog(larger) => Quota::SlidingLog(strict.beside(larger)),
+                _ => Quota::SlidingLog(strict),
+            },
+            (quota, _) => quota,
+        };
         Ok(Some(Allowance { quota, over, max_debt }))
     }
 
