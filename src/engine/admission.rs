@@ -4,10 +4,9 @@
 //! both take the last token, none sees half of another's charges, and none waits in a circle.
 
 use arrayvec::ArrayVec;
-use parking_lot::MutexGuard;
-
 use super::part::{Case, Part, Stand};
 use super::shards::{SHARDS, Shard, Shards};
+use super::sync::MutexGuard;
 use crate::clock::Micros;
 use crate::limit::leaky_bucket::Wait;
 

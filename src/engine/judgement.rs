@@ -1,7 +1,5 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
-use std::sync::atomic::Ordering;
-
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
 use super::counters::{Check, Counters};
@@ -9,6 +7,7 @@ use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind,
 use super::part::{Case, Part, Stand};
 use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request, UNIT_REQUESTS};
+use super::sync::Ordering;
 use super::ruling::{DomainTerms, Plain, Ruling, Terms};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};

@@ -8,6 +8,8 @@ mod counters;
 mod decider;
 mod decision;
 mod digest;
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings;
 mod judgement;
 mod memory;
 mod part;
@@ -17,6 +19,7 @@ mod ruling;
 mod shards;
 mod siphash;
 mod soft;
+mod sync;
 #[cfg_attr(not(test), expect(dead_code, reason = "`top` will show it; nothing feeds it yet"))]
 mod sketch;
 mod table;
@@ -24,10 +27,8 @@ mod tag;
 mod workspace;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 
 pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
@@ -47,6 +48,7 @@ use memory::Memory;
 use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
+use sync::{AtomicBool, Mutex, Ordering};
 
 /// What an engine is made with.
 #[derive(Clone, Copy, Debug)]

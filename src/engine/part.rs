@@ -156,14 +156,25 @@ impl Part {
         if self.cost == 0 {
             return;
         }
-        self.outcome = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, case, shard));
-        let block = law.limit.block.and_then(|_| shard.blocks.find(&self.digest));
-        // One that has ended lies there until it is swept away, and means nothing.
-        if let Some(Until(until)) = block.filter(|block| block.0 > case.now.at) {
-            let left = micros_up(until.since(case.now.at));
-            self.outcome = at_least(self.outcome, left);
+        let left = law.limit.block.map_or(Micros::ZERO, |_| self.blocked_for(case.now, shard));
+        // Whoever is blocked is judged as of the end of it: what would pass now may have ended by then.
+        let then = Case { now: Now { at: case.now.at.after(left.into()), ..case.now }, ..*case };
+        let outcome = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
+        self.outcome = outcome;
+        if left > Micros::ZERO {
             self.beyond = None;
+            self.outcome = match outcome {
+                Outcome::Pass | Outcome::Queued(_) => Outcome::Later(left),
+                Outcome::Later(wait) => Outcome::Later(Micros(left.0.saturating_add(wait.0))),
+                Outcome::Never => Outcome::Never,
+            };
         }
+    }
+
+    /// How long the key is blocked. A block that has ended lies there until it is swept away, and means nothing.
+    fn blocked_for(&self, now: Now, shard: &Shard) -> Micros {
+        let ends = shard.blocks.find(&self.digest).map_or(now.at, |Until(ends)| *ends);
+        micros_up(ends.since(now.at))
     }
 
     /// A bucket that was last changed under other quotas is taken over: its time until full stays, cut to what the
@@ -417,7 +428,7 @@ impl Part {
                 return;
             }
         }
-        self.outcome = at_least(self.outcome, micros_up(lasts));
+        self.judge(case, shard);
     }
 
     /// Reads where the key stands, unless charging it has told.
@@ -447,15 +458,6 @@ fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
         // Never for one unit: nothing is ever left.
         Outcome::Never => Micros(u64::MAX),
         Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
-    }
-}
-
-/// A refusal that lasts at least so long.
-fn at_least(outcome: Outcome, wait: Micros) -> Outcome {
-    match outcome {
-        Outcome::Pass | Outcome::Queued(_) => Outcome::Later(wait),
-        Outcome::Later(own) => Outcome::Later(own.max(wait)),
-        Outcome::Never => Outcome::Never,
     }
 }
 

@@ -3,13 +3,12 @@
 //! Refusals are not remembered. Which answer a name has is settled under one lock, so that of two requests that come
 //! at once only one is charged.
 
-use parking_lot::{Mutex, MutexGuard};
-
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::memory::Kind;
 use super::request::{Amount, Charge, Cost, Descriptors, Op, Repeat, Request};
 use super::shards::Shards;
+use super::sync::{Mutex, MutexGuard};
 use super::table::Table;
 use super::tag::{Fading, Tag};
 use super::workspace::Workspace;

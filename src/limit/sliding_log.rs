@@ -28,7 +28,7 @@ pub const COUNT_MAX: u32 = 10_000;
 pub struct Quota {
     count: u32,
     window_nanos: u64,
-    /// The largest N that the same log is judged under: so many units are kept apart.
+    /// Units that are kept apart: N, or more where there is a use for it.
     kept: u32,
 }
 
@@ -56,11 +56,11 @@ impl Quota {
         Quota::new(count, self.window_nanos)
     }
 
-    /// The same for logs that are judged under another count as well (a soft limit): what one of the two may still ask
-    /// about is not merged.
+    /// The same for logs that also hold more than N: what a soft limit admits, what is charged into debt. So many units
+    /// are kept apart, as far as a log goes ([`COUNT_MAX`]).
     #[must_use]
-    pub fn beside(self, other: &Quota) -> Quota {
-        Quota { kept: self.kept.max(other.kept), ..self }
+    pub fn keeping(self, units: u32) -> Quota {
+        Quota { kept: self.kept.max(units.min(COUNT_MAX)), ..self }
     }
 
     /// N.
@@ -85,7 +85,8 @@ impl Quota {
 /// The state of one key. 16 bytes, and one block of memory while something counts.
 ///
 /// Which entries are kept: all that are in the window, but units of the same time are one entry, and where there are N
-/// entries already, those that have N units or more after them are merged into the next that has not.
+/// entries already, those that have N units or more after them are merged into the next that has not. N is here the
+/// number of units that the quota keeps apart ([`Quota::keeping`]).
 ///
 /// *That merging changes no answer.* Whether a request of one unit or more passes depends on whether the units in
 /// the window are at most N − cost, which is less than N. As long as the newer units are in the window, they alone
@@ -129,8 +130,8 @@ impl SlidingLog {
 
     /// Counts `cost` units at this time: they passed, or are counted although refused.
     ///
-    /// A key that is judged under several counts (a soft limit) is charged under quotas that know of each other
-    /// ([`Quota::beside`]): else more is merged, and the larger count may then refuse for longer than it had to.
+    /// A key that is judged under several counts (a soft limit) is charged under a quota that keeps as many units apart as
+    /// the largest of them ([`Quota::keeping`]): else the larger count may refuse for longer than it has to.
     pub fn charge(&mut self, quota: &Quota, now: Now, cost: u32) {
         if cost == 0 {
             return;

@@ -51,7 +51,7 @@ pub struct State {
     elastic: Charged,
     soft_since: Option<u64>,
     blocked_until: u64,
-    /// A log that has merged what it held above its N.
+    /// A log that has merged what it held above all that counts: refused requests.
     pub is_merged: bool,
 }
 
@@ -353,7 +353,8 @@ impl Law {
     }
 
     fn note_merged(&self, state: &mut State, at: u64) {
-        let most = self.soft.as_ref().map_or(self.quota.limit, |(larger, _)| larger.limit);
+        let soft = self.soft.as_ref().map_or(0, |(larger, _)| larger.limit);
+        let most = soft.max(self.quota.limit + self.max_debt);
         state.is_merged |=
             self.quota.algorithm == Algorithm::SlidingLog && self.quota.used(&state.own, at) > most;
     }

@@ -190,7 +190,7 @@ impl Reference {
             let Some(amount) = self.amount(rule, requests, tokens) else { continue };
             let key = self.key(rule, is_candidate, about);
             let state = self.states.entry(key).or_default();
-            if state.is_merged && amount < 0 {
+            if state.is_merged {
                 return None;
             }
             law.settle_up(state, about.at, amount);
