@@ -60,12 +60,14 @@ impl<'d> Judgement<'d> {
         let digest = terms.key_hash.digest(plain.tag, self.domain.key_values(number, selection));
         let shards = &self.engine.shards;
         let mut shard = shards.lock(shards.of(&digest));
-        let kept = shard.buckets.find_mut(&digest);
-        if kept.is_none() && !terms.own.older.is_empty() {
-            // It may be kept as an earlier quota left it.
-            drop(shard);
-            return self.of_all(selection, request, workspace);
-        }
+        let kept = match shard.buckets.find_tagged_mut(&digest) {
+            Some((tag, _)) if tag != plain.tag => {
+                // It is as another quota left it.
+                drop(shard);
+                return self.of_all(selection, request, workspace);
+            }
+            kept => kept.map(|(_, state)| state),
+        };
         let before = kept.as_ref().map_or_else(|| Gcra::full(plain.quota.scale(), now), |state| **state);
         let (outcome, charged) = before.judge(&plain.quota, now, cost);
         let passes = outcome == Outcome::Pass;
@@ -187,7 +189,6 @@ impl<'d> Judgement<'d> {
         Case {
             shards: &self.engine.shards,
             rules: self.domain.rules(),
-            terms: &self.terms.rules,
             now: self.now,
             wait_max,
             room: self.engine.room.load(Ordering::Relaxed),

@@ -8,10 +8,9 @@ use super::digest::Digest;
 use super::ruling::Terms;
 use super::shards::{Shard, Shards};
 use super::soft::Soft;
-use super::tag::{Role, Tag, Until};
+use super::tag::{Role, Until};
 use crate::clock::{Micros, Now};
 use crate::limit::leaky_bucket::Wait;
-use crate::limit::token_bucket::Gcra;
 use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Allowance, Limit, Over, Rule};
 
@@ -66,7 +65,6 @@ pub(super) enum Beyond {
 pub(super) struct Case<'a> {
     pub(super) shards: &'a Shards,
     pub(super) rules: &'a [Rule],
-    pub(super) terms: &'a [Terms],
     pub(super) now: Now,
     /// The longest wait that is acceptable.
     pub(super) wait_max: Option<Micros>,
@@ -79,7 +77,6 @@ pub(super) struct Case<'a> {
 struct Law<'a> {
     limit: &'a Limit,
     allowance: &'a Allowance,
-    older: &'a [Tag],
 }
 
 impl Part {
@@ -141,12 +138,11 @@ impl Part {
 
     fn law<'a>(&self, case: &Case<'a>) -> Option<Law<'a>> {
         let rule = case.rules.get(self.rule as usize)?;
-        let terms = case.terms.get(self.rule as usize)?;
-        let (limit, states) = match self.stand {
-            Stand::Candidate => (rule.candidate.as_deref()?, terms.candidate.as_ref()?),
-            Stand::Enforced | Stand::Shadow => (&rule.limit, &terms.own),
+        let limit = match self.stand {
+            Stand::Candidate => rule.candidate.as_deref()?,
+            Stand::Enforced | Stand::Shadow => &rule.limit,
         };
-        Some(Law { limit, allowance: limit.allowance(self.allowance)?, older: &states.older })
+        Some(Law { limit, allowance: limit.allowance(self.allowance)? })
     }
 
     /// Judges the request on the state as it is. One that costs nothing passes.
@@ -180,21 +176,19 @@ impl Part {
     /// A bucket that was last changed under other quotas is taken over: its time until full stays, cut to what the
     /// quota holds.
     fn adopt(&self, law: &Law<'_>, now: Now, shard: &mut Shard) {
-        if law.older.is_empty() || shard.buckets.find(&self.digest).is_some() {
-            return;
-        }
-        let cut = |bucket: Gcra| match &law.allowance.quota {
-            Quota::TokenBucket(quota) => bucket.cut(quota, now.at),
-            Quota::LeakyBucket(quota) => bucket.cut(quota.bucket(), now.at),
-            Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) => bucket,
+        let mut adopt = |digest: Digest, quota: &Quota| {
+            let bucket = match quota {
+                Quota::TokenBucket(bucket) => bucket,
+                Quota::LeakyBucket(leaky) => leaky.bucket(),
+                Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) => return,
+            };
+            shard.buckets.adopt(digest, |state, tag| {
+                *state = state.rescale(tag.scale(), bucket.scale(), now.at).cut(bucket, now.at);
+            });
         };
-        let tag = self.digest.tag();
-        for older in law.older {
-            let from = self.digest.tagged(older.for_role(tag.role()));
-            if let Some(bucket) = shard.buckets.retag(&from, self.digest) {
-                *bucket = cut(bucket.rescale(older.scale(), tag.scale(), now.at));
-                return;
-            }
+        adopt(self.digest, &law.allowance.quota);
+        if let Over::Elastic(second) = &law.allowance.over {
+            adopt(self.elastic(), second);
         }
     }
 

@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 
 use super::digest::Digest;
 use super::memory::{Kind, Memory};
-use super::tag::Fading;
+use super::tag::{Fading, Tag};
 use crate::clock::Now;
 
 /// States by digest.
@@ -46,15 +46,31 @@ impl<S: Fading> Table<S> {
     /// The state of a key.
     #[inline]
     pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
-        self.entries.find(digest.hash(), |entry| entry.digest == *digest).map(|entry| &entry.state)
+        self.entries.find(digest.hash(), |entry| entry.digest.is_of_same_state(digest)).map(|entry| &entry.state)
     }
 
     /// The state of a key, to be changed in place. One that holds memory of its own goes through
     /// [`Table::change`].
     #[inline]
     pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
-        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest == *digest)?;
-        Some(&mut entry.state)
+        self.find_tagged_mut(digest).map(|(_, state)| state)
+    }
+
+    /// The same with the tag that it was last changed under.
+    #[inline]
+    pub(super) fn find_tagged_mut(&mut self, digest: &Digest) -> Option<(Tag, &mut S)> {
+        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(digest))?;
+        Some((entry.digest.tag(), &mut entry.state))
+    }
+
+    /// A key that was last changed under another tag is kept under this one from now on, as `adopt` makes of it. It
+    /// lies in the same place.
+    pub(super) fn adopt(&mut self, digest: Digest, adopt: impl FnOnce(&mut S, Tag)) {
+        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(&digest));
+        if let Some(entry) = entry.filter(|entry| entry.digest != digest) {
+            adopt(&mut entry.state, entry.digest.tag());
+            entry.digest = digest;
+        }
     }
 
     /// Changes the state of a key, a fresh one where there is none. Returns what the change does, and how many
@@ -106,17 +122,10 @@ impl<S: Fading> Table<S> {
 
     /// Forgets a key.
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
-        if let Ok(entry) = self.entries.find_entry(digest.hash(), |entry| entry.digest == *digest) {
+        if let Ok(entry) = self.entries.find_entry(digest.hash(), |entry| entry.digest.is_of_same_state(digest)) {
             let (entry, _) = entry.remove();
             memory.settle(self.kind, entry.state.heap_bytes(), 0);
         }
-    }
-
-    /// Finds a key under another tag and keeps it under this one from now on. It lies in the same place.
-    pub(super) fn retag(&mut self, from: &Digest, to: Digest) -> Option<&mut S> {
-        let entry = self.entries.find_mut(from.hash(), |entry| entry.digest == *from)?;
-        entry.digest = to;
-        Some(&mut entry.state)
     }
 
     /// Looks at the next `buckets` buckets and drops what is as good as new. Returns whether those were the last;

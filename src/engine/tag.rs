@@ -133,10 +133,11 @@ const SCALE_BITS: u16 = 0x7f;
 
 const GENERATION_SHIFT: u32 = 7;
 
-/// Generations of a rule's quotas that are told apart.
-pub(super) const GENERATIONS: u16 = 4;
+/// Generations of a rule's quotas that are told apart: all that there is room for below the role.
+const GENERATIONS: u16 = 128;
 
-const ROLE_SHIFT: u32 = 14;
+/// What tells the states of one key apart stands above what may change.
+pub(super) const ROLE_SHIFT: u32 = 14;
 
 const ROLE_BITS: u16 = 0b11 << ROLE_SHIFT;
 
@@ -168,7 +169,7 @@ mod tests {
     fn a_scale_is_kept_in_every_generation_and_role() {
         for ticks in 1..=128 {
             let scale = Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::NANOS);
-            for generation in 0..4 {
+            for generation in [0, 1, 3, 127, 255] {
                 assert_eq!(Tag::bucket(scale, generation).for_role(Role::Candidate).scale(), scale);
             }
         }
