@@ -82,6 +82,7 @@ fn commit(
         part.charge(granted, wait, case, shard);
     }
     if !part.passes() {
+        part.mark_refusing(case, shard);
         part.block(case, shard);
     }
 }

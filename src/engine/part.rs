@@ -2,13 +2,15 @@
 //!
 //! Nothing is changed until the whole of the request is judged.
 
+mod block;
+mod soft;
+
 use super::algorithm::{Algorithm, each_algorithm};
 use super::counters::Slot;
 use super::digest::Digest;
 use super::ruling::Terms;
 use super::shards::{Shard, Shards};
-use super::soft::Soft;
-use super::tag::{Role, Until};
+use super::tag::Role;
 use crate::clock::{Micros, Now};
 use crate::limit::leaky_bucket::Wait;
 use crate::limit::{Level, Outcome, Quota};
@@ -167,12 +169,6 @@ impl Part {
         }
     }
 
-    /// How long the key is blocked. A block that has ended lies there until it is swept away, and means nothing.
-    fn blocked_for(&self, now: Now, shard: &Shard) -> Micros {
-        let ends = shard.blocks.find(&self.digest).map_or(now.at, |Until(ends)| *ends);
-        micros_up(ends.since(now.at))
-    }
-
     /// A bucket that was last changed under other quotas is taken over: its time until full stays, cut to what the
     /// quota holds.
     fn adopt(&self, law: &Law<'_>, now: Now, shard: &mut Shard) {
@@ -210,7 +206,7 @@ impl Part {
             (Over::Soft(larger), _) => {
                 let Some(larger) = A::of(larger) else { return outcome };
                 let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
-                let one = wait_for_one(quota, state, case.now);
+                let one = soft::wait_for_one(quota, state, case.now);
                 self.judge_soft(outcome, lenient, one, law, case, shard)
             }
             (Over::Elastic(second), Outcome::Later(wait)) => {
@@ -232,41 +228,6 @@ impl Part {
                     Outcome::Never => outcome,
                 }
             }
-        }
-    }
-
-    /// What the soft part says where the quota refuses. `one`: the wait until some of the quota is left.
-    fn judge_soft(
-        &mut self,
-        strict: Outcome,
-        lenient: Outcome,
-        one: Micros,
-        law: &Law<'_>,
-        case: &Case<'_>,
-        shard: &Shard,
-    ) -> Outcome {
-        let since = shard.softs.find(&self.digest).filter(|_| one > Micros::ZERO).map(|soft| soft.since);
-        let is_spent = |after: Micros| {
-            let ends = since.zip(law.limit.soft_for).map(|(since, lasts)| since.after(lasts));
-            ends.is_some_and(|ends| case.now.at.after(after.into()) >= ends)
-        };
-        let wait = match lenient {
-            Outcome::Never => return Outcome::Never,
-            Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
-            Outcome::Later(wait) => wait,
-        };
-        if !is_spent(wait) {
-            if wait > Micros::ZERO {
-                return Outcome::Later(wait);
-            }
-            self.beyond = Some(Beyond::Soft);
-            return Outcome::Pass;
-        }
-        // Soft is off until some of the quota is left, unless the quota itself has enough before that.
-        let on_again = wait.max(one);
-        match strict {
-            Outcome::Later(strict) => Outcome::Later(strict.min(on_again)),
-            _ => Outcome::Later(on_again),
         }
     }
 
@@ -307,7 +268,6 @@ impl Part {
                 let had_some = self.soft_ends(quota, case, shard).is_none();
                 let level = self.change(self.digest, quota, case, shard, |state| {
                     charged.charge(state, now, self.cost, wait);
-                    quota.level(state, now)
                 });
                 self.level = Some(level);
                 self.keep_soft(quota, had_some, case, shard);
@@ -315,7 +275,6 @@ impl Part {
             _ => {
                 let level = self.change(self.digest, quota, case, shard, |state| {
                     quota.charge(state, now, self.cost, wait);
-                    quota.level(state, now)
                 });
                 self.level = Some(level);
             }
@@ -359,70 +318,35 @@ impl Part {
         }
     }
 
-    fn change<A: Algorithm, T>(
+    /// Changes a state, and says where the key stands then.
+    fn change<A: Algorithm>(
         &self,
         digest: Digest,
         quota: &A,
         case: &Case<'_>,
         shard: &mut Shard,
-        change: impl FnOnce(&mut A::State) -> T,
-    ) -> T {
+        change: impl FnOnce(&mut A::State),
+    ) -> Level {
         let memory = case.shards.memory();
         let fresh = || quota.fresh(case.now);
-        let (changed, evicted) = A::table_mut(shard).change(digest, memory, case.now, fresh, change);
-        case.shards.count_evictions(evicted);
-        changed
-    }
-
-    /// When some of the quota will be left; `None` if some is.
-    fn soft_ends<A: Algorithm>(&self, quota: &A, case: &Case<'_>, shard: &Shard) -> Option<Until> {
-        let state = A::table(shard).find(&self.digest)?;
-        let wait = wait_for_one(quota, state, case.now);
-        (wait > Micros::ZERO).then(|| Until(case.now.at.after(wait.into())))
-    }
-
-    /// Notes since when the key is in its soft part, or that it no longer is. `had_some`: some of the quota was left
-    /// just now, so what was noted before is over.
-    fn keep_soft<A: Algorithm>(&self, quota: &A, had_some: bool, case: &Case<'_>, shard: &mut Shard) {
-        let memory = case.shards.memory();
-        let ends = self.soft_ends(quota, case, shard);
-        let known = shard.softs.find(&self.digest).copied().filter(|_| !had_some);
-        let since = match (known, self.beyond) {
-            (Some(soft), _) => Some(soft.since),
-            (None, Some(Beyond::Soft)) => Some(case.now.at),
-            (None, _) => None,
+        let change = |state: &mut A::State| {
+            change(state);
+            let level = quota.level(state, case.now);
+            (level, A::tag(digest.tag(), &level))
         };
-        match since.zip(ends) {
-            Some((since, Until(ends))) => {
-                let soft = Soft { since, ends };
-                let (_, evicted) = shard.softs.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
-                case.shards.count_evictions(evicted);
-            }
-            None => shard.softs.remove(&self.digest, memory),
-        }
+        let (level, evicted) = A::table_mut(shard).change_tagged(digest, memory, case.now, fresh, change);
+        case.shards.count_evictions(evicted);
+        level
     }
 
-    /// Starts the block of a limit that has refused what it could pass later. It is told as part of the wait.
-    pub(super) fn block(&mut self, case: &Case<'_>, shard: &mut Shard) {
-        let Some(lasts) = self.law(case).and_then(|law| law.limit.block) else { return };
-        if !matches!(self.outcome, Outcome::Later(_)) {
-            return;
-        }
-        if let Some(block) = shard.blocks.find_mut(&self.digest) {
-            if block.0 > case.now.at {
-                // What comes meanwhile does not extend it.
-                return;
-            }
-            *block = Until(case.now.at.after(lasts));
-        } else {
-            let block = Until(case.now.at.after(lasts));
-            if !shard.blocks.insert_if_room(self.digest, block, case.shards.memory()) {
-                // Without room nobody is let go for it: the limit itself goes on refusing.
-                case.shards.count_evictions(1);
-                return;
-            }
-        }
-        self.judge(case, shard);
+    /// Notes that the key was refused, for when somebody has to go.
+    pub(super) fn mark_refusing(&self, case: &Case<'_>, shard: &mut Shard) {
+        let Some(law) = self.law(case) else { return };
+        each_algorithm!(&law.allowance.quota, quota => self.mark_by(quota, shard));
+    }
+
+    fn mark_by<A: Algorithm>(&self, _: &A, shard: &mut Shard) {
+        A::table_mut(shard).tag(&self.digest, A::tag_refusing);
     }
 
     /// Reads where the key stands, unless charging it has told.
@@ -443,18 +367,4 @@ impl Part {
         let tag = self.digest.tag();
         self.digest.tagged(tag.for_role(tag.role().elastic()))
     }
-}
-
-/// The wait until some of the quota is left.
-fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
-    match quota.judge(state, now, 1, None).0 {
-        Outcome::Later(wait) => wait,
-        // Never for one unit: nothing is ever left.
-        Outcome::Never => Micros(u64::MAX),
-        Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
-    }
-}
-
-fn micros_up(span: std::time::Duration) -> Micros {
-    Micros(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
 }

@@ -13,7 +13,7 @@ use super::table::Table;
 use super::tag::{Fading, Tag};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::Level;
+use crate::limit::{Level, block_bytes};
 use crate::rules::{Domain, Listed, Rule};
 use std::time::Duration;
 
@@ -242,7 +242,8 @@ impl Fading for Granted {
     fn heap_bytes(&self) -> usize {
         let Grant { binding, notes, all, .. } = &*self.grant;
         let name = binding.as_ref().map_or(0, |(_, name, _)| name.len());
-        size_of::<Grant>() + name + size_of_val(&**notes) + size_of_val(&**all)
+        let blocks = [size_of::<Grant>(), name, size_of_val(&**notes), size_of_val(&**all)];
+        blocks.into_iter().map(block_bytes).sum()
     }
 }
 
