@@ -40,6 +40,16 @@ pub(super) trait Algorithm {
     fn give_back(&self, state: &mut Self::State, now: Now, amount: u32);
 
     fn level(&self, state: &Self::State, now: Now) -> Level;
+
+    /// The tag of a state at this level.
+    fn tag(tag: Tag, _: &Level) -> Tag {
+        tag
+    }
+
+    /// The tag of a state that has refused a request.
+    fn tag_refusing(tag: Tag) -> Tag {
+        tag
+    }
 }
 
 /// Does one thing with a quota, whatever its algorithm.
@@ -160,6 +170,14 @@ macro_rules! counts {
         fn level(&self, state: &Self::State, now: Now) -> Level {
             state.level(self, now)
         }
+
+        fn tag(tag: Tag, level: &Level) -> Tag {
+            tag.filled(level.remaining, level.limit)
+        }
+
+        fn tag_refusing(tag: Tag) -> Tag {
+            tag.refusing()
+        }
     };
 }
 
@@ -194,11 +212,19 @@ impl Fading for FixedWindow {
         let timeline = if tag.is_unix() { Timeline::Unix } else { Timeline::Boot };
         self.nanos_until_fresh(timeline, now)
     }
+
+    fn weight(&self, tag: Tag) -> u16 {
+        tag.fill()
+    }
 }
 
 impl Fading for SlidingLog {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
+    }
+
+    fn weight(&self, tag: Tag) -> u16 {
+        tag.fill()
     }
 
     fn heap_bytes(&self) -> usize {
@@ -209,6 +235,10 @@ impl Fading for SlidingLog {
 impl Fading for SlidingWindow {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
+    }
+
+    fn weight(&self, tag: Tag) -> u16 {
+        tag.fill()
     }
 
     fn heap_bytes(&self) -> usize {

@@ -1,8 +1,6 @@
 //! One budget of bytes for all tables.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
+use super::sync::{AtomicUsize, Mutex, Ordering};
 
 /// Counts what the tables have allocated, also while one grows. Each kind of table that the rules use is sure of a
 /// share: what the others took before it came does not leave it without any.

@@ -10,6 +10,8 @@ mod decider;
 mod decision;
 mod digest;
 mod footprint;
+#[cfg(all(test, feature = "interleavings"))]
+mod interleavings;
 mod judgement;
 mod memory;
 mod part;
@@ -20,15 +22,14 @@ mod shards;
 mod siphash;
 mod sketch;
 mod soft;
+mod sync;
 mod table;
 mod tag;
 mod workspace;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 
 pub use callers::{Caller, TopCallers};
 pub use counters::{RuleTotals, Totals};
@@ -51,6 +52,7 @@ use memory::Memory;
 use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
+use sync::{AtomicBool, Mutex, Ordering};
 
 /// What an engine is made with.
 #[derive(Clone, Copy, Debug)]

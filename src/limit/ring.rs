@@ -155,7 +155,7 @@ impl Ring {
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             Ring::Two { .. } => 0,
-            Ring::Many { words, .. } => block_bytes(words.len() * size_of::<u32>()),
+            Ring::Many { words, .. } => block_of(words.len().saturating_sub(START_WORDS)),
         }
     }
 
@@ -204,6 +204,11 @@ impl Head {
 fn halves(word: u64) -> (u32, u32) {
     let [a, b, c, d, high @ ..] = word.to_le_bytes();
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high))
+}
+
+/// Bytes of the heap that so many counts take.
+pub(super) fn block_of(counts: usize) -> usize {
+    block_bytes((START_WORDS + counts) * size_of::<u32>())
 }
 
 /// The start of the newest bucket, ahead of the counts.

@@ -27,7 +27,7 @@ use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 use super::rate::WINDOW_NANOS;
-use super::ring::Ring;
+use super::ring::{self, Ring};
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now};
 
@@ -98,7 +98,7 @@ impl Quota {
     pub fn heap_bytes(&self) -> usize {
         match usize::from(self.buckets) {
             1 => 0,
-            buckets => block_bytes((START_WORDS + buckets + 1) * size_of::<u32>()),
+            buckets => ring::block_of(buckets + 1),
         }
     }
 
