@@ -154,8 +154,8 @@ impl Ring {
     /// Bytes that malloc hands out for it.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            Ring::Two { .. } => 0,
-            Ring::Many { words, .. } => block_of(words.len().saturating_sub(START_WORDS)),
+            Ring::Many { words, .. } if !words.is_empty() => heap_bytes_of(self.len()),
+            Ring::Two { .. } | Ring::Many { .. } => 0,
         }
     }
 
@@ -206,9 +206,9 @@ fn halves(word: u64) -> (u32, u32) {
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high))
 }
 
-/// Bytes of the heap that so many counts take.
-pub(super) fn block_of(counts: usize) -> usize {
-    block_bytes((START_WORDS + counts) * size_of::<u32>())
+/// Bytes that malloc hands out for a ring of so many buckets while something counts.
+pub(super) const fn heap_bytes_of(len: usize) -> usize {
+    if len == 2 { 0 } else { block_bytes((START_WORDS + len) * size_of::<u32>()) }
 }
 
 /// The start of the newest bucket, ahead of the counts.

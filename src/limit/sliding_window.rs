@@ -27,7 +27,7 @@ use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 use super::rate::WINDOW_NANOS;
-use super::ring::{self, Ring};
+use super::ring::{Ring, heap_bytes_of};
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now};
 
@@ -96,10 +96,7 @@ impl Quota {
     /// Bytes of the heap that a key holds while something counts.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        match usize::from(self.buckets) {
-            1 => 0,
-            buckets => ring::block_of(buckets + 1),
-        }
+        heap_bytes_of(self.counters())
     }
 
     /// Where a moment of Unix time lies: in 1/B nanoseconds, a bucket is as long as W is in nanoseconds.
