@@ -33,8 +33,15 @@ impl Player {
         let engine = Arc::new(Engine::new(options));
         let callers = Callers::default();
         let decider = engine.decider();
-        let mut player =
-            Player { engine, decider, now: Now::default(), last_tick: None, played: 0, callers, rules: Vec::new() };
+        let mut player = Player {
+            engine,
+            decider,
+            now: Now::default(),
+            last_tick: None,
+            played: 0,
+            callers,
+            rules: Vec::new(),
+        };
         player.reload(rules);
         player
     }
