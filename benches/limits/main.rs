@@ -112,23 +112,21 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     println!("{}; {} repetitions", machine.describe(), arguments.reps);
     let reps = arguments.reps;
     let directory = tempfile::Builder::new().prefix("tidegate-limits-").tempdir()?;
-    let suites: [(Suite, &dyn Fn() -> io::Result<Vec<Row>>); 6] = [
-        (Suite::Speed, &|| Ok(speed::run(reps))),
-        (Suite::Reload, &|| tails::reload(&machine, directory.path(), reps)),
-        (Suite::Flood, &|| Ok(tails::flood(reps))),
-        (Suite::Resident, &|| resident::run(reps.min(RESIDENT_REPS_MAX))),
-        (Suite::Overrides, &|| files::overrides(directory.path(), reps)),
-        (Suite::Replay, &|| files::replay(&arguments.daemon, directory.path(), reps.min(REPLAY_REPS_MAX))),
-    ];
+    let wanted = |suite: &Suite| arguments.only.is_empty() || arguments.only.contains(suite);
     let mut rows = Vec::new();
-    for (suite, run) in suites {
-        if arguments.only.is_empty() || arguments.only.contains(&suite) {
-            let name =
-                suite.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-            eprintln!("limits: {name}");
-            // A suite that fails is a row that says so, not the end of the others.
-            rows.extend(run().unwrap_or_else(|error| vec![Row::skipped(&name, &error.to_string())]));
-        }
+    for suite in Suite::value_variants().iter().filter(|suite| wanted(suite)) {
+        let name = suite.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        eprintln!("limits: {name}");
+        let measured = match suite {
+            Suite::Speed => Ok(speed::run(reps)),
+            Suite::Reload => tails::reload(&machine, directory.path(), reps),
+            Suite::Flood => Ok(tails::flood(reps)),
+            Suite::Resident => resident::run(reps.min(RESIDENT_REPS_MAX)),
+            Suite::Overrides => files::overrides(directory.path(), reps),
+            Suite::Replay => files::replay(&arguments.daemon, directory.path(), reps.min(REPLAY_REPS_MAX)),
+        };
+        // A suite that fails is a row that says so, not the end of the others.
+        rows.extend(measured.unwrap_or_else(|error| vec![Row::skipped(&name, &error.to_string())]));
     }
     report::print(&rows);
     arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))

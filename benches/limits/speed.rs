@@ -10,9 +10,12 @@ use crate::workload::{USERS, Users};
 /// One of those that are compared, and what each of its decisions took, by repetition.
 struct Contestant {
     name: &'static str,
-    run: Box<dyn FnMut(&mut Users, u32)>,
+    run: Run,
     nanos: Vec<f64>,
 }
+
+/// Makes so many decisions about callers drawn from these.
+type Run = Box<dyn FnMut(&mut Users, u32)>;
 
 /// All are filled, then take turns, another one first each time.
 pub(crate) fn run(reps: usize) -> Vec<Row> {
