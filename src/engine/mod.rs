@@ -146,10 +146,10 @@ impl Engine {
         self.shards.keys()
     }
 
-    /// Bytes that the tables have allocated.
+    /// Bytes that the tables have allocated, which keep to the budget, and what is noted of callers, at most 3 MiB.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.shards.memory_bytes()
+        self.shards.memory_bytes() + self.callers.heap_bytes()
     }
 
     /// The busiest, the most refused and the most would-be-refused callers of a rule, as far as a bounded sketch can
