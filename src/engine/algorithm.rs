@@ -28,13 +28,7 @@ pub(super) trait Algorithm {
     /// Judges a request that would wait at most so long; `None`: as long as the rule lets it.
     ///
     /// What it would wait is told exactly, beside the outcome; zero where nothing ever waits.
-    fn judge(
-        &self,
-        state: &Self::State,
-        now: Now,
-        cost: u32,
-        wait_max: Option<Micros>,
-    ) -> (Outcome, Wait);
+    fn judge(&self, state: &Self::State, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, Wait);
 
     /// Charges a request that starts after a wait.
     fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Wait);
@@ -157,13 +151,7 @@ macro_rules! counts {
             Self::State::fresh(self, now)
         }
 
-        fn judge(
-            &self,
-            state: &Self::State,
-            now: Now,
-            cost: u32,
-            _: Option<Micros>,
-        ) -> (Outcome, Wait) {
+        fn judge(&self, state: &Self::State, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, Wait) {
             (state.judge(self, now, cost), Wait::NONE)
         }
 

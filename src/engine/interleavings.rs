@@ -8,10 +8,10 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
+use super::tag::Tag;
 use super::{
     Answer, Charge, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Repeat, Request, Verdict,
 };
-use super::tag::Tag;
 use crate::clock::Now;
 use crate::rules::{RuleSet, read_text};
 
@@ -57,7 +57,13 @@ fn engine(limits: &str) -> Arc<Engine> {
 /// What came of a request: the verdict, and what is left by rule.
 type Seen = (Verdict, Vec<(String, u64)>);
 
-fn ask(decider: &mut Decider, op: Op, attributes: &[(&str, &str)], name: Option<&[u8]>, at: u64) -> Option<Seen> {
+fn ask(
+    decider: &mut Decider,
+    op: Op,
+    attributes: &[(&str, &str)],
+    name: Option<&[u8]>,
+    at: u64,
+) -> Option<Seen> {
     let repeat = name.map(|name| Repeat { session: b"s", user: 1, name });
     let request = Request { repeat, all: true, ..Request::new(op, "api", Descriptors::one(attributes)) };
     match decider.decide(&request, Now::at_nanos(at)) {
@@ -106,7 +112,11 @@ fn a_request_is_charged_everywhere_or_nowhere() {
             work
         };
         // Whatever order the locks of these are in, some two of them meet in the opposite one.
-        let seen = beside(vec![asks([("1", "2"), ("3", "4")]), asks([("3", "2"), ("1", "2")]), asks([("1", "4"), ("3", "2")])]);
+        let seen = beside(vec![
+            asks([("1", "2"), ("3", "4")]),
+            asks([("3", "2"), ("1", "2")]),
+            asks([("1", "4"), ("3", "2")]),
+        ]);
         let seen: Vec<_> = seen.into_iter().flatten().collect();
         let admitted = |about: &dyn Fn(&str, &str) -> bool| {
             u64::try_from(seen.iter().filter(|(x, y, passed)| *passed && about(x, y)).count()).unwrap()
@@ -140,8 +150,9 @@ fn key_in(engine: &Engine, rule: usize, wanted: usize) -> String {
 #[test]
 fn threads_whose_locks_lie_crosswise_never_wait_in_a_circle() {
     check(|| {
-        let engine =
-            engine("  - {name: a, key: [x], rate: 1/h, burst: 9}\n  - {name: b, key: [y], rate: 1/h, burst: 9}\n");
+        let engine = engine(
+            "  - {name: a, key: [x], rate: 1/h, burst: 9}\n  - {name: b, key: [y], rate: 1/h, burst: 9}\n",
+        );
         // Three shards; each thread asks for two of them in the order of the rules, one after the other in a circle.
         let works = [(3, 7), (7, 11), (11, 3)].map(|(of_a, of_b)| {
             let engine = Arc::clone(&engine);
@@ -161,12 +172,13 @@ fn threads_whose_locks_lie_crosswise_never_wait_in_a_circle() {
 #[test]
 fn of_two_requests_with_one_name_one_is_charged() {
     check(|| {
-        let engine = engine("  - {name: a, key: [x], rate: 1/h, burst: 5}\n  - {name: b, key: [], rate: 1/h, burst: 5}\n");
+        let engine = engine(
+            "  - {name: a, key: [x], rate: 1/h, burst: 5}\n  - {name: b, key: [], rate: 1/h, burst: 5}\n",
+        );
         let works = (0..3).map(|_| {
             let engine = Arc::clone(&engine);
-            let work: Box<dyn FnOnce() -> Option<Seen> + Send> = Box::new(move || {
-                ask(&mut engine.decider(), Op::Hit, &[("x", "1")], Some(b"once"), 0)
-            });
+            let work: Box<dyn FnOnce() -> Option<Seen> + Send> =
+                Box::new(move || ask(&mut engine.decider(), Op::Hit, &[("x", "1")], Some(b"once"), 0));
             work
         });
         let seen = beside(works.collect());
@@ -184,8 +196,9 @@ fn of_two_requests_that_fight_for_a_name_one_is_judged() {
         let engine = engine("  - {name: a, key: [x], rate: 1/h, burst: 5}\n");
         let works = ["1", "2", "1"].map(|x| {
             let engine = Arc::clone(&engine);
-            let work: Box<dyn FnOnce() -> bool + Send> =
-                Box::new(move || ask(&mut engine.decider(), Op::Hit, &[("x", x)], Some(b"once"), 0).is_some());
+            let work: Box<dyn FnOnce() -> bool + Send> = Box::new(move || {
+                ask(&mut engine.decider(), Op::Hit, &[("x", x)], Some(b"once"), 0).is_some()
+            });
             work
         });
         let granted = beside(works.into());
@@ -298,7 +311,9 @@ fn keys_that_are_let_go_leave_the_others_whole() {
 #[test]
 fn charges_after_the_fact_are_added_up() {
     check(|| {
-        let engine = engine("  - {name: a, key: [], rate: 1/h, burst: 20}\n  - {name: b, key: [x], rate: 1/h, burst: 20}\n");
+        let engine = engine(
+            "  - {name: a, key: [], rate: 1/h, burst: 20}\n  - {name: b, key: [x], rate: 1/h, burst: 20}\n",
+        );
         let works = [3_i64, 4, -2].map(|amount| {
             let engine = Arc::clone(&engine);
             let work: Box<dyn FnOnce() + Send> = Box::new(move || {

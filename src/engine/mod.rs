@@ -8,7 +8,8 @@ mod counters;
 mod decider;
 mod decision;
 mod digest;
-#[cfg(all(test, feature = "interleavings"))]
+#[cfg(test)]
+#[cfg(feature = "interleavings")]
 mod interleavings;
 mod judgement;
 mod memory;

@@ -83,7 +83,14 @@ struct Law<'a> {
 
 impl Part {
     /// A part of a rule, or of its candidate.
-    pub(super) fn new(rule: u32, terms: &Terms, stand: Stand, key: Digest, allowance: u32, cost: u32) -> Part {
+    pub(super) fn new(
+        rule: u32,
+        terms: &Terms,
+        stand: Stand,
+        key: Digest,
+        allowance: u32,
+        cost: u32,
+    ) -> Part {
         let (states, role) = match (stand, &terms.candidate) {
             (Stand::Candidate, Some(candidate)) => (candidate, Role::Candidate),
             _ => (&terms.own, Role::Own),
@@ -157,7 +164,8 @@ impl Part {
         let left = law.limit.block.map_or(Micros::ZERO, |_| self.blocked_for(case.now, shard));
         // Whoever is blocked is judged as of the end of it: what would pass now may have ended by then.
         let then = Case { now: Now { at: case.now.at.after(left.into()), ..case.now }, ..*case };
-        let outcome = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
+        let outcome =
+            each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
         self.outcome = outcome;
         if left > Micros::ZERO {
             self.beyond = None;
@@ -188,7 +196,13 @@ impl Part {
         }
     }
 
-    fn judge_by<A: Algorithm>(&mut self, quota: &A, law: &Law<'_>, case: &Case<'_>, shard: &Shard) -> Outcome {
+    fn judge_by<A: Algorithm>(
+        &mut self,
+        quota: &A,
+        law: &Law<'_>,
+        case: &Case<'_>,
+        shard: &Shard,
+    ) -> Outcome {
         let fresh;
         let state = match A::table(shard).find(&self.digest) {
             Some(state) => state,
@@ -200,9 +214,9 @@ impl Part {
         let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
         self.wait = wait;
         match (&law.allowance.over, outcome) {
-            (_, Outcome::Pass | Outcome::Queued(_)) | (Over::Refuse, _) | (Over::Elastic(_), Outcome::Never) => {
-                outcome
-            }
+            (_, Outcome::Pass | Outcome::Queued(_))
+            | (Over::Refuse, _)
+            | (Over::Elastic(_), Outcome::Never) => outcome,
             (Over::Soft(larger), _) => {
                 let Some(larger) = A::of(larger) else { return outcome };
                 let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
@@ -352,7 +366,8 @@ impl Part {
     /// Reads where the key stands, unless charging it has told.
     pub(super) fn read_level(&mut self, case: &Case<'_>, shard: &Shard) {
         let Some(law) = self.law(case).filter(|_| self.level.is_none()) else { return };
-        self.level = Some(each_algorithm!(&law.allowance.quota, quota => self.level_by(quota, case.now, shard)));
+        self.level =
+            Some(each_algorithm!(&law.allowance.quota, quota => self.level_by(quota, case.now, shard)));
     }
 
     fn level_by<A: Algorithm>(&self, quota: &A, now: Now, shard: &Shard) -> Level {

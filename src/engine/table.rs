@@ -54,7 +54,9 @@ impl<S: Fading> Table<S> {
     /// The state of a key.
     #[inline]
     pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
-        self.entries.find(digest.hash(), |entry| entry.digest.is_of_same_state(digest)).map(|entry| &entry.state)
+        self.entries
+            .find(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
+            .map(|entry| &entry.state)
     }
 
     /// The state of a key, to be changed in place. One that holds memory of its own goes through
@@ -153,7 +155,9 @@ impl<S: Fading> Table<S> {
 
     /// Forgets a key.
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
-        if let Ok(entry) = self.entries.find_entry(digest.hash(), |entry| entry.digest.is_of_same_state(digest)) {
+        if let Ok(entry) =
+            self.entries.find_entry(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
+        {
             let (entry, _) = entry.remove();
             memory.settle(self.kind, entry.state.heap_bytes(), 0);
         }

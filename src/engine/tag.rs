@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn a_span_is_never_kept_shorter_and_little_longer() {
-        let edges = (0..56).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1, (1 << bit) * 31 / 16]);
+        let edges =
+            (0..56).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1, (1 << bit) * 31 / 16]);
         for nanos in edges {
             for role in [Role::Own, Role::Candidate, Role::CandidateElastic] {
                 let kept = Tag::span(nanos).for_role(role).span_nanos();
@@ -206,7 +207,10 @@ mod tests {
         let tag = Tag::span(86_400 * 1_000_000_000).for_role(Role::CandidateElastic);
         let fills: Vec<u16> = (0..=10).map(|left| tag.filled(10 - left, 10).fill()).collect();
         assert_eq!(fills, [0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6]);
-        assert_eq!([tag.filled(1, 1_000).fill(), tag.filled(0, 0).fill(), tag.filled(0, 5).refusing().fill()], [5, 6, 7]);
+        assert_eq!(
+            [tag.filled(1, 1_000).fill(), tag.filled(0, 0).fill(), tag.filled(0, 5).refusing().fill()],
+            [5, 6, 7]
+        );
         assert_eq!(tag.filled(u64::MAX, 7).fill(), 0);
         let filled = tag.refusing();
         assert_eq!((filled.span_nanos(), filled.role()), (tag.span_nanos(), tag.role()));

@@ -17,8 +17,9 @@ enum Event {
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let keys = (0..ALGORITHMS.len(), 0..4_u32, 1..3_000_u32, 1..8_u32, prop::bool::weighted(0.2))
-        .prop_map(|(kind, from, many, times, named)| Event::Keys { kind, from: from * 1_000, many, times, named });
+    let keys = (0..ALGORITHMS.len(), 0..4_u32, 1..3_000_u32, 1..8_u32, prop::bool::weighted(0.2)).prop_map(
+        |(kind, from, many, times, named)| Event::Keys { kind, from: from * 1_000, many, times, named },
+    );
     let sweep = prop_oneof![0..120_u64, Just(7_300)].prop_map(Event::Sweep);
     prop::collection::vec(prop_oneof![3 => keys, 1 => sweep], 1..25)
 }

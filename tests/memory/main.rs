@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::print_stdout,
     reason = "a test that cannot go on has failed"
 )]
 
@@ -23,7 +24,10 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// One rule of each algorithm, each for requests that say so: `k=token_bucket` and so on.
 pub(crate) fn one_of_each() -> String {
-    ALGORITHMS.iter().map(|(name, quota)| format!("  - {{name: {name}, match: {{k: {name}}}, key: [u], {quota}}}\n")).collect()
+    ALGORITHMS
+        .iter()
+        .map(|(name, quota)| format!("  - {{name: {name}, match: {{k: {name}}}, key: [u], {quota}}}\n"))
+        .collect()
 }
 
 /// Every algorithm, with a limit of six.
@@ -53,7 +57,9 @@ pub(crate) fn engine(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
 pub(crate) fn ask(decider: &mut Decider, op: Op, k: &str, u: &str, now: u64) -> (Verdict, Option<Micros>) {
     let attributes = [("k", k), ("u", u)];
     let request = Request::new(op, "api", Descriptors::one(&attributes));
-    let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(now)) else { panic!("a conflict") };
+    let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(now)) else {
+        panic!("a conflict")
+    };
     (decision.verdict, decision.retry)
 }
 

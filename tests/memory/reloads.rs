@@ -20,16 +20,18 @@ const STAYING: &str = "
 fn reloaded(number: u64) -> RuleSet {
     let mut text = format!("domain: api\nlimits:{STAYING}");
     // Rules beside them come, change their numbers and their algorithm, and go; they match none of the requests.
-    if number % 3 > 0 {
-        let quota = ["rate: 5/s", "algorithm: fixed_window, rate: 7/min", "algorithm: sliding_log, rate: 9/h"]
-            [usize::try_from(number % 7 % 3).unwrap()];
+    if !number.is_multiple_of(3) {
+        let quota =
+            ["rate: 5/s", "algorithm: fixed_window, rate: 7/min", "algorithm: sliding_log, rate: 9/h"]
+                [usize::try_from(number % 7 % 3).unwrap()];
         text += &format!("  - {{name: other, match: {{p: nobody}}, key: [u], {quota}}}\n");
         text += &format!("  - {{name: once{}, match: {{p: nobody}}, key: [u], rate: 1/s}}\n", number % 50);
     }
     let mut domains = read_text("api.yaml", &text).domains;
     if number % 2 == 1 {
         // A domain comes and goes.
-        domains.extend(read_text("web.yaml", "domain: web\nlimits: [{name: a, key: [], rate: 1/s}]\n").domains);
+        domains
+            .extend(read_text("web.yaml", "domain: web\nlimits: [{name: a, key: [], rate: 1/s}]\n").domains);
     }
     assert_eq!(domains.len(), 1 + usize::from(number % 2 == 1));
     RuleSet::new(domains)
@@ -55,7 +57,11 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Str
                 // What is held is that of the rules, which are the same after 300 as after 600 and 900.
                 let first = *settled.get_or_insert(held());
                 println!("{reloads} reloads: {} bytes", held());
-                assert!((held() - first).abs() < 4_096, "{first} bytes, then {} after {reloads} reloads", held());
+                assert!(
+                    (held() - first).abs() < 4_096,
+                    "{first} bytes, then {} after {reloads} reloads",
+                    held()
+                );
             }
         }
         if number % 100 == 0 {

@@ -53,7 +53,13 @@ impl Part {
 
     /// Notes since when the key is in its soft part, or that it no longer is. `had_some`: some of the quota was left
     /// just now, so what was noted before is over.
-    pub(super) fn keep_soft<A: Algorithm>(&self, quota: &A, had_some: bool, case: &Case<'_>, shard: &mut Shard) {
+    pub(super) fn keep_soft<A: Algorithm>(
+        &self,
+        quota: &A,
+        had_some: bool,
+        case: &Case<'_>,
+        shard: &mut Shard,
+    ) {
         let memory = case.shards.memory();
         let ends = self.soft_ends(quota, case, shard);
         let known = shard.softs.find(&self.digest).copied().filter(|_| !had_some);
@@ -65,7 +71,8 @@ impl Part {
         match since.zip(ends) {
             Some((since, Until(ends))) => {
                 let soft = Soft { since, ends };
-                let (_, evicted) = shard.softs.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
+                let (_, evicted) =
+                    shard.softs.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
                 case.shards.count_evictions(evicted);
             }
             None => shard.softs.remove(&self.digest, memory),

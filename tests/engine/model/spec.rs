@@ -5,49 +5,49 @@ use proptest::sample::select;
 
 /// One rule.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub(super) struct Spec {
     /// Counted by `u`, else together.
-    pub keyed: bool,
+    pub(super) keyed: bool,
     /// Only for `p=y`.
-    pub matching: bool,
+    pub(super) matching: bool,
     /// Counted in tokens, else in requests.
-    pub tokens: bool,
-    pub shadow: bool,
-    pub advertise: bool,
+    pub(super) tokens: bool,
+    pub(super) shadow: bool,
+    pub(super) advertise: bool,
     /// In percent.
-    pub warn_at: Option<u64>,
-    pub written: Written,
+    pub(super) warn_at: Option<u64>,
+    pub(super) written: Written,
     /// What `u=2` has instead.
-    pub other: Option<Terms>,
+    pub(super) other: Option<Terms>,
     /// What `u=3` has instead: nothing.
-    pub unlimited: bool,
-    pub candidate: Option<Written>,
+    pub(super) unlimited: bool,
+    pub(super) candidate: Option<Written>,
 }
 
 /// What a rule or a candidate says.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
-    pub algorithm: Algorithm,
-    pub terms: Terms,
-    pub burst: u64,
-    pub queue: u64,
-    pub buckets: u64,
-    pub first: bool,
-    pub over: Over,
-    pub counted: bool,
-    pub block_ms: Option<u64>,
-    pub max_debt: Option<u64>,
+pub(super) struct Written {
+    pub(super) algorithm: Algorithm,
+    pub(super) terms: Terms,
+    pub(super) burst: u64,
+    pub(super) queue: u64,
+    pub(super) buckets: u64,
+    pub(super) first: bool,
+    pub(super) over: Over,
+    pub(super) counted: bool,
+    pub(super) block_ms: Option<u64>,
+    pub(super) max_debt: Option<u64>,
 }
 
 /// So many units in so many seconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    pub count: u64,
-    pub seconds: u64,
+pub(super) struct Terms {
+    pub(super) count: u64,
+    pub(super) seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
+pub(super) enum Algorithm {
     TokenBucket,
     LeakyBucket,
     FixedWindow,
@@ -57,7 +57,7 @@ pub enum Algorithm {
 
 /// Shares in percent.
 #[derive(Clone, Copy, Debug)]
-pub enum Over {
+pub(super) enum Over {
     Refuse,
     Soft(u64, Option<u64>),
     Elastic(u64),
@@ -65,22 +65,22 @@ pub enum Over {
 
 /// What happens, and how long after what happened before.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
-    pub pause: Pause,
-    pub user: &'static str,
-    pub p: &'static str,
-    pub event: Event,
+pub(super) struct Step {
+    pub(super) pause: Pause,
+    pub(super) user: &'static str,
+    pub(super) p: &'static str,
+    pub(super) event: Event,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Pause {
+pub(super) enum Pause {
     Nanos(u64),
     /// As long as the last refusal said, or a microsecond less.
     Retry(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Event {
+pub(super) enum Event {
     Ask { peek: bool, requests: u32, tokens: Option<u32>, wait_max: Option<u64> },
     Charge { requests: i64, tokens: Option<i64> },
     Room(bool),
@@ -130,7 +130,7 @@ impl Written {
 
 impl Spec {
     /// The candidate with what it takes from its rule.
-    pub fn candidate(&self) -> Option<Written> {
+    pub(super) fn candidate(&self) -> Option<Written> {
         let candidate = self.candidate?;
         Some(Written {
             block_ms: candidate.block_ms.or(self.written.block_ms),
@@ -139,7 +139,7 @@ impl Spec {
         })
     }
 
-    pub fn text(&self, name: &str) -> String {
+    pub(super) fn text(&self, name: &str) -> String {
         let mut text = format!("  - {{name: {name}, key: [{}]", if self.keyed { "u" } else { "" });
         if self.matching {
             text += ", match: {p: y}";
@@ -174,17 +174,18 @@ impl Spec {
     }
 }
 
-pub fn specs() -> impl Strategy<Value = Vec<Spec>> {
+pub(super) fn specs() -> impl Strategy<Value = Vec<Spec>> {
     prop::collection::vec(spec(), 1..5)
 }
 
-pub fn steps(len: usize) -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps(len: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..len)
 }
 
 fn terms() -> impl Strategy<Value = Terms> {
     // With the seconds in nanoseconds these have no factors but 2, 3, 5 and 7: exact on the model's ticks.
-    (select(vec![1, 2, 3, 5, 7, 10]), select(vec![1, 10, 60])).prop_map(|(count, seconds)| Terms { count, seconds })
+    (select(vec![1, 2, 3, 5, 7, 10]), select(vec![1, 10, 60]))
+        .prop_map(|(count, seconds)| Terms { count, seconds })
 }
 
 fn over() -> impl Strategy<Value = Over> {
@@ -234,18 +235,20 @@ fn spec() -> impl Strategy<Value = Spec> {
     let warn_at = prop::option::weighted(0.3, select(vec![50, 80]));
     let overrides = (prop::option::weighted(0.3, terms()), prop::bool::weighted(0.2));
     (flags, warn_at, written(), overrides, prop::option::weighted(0.3, written())).prop_map(
-        |((keyed, matching, tokens, shadow, advertise), warn_at, written, (other, unlimited), candidate)| Spec {
-            keyed,
-            matching,
-            tokens,
-            shadow,
-            advertise,
-            warn_at,
-            written,
-            // A key that now has these terms and then others is another matter.
-            other: other.filter(|_| keyed),
-            unlimited: unlimited && keyed,
-            candidate,
+        |((keyed, matching, tokens, shadow, advertise), warn_at, written, (other, unlimited), candidate)| {
+            Spec {
+                keyed,
+                matching,
+                tokens,
+                shadow,
+                advertise,
+                warn_at,
+                written,
+                // A key that now has these terms and then others is another matter.
+                other: other.filter(|_| keyed),
+                unlimited: unlimited && keyed,
+                candidate,
+            }
         },
     )
 }
