@@ -7,6 +7,8 @@ use super::sync::{AtomicUsize, Mutex, Ordering};
 #[derive(Debug)]
 pub(super) struct Memory {
     bytes_max: usize,
+    /// The same with what is kept back.
+    budget: usize,
     by_kind: [Used; KINDS],
     /// Held for a claim: two of different kinds could otherwise both take the last bytes.
     claiming: Mutex<()>,
@@ -34,7 +36,12 @@ struct Used {
 impl Memory {
     pub(super) fn new(bytes_max: usize) -> Memory {
         // What is kept back is for tables being rebuilt at their size, one on each decision thread.
-        Memory { bytes_max: usable(bytes_max), by_kind: Default::default(), claiming: Mutex::default() }
+        Memory {
+            bytes_max: usable(bytes_max),
+            budget: bytes_max,
+            by_kind: Default::default(),
+            claiming: Mutex::default(),
+        }
     }
 
     /// Makes these kinds sure of a share, and no other.
@@ -51,8 +58,12 @@ impl Memory {
         let others = ALL.iter().filter(|other| **other != kind).map(|other| self.of(*other).spoken_for());
         let left = self.bytes_max.saturating_sub(others.sum());
         let used = self.of(kind);
-        // What it is sure of it may have, also where the others took more than was left.
+        // What it is sure of it may have, also where the others took more than was left: out of what is kept back, until
+        // they have shrunk.
         let most = left.max(used.share.load(Ordering::Relaxed)).min(self.most_of(kind));
+        if bytes > self.budget.saturating_sub(self.bytes()) {
+            return false;
+        }
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= most);
         used.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }

@@ -10,7 +10,8 @@ mod decider;
 mod decision;
 mod digest;
 mod footprint;
-#[cfg(all(test, feature = "interleavings"))]
+#[cfg(test)]
+#[cfg(feature = "interleavings")]
 mod interleavings;
 mod judgement;
 mod memory;

@@ -356,6 +356,10 @@ impl Part {
     /// Notes that the key was refused, for when somebody has to go.
     pub(super) fn mark_refusing(&self, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
+        // A bucket's time until full says it all.
+        if matches!(law.allowance.quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_)) {
+            return;
+        }
         each_algorithm!(&law.allowance.quota, quota => self.mark_by(quota, shard));
     }
 

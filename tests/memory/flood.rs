@@ -4,7 +4,7 @@ use tidegate::clock::Now;
 use tidegate::engine::{Decider, Op, Verdict};
 
 use crate::counting::{held, most};
-use crate::{ALGORITHMS, SECOND, ask, engine, hit, one_of_each};
+use crate::{ALGORITHMS, SECOND, ask, engine, hit, one_of_each, rules};
 
 /// Keys that were refused before the flood.
 const WATCHED: u32 = 1_000;
@@ -88,6 +88,35 @@ fn flood(kinds: &[&str], Flood { keys, budget }: Flood) {
     let after = engine.memory_bytes();
     println!("{kinds:?}: {before} bytes before, {after} after");
     assert!(after * 4 <= before * 5, "{kinds:?}: {before} bytes before, {after} after");
+}
+
+#[test]
+fn algorithms_that_come_later_find_room_within_the_budget() {
+    let budget = 4 << 20;
+    let (kind, quota) = ALGORITHMS[0];
+    let engine = engine(&format!("  - {{name: {kind}, match: {{k: {kind}}}, key: [u], {quota}}}\n"), budget);
+    let mut decider = engine.decider();
+    let at = 1_000 * 3_600 * SECOND;
+    (0..200_000).for_each(|user| assert!(hit(&mut decider, kind, &user.to_string(), at)));
+    let mut most = 0;
+    // All is taken when four other kinds of table come.
+    engine.install(rules(&one_of_each()));
+    for (kind, _) in &ALGORITHMS[1..] {
+        let users = (0..100).map(|user| format!("watched{user}"));
+        let users: Vec<String> = users.collect();
+        for user in &users {
+            assert_eq!((0..7).filter(|_| hit(&mut decider, kind, user, at)).count(), 6, "{kind}");
+        }
+        for user in 0..20_000 {
+            assert!(hit(&mut decider, kind, &user.to_string(), at));
+            most = most.max(engine.memory_bytes());
+        }
+        let limited = users.iter().filter(|user| !hit(&mut decider, kind, user, at)).count();
+        println!("{kind}: {limited} of 100 limited, at most {most} of {budget} bytes");
+        assert!(limited >= 99, "{kind}: {limited} of 100");
+    }
+    // Tables of a few keys, one for each kind and shard, are never refused.
+    assert!(most <= budget + (256 << 10), "{most} bytes of {budget}");
 }
 
 const SMALL: Flood = Flood { keys: 200_000, budget: 3 * MIB };

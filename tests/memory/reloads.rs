@@ -20,7 +20,7 @@ const STAYING: &str = "
 fn reloaded(number: u64) -> RuleSet {
     let mut text = format!("domain: api\nlimits:{STAYING}");
     // Rules beside them come, change their numbers and their algorithm, and go; they match none of the requests.
-    if number % 3 > 0 {
+    if !number.is_multiple_of(3) {
         let quota =
             ["rate: 5/s", "algorithm: fixed_window, rate: 7/min", "algorithm: sliding_log, rate: 9/h"]
                 [usize::try_from(number % 7 % 3).unwrap()];

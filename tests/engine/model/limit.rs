@@ -11,9 +11,9 @@ const SECOND: u64 = 1_000_000_000;
 const WAIT_MAX: u64 = 1 << 40;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Quota {
+pub(super) struct Quota {
     algorithm: Algorithm,
-    pub(crate) limit: u64,
+    pub(super) limit: u64,
     /// Of a bucket: parts between two units.
     interval: i128,
     /// Of a window.
@@ -25,11 +25,11 @@ pub(crate) struct Quota {
 
 /// A limit in full.
 #[derive(Clone, Debug)]
-pub(crate) struct Law {
-    pub(crate) quota: Quota,
+pub(super) struct Law {
+    pub(super) quota: Quota,
     soft: Option<(Quota, Option<u64>)>,
     elastic: Option<Quota>,
-    pub(crate) counted: bool,
+    pub(super) counted: bool,
     block: Option<u64>,
     max_debt: u64,
     /// Of a bucket: parts of the tick that all rates of the rule are exact on.
@@ -46,21 +46,21 @@ struct Charged {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub(super) struct State {
     own: Charged,
     elastic: Charged,
     soft_since: Option<u64>,
     blocked_until: u64,
     /// A log that has merged what it held above all that counts: refused requests.
-    pub(crate) is_merged: bool,
+    pub(super) is_merged: bool,
 }
 
 /// What a request asks of one limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
-    pub(crate) cost: u64,
-    pub(crate) wait_max: Option<u64>,
-    pub(crate) room: bool,
+pub(super) struct Ask {
+    pub(super) cost: u64,
+    pub(super) wait_max: Option<u64>,
+    pub(super) room: bool,
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -102,7 +102,7 @@ impl Quota {
         matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
     }
 
-    pub(crate) fn window_us(&self) -> u64 {
+    pub(super) fn window_us(&self) -> u64 {
         let micros = |parts| narrow(ceil(parts, PARTS * 1_000));
         if self.is_bucket() { micros(self.interval * wide(self.limit)) } else { self.window / 1_000 }
     }
@@ -218,7 +218,7 @@ fn first(holds: impl Fn(u64) -> bool) -> Option<u64> {
 
 impl Law {
     /// The limit of a key with these terms, of those that keys of the rule can have.
-    pub(crate) fn new(written: &Written, own: bool, terms: Terms, all: &[Terms], utc: u64) -> Law {
+    pub(super) fn new(written: &Written, own: bool, terms: Terms, all: &[Terms], utc: u64) -> Law {
         let burst = if own { written.burst } else { terms.count };
         let quota = Quota::new(written, terms, burst, utc);
         let has_over = written.algorithm != Algorithm::LeakyBucket;
@@ -270,7 +270,7 @@ impl Law {
         second.is_some_and(|second| second.fits(&state.elastic, at, ask))
     }
 
-    pub(crate) fn passes(&self, state: &State, at: u64, ask: Ask) -> bool {
+    pub(super) fn passes(&self, state: &State, at: u64, ask: Ask) -> bool {
         ask.cost == 0
             || at >= state.blocked_until
                 && (self.quota.fits(&state.own, at, ask)
@@ -279,12 +279,12 @@ impl Law {
     }
 
     /// Whether what passes does so above the quota.
-    pub(crate) fn is_beyond(&self, state: &State, at: u64, ask: Ask) -> bool {
+    pub(super) fn is_beyond(&self, state: &State, at: u64, ask: Ask) -> bool {
         ask.cost > 0 && self.passes(state, at, ask) && !self.quota.fits(&state.own, at, ask)
     }
 
     /// The smallest wait after which it would pass, in microseconds.
-    pub(crate) fn retry(&self, state: &State, at: u64, ask: Ask) -> Option<u64> {
+    pub(super) fn retry(&self, state: &State, at: u64, ask: Ask) -> Option<u64> {
         let later = |wait: u64| at + wait * 1_000;
         // Each of these, once it holds, holds for good; it begins to pass when one of them begins to hold.
         let begins = [
@@ -298,7 +298,7 @@ impl Law {
     }
 
     /// How long work would wait, in parts of a nanosecond.
-    pub(crate) fn wait(&self, state: &State, at: u64, ask: Ask) -> i128 {
+    pub(super) fn wait(&self, state: &State, at: u64, ask: Ask) -> i128 {
         let waits = self.quota.algorithm == Algorithm::LeakyBucket && ask.cost > 0;
         if waits { Quota::ahead(&state.own, at) } else { 0 }
     }
@@ -310,7 +310,7 @@ impl Law {
         }
     }
 
-    pub(crate) fn charge(&self, state: &mut State, at: u64, ask: Ask, wait: i128) {
+    pub(super) fn charge(&self, state: &mut State, at: u64, ask: Ask, wait: i128) {
         if ask.cost == 0 {
             return;
         }
@@ -332,7 +332,7 @@ impl Law {
     }
 
     /// Starts a block, if it refuses what it could pass later.
-    pub(crate) fn refuse(&self, state: &mut State, at: u64, ask: Ask) {
+    pub(super) fn refuse(&self, state: &mut State, at: u64, ask: Ask) {
         let most = self.soft.as_ref().map_or(self.quota.limit, |(larger, _)| larger.limit);
         if let Some(lasts) = self.block
             && ask.cost <= most
@@ -342,7 +342,7 @@ impl Law {
         }
     }
 
-    pub(crate) fn settle_up(&self, state: &mut State, at: u64, amount: i64) {
+    pub(super) fn settle_up(&self, state: &mut State, at: u64, amount: i64) {
         if self.quota.algorithm == Algorithm::LeakyBucket {
             return;
         }
@@ -364,7 +364,7 @@ impl Law {
     }
 
     /// `remaining` and `reset_us`.
-    pub(crate) fn level(&self, state: &State, at: u64) -> (u64, u64) {
+    pub(super) fn level(&self, state: &State, at: u64) -> (u64, u64) {
         let remaining = |wait: u64| self.quota.remaining(&state.own, at + wait * 1_000);
         let now = remaining(0);
         let is_full =
@@ -375,6 +375,6 @@ impl Law {
 }
 
 /// A wait in whole microseconds, upwards.
-pub(crate) fn micros(parts: i128) -> u64 {
+pub(super) fn micros(parts: i128) -> u64 {
     narrow(ceil(parts, PARTS * 1_000))
 }

@@ -7,30 +7,30 @@ use super::spec::{Spec, Terms};
 
 /// What a reply says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reply {
-    pub(crate) verdict: &'static str,
-    pub(crate) rule: Option<(String, u64, u64)>,
-    pub(crate) retry: Option<u64>,
-    pub(crate) notes: Vec<(&'static str, String)>,
+pub(super) struct Reply {
+    pub(super) verdict: &'static str,
+    pub(super) rule: Option<(String, u64, u64)>,
+    pub(super) retry: Option<u64>,
+    pub(super) notes: Vec<(&'static str, String)>,
     /// Rule, limit, window, remaining, reset.
-    pub(crate) all: Vec<(String, u64, u64, u64, u64)>,
+    pub(super) all: Vec<(String, u64, u64, u64, u64)>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Reference {
+pub(super) struct Reference {
     specs: Vec<Spec>,
     utc: u64,
-    pub(crate) room: bool,
+    pub(super) room: bool,
     /// By rule, whether it is its candidate's, and key.
     states: HashMap<(usize, bool, &'static str), State>,
 }
 
 /// What is asked about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About {
-    pub(crate) at: u64,
-    pub(crate) user: &'static str,
-    pub(crate) p: &'static str,
+pub(super) struct About {
+    pub(super) at: u64,
+    pub(super) user: &'static str,
+    pub(super) p: &'static str,
 }
 
 struct Part {
@@ -43,10 +43,10 @@ struct Part {
     wait: i128,
 }
 
-pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 impl Reference {
-    pub(crate) fn new(specs: Vec<Spec>, utc: u64) -> Reference {
+    pub(super) fn new(specs: Vec<Spec>, utc: u64) -> Reference {
         Reference { specs, utc, room: false, states: HashMap::new() }
     }
 
@@ -87,7 +87,7 @@ impl Reference {
         self.states.get(&part.key).cloned().unwrap_or_default()
     }
 
-    pub(crate) fn decide(
+    pub(super) fn decide(
         &mut self,
         about: About,
         peek: bool,
@@ -188,7 +188,7 @@ impl Reference {
     }
 
     /// Charges after the fact. `None`: the contract leaves open what comes of it.
-    pub(crate) fn charge(&mut self, about: About, requests: i64, tokens: Option<i64>) -> Option<()> {
+    pub(super) fn charge(&mut self, about: About, requests: i64, tokens: Option<i64>) -> Option<()> {
         for (rule, is_candidate, law) in self.laws(about) {
             let Some(amount) = self.amount(rule, requests, tokens) else { continue };
             let key = self.key(rule, is_candidate, about);

@@ -5,49 +5,49 @@ use proptest::sample::select;
 
 /// One rule.
 #[derive(Clone, Debug)]
-pub(crate) struct Spec {
+pub(super) struct Spec {
     /// Counted by `u`, else together.
-    pub(crate) keyed: bool,
+    pub(super) keyed: bool,
     /// Only for `p=y`.
-    pub(crate) matching: bool,
+    pub(super) matching: bool,
     /// Counted in tokens, else in requests.
-    pub(crate) tokens: bool,
-    pub(crate) shadow: bool,
-    pub(crate) advertise: bool,
+    pub(super) tokens: bool,
+    pub(super) shadow: bool,
+    pub(super) advertise: bool,
     /// In percent.
-    pub(crate) warn_at: Option<u64>,
-    pub(crate) written: Written,
+    pub(super) warn_at: Option<u64>,
+    pub(super) written: Written,
     /// What `u=2` has instead.
-    pub(crate) other: Option<Terms>,
+    pub(super) other: Option<Terms>,
     /// What `u=3` has instead: nothing.
-    pub(crate) unlimited: bool,
-    pub(crate) candidate: Option<Written>,
+    pub(super) unlimited: bool,
+    pub(super) candidate: Option<Written>,
 }
 
 /// What a rule or a candidate says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) terms: Terms,
-    pub(crate) burst: u64,
-    pub(crate) queue: u64,
-    pub(crate) buckets: u64,
-    pub(crate) first: bool,
-    pub(crate) over: Over,
-    pub(crate) counted: bool,
-    pub(crate) block_ms: Option<u64>,
-    pub(crate) max_debt: Option<u64>,
+pub(super) struct Written {
+    pub(super) algorithm: Algorithm,
+    pub(super) terms: Terms,
+    pub(super) burst: u64,
+    pub(super) queue: u64,
+    pub(super) buckets: u64,
+    pub(super) first: bool,
+    pub(super) over: Over,
+    pub(super) counted: bool,
+    pub(super) block_ms: Option<u64>,
+    pub(super) max_debt: Option<u64>,
 }
 
 /// So many units in so many seconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    pub(crate) count: u64,
-    pub(crate) seconds: u64,
+pub(super) struct Terms {
+    pub(super) count: u64,
+    pub(super) seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Algorithm {
+pub(super) enum Algorithm {
     TokenBucket,
     LeakyBucket,
     FixedWindow,
@@ -57,7 +57,7 @@ pub(crate) enum Algorithm {
 
 /// Shares in percent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Over {
+pub(super) enum Over {
     Refuse,
     Soft(u64, Option<u64>),
     Elastic(u64),
@@ -65,22 +65,22 @@ pub(crate) enum Over {
 
 /// What happens, and how long after what happened before.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    pub(crate) pause: Pause,
-    pub(crate) user: &'static str,
-    pub(crate) p: &'static str,
-    pub(crate) event: Event,
+pub(super) struct Step {
+    pub(super) pause: Pause,
+    pub(super) user: &'static str,
+    pub(super) p: &'static str,
+    pub(super) event: Event,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Pause {
+pub(super) enum Pause {
     Nanos(u64),
     /// As long as the last refusal said, or a microsecond less.
     Retry(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(super) enum Event {
     Ask { peek: bool, requests: u32, tokens: Option<u32>, wait_max: Option<u64> },
     Charge { requests: i64, tokens: Option<i64> },
     Room(bool),
@@ -130,7 +130,7 @@ impl Written {
 
 impl Spec {
     /// The candidate with what it takes from its rule.
-    pub(crate) fn candidate(&self) -> Option<Written> {
+    pub(super) fn candidate(&self) -> Option<Written> {
         let candidate = self.candidate?;
         Some(Written {
             block_ms: candidate.block_ms.or(self.written.block_ms),
@@ -139,7 +139,7 @@ impl Spec {
         })
     }
 
-    pub(crate) fn text(&self, name: &str) -> String {
+    pub(super) fn text(&self, name: &str) -> String {
         let mut text = format!("  - {{name: {name}, key: [{}]", if self.keyed { "u" } else { "" });
         if self.matching {
             text += ", match: {p: y}";
@@ -174,11 +174,11 @@ impl Spec {
     }
 }
 
-pub(crate) fn specs() -> impl Strategy<Value = Vec<Spec>> {
+pub(super) fn specs() -> impl Strategy<Value = Vec<Spec>> {
     prop::collection::vec(spec(), 1..5)
 }
 
-pub(crate) fn steps(len: usize) -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps(len: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..len)
 }
 
