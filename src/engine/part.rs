@@ -298,7 +298,7 @@ impl Part {
     /// Charges, or with a negative amount gives back, after the fact.
     pub(super) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
-        if matches!(law.allowance.quota, Quota::LeakyBucket(_)) {
+        if amount == 0 || matches!(law.allowance.quota, Quota::LeakyBucket(_)) {
             return;
         }
         self.adopt(&law, case.now, shard);
