@@ -15,6 +15,9 @@ use crate::limit::{Level, Outcome, Quota};
 pub(super) trait Algorithm {
     type State: Fading;
 
+    /// Whether a state that was left by other quotas is to be made one of these before it is judged.
+    const ADOPTS: bool;
+
     fn table(shard: &Shard) -> &Table<Self::State>;
 
     fn table_mut(shard: &mut Shard) -> &mut Table<Self::State>;
@@ -89,6 +92,8 @@ macro_rules! lives_in {
 impl Algorithm for token_bucket::Quota {
     type State = Gcra;
 
+    const ADOPTS: bool = true;
+
     lives_in!(buckets, TokenBucket);
 
     fn fresh(&self, now: Now) -> Gcra {
@@ -118,6 +123,8 @@ impl Algorithm for token_bucket::Quota {
 
 impl Algorithm for leaky_bucket::Quota {
     type State = Gcra;
+
+    const ADOPTS: bool = true;
 
     lives_in!(buckets, LeakyBucket);
 
@@ -183,18 +190,21 @@ macro_rules! counts {
 
 impl Algorithm for fixed_window::Quota {
     type State = FixedWindow;
+    const ADOPTS: bool = false;
     lives_in!(windows, FixedWindow);
     counts!();
 }
 
 impl Algorithm for sliding_log::Quota {
     type State = SlidingLog;
+    const ADOPTS: bool = false;
     lives_in!(logs, SlidingLog);
     counts!();
 }
 
 impl Algorithm for sliding_window::Quota {
     type State = SlidingWindow;
+    const ADOPTS: bool = false;
     lives_in!(sliding_windows, SlidingWindow);
     counts!();
 }

@@ -3,6 +3,7 @@
 //! Nothing is changed until the whole of the request is judged.
 
 mod block;
+mod settle;
 mod soft;
 
 use super::algorithm::{Algorithm, each_algorithm};
@@ -37,6 +38,8 @@ pub(super) struct Part {
     /// The digest of the key, and that of its state.
     pub(super) key: Digest,
     digest: Digest,
+    /// Where the state was found.
+    place: Option<usize>,
     /// The number of the key's allowance.
     allowance: u32,
     pub(super) cost: u32,
@@ -107,6 +110,7 @@ impl Part {
             level: None,
             key,
             digest: key.of(tag.for_role(role), salt),
+            place: None,
             allowance,
             cost,
         }
@@ -157,15 +161,26 @@ impl Part {
     /// Judges the request on the state as it is. One that costs nothing passes.
     pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
-        self.adopt(&law, case.now, shard);
+        if self.cost == 0 || matches!(law.allowance.over, Over::Elastic(_)) {
+            self.adopt(&law, case.now, shard);
+        }
         if self.cost == 0 {
             return;
         }
         let left = law.limit.block.map_or(Micros::ZERO, |_| self.blocked_for(case.now, shard));
         // Whoever is blocked is judged as of the end of it: what would pass now may have ended by then.
         let then = Case { now: Now { at: case.now.at.after(left.into()), ..case.now }, ..*case };
-        let outcome =
-            each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
+        let judged = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
+        let outcome = match judged {
+            Some(outcome) => outcome,
+            None => {
+                self.adopt(&law, case.now, shard);
+                let again =
+                    each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
+                // Adopted, it is under the tag that is looked for.
+                again.unwrap_or(Outcome::Pass)
+            }
+        };
         self.outcome = outcome;
         if left > Micros::ZERO {
             self.beyond = None;
@@ -196,16 +211,21 @@ impl Part {
         }
     }
 
+    /// Judges on the state as it is; none where other quotas have left it, and it is to be adopted first.
     fn judge_by<A: Algorithm>(
         &mut self,
         quota: &A,
         law: &Law<'_>,
         case: &Case<'_>,
         shard: &Shard,
-    ) -> Outcome {
+    ) -> Option<Outcome> {
         let fresh;
-        let state = match A::table(shard).find(&self.digest) {
-            Some(state) => state,
+        let state = match A::table(shard).place(&self.digest) {
+            Some((_, tag, _)) if A::ADOPTS && tag != self.digest.tag() => return None,
+            Some((place, _, state)) => {
+                self.place = Some(place);
+                state
+            }
             None => {
                 fresh = quota.fresh(case.now);
                 &fresh
@@ -213,6 +233,19 @@ impl Part {
         };
         let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
         self.wait = wait;
+        Some(self.beyond_quota(quota, state, outcome, law, case, shard))
+    }
+
+    /// What becomes of a request that the quota refuses, where the rule lets some of them pass.
+    fn beyond_quota<A: Algorithm>(
+        &mut self,
+        quota: &A,
+        state: &A::State,
+        outcome: Outcome,
+        law: &Law<'_>,
+        case: &Case<'_>,
+        shard: &Shard,
+    ) -> Outcome {
         match (&law.allowance.over, outcome) {
             (_, Outcome::Pass | Outcome::Queued(_))
             | (Over::Refuse, _)
@@ -295,43 +328,6 @@ impl Part {
         }
     }
 
-    /// Charges, or with a negative amount gives back, after the fact.
-    pub(super) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
-        let Some(law) = self.law(case) else { return };
-        if amount == 0 || matches!(law.allowance.quota, Quota::LeakyBucket(_)) {
-            return;
-        }
-        self.adopt(&law, case.now, shard);
-        each_algorithm!(&law.allowance.quota, quota => self.settle_up_by(quota, amount, &law, case, shard));
-    }
-
-    fn settle_up_by<A: Algorithm>(
-        &self,
-        quota: &A,
-        amount: i64,
-        law: &Law<'_>,
-        case: &Case<'_>,
-        shard: &mut Shard,
-    ) {
-        let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
-        if amount < 0 && A::table(shard).find(&self.digest).is_none() {
-            // Full as it is.
-            return;
-        }
-        let had_some = self.soft_ends(quota, case, shard).is_none();
-        self.change(self.digest, quota, case, shard, |state| {
-            if amount < 0 {
-                quota.give_back(state, case.now, units);
-            } else {
-                quota.owe(state, case.now, units, law.allowance.max_debt);
-            }
-        });
-        if matches!(law.allowance.over, Over::Soft(_)) && shard.softs.find(&self.digest).is_some() {
-            let has_some = self.soft_ends(quota, case, shard).is_none();
-            self.keep_soft(quota, had_some || has_some, case, shard);
-        }
-    }
-
     /// Changes a state, and says where the key stands then.
     fn change<A: Algorithm>(
         &self,
@@ -342,13 +338,14 @@ impl Part {
         change: impl FnOnce(&mut A::State),
     ) -> Level {
         let memory = case.shards.memory();
+        let place = self.place.filter(|_| digest == self.digest);
         let fresh = || quota.fresh(case.now);
         let change = |state: &mut A::State| {
             change(state);
             let level = quota.level(state, case.now);
             (level, A::tag(digest.tag(), &level))
         };
-        let (level, evicted) = A::table_mut(shard).change_tagged(digest, memory, case.now, fresh, change);
+        let (level, evicted) = A::table_mut(shard).change_at(place, digest, memory, case.now, fresh, change);
         case.shards.count_evictions(evicted);
         level
     }

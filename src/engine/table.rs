@@ -59,6 +59,14 @@ impl<S: Fading> Table<S> {
             .map(|entry| &entry.state)
     }
 
+    /// Where a key is, with its tag and its state. The place is good as long as the same key is at it.
+    #[inline]
+    pub(super) fn place(&self, digest: &Digest) -> Option<(usize, Tag, &S)> {
+        let is = |entry: &Entry<S>| entry.digest.is_of_same_state(digest);
+        let place = self.entries.find_bucket_index(digest.hash(), is)?;
+        self.entries.get_bucket(place).map(|entry| (place, entry.digest.tag(), &entry.state))
+    }
+
     /// The state of a key, to be changed in place. One that holds memory of its own goes through
     /// [`Table::change`].
     #[inline]
@@ -101,19 +109,26 @@ impl<S: Fading> Table<S> {
         fresh: impl FnOnce() -> S,
         change: impl FnOnce(&mut S) -> T,
     ) -> (T, u64) {
-        self.change_tagged(digest, memory, now, fresh, |state| (change(state), digest.tag()))
+        self.change_at(None, digest, memory, now, fresh, |state| (change(state), digest.tag()))
     }
 
-    /// The same where the change tells a new tag as well.
-    pub(super) fn change_tagged<T>(
+    /// The same where the change tells a new tag as well. `place` is where the key was a moment ago, if that is known.
+    pub(super) fn change_at<T>(
         &mut self,
+        place: Option<usize>,
         digest: Digest,
         memory: &Memory,
         now: Now,
         fresh: impl FnOnce() -> S,
         change: impl FnOnce(&mut S) -> (T, Tag),
     ) -> (T, u64) {
-        let known = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(&digest));
+        let is = |entry: &Entry<S>| entry.digest.is_of_same_state(&digest);
+        // Another key may have come meanwhile and moved all of them.
+        let place = place.filter(|place| self.entries.get_bucket(*place).is_some_and(is));
+        let known = match place {
+            Some(place) => self.entries.get_bucket_mut(place),
+            None => self.entries.find_mut(digest.hash(), is),
+        };
         if let Some(Entry { digest, state }) = known {
             let before = state.heap_bytes();
             let (changed, tag) = change(state);
