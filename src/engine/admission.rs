@@ -33,6 +33,9 @@ pub(super) fn admit(case: &Case<'_>, parts: &mut [Part], intent: Intent) -> Admi
     let mut locked = Locked::new();
     locked.lock(case.shards, parts);
     for part in &mut *parts {
+        part.look_up(case, locked.shard(case.shards, part));
+    }
+    for part in &mut *parts {
         let shard = locked.shard(case.shards, part);
         part.judge(case, shard);
     }

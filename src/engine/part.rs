@@ -158,7 +158,13 @@ impl Part {
         Some(Law { limit, allowance: limit.allowance(self.allowance)? })
     }
 
-    /// Judges the request on the state as it is. One that costs nothing passes.
+    /// Finds the state. For all parts before any is judged: then what must be fetched from memory is fetched at once.
+    pub(super) fn look_up(&mut self, case: &Case<'_>, shard: &Shard) {
+        let Some(law) = self.law(case) else { return };
+        self.place = each_algorithm!(&law.allowance.quota, quota => place_of(quota, shard, &self.digest));
+    }
+
+    /// Judges the request on the state as it is, which was looked up. One that costs nothing passes.
     pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
         if self.cost == 0 || matches!(law.allowance.over, Over::Elastic(_)) {
@@ -168,8 +174,11 @@ impl Part {
             return;
         }
         let left = law.limit.block.map_or(Micros::ZERO, |_| self.blocked_for(case.now, shard));
-        // Whoever is blocked is judged as of the end of it: what would pass now may have ended by then.
-        let then = Case { now: Now { at: case.now.at.after(left.into()), ..case.now }, ..*case };
+        let mut then = *case;
+        if left > Micros::ZERO {
+            // Whoever is blocked is judged as of the end of it: what would pass now may have ended by then.
+            then.now.at = case.now.at.after(left.into());
+        }
         let judged = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
         let outcome = match judged {
             Some(outcome) => outcome,
@@ -220,12 +229,9 @@ impl Part {
         shard: &Shard,
     ) -> Option<Outcome> {
         let fresh;
-        let state = match A::table(shard).place(&self.digest) {
-            Some((_, tag, _)) if A::ADOPTS && tag != self.digest.tag() => return None,
-            Some((place, _, state)) => {
-                self.place = Some(place);
-                state
-            }
+        let state = match self.place.and_then(|place| A::table(shard).at(place)) {
+            Some((tag, _)) if A::ADOPTS && tag != self.digest.tag() => return None,
+            Some((_, state)) => state,
             None => {
                 fresh = quota.fresh(case.now);
                 &fresh
@@ -284,9 +290,11 @@ impl Part {
         each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
         if !self.passes() {
             // What has counted may make the wait longer.
+            self.look_up(case, shard);
             self.judge(case, shard);
         } else if !granted && self.stand == Stand::Enforced {
             let mut next = *self;
+            next.look_up(case, shard);
             next.judge(case, shard);
             if let Outcome::Later(later) = next.outcome {
                 self.later = later;
@@ -383,4 +391,8 @@ impl Part {
         let tag = self.digest.tag();
         self.digest.tagged(tag.for_role(tag.role().elastic()))
     }
+}
+
+fn place_of<A: Algorithm>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize> {
+    A::table(shard).place(digest)
 }

@@ -59,12 +59,16 @@ impl<S: Fading> Table<S> {
             .map(|entry| &entry.state)
     }
 
-    /// Where a key is, with its tag and its state. The place is good as long as the same key is at it.
+    /// Where a key is, until the table is next inserted into.
     #[inline]
-    pub(super) fn place(&self, digest: &Digest) -> Option<(usize, Tag, &S)> {
-        let is = |entry: &Entry<S>| entry.digest.is_of_same_state(digest);
-        let place = self.entries.find_bucket_index(digest.hash(), is)?;
-        self.entries.get_bucket(place).map(|entry| (place, entry.digest.tag(), &entry.state))
+    pub(super) fn place(&self, digest: &Digest) -> Option<usize> {
+        self.entries.find_bucket_index(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
+    }
+
+    /// The tag and the state at a place.
+    #[inline]
+    pub(super) fn at(&self, place: usize) -> Option<(Tag, &S)> {
+        self.entries.get_bucket(place).map(|entry| (entry.digest.tag(), &entry.state))
     }
 
     /// The state of a key, to be changed in place. One that holds memory of its own goes through
@@ -134,7 +138,9 @@ impl<S: Fading> Table<S> {
             let (changed, tag) = change(state);
             *digest = digest.tagged(tag);
             let after = state.heap_bytes();
-            memory.settle(self.kind, before, after);
+            if after != before {
+                memory.settle(self.kind, before, after);
+            }
             return (changed, self.make_good(memory, after.saturating_sub(before), now));
         }
         let mut state = fresh();

@@ -33,6 +33,7 @@ impl Part {
                 return;
             }
         }
+        self.look_up(case, shard);
         self.judge(case, shard);
     }
 }
