@@ -24,8 +24,9 @@ test: setup lint test-rust test-python  ## Every test: Rust, Python, the two tog
 lint:            ## Formatting and lints, where this toolchain has them
 	@scripts/lint
 
-test-rust:       ## Rust alone
+test-rust:       ## Rust alone; the engine also under a checker that runs its threads in many orders
 	cargo test --locked
+	cargo test --locked --lib --features interleavings engine::interleavings
 
 test-python:     ## Python alone, with the daemon that `test-rust` has built
 	cargo build --locked
@@ -43,6 +44,8 @@ pictures:        ## The pictures of docs/algorithms.md, from what `tidegate repl
 nightly:         ## Long properties; hours are welcome
 	@scripts/setup test
 	PROPTEST_CASES=$${CASES:-100000} cargo test --release --locked
+	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --release --locked --lib --features interleavings engine::interleavings
+	cargo test --release --locked --test engine --test memory -- --ignored --nocapture
 
 clean:           ## Removes everything that was built
 	cargo clean

@@ -230,7 +230,11 @@ impl Whole {
         lists.extend(self.exempt.iter().map(|asks| asks.listed(ListKind::Exempt)));
         let prioritize = self.prioritize.iter().enumerate();
         let prioritize = prioritize
-            .map(|(priority, asks)| Prioritize { conditions: asks.conditions(), priority })
+            .map(|(priority, asks)| Prioritize {
+                position: position(),
+                conditions: asks.conditions(),
+                priority,
+            })
             .collect();
         let names = (0..=self.prioritize.len()).map(|number| number.to_string().into()).collect();
         Domain::with(

@@ -4,15 +4,20 @@ pub mod ask;
 pub mod bench;
 pub mod check;
 mod client;
+pub mod explain;
+mod limit_json;
 mod log;
 mod places;
+mod read_rules;
 pub mod replay;
 mod rules_in_force;
 pub mod serve;
 pub mod settings;
 mod settings_file;
 mod signals;
+pub mod test;
 mod watch;
+mod words;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -34,6 +39,8 @@ struct Arguments {
 enum Command {
     Serve(serve::Args),
     Check(check::Args),
+    Explain(explain::Args),
+    Test(test::Args),
     Hit(ask::HitArgs),
     Peek(ask::PeekArgs),
     Replay(replay::Args),
@@ -62,6 +69,8 @@ pub fn run() -> ExitCode {
     let done = match &arguments.command {
         Command::Serve(args) => Ok(serve::run(args)),
         Command::Check(args) => check::run(args, &mut out),
+        Command::Explain(args) => explain::run(args, &mut out),
+        Command::Test(args) => test::run(args, &mut out),
         Command::Hit(args) => args.run(&mut out),
         Command::Peek(args) => args.run(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),

@@ -1,7 +1,7 @@
 //! `tidegate replay`: a trace through the daemon's own rules reader and engine, in virtual time. Nothing sleeps.
 
 mod access_line;
-mod bounds;
+pub(super) mod bounds;
 mod callers;
 mod combined;
 mod comparison;
@@ -12,11 +12,11 @@ mod ids;
 mod jsonl;
 mod lines;
 mod path;
-mod player;
+pub(super) mod player;
 mod progress;
 mod stage;
 mod summary;
-mod table;
+pub(super) mod table;
 mod trace;
 
 use std::fs::File;

@@ -223,7 +223,7 @@ const SOCKET_MODE: u32 = 0o660;
 const THREADS_BY_DEFAULT: usize = 4;
 
 /// Two million callers of one rule.
-const MEMORY_BYTES: u64 = 64 << 20;
+pub(super) const MEMORY_BYTES: u64 = 64 << 20;
 
 /// Some hundred processes with a few dozen threads.
 const CONNECTIONS: u32 = 4_096;

@@ -3,13 +3,12 @@
 //! All shards that a request touches are locked for the whole of it, in ascending order, so no two requests can
 //! both take the last token, none sees half of another's charges, and none waits in a circle.
 
-use arrayvec::ArrayVec;
-use parking_lot::MutexGuard;
-
 use super::part::{Case, Part, Stand};
 use super::shards::{SHARDS, Shard, Shards};
+use super::sync::MutexGuard;
 use crate::clock::Micros;
 use crate::limit::leaky_bucket::Wait;
+use arrayvec::ArrayVec;
 
 /// What is to become of a request that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +32,9 @@ pub(super) enum Admission {
 pub(super) fn admit(case: &Case<'_>, parts: &mut [Part], intent: Intent) -> Admission {
     let mut locked = Locked::new();
     locked.lock(case.shards, parts);
+    for part in &mut *parts {
+        part.look_up(case, locked.shard(case.shards, part));
+    }
     for part in &mut *parts {
         let shard = locked.shard(case.shards, part);
         part.judge(case, shard);
@@ -80,9 +82,10 @@ fn commit(
             };
     let shard = locked.shard(case.shards, part);
     if is_charged {
-        part.charge(wait, case, shard);
+        part.charge(granted, wait, case, shard);
     }
     if !part.passes() {
+        part.mark_refusing(case, shard);
         part.block(case, shard);
     }
 }

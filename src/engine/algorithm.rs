@@ -15,6 +15,9 @@ use crate::limit::{Level, Outcome, Quota};
 pub(super) trait Algorithm {
     type State: Fading;
 
+    /// Whether a state that was left by other quotas is to be made one of these before it is judged.
+    const ADOPTS: bool;
+
     fn table(shard: &Shard) -> &Table<Self::State>;
 
     fn table_mut(shard: &mut Shard) -> &mut Table<Self::State>;
@@ -40,6 +43,16 @@ pub(super) trait Algorithm {
     fn give_back(&self, state: &mut Self::State, now: Now, amount: u32);
 
     fn level(&self, state: &Self::State, now: Now) -> Level;
+
+    /// The tag of a state at this level.
+    fn tag(tag: Tag, _: &Level) -> Tag {
+        tag
+    }
+
+    /// The tag of a state that has refused a request.
+    fn tag_refusing(tag: Tag) -> Tag {
+        tag
+    }
 }
 
 /// Does one thing with a quota, whatever its algorithm.
@@ -79,6 +92,8 @@ macro_rules! lives_in {
 impl Algorithm for token_bucket::Quota {
     type State = Gcra;
 
+    const ADOPTS: bool = true;
+
     lives_in!(buckets, TokenBucket);
 
     fn fresh(&self, now: Now) -> Gcra {
@@ -108,6 +123,8 @@ impl Algorithm for token_bucket::Quota {
 
 impl Algorithm for leaky_bucket::Quota {
     type State = Gcra;
+
+    const ADOPTS: bool = true;
 
     lives_in!(buckets, LeakyBucket);
 
@@ -160,23 +177,34 @@ macro_rules! counts {
         fn level(&self, state: &Self::State, now: Now) -> Level {
             state.level(self, now)
         }
+
+        fn tag(tag: Tag, level: &Level) -> Tag {
+            tag.filled(level.remaining, level.limit)
+        }
+
+        fn tag_refusing(tag: Tag) -> Tag {
+            tag.refusing()
+        }
     };
 }
 
 impl Algorithm for fixed_window::Quota {
     type State = FixedWindow;
+    const ADOPTS: bool = false;
     lives_in!(windows, FixedWindow);
     counts!();
 }
 
 impl Algorithm for sliding_log::Quota {
     type State = SlidingLog;
+    const ADOPTS: bool = false;
     lives_in!(logs, SlidingLog);
     counts!();
 }
 
 impl Algorithm for sliding_window::Quota {
     type State = SlidingWindow;
+    const ADOPTS: bool = false;
     lives_in!(sliding_windows, SlidingWindow);
     counts!();
 }
@@ -194,11 +222,19 @@ impl Fading for FixedWindow {
         let timeline = if tag.is_unix() { Timeline::Unix } else { Timeline::Boot };
         self.nanos_until_fresh(timeline, now)
     }
+
+    fn weight(&self, tag: Tag) -> u16 {
+        tag.fill()
+    }
 }
 
 impl Fading for SlidingLog {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
+    }
+
+    fn weight(&self, tag: Tag) -> u16 {
+        tag.fill()
     }
 
     fn heap_bytes(&self) -> usize {
@@ -209,6 +245,10 @@ impl Fading for SlidingLog {
 impl Fading for SlidingWindow {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
+    }
+
+    fn weight(&self, tag: Tag) -> u16 {
+        tag.fill()
     }
 
     fn heap_bytes(&self) -> usize {

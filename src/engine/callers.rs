@@ -83,6 +83,11 @@ impl Callers {
         }
     }
 
+    /// Bytes that the sketches have allocated: at most some 5 KiB for each rule that is counted by name.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.by_slot.iter().map(|sketches| sketches.lock().heap_bytes()).sum()
+    }
+
     /// Lets what was noted fade, every so often.
     pub(super) fn age(&self, now: Now) {
         let mut halved = self.halved.lock();

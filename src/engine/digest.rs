@@ -1,7 +1,7 @@
 //! What a key is known by: a keyed digest, never its text.
 
 use super::siphash::SipHash;
-use super::tag::Tag;
+use super::tag::{ROLE_SHIFT, Tag};
 
 /// A secret that makes digests unguessable, so that no caller can aim at another's counter.
 #[derive(Clone, Copy)]
@@ -127,6 +127,14 @@ impl Digest {
         usize::try_from(self.high() >> SHARD_SHIFT).unwrap_or_default() & (shards - 1)
     }
 
+    /// Whether it is of the same state, under whatever quotas that was last changed: all but the tag is equal, and of
+    /// the tag the role.
+    #[inline]
+    pub(super) fn is_of_same_state(&self, other: &Digest) -> bool {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        a == e && b == f && (c ^ g) & SAME_BITS == 0 && d == h
+    }
+
     /// The tag of its state.
     #[inline]
     pub(super) fn tag(&self) -> Tag {
@@ -142,6 +150,9 @@ fn halves(word: u64) -> [u32; 2] {
 }
 
 const TAG_BITS: u64 = 0xffff;
+
+/// Of the third word all that tells states apart.
+const SAME_BITS: u32 = u32::MAX << ROLE_SHIFT;
 
 /// What a salt may change: neither the tag nor the shard.
 const SALT_BITS: u64 = 0x0000_ffff_ffff_0000;

@@ -1,7 +1,5 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
-use std::sync::atomic::Ordering;
-
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
 use super::callers::Seen;
@@ -12,6 +10,7 @@ use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request, UNIT_REQUESTS};
 use super::ruling::{DomainTerms, Plain, Ruling, Terms};
 use super::sketch::Ranking;
+use super::sync::Ordering;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
@@ -71,12 +70,14 @@ impl<'d> Judgement<'d> {
         let digest = terms.key_hash.digest(plain.tag, self.domain.key_values(number, selection));
         let shards = &self.engine.shards;
         let mut shard = shards.lock(shards.of(&digest));
-        let kept = shard.buckets.find_mut(&digest);
-        if kept.is_none() && !terms.own.older.is_empty() {
-            // It may be kept as an earlier quota left it.
-            drop(shard);
-            return self.of_all(selection, request, workspace);
-        }
+        let kept = match shard.buckets.find_tagged_mut(&digest) {
+            Some((tag, _)) if tag != plain.tag => {
+                // It is as another quota left it.
+                drop(shard);
+                return self.of_all(selection, request, workspace);
+            }
+            kept => kept.map(|(_, state)| state),
+        };
         let before = kept.as_ref().map_or_else(|| Gcra::full(plain.quota.scale(), now), |state| **state);
         let (outcome, charged) = before.judge(&plain.quota, now, cost);
         let passes = outcome == Outcome::Pass;
@@ -216,7 +217,6 @@ impl<'d> Judgement<'d> {
         Case {
             shards: &self.engine.shards,
             rules: self.domain.rules(),
-            terms: &self.terms.rules,
             now: self.now,
             wait_max,
             room: self.engine.room.load(Ordering::Relaxed),
@@ -356,7 +356,8 @@ fn is_less(view: &LimitView<'_>, least: &LimitView<'_>) -> bool {
     view.level.remaining * least.level.limit < least.level.remaining * view.level.limit
 }
 
-/// Of the rules that refuse the one with the longest wait, `None` (never) being the longest.
+/// Of the rules that refuse the one with the longest wait, `None` (never) being the longest; and the wait after which
+/// all would pass.
 fn longest_wait(parts: &[Part]) -> (Option<&Part>, Option<Micros>) {
     let mut longest: Option<(&Part, Option<Micros>)> = None;
     for part in parts.iter().filter(|part| part.refuses()) {
@@ -371,7 +372,9 @@ fn longest_wait(parts: &[Part]) -> (Option<&Part>, Option<Micros>) {
             longest = Some((part, wait));
         }
     }
-    longest.map_or((None, None), |(part, wait)| (Some(part), wait))
+    // Whoever let it through and counted it may have nothing left for it when the others have.
+    let later = parts.iter().map(|part| part.later).max().unwrap_or_default();
+    longest.map_or((None, None), |(part, wait)| (Some(part), wait.map(|wait| wait.max(later))))
 }
 
 /// The wait after a refusal.

@@ -1,14 +1,14 @@
 //! One budget of bytes for all tables.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
+use super::sync::{AtomicUsize, Mutex, Ordering};
 
 /// Counts what the tables have allocated, also while one grows. Each kind of table that the rules use is sure of a
 /// share: what the others took before it came does not leave it without any.
 #[derive(Debug)]
 pub(super) struct Memory {
     bytes_max: usize,
+    /// The same with what is kept back.
+    budget: usize,
     by_kind: [Used; KINDS],
     /// Held for a claim: two of different kinds could otherwise both take the last bytes.
     claiming: Mutex<()>,
@@ -37,7 +37,8 @@ impl Memory {
     pub(super) fn new(bytes_max: usize) -> Memory {
         // What is kept back is for tables being rebuilt at their size, one on each decision thread.
         Memory {
-            bytes_max: bytes_max - bytes_max / REBUILD_SHARE,
+            bytes_max: usable(bytes_max),
+            budget: bytes_max,
             by_kind: Default::default(),
             claiming: Mutex::default(),
         }
@@ -57,8 +58,12 @@ impl Memory {
         let others = ALL.iter().filter(|other| **other != kind).map(|other| self.of(*other).spoken_for());
         let left = self.bytes_max.saturating_sub(others.sum());
         let used = self.of(kind);
-        // What it is sure of it may have, also where the others took more than was left.
+        // What it is sure of it may have, also where the others took more than was left: out of what is kept back, until
+        // they have shrunk.
         let most = left.max(used.share.load(Ordering::Relaxed)).min(self.most_of(kind));
+        if bytes > self.budget.saturating_sub(self.bytes()) {
+            return false;
+        }
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= most);
         used.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
@@ -103,6 +108,11 @@ impl Used {
     fn spoken_for(&self) -> usize {
         self.bytes.load(Ordering::Relaxed).max(self.share.load(Ordering::Relaxed))
     }
+}
+
+/// What of a budget the tables may fill.
+pub(super) const fn usable(bytes_max: usize) -> usize {
+    bytes_max - bytes_max / REBUILD_SHARE
 }
 
 const KINDS: usize = 7;

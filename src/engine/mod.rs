@@ -9,6 +9,10 @@ mod counters;
 mod decider;
 mod decision;
 mod digest;
+mod footprint;
+#[cfg(test)]
+#[cfg(feature = "interleavings")]
+mod interleavings;
 mod judgement;
 mod memory;
 mod part;
@@ -19,21 +23,21 @@ mod shards;
 mod siphash;
 mod sketch;
 mod soft;
+mod sync;
 mod table;
 mod tag;
 mod workspace;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 
 pub use callers::{Caller, TopCallers};
 pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
+pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
@@ -49,6 +53,7 @@ use memory::Memory;
 use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
+use sync::{AtomicBool, Mutex, Ordering};
 
 /// What an engine is made with.
 #[derive(Clone, Copy, Debug)]
@@ -142,10 +147,10 @@ impl Engine {
         self.shards.keys()
     }
 
-    /// Bytes that the tables have allocated.
+    /// Bytes that the tables have allocated, which keep to the budget, and what is noted of callers, at most 3 MiB.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.shards.memory_bytes()
+        self.shards.memory_bytes() + self.callers.heap_bytes()
     }
 
     /// The busiest, the most refused and the most would-be-refused callers of a rule, as far as a bounded sketch can

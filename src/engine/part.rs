@@ -2,16 +2,18 @@
 //!
 //! Nothing is changed until the whole of the request is judged.
 
+mod block;
+mod settle;
+mod soft;
+
 use super::algorithm::{Algorithm, each_algorithm};
 use super::counters::Slot;
 use super::digest::Digest;
 use super::ruling::Terms;
 use super::shards::{Shard, Shards};
-use super::soft::wait_for_one;
-use super::tag::{Role, Tag, Until};
+use super::tag::Role;
 use crate::clock::{Micros, Now};
 use crate::limit::leaky_bucket::Wait;
-use crate::limit::token_bucket::Gcra;
 use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Allowance, Limit, Over, Rule};
 
@@ -27,13 +29,17 @@ pub(super) struct Part {
     pub(super) outcome: Outcome,
     /// How long until the work may start, if it is granted.
     pub(super) wait: Wait,
+    /// How long the same request would be refused that it let through: it has counted although another refused it.
+    pub(super) later: Micros,
     /// How it passes above its quota.
     pub(super) beyond: Option<Beyond>,
     /// Where the key stands, once settled; `None`: unlimited.
     pub(super) level: Option<Level>,
     /// The digest of the key, and that of its state.
     pub(super) key: Digest,
-    pub(super) digest: Digest,
+    digest: Digest,
+    /// Where the state was found.
+    place: Option<usize>,
     /// The number of the key's allowance.
     allowance: u32,
     pub(super) cost: u32,
@@ -64,7 +70,6 @@ pub(super) enum Beyond {
 pub(super) struct Case<'a> {
     pub(super) shards: &'a Shards,
     pub(super) rules: &'a [Rule],
-    pub(super) terms: &'a [Terms],
     pub(super) now: Now,
     /// The longest wait that is acceptable.
     pub(super) wait_max: Option<Micros>,
@@ -74,10 +79,9 @@ pub(super) struct Case<'a> {
 
 /// What a limit is made of, in a form to judge by.
 #[derive(Clone, Copy)]
-pub(super) struct Law<'a> {
-    pub(super) limit: &'a Limit,
-    pub(super) allowance: &'a Allowance,
-    pub(super) older: &'a [Tag],
+struct Law<'a> {
+    limit: &'a Limit,
+    allowance: &'a Allowance,
 }
 
 impl Part {
@@ -101,10 +105,12 @@ impl Part {
             stand,
             outcome: Outcome::Pass,
             wait: Wait::NONE,
+            later: Micros::ZERO,
             beyond: None,
             level: None,
             key,
             digest: key.of(tag.for_role(role), salt),
+            place: None,
             allowance,
             cost,
         }
@@ -145,61 +151,87 @@ impl Part {
 
     fn law<'a>(&self, case: &Case<'a>) -> Option<Law<'a>> {
         let rule = case.rules.get(self.rule as usize)?;
-        let terms = case.terms.get(self.rule as usize)?;
-        let (limit, states) = match self.stand {
-            Stand::Candidate => (rule.candidate.as_deref()?, terms.candidate.as_ref()?),
-            Stand::Enforced | Stand::Shadow => (&rule.limit, &terms.own),
+        let limit = match self.stand {
+            Stand::Candidate => rule.candidate.as_deref()?,
+            Stand::Enforced | Stand::Shadow => &rule.limit,
         };
-        Some(Law { limit, allowance: limit.allowance(self.allowance)?, older: &states.older })
+        Some(Law { limit, allowance: limit.allowance(self.allowance)? })
     }
 
-    /// Judges the request on the state as it is. One that costs nothing passes.
+    /// Finds the state. For all parts before any is judged: then what must be fetched from memory is fetched at once.
+    pub(super) fn look_up(&mut self, case: &Case<'_>, shard: &Shard) {
+        let Some(law) = self.law(case) else { return };
+        self.place = each_algorithm!(&law.allowance.quota, quota => place_of(quota, shard, &self.digest));
+    }
+
+    /// Judges the request on the state as it is, which was looked up. One that costs nothing passes.
     pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
-        self.adopt(&law, case.now, shard);
+        if self.cost == 0 || matches!(law.allowance.over, Over::Elastic(_)) {
+            self.adopt(&law, case.now, shard);
+        }
         if self.cost == 0 {
             return;
         }
-        self.outcome =
-            each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, case, shard));
-        if let Some(Until(until)) = law.limit.block.and_then(|_| shard.blocks.find(&self.digest)) {
-            let left = micros_up(until.since(case.now.at));
-            self.outcome = at_least(self.outcome, left);
+        let left = law.limit.block.map_or(Micros::ZERO, |_| self.blocked_for(case.now, shard));
+        let mut then = *case;
+        if left > Micros::ZERO {
+            // Whoever is blocked is judged as of the end of it: what would pass now may have ended by then.
+            then.now.at = case.now.at.after(left.into());
+        }
+        let judged = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
+        let outcome = match judged {
+            Some(outcome) => outcome,
+            None => {
+                self.adopt(&law, case.now, shard);
+                let again =
+                    each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
+                // Adopted, it is under the tag that is looked for.
+                again.unwrap_or(Outcome::Pass)
+            }
+        };
+        self.outcome = outcome;
+        if left > Micros::ZERO {
             self.beyond = None;
+            self.outcome = match outcome {
+                Outcome::Pass | Outcome::Queued(_) => Outcome::Later(left),
+                Outcome::Later(wait) => Outcome::Later(Micros(left.0.saturating_add(wait.0))),
+                Outcome::Never => Outcome::Never,
+            };
         }
     }
 
     /// A bucket that was last changed under other quotas is taken over: its time until full stays, cut to what the
     /// quota holds.
     fn adopt(&self, law: &Law<'_>, now: Now, shard: &mut Shard) {
-        if law.older.is_empty() || shard.buckets.find(&self.digest).is_some() {
-            return;
-        }
-        let cut = |bucket: Gcra| match &law.allowance.quota {
-            Quota::TokenBucket(quota) => bucket.cut(quota, now.at),
-            Quota::LeakyBucket(quota) => bucket.cut(quota.bucket(), now.at),
-            Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) => bucket,
+        let mut adopt = |digest: Digest, quota: &Quota| {
+            let bucket = match quota {
+                Quota::TokenBucket(bucket) => bucket,
+                Quota::LeakyBucket(leaky) => leaky.bucket(),
+                Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) => return,
+            };
+            shard.buckets.adopt(digest, |state, tag| {
+                *state = state.rescale(tag.scale(), bucket.scale(), now.at).cut(bucket, now.at);
+            });
         };
-        let tag = self.digest.tag();
-        for older in law.older {
-            let from = self.digest.tagged(older.for_role(tag.role()));
-            if let Some(bucket) = shard.buckets.retag(&from, self.digest) {
-                *bucket = cut(bucket.rescale(older.scale(), tag.scale(), now.at));
-                return;
-            }
+        adopt(self.digest, &law.allowance.quota);
+        if let Over::Elastic(second) = &law.allowance.over {
+            adopt(self.elastic(), second);
         }
     }
 
+    /// Judges on the state as it is; none where other quotas have left it, and it is to be adopted first.
     fn judge_by<A: Algorithm>(
         &mut self,
         quota: &A,
         law: &Law<'_>,
         case: &Case<'_>,
         shard: &Shard,
-    ) -> Outcome {
+    ) -> Option<Outcome> {
         let fresh;
-        let state = match A::table(shard).find(&self.digest) {
-            Some(state) => state,
+        let state = match self.place.and_then(|place| A::table(shard).at(place)) {
+            Some((tag, _)) if A::ADOPTS && tag != self.digest.tag() => return None,
+            Some((_, state)) => state,
             None => {
                 fresh = quota.fresh(case.now);
                 &fresh
@@ -207,6 +239,19 @@ impl Part {
         };
         let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
         self.wait = wait;
+        Some(self.beyond_quota(quota, state, outcome, law, case, shard))
+    }
+
+    /// What becomes of a request that the quota refuses, where the rule lets some of them pass.
+    fn beyond_quota<A: Algorithm>(
+        &mut self,
+        quota: &A,
+        state: &A::State,
+        outcome: Outcome,
+        law: &Law<'_>,
+        case: &Case<'_>,
+        shard: &Shard,
+    ) -> Outcome {
         match (&law.allowance.over, outcome) {
             (_, Outcome::Pass | Outcome::Queued(_))
             | (Over::Refuse, _)
@@ -214,7 +259,7 @@ impl Part {
             (Over::Soft(larger), _) => {
                 let Some(larger) = A::of(larger) else { return outcome };
                 let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
-                let one = wait_for_one(quota, state, case.now);
+                let one = soft::wait_for_one(quota, state, case.now);
                 self.judge_soft(outcome, lenient, one, law, case, shard)
             }
             (Over::Elastic(second), Outcome::Later(wait)) => {
@@ -239,13 +284,21 @@ impl Part {
         }
     }
 
-    /// Charges the request, which starts after a wait.
-    pub(super) fn charge(&mut self, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
+    /// Charges the request, which starts after a wait, or is refused and counts all the same.
+    pub(super) fn charge(&mut self, granted: bool, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
         each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
         if !self.passes() {
-            // It was refused and has counted all the same: what has counted may make the wait longer.
+            // What has counted may make the wait longer.
+            self.look_up(case, shard);
             self.judge(case, shard);
+        } else if !granted && self.stand == Stand::Enforced {
+            let mut next = *self;
+            next.look_up(case, shard);
+            next.judge(case, shard);
+            if let Outcome::Later(later) = next.outcome {
+                self.later = later;
+            }
         }
     }
 
@@ -270,7 +323,6 @@ impl Part {
                 let had_some = self.soft_ends(quota, case, shard).is_none();
                 let level = self.change(self.digest, quota, case, shard, |state| {
                     charged.charge(state, now, self.cost, wait);
-                    quota.level(state, now)
                 });
                 self.level = Some(level);
                 self.keep_soft(quota, had_some, case, shard);
@@ -278,86 +330,46 @@ impl Part {
             _ => {
                 let level = self.change(self.digest, quota, case, shard, |state| {
                     quota.charge(state, now, self.cost, wait);
-                    quota.level(state, now)
                 });
                 self.level = Some(level);
             }
         }
     }
 
-    /// Charges, or with a negative amount gives back, after the fact.
-    pub(super) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
-        let Some(law) = self.law(case) else { return };
-        if matches!(law.allowance.quota, Quota::LeakyBucket(_)) {
-            return;
-        }
-        self.adopt(&law, case.now, shard);
-        each_algorithm!(&law.allowance.quota, quota => self.settle_up_by(quota, amount, &law, case, shard));
-    }
-
-    fn settle_up_by<A: Algorithm>(
-        &self,
-        quota: &A,
-        amount: i64,
-        law: &Law<'_>,
-        case: &Case<'_>,
-        shard: &mut Shard,
-    ) {
-        let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
-        if amount < 0 && A::table(shard).find(&self.digest).is_none() {
-            // Full as it is.
-            return;
-        }
-        let had_some = self.soft_ends(quota, case, shard).is_none();
-        self.change(self.digest, quota, case, shard, |state| {
-            if amount < 0 {
-                quota.give_back(state, case.now, units);
-            } else {
-                quota.owe(state, case.now, units, law.allowance.max_debt);
-            }
-        });
-        if matches!(law.allowance.over, Over::Soft(_)) && shard.softs.find(&self.digest).is_some() {
-            let has_some = self.soft_ends(quota, case, shard).is_none();
-            self.keep_soft(quota, had_some || has_some, case, shard);
-        }
-    }
-
-    fn change<A: Algorithm, T>(
+    /// Changes a state, and says where the key stands then.
+    fn change<A: Algorithm>(
         &self,
         digest: Digest,
         quota: &A,
         case: &Case<'_>,
         shard: &mut Shard,
-        change: impl FnOnce(&mut A::State) -> T,
-    ) -> T {
+        change: impl FnOnce(&mut A::State),
+    ) -> Level {
         let memory = case.shards.memory();
+        let place = self.place.filter(|_| digest == self.digest);
         let fresh = || quota.fresh(case.now);
-        let (changed, evicted) = A::table_mut(shard).change(digest, memory, case.now, fresh, change);
+        let change = |state: &mut A::State| {
+            change(state);
+            let level = quota.level(state, case.now);
+            (level, A::tag(digest.tag(), &level))
+        };
+        let (level, evicted) = A::table_mut(shard).change_at(place, digest, memory, case.now, fresh, change);
         case.shards.count_evictions(evicted);
-        changed
+        level
     }
 
-    /// Starts the block of a limit that has refused what it could pass later. It is told as part of the wait.
-    pub(super) fn block(&mut self, case: &Case<'_>, shard: &mut Shard) {
-        let Some(lasts) = self.law(case).and_then(|law| law.limit.block) else { return };
-        if !matches!(self.outcome, Outcome::Later(_)) {
+    /// Notes that the key was refused, for when somebody has to go.
+    pub(super) fn mark_refusing(&self, case: &Case<'_>, shard: &mut Shard) {
+        let Some(law) = self.law(case) else { return };
+        // A bucket's time until full says it all.
+        if matches!(law.allowance.quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_)) {
             return;
         }
-        if let Some(block) = shard.blocks.find_mut(&self.digest) {
-            if block.0 > case.now.at {
-                // What comes meanwhile does not extend it.
-                return;
-            }
-            *block = Until(case.now.at.after(lasts));
-        } else {
-            let block = Until(case.now.at.after(lasts));
-            if !shard.blocks.insert_if_room(self.digest, block, case.shards.memory()) {
-                // Without room nobody is let go for it: the limit itself goes on refusing.
-                case.shards.count_evictions(1);
-                return;
-            }
-        }
-        self.outcome = at_least(self.outcome, micros_up(lasts));
+        each_algorithm!(&law.allowance.quota, quota => self.mark_by(quota, shard));
+    }
+
+    fn mark_by<A: Algorithm>(&self, _: &A, shard: &mut Shard) {
+        A::table_mut(shard).tag(&self.digest, A::tag_refusing);
     }
 
     /// Reads where the key stands, unless charging it has told.
@@ -381,16 +393,6 @@ impl Part {
     }
 }
 
-/// A refusal that lasts at least so long.
-fn at_least(outcome: Outcome, wait: Micros) -> Outcome {
-    match outcome {
-        Outcome::Pass | Outcome::Queued(_) if wait == Micros::ZERO => outcome,
-        Outcome::Pass | Outcome::Queued(_) => Outcome::Later(wait),
-        Outcome::Later(own) => Outcome::Later(own.max(wait)),
-        Outcome::Never => Outcome::Never,
-    }
-}
-
-fn micros_up(span: std::time::Duration) -> Micros {
-    Micros(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
+fn place_of<A: Algorithm>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize> {
+    A::table(shard).place(digest)
 }

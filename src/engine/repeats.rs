@@ -3,18 +3,17 @@
 //! Refusals are not remembered. Which answer a name has is settled under one lock, so that of two requests that come
 //! at once only one is charged.
 
-use parking_lot::{Mutex, MutexGuard};
-
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::memory::Kind;
 use super::request::{Amount, Charge, Cost, Descriptors, Op, Repeat, Request};
 use super::shards::Shards;
+use super::sync::{Mutex, MutexGuard};
 use super::table::Table;
 use super::tag::{Fading, Tag};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::Level;
+use crate::limit::{Level, block_bytes};
 use crate::rules::{Domain, Listed, Rule};
 use std::time::Duration;
 
@@ -254,7 +253,8 @@ impl Fading for Granted {
     fn heap_bytes(&self) -> usize {
         let Grant { binding, notes, all, .. } = &*self.grant;
         let name = binding.as_ref().map_or(0, |(_, name, _)| name.len());
-        size_of::<Grant>() + name + size_of_val(&**notes) + size_of_val(&**all)
+        let blocks = [size_of::<Grant>(), name, size_of_val(&**notes), size_of_val(&**all)];
+        blocks.into_iter().map(block_bytes).sum()
     }
 }
 

@@ -3,12 +3,10 @@
 
 use std::collections::HashMap;
 
-use arrayvec::ArrayVec;
-
 use super::counters::{Slot, Slots};
 use super::digest::{HashKey, KeyHash, Salt};
 use super::memory::Kind;
-use super::tag::{GENERATIONS, Tag};
+use super::tag::Tag;
 use crate::clock::Micros;
 use crate::limit::{Quota, token_bucket};
 use crate::rules::{Domain, Limit, Mode, Over, Rule, RuleSet};
@@ -63,10 +61,8 @@ pub(super) struct Plain {
 pub(super) struct States {
     /// By the number of the allowance.
     by_allowance: Vec<(Tag, Salt)>,
-    /// Counts the changes of its quotas, as far as they are told apart.
+    /// Counts the changes of its quotas, as far as they are told apart: a bucket that another left is taken over.
     generation: u8,
-    /// The tags that buckets had under earlier quotas, the latest first: a key is found under them once.
-    pub(super) older: ArrayVec<Tag, OLDER_MAX>,
 }
 
 impl Ruling {
@@ -184,28 +180,13 @@ impl States {
             let quota = allowance.as_ref().map(|allowance| &allowance.quota);
             quota.map_or((Tag::NONE, Salt::NONE), |quota| comparable(quota, generation, hash_key))
         });
-        let mut states = States { by_allowance: by_allowance.collect(), generation, older: ArrayVec::new() };
-        if let Some((is_same, old)) = before {
-            let last = (!is_same).then(|| old.bucket_tag()).flatten();
-            let current = states.bucket_tag();
-            let older = last.into_iter().chain(old.older.iter().copied());
-            for tag in older.filter(|tag| Some(*tag) != current).take(OLDER_MAX) {
-                states.older.push(tag);
-            }
-        }
-        states
+        States { by_allowance: by_allowance.collect(), generation }
     }
 
     /// The tag and the salt of the states under an allowance.
     #[inline]
     pub(super) fn of(&self, allowance: u32) -> (Tag, Salt) {
         self.by_allowance.get(allowance as usize).copied().unwrap_or((Tag::NONE, Salt::NONE))
-    }
-
-    /// The tag of its buckets: they are all on one scale.
-    fn bucket_tag(&self) -> Option<Tag> {
-        let tags = self.by_allowance.iter().map(|(tag, _)| *tag);
-        tags.into_iter().find(|tag| *tag != Tag::NONE)
     }
 
     fn plain(&self, rule: &Rule) -> Option<Plain> {
@@ -265,8 +246,5 @@ fn kind(quota: &Quota) -> Kind {
         Quota::SlidingWindow(_) => Kind::SlidingWindows,
     }
 }
-
-/// As many as are told apart from the present one.
-const OLDER_MAX: usize = GENERATIONS as usize - 1;
 
 const NANOS_PER_MICRO: u64 = 1_000;

@@ -3,13 +3,10 @@
 //! A shard holds one table of each kind of state, so that one lock guards all that a key can be and the order of
 //! locks is the order of shards.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Mutex, MutexGuard};
-
 use super::digest::Digest;
 use super::memory::{Kind, Memory};
 use super::soft::Soft;
+use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::table::Table;
 use super::tag::{Fading, Until};
 use crate::clock::{Micros, Now, Timestamp};

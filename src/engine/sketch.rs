@@ -194,6 +194,14 @@ impl Sketches {
         sketch.map(Sketch::top).unwrap_or_default()
     }
 
+    /// Bytes that it has allocated.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let Some(three) = &self.0 else { return 0 };
+        let Three { busiest, refused, would_refuse } = &**three;
+        let rest = [busiest, refused, would_refuse].into_iter().flat_map(|sketch| &sketch.rest);
+        size_of::<Three>() + rest.filter_map(|rest| rest.text.as_ref()).map(|text| text.len()).sum::<usize>()
+    }
+
     /// Halves all counts. Once nothing is left of any, the memory goes back.
     pub(super) fn halve(&mut self) {
         let Some(three) = &mut self.0 else { return };

@@ -1,11 +1,7 @@
 //! How long a key has been in the soft part of its allowance.
 
-use super::algorithm::Algorithm;
-use super::part::{Beyond, Case, Law, Part};
-use super::shards::Shard;
-use super::tag::{Fading, Tag, Until};
-use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::Outcome;
+use super::tag::{Fading, Tag};
+use crate::clock::{Now, Timestamp};
 
 /// A key that uses more than its quota, as its rule lets it for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,87 +15,5 @@ pub(super) struct Soft {
 impl Fading for Soft {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         self.ends.as_nanos().saturating_sub(now.at.as_nanos())
-    }
-}
-
-impl Part {
-    /// What the soft part says where the quota refuses. `one`: the wait until some of the quota is left.
-    pub(super) fn judge_soft(
-        &mut self,
-        strict: Outcome,
-        lenient: Outcome,
-        one: Micros,
-        law: &Law<'_>,
-        case: &Case<'_>,
-        shard: &Shard,
-    ) -> Outcome {
-        let since = shard.softs.find(&self.digest).filter(|_| one > Micros::ZERO).map(|soft| soft.since);
-        let is_spent = |after: Micros| {
-            let ends = since.zip(law.limit.soft_for).map(|(since, lasts)| since.after(lasts));
-            ends.is_some_and(|ends| case.now.at.after(after.into()) >= ends)
-        };
-        let wait = match lenient {
-            Outcome::Never => return Outcome::Never,
-            Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
-            Outcome::Later(wait) => wait,
-        };
-        if !is_spent(wait) {
-            if wait > Micros::ZERO {
-                return Outcome::Later(wait);
-            }
-            self.beyond = Some(Beyond::Soft);
-            return Outcome::Pass;
-        }
-        // Soft is off until some of the quota is left, unless the quota itself has enough before that.
-        let on_again = wait.max(one);
-        match strict {
-            Outcome::Later(strict) => Outcome::Later(strict.min(on_again)),
-            _ => Outcome::Later(on_again),
-        }
-    }
-
-    /// When some of the quota will be left; `None` if some is.
-    pub(super) fn soft_ends<A: Algorithm>(&self, quota: &A, case: &Case<'_>, shard: &Shard) -> Option<Until> {
-        let state = A::table(shard).find(&self.digest)?;
-        let wait = wait_for_one(quota, state, case.now);
-        (wait > Micros::ZERO).then(|| Until(case.now.at.after(wait.into())))
-    }
-
-    /// Notes since when the key is in its soft part, or that it no longer is. `had_some`: some of the quota was left
-    /// just now, so what was noted before is over.
-    pub(super) fn keep_soft<A: Algorithm>(
-        &self,
-        quota: &A,
-        had_some: bool,
-        case: &Case<'_>,
-        shard: &mut Shard,
-    ) {
-        let memory = case.shards.memory();
-        let ends = self.soft_ends(quota, case, shard);
-        let known = shard.softs.find(&self.digest).copied().filter(|_| !had_some);
-        let since = match (known, self.beyond) {
-            (Some(soft), _) => Some(soft.since),
-            (None, Some(Beyond::Soft)) => Some(case.now.at),
-            (None, _) => None,
-        };
-        match since.zip(ends) {
-            Some((since, Until(ends))) => {
-                let soft = Soft { since, ends };
-                let (_, evicted) =
-                    shard.softs.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
-                case.shards.count_evictions(evicted);
-            }
-            None => shard.softs.remove(&self.digest, memory),
-        }
-    }
-}
-
-/// The wait until some of the quota is left.
-pub(super) fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
-    match quota.judge(state, now, 1, None).0 {
-        Outcome::Later(wait) => wait,
-        // Never for one unit: nothing is ever left.
-        Outcome::Never => Micros(u64::MAX),
-        Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
     }
 }

@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 
 use super::digest::Digest;
 use super::memory::{Kind, Memory};
-use super::tag::Fading;
+use super::tag::{Fading, Tag};
 use crate::clock::Now;
 
 /// States by digest.
@@ -32,6 +32,14 @@ impl<S: Fading> Entry<S> {
     fn nanos_until_fresh(&self, now: Now) -> u64 {
         self.state.nanos_until_fresh(self.digest.tag(), now)
     }
+
+    /// How much it hurts to let it go.
+    fn weight(&self, now: Now) -> (u16, u64) {
+        match self.nanos_until_fresh(now) {
+            0 => FRESH,
+            nanos => (self.state.weight(self.digest.tag()), nanos),
+        }
+    }
 }
 
 impl<S: Fading> Table<S> {
@@ -46,15 +54,53 @@ impl<S: Fading> Table<S> {
     /// The state of a key.
     #[inline]
     pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
-        self.entries.find(digest.hash(), |entry| entry.digest == *digest).map(|entry| &entry.state)
+        self.entries
+            .find(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
+            .map(|entry| &entry.state)
+    }
+
+    /// Where a key is, until the table is next inserted into.
+    #[inline]
+    pub(super) fn place(&self, digest: &Digest) -> Option<usize> {
+        self.entries.find_bucket_index(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
+    }
+
+    /// The tag and the state at a place.
+    #[inline]
+    pub(super) fn at(&self, place: usize) -> Option<(Tag, &S)> {
+        self.entries.get_bucket(place).map(|entry| (entry.digest.tag(), &entry.state))
     }
 
     /// The state of a key, to be changed in place. One that holds memory of its own goes through
     /// [`Table::change`].
     #[inline]
     pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
-        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest == *digest)?;
-        Some(&mut entry.state)
+        self.find_tagged_mut(digest).map(|(_, state)| state)
+    }
+
+    /// The same with the tag that it was last changed under.
+    #[inline]
+    pub(super) fn find_tagged_mut(&mut self, digest: &Digest) -> Option<(Tag, &mut S)> {
+        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(digest))?;
+        Some((entry.digest.tag(), &mut entry.state))
+    }
+
+    /// Gives a key another tag, if it is there.
+    pub(super) fn tag(&mut self, digest: &Digest, tag: impl FnOnce(Tag) -> Tag) {
+        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(digest));
+        if let Some(entry) = entry {
+            entry.digest = entry.digest.tagged(tag(entry.digest.tag()));
+        }
+    }
+
+    /// A key that was last changed under another tag is kept under this one from now on, as `adopt` makes of it. It
+    /// lies in the same place.
+    pub(super) fn adopt(&mut self, digest: Digest, adopt: impl FnOnce(&mut S, Tag)) {
+        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(&digest));
+        if let Some(entry) = entry.filter(|entry| entry.digest != digest) {
+            adopt(&mut entry.state, entry.digest.tag());
+            entry.digest = digest;
+        }
     }
 
     /// Changes the state of a key, a fresh one where there is none. Returns what the change does, and how many
@@ -67,15 +113,39 @@ impl<S: Fading> Table<S> {
         fresh: impl FnOnce() -> S,
         change: impl FnOnce(&mut S) -> T,
     ) -> (T, u64) {
-        if let Some(state) = self.find_mut(&digest) {
+        self.change_at(None, digest, memory, now, fresh, |state| (change(state), digest.tag()))
+    }
+
+    /// The same where the change tells a new tag as well. `place` is where the key was a moment ago, if that is known.
+    pub(super) fn change_at<T>(
+        &mut self,
+        place: Option<usize>,
+        digest: Digest,
+        memory: &Memory,
+        now: Now,
+        fresh: impl FnOnce() -> S,
+        change: impl FnOnce(&mut S) -> (T, Tag),
+    ) -> (T, u64) {
+        let is = |entry: &Entry<S>| entry.digest.is_of_same_state(&digest);
+        // Another key may have come meanwhile and moved all of them.
+        let place = place.filter(|place| self.entries.get_bucket(*place).is_some_and(is));
+        let known = match place {
+            Some(place) => self.entries.get_bucket_mut(place),
+            None => self.entries.find_mut(digest.hash(), is),
+        };
+        if let Some(Entry { digest, state }) = known {
             let before = state.heap_bytes();
-            let changed = change(state);
+            let (changed, tag) = change(state);
+            *digest = digest.tagged(tag);
             let after = state.heap_bytes();
-            memory.settle(self.kind, before, after);
+            if after != before {
+                memory.settle(self.kind, before, after);
+            }
             return (changed, self.make_good(memory, after.saturating_sub(before), now));
         }
         let mut state = fresh();
-        let changed = change(&mut state);
+        let (changed, tag) = change(&mut state);
+        let digest = digest.tagged(tag);
         let heap = state.heap_bytes();
         memory.settle(self.kind, 0, heap);
         let evicted = self.insert(digest, state, memory, now);
@@ -106,17 +176,12 @@ impl<S: Fading> Table<S> {
 
     /// Forgets a key.
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
-        if let Ok(entry) = self.entries.find_entry(digest.hash(), |entry| entry.digest == *digest) {
+        if let Ok(entry) =
+            self.entries.find_entry(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
+        {
             let (entry, _) = entry.remove();
             memory.settle(self.kind, entry.state.heap_bytes(), 0);
         }
-    }
-
-    /// Finds a key under another tag and keeps it under this one from now on. It lies in the same place.
-    pub(super) fn retag(&mut self, from: &Digest, to: Digest) -> Option<&mut S> {
-        let entry = self.entries.find_mut(from.hash(), |entry| entry.digest == *from)?;
-        entry.digest = to;
-        Some(&mut entry.state)
     }
 
     /// Looks at the next `buckets` buckets and drops what is as good as new. Returns whether those were the last;
@@ -204,19 +269,21 @@ impl<S: Fading> Table<S> {
         evicted
     }
 
-    /// Of every 16 neighbours lets the one go that is nearest to fresh. Returns how many were not.
+    /// Of every 16 neighbours lets a fresh one go, else the one that it hurts least: the emptiest where that is known,
+    /// and of those the one nearest to fresh. Returns how many were not fresh.
     fn evict(&mut self, buckets: std::ops::Range<usize>, memory: &Memory, now: Now) -> u64 {
         let mut evicted = 0;
         for first in buckets.clone().step_by(NEIGHBOURS) {
-            let neighbours: ArrayVec<(u64, usize), NEIGHBOURS> = (first..buckets.end.min(first + NEIGHBOURS))
-                .filter_map(|place| Some((self.entries.get_bucket(place)?.nanos_until_fresh(now), place)))
+            let neighbours: ArrayVec<((u16, u64), usize), NEIGHBOURS> = (first
+                ..buckets.end.min(first + NEIGHBOURS))
+                .filter_map(|place| Some((self.entries.get_bucket(place)?.weight(now), place)))
                 .collect();
             // Among few neighbours even the nearest may be far; the next window has more to choose from.
             if neighbours.len() >= NEIGHBOURS / 2
-                && let Some((nanos_until_fresh, place)) = neighbours.into_iter().min()
+                && let Some((weight, place)) = neighbours.into_iter().min()
             {
                 self.remove_at(place, memory);
-                evicted += u64::from(nanos_until_fresh > 0);
+                evicted += u64::from(weight != FRESH);
             }
         }
         evicted
@@ -226,7 +293,7 @@ impl<S: Fading> Table<S> {
     /// budget is kept back for.
     fn rebuild(&mut self, memory: &Memory) {
         let before = self.bytes();
-        let mut anew = HashTable::with_capacity(self.entries.num_buckets() / 8 * 7);
+        let mut anew = HashTable::with_capacity(capacity(self.entries.num_buckets()));
         memory.settle(self.kind, before, before + anew.allocation_size());
         for entry in self.entries.drain() {
             anew.insert_unique(entry.hash(), entry, Entry::hash);
@@ -238,10 +305,23 @@ impl<S: Fading> Table<S> {
     }
 }
 
+/// Bytes of one bucket of a table: the digest, the state and the control byte.
+pub(super) const fn bucket_bytes<S>() -> usize {
+    size_of::<Entry<S>>() + 1
+}
+
+/// The entries that so many buckets hold: seven eighths, of few buckets all but one.
+fn capacity(buckets: usize) -> usize {
+    if buckets < 8 { buckets.saturating_sub(1) } else { buckets / 8 * 7 }
+}
+
 /// What hashbrown allocates for so many buckets: the entries, a control byte for each, one group more.
 fn allocation_size<E>(buckets: usize) -> usize {
     buckets * (size_of::<E>() + 1) + NEIGHBOURS
 }
+
+/// What is as good as new weighs nothing.
+const FRESH: (u16, u64) = (0, 0);
 
 /// How many neighbours are compared before one goes. It is also hashbrown's group.
 const NEIGHBOURS: usize = 16;

@@ -95,6 +95,27 @@ impl Tag {
         Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::FINEST)
     }
 
+    /// The same of a window or a log of which so much is left: an eighth of the room of a tag, and it is enough to tell
+    /// whom it hurts least to let go.
+    pub(super) fn filled(self, remaining: u64, limit: u64) -> Tag {
+        let used = u128::from(limit.saturating_sub(remaining)) * u128::from(FULL) / u128::from(limit.max(1));
+        self.with_fill(if remaining == 0 { FULL } else { u16::try_from(used).unwrap_or(FULL).min(FULL - 1) })
+    }
+
+    /// The same of one that has refused a request since it was last charged.
+    pub(super) fn refusing(self) -> Tag {
+        self.with_fill(REFUSING)
+    }
+
+    fn with_fill(self, fill: u16) -> Tag {
+        Tag(self.0 & !(FILL_MAX << FILL_SHIFT) | fill << FILL_SHIFT)
+    }
+
+    /// How full a window or a log was when it was last charged: more is more, and the most has refused.
+    pub(super) fn fill(self) -> u16 {
+        self.0 >> FILL_SHIFT & FILL_MAX
+    }
+
     /// Whether a window ends at a moment of Unix time.
     pub(super) fn is_unix(self) -> bool {
         self.0 & 1 == 1
@@ -112,6 +133,11 @@ impl Tag {
 pub(super) trait Fading {
     /// Nanoseconds until it equals a fresh one; zero when it does.
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64;
+
+    /// How much it hurts to let it go while it is not fresh, before anything else is asked.
+    fn weight(&self, _: Tag) -> u16 {
+        0
+    }
 
     /// What it holds outside its table.
     fn heap_bytes(&self) -> usize {
@@ -133,10 +159,11 @@ const SCALE_BITS: u16 = 0x7f;
 
 const GENERATION_SHIFT: u32 = 7;
 
-/// Generations of a rule's quotas that are told apart.
-pub(super) const GENERATIONS: u16 = 4;
+/// Generations of a rule's quotas that are told apart: all that there is room for below the role.
+const GENERATIONS: u16 = 128;
 
-const ROLE_SHIFT: u32 = 14;
+/// What tells the states of one key apart stands above what may change.
+pub(super) const ROLE_SHIFT: u32 = 14;
 
 const ROLE_BITS: u16 = 0b11 << ROLE_SHIFT;
 
@@ -147,6 +174,16 @@ const MANTISSA_MAX: u64 = (1 << (MANTISSA_BITS + 1)) - 1;
 
 /// Six bits of shift above five of mantissa.
 const SPAN_BITS: u16 = 0x7ff;
+
+/// Between a span and the role.
+const FILL_SHIFT: u32 = 11;
+
+const FILL_MAX: u16 = 0b111;
+
+/// Nothing is left.
+const FULL: u16 = FILL_MAX - 1;
+
+const REFUSING: u16 = FILL_MAX;
 
 #[cfg(test)]
 mod tests {
@@ -166,10 +203,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_fuller_weighs_more_and_what_has_refused_the_most() {
+        let tag = Tag::span(86_400 * 1_000_000_000).for_role(Role::CandidateElastic);
+        let fills: Vec<u16> = (0..=10).map(|left| tag.filled(10 - left, 10).fill()).collect();
+        assert_eq!(fills, [0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6]);
+        assert_eq!(
+            [tag.filled(1, 1_000).fill(), tag.filled(0, 0).fill(), tag.filled(0, 5).refusing().fill()],
+            [5, 6, 7]
+        );
+        assert_eq!(tag.filled(u64::MAX, 7).fill(), 0);
+        let filled = tag.refusing();
+        assert_eq!((filled.span_nanos(), filled.role()), (tag.span_nanos(), tag.role()));
+    }
+
+    #[test]
     fn a_scale_is_kept_in_every_generation_and_role() {
         for ticks in 1..=128 {
             let scale = Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::NANOS);
-            for generation in 0..4 {
+            for generation in [0, 1, 3, 127, 255] {
                 assert_eq!(Tag::bucket(scale, generation).for_role(Role::Candidate).scale(), scale);
             }
         }

@@ -244,6 +244,15 @@ fn leading(entries: &[Entry], holds: impl Fn(&Entry) -> bool) -> usize {
     known + unknown.partition_point(holds)
 }
 
+/// Bytes that malloc hands out for the block of a key: with one entry, and with as many as `most` entries ever need.
+pub(super) const fn heap_bytes_of(most: usize) -> (usize, usize) {
+    (slots_bytes(1), slots_bytes(slots_max(most)))
+}
+
+const fn slots_bytes(slots: usize) -> usize {
+    block_bytes((1 + slots * SLOT_WORDS) * size_of::<u32>())
+}
+
 /// The smallest size a block is given for so many entries: with the head word it fills what malloc rounds up to.
 fn slots_for(entries: usize) -> usize {
     (entries + 1).next_power_of_two() - 1
@@ -251,7 +260,7 @@ fn slots_for(entries: usize) -> usize {
 
 /// The largest size for so many entries. A quarter more than they need, so that they move down once in that many
 /// charges; a log of 7 or less moves down each time, to stay small.
-fn slots_max(entries: usize) -> usize {
+const fn slots_max(entries: usize) -> usize {
     if entries < 8 { entries } else { entries + entries / 4 }
 }
 

@@ -2,7 +2,8 @@
 
 /// Bytes that malloc (glibc's, 64 bits) hands out for a block of so many: 8 ahead of it, rounded up to 16, at least
 /// 32, and whole pages once it is mapped on its own. Nothing for nothing.
-pub(super) const fn block_bytes(payload: usize) -> usize {
+#[must_use]
+pub const fn block_bytes(payload: usize) -> usize {
     if payload == 0 {
         return 0;
     }

@@ -15,6 +15,7 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
+pub use heap::block_bytes;
 pub use rate::{Rate, RateError, Scale};
 
 use crate::clock::Micros;

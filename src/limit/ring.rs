@@ -138,7 +138,11 @@ impl Ring {
     pub(super) fn heap_bytes(&self) -> usize {
         match &self.counters {
             Counters::Two(_) => 0,
-            _ => block_bytes(size_of_val(self.parts().1)),
+            Counters::Six(head, _)
+            | Counters::Ten(head, _)
+            | Counters::Fourteen(head, _)
+            | Counters::Thirty(head, _)
+            | Counters::All(head, _) => heap_bytes_of(head.len),
         }
     }
 
@@ -161,10 +165,10 @@ impl Counters {
         let head = Head { len, ..Head::default() };
         match len {
             ..=6 => Counters::Six(head, Box::default()),
-            ..=10 => Counters::Ten(head, Box::default()),
-            ..=14 => Counters::Fourteen(head, Box::default()),
-            ..=30 => Counters::Thirty(head, Box::default()),
-            _ => Counters::All(head, Box::new([0; 61])),
+            7..=10 => Counters::Ten(head, Box::default()),
+            11..=14 => Counters::Fourteen(head, Box::default()),
+            15..=30 => Counters::Thirty(head, Box::default()),
+            31.. => Counters::All(head, Box::new([0; 61])),
         }
     }
 
@@ -215,6 +219,19 @@ impl Head {
         let [a, b, c, d, e, ..] = total.to_le_bytes();
         self.total = [a, b, c, d, e];
     }
+}
+
+/// Bytes that malloc hands out for a ring of so many buckets while something counts.
+pub(super) const fn heap_bytes_of(len: u8) -> usize {
+    let counters = match len {
+        ..=2 => 0,
+        3..=6 => 6,
+        7..=10 => 10,
+        11..=14 => 14,
+        15..=30 => 30,
+        31.. => 61,
+    };
+    block_bytes(counters * size_of::<u32>())
 }
 
 /// So a table's entry has 40 bytes, its digest included.

@@ -14,7 +14,7 @@
 //! Arrivals are kept in the order they were judged: when the clock shows less than the newest entry, that entry's
 //! time stands.
 
-use super::entries::{Entries, Run};
+use super::entries::{Entries, Run, heap_bytes_of};
 use super::rate::WINDOW_NANOS;
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now};
@@ -28,6 +28,8 @@ pub const COUNT_MAX: u32 = 10_000;
 pub struct Quota {
     count: u32,
     window_nanos: u64,
+    /// Units that are kept apart: N, or more where there is a use for it.
+    kept: u32,
 }
 
 impl Quota {
@@ -38,7 +40,9 @@ impl Quota {
     pub fn new(count: u32, window_nanos: u64) -> Result<Quota, RateError> {
         match count {
             0 => Err(RateError::Zero),
-            1..=COUNT_MAX if WINDOW_NANOS.contains(&window_nanos) => Ok(Quota { count, window_nanos }),
+            1..=COUNT_MAX if WINDOW_NANOS.contains(&window_nanos) => {
+                Ok(Quota { count, window_nanos, kept: count })
+            }
             1..=COUNT_MAX => Err(RateError::Window),
             _ => Err(RateError::LogTooLarge),
         }
@@ -50,6 +54,13 @@ impl Quota {
     /// A count of zero or above [`COUNT_MAX`].
     pub fn with_count(&self, count: u32) -> Result<Quota, RateError> {
         Quota::new(count, self.window_nanos)
+    }
+
+    /// The same for logs that also hold more than N: what a soft limit admits, what is charged into debt. So many units
+    /// are kept apart, as far as a log goes ([`COUNT_MAX`]).
+    #[must_use]
+    pub fn keeping(self, units: u32) -> Quota {
+        Quota { kept: self.kept.max(units.min(COUNT_MAX)), ..self }
     }
 
     /// N.
@@ -69,12 +80,19 @@ impl Quota {
     pub const fn window(&self) -> Micros {
         Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
     }
+
+    /// Bytes of the heap that a key holds: with one entry, and with as many as it ever has.
+    #[must_use]
+    pub fn heap_bytes(&self) -> (usize, usize) {
+        heap_bytes_of(usize::try_from(self.count).unwrap_or(usize::MAX))
+    }
 }
 
 /// The state of one key. 16 bytes, and one block of memory while something counts.
 ///
 /// Which entries are kept: all that are in the window, but units of the same time are one entry, and where there are N
-/// entries already, those that have N units or more after them are merged into the next that has not.
+/// entries already, those that have N units or more after them are merged into the next that has not. N is here the
+/// number of units that the quota keeps apart ([`Quota::keeping`]).
 ///
 /// *That merging changes no answer.* Whether a request of one unit or more passes depends on whether the units in
 /// the window are at most N − cost, which is less than N. As long as the newer units are in the window, they alone
@@ -118,21 +136,21 @@ impl SlidingLog {
 
     /// Counts `cost` units at this time: they passed, or are counted although refused.
     ///
-    /// A key that is judged under several counts (a soft limit) is charged under the largest of them: under a smaller
-    /// one more is merged, and the larger may then refuse for longer than it had to, though never too little.
+    /// A key that is judged under several counts (a soft limit) is charged under a quota that keeps as many units apart as
+    /// the largest of them ([`Quota::keeping`]): else the larger count may refuse for longer than it has to.
     pub fn charge(&mut self, quota: &Quota, now: Now, cost: u32) {
         if cost == 0 {
             return;
         }
         let nanos = moment(self.entries.all(), now);
         self.forget(quota, now);
-        let entries_max = usize::try_from(quota.count).unwrap_or(usize::MAX);
+        let entries_max = usize::try_from(quota.kept).unwrap_or(usize::MAX);
         let counted = self.entries.all();
         let total = u64::from(counted.units()) + u64::from(cost);
         let mut units = cost;
         if counted.len() >= entries_max || total > u64::from(u32::MAX) {
             // An entry whose sum is at most what is over N has N units or more after it, the new ones included.
-            let over = total.saturating_sub(u64::from(quota.count));
+            let over = total.saturating_sub(u64::from(quota.kept));
             let merged = counted.count_while(|sum| u64::from(sum) <= over);
             if merged < counted.len() {
                 self.entries.merge_oldest(merged);

@@ -27,7 +27,7 @@ use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 use super::rate::WINDOW_NANOS;
-use super::ring::Ring;
+use super::ring::{Ring, heap_bytes_of};
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now};
 
@@ -91,6 +91,12 @@ impl Quota {
     #[must_use]
     pub const fn buckets(&self) -> u8 {
         self.buckets
+    }
+
+    /// Bytes of the heap that a key holds while something counts.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        heap_bytes_of(self.counters())
     }
 
     /// Where a moment of Unix time lies: in 1/B nanoseconds, a bucket is as long as W is in nanoseconds.

@@ -1,6 +1,6 @@
 //! The priorities of a domain, and which of them a request has that does not say.
 
-use super::Condition;
+use super::{Condition, Position};
 
 /// From the most important to the least.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct Priorities {
 /// One entry of `prioritize`.
 #[derive(Clone, Debug)]
 pub struct Prioritize {
+    /// Where it is written.
+    pub position: Position,
     /// All of them must hold.
     pub conditions: Vec<Condition>,
     /// Where in [`Priorities::names`] its priority stands.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::names::Names;
-use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Rule, Selection, Tree};
+use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Prioritize, Rule, Selection, Tree};
 
 /// All domains that have rules.
 #[derive(Debug, Default)]
@@ -135,6 +135,12 @@ impl Domain {
     #[must_use]
     pub fn priorities(&self) -> &[Box<str>] {
         &self.priorities.names
+    }
+
+    /// What gives a request its priority that does not say, in file order.
+    #[must_use]
+    pub fn prioritize(&self) -> &[Prioritize] {
+        &self.priorities.prioritize
     }
 
     /// The priority of a request: the one it asks for if the domain knows it, else that of the first entry of

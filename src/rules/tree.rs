@@ -98,6 +98,20 @@ impl Tree {
         Some(Hit { rule: self.first_rule + limit?, shared })
     }
 
+    /// How many nodes it has, those without a limit included.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The texts of the nodes from the top to the one that a rule of the domain belongs to: `key_value`, or the key
+    /// alone. `None`: the rule is none of the tree's.
+    #[must_use]
+    pub fn path(&self, rule: u32) -> Option<Vec<&str>> {
+        let path = &self.limiting(rule)?.path;
+        Some(path.iter().filter_map(|node| self.nodes.get(*node as usize)).map(|node| &*node.text).collect())
+    }
+
     /// What a hit counts by: for each entry of the descriptor that it was found for, the key and the value, or the
     /// pattern in place of the value where all that it matches count together.
     pub fn key_values<'s, 'a: 's>(

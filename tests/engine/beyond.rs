@@ -69,6 +69,34 @@ fn elastic_passes_while_there_is_room_on_a_state_of_its_own() {
 }
 
 #[test]
+fn a_block_that_has_ended_takes_nothing_from_what_is_elastic() {
+    let rules =
+        "  - {name: a, key: [], algorithm: fixed_window, rate: 1/s, over: {elastic: 100%}, block: 1500ms}\n";
+    let mut bench = Bench::new(rules);
+    bench.check(&[(0, "", 1, "allow a 0/1"), (0, "", 1, "limit a 0/1 after 1500000")]);
+    bench.engine.set_room(true);
+    bench.check(&[
+        (1_500 * MS - 1, "", 1, "limit a 1/1 after 1"),
+        (1_500 * MS, "", 1, "allow a 0/1"),
+        (1_500 * MS, "", 1, "allow a 0/1 [over a]"),
+        (1_500 * MS, "", 1, "limit a 0/1 after 1500000"),
+    ]);
+}
+
+#[test]
+fn a_soft_log_that_counts_refusals_waits_no_longer_than_it_must() {
+    let rules =
+        "  - {name: a, key: [], algorithm: sliding_log, rate: 1/s, over: {soft: 100%}, refused: counted}\n";
+    let mut bench = Bench::new(rules);
+    bench.check(&[
+        (0, "", 1, "allow a 0/1"),
+        (1, "", 1, "allow a 0/1 [over a]"),
+        // Of the three that count now, two may stay: those of 0 and 1 must go.
+        (3, "", 1, "limit a 0/1 after 999998"),
+    ]);
+}
+
+#[test]
 fn near_is_past_the_share_and_not_at_it() {
     let mut bench =
         Bench::new("  - {name: a, key: [], rate: 10/day, algorithm: fixed_window, warn_at: 80%}\n");

@@ -29,7 +29,8 @@ fn a_charge_says_whether_a_rule_was_there() {
     assert!(!bench.charge(0, "v=1", 1));
     assert_eq!(bench.engine.keys(), 1);
     assert!(bench.charge(0, "u=2", -1));
-    assert_eq!(bench.engine.keys(), 1, "giving back to a full key keeps none");
+    assert!(bench.charge(0, "u=3", 0));
+    assert_eq!(bench.engine.keys(), 1, "neither giving back to a full key nor charging nothing keeps one");
 }
 
 #[test]

@@ -29,3 +29,17 @@ fn it_counts_also_when_another_rule_refuses() {
         (60 * S, "", 1, "limit a 0/2 after 60000000"),
     ]);
 }
+
+#[test]
+fn the_wait_is_also_that_of_a_rule_which_has_counted_what_another_refused() {
+    let rules = "  - {name: a, key: [], algorithm: fixed_window, rate: 2/min, refused: counted}\n\
+                 \x20 - {name: b, key: [], rate: 1/s}\n";
+    let mut bench = Bench::new(rules);
+    bench.check(&[
+        (0, "", 1, "allow b 0/1"),
+        // Refused by b for a second; a has counted it, and is full until its window turns.
+        (0, "", 1, "limit b 0/1 after 60000000"),
+        (60 * S - 1, "", 1, "limit a 0/2 after 1"),
+        (60 * S, "", 1, "allow b 0/1"),
+    ]);
+}

@@ -19,5 +19,6 @@ mod charges;
 mod counted;
 mod leaky;
 mod lists;
+mod model;
 mod reload;
 mod repeats;

@@ -74,6 +74,37 @@ fn debt_is_kept_over_a_reload_of_other_rules() {
 }
 
 #[test]
+fn a_key_that_nobody_touched_over_many_changes_keeps_its_time() {
+    let rules = |burst: u32| format!("  - {{name: a, key: [], rate: 1/min, burst: {burst}}}\n");
+    let mut bench = Bench::new(&rules(100));
+    bench.check(&[(0, "", 7, "allow a 93/100")]);
+    // More changes than any byte counts.
+    for burst in 101..=400 {
+        bench.reload(&rules(burst));
+    }
+    bench.check(&[(0, "", 0, "allow a 393/400")]);
+}
+
+#[test]
+fn a_block_and_what_is_elastic_are_kept_when_numbers_change() {
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 2, block: 1h}\n");
+    bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 1, "limit a 0/2 after 3600000000")]);
+    bench.reload("  - {name: a, key: [], rate: 3/s, burst: 2, block: 1h}\n");
+    bench.check(&[(60 * S, "", 1, "limit a 2/2 after 3540000000")]);
+
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/min, burst: 2, over: {elastic: 100%}}\n");
+    bench.engine.set_room(true);
+    bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 2, "allow a 0/2 [over a]")]);
+    bench.reload("  - {name: a, key: [], rate: 1/min, burst: 3, over: {elastic: 100%}}\n");
+    // Two of three are used of either.
+    bench.check(&[
+        (0, "", 1, "allow a 0/3"),
+        (0, "", 1, "allow a 0/3 [over a]"),
+        (0, "", 1, "limit a 0/3 after 60000000"),
+    ]);
+}
+
+#[test]
 fn a_rule_that_counts_by_something_else_starts_fresh() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h}\n");
     bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);

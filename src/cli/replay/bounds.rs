@@ -19,6 +19,14 @@ pub(super) fn check(
     if fits_plainly(line, bytes, descriptors) { Ok(()) } else { as_frame(asked, descriptors) }
 }
 
+/// Why a request could not be asked on the socket, if it could not.
+pub(in crate::cli) fn refused_by_the_socket(
+    asked: &Request<'_>,
+    descriptors: &Descriptors<'_>,
+) -> Option<String> {
+    as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
+}
+
 /// Whether this is a name: 1 to 64 bytes without control characters, `:` or `/`.
 pub(super) fn is_name(text: &str) -> bool {
     let is_bad = |character: char| character.is_control() || matches!(character, ':' | '/');

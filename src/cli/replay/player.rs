@@ -11,7 +11,7 @@ use crate::engine::{
 use crate::rules::{Domain, Mode, RuleSet};
 
 /// An engine in virtual time.
-pub(super) struct Player {
+pub(in crate::cli) struct Player {
     engine: Arc<Engine>,
     decider: Decider,
     now: Now,
@@ -25,7 +25,7 @@ pub(super) struct Player {
 
 impl Player {
     /// A daemon's engine with these rules in force and nothing remembered.
-    pub(super) fn new(rules: Vec<Arc<Domain>>, seed: u64) -> Player {
+    pub(in crate::cli) fn new(rules: Vec<Arc<Domain>>, seed: u64) -> Player {
         let mut key = [0; 16];
         key.iter_mut().zip(seed.to_le_bytes()).for_each(|(to, from)| *to = from);
         let hash_key = HashKey::from_bytes(key);
@@ -47,7 +47,7 @@ impl Player {
     }
 
     /// Moves time on, and lets the engine do what it does by itself on the way.
-    pub(super) fn advance(&mut self, at: Timestamp) {
+    pub(in crate::cli) fn advance(&mut self, at: Timestamp) {
         self.now = Now { at, utc: 0 };
         let last = *self.last_tick.get_or_insert(at);
         self.played = self.played.saturating_add(1);
@@ -65,7 +65,7 @@ impl Player {
     }
 
     /// Judges a piece of work.
-    pub(super) fn judge(&mut self, request: &Request<'_>) -> Result<Decision<'_>, Conflict> {
+    pub(in crate::cli) fn judge(&mut self, request: &Request<'_>) -> Result<Decision<'_>, Conflict> {
         let Answer::Decided(decision) = self.decider.decide(request, self.now) else { return Err(Conflict) };
         if request.op != Op::Peek {
             self.callers.note(request.domain, decision.keys());

@@ -48,7 +48,7 @@ impl fmt::Display for Table {
 }
 
 /// A number with its thousands apart.
-pub(super) fn count(number: u64) -> String {
+pub(in crate::cli) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut apart = String::with_capacity(digits.len() * 4 / 3);
     for (place, digit) in digits.chars().enumerate() {

@@ -84,7 +84,8 @@ impl MeantPriorities {
             }
             match names.iter().position(|name| *name == entry.priority) {
                 Some(priority) => {
-                    priorities.prioritize.push(Prioritize { conditions: entry.conditions.clone(), priority });
+                    let (position, conditions) = (source.position(entry.at), entry.conditions.clone());
+                    priorities.prioritize.push(Prioritize { position, conditions, priority });
                 }
                 None if names.is_empty() => {
                     let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain";

@@ -71,6 +71,10 @@ impl Numbers {
             Written::Elastic(share) => Over::Elastic(Box::new(share_of(&quota, share, scale)?)),
         };
         let max_debt = self.max_debt.as_ref().map_or(quota.limit(), |debt| debt.value);
+        let quota = match quota {
+            Quota::SlidingLog(log) => Quota::SlidingLog(log.keeping(most(&log, &over, max_debt))),
+            other => other,
+        };
         Ok(Some(Allowance { quota, over, max_debt }))
     }
 
@@ -153,6 +157,15 @@ fn bucket_wrong(error: RateError, what: &str, rate: Rate) -> Wrong {
         }
     };
     Wrong::new(format!("{error}: {what} at {rate}"), mend)
+}
+
+/// The most that a key's log holds of what is not counted in vain: with its soft part, or in debt.
+fn most(log: &sliding_log::Quota, over: &Over, max_debt: u32) -> u32 {
+    let soft = match over {
+        Over::Soft(larger) => larger.limit(),
+        Over::Refuse | Over::Elastic(_) => 0,
+    };
+    log.count().saturating_add(max_debt).max(soft)
 }
 
 /// The quota with a share on top of its limit, refilled no faster.

@@ -1,0 +1,196 @@
+//! What one rule, one entry of a list or a domain says, as lines for people. It judges nothing.
+
+use std::fmt::Write;
+use std::num::NonZeroU32;
+
+use super::super::replay::table::count;
+use super::super::words::{
+    beyond, bound, counted, each, exactness, mode, numbers, numbers_or_unlimited, steady,
+};
+use crate::engine::{bytes_per_key_of, keys_within};
+use crate::limit::Quota;
+use crate::rules::{Domain, Limit, ListKind, Overrides, Refused, Rule, conditions, facts};
+
+/// What is to be reckoned with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Hosts that have the same rules; none: not known.
+    pub(super) hosts: Option<NonZeroU32>,
+    /// The byte budget of the tables.
+    pub(super) memory_bytes_max: u64,
+}
+
+impl Terms {
+    pub(super) fn hosts(&self) -> u32 {
+        self.hosts.map_or(1, NonZeroU32::get)
+    }
+
+    /// How many keys of a rule the budget holds at least.
+    pub(super) fn keys_held(&self, rule: &Rule) -> Option<u64> {
+        let budget = usize::try_from(self.memory_bytes_max).unwrap_or(usize::MAX);
+        keys_within(budget, bytes_per_key_of(rule).most)
+    }
+}
+
+/// A block for each entry of the lists and each rule of a domain, in the order of judgement.
+pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d Terms) -> impl Iterator<Item = String> + 'd {
+    let lists = domain.lists().iter().map(|listed| {
+        let what = match listed.kind {
+            ListKind::Exempt => "exempt: nothing judges",
+            ListKind::Deny => "deny: refuses",
+        };
+        let asked = match conditions(&listed.conditions).as_str() {
+            "" => "every request".to_owned(),
+            asked => format!("what matches {asked}"),
+        };
+        format!("{}/{} ({}): {what} {asked}", domain.name(), listed.name, listed.position)
+    });
+    let rules = (0..).zip(domain.rules());
+    lists.chain(rules.map(|(number, rule)| of_rule(domain, number, rule, terms)))
+}
+
+/// What a domain has besides.
+pub(super) fn of_domain(domain: &Domain) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(least) = domain.priorities().last() {
+        let entries = match domain.prioritize().len() {
+            1 => "1 entry".to_owned(),
+            many => format!("{many} entries"),
+        };
+        lines.push(format!(
+            "{}: priorities {}; {entries} of `prioritize`, and what matches none has {least}",
+            domain.name(),
+            domain.priorities().join(", "),
+        ));
+    }
+    if domain.tree().nodes() > 0 {
+        let limiting =
+            (0..).zip(domain.rules()).filter(|(rule, _)| domain.tree().path(*rule).is_some()).count();
+        let nodes = counted(domain.tree().nodes(), "descriptor");
+        lines.push(format!("{}: a tree of {nodes}, {limiting} with a limit", domain.name()));
+    }
+    lines
+}
+
+fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
+    let numbers = numbers_or_unlimited(rule.limit.quota());
+    let mut block = format!(
+        "{}/{}{} ({}): {numbers}, {}",
+        domain.name(),
+        rule.name,
+        mode(rule.mode),
+        rule.position,
+        each(rule)
+    );
+    let mut line = |label: &str, text: String| {
+        if !text.is_empty() {
+            // A text takes whatever is written.
+            let _ = write!(block, "\n  {label:<9} {text}");
+        }
+    };
+    line("path", domain.tree().path(number).unwrap_or_default().join(" → "));
+    line("match", conditions(&rule.conditions));
+    line("unit", rule.unit.as_deref().unwrap_or_default().to_owned());
+    line("bound", bounds(&rule.limit, terms));
+    let allowance = rule.limit.allowance(0);
+    line(
+        "over",
+        allowance.and_then(|own| beyond(&own.over, rule.limit.soft_for, terms.hosts())).unwrap_or_default(),
+    );
+    if rule.limit.refused == Refused::Counted {
+        line("refused", "counted: what is refused counts as well".to_owned());
+    }
+    if let Some(lasts) = rule.limit.block {
+        line("block", format!("once refused, refused for {}", humantime::format_duration(lasts)));
+    }
+    if let Some(own) = allowance.filter(|own| own.max_debt != own.quota.limit() || rule.unit.is_some()) {
+        line("debt", format!("CHARGE may go {} below zero", own.max_debt));
+    }
+    line("overrides", rule.overrides.as_deref().map(|own| overrides(rule, own)).unwrap_or_default());
+    line("candidate", rule.candidate.as_deref().map(|limit| candidate(limit, terms)).unwrap_or_default());
+    line("also", also(rule));
+    line("memory", memory(rule, terms));
+    block
+}
+
+/// What a limit admits at most on one host, and on all of them.
+fn bounds(limit: &Limit, terms: &Terms) -> String {
+    let Some(quota) = limit.quota() else {
+        return "none of its own: only its overrides limit".to_owned();
+    };
+    let own = [Some(bound(quota, 1)), exactness(quota)].into_iter().flatten().collect::<Vec<_>>().join(", ");
+    match terms.hosts {
+        _ if quota.limit() == 0 => own,
+        None if matches!(quota, Quota::LeakyBucket(_)) => format!("{own}; each host paces by itself"),
+        None => format!("{own}; on N hosts N times that"),
+        Some(hosts) if hosts.get() == 1 => own,
+        Some(hosts) => format!("{own}; on {hosts} hosts {}", bound(quota, hosts.get())),
+    }
+}
+
+fn overrides(rule: &Rule, overrides: &Overrides) -> String {
+    let mut parts = Vec::new();
+    if let Some(file) = &overrides.file {
+        let (rows, bytes) = (counted(overrides.rows.len(), "row"), overrides.rows.heap_bytes());
+        parts.push(format!("{rows} of {file}, {bytes} bytes"));
+    }
+    let shown = overrides.list.iter().take(OVERRIDES_SHOWN).map(|(of, number)| {
+        let numbers = numbers_or_unlimited(rule.limit.allowance(*number).map(|allowance| &allowance.quota));
+        match conditions(of).as_str() {
+            "" => format!("otherwise {numbers}"),
+            of => format!("{of} {numbers}"),
+        }
+    });
+    parts.extend(shown);
+    if overrides.list.len() > OVERRIDES_SHOWN {
+        parts.push(format!("{} more in the list", overrides.list.len() - OVERRIDES_SHOWN));
+    }
+    if let Some(rounded) = slowest_override(&rule.limit) {
+        parts.push(format!("the least exact kept slow by one part in {rounded}"));
+    }
+    parts.join("; ")
+}
+
+/// Of the rates of overrides that are rounded on the rule's scale the one that is rounded most: by one part in so many.
+pub(super) fn slowest_override(limit: &Limit) -> Option<u64> {
+    let overrides = limit.allowances.iter().skip(1).flatten();
+    let rounded = overrides.filter_map(|allowance| {
+        let (rate, scale) = steady(&allowance.quota)?;
+        rate.rounding_on(scale)
+    });
+    rounded.min()
+}
+
+fn candidate(limit: &Limit, terms: &Terms) -> String {
+    let Some(quota) = limit.quota() else { return "unlimited".to_owned() };
+    format!("measured beside it: {}, {}", numbers(quota), bound(quota, terms.hosts()))
+}
+
+/// What a rule says besides, as it is written.
+fn also(rule: &Rule) -> String {
+    let said = facts(rule).into_iter().filter(|(field, _)| ALSO.contains(field));
+    said.map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().join(", ")
+}
+
+fn memory(rule: &Rule, terms: &Terms) -> String {
+    let bytes = bytes_per_key_of(rule);
+    let Some(held) = terms.keys_held(rule) else { return "nothing is kept".to_owned() };
+    if rule.key.is_empty() {
+        return format!("one key, at most {} bytes", bytes.most);
+    }
+    let (budget, held) = (mebibytes(terms.memory_bytes_max), count(held));
+    format!("{} to {} bytes a key: {budget} hold at least {held} keys", bytes.least, bytes.most)
+}
+
+fn mebibytes(bytes: u64) -> String {
+    match bytes >> 20 {
+        whole if whole << 20 == bytes => format!("{whole} MiB"),
+        _ => format!("{bytes} bytes"),
+    }
+}
+
+/// The fields that have no line of their own.
+const ALSO: [&str; 5] = ["warn_at", "refund_on", "advertise", "show_keys", "help"];
+
+/// There may be 256, which are in the file for whoever wants to read them all.
+const OVERRIDES_SHOWN: usize = 8;

@@ -1,0 +1,151 @@
+//! `tidegate explain`: which rules judge a request, which do not and why, each with its place. No daemon is asked.
+
+mod finding;
+mod json;
+mod text;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::ask::attribute;
+use super::log;
+use super::read_rules::RulesRead;
+use super::replay::bounds::refused_by_the_socket;
+use crate::protocol::{self, Descriptors, Judge, PAIRS_MAX, Request};
+use crate::rules::shown;
+use finding::{Asked, explain};
+
+/// Says which rules judge a request, which do not and why, each with its place in the files
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The domain whose rules judge
+    domain: String,
+    /// What is known of the request, in order: its first descriptor
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// Another descriptor of the request, for descriptor trees; may be given several times
+    #[arg(long, value_name = "KEY=VALUE,…", value_parser = descriptor)]
+    descriptor: Vec<List>,
+    /// A directory of rules, one file of rules, or a settings file with the rules that it names
+    #[arg(long, value_name = "PATH")]
+    rules: Option<PathBuf>,
+    /// The settings to start from when no rules are given; without it /etc/tidegate/tidegate.yaml if there is one
+    #[arg(long, value_name = "FILE", conflicts_with = "rules")]
+    config: Option<PathBuf>,
+    /// What it costs: in requests, or in another unit; may be given once for each unit [default: 1]
+    #[arg(long, value_name = "[UNIT=]N", value_parser = cost)]
+    cost: Vec<(String, u32)>,
+    /// How important it is, in the words of the rules
+    #[arg(long, value_name = "NAME")]
+    priority: Option<String>,
+    /// How to print the answer
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// The attributes of one descriptor.
+type List = std::sync::Arc<[(String, String)]>;
+
+/// How the answer is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object, for programs
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate explain api user=u1 method=POST path=/v1/charges
+  tidegate explain api --rules config/rules user=u1 --cost tokens=800
+  tidegate explain messaging to_number=+15550100 --descriptor message_type=marketing,to_number=+15550100
+
+Nothing is asked of a daemon and nothing is charged: what counters stand at is not known here.
+Exit codes: 0 explained; 1 no such domain, or its rules have errors; 2 wrong usage.";
+
+/// Runs the command.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+    let mut descriptors = Descriptors::new();
+    let first = pairs(&args.attributes);
+    let others: Vec<_> = args.descriptor.iter().map(|list| pairs(list)).collect();
+    let all = first.chunks(PAIRS_MAX).chain(others.iter().map(Vec::as_slice));
+    for descriptor in all {
+        if !descriptors.push(descriptor) {
+            return failed(2, "at most 8 descriptors, and at most 16 attributes in each");
+        }
+    }
+    let judge = Judge { priority: args.priority.as_deref(), ..Judge::new(0, &args.domain) };
+    if let Some(reason) = refused_by_the_socket(&Request::Hit(judge), &descriptors) {
+        return failed(2, &reason);
+    }
+    let read = RulesRead::of(args.rules.as_deref(), args.config.as_deref());
+    let Some(domain) = read.domains.iter().find(|domain| domain.name() == args.domain) else {
+        return no_domain(&args.domain, &read);
+    };
+    let asked =
+        Asked { descriptors: &descriptors, cost: costs(&args.cost), priority: args.priority.as_deref() };
+    let explained = explain(domain, &asked);
+    match args.format {
+        Format::Text => text::print(&explained, &asked, &read.read_from(), out)?,
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut *out, &json::all(&explained, &asked))?;
+            writeln!(out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pairs(list: &[(String, String)]) -> Vec<(&str, &str)> {
+    list.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+/// One request, unless it is said otherwise.
+fn costs(said: &[(String, u32)]) -> Vec<(&str, u32)> {
+    match said {
+        [] => vec![(crate::engine::UNIT_REQUESTS, 1)],
+        said => said.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect(),
+    }
+}
+
+fn no_domain(name: &str, read: &RulesRead) -> std::io::Result<ExitCode> {
+    for problem in read.problems.iter().filter(|problem| problem.is_error()) {
+        log::plainly(&format!("{}\n", problem.render(false)));
+    }
+    let known: Vec<_> = read.domains.iter().map(|domain| shown(domain.name())).collect();
+    let reason = match (read.failed.iter().any(|failed| **failed == *name), known.as_slice()) {
+        (true, _) => format!("the rules of the domain {} have errors: it has no limits", shown(name)),
+        (false, []) => format!("no domain {} in {}: there is none", shown(name), read.read_from()),
+        (false, known) => {
+            format!("no domain {} in {}: there is {}", shown(name), read.read_from(), known.join(", "))
+        }
+    };
+    failed(1, &reason)
+}
+
+fn failed(code: u8, reason: &str) -> std::io::Result<ExitCode> {
+    log::plainly(&format!("tidegate: {reason}"));
+    Ok(ExitCode::from(code))
+}
+
+/// `user=u1,path=/x`; a value with a comma belongs into the first descriptor, where each stands alone.
+fn descriptor(text: &str) -> Result<List, String> {
+    if text.is_empty() {
+        return Ok(List::default());
+    }
+    text.split(',').map(attribute).collect()
+}
+
+/// `3` or `tokens=3`.
+fn cost(text: &str) -> Result<(String, u32), String> {
+    let (unit, number) = text.split_once('=').unwrap_or((crate::engine::UNIT_REQUESTS, text));
+    let number =
+        number.parse().map_err(|_| format!("`{number}` is not a number from 0 to {}", protocol::COST_MAX))?;
+    Ok((unit.into(), number))
+}

@@ -1,0 +1,208 @@
+//! What is found of one request in one domain, in the order of judgement. It prints nothing and asks no counter.
+
+use crate::engine::UNIT_REQUESTS;
+use crate::protocol::Descriptors;
+use crate::rules::{
+    Condition, Domain, KeyScratch, ListKind, Listed, NodeHits, Prioritize, Rule, Selection, WhyNot,
+};
+
+/// The request that is explained.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) descriptors: &'a Descriptors<'a>,
+    /// By unit.
+    pub(super) cost: Vec<(&'a str, u32)>,
+    pub(super) priority: Option<&'a str>,
+}
+
+/// What is found.
+#[derive(Debug)]
+pub(super) struct Explained<'d> {
+    pub(super) domain: &'d Domain,
+    /// `None`: the domain has no priorities.
+    pub(super) priority: Option<(&'d str, PriorityBy<'d>)>,
+    /// The entries of lists, each with why it does not match; `None`: it does.
+    pub(super) lists: Vec<(&'d Listed, Option<WhyNot<'d>>)>,
+    /// Of these the one that decides before any rule.
+    pub(super) decided: Option<&'d Listed>,
+    /// The rules that are found by attributes, in file order, then the nodes of the tree that are hit.
+    pub(super) rules: Vec<Finding<'d>>,
+    /// What becomes of each descriptor in the tree; empty where there is no tree.
+    pub(super) descriptors: Vec<InTree>,
+}
+
+/// What gives a request its priority.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PriorityBy<'d> {
+    /// It says so itself.
+    Request,
+    /// An entry of `prioritize`.
+    Entry(&'d Prioritize),
+    /// No entry matches: it is the last there is.
+    Last,
+}
+
+/// One rule.
+#[derive(Debug)]
+pub(super) struct Finding<'d> {
+    pub(super) rule: &'d Rule,
+    pub(super) stands: Result<Counted, Not<'d>>,
+}
+
+/// Why a rule does not judge.
+#[derive(Debug)]
+pub(super) enum Not<'d> {
+    Matching(WhyNot<'d>),
+    /// Its unit is not named in the cost.
+    Unit(&'d str),
+}
+
+/// By what a rule counts a request.
+#[derive(Debug)]
+pub(super) struct Counted {
+    /// Attributes and values, as they are counted.
+    pub(super) key: Vec<(String, String)>,
+    /// The number of the allowance.
+    pub(super) allowance: u32,
+    pub(super) by: AllowanceBy,
+    pub(super) cost: u64,
+}
+
+/// What gives a key its allowance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AllowanceBy {
+    /// The rule's own numbers.
+    Rule,
+    /// A row of its table.
+    Row,
+    /// The so many'th entry of its overrides, from 0.
+    Listed(usize),
+}
+
+/// What becomes of one descriptor in the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum InTree {
+    /// No node of its depth limits it.
+    Free,
+    /// This rule counts it.
+    Counts(Box<str>),
+    /// This rule would, and the limit of another descriptor replaces it.
+    Replaced(Box<str>),
+}
+
+/// Finds out all that is said of a request.
+pub(super) fn explain<'d>(domain: &'d Domain, asked: &Asked<'_>) -> Explained<'d> {
+    let attributes = asked.descriptors.attributes();
+    let (mut selection, mut matching) = (Selection::default(), Vec::new());
+    domain.select(attributes, &mut selection, &mut matching);
+    let behind = domain.rules().len();
+    let lists: Vec<_> = (behind..)
+        .filter_map(|number| u32::try_from(number).ok())
+        .zip(domain.lists())
+        .map(|(number, listed)| (listed, domain.why_not(number, attributes)))
+        .collect();
+    let first = |kind| lists.iter().find(|(listed, why)| listed.kind == kind && why.is_none());
+    let decided = first(ListKind::Exempt).or_else(|| first(ListKind::Deny)).map(|(listed, _)| *listed);
+    let mut rules = Vec::new();
+    let mut descriptors = Vec::new();
+    if decided.is_none() {
+        for (number, rule) in (0..).zip(domain.rules()) {
+            if domain.tree().path(number).is_none() {
+                rules.push(of_rule(domain, number, rule, &selection, asked));
+            }
+        }
+        descriptors = in_tree(domain, asked, &mut rules);
+    }
+    let priority = domain.priority(asked.priority, &selection);
+    let priority = priority.map(|name| (name, priority_by(domain, asked)));
+    Explained { domain, priority, lists, decided, rules, descriptors }
+}
+
+fn of_rule<'d>(
+    domain: &'d Domain,
+    number: u32,
+    rule: &'d Rule,
+    selection: &Selection<'_>,
+    asked: &Asked<'_>,
+) -> Finding<'d> {
+    let attributes = asked.descriptors.attributes();
+    if let Some(why) = domain.why_not(number, attributes) {
+        return Finding { rule, stands: Err(Not::Matching(why)) };
+    }
+    let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
+    let Some((_, cost)) = asked.cost.iter().find(|(named, _)| *named == unit) else {
+        return Finding { rule, stands: Err(Not::Unit(unit)) };
+    };
+    let mut scratch = KeyScratch::default();
+    let key = domain.transformed_key(number, selection, &mut scratch);
+    let allowance = domain.allowance_of(number, selection, key.values());
+    let has_row = || rule.overrides.as_deref().is_some_and(|own| own.rows.number_of(key.values()).is_some());
+    let by = match rule.overrides.as_deref() {
+        Some(_) if has_row() => AllowanceBy::Row,
+        Some(own) if domain.override_of(number, selection).is_some() => {
+            let holds = |(of, _): &(Vec<Condition>, u32)| {
+                of.iter().all(|one| one.holds(value(attributes, &one.attribute)))
+            };
+            own.list.iter().position(holds).map_or(AllowanceBy::Rule, AllowanceBy::Listed)
+        }
+        _ => AllowanceBy::Rule,
+    };
+    let attributes = rule.key.iter().map(|part| part.attribute.to_string());
+    let key = attributes.zip(key.values().map(str::to_owned)).collect();
+    Finding { rule, stands: Ok(Counted { key, allowance, by, cost: u64::from(*cost) }) }
+}
+
+/// Adds the nodes that are hit, and says what becomes of each descriptor.
+fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d>>) -> Vec<InTree> {
+    let tree = domain.tree();
+    if tree.is_empty() {
+        return Vec::new();
+    }
+    let mut hits = NodeHits::new();
+    tree.select_hits(asked.descriptors.iter(), &mut hits);
+    let cost = asked.cost.iter().find(|(unit, _)| *unit == UNIT_REQUESTS).map(|(_, cost)| u64::from(*cost));
+    for hit in &hits {
+        let Some(rule) = domain.rules().get(hit.hit.rule as usize) else { continue };
+        let stands = match cost {
+            None => Err(Not::Unit(UNIT_REQUESTS)),
+            Some(cost) => {
+                let descriptor =
+                    asked.descriptors.iter().nth(usize::from(hit.descriptor)).unwrap_or_default();
+                let values: Vec<_> = tree.key_values(hit.hit, descriptor).map(str::to_owned).collect();
+                let (pairs, _) = values.as_chunks::<2>();
+                let key = pairs.iter().map(|[key, value]| (key.clone(), value.clone())).collect();
+                let cost = cost * u64::from(hit.times);
+                Ok(Counted { key, allowance: 0, by: AllowanceBy::Rule, cost })
+            }
+        };
+        rules.push(Finding { rule, stands });
+    }
+    let of_descriptor = |descriptor: &[(&str, &str)]| {
+        let Some(found) = tree.find(descriptor) else { return InTree::Free };
+        let name = domain.rules().get(found.rule as usize).map(|rule| rule.name.clone()).unwrap_or_default();
+        // Whoever replaces a node does so for all descriptors that lead to it.
+        if hits.iter().any(|hit| hit.hit.rule == found.rule) {
+            InTree::Counts(name)
+        } else {
+            InTree::Replaced(name)
+        }
+    };
+    asked.descriptors.iter().map(of_descriptor).collect()
+}
+
+fn priority_by<'d>(domain: &'d Domain, asked: &Asked<'_>) -> PriorityBy<'d> {
+    if asked.priority.is_some_and(|asked| domain.priorities().iter().any(|name| **name == *asked)) {
+        return PriorityBy::Request;
+    }
+    let attributes = asked.descriptors.attributes();
+    let holds = |entry: &&Prioritize| {
+        entry.conditions.iter().all(|condition| condition.holds(value(attributes, &condition.attribute)))
+    };
+    domain.prioritize().iter().find(holds).map_or(PriorityBy::Last, PriorityBy::Entry)
+}
+
+/// What rules see of a name: the first value; an empty one is absent.
+pub(super) fn value<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
+    let first = attributes.iter().find(|(known, _)| *known == name);
+    first.map(|(_, value)| *value).filter(|value| !value.is_empty())
+}

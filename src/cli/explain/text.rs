@@ -1,0 +1,186 @@
+//! What was found of a request, as lines for people, in the order of judgement.
+
+use std::io::{Result, Write};
+
+use super::super::words::{beyond, bound, counted, each, mode, numbers, numbers_or_unlimited};
+use super::finding::{AllowanceBy, Asked, Counted, Explained, Finding, InTree, Not, PriorityBy, value};
+use crate::engine::UNIT_REQUESTS;
+use crate::rules::{ListKind, Mode, Rule, WhyNot, conditions, shown};
+
+/// Prints all of it; `from` is where the rules were read.
+pub(super) fn print(
+    explained: &Explained<'_>,
+    asked: &Asked<'_>,
+    from: &str,
+    out: &mut dyn Write,
+) -> Result<()> {
+    writeln!(out, "domain    {}, from {from}", explained.domain.name())?;
+    writeln!(out, "request   {}", request(asked))?;
+    if let Some((name, by)) = explained.priority {
+        writeln!(out, "priority  {name}: {}", priority(by, asked))?;
+    }
+    for (listed, why) in &explained.lists {
+        let says = match why {
+            Some(why) => format!("no, {}", why_not(why, asked)),
+            None => format!("yes, {}", matched(&conditions(&listed.conditions))),
+        };
+        writeln!(out, "{:<9} {} ({}): {says}", listed.kind.name(), listed.name, listed.position)?;
+    }
+    if let Some(listed) = explained.decided {
+        let becomes = match listed.kind {
+            ListKind::Exempt => "passes",
+            ListKind::Deny => "is refused",
+        };
+        return writeln!(out, "the request {becomes} by {}, and no rule judges it", listed.name);
+    }
+    for finding in &explained.rules {
+        rule(finding, asked, out)?;
+    }
+    for (number, (descriptor, becomes)) in (1..).zip(asked.descriptors.iter().zip(&explained.descriptors)) {
+        let becomes = match becomes {
+            InTree::Free => "no descriptor of this depth limits it".to_owned(),
+            InTree::Counts(name) => format!("leads to {name}"),
+            InTree::Replaced(name) => format!("would lead to {name}, which the limit of another replaces"),
+        };
+        writeln!(out, "in tree   descriptor {number} ({}): {becomes}", written(descriptor))?;
+    }
+    let judging = explained.rules.iter().filter(|finding| finding.stands.is_ok()).count();
+    writeln!(out, "{} of {} judge it", judging, counted(explained.domain.rules().len(), "rule"))
+}
+
+fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn Write) -> Result<()> {
+    let named = format!("{}{} ({})", rule.name, mode(rule.mode), rule.position);
+    let counted = match stands {
+        Err(Not::Matching(why)) => {
+            return writeln!(out, "no        {named}: {}", why_not(why, asked));
+        }
+        Err(Not::Unit(unit)) => {
+            let reason = format!("it counts {unit}, and the cost names none (--cost {unit}=N)");
+            return writeln!(out, "no        {named}: {reason}");
+        }
+        Ok(counted) => counted,
+    };
+    let allowance = rule.limit.allowance(counted.allowance);
+    let numbers_said = numbers_or_unlimited(allowance.map(|allowance| &allowance.quota));
+    writeln!(out, "counts    {named}: {numbers_said}, {}", each(rule))?;
+    let mut line = |label: &str, text: &str| match text {
+        "" => Ok(()),
+        text => writeln!(out, "          {label:<9} {text}"),
+    };
+    line("match", &conditions(&rule.conditions))?;
+    line("key", &key(counted))?;
+    line("numbers", &allowance_by(rule, counted))?;
+    let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
+    line("cost", &cost(counted, unit, allowance.map(|allowance| allowance.quota.limit())))?;
+    line("bound", &allowance.map(|allowance| bound(&allowance.quota, 1)).unwrap_or_default())?;
+    let more = allowance.and_then(|allowance| beyond(&allowance.over, rule.limit.soft_for, 1));
+    line("over", &more.unwrap_or_default())?;
+    let block = rule
+        .limit
+        .block
+        .map(|lasts| format!("once refused, refused for {}", humantime::format_duration(lasts)));
+    line("block", &block.unwrap_or_default())?;
+    let candidate = rule.candidate.as_deref().map(|limit| limit.allowance(counted.allowance));
+    let candidate = candidate
+        .map(|allowance| allowance.map_or_else(|| "unlimited".to_owned(), |one| numbers(&one.quota)));
+    line(
+        "candidate",
+        &candidate.map(|numbers| format!("measured beside it: {numbers}")).unwrap_or_default(),
+    )?;
+    let shadow =
+        if rule.mode == Mode::Shadow { "what it would refuse is noted, and the request goes on" } else { "" };
+    line("shadow", shadow)
+}
+
+/// Why a rule or an entry does not match, in words.
+pub(super) fn why_not(why: &WhyNot<'_>, asked: &Asked<'_>) -> String {
+    match why {
+        WhyNot::Disabled => "its mode is disabled".to_owned(),
+        WhyNot::Absent { attribute, line: 0 } => {
+            format!("there is no {}, by which it counts", shown(attribute))
+        }
+        WhyNot::Absent { attribute, line } => {
+            format!("there is no {}, for which line {line} asks", shown(attribute))
+        }
+        WhyNot::Condition(condition) => {
+            let is = value(asked.descriptors.attributes(), &condition.attribute).unwrap_or_default();
+            let asks = conditions(std::slice::from_ref(*condition));
+            let line = match condition.line {
+                0 => String::new(),
+                line => format!("line {line} "),
+            };
+            format!("{} is {}, and {line}asks for {asks}", shown(&condition.attribute), shown(is))
+        }
+    }
+}
+
+fn matched(asked: &str) -> String {
+    match asked {
+        "" => "it takes every request".to_owned(),
+        asked => format!("it takes {asked}"),
+    }
+}
+
+fn priority(by: PriorityBy<'_>, asked: &Asked<'_>) -> String {
+    let unknown = |asked: &str| format!("{} is none of the domain's, and ", shown(asked));
+    let unknown = asked.priority.map(unknown).unwrap_or_default();
+    match by {
+        PriorityBy::Request => "the request says so".to_owned(),
+        PriorityBy::Entry(entry) => format!("{unknown}the entry at {} matches", entry.position),
+        PriorityBy::Last => format!("{unknown}no entry of `prioritize` matches, so it is the last"),
+    }
+}
+
+fn allowance_by(rule: &Rule, counted: &Counted) -> String {
+    let Some(overrides) = rule.overrides.as_deref() else { return String::new() };
+    match counted.by {
+        AllowanceBy::Rule => "the rule's own: no override is for this request".to_owned(),
+        AllowanceBy::Row => {
+            format!("by the row of this key in {}", overrides.file.as_deref().unwrap_or("its table"))
+        }
+        AllowanceBy::Listed(place) => {
+            let of = overrides.list.get(place).map(|(of, _)| of.as_slice()).unwrap_or_default();
+            let line = of.first().map(|one| one.line).filter(|line| *line > 0);
+            let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
+            format!("by override {}{line}, {}", place + 1, matched(&conditions(of)))
+        }
+    }
+}
+
+fn key(counted: &Counted) -> String {
+    match counted.key.as_slice() {
+        [] => "one for all".to_owned(),
+        key => written(&key.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect::<Vec<_>>()),
+    }
+}
+
+fn cost(counted: &Counted, unit: &str, limit: Option<u32>) -> String {
+    match (counted.cost, limit) {
+        (cost, Some(limit)) if cost > u64::from(limit) => {
+            format!("{cost} {unit}, more than the limit of {limit} ever has at once")
+        }
+        (1, _) if unit == UNIT_REQUESTS => String::new(),
+        (cost, _) => format!("{cost} {unit}"),
+    }
+}
+
+fn request(asked: &Asked<'_>) -> String {
+    let descriptors: Vec<_> = asked.descriptors.iter().map(written).collect();
+    let costs = asked.cost.iter().map(|(unit, cost)| match (*unit, *cost) {
+        (UNIT_REQUESTS, 1) => "1 request".to_owned(),
+        (unit, cost) => format!("{cost} {unit}"),
+    });
+    let costs: Vec<_> = costs.collect();
+    let said = match descriptors.join(" | ") {
+        said if said.is_empty() => "no attributes".to_owned(),
+        said => said,
+    };
+    let priority = asked.priority.map(|name| format!(", priority {}", shown(name))).unwrap_or_default();
+    format!("{said}; cost {}{priority}", costs.join(", "))
+}
+
+/// Attributes, as one line that cannot do anything to a terminal.
+fn written(attributes: &[(&str, &str)]) -> String {
+    let one = |(key, value): &(&str, &str)| shown(&format!("{key}={value}")).trim_matches('`').to_owned();
+    attributes.iter().map(one).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,148 @@
+//! A rule and its limit as JSON, every key always present: what `check` and `explain` print for programs. Keys only
+//! ever join.
+
+use serde_json::{Map, Value, json};
+
+use super::words::{beyond, bound, steady};
+use crate::engine::bytes_per_key_of;
+use crate::limit::Quota;
+use crate::rules::{Allowance, Condition, KeyPart, Limit, Over, Position, Refused, Rule, conditions};
+
+/// What a rule says, whatever its overrides.
+pub(super) fn rule(rule: &Rule, hosts: u32) -> Map<String, Value> {
+    let bytes = bytes_per_key_of(rule);
+    let mut all = position(&rule.position);
+    all.extend(object(json!({
+        "name": &*rule.name,
+        "mode": rule.mode.name(),
+        "match": asked(&rule.conditions),
+        "key": rule.key.iter().map(|part| &*part.attribute).collect::<Vec<_>>(),
+        "key_parts": rule.key.iter().map(key_part).collect::<Vec<_>>(),
+        "unit": rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS),
+        "scope": "host",
+        "warn_at_permille": rule.warn_at,
+        "refund_on": rule.refund_on.map(|_| "ok"),
+        "advertise": rule.advertise,
+        "show_keys": rule.show_keys.iter().map(|name| &**name).collect::<Vec<_>>(),
+        "help": rule.help.as_deref(),
+        "overrides": overrides(rule, hosts),
+        "candidate": rule.candidate.as_deref().map(|candidate| limit(candidate, hosts)),
+        "bytes_per_key": {"least": bytes.least, "most": bytes.most},
+    })));
+    all.extend(limit(&rule.limit, hosts));
+    all
+}
+
+/// What a limit says, without the allowances of overrides.
+pub(super) fn limit(limit: &Limit, hosts: u32) -> Map<String, Value> {
+    let mut all = object(json!({
+        "refused": match limit.refused { Refused::Free => "free", Refused::Counted => "counted" },
+        "block_us": limit.block.map(micros),
+    }));
+    all.extend(allowance(limit.allowance(0), limit, hosts));
+    all
+}
+
+/// The numbers of one allowance of a limit.
+pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32) -> Map<String, Value> {
+    let quota = allowance.map(|allowance| &allowance.quota);
+    let steady = quota.and_then(steady);
+    let rounding = steady.map(|(rate, scale)| rate.rounding_on(scale));
+    let (burst, queue, buckets, window) = own_numbers(quota);
+    object(json!({
+        "algorithm": quota.map(Quota::algorithm),
+        "rate": quota.map_or_else(|| "unlimited".to_owned(), Quota::rate_text),
+        "limit": quota.map(Quota::limit),
+        "burst": burst,
+        "queue": queue,
+        "buckets": buckets,
+        "window": window,
+        "window_us": quota.map(|quota| quota.window().0),
+        "bound": quota.map(|quota| bound(quota, 1)),
+        "hosts": hosts,
+        "bound_on_hosts": quota.map(|quota| bound(quota, hosts)),
+        "exact": quota.map(|_| rounding.flatten().is_none()),
+        "slow_by_one_part_in": rounding.flatten(),
+        "ticks_per_nanosecond": steady.map(|(_, scale)| scale.ticks_per_nano()),
+        "max_debt": allowance.map(|allowance| allowance.max_debt),
+        "over": allowance.and_then(|allowance| over(allowance, limit, hosts)),
+    }))
+}
+
+/// Conditions as one would write them; null where nothing is asked.
+pub(super) fn asked(of: &[Condition]) -> Option<String> {
+    Some(conditions(of)).filter(|text| !text.is_empty())
+}
+
+/// A place in a file, as three fields; a line that is not known is null.
+pub(super) fn position(position: &Position) -> Map<String, Value> {
+    let known = |number: u32| (position.line > 0).then_some(number);
+    object(json!({
+        "file": &*position.file,
+        "line": known(position.line),
+        "column": known(position.column),
+    }))
+}
+
+/// The fields of an object.
+pub(super) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn overrides(rule: &Rule, hosts: u32) -> Option<Value> {
+    let overrides = rule.overrides.as_deref()?;
+    let listed = overrides.list.iter().map(|(of, number)| {
+        let mut entry =
+            object(json!({"match": asked(of), "line": of.first().map(|condition| condition.line)}));
+        entry.extend(allowance(rule.limit.allowance(*number), &rule.limit, hosts));
+        entry
+    });
+    Some(json!({
+        "listed": listed.collect::<Vec<_>>(),
+        "file": overrides.file.as_deref(),
+        "rows": overrides.rows.len(),
+        "rows_bytes": overrides.rows.heap_bytes(),
+    }))
+}
+
+/// Burst, queue, buckets, and the kind of window: what only some algorithms have.
+fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, Option<String>) {
+    match quota {
+        Some(Quota::TokenBucket(quota)) => (Some(quota.burst()), None, None, None),
+        Some(Quota::LeakyBucket(quota)) => (None, Some(quota.queue()), None, None),
+        Some(Quota::FixedWindow(quota)) => (None, None, None, Some(quota.shape())),
+        Some(Quota::SlidingWindow(quota)) => (None, None, Some(quota.buckets()), None),
+        Some(Quota::SlidingLog(_)) | None => (None, None, None, None),
+    }
+}
+
+fn over(allowance: &Allowance, limit: &Limit, hosts: u32) -> Option<Value> {
+    let (kind, quota) = match &allowance.over {
+        Over::Refuse => return None,
+        Over::Soft(larger) => ("soft", larger),
+        Over::Elastic(second) => ("elastic", second),
+    };
+    Some(json!({
+        "kind": kind,
+        "limit": quota.limit(),
+        "rate": quota.rate_text(),
+        "for_us": limit.soft_for.filter(|_| kind == "soft").map(micros),
+        "bound": beyond(&allowance.over, limit.soft_for, 1),
+        "bound_on_hosts": beyond(&allowance.over, limit.soft_for, hosts),
+    }))
+}
+
+fn key_part(part: &KeyPart) -> Value {
+    json!({
+        "attribute": &*part.attribute,
+        "lowercase": part.transform.lowercase,
+        "ipv6_prefix": part.transform.ipv6_prefix,
+    })
+}
+
+fn micros(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}

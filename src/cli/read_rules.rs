@@ -1,0 +1,86 @@
+//! What settings and rules say, read as the daemon would read them, for the commands that only look. Nothing is kept.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::settings::{SETTINGS_FILE, Settings};
+use super::settings_file::holds_settings;
+use crate::rules::source::Source;
+use crate::rules::{self, Domain, Loaded, Problem};
+
+/// What was read and found.
+#[derive(Debug)]
+pub(super) struct RulesRead {
+    pub(super) settings: Option<PathBuf>,
+    pub(super) rules: Option<PathBuf>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) domains: Vec<Arc<Domain>>,
+    pub(super) failed: Vec<Box<str>>,
+    /// The byte budget of the tables.
+    pub(super) memory_bytes_max: u64,
+}
+
+impl RulesRead {
+    /// Reads a path, which may be of rules or of settings; without one the settings that are named, else those that are
+    /// installed, and the rules that they name.
+    pub(super) fn of(path: Option<&Path>, config: Option<&Path>) -> RulesRead {
+        match path {
+            Some(path) if Source::read(path).is_ok_and(|source| holds_settings(&source)) => {
+                RulesRead::of_settings(Some(path))
+            }
+            Some(path) => RulesRead::nothing().with_rules(path),
+            None => {
+                let installed = Path::new(SETTINGS_FILE);
+                let installed = installed.exists().then_some(installed);
+                RulesRead::of_settings(config.or(installed))
+            }
+        }
+    }
+
+    fn nothing() -> RulesRead {
+        RulesRead {
+            settings: None,
+            rules: None,
+            problems: Vec::new(),
+            domains: Vec::new(),
+            failed: Vec::new(),
+            memory_bytes_max: super::settings::MEMORY_BYTES,
+        }
+    }
+
+    fn of_settings(path: Option<&Path>) -> RulesRead {
+        let read = RulesRead { settings: path.map(Path::to_owned), ..RulesRead::nothing() };
+        match Settings::load(path) {
+            Ok((settings, problems)) => {
+                let memory_bytes_max = settings.memory_max_bytes;
+                let mut read = RulesRead { problems, memory_bytes_max, ..read }.with_rules(&settings.rules);
+                // Where a domain was left out for its errors, it is not known whose rules there are.
+                if read.count(true) == 0 {
+                    read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
+                }
+                read
+            }
+            Err(problems) => RulesRead { problems, ..read },
+        }
+    }
+
+    fn with_rules(mut self, path: &Path) -> RulesRead {
+        let Loaded { domains, problems, failed, .. } = rules::read(path);
+        self.problems.extend(problems);
+        RulesRead { rules: Some(path.to_owned()), domains, failed, ..self }
+    }
+
+    /// The problems that are errors, or those that are warnings.
+    pub(super) fn count(&self, errors: bool) -> usize {
+        self.problems.iter().filter(|problem| problem.is_error() == errors).count()
+    }
+
+    /// What was read, by its paths.
+    pub(super) fn read_from(&self) -> String {
+        match (&self.settings, &self.rules) {
+            (Some(settings), Some(rules)) => format!("{}, {}", settings.display(), rules.display()),
+            (Some(path), None) | (None, Some(path)) => path.display().to_string(),
+            (None, None) => "nothing read".to_owned(),
+        }
+    }
+}

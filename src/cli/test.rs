@@ -1,0 +1,117 @@
+//! `tidegate test`: requests with expected verdicts, judged by the daemon's own engine in virtual time. For a team's CI.
+
+mod expected;
+mod line;
+mod play;
+mod suite;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::log;
+use crate::rules::Problem;
+use crate::rules::source::Source;
+use play::RulesByPath;
+use suite::{Suite, Test};
+
+/// Judges requests by rules in virtual time, and says where a verdict is not the expected one
+///
+/// A file of tests names rules, and for each test the requests, one or more to a line, with what is expected of them.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Files of tests
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Judge by these rules: a directory, or one file. Tests that bring their own rules keep them
+    #[arg(long, value_name = "PATH")]
+    pub rules: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+A file of tests:
+  rules: ../rules            # from where this file stands
+  domain: api                # only if the rules have several
+  tests:
+    - name: the sixth login is refused for a quarter of an hour
+      requests: |
+        0:00 x5 every 10s   account=ann ip=192.0.2.1   allow
+        0:01                account=ann ip=192.0.2.1   limit retry=15m rule=per-account
+
+  A line is TIME [xN [every SPAN]] [peek] KEY=VALUE… VERDICT [EXPECTED=…], the verdict being allow, limit, wait or
+  deny. docs/testing-rules.md has the rest.
+
+Exit codes: 0 all as expected; 1 something is not, or a file cannot be read; 2 wrong usage.";
+
+/// What came of all files.
+#[derive(Debug, Default)]
+struct Tally {
+    tests: usize,
+    requests: usize,
+    failed: usize,
+    unreadable: usize,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+    let (mut tally, mut rules) = (Tally::default(), RulesByPath::default());
+    for file in &args.files {
+        let read = match Source::read(file) {
+            Ok(source) => Suite::read(&source, args.rules.as_deref()),
+            Err(unreadable) => Err(vec![*unreadable.problem]),
+        };
+        match read {
+            Ok(suite) => {
+                for test in &suite.tests {
+                    play(test, &mut rules, &mut tally, out)?;
+                }
+            }
+            Err(problems) => tally.could_not_read(&problems),
+        }
+    }
+    writeln!(out, "{}", tally.summary())?;
+    let is_fine = tally.failed == 0 && tally.unreadable == 0;
+    Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn play(test: &Test, rules: &mut RulesByPath, tally: &mut Tally, out: &mut dyn Write) -> std::io::Result<()> {
+    let failures = match play::play(test, rules) {
+        Ok(failures) => failures,
+        Err(problems) => {
+            tally.could_not_read(&problems);
+            return Ok(());
+        }
+    };
+    tally.tests += 1;
+    tally.requests += test.moments().len();
+    tally.failed += usize::from(!failures.is_empty());
+    for failure in &failures {
+        writeln!(out, "{}:{}: {}: {}", test.file(), failure.line, test.name, failure.what)?;
+    }
+    Ok(())
+}
+
+impl Tally {
+    /// Problems go to standard error, as those of rules do.
+    fn could_not_read(&mut self, problems: &[Problem]) {
+        self.unreadable += 1;
+        for problem in problems.iter().filter(|problem| problem.is_error()) {
+            log::plainly(&format!("{}\n", problem.render(false)));
+        }
+    }
+
+    fn summary(&self) -> String {
+        let plural = |number: usize| if number == 1 { "" } else { "s" };
+        let Tally { tests, requests, failed, unreadable } = *self;
+        let passed = match (failed, unreadable) {
+            (0, 0) => "all as expected".to_owned(),
+            (failed, 0) => format!("{failed} failed"),
+            (failed, unreadable) => format!("{failed} failed, {unreadable} could not be read"),
+        };
+        format!("{tests} test{}, {requests} request{}: {passed}", plural(tests), plural(requests))
+    }
+}

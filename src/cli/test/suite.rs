@@ -1,0 +1,287 @@
+//! A file of tests as it is read: each test with its rules and lines. Nothing is judged here.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::line::{Line, Moment};
+use crate::rules::fields::{Field, Fields, list, text};
+use crate::rules::source::{Place, Report, Source};
+use crate::rules::yaml::{self, Node, Value};
+use crate::rules::{self, Domain, Problem, Severity, Wrong, shown};
+
+/// A file of tests.
+#[derive(Debug)]
+pub(super) struct Suite {
+    /// In file order.
+    pub(super) tests: Vec<Test>,
+}
+
+/// One test.
+#[derive(Debug)]
+pub(super) struct Test {
+    /// What it shows.
+    pub(super) name: String,
+    file: Arc<str>,
+    /// To be told, with what is wrong, where its domain is named, or it begins.
+    wrong_domain: Problem,
+    rules: Rules,
+    domain: Option<String>,
+    /// In file order.
+    pub(super) lines: Vec<Line>,
+}
+
+/// What a test is judged by.
+#[derive(Clone, Debug)]
+enum Rules {
+    Path(PathBuf),
+    /// A text of its own, which stands on the same lines as in the file.
+    Text(Arc<str>),
+}
+
+impl Suite {
+    /// Reads a file of tests: a list of them, or a mapping with `tests`. `rules`: what is judged by in place of the
+    /// rules that the file names.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub(super) fn read(source: &Source, rules: Option<&Path>) -> Result<Suite, Vec<Problem>> {
+        let root = yaml::read(source).map_err(|problem| vec![*problem])?;
+        let mut report = Report::new(source);
+        let tests = suite(&root, rules, &mut report);
+        match tests {
+            Some(tests) if report.errors() == 0 => Ok(Suite { tests }),
+            _ => Err(report.into_problems()),
+        }
+    }
+}
+
+impl Test {
+    /// When each request comes, in order of time; those of one moment as they are written.
+    pub(super) fn moments(&self) -> Vec<Moment> {
+        let of_line = |(number, line): (usize, &'_ Line)| line.moments(number).collect::<Vec<_>>();
+        let mut moments: Vec<Moment> = self.lines.iter().enumerate().flat_map(of_line).collect();
+        moments.sort_by_key(|moment| moment.at);
+        moments
+    }
+
+    /// The file that it stands in.
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The path that its rules are read from; `None`: it brings a text of its own.
+    pub(super) fn rules_path(&self) -> Option<&Path> {
+        match &self.rules {
+            Rules::Path(path) => Some(path),
+            Rules::Text(_) => None,
+        }
+    }
+
+    /// Reads the rules that it names or brings.
+    ///
+    /// # Errors
+    /// The rules have errors.
+    pub(super) fn read_rules(&self) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
+        let loaded = match &self.rules {
+            Rules::Path(path) => rules::read(path),
+            Rules::Text(text) => rules::read_text(&self.file, text),
+        };
+        if loaded.has_errors() { Err(loaded.problems) } else { Ok(loaded.domains) }
+    }
+
+    /// The domain that its requests are for: the one it names, else the only one of its rules.
+    pub(super) fn domain(&self, domains: &[Arc<Domain>]) -> Result<String, Vec<Problem>> {
+        let known: Vec<_> = domains.iter().map(|domain| shown(domain.name())).collect();
+        let wrong = match (&self.domain, domains) {
+            (Some(name), _) if domains.iter().any(|domain| domain.name() == name) => return Ok(name.clone()),
+            (None, [only]) => return Ok(only.name().to_owned()),
+            (_, []) => Wrong::new("no domain in the rules: nothing is limited", "name other `rules`"),
+            (Some(name), _) => Wrong::new(
+                format!("no domain {} in the rules", shown(name)),
+                format!("there is {}", known.join(", ")),
+            ),
+            (None, _) => {
+                let mend = format!("say which by `domain`: {}", known.join(", "));
+                Wrong::new("several domains in the rules", mend)
+            }
+        };
+        Err(vec![Problem { message: wrong.message, mend: wrong.mend, ..self.wrong_domain.clone() }])
+    }
+}
+
+/// What holds for the tests of a file that do not say otherwise.
+struct Defaults {
+    rules: Option<Rules>,
+    domain: Option<String>,
+}
+
+fn suite(root: &Node, given: Option<&Path>, report: &mut Report<'_>) -> Option<Vec<Test>> {
+    let given = given.map(|path| Rules::Path(path.to_owned()));
+    if let Value::List(tests) = &root.value {
+        let defaults = Defaults { rules: given, domain: None };
+        return Some(tests.iter().filter_map(|node| test(node, &defaults, report)).collect());
+    }
+    let fields = Fields::read(root, "a file of tests", FILE, report)?;
+    let named = fields.get("rules").and_then(|node| rules_of(node, report));
+    let domain = fields.get("domain").and_then(|node| text(node, "domain", report)).map(str::to_owned);
+    let defaults = Defaults { rules: given.or(named), domain };
+    let tests = fields.required("tests", TESTS_MEND, report)?;
+    let tests = list(tests, "tests", TESTS_MEND, report)?;
+    Some(tests.iter().filter_map(|node| test(node, &defaults, report)).collect())
+}
+
+fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Test> {
+    let fields = Fields::read(node, "a test", TEST, report)?;
+    let name = fields.required("name", "say what it shows", report);
+    let name = name.and_then(|node| text(node, "name", report));
+    let rules = match fields.get("rules") {
+        Some(node) => rules_of(node, report),
+        None => defaults.rules.clone(),
+    };
+    if rules.is_none() && fields.get("rules").is_none() {
+        report.error(
+            node.at,
+            "a test without rules",
+            "write `rules: PATH` above `tests`, or give --rules PATH",
+        );
+    }
+    let mut said =
+        |field: &'static str| fields.get(field).and_then(|node| text(node, field, report)).map(str::to_owned);
+    let domain = said("domain");
+    let domain_at = fields.get("domain").map_or(node.at, |node| node.at);
+    // For readers alone.
+    let _ = (said("source"), said("differs"));
+    let requests = fields.required("requests", REQUESTS_MEND, report)?;
+    let lines = lines(requests, report)?;
+    Some(Test {
+        name: name?.to_owned(),
+        file: Arc::clone(report.source().file()),
+        wrong_domain: report.source().problem(Severity::Error, domain_at, String::new(), None),
+        rules: rules?,
+        domain: domain.or_else(|| defaults.domain.clone()),
+        lines,
+    })
+}
+
+/// A path from where the file stands, or a text of more than one line.
+fn rules_of(node: &Node, report: &mut Report<'_>) -> Option<Rules> {
+    let written = text(node, "rules", report)?;
+    if !written.trim_end().contains('\n') {
+        let directory = report.source().directory().unwrap_or(Path::new(""));
+        return Some(Rules::Path(directory.join(written.trim_end())));
+    }
+    let block = Block::of(node, written, report.source());
+    let above = "\n".repeat(block.first_line.saturating_sub(1) as usize);
+    let indent = " ".repeat(block.indent);
+    let indented =
+        |line: &str| if line.trim().is_empty() { "\n".to_owned() } else { format!("{indent}{line}\n") };
+    Some(Rules::Text(format!("{above}{}", written.lines().map(indented).collect::<String>()).into()))
+}
+
+/// The lines of a test, from a text or a list of texts.
+fn lines(node: &Node, report: &mut Report<'_>) -> Option<Vec<Line>> {
+    let mut lines = Vec::new();
+    match &node.value {
+        Value::List(items) => {
+            for item in items {
+                let written = text(item, "requests", report)?;
+                lines.extend(report.settle(item.at, Line::read(written, item.at.line)));
+            }
+        }
+        _ => {
+            let written = text(node, "requests", report)?;
+            let block = Block::of(node, written, report.source());
+            for (number, line) in (0..).zip(written.lines()) {
+                let words = line.trim();
+                if words.is_empty() || words.starts_with('#') {
+                    continue;
+                }
+                let at = block.place(number, line);
+                lines.extend(report.settle(at, Line::read(words, at.line)));
+            }
+        }
+    }
+    if lines.is_empty() && report.errors() == 0 {
+        report.error(node.at, "a test without requests", REQUESTS_MEND);
+    }
+    let requests: u64 = lines.iter().map(|line| u64::from(line.times())).sum();
+    if requests > REQUESTS_MAX {
+        let message = format!("{requests} requests in a test");
+        report.error(
+            node.at,
+            message,
+            format!("write at most {REQUESTS_MAX}: `tidegate replay` is for long traces"),
+        );
+        return None;
+    }
+    Some(lines)
+}
+
+/// Where the lines of a text stand in its file.
+struct Block<'s> {
+    source: &'s Source,
+    at: Place,
+    first_line: u32,
+    /// By how much the file indents it.
+    indent: usize,
+    /// Whether it is written line by line, so that the so many'th line of the text is that of the file.
+    is_literal: bool,
+}
+
+impl<'s> Block<'s> {
+    fn of(node: &Node, text: &str, source: &'s Source) -> Block<'s> {
+        let mut block = Block { source, at: node.at, first_line: node.at.line, indent: 0, is_literal: false };
+        let Some((before, first)) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty()) else {
+            return block;
+        };
+        // The place is that of the sign before the text, or of the text itself.
+        let from = (node.at.line as usize).saturating_sub(1);
+        let found = source.text().lines().enumerate().skip(from).take(LINES_TO_TEXT_MAX + before);
+        let same = |(_, line): &(usize, &str)| line.trim() == first.trim();
+        if let Some((number, line)) = { found }.find(same) {
+            block.is_literal = true;
+            block.first_line = u32::try_from(number + 1 - before.min(number)).unwrap_or(u32::MAX);
+            block.indent = leading_spaces(line).saturating_sub(leading_spaces(first));
+        }
+        block
+    }
+
+    /// The place of the so many'th line of the text, from 0.
+    fn place(&self, number: u32, text: &str) -> Place {
+        if !self.is_literal {
+            return self.at;
+        }
+        let line = self.first_line.saturating_add(number);
+        let column = self.indent + leading_spaces(text);
+        let above = self.source.text().split_inclusive('\n').take((line as usize).saturating_sub(1));
+        let byte = above.map(str::len).sum::<usize>() + column;
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let width = count(text.trim().chars().count());
+        Place { line, column: count(column).saturating_add(1), width, byte: count(byte) }
+    }
+}
+
+fn leading_spaces(line: &str) -> usize {
+    line.bytes().take_while(|byte| *byte == b' ').count()
+}
+
+const FILE: &[Field] = &[Field::built("rules"), Field::built("domain"), Field::built("tests")];
+
+const TEST: &[Field] = &[
+    Field::built("name"),
+    Field::built("source"),
+    Field::built("differs"),
+    Field::built("rules"),
+    Field::built("domain"),
+    Field::built("requests"),
+];
+
+const TESTS_MEND: &str = "write `tests:` and below it a list, each with `name` and `requests`";
+
+const REQUESTS_MEND: &str = "write `requests: |` and below it lines such as `0:00 x5  user=u1  allow`";
+
+/// Each takes 32 bytes until it is played; a longer trace is for `replay`.
+const REQUESTS_MAX: u64 = 1_000_000;
+
+/// Between the sign before a text and its first line there is nothing but what the sign's line ends with.
+const LINES_TO_TEXT_MAX: usize = 3;

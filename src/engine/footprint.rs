@@ -1,0 +1,142 @@
+//! What a key costs in memory, told from the numbers of its limit. It allocates nothing and looks into no table.
+
+use super::memory::usable;
+use super::soft::Soft;
+use super::table::bucket_bytes;
+use super::tag::Until;
+use crate::limit::Quota;
+use crate::limit::fixed_window::FixedWindow;
+use crate::limit::sliding_log::SlidingLog;
+use crate::limit::sliding_window::SlidingWindow;
+use crate::limit::token_bucket::Gcra;
+use crate::rules::{Allowance, Limit, Over, Rule};
+
+/// Resident bytes of one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyBytes {
+    /// In a table that is 7/8 full, where a key counts little.
+    pub least: u64,
+    /// In a table that has just doubled, where a key counts all that it can.
+    pub most: u64,
+}
+
+/// What a key of one quota takes: its place in the table, and its own block of the heap where it has one.
+#[must_use]
+pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
+    match quota {
+        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => entry::<Gcra>((0, 0)),
+        Quota::FixedWindow(_) => entry::<FixedWindow>((0, 0)),
+        Quota::SlidingLog(quota) => entry::<SlidingLog>(quota.heap_bytes()),
+        Quota::SlidingWindow(quota) => entry::<SlidingWindow>((quota.heap_bytes(), quota.heap_bytes())),
+    }
+}
+
+/// What a key of a rule takes, whichever of its overrides holds: at least its own state; at most also what is kept
+/// beside it of a soft or elastic part, of a block and of the candidate. Zero: nothing is kept.
+#[must_use]
+pub fn bytes_per_key_of(rule: &Rule) -> KeyBytes {
+    let own = of_limit(&rule.limit);
+    let candidate = rule.candidate.as_deref().map(of_limit).unwrap_or_default();
+    KeyBytes { least: own.least + candidate.least, most: own.most + candidate.most }
+}
+
+/// How many keys of so many bytes each a budget holds, what is kept back for tables that are rebuilt left aside.
+#[must_use]
+pub fn keys_within(memory_bytes_max: usize, bytes_per_key: u64) -> Option<u64> {
+    u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX).checked_div(bytes_per_key)
+}
+
+fn of_limit(limit: &Limit) -> KeyBytes {
+    let all = || limit.allowances.iter().flatten();
+    let least = all().map(|allowance| bytes_per_key(&allowance.quota).least).min();
+    let most = all().map(most_of).max();
+    let block = limit.block.map(|_| entry::<Until>((0, 0)).most).filter(|_| most.is_some());
+    KeyBytes { least: least.unwrap_or_default(), most: most.unwrap_or_default() + block.unwrap_or_default() }
+}
+
+fn most_of(allowance: &Allowance) -> u64 {
+    let own = bytes_per_key(&allowance.quota).most;
+    match &allowance.over {
+        Over::Refuse => own,
+        // One state, which may come to count as much as the larger quota has.
+        Over::Soft(larger) => own.max(bytes_per_key(larger).most) + entry::<Soft>((0, 0)).most,
+        Over::Elastic(second) => own + bytes_per_key(second).most,
+    }
+}
+
+/// A place in a table of these states, and the least and the most of the heap.
+fn entry<S>((heap_least, heap_most): (usize, usize)) -> KeyBytes {
+    let bucket = bucket_bytes::<S>();
+    let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    KeyBytes {
+        // A table doubles when 7 of 8 buckets are taken.
+        least: bytes((bucket * 8).div_ceil(7) + heap_least),
+        most: bytes((bucket * 16).div_ceil(7) + heap_most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
+    use crate::clock::Now;
+    use crate::limit::sliding_log::{self, SlidingLog};
+    use crate::limit::sliding_window::{self, SlidingWindow};
+    use crate::limit::{Quota, Rate, fixed_window, token_bucket};
+    use crate::rules::{Limit, Position, Rule};
+
+    const HOUR: u64 = 3_600_000_000_000;
+
+    fn bucket() -> Quota {
+        Quota::TokenBucket(token_bucket::Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap())
+    }
+
+    #[test]
+    fn what_a_key_is_said_to_take_is_what_the_design_allows() {
+        assert_eq!(bytes_per_key(&bucket()), KeyBytes { least: 29, most: 58 });
+        let window = fixed_window::Quota::new(5, fixed_window::Period::Nanos(HOUR), fixed_window::Align::Utc);
+        assert_eq!(bytes_per_key(&Quota::FixedWindow(window.unwrap())), KeyBytes { least: 34, most: 67 });
+    }
+
+    #[test]
+    fn a_log_takes_no_less_and_no_more_than_is_said() {
+        for count in [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 100, 1_000] {
+            let quota = sliding_log::Quota::new(count, HOUR).unwrap();
+            let (least, most) = quota.heap_bytes();
+            let mut log = SlidingLog::fresh(&quota, Now::default());
+            let mut largest = 0;
+            for moment in 1..=u64::from(count) * 3 {
+                log.charge(&quota, Now::at_nanos(moment * 1_000), 1);
+                let bytes = log.heap_bytes();
+                assert!((least..=most).contains(&bytes), "{count}: {bytes} at {moment}");
+                largest = largest.max(bytes);
+            }
+            assert_eq!(largest, most, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_takes_what_is_said() {
+        for buckets in [1, 2, 10, 60] {
+            let quota = sliding_window::Quota::new(5, HOUR, buckets).unwrap();
+            let mut window = SlidingWindow::fresh(&quota, Now::default());
+            window.charge(&quota, Now::at_nanos(HOUR), 1);
+            assert_eq!(window.heap_bytes(), quota.heap_bytes(), "{buckets}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_beside_a_key_counts() {
+        let place = Position { file: "x".into(), line: 1, column: 1 };
+        let mut rule = Rule::new("x", place, Limit::new(bucket()));
+        assert_eq!(bytes_per_key_of(&rule), KeyBytes { least: 29, most: 58 });
+        rule.limit.block = Some(std::time::Duration::from_secs(1));
+        assert_eq!(bytes_per_key_of(&rule), KeyBytes { least: 29, most: 116 });
+        rule.candidate = Some(Box::new(Limit::new(bucket())));
+        assert_eq!(bytes_per_key_of(&rule), KeyBytes { least: 58, most: 174 });
+        rule.limit.allowances = vec![None];
+        rule.candidate = None;
+        assert_eq!(bytes_per_key_of(&rule), KeyBytes::default());
+        assert_eq!(keys_within(64 << 20, 0), None);
+        assert_eq!(keys_within(64 << 20, 30), Some(2_097_152));
+    }
+}

@@ -1,0 +1,337 @@
+//! All or nothing, in many orders of the threads: the engine under a checker that chooses at every lock which thread goes
+//! on. Time stands still unless a test moves it, so what must come out is known whatever the order was.
+//!
+//! A schedule that fails is printed, with the seed it was drawn from (`INTERLEAVINGS_SEED` runs it again).
+
+use std::sync::Arc;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner, thread};
+
+use super::tag::Tag;
+use super::{
+    Answer, Charge, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Repeat, Request, Verdict,
+};
+use crate::clock::Now;
+use crate::rules::{RuleSet, read_text};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Runs a test in many orders: half of them drawn at every step, half with few changes of thread at ill-chosen places.
+fn check(test: fn()) {
+    check_in(1, test);
+}
+
+/// The same for a test that takes so many times as long as others.
+fn check_in(times: u64, test: fn()) {
+    let from_env = |name: &str| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let seed = from_env("INTERLEAVINGS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let schedules = from_env("INTERLEAVINGS").unwrap_or(1_000);
+    println!("INTERLEAVINGS_SEED={seed} INTERLEAVINGS={schedules}");
+    let each = usize::try_from(schedules / times / 2).unwrap().max(1);
+    let mut config = Config::default();
+    // An engine of a debug build asks for more than the checker gives.
+    config.stack_size = 512 * 1_024;
+    config.silence_warnings = true;
+    Runner::new(RandomScheduler::new_from_seed(seed, each), config.clone()).run(test);
+    Runner::new(PctScheduler::new_from_seed(seed, 3, each), config).run(test);
+}
+
+fn rules(limits: &str) -> RuleSet {
+    let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limits}"));
+    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+    RuleSet::new(loaded.domains)
+}
+
+fn engine_of(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
+    let hash_key = HashKey::from_bytes([7; 16]);
+    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }));
+    engine.install(rules(limits));
+    engine
+}
+
+fn engine(limits: &str) -> Arc<Engine> {
+    engine_of(limits, 1 << 20)
+}
+
+/// What came of a request: the verdict, and what is left by rule.
+type Seen = (Verdict, Vec<(String, u64)>);
+
+fn ask(
+    decider: &mut Decider,
+    op: Op,
+    attributes: &[(&str, &str)],
+    name: Option<&[u8]>,
+    at: u64,
+) -> Option<Seen> {
+    let repeat = name.map(|name| Repeat { session: b"s", user: 1, name });
+    let request = Request { repeat, all: true, ..Request::new(op, "api", Descriptors::one(attributes)) };
+    match decider.decide(&request, Now::at_nanos(at)) {
+        Answer::Conflict => None,
+        Answer::Decided(decision) => {
+            let left = decision.all().map(|view| (view.rule.name.to_string(), view.level.remaining));
+            Some((decision.verdict, left.collect()))
+        }
+    }
+}
+
+fn hit(decider: &mut Decider, attributes: &[(&str, &str)]) -> bool {
+    ask(decider, Op::Hit, attributes, None, 0).unwrap().0 == Verdict::Allow
+}
+
+/// What is left of one rule for these attributes.
+fn left(engine: &Arc<Engine>, rule: &str, attributes: &[(&str, &str)], at: u64) -> u64 {
+    let (_, all) = ask(&mut engine.decider(), Op::Peek, attributes, None, at).unwrap();
+    all.into_iter().find(|(name, _)| name == rule).unwrap().1
+}
+
+/// Runs these beside each other and returns what each found.
+fn beside<T: Send + 'static>(works: Vec<Box<dyn FnOnce() -> T + Send>>) -> Vec<T> {
+    let threads: Vec<_> = works.into_iter().map(thread::spawn).collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+/// Rules that share keys across shards: a request takes of one for all, one by `x` and one by `y`.
+const CROSSING: &str = "  - {name: all, key: [], rate: 1/h, burst: 4}
+  - {name: by-x, key: [x], rate: 1/h, burst: 2}
+  - {name: by-y, key: [y], algorithm: fixed_window, rate: 2/h}
+  - {name: by-both, key: [x, y], algorithm: sliding_log, rate: 2/h}
+";
+
+#[test]
+fn a_request_is_charged_everywhere_or_nowhere() {
+    check(|| {
+        let engine = engine(CROSSING);
+        let asks = |pairs: [(&'static str, &'static str); 2]| {
+            let engine = Arc::clone(&engine);
+            let work: Box<dyn FnOnce() -> Vec<_> + Send> = Box::new(move || {
+                let mut decider = engine.decider();
+                let asks = pairs.into_iter().map(|(x, y)| (x, y, hit(&mut decider, &[("x", x), ("y", y)])));
+                asks.collect()
+            });
+            work
+        };
+        // Whatever order the locks of these are in, some two of them meet in the opposite one.
+        let seen = beside(vec![
+            asks([("1", "2"), ("3", "4")]),
+            asks([("3", "2"), ("1", "2")]),
+            asks([("1", "4"), ("3", "2")]),
+        ]);
+        let seen: Vec<_> = seen.into_iter().flatten().collect();
+        let admitted = |about: &dyn Fn(&str, &str) -> bool| {
+            u64::try_from(seen.iter().filter(|(x, y, passed)| *passed && about(x, y)).count()).unwrap()
+        };
+        for (x, y, passed) in &seen {
+            let attributes = [("x", *x), ("y", *y)];
+            let rest = |rule| left(&engine, rule, &attributes, 0);
+            assert_eq!(rest("all"), 4 - admitted(&|_, _| true), "{seen:?}");
+            assert_eq!(rest("by-x"), 2 - admitted(&|other, _| other == *x), "{seen:?}");
+            assert_eq!(rest("by-y"), 2 - admitted(&|_, other| other == *y), "{seen:?}");
+            assert_eq!(rest("by-both"), 2 - admitted(&|a, b| (a, b) == (*x, *y)), "{seen:?}");
+            // Nobody gives anything back, so whoever was refused must be refused still.
+            let still = ask(&mut engine.decider(), Op::Peek, &attributes, None, 0).unwrap().0;
+            assert!(*passed || still == Verdict::Limit, "{seen:?}");
+        }
+    });
+}
+
+/// The shard of a key of a rule.
+fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
+    let ruling = engine.ruling.load();
+    let (_, terms) = ruling.find("api").unwrap();
+    engine.shards.of(&terms.rules[rule].key_hash.digest(Tag::NONE, [value].into_iter()))
+}
+
+/// A key of a rule that lies in a shard.
+fn key_in(engine: &Engine, rule: usize, wanted: usize) -> String {
+    (0..).map(|key: u32| key.to_string()).find(|key| shard(engine, rule, key) == wanted).unwrap()
+}
+
+#[test]
+fn threads_whose_locks_lie_crosswise_never_wait_in_a_circle() {
+    check(|| {
+        let engine = engine(
+            "  - {name: a, key: [x], rate: 1/h, burst: 9}\n  - {name: b, key: [y], rate: 1/h, burst: 9}\n",
+        );
+        // Three shards; each thread asks for two of them in the order of the rules, one after the other in a circle.
+        let works = [(3, 7), (7, 11), (11, 3)].map(|(of_a, of_b)| {
+            let engine = Arc::clone(&engine);
+            let work: Box<dyn FnOnce() + Send> = Box::new(move || {
+                let (x, y) = (key_in(&engine, 0, of_a), key_in(&engine, 1, of_b));
+                let mut decider = engine.decider();
+                for _ in 0..2 {
+                    assert!(hit(&mut decider, &[("x", &x), ("y", &y)]));
+                }
+            });
+            work
+        });
+        beside(works.into());
+    });
+}
+
+#[test]
+fn of_two_requests_with_one_name_one_is_charged() {
+    check(|| {
+        let engine = engine(
+            "  - {name: a, key: [x], rate: 1/h, burst: 5}\n  - {name: b, key: [], rate: 1/h, burst: 5}\n",
+        );
+        let works = (0..3).map(|_| {
+            let engine = Arc::clone(&engine);
+            let work: Box<dyn FnOnce() -> Option<Seen> + Send> =
+                Box::new(move || ask(&mut engine.decider(), Op::Hit, &[("x", "1")], Some(b"once"), 0));
+            work
+        });
+        let seen = beside(works.collect());
+        // All have the first grant, with what was left after it.
+        for one in seen {
+            assert_eq!(one, Some((Verdict::Allow, vec![("a".into(), 4), ("b".into(), 4)])));
+        }
+        assert_eq!(left(&engine, "a", &[("x", "1")], 0), 4);
+    });
+}
+
+#[test]
+fn of_two_requests_that_fight_for_a_name_one_is_judged() {
+    check(|| {
+        let engine = engine("  - {name: a, key: [x], rate: 1/h, burst: 5}\n");
+        let works = ["1", "2", "1"].map(|x| {
+            let engine = Arc::clone(&engine);
+            let work: Box<dyn FnOnce() -> bool + Send> = Box::new(move || {
+                ask(&mut engine.decider(), Op::Hit, &[("x", x)], Some(b"once"), 0).is_some()
+            });
+            work
+        });
+        let granted = beside(works.into());
+        let used = |x| 5 - left(&engine, "a", &[("x", x)], 0);
+        assert_eq!(used("1") + used("2"), 1);
+        assert_eq!(granted, [used("1") == 1, used("2") == 1, used("1") == 1]);
+    });
+}
+
+#[test]
+fn rules_that_change_meanwhile_lose_no_charge() {
+    check(|| {
+        let (before, after) = (
+            "  - {name: a, key: [x], rate: 1/h, burst: 4}\n  - {name: w, key: [x], algorithm: fixed_window, rate: 6/h}\n",
+            // On a finer scale, by another generation of quotas, with a rule more, and one number larger.
+            "  - {name: new, key: [], rate: 1/h, burst: 100}\n  - {name: a, key: [x], rate: 1/h, burst: 4, \
+             overrides: [{match: {x: '9'}, rate: 7/s}]}\n  - {name: w, key: [x], algorithm: fixed_window, rate: 6/h}\n",
+        );
+        let engine = engine(before);
+        let mut works: Vec<Box<dyn FnOnce() -> u64 + Send>> = Vec::new();
+        for _ in 0..2 {
+            let engine = Arc::clone(&engine);
+            works.push(Box::new(move || {
+                let mut decider = engine.decider();
+                (0..3).map(|_| u64::from(hit(&mut decider, &[("x", "1")]))).sum()
+            }));
+        }
+        let reloaded = Arc::clone(&engine);
+        works.push(Box::new(move || {
+            reloaded.install(rules(after));
+            reloaded.install(rules(before));
+            reloaded.install(rules(after));
+            0
+        }));
+        let admitted: u64 = beside(works).into_iter().sum();
+        assert_eq!(admitted, 4);
+        assert_eq!(left(&engine, "a", &[("x", "1")], 0), 0);
+        assert_eq!(left(&engine, "w", &[("x", "1")], 0), 2);
+    });
+}
+
+#[test]
+fn a_sweep_forgets_only_what_is_as_good_as_new() {
+    check(|| {
+        let engine = engine(
+            "  - {name: short, key: [x], rate: 2/s, burst: 2}\n  - {name: long, key: [x], rate: 1/h, burst: 3, block: 1h}\n",
+        );
+        let mut decider = engine.decider();
+        for _ in 0..2 {
+            assert!(hit(&mut decider, &[("x", "1")]));
+        }
+        engine.tick(Now::at_nanos(0));
+        let sweeping = Arc::clone(&engine);
+        let asking = Arc::clone(&engine);
+        let works: Vec<Box<dyn FnOnce() + Send>> = vec![
+            Box::new(move || {
+                for second in 1..3 {
+                    sweeping.tick(Now::at_nanos(second * SECOND));
+                }
+            }),
+            Box::new(move || {
+                let mut decider = asking.decider();
+                let seen = [1, 2].map(|second| {
+                    ask(&mut decider, Op::Hit, &[("x", "1")], None, second * SECOND).unwrap().0
+                });
+                assert_eq!(seen, [Verdict::Allow, Verdict::Limit]);
+            }),
+        ];
+        beside(works);
+        // The one is full again, the other keeps its three and the block.
+        assert_eq!(left(&engine, "short", &[("x", "1")], 3 * SECOND), 2);
+        assert_eq!(left(&engine, "long", &[("x", "1")], 3 * SECOND), 0);
+        let blocked = ask(&mut engine.decider(), Op::Peek, &[("x", "1")], None, 3_601 * SECOND).unwrap();
+        assert_eq!(blocked.0, Verdict::Limit);
+    });
+}
+
+#[test]
+fn keys_that_are_let_go_leave_the_others_whole() {
+    check_in(20, || {
+        // Room for fewer keys than there are.
+        let engine = engine_of("  - {name: a, key: [x], rate: 1/h, burst: 50}\n", 64 << 10);
+        let mut decider = engine.decider();
+        let names: Vec<String> = (0..1_900).map(|name| name.to_string()).collect();
+        for name in names.iter().take(1_850) {
+            hit(&mut decider, &[("x", name)]);
+        }
+        let works = (0..2_usize).map(|thread| {
+            let engine = Arc::clone(&engine);
+            let names = names.clone();
+            let work: Box<dyn FnOnce() + Send> = Box::new(move || {
+                let mut decider = engine.decider();
+                // One key of its own that others may take the place of, never half of it.
+                for turn in 0..20_usize {
+                    let own = &names[thread];
+                    let request = ask(&mut decider, Op::Hit, &[("x", own)], None, 0).unwrap();
+                    assert_eq!(request.0, Verdict::Allow);
+                    hit(&mut decider, &[("x", &names[1_850 + thread * 20 + turn])]);
+                }
+            });
+            work
+        });
+        beside(works.collect());
+        let used = 50 - left(&engine, "a", &[("x", "0")], 0);
+        assert!((1..=21).contains(&used), "{used}");
+        // The tables keep to the budget; what is noted of the callers of one rule comes to some 5 KiB besides.
+        assert!(engine.memory_bytes() <= (64 << 10) + (6 << 10), "{}", engine.memory_bytes());
+    });
+}
+
+#[test]
+fn charges_after_the_fact_are_added_up() {
+    check(|| {
+        let engine = engine(
+            "  - {name: a, key: [], rate: 1/h, burst: 20}\n  - {name: b, key: [x], rate: 1/h, burst: 20}\n",
+        );
+        let works = [3_i64, 4, -2].map(|amount| {
+            let engine = Arc::clone(&engine);
+            let work: Box<dyn FnOnce() + Send> = Box::new(move || {
+                let mut decider = engine.decider();
+                let attributes = [("x", "1")];
+                hit(&mut decider, &attributes);
+                hit(&mut decider, &attributes);
+                let descriptors = Descriptors::one(&attributes);
+                let amount = super::Amount::Requests(amount);
+                let charge = Charge { domain: "api", descriptors, amount, repeat: None };
+                assert_eq!(decider.charge(&charge, Now::at_nanos(0)), Ok(true));
+            });
+            work
+        });
+        beside(works.into());
+        for rule in ["a", "b"] {
+            assert_eq!(left(&engine, rule, &[("x", "1")], 0), 20 - 6 - 5);
+        }
+    });
+}

@@ -1,0 +1,43 @@
+//! The block of a key that was refused: once refused, refused for a time.
+
+use super::{Case, Part};
+use crate::clock::{Micros, Now};
+use crate::engine::shards::Shard;
+use crate::engine::tag::Until;
+use crate::limit::Outcome;
+
+impl Part {
+    /// How long the key is blocked. A block that has ended lies there until it is swept away, and means nothing.
+    pub(super) fn blocked_for(&self, now: Now, shard: &Shard) -> Micros {
+        let ends = shard.blocks.find(&self.digest).map_or(now.at, |Until(ends)| *ends);
+        micros_up(ends.since(now.at))
+    }
+
+    /// Starts the block of a limit that has refused what it could pass later. It is told as part of the wait.
+    pub(in crate::engine) fn block(&mut self, case: &Case<'_>, shard: &mut Shard) {
+        let Some(lasts) = self.law(case).and_then(|law| law.limit.block) else { return };
+        if !matches!(self.outcome, Outcome::Later(_)) {
+            return;
+        }
+        if let Some(block) = shard.blocks.find_mut(&self.digest) {
+            if block.0 > case.now.at {
+                // What comes meanwhile does not extend it.
+                return;
+            }
+            *block = Until(case.now.at.after(lasts));
+        } else {
+            let block = Until(case.now.at.after(lasts));
+            if !shard.blocks.insert_if_room(self.digest, block, case.shards.memory()) {
+                // Without room nobody is let go for it: the limit itself goes on refusing.
+                case.shards.count_evictions(1);
+                return;
+            }
+        }
+        self.look_up(case, shard);
+        self.judge(case, shard);
+    }
+}
+
+fn micros_up(span: std::time::Duration) -> Micros {
+    Micros(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,380 @@
+//! One limit and one key of it, as the design says it: lists of what was charged, whole numbers, nothing saved.
+
+use super::spec::{Algorithm, Over, Terms, Written};
+
+/// Parts of a nanosecond on which every rate that is drawn is exact.
+const PARTS: i128 = 42;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// How many microseconds ahead a wait is looked for: more than anybody can owe here.
+const WAIT_MAX: u64 = 1 << 40;
+
+#[derive(Clone, Debug)]
+pub(super) struct Quota {
+    algorithm: Algorithm,
+    pub(super) limit: u64,
+    /// Of a bucket: parts between two units.
+    interval: i128,
+    /// Of a window.
+    window: u64,
+    buckets: u64,
+    first: bool,
+    utc: u64,
+}
+
+/// A limit in full.
+#[derive(Clone, Debug)]
+pub(super) struct Law {
+    pub(super) quota: Quota,
+    soft: Option<(Quota, Option<u64>)>,
+    elastic: Option<Quota>,
+    pub(super) counted: bool,
+    block: Option<u64>,
+    max_debt: u64,
+    /// Of a bucket: parts of the tick that all rates of the rule are exact on.
+    tick: i128,
+}
+
+/// What was charged to one key.
+#[derive(Clone, Debug, Default)]
+struct Charged {
+    /// Of a bucket: when it is full again, in parts.
+    full_at: i128,
+    /// Of a window: when and how many, the oldest first.
+    units: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    own: Charged,
+    elastic: Charged,
+    soft_since: Option<u64>,
+    blocked_until: u64,
+    /// A log that has merged what it held above all that counts: refused requests.
+    pub(super) is_merged: bool,
+}
+
+/// What a request asks of one limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    pub(super) cost: u64,
+    pub(super) wait_max: Option<u64>,
+    pub(super) room: bool,
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn ceil(number: i128, by: i128) -> i128 {
+    (number + by - 1).div_euclid(by)
+}
+
+fn wide(number: u64) -> i128 {
+    i128::from(number)
+}
+
+fn narrow(number: i128) -> u64 {
+    u64::try_from(number).unwrap()
+}
+
+impl Quota {
+    fn new(written: &Written, terms: Terms, burst: u64, utc: u64) -> Quota {
+        let period = wide(terms.seconds * SECOND) * PARTS;
+        assert_eq!(period % wide(terms.count), 0);
+        Quota {
+            algorithm: written.algorithm,
+            limit: match written.algorithm {
+                Algorithm::TokenBucket => burst,
+                Algorithm::LeakyBucket => written.queue + 1,
+                _ => terms.count,
+            },
+            interval: period / wide(terms.count),
+            window: terms.seconds * SECOND,
+            buckets: written.buckets,
+            first: written.first,
+            utc,
+        }
+    }
+
+    fn is_bucket(&self) -> bool {
+        matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
+    }
+
+    pub(super) fn window_us(&self) -> u64 {
+        let micros = |parts| narrow(ceil(parts, PARTS * 1_000));
+        if self.is_bucket() { micros(self.interval * wide(self.limit)) } else { self.window / 1_000 }
+    }
+
+    /// Of a bucket: what is not earned yet, in parts.
+    fn ahead(charged: &Charged, at: u64) -> i128 {
+        (charged.full_at - wide(at) * PARTS).max(0)
+    }
+
+    /// Of a window: the units that count.
+    fn used(&self, charged: &Charged, at: u64) -> u64 {
+        let unix = |at: u64| wide(at + self.utc);
+        let sum = |counts: &dyn Fn(u64) -> bool| -> u64 {
+            charged.units.iter().filter(|(then, _)| counts(*then)).map(|(_, units)| units).sum()
+        };
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => unreachable!("a bucket has no window"),
+            Algorithm::FixedWindow if self.first => {
+                let (mut opened, mut used) = (None, 0);
+                for (then, units) in &charged.units {
+                    if opened.is_none_or(|opened| *then >= opened + self.window) {
+                        (opened, used) = (Some(*then), 0);
+                    }
+                    used += units;
+                }
+                if opened.is_some_and(|opened| at < opened + self.window) { used } else { 0 }
+            }
+            Algorithm::FixedWindow => {
+                let window = |at| unix(at) / wide(self.window);
+                sum(&|then| window(then) == window(at))
+            }
+            Algorithm::SlidingLog => sum(&|then| then + self.window > at),
+            Algorithm::SlidingWindow => {
+                let (buckets, window) = (wide(self.buckets), wide(self.window));
+                let bucket = |at| unix(at) * buckets / window;
+                let whole = sum(&|then| bucket(then) > bucket(at) - buckets);
+                let oldest = wide(sum(&|then| bucket(then) == bucket(at) - buckets));
+                let elapsed = unix(at) * buckets % window;
+                whole + narrow(oldest * (window - elapsed) / window)
+            }
+        }
+    }
+
+    fn remaining(&self, charged: &Charged, at: u64) -> u64 {
+        if self.is_bucket() {
+            let left = self.interval * wide(self.limit) - Quota::ahead(charged, at);
+            narrow(left.max(0) / self.interval)
+        } else {
+            self.limit.saturating_sub(self.used(charged, at))
+        }
+    }
+
+    fn fits(&self, charged: &Charged, at: u64, ask: Ask) -> bool {
+        let ahead = Quota::ahead(charged, at);
+        let is_patient = self.algorithm != Algorithm::LeakyBucket
+            || ask.wait_max.is_none_or(|most| ceil(ahead, PARTS * 1_000) <= wide(most));
+        is_patient && ask.cost <= self.remaining(charged, at)
+    }
+
+    fn charge(&self, charged: &mut Charged, at: u64, cost: u64, start: i128) {
+        if self.is_bucket() {
+            let start = Quota::ahead(charged, at).max(start);
+            charged.full_at = wide(at) * PARTS + start + wide(cost) * self.interval;
+        } else {
+            charged.units.push((at, cost));
+        }
+    }
+
+    fn owe(&self, charged: &mut Charged, at: u64, amount: u64, most: u64) {
+        if self.is_bucket() {
+            let ahead = Quota::ahead(charged, at);
+            let owed = (ahead + wide(amount) * self.interval).min(wide(most) * self.interval).max(ahead);
+            charged.full_at = wide(at) * PARTS + owed;
+        } else {
+            let amount = amount.min(most.saturating_sub(self.used(charged, at)));
+            if amount > 0 {
+                charged.units.push((at, amount));
+            }
+        }
+    }
+
+    fn give_back(&self, charged: &mut Charged, at: u64, amount: u64) {
+        if self.is_bucket() {
+            let ahead = Quota::ahead(charged, at) - wide(amount) * self.interval;
+            charged.full_at = wide(at) * PARTS + ahead.max(0);
+            return;
+        }
+        let mut amount = amount;
+        for (_, units) in charged.units.iter_mut().rev() {
+            let taken = amount.min(*units);
+            *units -= taken;
+            amount -= taken;
+        }
+        charged.units.retain(|(_, units)| *units > 0);
+    }
+}
+
+/// The first whole number of microseconds from now at which this holds; it never ceases to hold.
+fn first(holds: impl Fn(u64) -> bool) -> Option<u64> {
+    if holds(0) {
+        return Some(0);
+    }
+    let (mut below, mut above) = (0, WAIT_MAX);
+    if !holds(above) {
+        return None;
+    }
+    while above - below > 1 {
+        let middle = below + (above - below) / 2;
+        if holds(middle) { above = middle } else { below = middle }
+    }
+    Some(above)
+}
+
+impl Law {
+    /// The limit of a key with these terms, of those that keys of the rule can have.
+    pub(super) fn new(written: &Written, own: bool, terms: Terms, all: &[Terms], utc: u64) -> Law {
+        let burst = if own { written.burst } else { terms.count };
+        let quota = Quota::new(written, terms, burst, utc);
+        let has_over = written.algorithm != Algorithm::LeakyBucket;
+        let with_limit = |limit| Quota { limit, ..quota.clone() };
+        let (mut soft, mut elastic) = (None, None);
+        match written.over {
+            Over::Soft(share, millis) if has_over => {
+                let larger = with_limit(quota.limit + quota.limit * share / 100);
+                soft = Some((larger, millis.map(|millis| millis * 1_000_000)));
+            }
+            Over::Elastic(share) if has_over => {
+                let second = with_limit((quota.limit * share / 100).max(1));
+                let parts = quota.interval * 100;
+                assert_eq!(parts % wide(share), 0);
+                elastic = Some(Quota { interval: parts / wide(share), ..second });
+            }
+            _ => {}
+        }
+        let is_window = !quota.is_bucket();
+        let ticks = all.iter().fold(1, |ticks, terms| {
+            let lowest = terms.count / gcd(terms.count, terms.seconds * SECOND);
+            ticks / gcd(ticks, lowest) * lowest
+        });
+        Law {
+            max_debt: written.max_debt.unwrap_or(quota.limit),
+            quota,
+            soft,
+            elastic,
+            counted: written.counted && is_window,
+            block: written.block_ms.map(|millis| millis * 1_000_000),
+            tick: PARTS / wide(ticks),
+        }
+    }
+
+    fn soft_is_spent(&self, state: &State, at: u64) -> bool {
+        let lasts = self.soft.as_ref().and_then(|(_, lasts)| *lasts);
+        // It starts afresh once something has been left again.
+        let since = state.soft_since.filter(|_| self.quota.remaining(&state.own, at) == 0);
+        since.zip(lasts).is_some_and(|(since, lasts)| at >= since + lasts)
+    }
+
+    fn soft_fits(&self, state: &State, at: u64, ask: Ask) -> bool {
+        self.soft.as_ref().is_some_and(|(larger, _)| larger.fits(&state.own, at, ask))
+            && !self.soft_is_spent(state, at)
+    }
+
+    fn elastic_fits(&self, state: &State, at: u64, ask: Ask) -> bool {
+        let second = self.elastic.as_ref().filter(|_| ask.room && ask.cost <= self.quota.limit);
+        second.is_some_and(|second| second.fits(&state.elastic, at, ask))
+    }
+
+    pub(super) fn passes(&self, state: &State, at: u64, ask: Ask) -> bool {
+        ask.cost == 0
+            || at >= state.blocked_until
+                && (self.quota.fits(&state.own, at, ask)
+                    || self.soft_fits(state, at, ask)
+                    || self.elastic_fits(state, at, ask))
+    }
+
+    /// Whether what passes does so above the quota.
+    pub(super) fn is_beyond(&self, state: &State, at: u64, ask: Ask) -> bool {
+        ask.cost > 0 && self.passes(state, at, ask) && !self.quota.fits(&state.own, at, ask)
+    }
+
+    /// The smallest wait after which it would pass, in microseconds.
+    pub(super) fn retry(&self, state: &State, at: u64, ask: Ask) -> Option<u64> {
+        let later = |wait: u64| at + wait * 1_000;
+        // Each of these, once it holds, holds for good; it begins to pass when one of them begins to hold.
+        let begins = [
+            first(|wait| later(wait) >= state.blocked_until),
+            first(|wait| self.quota.fits(&state.own, later(wait), ask)),
+            first(|wait| self.quota.remaining(&state.own, later(wait)) > 0),
+            first(|wait| self.soft.as_ref().is_some_and(|(soft, _)| soft.fits(&state.own, later(wait), ask))),
+            first(|wait| self.elastic_fits(state, later(wait), ask)),
+        ];
+        begins.into_iter().flatten().filter(|wait| self.passes(state, later(*wait), ask)).min()
+    }
+
+    /// How long work would wait, in parts of a nanosecond.
+    pub(super) fn wait(&self, state: &State, at: u64, ask: Ask) -> i128 {
+        let waits = self.quota.algorithm == Algorithm::LeakyBucket && ask.cost > 0;
+        if waits { Quota::ahead(&state.own, at) } else { 0 }
+    }
+
+    /// Forgets what has ended. To be called before anything changes.
+    fn touch(&self, state: &mut State, at: u64) {
+        if self.quota.remaining(&state.own, at) > 0 {
+            state.soft_since = None;
+        }
+    }
+
+    pub(super) fn charge(&self, state: &mut State, at: u64, ask: Ask, wait: i128) {
+        if ask.cost == 0 {
+            return;
+        }
+        self.touch(state, at);
+        let is_strict = self.quota.fits(&state.own, at, ask) || !self.passes(state, at, ask);
+        if !is_strict && let Some(second) = &self.elastic {
+            return second.charge(&mut state.elastic, at, ask.cost, 0);
+        }
+        if !is_strict {
+            state.soft_since.get_or_insert(at);
+        }
+        let start = if self.quota.algorithm == Algorithm::LeakyBucket {
+            ceil(wait, self.tick) * self.tick
+        } else {
+            0
+        };
+        self.quota.charge(&mut state.own, at, ask.cost, start);
+        self.note_merged(state, at);
+    }
+
+    /// Starts a block, if it refuses what it could pass later.
+    pub(super) fn refuse(&self, state: &mut State, at: u64, ask: Ask) {
+        let most = self.soft.as_ref().map_or(self.quota.limit, |(larger, _)| larger.limit);
+        if let Some(lasts) = self.block
+            && ask.cost <= most
+            && at >= state.blocked_until
+        {
+            state.blocked_until = at + lasts;
+        }
+    }
+
+    pub(super) fn settle_up(&self, state: &mut State, at: u64, amount: i64) {
+        if self.quota.algorithm == Algorithm::LeakyBucket {
+            return;
+        }
+        self.touch(state, at);
+        if amount < 0 {
+            self.quota.give_back(&mut state.own, at, amount.unsigned_abs());
+            self.touch(state, at);
+        } else {
+            self.quota.owe(&mut state.own, at, amount.unsigned_abs(), self.quota.limit + self.max_debt);
+            self.note_merged(state, at);
+        }
+    }
+
+    fn note_merged(&self, state: &mut State, at: u64) {
+        let soft = self.soft.as_ref().map_or(0, |(larger, _)| larger.limit);
+        let most = soft.max(self.quota.limit + self.max_debt);
+        state.is_merged |=
+            self.quota.algorithm == Algorithm::SlidingLog && self.quota.used(&state.own, at) > most;
+    }
+
+    /// `remaining` and `reset_us`.
+    pub(super) fn level(&self, state: &State, at: u64) -> (u64, u64) {
+        let remaining = |wait: u64| self.quota.remaining(&state.own, at + wait * 1_000);
+        let now = remaining(0);
+        let is_full =
+            now == self.quota.limit && (!self.quota.is_bucket() || Quota::ahead(&state.own, at) == 0);
+        let reset = if is_full { Some(0) } else { first(|wait| remaining(wait) > now) };
+        (now, reset.unwrap())
+    }
+}
+
+/// A wait in whole microseconds, upwards.
+pub(super) fn micros(parts: i128) -> u64 {
+    narrow(ceil(parts, PARTS * 1_000))
+}

@@ -1,0 +1,51 @@
+//! An allocator that counts what each thread holds, as malloc hands it out.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<i64> = const { Cell::new(0) };
+    static MOST: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Bytes of a block with what malloc keeps ahead of it.
+fn size(pointer: *mut u8) -> i64 {
+    // SAFETY: the pointer is one that malloc has just handed out, or is about to take back.
+    let usable = unsafe { libc::malloc_usable_size(pointer.cast()) };
+    i64::try_from(usable).unwrap_or(i64::MAX) + 8
+}
+
+// SAFETY: every call is handed on to the system's allocator unchanged; the counts live in thread-locals that need
+// neither the heap nor a destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller promised us.
+        let pointer = unsafe { System.alloc(layout) };
+        if !pointer.is_null() {
+            HELD.set(HELD.get() + size(pointer));
+            MOST.set(MOST.get().max(HELD.get()));
+        }
+        pointer
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.set(HELD.get() - size(pointer));
+        // SAFETY: as the caller promised us.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that this thread holds.
+pub(crate) fn held() -> i64 {
+    HELD.get()
+}
+
+/// The most that it has held since this was last asked.
+pub(crate) fn most() -> i64 {
+    MOST.replace(HELD.get())
+}

@@ -1,0 +1,145 @@
+//! A flood of keys that nobody has seen before.
+
+use tidegate::clock::Now;
+use tidegate::engine::{Decider, Op, Verdict};
+
+use crate::counting::{held, most};
+use crate::{ALGORITHMS, SECOND, ask, engine, hit, one_of_each, rules};
+
+/// Keys that were refused before the flood.
+const WATCHED: u32 = 1_000;
+
+const MIB: i64 = 1 << 20;
+
+/// How much a flood is.
+#[derive(Clone, Copy, Debug)]
+struct Flood {
+    keys: u64,
+    budget: i64,
+}
+
+/// Floods these algorithms, and one key in eight of the watched is asked about again and again.
+fn flood(kinds: &[&str], Flood { keys, budget }: Flood) {
+    let limits = one_of_each() + "  - {name: blocked, match: {k: blocked}, key: [u], rate: 1/s, block: 6h}\n";
+    let engine = engine(&limits, usize::try_from(budget).unwrap());
+    let mut decider = engine.decider();
+    let start = held();
+    // A quiet day: a tenth of what fits.
+    let quiet = |decider: &mut Decider, at: u64| {
+        for user in 0..u64::try_from(budget).unwrap() / 1_000 {
+            let kind = kinds[usize::try_from(user).unwrap() % kinds.len()];
+            hit(decider, kind, &format!("quiet{user}"), at);
+        }
+    };
+    // An hour begins: windows that are aligned have all of it before them.
+    let mut at = 1_000 * 3_600 * SECOND;
+    quiet(&mut decider, at);
+    let before = engine.memory_bytes();
+    let watched: Vec<(&str, String)> = (0..WATCHED)
+        .map(|user| (kinds[usize::try_from(user).unwrap() % kinds.len()], format!("watched{user}")))
+        .collect();
+    for (kind, user) in &watched {
+        assert_eq!((0..7).filter(|_| hit(&mut decider, kind, user, at)).count(), 6, "{kind}");
+    }
+    for user in 0..200 {
+        let user = format!("blocked{user}");
+        assert!(hit(&mut decider, "blocked", &user, at) && !hit(&mut decider, "blocked", &user, at));
+    }
+    let (mut asked, mut limited) = (0_u64, 0_u64);
+    most();
+    // Ten minutes: whoever was limited is so to the end, in truth.
+    let step = 300 * SECOND / keys;
+    for key in 0..keys {
+        at += step;
+        let kind = kinds[usize::try_from(key).unwrap() % kinds.len()];
+        assert!(hit(&mut decider, kind, &key.to_string(), at), "no request is refused for lack of room");
+        if key % (keys / 200) == 0 {
+            engine.tick(Now::at_nanos(at));
+            assert!(
+                i64::try_from(engine.memory_bytes()).unwrap() <= budget,
+                "{} bytes",
+                engine.memory_bytes()
+            );
+            for (kind, user) in
+                watched.iter().skip(usize::try_from(key / (keys / 200)).unwrap() % 8).step_by(8)
+            {
+                asked += 1;
+                limited += u64::from(ask(&mut decider, Op::Peek, kind, user, at).0 == Verdict::Limit);
+            }
+        }
+    }
+    let most = most() - start;
+    println!(
+        "{kinds:?}: {keys} keys, {budget} bytes: at most {most}; {limited} of {asked} times limited; {} evicted",
+        engine.totals().evictions
+    );
+    assert!(most <= budget + 8 * MIB, "{kinds:?}: {most} bytes were held");
+    assert!(limited * 100 >= asked * 99, "{kinds:?}: {limited} of {asked}");
+    for user in 0..200 {
+        let blocked = ask(&mut decider, Op::Peek, "blocked", &format!("blocked{user}"), at).0;
+        assert_eq!(blocked, Verdict::Limit, "a block is never let go");
+    }
+    // The next day is as quiet as the one before.
+    for minute in 0..24 * 60 {
+        engine.tick(Now::at_nanos(at + minute * 60 * SECOND));
+    }
+    at += 24 * 3_600 * SECOND;
+    quiet(&mut decider, at);
+    let after = engine.memory_bytes();
+    println!("{kinds:?}: {before} bytes before, {after} after");
+    assert!(after * 4 <= before * 5, "{kinds:?}: {before} bytes before, {after} after");
+}
+
+#[test]
+fn algorithms_that_come_later_find_room_within_the_budget() {
+    let budget = 4 << 20;
+    let (kind, quota) = ALGORITHMS[0];
+    let engine = engine(&format!("  - {{name: {kind}, match: {{k: {kind}}}, key: [u], {quota}}}\n"), budget);
+    let mut decider = engine.decider();
+    let at = 1_000 * 3_600 * SECOND;
+    (0..200_000).for_each(|user| assert!(hit(&mut decider, kind, &user.to_string(), at)));
+    let mut most = 0;
+    // All is taken when four other kinds of table come.
+    engine.install(rules(&one_of_each()));
+    for (kind, _) in &ALGORITHMS[1..] {
+        let users = (0..100).map(|user| format!("watched{user}"));
+        let users: Vec<String> = users.collect();
+        for user in &users {
+            assert_eq!((0..7).filter(|_| hit(&mut decider, kind, user, at)).count(), 6, "{kind}");
+        }
+        for user in 0..20_000 {
+            assert!(hit(&mut decider, kind, &user.to_string(), at));
+            most = most.max(engine.memory_bytes());
+        }
+        let limited = users.iter().filter(|user| !hit(&mut decider, kind, user, at)).count();
+        println!("{kind}: {limited} of 100 limited, at most {most} of {budget} bytes");
+        assert!(limited >= 99, "{kind}: {limited} of 100");
+    }
+    // Tables of a few keys, one for each kind and shard, are never refused.
+    assert!(most <= budget + (256 << 10), "{most} bytes of {budget}");
+}
+
+const SMALL: Flood = Flood { keys: 200_000, budget: 3 * MIB };
+
+const LARGE: Flood = Flood { keys: 10_000_000, budget: 64 * MIB };
+
+#[test]
+fn a_flood_of_each_algorithm_stays_within_the_budget() {
+    for (kind, _) in ALGORITHMS {
+        flood(&[kind], SMALL);
+    }
+}
+
+#[test]
+fn a_flood_of_all_algorithms_stays_within_the_budget() {
+    flood(&ALGORITHMS.map(|(kind, _)| kind), Flood { keys: 400_000, budget: 8 * MIB });
+}
+
+#[test]
+#[ignore = "ten million keys of each algorithm: minutes, in a release build"]
+fn ten_million_keys_of_each_algorithm() {
+    for (kind, _) in ALGORITHMS {
+        flood(&[kind], LARGE);
+    }
+    flood(&ALGORITHMS.map(|(kind, _)| kind), LARGE);
+}

@@ -1,0 +1,78 @@
+//! What the engine says it has allocated is what the allocator has handed out.
+
+use proptest::prelude::*;
+use tidegate::clock::Now;
+use tidegate::engine::{Descriptors, Op, Repeat, Request};
+
+use crate::counting::held;
+use crate::{ALGORITHMS, SECOND, engine, one_of_each};
+
+/// Something that happens to the tables.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// So many keys of one algorithm, each hit so often, with or without a name.
+    Keys { kind: usize, from: u32, many: u32, times: u32, named: bool },
+    /// Seconds pass, and everything is swept.
+    Sweep(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let keys = (0..ALGORITHMS.len(), 0..4_u32, 1..3_000_u32, 1..8_u32, prop::bool::weighted(0.2)).prop_map(
+        |(kind, from, many, times, named)| Event::Keys { kind, from: from * 1_000, many, times, named },
+    );
+    let sweep = prop_oneof![0..120_u64, Just(7_300)].prop_map(Event::Sweep);
+    prop::collection::vec(prop_oneof![3 => keys, 1 => sweep], 1..25)
+}
+
+/// A trace is thousands of requests: of the cases that are asked for, every five-hundredth.
+fn cases() -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse::<u32>().ok());
+    asked.map_or(40, |cases| (cases / 500).max(40))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
+
+    #[test]
+    fn the_engine_counts_what_the_allocator_has_handed_out(events in events(), budget in 256_000..4_000_000_usize) {
+        let start = held();
+        let engine = engine(&one_of_each(), budget);
+        let mut decider = engine.decider();
+        let attributes = [("k", "token_bucket"), ("u", "warm")];
+        let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
+        let _ = decider.decide(&request, Now::at_nanos(0));
+        // Rules, counters and locks are no part of the budget.
+        let other = held() - start - i64::try_from(engine.memory_bytes()).unwrap();
+        let mut at = SECOND;
+        for event in events {
+            match event {
+                Event::Sweep(seconds) => {
+                    // Twice round, so that what was emptied by the first round shrinks.
+                    for _ in 0..3 {
+                        at += seconds * SECOND / 3;
+                        engine.tick(Now::at_nanos(at));
+                    }
+                }
+                Event::Keys { kind, from, many, times, named } => {
+                    for key in from..from + many {
+                        let user = key.to_string();
+                        for time in 0..times {
+                            at += 1_000;
+                            let name = time.to_le_bytes();
+                            let repeat = named.then_some(Repeat { session: b"s", user: key, name: &name });
+                            let attributes = [("k", ALGORITHMS[kind].0), ("u", &user)];
+                            let request =
+                                Request { repeat, ..Request::new(Op::Hit, "api", Descriptors::one(&attributes)) };
+                            let _ = decider.decide(&request, Now::at_nanos(at));
+                        }
+                    }
+                }
+            }
+            let (counted, really) = (i64::try_from(engine.memory_bytes()).unwrap(), held() - start - other);
+            // Tables are counted as asked for: malloc adds 16 bytes to each, a page to a large one; 64 shards of seven
+            // kinds, and 16 of repeats. The lists of a decider are a few hundred bytes more.
+            let slack = 4_096 + really / 20;
+            prop_assert!((really - counted).abs() <= slack, "{counted} counted, {really} handed out, after {event:?}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Memory: what the engine says it has is what it has, a flood of new keys stays within the budget, costs nobody who was
+//! limited his limit, and is forgotten afterwards. Counted by an allocator, not by the engine alone.
+#![allow(unsafe_code, reason = "counting what the allocator has handed out needs an allocator")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod counting;
+mod flood;
+mod honest;
+mod reloads;
+
+use std::sync::Arc;
+
+use tidegate::clock::{Micros, Now};
+use tidegate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+use tidegate::rules::{RuleSet, read_text};
+
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// One rule of each algorithm, each for requests that say so: `k=token_bucket` and so on.
+pub(crate) fn one_of_each() -> String {
+    ALGORITHMS
+        .iter()
+        .map(|(name, quota)| format!("  - {{name: {name}, match: {{k: {name}}}, key: [u], {quota}}}\n"))
+        .collect()
+}
+
+/// Every algorithm, with a limit of six.
+pub(crate) const ALGORITHMS: [(&str, &str); 6] = [
+    ("token_bucket", "rate: 6/h"),
+    ("fixed_window", "algorithm: fixed_window, rate: 6/h"),
+    ("first_window", "algorithm: fixed_window, align: first, rate: 6/h"),
+    ("sliding_log", "algorithm: sliding_log, rate: 6/h"),
+    ("sliding_window", "algorithm: sliding_window, rate: 6/h"),
+    ("two_windows", "algorithm: sliding_window, rate: 6/h, buckets: 1"),
+];
+
+pub(crate) fn rules(limits: &str) -> RuleSet {
+    let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limits}"));
+    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+    RuleSet::new(loaded.domains)
+}
+
+pub(crate) fn engine(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
+    let hash_key = HashKey::from_bytes([7; 16]);
+    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }));
+    engine.install(rules(limits));
+    engine
+}
+
+/// Asks for one unit; the verdict and the wait.
+pub(crate) fn ask(decider: &mut Decider, op: Op, k: &str, u: &str, now: u64) -> (Verdict, Option<Micros>) {
+    let attributes = [("k", k), ("u", u)];
+    let request = Request::new(op, "api", Descriptors::one(&attributes));
+    let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(now)) else {
+        panic!("a conflict")
+    };
+    (decision.verdict, decision.retry)
+}
+
+pub(crate) fn hit(decider: &mut Decider, k: &str, u: &str, now: u64) -> bool {
+    ask(decider, Op::Hit, k, u, now).0 == Verdict::Allow
+}

@@ -1,0 +1,93 @@
+//! Rules that change all the time: what does not change decides as if nothing did, and nothing is left behind.
+
+use tidegate::clock::Now;
+use tidegate::engine::{Answer, Cost, Descriptors, Op, Request};
+use tidegate::rules::{RuleSet, read_text};
+
+use crate::counting::held;
+use crate::{SECOND, engine};
+
+/// Rules that stay, of every kind there is.
+const STAYING: &str = "
+  - {name: bucket, key: [u], rate: 3/s, burst: 5, over: {soft: 40%, for: 2s}, warn_at: 50%}
+  - {name: login, key: [u], algorithm: sliding_log, rate: 40/min, refused: counted, block: 7s}
+  - {name: window, key: [u], algorithm: fixed_window, rate: 90/min, candidate: {rate: 60/min}}
+  - {name: sliding, key: [], algorithm: sliding_window, rate: 2000/min, mode: shadow}
+  - {name: paced, match: {p: y}, key: [u], algorithm: leaky_bucket, rate: 5/s, queue: 3}
+";
+
+/// What is in force after so many reloads.
+fn reloaded(number: u64) -> RuleSet {
+    let mut text = format!("domain: api\nlimits:{STAYING}");
+    // Rules beside them come, change their numbers and their algorithm, and go; they match none of the requests.
+    if !number.is_multiple_of(3) {
+        let quota =
+            ["rate: 5/s", "algorithm: fixed_window, rate: 7/min", "algorithm: sliding_log, rate: 9/h"]
+                [usize::try_from(number % 7 % 3).unwrap()];
+        text += &format!("  - {{name: other, match: {{p: nobody}}, key: [u], {quota}}}\n");
+        text += &format!("  - {{name: once{}, match: {{p: nobody}}, key: [u], rate: 1/s}}\n", number % 50);
+    }
+    let mut domains = read_text("api.yaml", &text).domains;
+    if number % 2 == 1 {
+        // A domain comes and goes.
+        domains
+            .extend(read_text("web.yaml", "domain: web\nlimits: [{name: a, key: [], rate: 1/s}]\n").domains);
+    }
+    assert_eq!(domains.len(), 1 + usize::from(number % 2 == 1));
+    RuleSet::new(domains)
+}
+
+/// Plays a fixed trace and hands on what is said to every request. Looks at what is held, if there are reloads.
+fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, String)) {
+    let engine = engine(STAYING, 4 << 20);
+    engine.install(reloaded(0));
+    let mut decider = engine.decider();
+    let (mut at, mut reloads, mut random) = (0, 0, 1_u64);
+    let mut settled = None;
+    for number in 0..requests {
+        // A congruential generator (Knuth, MMIX): the same trace at every run.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        at += random >> 35;
+        if let Some(every) = reloads_every
+            && number % every == 0
+        {
+            reloads += 1;
+            engine.install(reloaded(reloads));
+            if reloads % 300 == 0 {
+                // What is held is that of the rules, which are the same after 300 as after 600 and 900.
+                let first = *settled.get_or_insert(held());
+                println!("{reloads} reloads: {} bytes", held());
+                assert!(
+                    (held() - first).abs() < 4_096,
+                    "{first} bytes, then {} after {reloads} reloads",
+                    held()
+                );
+            }
+        }
+        if number % 100 == 0 {
+            engine.tick(Now::at_nanos(at));
+        }
+        let user = (random >> 40 & 7).to_string();
+        let p = if random >> 50 & 1 == 1 { "y" } else { "n" };
+        let attributes = [("u", user.as_str()), ("p", p)];
+        let cost = Cost::Requests(u32::try_from(random >> 55 & 1).unwrap() + 1);
+        let op = if random >> 60 == 0 { Op::Peek } else { Op::Hit };
+        let request = Request { cost, all: true, ..Request::new(op, "api", Descriptors::one(&attributes)) };
+        let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(at)) else { unreachable!() };
+        let all: Vec<_> = decision.all().map(|view| view.level).collect();
+        let notes: Vec<_> = decision.notes().collect();
+        hear(number, format!("{:?} {:?} {notes:?} {all:?}", decision.verdict, decision.retry));
+    }
+    assert!(at > 60 * SECOND);
+}
+
+#[test]
+fn a_reload_every_few_requests_changes_nothing_for_rules_that_stay() {
+    let mut said = Vec::new();
+    play(20_000, None, |_, text| said.push(text));
+    play(20_000, Some(16), |number, text| {
+        assert_eq!(Some(&text), said.get(usize::try_from(number).unwrap()), "request {number}");
+    });
+    let refused = said.iter().filter(|said| said.starts_with("Limit")).count();
+    assert!((2_000..18_000).contains(&refused), "{refused} refused: a trace that says something");
+}
