@@ -2,217 +2,237 @@
 //! started, never a limit or a window.
 //!
 //! ```text
-//!   words  │ start │ … newest │ oldest … │
-//!            2       1 for each bucket, in a ring
+//!   in the table   │ start │ total, newest │ ─┐
+//!   elsewhere      │ … newest │ oldest … │ ◀─┘   4 bytes for each bucket
 //! ```
 //!
 //! A bucket that is new takes the place of the oldest, and the total is kept by what comes and goes: of sixty buckets a
-//! judgement reads two, which stand side by side. The total and which is the newest have room beside the pointer.
+//! judgement reads two, which stand side by side, and nothing but those outside of the table.
 
 use super::heap::block_bytes;
 
 /// The counters of one bucket and the one before it are kept in place; more buckets have a block of memory while
 /// something counts.
-#[derive(Clone, Debug)]
-pub(super) enum Ring {
-    Two {
-        start_nanos: u64,
-        /// The newer first.
-        counts: [u32; 2],
-    },
-    /// As drawn above; nothing when nothing counts.
-    Many { head: Head, words: Box<[u32]> },
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ring {
+    start_nanos: u64,
+    counters: Counters,
 }
 
-/// What all buckets count together, and which is the newest. 61 counters of 32 bits come to less than 38 bits.
+/// A few sizes of blocks, those that malloc has; one of any size would have its length in the table.
+#[derive(Clone, Debug)]
+enum Counters {
+    /// The newer first. Of a ring with more buckets: nothing counts.
+    Two([u32; 2]),
+    Six(Head, Box<[u32; 6]>),
+    Ten(Head, Box<[u32; 10]>),
+    Fourteen(Head, Box<[u32; 14]>),
+    Thirty(Head, Box<[u32; 30]>),
+    All(Head, Box<[u32; 61]>),
+}
+
+/// What all buckets count together, which is the newest, and how many there are. In bytes, to fit beside the pointer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Head {
-    total: u32,
-    total_high: u8,
+struct Head {
+    /// The lowest five bytes: 61 counters of 32 bits come to less than 38 bits.
+    total: [u8; 5],
     newest: u8,
+    len: u8,
+}
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters::Two([0; 2])
+    }
 }
 
 impl Ring {
-    /// Nothing counts, nothing is allocated.
-    pub(super) fn empty(len: usize) -> Ring {
-        if len == 2 { Ring::Two { start_nanos: 0, counts: [0; 2] } } else { Ring::many(Box::default()) }
-    }
-
-    fn many(words: Box<[u32]>) -> Ring {
-        Ring::Many { head: Head::default(), words }
-    }
-
-    /// How many buckets there are; none as long as nothing is allocated.
+    /// How many buckets there are, as far as something counts.
     pub(super) fn len(&self) -> usize {
-        match self {
-            Ring::Two { .. } => 2,
-            Ring::Many { words, .. } => words.len().saturating_sub(START_WORDS),
-        }
+        self.parts().0.len()
     }
 
     /// When the newest bucket started.
     #[inline]
     pub(super) fn start_nanos(&self) -> u64 {
-        match self {
-            Ring::Two { start_nanos, .. } => *start_nanos,
-            Ring::Many { words, .. } => match **words {
-                [low, high, ..] => u64::from(high) << 32 | u64::from(low),
-                _ => 0,
-            },
-        }
+        self.start_nanos
     }
 
     /// What all buckets count together.
     #[inline]
     pub(super) fn total(&self) -> u64 {
-        match self {
-            Ring::Two { counts: [newer, older], .. } => u64::from(*newer) + u64::from(*older),
-            Ring::Many { head, .. } => head.total(),
-        }
+        self.parts().0.total()
     }
 
     /// What the bucket counts that stands so many before the newest; nothing where there is none.
     #[inline]
     pub(super) fn count(&self, back: usize) -> u32 {
-        match self {
-            Ring::Two { counts, .. } => counts.get(back).copied().unwrap_or(0),
-            Ring::Many { words, .. } => {
-                self.place(back).and_then(|place| words.get(place)).copied().unwrap_or(0)
-            }
-        }
+        let (head, counts) = self.parts();
+        head.slot(back).and_then(|slot| counts.get(slot)).copied().unwrap_or(0)
     }
 
     /// Moves on by so many buckets, the newest of which starts then; as many of the oldest are forgotten.
-    pub(super) fn advance(&mut self, passed: usize, nanos: u64, len: usize) {
-        if self.len() != len {
-            *self = Ring::many(vec![0; START_WORDS + len].into_boxed_slice());
-        }
-        match self {
-            Ring::Two { start_nanos, counts: [newer, older] } => {
-                *start_nanos = nanos;
-                match passed {
-                    0 => {}
-                    1 => (*newer, *older) = (0, *newer),
-                    _ => (*newer, *older) = (0, 0),
-                }
+    pub(super) fn advance(&mut self, passed: usize, nanos: u64, len: u8) {
+        self.start_nanos = nanos;
+        if let Counters::Two([newer, older]) = &mut self.counters {
+            match passed {
+                _ if len > 2 => self.counters = Counters::new(len),
+                0 => {}
+                1 => (*newer, *older) = (0, *newer),
+                _ => (*newer, *older) = (0, 0),
             }
-            Ring::Many { words, .. } => {
-                if let [low, high, ..] = &mut **words {
-                    (*low, *high) = halves(nanos);
-                }
-                let (mut total, mut newest) = self.head();
-                for _ in 0..passed.min(len) {
-                    newest = if newest + 1 < len { newest + 1 } else { 0 };
-                    if let Some(count) = self.slot(newest) {
-                        total -= u64::from(std::mem::take(count));
-                    }
-                }
-                self.set_head(total, newest);
+            return;
+        }
+        let Some((head, counts)) = self.counters.many() else { return };
+        let mut total = head.total();
+        for _ in 0..passed.min(head.len()) {
+            head.newest = if head.newest + 1 < head.len { head.newest + 1 } else { 0 };
+            if let Some(count) = counts.get_mut(usize::from(head.newest)) {
+                total -= u64::from(std::mem::take(count));
             }
         }
+        head.set_total(total);
     }
 
     /// Counts in the newest bucket, as far as its counter goes.
     pub(super) fn add(&mut self, units: u32) {
-        if let Ring::Two { counts: [newer, _], .. } = self {
+        if let Counters::Two([newer, _]) = &mut self.counters {
             *newer = newer.saturating_add(units);
             return;
         }
-        let (total, newest) = self.head();
-        let Some(count) = self.slot(newest) else { return };
-        let before = std::mem::replace(count, count.saturating_add(units));
-        let added = u64::from(*count - before);
-        self.set_head(total + added, newest);
+        let Some((head, counts)) = self.counters.many() else { return };
+        if let Some(count) = counts.get_mut(usize::from(head.newest)) {
+            let before = std::mem::replace(count, count.saturating_add(units));
+            head.set_total(head.total() + u64::from(*count - before));
+        }
     }
 
     /// Takes units back, from the newest bucket first. Once nothing counts, nothing is allocated.
     pub(super) fn take(&mut self, units: u32) {
-        if let Ring::Two { counts, .. } = self {
-            let mut left = units;
-            for count in counts {
-                let taken = left.min(*count);
-                (*count, left) = (*count - taken, left - taken);
-            }
-            return;
-        }
-        let (mut total, newest) = self.head();
-        if total <= u64::from(units) {
-            *self = Ring::many(Box::default());
-            return;
-        }
         let mut left = units;
-        for back in 0..self.len() {
-            let place = self.place(back).unwrap_or_default().saturating_sub(START_WORDS);
-            let Some(count) = self.slot(place).filter(|_| left > 0) else { break };
+        let mut take = |count: &mut u32| {
             let taken = left.min(*count);
             (*count, left) = (*count - taken, left - taken);
-            total -= u64::from(taken);
+            u64::from(taken)
+        };
+        if let Counters::Two(counts) = &mut self.counters {
+            counts.iter_mut().for_each(|count| {
+                take(count);
+            });
+            return;
         }
-        self.set_head(total, newest);
+        let Some((head, counts)) = self.counters.many() else { return };
+        let mut total = head.total();
+        for back in 0..head.len() {
+            if let Some(count) = head.slot(back).and_then(|slot| counts.get_mut(slot)) {
+                total -= take(count);
+            }
+        }
+        head.set_total(total);
+        if total == 0 {
+            *self = Ring::default();
+        }
     }
 
     /// Bytes that malloc hands out for it.
     pub(super) fn heap_bytes(&self) -> usize {
-        match self {
-            Ring::Many { words, .. } if !words.is_empty() => heap_bytes_of(self.len()),
-            Ring::Two { .. } | Ring::Many { .. } => 0,
+        match &self.counters {
+            Counters::Two(_) => 0,
+            Counters::Six(head, _)
+            | Counters::Ten(head, _)
+            | Counters::Fourteen(head, _)
+            | Counters::Thirty(head, _)
+            | Counters::All(head, _) => heap_bytes_of(head.len),
         }
     }
 
-    /// Among the words, the bucket so many before the newest.
     #[inline]
-    fn place(&self, back: usize) -> Option<usize> {
-        let (len, (_, newest)) = (self.len(), self.head());
-        let slot = if back <= newest { newest - back } else { (newest + len).checked_sub(back)? };
-        (back < len).then_some(START_WORDS + slot)
+    fn parts(&self) -> (Head, &[u32]) {
+        match &self.counters {
+            Counters::Two(counts) => (Head::of_two(counts), counts),
+            Counters::Six(head, counts) => (*head, &**counts),
+            Counters::Ten(head, counts) => (*head, &**counts),
+            Counters::Fourteen(head, counts) => (*head, &**counts),
+            Counters::Thirty(head, counts) => (*head, &**counts),
+            Counters::All(head, counts) => (*head, &**counts),
+        }
     }
+}
 
-    fn slot(&mut self, slot: usize) -> Option<&mut u32> {
-        match self {
-            Ring::Two { .. } => None,
-            Ring::Many { words, .. } => words.get_mut(START_WORDS + slot),
+impl Counters {
+    /// For so many buckets, at most 61.
+    fn new(len: u8) -> Counters {
+        let head = Head { len, ..Head::default() };
+        match len {
+            ..=6 => Counters::Six(head, Box::default()),
+            7..=10 => Counters::Ten(head, Box::default()),
+            11..=14 => Counters::Fourteen(head, Box::default()),
+            15..=30 => Counters::Thirty(head, Box::default()),
+            31.. => Counters::All(head, Box::new([0; 61])),
         }
     }
 
-    /// The total, and which bucket is the newest.
+    /// The block, if there is one.
     #[inline]
-    fn head(&self) -> (u64, usize) {
+    fn many(&mut self) -> Option<(&mut Head, &mut [u32])> {
         match self {
-            Ring::Two { .. } => (self.total(), 0),
-            Ring::Many { head, .. } => (head.total(), usize::from(head.newest)),
-        }
-    }
-
-    fn set_head(&mut self, total: u64, newest: usize) {
-        let (low, high) = halves(total);
-        if let (Ring::Many { head, .. }, Ok(total_high), Ok(newest)) =
-            (self, u8::try_from(high), u8::try_from(newest))
-        {
-            *head = Head { total: low, total_high, newest };
+            Counters::Two(_) => None,
+            Counters::Six(head, counts) => Some((head, &mut **counts)),
+            Counters::Ten(head, counts) => Some((head, &mut **counts)),
+            Counters::Fourteen(head, counts) => Some((head, &mut **counts)),
+            Counters::Thirty(head, counts) => Some((head, &mut **counts)),
+            Counters::All(head, counts) => Some((head, &mut **counts)),
         }
     }
 }
 
 impl Head {
+    /// Two stand as a ring of two whose newest is the first.
+    #[inline]
+    fn of_two([newer, older]: &[u32; 2]) -> Head {
+        let mut head = Head { len: 2, ..Head::default() };
+        head.set_total(u64::from(*newer) + u64::from(*older));
+        head
+    }
+
+    #[inline]
+    fn len(self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Where the bucket stands that is so many before the newest.
+    #[inline]
+    fn slot(self, back: usize) -> Option<usize> {
+        let newest = usize::from(self.newest);
+        let slot = if back <= newest { newest - back } else { (newest + self.len()).checked_sub(back)? };
+        (back < self.len()).then_some(slot)
+    }
+
     #[inline]
     fn total(self) -> u64 {
-        u64::from(self.total_high) << 32 | u64::from(self.total)
+        let [a, b, c, d, e] = self.total;
+        u64::from_le_bytes([a, b, c, d, e, 0, 0, 0])
+    }
+
+    #[inline]
+    fn set_total(&mut self, total: u64) {
+        let [a, b, c, d, e, ..] = total.to_le_bytes();
+        self.total = [a, b, c, d, e];
     }
 }
 
-#[inline]
-fn halves(word: u64) -> (u32, u32) {
-    let [a, b, c, d, high @ ..] = word.to_le_bytes();
-    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high))
-}
-
 /// Bytes that malloc hands out for a ring of so many buckets while something counts.
-pub(super) const fn heap_bytes_of(len: usize) -> usize {
-    if len == 2 { 0 } else { block_bytes((START_WORDS + len) * size_of::<u32>()) }
+pub(super) const fn heap_bytes_of(len: u8) -> usize {
+    let counters = match len {
+        ..=2 => 0,
+        3..=6 => 6,
+        7..=10 => 10,
+        11..=14 => 14,
+        15..=30 => 30,
+        31.. => 61,
+    };
+    block_bytes(counters * size_of::<u32>())
 }
 
-/// The start of the newest bucket, ahead of the counts.
-const START_WORDS: usize = 2;
-
-/// A table's entry has no more room beside a digest.
+/// So a table's entry has 40 bytes, its digest included.
 const _: () = assert!(size_of::<Ring>() == 24);

@@ -115,8 +115,9 @@ impl Quota {
     }
 
     /// How many counters there are: one for each bucket, and one for that which the window is leaving.
-    fn counters(&self) -> usize {
-        usize::from(self.buckets) + 1
+    const fn counters(&self) -> u8 {
+        // B is at most 60.
+        self.buckets + 1
     }
 }
 
@@ -127,8 +128,8 @@ pub struct SlidingWindow(Ring);
 impl SlidingWindow {
     /// A key never seen: nothing counts, nothing is allocated.
     #[must_use]
-    pub fn fresh(quota: &Quota, _now: Now) -> SlidingWindow {
-        SlidingWindow(Ring::empty(quota.counters()))
+    pub fn fresh(_quota: &Quota, _now: Now) -> SlidingWindow {
+        SlidingWindow(Ring::default())
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
@@ -139,11 +140,12 @@ impl SlidingWindow {
         let Some(most) = quota.count.checked_sub(cost) else {
             return Outcome::Never;
         };
-        let view = self.view(quota, now);
-        if view.estimate(quota) <= u64::from(most) {
+        let (view, most) = (self.view(quota, now), u64::from(most));
+        // If it fits even with all of the oldest bucket, its share need not be known.
+        if view.whole + u64::from(view.oldest) <= most || view.estimate(quota) <= most {
             Outcome::Pass
         } else {
-            Outcome::Later(view.wait(quota, now, u64::from(most)))
+            Outcome::Later(view.wait(quota, now, most))
         }
     }
 
