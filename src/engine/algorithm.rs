@@ -36,6 +36,23 @@ pub(super) trait Algorithm {
     /// Charges a request that starts after a wait.
     fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Wait);
 
+    /// Judges a request and charges it if it passes: to start after its wait, or, where waits delay nothing, at once.
+    #[inline]
+    fn admit(
+        &self,
+        state: &mut Self::State,
+        now: Now,
+        cost: u32,
+        wait_max: Option<Micros>,
+        waits: bool,
+    ) -> Outcome {
+        let (outcome, wait) = self.judge(state, now, cost, wait_max);
+        if outcome.passes() {
+            self.charge(state, now, cost, if waits { wait } else { Wait::NONE });
+        }
+        outcome
+    }
+
     /// Charges what was used, after the fact, as far as the debt goes.
     fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
 
@@ -106,6 +123,15 @@ impl Algorithm for token_bucket::Quota {
 
     fn charge(&self, state: &mut Gcra, now: Now, cost: u32, _: Wait) {
         *state = state.judge(self, now.at, cost).1;
+    }
+
+    #[inline]
+    fn admit(&self, state: &mut Gcra, now: Now, cost: u32, _: Option<Micros>, _: bool) -> Outcome {
+        let (outcome, charged) = state.judge(self, now.at, cost);
+        if outcome.passes() {
+            *state = charged;
+        }
+        outcome
     }
 
     fn owe(&self, state: &mut Gcra, now: Now, amount: u32, debt_max: u32) {

@@ -51,8 +51,8 @@ impl Decider {
         #[cfg(debug_assertions)]
         panic_if_asked(request);
         let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, now };
-        match judgement.only_plain(&workspace.matching, request) {
-            Some(only) => judgement.of_one(&only, &selection, request, workspace),
+        match judgement.one_rule(&workspace.matching, request) {
+            Some(one) => judgement.of_one(&one, &selection, request, workspace),
             None => judgement.of_all(&selection, request, workspace),
         }
     }

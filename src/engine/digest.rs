@@ -31,7 +31,7 @@ impl HashKey {
     /// What sets states apart that cannot be compared: to be mixed into the digests of their keys.
     pub(super) fn salt(&self, comparable: &str) -> Salt {
         let [salt, _] = SipHash::new(self.0).hash_each([comparable, ""].into_iter());
-        Salt(salt)
+        Salt(salt & SALT_BITS)
     }
 }
 
@@ -43,18 +43,29 @@ impl KeyHash {
     /// The digest of a key. Where there are several values each has its length before it; one alone is told from
     /// every other by the hash's own padding.
     #[inline]
-    pub(super) fn digest<'a>(&self, tag: Tag, mut values: impl ExactSizeIterator<Item = &'a str>) -> Digest {
+    pub(super) fn digest<'a>(&self, values: impl ExactSizeIterator<Item = &'a str>) -> Digest {
+        self.digest_of_state(values, Tag::NONE, Salt::NONE)
+    }
+
+    /// The digest of one of the key's states.
+    #[inline]
+    pub(super) fn digest_of_state<'a>(
+        &self,
+        mut values: impl ExactSizeIterator<Item = &'a str>,
+        tag: Tag,
+        salt: Salt,
+    ) -> Digest {
         let hash = if values.len() == 1 {
             self.0.hash(values.next().unwrap_or_default().as_bytes())
         } else {
             self.0.hash_each(values)
         };
-        Digest::new(hash, tag)
+        Digest::new(hash, tag, salt)
     }
 
     /// The digest of some bytes.
     pub(super) fn digest_bytes(&self, bytes: &[u8]) -> Digest {
-        Digest::new(self.0.hash(bytes), Tag::NONE)
+        Digest::new(self.0.hash(bytes), Tag::NONE, Salt::NONE)
     }
 }
 
@@ -72,7 +83,7 @@ impl std::fmt::Debug for HashKey {
     }
 }
 
-/// See [`HashKey::salt`]. That of token buckets, the most there are, is zero: nothing to mix in.
+/// See [`HashKey::salt`]. Mixed in twice, it is out again. That of token buckets, the most there are, is zero: nothing to mix in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Salt(u64);
 
@@ -89,8 +100,8 @@ pub(super) struct Digest([u32; 4]);
 
 impl Digest {
     #[inline]
-    fn new([low, high]: [u64; 2], tag: Tag) -> Digest {
-        let high = high & !TAG_BITS | u64::from(tag.bits());
+    fn new([low, high]: [u64; 2], tag: Tag, salt: Salt) -> Digest {
+        let high = high & !TAG_BITS ^ salt.0 | u64::from(tag.bits());
         let (halves_low, halves_high) = (halves(low), halves(high));
         Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
     }
@@ -98,7 +109,7 @@ impl Digest {
     /// The digest of the same key for another state of it. It lives in the same place of its table.
     #[inline]
     pub(super) fn of(&self, tag: Tag, salt: Salt) -> Digest {
-        Digest::new([self.hash(), self.high() ^ salt.0 & SALT_BITS], tag)
+        Digest::new([self.hash(), self.high()], tag, salt)
     }
 
     /// The same digest with another tag.

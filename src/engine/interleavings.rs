@@ -139,7 +139,7 @@ fn a_request_is_charged_everywhere_or_nowhere() {
 fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
     let ruling = engine.ruling.load();
     let (_, terms) = ruling.find("api").unwrap();
-    engine.shards.of(&terms.rules[rule].key_hash.digest(Tag::NONE, [value].into_iter()))
+    engine.shards.of(&terms.rules[rule].key_hash.digest([value].into_iter()))
 }
 
 /// A key of a rule that lies in a shard.

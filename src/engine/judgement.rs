@@ -1,5 +1,7 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
+mod one_rule;
+
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
 use super::callers::Seen;
@@ -7,14 +9,13 @@ use super::counters::{Check, Counters, Slot};
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::part::{Case, Part, Stand};
 use super::repeats::{Grant, Known};
-use super::request::{Charge, Op, Request, UNIT_REQUESTS};
-use super::ruling::{DomainTerms, Plain, Ruling, Terms};
+use super::request::{Charge, Op, Request};
+use super::ruling::{DomainTerms, Ruling};
 use super::sketch::Ranking;
 use super::sync::Ordering;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
-use crate::limit::token_bucket::Gcra;
 use crate::rules::{Domain, ListKind, Listed, Rule, Selection};
 
 /// One request before the rules of its domain.
@@ -29,14 +30,6 @@ pub(super) struct Judgement<'d> {
     pub(super) now: Now,
 }
 
-/// The one rule that judges, where it is one token bucket and nothing besides.
-pub(super) struct Only<'d> {
-    number: u32,
-    terms: &'d Terms,
-    plain: &'d Plain,
-    cost: u32,
-}
-
 /// An entry of a list that a request matches.
 #[derive(Clone, Copy)]
 struct Entry<'d> {
@@ -46,86 +39,7 @@ struct Entry<'d> {
 }
 
 impl<'d> Judgement<'d> {
-    /// Most requests match one rule, and most rules are token buckets.
-    #[inline]
-    pub(super) fn only_plain(&self, matching: &[u32], request: &Request<'_>) -> Option<Only<'d>> {
-        let [number] = matching else { return None };
-        let terms = self.terms.rules.get(*number as usize)?;
-        let plain = terms.plain.as_ref().filter(|_| self.terms.is_simple && request.repeat.is_none())?;
-        let cost = request.cost.in_unit(UNIT_REQUESTS)?;
-        Some(Only { number: *number, terms, plain, cost })
-    }
-
-    /// One lock, no list of locks, and the key is looked up once.
-    #[inline]
-    pub(super) fn of_one<'w: 'd>(
-        &self,
-        only: &Only<'d>,
-        selection: &Selection<'_>,
-        request: &Request<'_>,
-        workspace: &'w mut Workspace,
-    ) -> Answer<'d> {
-        let Only { number, terms, plain, cost } = *only;
-        let now = self.now.at;
-        let digest = terms.key_hash.digest(plain.tag, self.domain.key_values(number, selection));
-        let shards = &self.engine.shards;
-        let mut shard = shards.lock(shards.of(&digest));
-        let kept = match shard.buckets.find_tagged_mut(&digest) {
-            Some((tag, _)) if tag != plain.tag => {
-                // It is as another quota left it.
-                drop(shard);
-                return self.of_all(selection, request, workspace);
-            }
-            kept => kept.map(|(_, state)| state),
-        };
-        let before = kept.as_ref().map_or_else(|| Gcra::full(plain.quota.scale(), now), |state| **state);
-        let (outcome, charged) = before.judge(&plain.quota, now, cost);
-        let passes = outcome == Outcome::Pass;
-        let mut after = before;
-        if passes && cost > 0 && request.op != Op::Peek {
-            after = charged;
-            match kept {
-                Some(state) => *state = charged,
-                None => shards.insert(&mut shard, digest, charged, self.now),
-            }
-        }
-        drop(shard);
-        workspace.clear();
-        let level = after.level(&plain.quota, now);
-        let refused = !passes && terms.enforced;
-        if !passes && !terms.enforced {
-            workspace.notes.push((NoteKind::Shadow, number));
-        }
-        let rule = self.domain.rules().get(number as usize);
-        if request.all && rule.is_some_and(|rule| rule.advertise) {
-            workspace.all.push((number, level));
-        }
-        let verdict = if refused { Verdict::Limit } else { Verdict::Allow };
-        if let Some(counters) = self.counters {
-            let is_sampled = is_sampled(counters.verdict(verdict));
-            let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
-            counters.check(terms.slot, if passes { Check::Pass } else { refusal });
-            if is_sampled || !passes {
-                let seen =
-                    Seen { domain: self.domain, rule: number, slot: terms.slot, key: digest, selection };
-                let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
-                self.note_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
-            }
-        }
-        Answer::Decided(Decision {
-            verdict,
-            binding: rule.filter(|_| terms.enforced).map(|rule| LimitView { rule, level }),
-            listed: None,
-            retry: if refused { retry(outcome) } else { Some(Micros::ZERO) },
-            priority: None,
-            domain: Some(self.domain),
-            notes: &workspace.notes,
-            all: &workspace.all,
-            looked_at: LookedAt { one: Some((number, digest.hash())), parts: &[] },
-        })
-    }
-
-    /// The same for any number of rules of any kind, lists and repeats.
+    /// Judges by any number of rules of any kind, lists and repeats.
     pub(super) fn of_all<'w: 'd>(
         &self,
         selection: &Selection<'_>,

@@ -135,7 +135,7 @@ impl Part {
     /// Whether the limit lets the request through.
     #[inline]
     pub(super) fn passes(&self) -> bool {
-        matches!(self.outcome, Outcome::Pass | Outcome::Queued(_))
+        self.outcome.passes()
     }
 
     /// Whether the request is refused by it.
@@ -369,7 +369,9 @@ impl Part {
     }
 
     fn mark_by<A: Algorithm>(&self, _: &A, shard: &mut Shard) {
-        A::table_mut(shard).tag(&self.digest, A::tag_refusing);
+        if let Some(mut found) = A::table_mut(shard).entry(&self.digest) {
+            found.set_tag(A::tag_refusing(found.tag()));
+        }
     }
 
     /// Reads where the key stands, unless charging it has told.

@@ -8,8 +8,8 @@ use super::digest::{HashKey, KeyHash, Salt};
 use super::memory::Kind;
 use super::tag::Tag;
 use crate::clock::Micros;
-use crate::limit::{Quota, token_bucket};
-use crate::rules::{Domain, Limit, Mode, Over, Rule, RuleSet};
+use crate::limit::Quota;
+use crate::rules::{Domain, Limit, Mode, Over, Refused, Rule, RuleSet};
 
 /// A rule set in force.
 #[derive(Debug, Default)]
@@ -43,17 +43,18 @@ pub(super) struct Terms {
     pub(super) slot: Slot,
     /// Refusals are carried out.
     pub(super) enforced: bool,
-    /// Set where it is one token bucket and nothing besides: then one look-up decides.
+    /// Set where it has one quota and nothing besides: then one look-up decides.
     pub(super) plain: Option<Plain>,
     pub(super) own: States,
     pub(super) candidate: Option<States>,
 }
 
-/// A rule that is one token bucket and nothing besides.
-#[derive(Clone, Copy, Debug)]
+/// A rule that has one quota and nothing besides.
+#[derive(Clone, Debug)]
 pub(super) struct Plain {
-    pub(super) quota: token_bucket::Quota,
+    pub(super) quota: Quota,
     pub(super) tag: Tag,
+    pub(super) salt: Salt,
 }
 
 /// What tells the states of one limit from those that cannot be compared with them.
@@ -191,15 +192,16 @@ impl States {
 
     fn plain(&self, rule: &Rule) -> Option<Plain> {
         let [Some(allowance)] = rule.limit.allowances.as_slice() else { return None };
-        let Quota::TokenBucket(quota) = &allowance.quota else { return None };
         let is_plain = allowance.over == Over::Refuse
+            && rule.limit.refused == Refused::Free
             && rule.limit.block.is_none()
             && rule.overrides.is_none()
             && rule.candidate.is_none()
             && rule.unit.is_none()
             && rule.warn_at.is_none()
             && rule.key.iter().all(crate::rules::KeyPart::is_plain);
-        is_plain.then(|| Plain { quota: *quota, tag: self.of(0).0 })
+        let (tag, salt) = self.of(0);
+        is_plain.then(|| Plain { quota: allowance.quota.clone(), tag, salt })
     }
 }
 

@@ -78,12 +78,6 @@ impl Shards {
         self.shards[shard % SHARDS].0.lock()
     }
 
-    /// Adds a bucket to a locked shard.
-    pub(super) fn insert(&self, shard: &mut Shard, digest: Digest, state: Gcra, now: Now) {
-        let evicted = shard.buckets.insert(digest, state, &self.memory, now);
-        self.count_evictions(evicted);
-    }
-
     /// Counts keys that had to go although they still mattered.
     pub(super) fn count_evictions(&self, evicted: u64) {
         if evicted > 0 {

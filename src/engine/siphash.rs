@@ -21,9 +21,9 @@ impl SipHash {
         ])
     }
 
-    /// The hash of some bytes.
-    #[inline]
-    pub(super) fn hash(self, bytes: &[u8]) -> [u64; 2] {
+    /// The hash of some bytes. A call of its own: few arguments, and whoever calls need not save what it has in hand.
+    #[inline(never)]
+    pub(super) fn hash(&self, bytes: &[u8]) -> [u64; 2] {
         let mut state = self.0;
         let (words, _) = bytes.as_chunks();
         for word in words {
@@ -34,7 +34,8 @@ impl SipHash {
 
     /// The hash of several texts: each as its length in eight bytes and its bytes, zeros behind them to a multiple of
     /// eight, so that no two lists give the same bytes.
-    pub(super) fn hash_each<'a>(self, texts: impl Iterator<Item = &'a str>) -> [u64; 2] {
+    #[inline(never)]
+    pub(super) fn hash_each<'a>(&self, texts: impl Iterator<Item = &'a str>) -> [u64; 2] {
         let mut state = self.0;
         let mut length = 0;
         for bytes in texts.map(str::as_bytes) {

@@ -75,22 +75,16 @@ impl<S: Fading> Table<S> {
     /// [`Table::change`].
     #[inline]
     pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
-        self.find_tagged_mut(digest).map(|(_, state)| state)
-    }
-
-    /// The same with the tag that it was last changed under.
-    #[inline]
-    pub(super) fn find_tagged_mut(&mut self, digest: &Digest) -> Option<(Tag, &mut S)> {
         let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(digest))?;
-        Some((entry.digest.tag(), &mut entry.state))
+        Some(&mut entry.state)
     }
 
-    /// Gives a key another tag, if it is there.
-    pub(super) fn tag(&mut self, digest: &Digest, tag: impl FnOnce(Tag) -> Tag) {
-        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(digest));
-        if let Some(entry) = entry {
-            entry.digest = entry.digest.tagged(tag(entry.digest.tag()));
-        }
+    /// What is kept under a key, to be changed.
+    #[inline]
+    pub(super) fn entry(&mut self, digest: &Digest) -> Option<Found<'_, S>> {
+        let kind = self.kind;
+        let is = |entry: &Entry<S>| entry.digest.is_of_same_state(digest);
+        self.entries.find_mut(digest.hash(), is).map(|entry| Found { entry, kind })
     }
 
     /// A key that was last changed under another tag is kept under this one from now on, as `adopt` makes of it. It
@@ -133,27 +127,27 @@ impl<S: Fading> Table<S> {
             Some(place) => self.entries.get_bucket_mut(place),
             None => self.entries.find_mut(digest.hash(), is),
         };
-        if let Some(Entry { digest, state }) = known {
-            let before = state.heap_bytes();
-            let (changed, tag) = change(state);
-            *digest = digest.tagged(tag);
-            let after = state.heap_bytes();
-            if after != before {
-                memory.settle(self.kind, before, after);
-            }
-            return (changed, self.make_good(memory, after.saturating_sub(before), now));
+        if let Some(entry) = known {
+            let mut found = Found { entry, kind: self.kind };
+            let ((changed, tag), grown) = found.change(change, memory);
+            found.set_tag(tag);
+            return (changed, self.make_good(memory, grown, now));
         }
         let mut state = fresh();
         let (changed, tag) = change(&mut state);
-        let digest = digest.tagged(tag);
-        let heap = state.heap_bytes();
-        memory.settle(self.kind, 0, heap);
-        let evicted = self.insert(digest, state, memory, now);
-        (changed, evicted + self.make_good(memory, heap, now))
+        (changed, self.insert(digest.tagged(tag), state, memory, now))
     }
 
     /// Adds a key that is not there. Returns how many others, not yet fresh, had to go for it.
     pub(super) fn insert(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
+        let heap = state.heap_bytes();
+        if heap > 0 {
+            memory.settle(self.kind, 0, heap);
+        }
+        self.insert_entry(digest, state, memory, now) + self.make_good(memory, heap, now)
+    }
+
+    fn insert_entry(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
         let full = self.entries.len() == self.entries.capacity();
         let evicted = if full { self.make_room(memory, now) } else { 0 };
         let before = self.bytes();
@@ -251,7 +245,7 @@ impl<S: Fading> Table<S> {
 
     /// After a state has grown by so many bytes outside the table: where the budget does not have them, some keys
     /// go. Returns how many of those still mattered.
-    fn make_good(&mut self, memory: &Memory, bytes: usize, now: Now) -> u64 {
+    pub(super) fn make_good(&mut self, memory: &Memory, bytes: usize, now: Now) -> u64 {
         if bytes == 0 || memory.claim(self.kind, 0) {
             return 0;
         }
@@ -302,6 +296,44 @@ impl<S: Fading> Table<S> {
         self.entries = anew;
         self.sweep_at = 0;
         memory.settle(self.kind, both, self.bytes());
+    }
+}
+
+/// What is kept under a key, to be changed in place.
+pub(super) struct Found<'t, S> {
+    entry: &'t mut Entry<S>,
+    kind: Kind,
+}
+
+impl<S: Fading> Found<'_, S> {
+    /// The tag that it was last changed under.
+    #[inline]
+    pub(super) fn tag(&self) -> Tag {
+        self.entry.digest.tag()
+    }
+
+    #[inline]
+    pub(super) fn set_tag(&mut self, tag: Tag) {
+        if tag != self.tag() {
+            self.entry.digest = self.entry.digest.tagged(tag);
+        }
+    }
+
+    pub(super) fn state(&self) -> &S {
+        &self.entry.state
+    }
+
+    /// Changes the state. Returns what the change does, and by how many bytes the state has grown outside of the
+    /// table: those are to be made good.
+    #[inline]
+    pub(super) fn change<T>(&mut self, change: impl FnOnce(&mut S) -> T, memory: &Memory) -> (T, usize) {
+        let before = self.entry.state.heap_bytes();
+        let changed = change(&mut self.entry.state);
+        let after = self.entry.state.heap_bytes();
+        if after != before {
+            memory.settle(self.kind, before, after);
+        }
+        (changed, after.saturating_sub(before))
     }
 }
 

@@ -5,7 +5,6 @@ use super::decision::NoteKind;
 use super::part::{Part, Stand};
 use super::request::{Charge, Descriptors, Request, UNIT_REQUESTS};
 use super::ruling::{DomainTerms, Terms};
-use super::tag::Tag;
 use crate::limit::Level;
 use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
 
@@ -83,7 +82,7 @@ impl Workspace {
         for NodeHit { hit, times, descriptor } in &self.hits {
             let Some(terms) = terms.rules.get(hit.rule as usize) else { continue };
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
-            let key = terms.key_hash.digest(Tag::NONE, tree.key_values(*hit, descriptor));
+            let key = terms.key_hash.digest(tree.key_values(*hit, descriptor));
             let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
             self.parts.push(Part::new(hit.rule, terms, stand, key, 0, cost.saturating_mul(*times)));
         }
@@ -115,11 +114,11 @@ impl Workspace {
     ) {
         let (key, allowance) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
-            (terms.key_hash.digest(Tag::NONE, values()), domain.allowance_of(number, selection, values()))
+            (terms.key_hash.digest(values()), domain.allowance_of(number, selection, values()))
         } else {
             let key = domain.transformed_key(number, selection, &mut self.key);
             let allowance = domain.allowance_of(number, selection, key.values());
-            (terms.key_hash.digest(Tag::NONE, key.values()), allowance)
+            (terms.key_hash.digest(key.values()), allowance)
         };
         let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
         self.parts.push(Part::new(number, terms, stand, key, allowance, cost));

@@ -105,6 +105,14 @@ pub enum Outcome {
     Never,
 }
 
+impl Outcome {
+    /// Whether the request is let through.
+    #[must_use]
+    pub fn passes(self) -> bool {
+        matches!(self, Outcome::Pass | Outcome::Queued(_))
+    }
+}
+
 /// Where one key stands: the numbers of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {

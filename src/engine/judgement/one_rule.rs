@@ -1,0 +1,144 @@
+//! The common request: one rule judges it, and that has one quota and nothing besides. One lock, one look-up, no lists.
+
+use super::{Judgement, is_sampled, retry};
+use crate::clock::Micros;
+use crate::engine::algorithm::{Algorithm, each_algorithm};
+use crate::engine::callers::Seen;
+use crate::engine::counters::{Check, Counters};
+use crate::engine::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Verdict};
+use crate::engine::digest::Digest;
+use crate::engine::request::{Request, UNIT_REQUESTS};
+use crate::engine::ruling::{Plain, Terms};
+use crate::engine::sketch::Ranking;
+use crate::engine::workspace::Workspace;
+use crate::limit::{Level, Outcome};
+use crate::rules::{Rule, Selection};
+
+/// The one rule that judges.
+pub(in crate::engine) struct OneRule<'d> {
+    number: u32,
+    rule: &'d Rule,
+    terms: &'d Terms,
+    plain: &'d Plain,
+    counters: &'d Counters,
+    /// What the request costs it; never zero.
+    cost: u32,
+}
+
+impl<'d> Judgement<'d> {
+    /// The rule, if the request is to be judged by one that is plain, and its state may change.
+    #[inline]
+    pub(in crate::engine) fn one_rule(&self, matching: &[u32], request: &Request<'_>) -> Option<OneRule<'d>> {
+        let [number] = *matching else { return None };
+        let terms = self.terms.rules.get(number as usize)?;
+        let plain = terms.plain.as_ref().filter(|_| self.terms.is_simple && request.repeat.is_none())?;
+        let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
+        let rule = self.domain.rules().get(number as usize)?;
+        Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })
+    }
+
+    /// Judges by it.
+    #[inline]
+    pub(in crate::engine) fn of_one<'w: 'd>(
+        &self,
+        one: &OneRule<'d>,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        workspace: &'w mut Workspace,
+    ) -> Answer<'d> {
+        each_algorithm!(&one.plain.quota, quota => self.of_one_by(quota, one, selection, request, workspace))
+    }
+
+    #[inline]
+    fn of_one_by<'w: 'd, A: Algorithm>(
+        &self,
+        quota: &A,
+        one: &OneRule<'d>,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        workspace: &'w mut Workspace,
+    ) -> Answer<'d> {
+        let OneRule { number, rule, terms, plain, counters, cost } = *one;
+        let values = self.domain.key_values(number, selection);
+        let digest = terms.key_hash.digest_of_state(values, plain.tag, plain.salt);
+        let Some((outcome, level)) = self.admit_one(quota, one, digest, request) else {
+            // A state that another quota has left is to be adopted first.
+            return self.of_all(selection, request, workspace);
+        };
+        workspace.clear();
+        let passes = outcome.passes();
+        if !passes && !terms.enforced {
+            workspace.notes.push((NoteKind::Shadow, number));
+        }
+        if request.all && rule.advertise {
+            workspace.all.push((number, level));
+        }
+        let (verdict, retry) = match outcome {
+            Outcome::Queued(wait) if terms.enforced && wait > Micros::ZERO => (Verdict::Wait, Some(wait)),
+            Outcome::Later(_) | Outcome::Never if terms.enforced => (Verdict::Limit, retry(outcome)),
+            _ => (Verdict::Allow, Some(Micros::ZERO)),
+        };
+        let is_sampled = is_sampled(counters.verdict(verdict));
+        let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
+        counters.check(terms.slot, if passes { Check::Pass } else { refusal });
+        if is_sampled || !passes {
+            // The salt, mixed in twice, is out again.
+            let key = digest.of(plain.tag, plain.salt);
+            let seen = Seen { domain: self.domain, rule: number, slot: terms.slot, key, selection };
+            let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
+            self.note_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
+        }
+        Answer::Decided(Decision {
+            verdict,
+            binding: terms.enforced.then_some(LimitView { rule, level }),
+            listed: None,
+            retry,
+            priority: None,
+            domain: Some(self.domain),
+            notes: &workspace.notes,
+            all: &workspace.all,
+            looked_at: LookedAt { one: Some((number, digest.hash())), parts: &[] },
+        })
+    }
+
+    /// Judges by a quota, and charges what passes. `None`, and nothing is changed, where another quota has left the
+    /// state.
+    #[inline]
+    fn admit_one<A: Algorithm>(
+        &self,
+        quota: &A,
+        one: &OneRule<'_>,
+        digest: Digest,
+        request: &Request<'_>,
+    ) -> Option<(Outcome, Level)> {
+        let shards = &self.engine.shards;
+        let now = self.now;
+        // A shadow wait delays nothing.
+        let admit =
+            |state: &mut A::State| quota.admit(state, now, one.cost, request.wait_max, one.terms.enforced);
+        let mut shard = shards.lock(shards.of(&digest));
+        let table = A::table_mut(&mut shard);
+        let Some(mut found) = table.entry(&digest) else {
+            let mut state = quota.fresh(now);
+            let outcome = admit(&mut state);
+            let level = quota.level(&state, now);
+            if outcome.passes() {
+                let tag = A::tag(digest.tag(), &level);
+                let evicted = table.insert(digest.tagged(tag), state, shards.memory(), now);
+                shards.count_evictions(evicted);
+            }
+            return Some((outcome, level));
+        };
+        if A::ADOPTS && found.tag() != digest.tag() {
+            return None;
+        }
+        let (outcome, grown) = found.change(admit, shards.memory());
+        let level = quota.level(found.state(), now);
+        let tag = found.tag();
+        found.set_tag(if outcome.passes() { A::tag(tag, &level) } else { A::tag_refusing(tag) });
+        if grown > 0 {
+            shards.count_evictions(table.make_good(shards.memory(), grown, now));
+        }
+        Some((outcome, level))
+    }
+}
