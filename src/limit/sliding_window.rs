@@ -37,7 +37,7 @@ pub struct Quota {
     count: u32,
     window_nanos: u64,
     buckets: u8,
-    /// How long a bucket is, where that is whole nanoseconds: then one division finds a place.
+    /// How long a bucket is, where that is whole nanoseconds.
     bucket_nanos: Option<NonZeroU64>,
 }
 
@@ -99,19 +99,14 @@ impl Quota {
         heap_bytes_of(self.counters())
     }
 
-    /// Where a moment of Unix time lies: in 1/B nanoseconds, a bucket is as long as W is in nanoseconds.
-    #[inline]
-    fn place(&self, unix_nanos: u64) -> Place {
+    /// The bucket of a moment of Unix time, counted from 1970, and where in it that is.
+    fn bucket_at(&self, unix_nanos: u64) -> (u64, Place) {
         let buckets = u64::from(self.buckets);
-        if let Some(bucket_nanos) = self.bucket_nanos {
-            let (bucket, rest) = (unix_nanos / bucket_nanos, unix_nanos % bucket_nanos);
-            return Place { bucket, elapsed: rest * buckets, start_nanos: unix_nanos - rest };
-        }
         let (windows, rest) = (unix_nanos / self.window_nanos, unix_nanos % self.window_nanos);
         // Neither product overflows: 366 days × 60 has 61 bits, and 2⁶⁴ ns have at most 2⁴⁵ windows of a millisecond.
         let rest = rest * buckets;
         let (bucket, elapsed) = (windows * buckets + rest / self.window_nanos, rest % self.window_nanos);
-        Place { bucket, elapsed, start_nanos: unix_nanos.saturating_sub(elapsed / buckets) }
+        (bucket, Place { elapsed, start_nanos: unix_nanos.saturating_sub(elapsed / buckets) })
     }
 
     /// How many counters there are: one for each bucket, and one for that which the window is leaving.
@@ -225,20 +220,26 @@ impl SlidingWindow {
     /// Where a moment lies, which is not before the newest bucket, and how many buckets after that.
     #[inline]
     fn place(&self, quota: &Quota, moment: u64) -> (Place, usize) {
-        let here = quota.place(moment);
         let start_nanos = self.0.start_nanos();
-        if here.start_nanos == start_nanos {
-            return (here, 0);
-        }
-        let passed = here.bucket.saturating_sub(quota.place(start_nanos).bucket);
-        (here, usize::try_from(passed).unwrap_or(usize::MAX))
+        let Some(bucket_nanos) = quota.bucket_nanos else {
+            let ((here, place), (newest, _)) = (quota.bucket_at(moment), quota.bucket_at(start_nanos));
+            return (place, usize::try_from(here.saturating_sub(newest)).unwrap_or(usize::MAX));
+        };
+        // The newest bucket starts where a bucket starts: so one division at most tells both, which takes longest here.
+        let since = moment.saturating_sub(start_nanos);
+        let (passed, rest) = match since < bucket_nanos.get() {
+            true => (0, since),
+            false => (since / bucket_nanos, since % bucket_nanos),
+        };
+        let place = Place { elapsed: rest * u64::from(quota.buckets), start_nanos: moment - rest };
+        (place, usize::try_from(passed).unwrap_or(usize::MAX))
     }
 }
 
-/// A bucket, counted from 1970, how much of it has gone, out of W, and its first whole nanosecond.
+/// Where in a bucket: how much of it has gone, in 1/B nanoseconds, of which a bucket has as many as W nanoseconds; and
+/// its first whole nanosecond.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    bucket: u64,
     elapsed: u64,
     start_nanos: u64,
 }
