@@ -115,7 +115,7 @@ fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, 
         Some(Quota::LeakyBucket(quota)) => (None, Some(quota.queue()), None, None),
         Some(Quota::FixedWindow(quota)) => (None, None, None, Some(quota.shape())),
         Some(Quota::SlidingWindow(quota)) => (None, None, Some(quota.buckets()), None),
-        Some(Quota::SlidingLog(_)) | None => (None, None, None, None),
+        Some(Quota::SlidingLog(_) | Quota::Concurrency(_)) | None => (None, None, None, None),
     }
 }
 

@@ -11,6 +11,7 @@ pub(super) fn numbers(quota: &Quota) -> String {
         Quota::LeakyBucket(quota) => format!("{algorithm} {rate}, queue {}", quota.queue()),
         Quota::FixedWindow(_) | Quota::SlidingLog(_) => format!("{algorithm} {rate}"),
         Quota::SlidingWindow(quota) => format!("{algorithm} {rate}, buckets {}", quota.buckets()),
+        Quota::Concurrency(_) => rate,
     }
 }
 
@@ -85,6 +86,7 @@ pub(super) fn bound(quota: &Quota, hosts: u32) -> String {
                 2 * count
             )
         }
+        Quota::Concurrency(quota) => format!("never more than {} at once", times(quota.max())),
     }
 }
 
@@ -120,7 +122,9 @@ pub(super) fn steady(quota: &Quota) -> Option<(Rate, Scale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
         Quota::LeakyBucket(quota) => Some((quota.rate(), quota.scale())),
-        Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) => None,
+        Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) | Quota::Concurrency(_) => {
+            None
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::shards::Shard;
 use super::table::Table;
-use super::tag::{Fading, Tag};
+use super::tag::{Fading, PINNED, Tag};
 use crate::clock::{Micros, Now};
+use crate::limit::concurrency::{self, InProgress};
 use crate::limit::fixed_window::{self, FixedWindow, Timeline};
 use crate::limit::leaky_bucket::{self, Wait};
 use crate::limit::sliding_log::{self, SlidingLog};
@@ -81,6 +82,7 @@ macro_rules! each_algorithm {
             $crate::limit::Quota::FixedWindow($bound) => $body,
             $crate::limit::Quota::SlidingLog($bound) => $body,
             $crate::limit::Quota::SlidingWindow($bound) => $body,
+            $crate::limit::Quota::Concurrency($bound) => $body,
         }
     };
 }
@@ -233,6 +235,48 @@ impl Algorithm for sliding_window::Quota {
     const ADOPTS: bool = false;
     lives_in!(sliding_windows, SlidingWindow);
     counts!();
+}
+
+impl Algorithm for concurrency::Quota {
+    type State = InProgress;
+
+    const ADOPTS: bool = false;
+
+    lives_in!(in_progress, Concurrency);
+
+    fn fresh(&self, _: Now) -> InProgress {
+        InProgress::default()
+    }
+
+    /// A piece of work is one piece of work, whatever it costs.
+    fn judge(&self, state: &InProgress, _: Now, _: u32, _: Option<Micros>) -> (Outcome, Wait) {
+        (state.judge(self), Wait::NONE)
+    }
+
+    fn charge(&self, state: &mut InProgress, _: Now, _: u32, _: Wait) {
+        state.begin();
+    }
+
+    /// What is in progress is known, whatever is charged after the fact.
+    fn owe(&self, _: &mut InProgress, _: Now, _: u32, _: u32) {}
+
+    /// It ends with its lease.
+    fn give_back(&self, _: &mut InProgress, _: Now, _: u32) {}
+
+    fn level(&self, state: &InProgress, _: Now) -> Level {
+        state.level(self)
+    }
+}
+
+impl Fading for InProgress {
+    fn nanos_until_fresh(&self, _: Tag, _: Now) -> u64 {
+        if self.count() == 0 { 0 } else { u64::MAX }
+    }
+
+    /// Whoever lets it go admits more than the limit once it comes again.
+    fn weight(&self, _: Tag) -> u16 {
+        PINNED
+    }
 }
 
 impl Fading for Gcra {

@@ -5,6 +5,7 @@ use super::soft::Soft;
 use super::table::bucket_bytes;
 use super::tag::Until;
 use crate::limit::Quota;
+use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
@@ -28,6 +29,7 @@ pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
         Quota::FixedWindow(_) => entry::<FixedWindow>((0, 0)),
         Quota::SlidingLog(quota) => entry::<SlidingLog>(quota.heap_bytes()),
         Quota::SlidingWindow(quota) => entry::<SlidingWindow>((quota.heap_bytes(), quota.heap_bytes())),
+        Quota::Concurrency(_) => entry::<InProgress>((0, 0)),
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) enum Kind {
     Windows,
     SlidingWindows,
     Logs,
+    InProgress,
     Blocks,
     Softs,
     Repeats,
@@ -86,17 +87,20 @@ impl Memory {
     fn most_of(&self, kind: Kind) -> usize {
         match kind {
             Kind::Blocks | Kind::Softs | Kind::Repeats => self.bytes_max / SIDE_SHARE,
-            Kind::Buckets | Kind::Windows | Kind::SlidingWindows | Kind::Logs => self.bytes_max,
+            Kind::Buckets | Kind::Windows | Kind::SlidingWindows | Kind::Logs | Kind::InProgress => {
+                self.bytes_max
+            }
         }
     }
 
     fn of(&self, kind: Kind) -> &Used {
-        let [buckets, windows, sliding_windows, logs, blocks, softs, repeats] = &self.by_kind;
+        let [buckets, windows, sliding_windows, logs, in_progress, blocks, softs, repeats] = &self.by_kind;
         match kind {
             Kind::Buckets => buckets,
             Kind::Windows => windows,
             Kind::SlidingWindows => sliding_windows,
             Kind::Logs => logs,
+            Kind::InProgress => in_progress,
             Kind::Blocks => blocks,
             Kind::Softs => softs,
             Kind::Repeats => repeats,
@@ -115,13 +119,14 @@ pub(super) const fn usable(bytes_max: usize) -> usize {
     bytes_max - bytes_max / REBUILD_SHARE
 }
 
-const KINDS: usize = 7;
+const KINDS: usize = 8;
 
 const ALL: [Kind; KINDS] = [
     Kind::Buckets,
     Kind::Windows,
     Kind::SlidingWindows,
     Kind::Logs,
+    Kind::InProgress,
     Kind::Blocks,
     Kind::Softs,
     Kind::Repeats,

@@ -208,7 +208,10 @@ impl Part {
             let bucket = match quota {
                 Quota::TokenBucket(bucket) => bucket,
                 Quota::LeakyBucket(leaky) => leaky.bucket(),
-                Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) => return,
+                Quota::FixedWindow(_)
+                | Quota::SlidingLog(_)
+                | Quota::SlidingWindow(_)
+                | Quota::Concurrency(_) => return,
             };
             shard.buckets.adopt(digest, |state, tag| {
                 *state = state.rescale(tag.scale(), bucket.scale(), now.at).cut(bucket, now.at);

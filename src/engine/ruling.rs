@@ -237,6 +237,7 @@ fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) 
             let shape = format!("sliding_window {} {}", quota.window().0, window.buckets());
             (span(), hash_key.salt(&shape))
         }
+        Quota::Concurrency(_) => (Tag::NONE, hash_key.salt("concurrency")),
     }
 }
 
@@ -246,6 +247,7 @@ fn kind(quota: &Quota) -> Kind {
         Quota::FixedWindow(_) => Kind::Windows,
         Quota::SlidingLog(_) => Kind::Logs,
         Quota::SlidingWindow(_) => Kind::SlidingWindows,
+        Quota::Concurrency(_) => Kind::InProgress,
     }
 }
 

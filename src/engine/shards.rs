@@ -10,6 +10,7 @@ use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::table::Table;
 use super::tag::{Fading, Until};
 use crate::clock::{Micros, Now, Timestamp};
+use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
@@ -36,6 +37,8 @@ pub(super) struct Shard {
     pub(super) windows: Table<FixedWindow>,
     pub(super) sliding_windows: Table<SlidingWindow>,
     pub(super) logs: Table<SlidingLog>,
+    /// Work in progress, one count for each key of a concurrency limit.
+    pub(super) in_progress: Table<InProgress>,
     /// Keys that are refused until a moment.
     pub(super) blocks: Table<Until>,
     /// Keys that are in the soft part of their allowance.
@@ -49,13 +52,18 @@ impl Shard {
             windows: Table::new(Kind::Windows),
             sliding_windows: Table::new(Kind::SlidingWindows),
             logs: Table::new(Kind::Logs),
+            in_progress: Table::new(Kind::InProgress),
             blocks: Table::new(Kind::Blocks),
             softs: Table::new(Kind::Softs),
         }
     }
 
     fn keys(&self) -> usize {
-        self.buckets.len() + self.windows.len() + self.sliding_windows.len() + self.logs.len()
+        self.buckets.len()
+            + self.windows.len()
+            + self.sliding_windows.len()
+            + self.logs.len()
+            + self.in_progress.len()
     }
 }
 
@@ -131,6 +139,7 @@ impl Sweeper {
             sweep(shards, shard, |shard| &mut shard.windows, now);
             sweep(shards, shard, |shard| &mut shard.sliding_windows, now);
             sweep(shards, shard, |shard| &mut shard.logs, now);
+            sweep(shards, shard, |shard| &mut shard.in_progress, now);
             sweep(shards, shard, |shard| &mut shard.blocks, now);
             sweep(shards, shard, |shard| &mut shard.softs, now);
             self.shard = (self.shard + 1) % SHARDS;

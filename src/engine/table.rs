@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 
 use super::digest::Digest;
 use super::memory::{Kind, Memory};
-use super::tag::{Fading, Tag};
+use super::tag::{Fading, PINNED, Tag};
 use crate::clock::Now;
 
 /// States by digest.
@@ -271,6 +271,7 @@ impl<S: Fading> Table<S> {
             let neighbours: ArrayVec<((u16, u64), usize), NEIGHBOURS> = (first
                 ..buckets.end.min(first + NEIGHBOURS))
                 .filter_map(|place| Some((self.entries.get_bucket(place)?.weight(now), place)))
+                .filter(|((weight, _), _)| *weight != PINNED)
                 .collect();
             // Among few neighbours even the nearest may be far; the next window has more to choose from.
             if neighbours.len() >= NEIGHBOURS / 2

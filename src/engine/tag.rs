@@ -145,6 +145,9 @@ pub(super) trait Fading {
     }
 }
 
+/// The weight of what is never let go.
+pub(super) const PINNED: u16 = u16::MAX;
+
 /// Something that holds until a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Until(pub(super) Timestamp);

@@ -5,6 +5,7 @@
 
 mod calendar;
 mod civil;
+pub mod concurrency;
 mod entries;
 pub mod fixed_window;
 mod heap;
@@ -33,10 +34,13 @@ pub enum Quota {
     SlidingLog(sliding_log::Quota),
     /// An estimate from a few counters.
     SlidingWindow(sliding_window::Quota),
+    /// So many at once, however long each takes.
+    Concurrency(concurrency::Quota),
 }
 
 impl Quota {
-    /// What a reply calls the limit: the burst, the places of the queue and the one being served, or N.
+    /// What a reply calls the limit: the burst, the places of the queue and the one being served, N, or the most at
+    /// once.
     #[must_use]
     pub fn limit(&self) -> u32 {
         match self {
@@ -45,11 +49,12 @@ impl Quota {
             Quota::FixedWindow(quota) => quota.count(),
             Quota::SlidingLog(quota) => quota.count(),
             Quota::SlidingWindow(quota) => quota.count(),
+            Quota::Concurrency(quota) => quota.max(),
         }
     }
 
     /// The time over which the limit is given out: limit ÷ rate, or W. Of windows by the calendar, which differ, the
-    /// nominal one.
+    /// nominal one. Zero where time plays no part.
     #[must_use]
     pub fn window(&self) -> Micros {
         match self {
@@ -58,6 +63,7 @@ impl Quota {
             Quota::FixedWindow(quota) => quota.window(),
             Quota::SlidingLog(quota) => quota.window(),
             Quota::SlidingWindow(quota) => quota.window(),
+            Quota::Concurrency(_) => Micros::ZERO,
         }
     }
 
@@ -75,6 +81,7 @@ impl Quota {
             },
             Quota::SlidingLog(quota) => every(quota.count(), quota.window_nanos()),
             Quota::SlidingWindow(quota) => every(quota.count(), quota.window_nanos()),
+            Quota::Concurrency(quota) => format!("{} at once", quota.max()),
         }
     }
 
@@ -87,6 +94,7 @@ impl Quota {
             Quota::FixedWindow(_) => "fixed_window",
             Quota::SlidingLog(_) => "sliding_log",
             Quota::SlidingWindow(_) => "sliding_window",
+            Quota::Concurrency(_) => "concurrency",
         }
     }
 }

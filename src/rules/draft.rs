@@ -166,7 +166,7 @@ impl Draft {
     pub(super) fn into_domain(self) -> Domain {
         let Draft { name, rules, lists, settled: priorities, branches, .. } = self;
         let tree = Tree::new(branches);
-        Domain::with(&name, Contents { rules, lists, priorities, tree })
+        Domain::with(&name, Contents { rules, lists, priorities, sheds: Vec::new(), tree })
     }
 }
 

@@ -56,12 +56,16 @@ fn of_allowance(allowance: &Allowance) -> Vec<Fact> {
 }
 
 fn of_quota(quota: &Quota) -> Vec<Fact> {
+    if let Quota::Concurrency(quota) = quota {
+        return vec![("max", quota.max().to_string())];
+    }
     let mut facts = vec![("algorithm", quota.algorithm().to_owned()), ("rate", quota.rate_text())];
     match quota {
         Quota::TokenBucket(quota) => facts.push(("burst", quota.burst().to_string())),
         Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
         Quota::FixedWindow(quota) => facts.push(("window", quota.shape())),
         Quota::SlidingLog(_) => facts.push(("window", window(quota))),
+        Quota::Concurrency(_) => {}
         Quota::SlidingWindow(sliding) => {
             facts.push(("window", window(quota)));
             facts.push(("buckets", sliding.buckets().to_string()));

@@ -41,6 +41,7 @@ mod rows;
 mod rule;
 mod rule_fields;
 mod set;
+pub mod shed;
 pub mod source;
 mod tree;
 mod unreachable;

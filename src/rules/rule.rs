@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Condition, KeyPart, Limit, Overrides};
 
@@ -28,6 +29,8 @@ pub struct Rule {
     pub mode: Mode,
     /// The share of the limit, in thousandths, past which a grant is noted as near.
     pub warn_at: Option<u16>,
+    /// How long work under it may take; set if it limits concurrency, and only then.
+    pub expires: Option<Duration>,
     /// The end of the work that gives back what it was charged.
     pub refund_on: Option<RefundOn>,
     /// Whether response headers name it.
@@ -53,6 +56,7 @@ impl Rule {
             candidate: None,
             mode: Mode::Enforce,
             warn_at: None,
+            expires: None,
             refund_on: None,
             advertise: true,
             help: None,

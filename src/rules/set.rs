@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::names::Names;
+use super::shed::{self, Shed};
 use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Prioritize, Rule, Selection, Tree};
 
 /// All domains that have rules.
@@ -50,6 +51,7 @@ pub struct Domain {
     rules: Vec<Rule>,
     lists: Vec<Listed>,
     priorities: Priorities,
+    sheds: Vec<Shed>,
     tree: Tree,
     index: Index,
 }
@@ -63,6 +65,8 @@ pub struct Contents {
     pub lists: Vec<Listed>,
     /// The priorities and what requests have them.
     pub priorities: Priorities,
+    /// What watches over pools.
+    pub sheds: Vec<Shed>,
     /// The descriptor tree. The rules of its nodes are numbered behind the others.
     pub tree: Tree,
 }
@@ -93,12 +97,12 @@ impl Domain {
     /// A domain of all this.
     #[must_use]
     pub fn with(name: &str, contents: Contents) -> Domain {
-        let Contents { mut rules, mut lists, priorities, mut tree } = contents;
+        let Contents { mut rules, mut lists, priorities, sheds, mut tree } = contents;
         lists.sort_by_key(|listed| listed.kind);
         // The nodes of the tree are found by the tree: no attribute of a request leads to them.
         let index = Index::new(&rules, rules.len() + tree.rules_len(), &lists, &priorities);
         tree.hang_behind(&mut rules);
-        Domain { name: name.into(), rules, lists, priorities, tree, index }
+        Domain { name: name.into(), rules, lists, priorities, sheds, tree, index }
     }
 
     /// The domain's name.
@@ -129,6 +133,20 @@ impl Domain {
     #[must_use]
     pub fn listed(&self, number: u32) -> Option<&Listed> {
         self.lists.get((number as usize).checked_sub(self.rules.len())?)
+    }
+
+    /// What watches over pools, in file order.
+    #[must_use]
+    pub fn sheds(&self) -> &[Shed] {
+        &self.sheds
+    }
+
+    /// The number of a part of an entry of [`Domain::sheds`]: they are numbered behind the lists, each entry with a
+    /// number for every part.
+    #[must_use]
+    pub fn shedder(&self, entry: usize, part: shed::Part) -> u32 {
+        let number = self.rules.len() + self.lists.len() + entry * shed::Part::ALL.len() + part as usize;
+        u32::try_from(number).unwrap_or(u32::MAX)
     }
 
     /// The names of the priorities, from the most important to the least.

@@ -10,7 +10,7 @@ impl Part {
     /// Charges, or with a negative amount gives back, after the fact.
     pub(in crate::engine) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
-        if amount == 0 || matches!(law.allowance.quota, Quota::LeakyBucket(_)) {
+        if amount == 0 || matches!(law.allowance.quota, Quota::LeakyBucket(_) | Quota::Concurrency(_)) {
             return;
         }
         self.adopt(&law, case.now, shard);
