@@ -6,6 +6,7 @@ use tidegate::rules::shed::{Brake, Callers, Listen, Part, QueueAge, Reserve, She
 use tidegate::rules::{Difference, Mode, read_text};
 
 use super::problems::warnings;
+use super::quotas::quota;
 
 const PRIORITIES: &str = "[critical, post, get, test]";
 
@@ -206,4 +207,19 @@ fn changes_are_told_with_both_values() {
             "api: the pool web: added: callers {by: [user, ip], rotate: 10m}, queue_age {others: 500ms, critical: 2s 500ms, mode: enforce}"
         ]
     );
+}
+
+#[test]
+fn the_four_limiters_are_those_that_were_published() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rules/four-limiters.yaml");
+    let loaded = tidegate::rules::read(&path);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let domain = &loaded.domains[0];
+    let numbers: Vec<_> = domain.rules().iter().map(|rule| quota(rule.limit.quota().unwrap())).collect();
+    assert_eq!(numbers, ["100/s burst 500", "20 at once"]);
+    assert_eq!(domain.rules()[1].expires, Some(Duration::from_secs(60)));
+    let [web] = domain.sheds() else { panic!("{:#?}", domain.sheds()) };
+    assert_eq!(web.fleet, Some(Reserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
+    assert_eq!(web.workers, Some(Workers::default()));
+    assert_eq!(domain.priorities().join(" "), "critical post get test");
 }

@@ -30,7 +30,6 @@ pub(crate) struct MeantShed {
 #[derive(Debug)]
 pub(crate) struct UnsettledShed {
     shed: Shed,
-    at: Place,
     /// The names of the parts that need priorities, and where they stand.
     needs: Vec<(Part, Place)>,
     /// Where the bands of the brake stand, if they are written.
@@ -96,7 +95,6 @@ fn entry(
             fleet,
             signals,
         },
-        at: *at,
         needs: needs.collect(),
         bands_at: bands_at.flatten(),
         reserved_for: reserved_for.flatten(),
