@@ -8,6 +8,9 @@ use crate::at_millis;
 /// A queue that is read, or the utilization where it is not.
 type Reading = (Option<u32>, Option<f64>);
 
+/// Slots, readings until a millisecond, and the milliseconds at which it goes on and off.
+type Case<'a> = (u32, &'a [(u64, Reading)], &'a [(u64, bool)]);
+
 fn queue(waiting: u32) -> Reading {
     (Some(waiting), Some(1.0))
 }
@@ -36,8 +39,7 @@ fn changes(slots: u32, stretches: &[(u64, Reading)]) -> Vec<(u64, bool)> {
 
 #[test]
 fn a_standing_queue_puts_it_on_and_two_seconds_without_one_take_it_off() {
-    // Slots, readings, and the milliseconds at which it goes on and off.
-    let table: &[(u32, &[(u64, Reading)], &[(u64, bool)])] = &[
+    let table: &[Case<'_>] = &[
         (16, &[(900_000, queue(15))], &[]),
         (16, &[(5_000, queue(16))], &[(1_000, true)]),
         (16, &[(750, queue(900)), (60_000, queue(0))], &[]),

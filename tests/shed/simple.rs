@@ -8,10 +8,13 @@ use tidegate::shed::mapping::utilization;
 use tidegate::shed::queue_age::is_too_old;
 use tidegate::shed::{FleetSums, most_others};
 
+/// Readings and thousandths.
+type Map = &'static [(u32, u16)];
+
 #[test]
 fn a_mapping_is_straight_between_its_points_and_level_outside() {
-    let queue: &[(u32, u16)] = &[(4, 0), (8, 700), (16, 800), (64, 1_000)];
-    let table: &[(&[(u32, u16)], u32, f64)] = &[
+    let queue: Map = &[(4, 0), (8, 700), (16, 800), (64, 1_000)];
+    let table: &[(Map, u32, f64)] = &[
         (queue, 0, 0.0),
         (queue, 4, 0.0),
         (queue, 6, 0.35),
