@@ -27,7 +27,7 @@ fn traffic(heavy: &mut Heavy, seed: u64, permille: u64, others: u64) -> (u32, u3
 
 #[test]
 fn a_caller_of_six_in_a_hundred_is_found_and_one_of_one_is_not() {
-    for seed in 1..=5 {
+    for seed in 1..=3 {
         for others in [200, 5_000, u64::MAX - 1] {
             let (noted, found, wrongly) = traffic(&mut Heavy::new(), seed, 60, others);
             // By chance he sends less than five in a hundred for a while.
