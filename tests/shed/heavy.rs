@@ -79,7 +79,7 @@ fn who_was_heavy_is_forgotten() {
     }
     // 1000 of 1000, then 500 of 500 and 9000 others: the next is 501 of 9501, above 5 %.
     heavy.age(at_millis(10_499));
-    heavy.age(at_millis(10_500));
+    heavy.age(at_millis(10_900)); // late, and the next is not
     for caller in 0..9_000 {
         heavy.note(100 + caller % 50);
     }
