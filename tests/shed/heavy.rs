@@ -79,7 +79,7 @@ fn who_was_heavy_is_forgotten() {
     }
     // 1000 of 1000, then 500 of 500 and 9000 others: the next is 501 of 9501, above 5 %.
     heavy.age(at_millis(10_499));
-    heavy.age(at_millis(10_900)); // late, and the next is not
+    heavy.age(at_millis(10_500));
     for caller in 0..9_000 {
         heavy.note(100 + caller % 50);
     }
@@ -109,6 +109,18 @@ fn who_takes_over_a_place_goes_on_from_its_count() {
     }
     // He came six times of 134, and that he did not come eight times is not known: 6 %.
     assert!(heavy.note(0));
+}
+
+#[test]
+fn a_late_halving_does_not_put_off_the_next() {
+    let mut heavy = Heavy::new();
+    heavy.age(at_millis(0));
+    for _ in 0..126 {
+        heavy.note(9);
+    }
+    heavy.age(at_millis(19_999));
+    heavy.age(at_millis(20_000));
+    assert!(!heavy.note(9), "31 are left, and one");
 }
 
 #[test]
