@@ -2,7 +2,7 @@
 //! still for want of something. From the running total, not from the kernel's own averages, which lag behind.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracing::info;
 
@@ -27,12 +27,20 @@ pub(super) struct Pressure {
     resource: Resource,
     process: Process,
     file: Option<Pseudofile>,
+    /// The file that was last said to be read.
+    told: PathBuf,
     window: Window,
 }
 
 impl Pressure {
     pub(super) fn new(resource: Resource) -> Pressure {
-        Pressure { resource, process: Process::default(), file: None, window: Window::new() }
+        Pressure {
+            resource,
+            process: Process::default(),
+            file: None,
+            told: PathBuf::new(),
+            window: Window::new(),
+        }
     }
 
     /// Thousandths of the time. None: not yet.
@@ -70,9 +78,10 @@ impl Pressure {
             Some(file) => file,
             None => self.of_machine(root)?,
         };
-        if self.file.as_ref().is_none_or(|known| known.path() != file.path()) {
-            info!(file = %file.path().display(), "pressure is read here");
-            self.window.clear();
+        self.window.clear();
+        if self.told != file.path() {
+            self.told = file.path().into();
+            info!(file = %self.told.display(), "pressure is read here");
         }
         self.file = Some(file);
         Ok(())
