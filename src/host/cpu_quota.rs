@@ -64,8 +64,8 @@ impl CpuQuota {
             self.fullest(now)
         });
         if read.is_err() {
-            // Groups that went away are looked for again.
             self.levels.clear();
+            self.process.forget_groups();
         }
         read
     }

@@ -51,7 +51,7 @@ impl Pressure {
         now: Now,
     ) -> Result<Option<u32>, Unreadable> {
         // A process that cannot be looked at leaves the machine.
-        let moved = self.process.look(root, pid).unwrap_or(true);
+        let moved = self.process.look(root, pid).unwrap_or(false);
         if moved || self.file.is_none() {
             self.open(root)?;
         }
@@ -68,6 +68,7 @@ impl Pressure {
             Err(cause) => {
                 // The group is gone, or its accounting was switched off: look again for what there is.
                 self.file = None;
+                self.process.forget_groups();
                 Err(cause)
             }
         }

@@ -184,6 +184,10 @@ fn another_process_of_the_same_group_goes_on_and_one_of_another_begins_afresh() 
     machine.asker.want(&wanted, Some(43));
     used(&machine, APP, 7_250_000);
     assert_eq!(machine.sample(), [Some(500)]);
+    // One that has ended already leaves what is known of the application.
+    machine.asker.want(&wanted, Some(45));
+    used(&machine, APP, 7_500_000);
+    assert_eq!(machine.sample(), [Some(500)]);
     machine.write("proc/44/cgroup", "0::/system.slice\n");
     machine.asker.want(&wanted, Some(44));
     assert_eq!(machine.sample(), []);

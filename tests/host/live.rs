@@ -172,15 +172,27 @@ fn a_path_has_the_connections_that_wait_at_its_socket() {
 }
 
 #[test]
-fn a_name_without_a_file_begins_with_an_at_sign() {
-    let name = format!("tidegate-test-{}", std::process::id());
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-    let listener = listening_at(&address, 9);
-    let _connections: Vec<_> = (0..4).map(|_| connected_to(&address)).collect();
-    let mut reader = reader_of(Path::new(&format!("@{name}")));
-    assert_eq!(reader.read(), Some(4));
-    drop(listener);
-    assert_eq!(reader.read(), None);
+fn a_worker_that_ends_leaves_the_readings_of_its_application() {
+    let mut worker = Command::new("sleep").arg("60").spawn().unwrap();
+    let asker = Asker::new(&[("quota", Source::CpuQuota)], Some(worker.id()));
+    let mut sensors = Sensors::new(Path::new("/"));
+    let mut read = |second: u64| {
+        sensors.sample(&asker, Now::at_nanos(second * 1_000_000_000));
+        asker.observed()
+    };
+    let known = read(1);
+    let before = read(2);
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    if known.is_empty() {
+        assert!(before[0].is_some() && read(3)[0].is_some(), "{before:?}");
+    } else {
+        assert_eq!(
+            (before, read(3)),
+            (vec![None], vec![None]),
+            "its control group is not to be seen from here"
+        );
+    }
 }
 
 #[test]

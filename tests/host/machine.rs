@@ -22,7 +22,7 @@ impl Machine {
         Machine { root, sensors, asker: Asker::new(wanted, pid), seconds: 100 }
     }
 
-    /// Writes a file in place, as one that is open already sees it. With `@` for the directory of the machine.
+    /// Writes a file in place, so that who has it open sees it.
     pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.root.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -65,6 +65,15 @@ fn the_topmost_group_and_version_1_are_the_machine() {
 }
 
 #[test]
+fn a_process_that_is_not_to_be_seen_leaves_the_machine() {
+    let mut machine = Machine::new(&[("cpu", Source::CpuPressure)], Some(42));
+    of_machine(&machine, 0, 0);
+    machine.sample();
+    of_machine(&machine, 40_000, 0);
+    assert_eq!(machine.sample(), [Some(40)]);
+}
+
+#[test]
 fn without_pressure_there_is_no_reading() {
     let mut machine = Machine::new(&ALL, None);
     assert_eq!(machine.sample(), [None; 3]);

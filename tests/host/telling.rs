@@ -88,7 +88,6 @@ fn each_cause_says_how_to_mend_it() {
     let table = [
         (Source::AcceptQueue(Listen::Port(1)), "TCP port 1 ", "start the application, mend `listen`"),
         (Source::AcceptQueue(Listen::Path("/nowhere".into())), "/nowhere", "start the application"),
-        (Source::AcceptQueue(Listen::Path("@nobody".into())), "@nobody", "start the application"),
         (Source::CpuQuota, "no process", "HELLO"),
         (Source::IoPressure, "proc/pressure/io", "psi=1"),
     ];
