@@ -188,6 +188,10 @@ fn another_process_of_the_same_group_goes_on_and_one_of_another_begins_afresh() 
     machine.asker.want(&wanted, Some(45));
     used(&machine, APP, 7_500_000);
     assert_eq!(machine.sample(), [Some(500)]);
+    // Its number is another's by now.
+    machine.write("proc/45/cgroup", "0::/system.slice\n");
+    used(&machine, APP, 7_750_000);
+    assert_eq!(machine.sample(), [Some(500)]);
     machine.write("proc/44/cgroup", "0::/system.slice\n");
     machine.asker.want(&wanted, Some(44));
     assert_eq!(machine.sample(), []);

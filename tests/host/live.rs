@@ -167,7 +167,13 @@ fn a_path_has_the_connections_that_wait_at_its_socket() {
     assert_eq!(reader.read(), Some(0), "not the queue of who had the path before");
     let _connection = connected_to(&address);
     assert_eq!(reader.read(), Some(1));
-    drop((next, listener, connections));
+    // Two who have bound to the same path: the file says which of them is meant.
+    let aside = directory.path().join("aside.sock");
+    std::fs::rename(&path, &aside).unwrap();
+    let last = listening_at(&address, 2);
+    std::fs::rename(&aside, &path).unwrap();
+    assert_eq!(reader_of(&path).read(), Some(1));
+    drop((next, last, listener, connections));
     assert_eq!(reader.read(), None, "the file is left, but nobody listens");
 }
 

@@ -36,7 +36,7 @@ fn the_group_of_the_application_goes_before_the_machine() {
     let mut machine = Machine::new(&[("cpu", Source::CpuPressure)], Some(42));
     machine.write("proc/42/cgroup", "0::/app\n");
     machine.write("proc/self/mountinfo", VERSION_2);
-    of_machine(&machine, 0, 0);
+    of_machine(&machine, 9_000_000, 0);
     pressure(&machine, "sys/fs/cgroup/app/cpu.pressure", 1_000_000, 0);
     machine.sample();
     pressure(&machine, "sys/fs/cgroup/app/cpu.pressure", 1_500_000, 0);
@@ -46,7 +46,7 @@ fn the_group_of_the_application_goes_before_the_machine() {
     assert_eq!(machine.sample(), [None]);
     machine.remove("sys/fs/cgroup/app/cpu.pressure");
     assert_eq!(machine.sample(), []);
-    of_machine(&machine, 100_000, 0);
+    of_machine(&machine, 9_100_000, 0);
     assert_eq!(machine.sample(), [Some(100)]);
 }
 
