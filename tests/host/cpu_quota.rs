@@ -156,6 +156,7 @@ fn what_cannot_be_read_is_no_reading_and_never_zero() {
     for groups in ["0::/../other\n", "0::/elsewhere\n", "1:name=systemd:/\n", "", "nonsense"] {
         let mut machine = machine(groups, VERSION_2);
         used(&machine, "", 1);
+        used(&machine, "/../other", 1);
         assert_eq!(machine.sample(), unreadable, "{groups:?}");
     }
     for (path, text) in [
@@ -167,7 +168,8 @@ fn what_cannot_be_read_is_no_reading_and_never_zero() {
         let mut machine = version_2();
         machine.write(&format!("sys/fs/cgroup{APP}/{path}"), text);
         assert_eq!(machine.sample(), unreadable, "{path}: {text:?}");
-        // It is looked for again, and begins afresh.
+        // A service that was started again has a group of the same name: it is looked for, and begins afresh.
+        machine.remove(&format!("sys/fs/cgroup{APP}"));
         used(&machine, APP, 1);
         may_use(&machine, APP, "max 100000\n");
         assert_eq!(machine.sample(), []);
