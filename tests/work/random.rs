@@ -38,14 +38,7 @@ fn a_million_events_agree_with_a_map() {
     let (mut now, mut refused) = (0, 0);
     for event in 0..1_000_000_u64 {
         now += dice.below(120);
-        office.engine.end_due(ms(now));
-        held.retain(|_, held| held.ends_at > now);
-        let gone: Vec<usize> =
-            (0..desks.len()).filter(|desk| desks[*desk].left_at.is_some_and(|at| at <= now)).collect();
-        for desk in gone {
-            held.retain(|_, held| held.session != desk);
-            renew(&office, &mut desks[desk], now);
-        }
+        let_time_pass(&office, &mut desks, &mut held, now);
         if desks.len() < 8 {
             let name = u8::try_from(desks.len() + 1).unwrap();
             desks.push(Desk { session: office.session(name, 0, ms(now)), name, left_at: None });
@@ -108,6 +101,18 @@ fn a_million_events_agree_with_a_map() {
         }
     }
     assert!(refused > 100_000, "refusals were seen: {refused}");
+}
+
+/// What ends by itself ends: leases, and sessions that nobody came back to.
+fn let_time_pass(office: &Office, desks: &mut [Desk], held: &mut HashMap<u64, Held>, now: u64) {
+    office.engine.end_due(ms(now));
+    held.retain(|_, held| held.ends_at > now);
+    for (number, desk) in desks.iter_mut().enumerate() {
+        if desk.left_at.is_some_and(|at| at <= now) {
+            held.retain(|_, held| held.session != number);
+            renew(office, desk, now);
+        }
+    }
 }
 
 /// Its process is back, or another one in its place.
