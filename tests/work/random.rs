@@ -95,9 +95,10 @@ fn a_million_events_agree_with_a_map() {
             _ => {}
         }
         if event % 1_000 == 0 {
-            let audit = office.engine.audit();
-            assert_eq!(audit.differing, 0, "event {event}: {audit:?}");
-            assert_eq!(office.engine.leases().live, held.len() as u64, "event {event}");
+            assert_eq!(
+                (office.engine.audit().differing, office.engine.leases().live),
+                (0, held.len() as u64)
+            );
         }
     }
     assert!(refused > 100_000, "refusals were seen: {refused}");
