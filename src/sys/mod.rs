@@ -8,5 +8,5 @@ mod scheduler;
 
 pub use memory::give_large_pieces_back;
 pub use process::{peer_pid, peer_pidfd, pidfd_open};
-pub use readable::register;
+pub use readable::{register, register_owned};
 pub use scheduler::ask_for_short_slice;
