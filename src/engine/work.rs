@@ -215,7 +215,8 @@ impl Engine {
         let lease = holding.grant(&Terms { lasts, request, ties: granted.ties, is_other }, now);
         if lease.is_none() {
             pool.leave_work(is_other);
-            self.loosen(granted.ties, WorkOutcome::Dropped, true, now);
+            // Its name is not kept yet, and locked by whoever is about to: there is nothing to forget.
+            self.loosen(granted.ties, WorkOutcome::Dropped, false, now);
         }
         lease
     }

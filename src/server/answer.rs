@@ -69,12 +69,7 @@ impl Peer {
     }
 
     /// Answers as many whole frames as fit into one turn.
-    pub(super) fn answer(
-        &mut self,
-        decider: &mut Decider,
-        buffer: &[u8],
-        replies: &mut Vec<u8>,
-    ) -> Turn {
+    pub(super) fn answer(&mut self, decider: &mut Decider, buffer: &[u8], replies: &mut Vec<u8>) -> Turn {
         let now = self.shared.clock.now();
         let mut consumed = 0;
         for _ in 0..FRAMES_A_TURN {

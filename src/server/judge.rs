@@ -10,7 +10,8 @@ use super::grants::Grants;
 use crate::clock::{Micros, Now};
 use crate::engine::{self, Answer, Decider, Engine, LimitView, Op, Repeat, Session};
 use crate::protocol::{
-    self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision, encode_reply,
+    self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
+    encode_reply,
 };
 
 /// One request, and who asks it.

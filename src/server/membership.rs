@@ -76,12 +76,10 @@ impl Membership {
         let session = shared.engine.open(&opening, now)?;
         let key = SessionKey::new(hello.session, line.user, line.number);
         let member = Membership { shared: Arc::clone(shared), session, key, number: line.number };
-        if pid.is_some() {
-            let watched = shared.processes.watch(shared, key, line, &member.session);
-            if watched == Err(NotWatched::Ended) {
-                shared.engine.end(&member.session, now);
-                return Err(NotMember::Ended);
-            }
+        let watched = shared.processes.watch(shared, key, line, &member.session, pid.is_some());
+        if watched == Err(NotWatched::Ended) {
+            shared.engine.end(&member.session, now);
+            return Err(NotMember::Ended);
         }
         Ok(member)
     }

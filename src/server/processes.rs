@@ -15,10 +15,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use super::Shared;
 use super::connections::ConnectionLimits;
 use super::membership::Line;
 use super::word::Word;
-use super::Shared;
 use crate::clock::Timestamp;
 use crate::engine::Session;
 use crate::sys;
@@ -81,13 +81,15 @@ impl Processes {
         Processes { runtime: Handle::current(), limits, book: Mutex::default() }
     }
 
-    /// Notes a connection of a session, and watches its process if it is the first of it.
+    /// Notes a connection of a session whose process is watched, and has it watched if this is its first one. Only a
+    /// process that is `confirmed` by the kernel is.
     pub(super) fn watch(
         &self,
         shared: &Arc<Shared>,
         key: SessionKey,
         line: &Line,
         session: &Session,
+        confirmed: bool,
     ) -> Result<(), NotWatched> {
         let mut book = self.book();
         if let Some(watched) = book.watched.get_mut(&key) {
@@ -95,6 +97,9 @@ impl Processes {
             watched.last = session.clone();
             watched.left_at = None;
             return Ok(());
+        }
+        if !confirmed {
+            return Err(NotWatched::Unable);
         }
         if !book.has_room(key.user, self.limits) {
             let due = book.too_many.is_due(shared.clock.now().at);
@@ -207,7 +212,7 @@ enum Left {
 /// Waits until a process has ended, or its session has without it.
 async fn await_end(shared: Arc<Shared>, key: SessionKey, process: OwnedFd, left: Arc<Notify>) {
     let processes = &shared.processes;
-    let process = match sys::register_owned(process) {
+    let process = match sys::ProcessEnd::of(process) {
         Ok(process) => process,
         Err(error) => {
             let mut book = processes.book();
@@ -226,8 +231,7 @@ async fn await_end(shared: Arc<Shared>, key: SessionKey, process: OwnedFd, left:
         };
         tokio::select! {
             biased;
-            // An error would be the runtime's own end.
-            _ = process.readable() => return processes.end(&shared, &key),
+            () = process.come() => return processes.end(&shared, &key),
             () = again => {}
         }
         wait = match processes.forget_left(&key, shared.clock.now().at) {

@@ -1,7 +1,6 @@
-//! Watching a socket for one direction only, and a process for its end.
+//! Watching a socket for one direction only.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -21,15 +20,4 @@ pub fn register(stream: Arc<UnixStream>, interest: Interest) -> io::Result<Async
     // the `AsyncFd` holds one until it has deregistered, and no safe call replaces a `UnixStream`'s descriptor
     // behind a shared reference.
     unsafe { AsyncFd::register_with_interest(stream, interest) }.map_err(Into::into)
-}
-
-/// Watches a descriptor that nobody else has, such as that of a process, for reading.
-///
-/// # Errors
-/// What the kernel says to adding one more descriptor to the runtime's epoll set.
-pub fn register_owned(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: `register_with_interest` asks that the descriptor stay open, and the same, for as long as the `AsyncFd`
-    // lives. It is moved in here, an `OwnedFd` closes its descriptor when it drops and not before, and nobody replaces
-    // it: what can be had of it is a shared reference, as its caller keeps the `AsyncFd` to itself.
-    unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.map_err(Into::into)
 }

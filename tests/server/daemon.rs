@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -145,6 +145,13 @@ pub(crate) struct Process(Child);
 impl Process {
     pub(crate) fn start(command: &mut Command) -> Process {
         Process(command.spawn().unwrap())
+    }
+
+    /// One whose standard output is read.
+    pub(crate) fn piped(command: &mut Command) -> (Process, ChildStdout) {
+        let mut child = command.spawn().unwrap();
+        let out = child.stdout.take().unwrap();
+        (Process(child), out)
     }
 
     pub(crate) fn signal(&self, signal: i32) {
