@@ -215,7 +215,7 @@ impl Engine {
         let lease = holding.grant(&Terms { lasts, request, ties: granted.ties, is_other }, now);
         if lease.is_none() {
             pool.leave_work(is_other);
-            // Its name is not kept yet, and locked by whoever is about to: there is nothing to forget.
+            // Its name is not known yet, and who asks holds the lock of names.
             self.loosen(granted.ties, WorkOutcome::Dropped, false, now);
         }
         lease
