@@ -13,6 +13,7 @@
 
 mod abuse;
 mod access;
+mod acquire;
 mod caps;
 mod daemon;
 mod faults;
