@@ -152,7 +152,7 @@ fn what_was_given_up_on_ends_before_and_after_its_grant() {
     office.holds(0);
     // Its name is forgotten, so it is judged and charged anew; and this one was given up on before.
     let told = office.ask(&session, s(0), ask(2));
-    assert_eq!((told.line.as_str(), told.lease), ("allow two 1/2", None));
+    assert_eq!((told.line.as_str(), told.lease), ("allow rate 2/4", None));
     office.holds(0);
     let told = office.ask(&session, s(0), ask(3));
     assert!(told.lease.is_some(), "neither is this a repeat of it: {told:?}");
@@ -168,7 +168,10 @@ fn a_session_holds_so_many_leases_and_no_more() {
     let session = office.session(1, 0, s(0));
     let leases: Vec<_> = (0..1_024).map(|_| office.acquire(&session, s(0), "a=b").lease).collect();
     assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");
-    assert!(office.acquire(&office.session(2, 0, s(0)), s(0), "a=b").lease.is_some(), "others are not concerned");
+    assert!(
+        office.acquire(&office.session(2, 0, s(0)), s(0), "a=b").lease.is_some(),
+        "others are not concerned"
+    );
     assert!(office.release(&session, leases[0], s(0)));
     assert!(office.acquire(&session, s(0), "a=b").lease.is_some());
     assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");

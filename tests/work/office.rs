@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Answer, Cost, Decider, Descriptors, Engine, NoteKind, Op, Opening, Options, Repeat, Request, Session, Verdict,
-    WorkOutcome,
+    Answer, Cost, Decider, Descriptors, Engine, NoteKind, Op, Opening, Options, Repeat, Request, Session,
+    Verdict, WorkOutcome,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
