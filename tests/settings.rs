@@ -188,7 +188,7 @@ fn a_wrong_line_is_told_where_and_how() {
         ("domains: {api: {scope: hots}}", 1, 24, "unknown scope `hots`", "did you mean `host`?"),
         ("pools: {web: {slots_max: many}}", 1, 26, "`many`", "write"),
         ("pools: {web: {uids: [www]}}", 1, 22, "`www` is the name of a user", "`id -u www` says"),
-        ("pools: {web: {slots: 4}}", 1, 15, "unknown field `slots` in a pool of the settings", "`slots_max`"),
+        ("pools: {web: {slots: 4}}", 1, 15, "unknown field `slots` in a pool of the settings", "slots_max"),
         ("pools: [web]", 1, 8, "`pools` is a mapping, not a list", "write names"),
         ("pools: {web: {slots_max: 0}}", 1, 26, "`slots_max` is 0", "at least 1"),
         ("pools: {web: {}, web: {}}", 1, 18, "`web` is written twice in `pools`", "keep one"),

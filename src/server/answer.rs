@@ -37,14 +37,15 @@ pub(super) enum Next {
 /// One connection's way to its answers.
 #[derive(Debug)]
 pub(super) struct Peer {
+    /// Its place in its session, once HELLO was said and answered. It drops first: whoever sees the connection end finds
+    /// free what it held.
+    member: Option<Membership>,
     shared: Arc<Shared>,
     line: Line,
     /// Whether some domain is not open to the user at the other end.
     confined: bool,
     /// Who asks, for the names of repeated requests: the session that HELLO names, else the connection itself.
     named: [u8; SESSION_BYTES],
-    /// Its place in its session, once HELLO was said and answered.
-    member: Option<Membership>,
     grants: Grants,
 }
 
@@ -53,7 +54,7 @@ impl Peer {
     pub(super) fn new(shared: Arc<Shared>, line: Line) -> Peer {
         let named = named(false, &line.number.to_le_bytes());
         let confined = shared.access.confines(line.user);
-        Peer { shared, line, confined, named, member: None, grants: Grants::default() }
+        Peer { member: None, shared, line, confined, named, grants: Grants::default() }
     }
 
     /// Whether HELLO was said and answered.
@@ -64,7 +65,9 @@ impl Peer {
     /// So many bytes of the replies have been written, and no more will be.
     pub(super) fn told(&mut self, written: usize) {
         if let Some(member) = &self.member {
-            self.grants.told(written, member.session(), &self.shared);
+            for lease in self.grants.untold(written) {
+                self.shared.engine.take_back(member.session(), lease, self.shared.clock.now());
+            }
         }
     }
 

@@ -1,9 +1,7 @@
-//! The grants among the replies that wait to be written: one that cannot be told is taken back. It writes nothing.
+//! The grants among the replies that wait to be written: one that cannot be told is taken back. It writes nothing and ends
+//! nothing itself.
 
-use super::Shared;
-use crate::engine::Session;
-
-/// Leases, each with where its reply ends.
+/// Leases, each with where its reply ends; at most those of one turn.
 #[derive(Debug, Default)]
 pub(super) struct Grants(Vec<Grant>);
 
@@ -27,14 +25,35 @@ impl Grants {
         }
     }
 
-    /// So many bytes of the replies were written, and no more will be: what was granted in the others ends.
-    pub(super) fn told(&mut self, written: usize, session: &Session, shared: &Shared) {
-        for grant in self.0.drain(..).filter(|grant| grant.reply_end > written) {
-            shared.engine.take_back(session, grant.lease, shared.clock.now());
-        }
-        self.0.shrink_to(KEPT);
+    /// So many bytes of the replies were written, and no more will be: the leases of which the other end does not know.
+    pub(super) fn untold(&mut self, written: usize) -> impl Iterator<Item = u64> {
+        self.0.drain(..).filter(move |grant| grant.reply_end > written).map(|grant| grant.lease)
     }
 }
 
-/// Room that a connection keeps from one batch to the next.
-const KEPT: usize = 4;
+#[cfg(test)]
+mod tests {
+    use super::Grants;
+
+    #[test]
+    fn what_was_not_written_to_its_last_byte_is_untold() {
+        for (written, untold) in [
+            (0, &[1, 2, 3][..]),
+            (19, &[1, 2, 3]),
+            (20, &[2, 3]),
+            (99, &[2, 3]),
+            (100, &[3]),
+            // One that has no whole reply, however much was written.
+            (usize::MAX - 1, &[3]),
+        ] {
+            let mut grants = Grants::default();
+            grants.add(1);
+            grants.end_at(20);
+            grants.add(2);
+            grants.end_at(100);
+            grants.add(3);
+            assert_eq!(grants.untold(written).collect::<Vec<_>>(), untold, "{written} bytes written");
+            assert_eq!(grants.untold(0).count(), 0, "each is asked for once");
+        }
+    }
+}

@@ -153,9 +153,11 @@ impl Processes {
 
     /// Ends the session of a process that has ended, and its connections.
     fn end(&self, shared: &Shared, key: &SessionKey) {
-        let Some(watched) = self.book().forget(key) else { return };
         let now = shared.clock.now();
-        shared.engine.end(&watched.last, now);
+        let last = self.book().watched.get(key).map(|watched| watched.last.clone());
+        // First of all: a connection that comes meanwhile is noted still, and ended below.
+        last.iter().for_each(|session| shared.engine.end(session, now));
+        let Some(watched) = self.book().forget(key) else { return };
         for (number, session) in watched.here {
             // Mostly the same one: then nothing is left to end.
             shared.engine.end(&session, now);

@@ -188,6 +188,14 @@ impl Process {
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
+    /// How many of its descriptors are of this kind: `socket`, `pidfd`.
+    pub(crate) fn descriptors_of(&self, kind: &str) -> usize {
+        let descriptors = fs::read_dir(Path::new("/proc").join(self.0.id().to_string()).join("fd")).unwrap();
+        // One may be gone by the time it is looked at.
+        let links = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains(kind)).count()
+    }
+
     pub(crate) fn descriptors(&self) -> usize {
         fs::read_dir(Path::new("/proc").join(self.0.id().to_string()).join("fd")).unwrap().count()
     }

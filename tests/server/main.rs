@@ -30,6 +30,7 @@ mod privacy;
 mod reload;
 mod reload_load;
 mod sessions;
+mod sheds;
 mod shell;
 mod stop;
 mod wire;

@@ -9,7 +9,7 @@ use tidegate::clock::boot_nanos;
 use super::daemon::eventually;
 use super::msgpack::frame;
 use super::wire::{error_of, verdict_of};
-use super::work::{Holder, acquire, daemon, hello_of, lease_of, of_session, places};
+use super::work::{Forks, Holder, acquire, daemon, hello_of, lease_of, of_session, places};
 
 #[test]
 fn any_connection_of_the_session_may_end_a_lease_and_no_other() {
@@ -61,11 +61,13 @@ fn one_connection_closed_on_a_timeout_frees_nothing_else_of_its_session() {
 #[test]
 fn a_session_is_waited_for_and_then_its_leases_end() {
     let daemon = daemon();
+    let mut watcher = daemon.greeted();
     let (mut comes_back, mut stays_away) =
-        (of_session(&daemon, 1, json!({})), of_session(&daemon, 2, json!({})));
+        (of_session(&daemon, 1, json!({})), of_session(&daemon, 2, json!({"pid": std::process::id()})));
+    let watched = || daemon.process.descriptors_of("pidfd");
+    assert_eq!(watched(), 1, "the process behind the one that names it");
     let lease = lease_of(&comes_back.ask(&acquire(1, "back")));
     lease_of(&stays_away.ask(&acquire(1, "away")));
-    let mut watcher = daemon.greeted();
     let left = boot_nanos();
     drop((comes_back, stays_away));
     sleep(Duration::from_secs(1));
@@ -73,6 +75,7 @@ fn a_session_is_waited_for_and_then_its_leases_end() {
     assert_eq!((places(&mut watcher, "back"), places(&mut watcher, "away")), (1, 1));
     eventually("the places of who stays away are free", || (places(&mut watcher, "away") == 2).then_some(()));
     assert!(boot_nanos() - left >= 5_000_000_000, "before its time");
+    eventually("its process is let go", || (watched() == 0).then_some(()));
     // Whoever came back has what he had, also long after.
     assert_eq!(places(&mut watcher, "back"), 1);
     assert_eq!(comes_back.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
@@ -84,7 +87,7 @@ fn what_a_killed_process_held_is_free_at_once() {
     let mut watcher = daemon.greeted();
     let mut soonest = u64::MAX;
     for session in 0..3 {
-        let mut holder = Holder::start(&daemon, session, "u", false);
+        let mut holder = Holder::start(&daemon, session, "u", Forks::Never);
         assert_eq!(places(&mut watcher, "u"), 0);
         holder.process.signal(libc::SIGKILL);
         holder.process.exit_code();
@@ -99,8 +102,9 @@ fn what_a_killed_process_held_is_free_at_once() {
 fn what_a_killed_process_held_is_free_also_when_its_child_has_the_socket() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
-    let descriptors = daemon.process.descriptors();
-    let holder = Holder::start(&daemon, 7, "u", true);
+    let open = || ["socket", "pidfd"].map(|kind| daemon.process.descriptors_of(kind));
+    let open_before = open();
+    let holder = Holder::start(&daemon, 7, "u", Forks::After);
     let mut mate = of_session(&daemon, 7, json!({}));
     assert_eq!(places(&mut watcher, "u"), 0);
     holder.process.signal(libc::SIGKILL);
@@ -109,7 +113,7 @@ fn what_a_killed_process_held_is_free_also_when_its_child_has_the_socket() {
     // A connection of a session that is no more is of no use: what is asked there would have no lease.
     mate.assert_ended();
     drop(mate);
-    eventually("nothing is left open", || (daemon.process.descriptors() == descriptors).then_some(()));
+    eventually("nothing is left open", || (open() == open_before).then_some(()));
     // The name is free again.
     lease_of(&of_session(&daemon, 7, json!({"slots": 4})).ask(&acquire(1, "u")));
 }
@@ -118,15 +122,12 @@ fn what_a_killed_process_held_is_free_also_when_its_child_has_the_socket() {
 fn a_process_that_the_kernel_does_not_confirm_is_not_believed() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
-    let somebody = std::process::Command::new("true").spawn().unwrap();
-    let pid = somebody.id();
-    let mut somebody = somebody;
-    let mut wire = of_session(&daemon, 1, json!({"pid": pid}));
-    lease_of(&wire.ask(&acquire(1, "u")));
-    somebody.wait().unwrap();
+    // It says who it is, and the kernel names the parent that made the connection.
+    let mut holder = Holder::start(&daemon, 1, "u", Forks::Before);
+    assert_eq!(holder.process.exit_code(), Some(0));
+    assert_eq!(daemon.process.descriptors_of("pidfd"), 0);
     sleep(Duration::from_millis(100));
-    assert_eq!(places(&mut watcher, "u"), 1, "the end of another process ends nothing here");
-    wire.assert_served();
+    assert_eq!(places(&mut watcher, "u"), 0, "the end of another process ends nothing here");
 }
 
 #[test]

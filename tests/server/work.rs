@@ -59,22 +59,32 @@ pub(crate) fn places(wire: &mut Wire, user: &str) -> u64 {
     reply[6].as_u64().unwrap()
 }
 
-/// Another process that asks for two places of a user and holds them; perhaps with a child that has its socket, too.
+/// Another process that asks for two places of a user and holds them.
 pub(crate) struct Holder {
     pub(crate) process: Process,
     child: Option<u32>,
 }
 
+/// Whether a holder has a child.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forks {
+    Never,
+    /// Once it holds its places: the child has its socket, too.
+    After,
+    /// Once it is connected: the child holds the places, and it ends itself.
+    Before,
+}
+
 impl Holder {
-    pub(crate) fn start(daemon: &Daemon, session: u8, user: &str, forks: bool) -> Holder {
+    pub(crate) fn start(daemon: &Daemon, session: u8, user: &str, forks: Forks) -> Holder {
         let mut command = Command::new("python3");
         command.args(["-c", HOLDER]).arg(daemon.socket());
-        command.args([session.to_string(), user.to_owned(), u8::from(forks).to_string()]);
+        command.args([session.to_string(), user.to_owned(), (forks as u8).to_string()]);
         let (process, out) = Process::piped(command.stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).unwrap();
         let child = line.trim().parse().unwrap_or_else(|_| panic!("it holds its places: {line}"));
-        Holder { process, child: forks.then_some(child) }
+        Holder { process, child: (forks != Forks::Never).then_some(child) }
     }
 }
 
@@ -96,6 +106,8 @@ def ask(payload):
     s.sendall(struct.pack('>I', len(payload)) + payload)
     length, = struct.unpack('>I', s.recv(4, socket.MSG_WAITALL))
     return s.recv(length, socket.MSG_WAITALL)
+if sys.argv[4] == '2' and os.fork():
+    os._exit(0)
 user = sys.argv[3].encode()
 session = bytes([int(sys.argv[2])] * 16)
 welcome = ask(b'\x94\x00\x01\x01\x82\xa7session\xc4\x10' + session + b'\xa3pid\xce' + struct.pack('>I', os.getpid()))
@@ -106,5 +118,7 @@ for request in (2, 3):
 child = os.fork() if sys.argv[4] == '1' else 0
 if child or sys.argv[4] == '0':
     print(child, flush=True)
+elif sys.argv[4] == '2':
+    print(os.getpid(), flush=True)
 time.sleep(120)
 ";
