@@ -29,9 +29,7 @@ const RULES: &str = "concurrency:\n- {name: each, key: [k], max: 3, expires: 40s
 
 #[test]
 fn a_million_events_agree_with_a_map() {
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(5);
-    println!("SEED={seed}");
-    let mut dice = Dice(seed);
+    let mut dice = Dice::thrown();
     let mut office = Office::new(RULES);
     let mut desks: Vec<Desk> = Vec::new();
     let mut held: HashMap<u64, Held> = HashMap::new();
@@ -131,6 +129,12 @@ fn any(held: &HashMap<u64, Held>, dice: &mut Dice) -> Option<u64> {
 struct Dice(u64);
 
 impl Dice {
+    fn thrown() -> Dice {
+        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(5);
+        println!("SEED={seed}");
+        Dice(seed)
+    }
+
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
