@@ -162,6 +162,13 @@ impl Engine {
         self.leases.totals().sessions == 0 && self.leases.totals().live == 0 && self.pools.is_at_rest()
     }
 
+    /// Whether every pool is at rest, whoever is in it: until work begins or a reading comes, a tick does no more than
+    /// [`Engine::end_due`].
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.pools.is_at_rest()
+    }
+
     /// Every pool that somebody is in, or that the rules watch over, in the order of their names.
     #[must_use]
     pub fn pools(&self, now: Now) -> Vec<PoolView> {

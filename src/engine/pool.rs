@@ -14,7 +14,7 @@ use super::watch::Watch;
 use crate::clock::Timestamp;
 use crate::shed::brake::Brake;
 use crate::shed::heavy::Heavy;
-use crate::shed::slow_law::Severity;
+use crate::shed::slow_law::{STEP_MAX, Severity};
 use crate::shed::window::Window;
 
 /// One pool.
@@ -386,7 +386,13 @@ impl Law {
         if elapsed < STEP {
             return;
         }
-        self.stepped = Some(at);
+        // After a gap the steps fall on the moments that they would have fallen on without it.
+        let whole = elapsed.as_secs() / STEP.as_secs();
+        self.stepped = Some(if elapsed > STEP_MAX {
+            stepped.after(STEP * u32::try_from(whole).unwrap_or(0))
+        } else {
+            at
+        });
         if watch.sheds() {
             self.severity.step(&watch.law, utilization, elapsed);
         }

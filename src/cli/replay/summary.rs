@@ -46,9 +46,15 @@ pub(super) fn summary(played: &Played, totals: &Totals, callers: &Callers) -> St
     text + &table.to_string()
 }
 
-/// `12 allowed, 3 limited`.
+/// `12 allowed, 3 limited, 1 shed`. Of the verdicts that not every rule set gives, those that were given.
 pub(super) fn verdicts(totals: &Totals) -> String {
-    format!("{} allowed, {} limited", count(totals.allowed), count(totals.limited))
+    let mut text = format!("{} allowed, {} limited", count(totals.allowed), count(totals.limited));
+    for (number, verdict) in [(totals.shed, "shed"), (totals.waited, "waited"), (totals.denied, "denied")] {
+        if number > 0 {
+            let _ = write!(text, ", {} {verdict}", count(number));
+        }
+    }
+    text
 }
 
 /// What no rule tells.

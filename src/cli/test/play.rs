@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::replay::bounds::refused_by_the_socket;
+use super::super::replay::event::By;
 use super::super::replay::player::Player;
 use super::line::Line;
 use super::suite::Test;
@@ -91,9 +92,9 @@ fn judge(line: &Line, domain: &str, player: &mut Player) -> Vec<String> {
         wait_max: line.wait_max,
         ..engine::Request::new(line.op, domain, of_engine)
     };
-    match player.judge(&request) {
-        Ok(decision) => line.expected.differences(&decision),
-        // Only a request that names itself can be a repeat.
-        Err(conflict) => vec![conflict.to_string()],
+    match player.judge(&request, &By::default()) {
+        Ok(Some(decision)) => line.expected.differences(&decision),
+        Ok(None) => vec!["not judged: its session holds too many leases".to_owned()],
+        Err(wrong) => vec![wrong.to_string()],
     }
 }
