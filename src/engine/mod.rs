@@ -159,7 +159,7 @@ impl Engine {
     /// Whether no tick would change anything until somebody asks for something.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.leases.totals().sessions == 0 && self.leases.totals().live == 0 && self.pools.is_at_rest()
+        self.leases.is_still() && self.pools.is_at_rest()
     }
 
     /// Whether every pool is at rest, whoever is in it: until work begins or a reading comes, a tick does no more than
