@@ -71,10 +71,13 @@ pub(super) fn remarks(totals: &Totals) -> Vec<String> {
         .collect()
 }
 
-/// The rules with a count of their own, in file order, and all others in one if they saw anything.
+/// The rules with a count of their own, in file order, the parts of pools that saw anything, and all others in one if they
+/// did.
 pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     let saw = |rule: &RuleTotals| rule.pass + rule.refuse + rule.would_refuse > 0;
-    totals.rules.iter().filter(move |rule| !rule.domain.is_empty() || saw(rule))
+    // A part that is not written has a count as well, and a name that no rule can have.
+    let is_rule = |rule: &RuleTotals| !rule.domain.is_empty() && !rule.rule.contains('/');
+    totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
 }
 
 /// As rules are named where several domains are in play.
