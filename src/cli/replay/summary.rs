@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::callers::Callers;
 use super::table::{Table, count, counted};
 use crate::engine::{RuleTotals, Totals};
+use crate::rules::shed::Part;
 
 /// What was played, whatever the rules made of it.
 #[derive(Clone, Debug, Default)]
@@ -75,8 +76,11 @@ pub(super) fn remarks(totals: &Totals) -> Vec<String> {
 /// did.
 pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     let saw = |rule: &RuleTotals| rule.pass + rule.refuse + rule.would_refuse > 0;
-    // A part that is not written has a count as well, and a name that no rule can have.
-    let is_rule = |rule: &RuleTotals| !rule.domain.is_empty() && !rule.rule.contains('/');
+    // A part that is not written has a count as well. No rule of a file has a name with a slash.
+    let is_part = |rule: &RuleTotals| {
+        rule.rule.rsplit_once('/').is_some_and(|(_, end)| Part::ALL.iter().any(|part| part.name() == end))
+    };
+    let is_rule = move |rule: &RuleTotals| !rule.domain.is_empty() && !is_part(rule);
     totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
 }
 
