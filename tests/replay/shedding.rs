@@ -80,8 +80,6 @@ fn work_that_nobody_ends_is_idle_from_its_own_time_on() {
 
 #[test]
 fn a_gap_changes_nothing_that_comes_after_it() {
-    let both = WORKERS.to_owned() + "  - {pool: jobs, callers: {by: [user]}, workers: {}}\n";
-    let both = both.replace("shed: [{", "shed:\n  - {").replace("}]\n  - {pool: jobs", "}\n  - {pool: jobs");
     let trace = |filler: bool| {
         let mut trace = hello("0.1", "w", "web", 2) + &work("0.1", "w", 2) + &hello("0.1", "j", "jobs", 3);
         // The second pool is watched from another moment on.
@@ -92,14 +90,13 @@ fn a_gap_changes_nothing_that_comes_after_it() {
         let mut at = 10;
         for gap in [17, 101, 3_000] {
             if filler {
-                let fill = |t| format!(r#"{{"t": {t}.05, "op": "bye", "session": "nobody"}}"#) + "\n";
-                trace += &(at..at + gap).step_by(7).map(fill).collect::<String>();
+                trace += &fill(at, at + gap);
             }
             at += gap;
             let t = format!("{at}.3");
             trace += &(work(&t, "w", 2) + &work(&t, "j", 3));
             // The window of 8 s fills, then the law rises to zero: a second sooner or later shows.
-            for quarter in 0..12 {
+            for quarter in 0..8 {
                 let t = format!("{}.{:02}", at + 37 + quarter / 4, quarter % 4 * 25);
                 trace += &(peeks(&t, "w") + &peeks(&t, "j"));
             }
@@ -107,18 +104,44 @@ fn a_gap_changes_nothing_that_comes_after_it() {
         }
         trace
     };
-    let play = |filler| {
-        let files =
-            Files::new(&[("api.yaml", WORKERS), ("both.yaml", &both), ("trace.jsonl", &trace(filler))]);
-        let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
-        assert!(!said(&output).contains("error"), "{}", said(&output));
-        decisions_of(&output)
-    };
-    let (jumped, walked) = (play(false), play(true));
+    let (jumped, walked) = (play_both(&trace(false)), play_both(&trace(true)));
     assert!(jumped.iter().any(|decision| decision["rule"] == "jobs/workers"));
     assert!(jumped.iter().any(|decision| decision["rule"] == "web/workers"));
     let differing = jumped.iter().zip(&walked).filter(|(one, other)| one != other).count();
     assert_eq!((jumped.len(), differing), (walked.len(), 0));
+}
+
+#[test]
+fn a_pool_is_known_as_it_was_before_anything_watched_over_it() {
+    let trace = |filler: bool| {
+        let mut trace = hello("0.1", "w", "web", 2) + &hello("0.1", "j", "jobs", 3) + &work("0.1", "j", 3);
+        if filler {
+            trace += &fill(1, 66);
+        }
+        // The work ended six seconds ago.
+        trace += &(r#"{"t": 66.1, "op": "reload", "rules": "both.yaml"}"#.to_owned() + "\n");
+        trace += &work("67", "j", 3);
+        trace + &(101..105).map(|t| peeks(&format!("{t}.1"), "j")).collect::<String>()
+    };
+    let (jumped, walked) = (play_both(&trace(false)), play_both(&trace(true)));
+    assert!(jumped.iter().any(|decision| decision["rule"] == "jobs/workers"));
+    assert!(jumped == walked);
+}
+
+/// Plays a trace that may reload `both.yaml`, which watches over a second pool.
+fn play_both(trace: &str) -> Vec<Value> {
+    let both = "shed:\n  - {pool: jobs, callers: {by: [user]}, workers: {}}\n  - ";
+    let both = WORKERS.replace("shed: [", both).replace("workers: {}}]", "workers: {}}");
+    let files = Files::new(&[("api.yaml", WORKERS), ("both.yaml", &both), ("trace.jsonl", trace)]);
+    let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
+    assert!(!said(&output).contains("error"), "{}", said(&output));
+    decisions_of(&output)
+}
+
+/// Lines every seven seconds that say nothing.
+fn fill(from: u32, to: u32) -> String {
+    let line = |t| format!(r#"{{"t": {t}.05, "op": "bye", "session": "nobody"}}"#) + "\n";
+    (from..to).step_by(7).map(line).collect()
 }
 
 #[test]
