@@ -99,7 +99,7 @@ impl<'w> Stage<'w> {
         mut play: impl FnMut(&mut Player) -> Result<(), NotPlayed>,
     ) -> Result<(), Failure> {
         let players = [Some(&mut self.player), self.other.as_mut()].into_iter().flatten();
-        players.into_iter().try_for_each(|player| play(player)).map_err(|wrong| not_played(event, wrong))
+        { players }.try_for_each(&mut play).map_err(|wrong| not_played(event, wrong))
     }
 
     fn judge(&mut self, event: &Event<'_>, request: &Request<'_>, by: &By<'_>) -> Result<(), Failure> {
