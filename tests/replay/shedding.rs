@@ -45,12 +45,13 @@ fn peeks(t: &str, session: &str) -> String {
 
 /// How many of each moment's callers are shed, as `T: N`.
 fn shed(decisions: &[Value]) -> Vec<String> {
-    let peeks: Vec<&Value> = decisions.iter().filter(|decision| decision["id"].is_null()).collect();
+    let peeks: Vec<_> = decisions.iter().filter(|decision| decision["id"].is_null()).collect();
     let of = |moment: &[&Value]| {
         let shed = moment.iter().filter(|decision| decision["rule"] == "web/workers").count();
         let verdicts = moment.iter().filter(|decision| decision["verdict"] == "shed").count();
         assert_eq!(shed, verdicts);
-        format!("{}: {shed}", moment[0]["t"])
+        let t = moment.first().map(|decision| decision["t"].to_string());
+        format!("{}: {shed}", t.unwrap_or_default())
     };
     peeks.chunks(CALLERS).map(of).collect()
 }
