@@ -1,0 +1,29 @@
+//! Each row of the table, decided by the engine.
+
+use crate::cases;
+use crate::judge::row;
+use crate::model::{Flaw, Model};
+use crate::plan::Plan;
+use crate::shedder::Parts;
+
+fn sound(plan: &Plan, parts: Parts) -> Model {
+    Model::new(Flaw::Sound, parts, plan.workers)
+}
+
+macro_rules! rows {
+    ($($row:ident),*) => { $(#[test] fn $row() { row(stringify!($row), &cases::$row(), sound); })* };
+}
+
+rows!(
+    slow_loop_alone,
+    step,
+    far_too_much,
+    no_overload,
+    one_priority,
+    retry_storm,
+    pulse,
+    slow_service,
+    mostly_critical,
+    stuck,
+    pauses
+);
