@@ -7,11 +7,11 @@ use crate::cases::Case;
 use crate::claims::{Claim, worst_and_median};
 use crate::plan::{Plan, Service};
 use crate::plant;
-use crate::shedder::{Parts, Shedder};
+use crate::shedder::{Setting, Shedder};
 
 /// One case over the seeds: claims by seed.
-pub(crate) fn seen<S: Shedder>(case: &Case, seeds: u64, make: impl Fn(&Plan, Parts) -> S) -> Vec<Vec<Claim>> {
-    let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut make(&case.plan, case.parts), seed));
+pub(crate) fn seen<S: Shedder>(case: &Case, seeds: u64, make: impl Fn(&Setting) -> S) -> Vec<Vec<Claim>> {
+    let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut make(&case.setting()), seed));
     (1..=seeds).map(claims).collect()
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn seeds() -> u64 {
 }
 
 /// Runs a row under both kinds of service, leaves its table behind, and fails with it if a claim does not hold.
-pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Plan, Parts) -> S + Copy) {
+pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting) -> S + Copy) {
     let mut lines = String::new();
     let mut holds = true;
     for service in [Service::Exponential, Service::Lognormal] {

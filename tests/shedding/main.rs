@@ -19,6 +19,7 @@ mod cases;
 mod claims;
 mod judge;
 mod model;
+mod mutants;
 mod plan;
 mod plant;
 mod random;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::plan::{CRITICAL, MILLI, SECOND, TEST};
 use crate::random::mixed;
-use crate::shedder::{Asked, By, Parts, Said, Shedder, View};
+use crate::shedder::{Asked, By, Parts, Said, Setting, Shedder, View};
 
 /// What is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,7 @@ pub(crate) struct Model {
     flaw: Flaw,
     parts: Parts,
     slots: u32,
+    leak: f64,
     severity: f64,
     busy: u32,
     busy_nanos: u64,
@@ -52,11 +53,13 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(flaw: Flaw, parts: Parts, slots: u32) -> Model {
+    pub(crate) fn new(flaw: Flaw, setting: &Setting) -> Model {
+        let Setting { parts, slots, leak, .. } = *setting;
         Model {
             flaw,
             parts,
             slots,
+            leak,
             severity: Self::resting(flaw),
             busy: 0,
             busy_nanos: 0,
@@ -92,7 +95,7 @@ impl Model {
     fn step(&mut self, utilization: f64, seconds: f64) {
         let a = match utilization {
             u if u < 0.7 => u / 0.7 - 1.0,
-            u if u < 0.8 => -120.0 / 1_800.0,
+            u if u < 0.8 => -120.0 * self.leak,
             u => (u - 0.8) / 0.2,
         };
         let full = if self.flaw == Flaw::SteepRamp { 3.0 } else { 120.0 };
@@ -139,7 +142,7 @@ impl Shedder for Model {
         let Asked { priority, caller, queued_nanos, .. } = *asked;
         if priority != CRITICAL {
             let place = Self::place(priority);
-            if self.bands() && self.busy >= self.slots * BANDS[place] / 1_000 {
+            if self.bands() && self.busy * 1_000 >= self.slots * BANDS[place] {
                 return Said::Shed { by: By::Brake };
             }
             let chance = (3.0 * self.severity.max(0.0) - place as f64).clamp(0.0, 1.0);

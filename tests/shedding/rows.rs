@@ -3,11 +3,10 @@
 use crate::cases;
 use crate::judge::row;
 use crate::model::{Flaw, Model};
-use crate::plan::Plan;
-use crate::shedder::Parts;
+use crate::shedder::Setting;
 
-fn sound(plan: &Plan, parts: Parts) -> Model {
-    Model::new(Flaw::Sound, parts, plan.workers)
+fn sound(setting: &Setting) -> Model {
+    Model::new(Flaw::Sound, setting)
 }
 
 macro_rules! rows {
@@ -25,5 +24,6 @@ rows!(
     slow_service,
     mostly_critical,
     stuck,
-    pauses
+    pauses,
+    apart
 );

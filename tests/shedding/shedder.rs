@@ -58,6 +58,17 @@ pub(crate) struct View {
     pub(crate) braking: bool,
 }
 
+/// What a shedder is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    pub(crate) slots: u32,
+    pub(crate) parts: Parts,
+    /// By how much s falls in a second between 0.7 and 0.8.
+    pub(crate) leak: f64,
+    /// Whether one caller has a limit of his own.
+    pub(crate) quota: bool,
+}
+
 /// Which parts are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parts {
