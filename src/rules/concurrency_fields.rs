@@ -37,8 +37,19 @@ pub(super) const OVERRIDE: &[Field] = &[MATCH.required(), MAX];
 /// Where fields stand that say nothing of work at once.
 pub(super) const HOMES: &[(&[&str], &str)] = &[(
     &[
-        "algorithm", "rate", "burst", "queue", "buckets", "align", "timezone", "unit", "over", "refused", "block",
-        "max_debt", "refund_on",
+        "algorithm",
+        "rate",
+        "burst",
+        "queue",
+        "buckets",
+        "align",
+        "timezone",
+        "unit",
+        "over",
+        "refused",
+        "block",
+        "max_debt",
+        "refund_on",
     ],
     "in a rule of `limits`",
 )];
@@ -58,7 +69,7 @@ const CANDIDATE_FIELD: Field = Field::built("candidate")
     .or("none")
     .about("another `max`, measured beside the rule");
 
-const OVERRIDES: Field = Field::built("overrides")
-    .of(Kind::List(&Kind::Section("concurrency override")))
-    .or("none")
-    .about("another `max` for some requests: the first entry that matches, after the rows of `overrides_file`");
+const OVERRIDES: Field =
+    Field::built("overrides").of(Kind::List(&Kind::Section("concurrency override"))).or("none").about(
+        "another `max` for some requests: the first entry that matches, after the rows of `overrides_file`",
+    );

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::meaning::{Meant, MeantListed, MeantPriorities, UnsettledShed};
 use super::problem::{Problem, shown};
+use super::shed::Shed;
 use super::source::{Place, Report, Source};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
-use super::shed::Shed;
 use super::{Contents, Domain, Listed, Position, Priorities, Rule, unreachable};
 
 /// A domain that more files may add to.
@@ -174,7 +174,8 @@ impl Draft {
             let (at, mut parts) = entry.names();
             // Other rules have no `/` in their names.
             if let Some((name, first)) = parts.find_map(|part| self.nodes.get_key_value(&*part)) {
-                let message = format!("the descriptor at {first} has the rule {}, and so has this pool", shown(name));
+                let message =
+                    format!("the descriptor at {first} has the rule {}, and so has this pool", shown(name));
                 report.error(at, message, "give the pool another name");
             }
             drop(parts);

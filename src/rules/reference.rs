@@ -178,8 +178,12 @@ fn value(kind: Kind) -> Value {
         Kind::Percent => json!({"type": "string", "pattern": "^[0-9]{1,4}([.][0-9])?%$"}),
         Kind::Words(words) => json!({"enum": words}),
         Kind::List(items) => json!({"type": "array", "items": value(*items)}),
-        Kind::Attributes(of) | Kind::Named(of) => json!({"type": "object", "additionalProperties": value(*of)}),
-        Kind::Point => json!({"type": "array", "items": {"anyOf": [value(Kind::Whole(0, u32::MAX)), value(Kind::Percent)]}}),
+        Kind::Attributes(of) | Kind::Named(of) => {
+            json!({"type": "object", "additionalProperties": value(*of)})
+        }
+        Kind::Point => {
+            json!({"type": "array", "items": {"anyOf": [value(Kind::Whole(0, u32::MAX)), value(Kind::Percent)]}})
+        }
         Kind::Section(name) => json!({"$ref": format!("#/$defs/{}", id(name))}),
         Kind::Either(kinds) => json!({"anyOf": kinds.iter().map(|kind| value(*kind)).collect::<Vec<_>>()}),
     }

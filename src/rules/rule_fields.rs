@@ -212,6 +212,8 @@ pub(super) const SCOPE: Field = Field::built("scope")
     .about("whether each host counts for itself; `fleet` is not supported yet");
 
 pub(super) const FLEET: Field = Field::reserved("fleet").about("how hosts share one budget");
-pub(super) const MAX_OVER: Field = Field::reserved("max_over").about("how far the fleet may go past its budget");
+pub(super) const MAX_OVER: Field =
+    Field::reserved("max_over").about("how far the fleet may go past its budget");
 pub(super) const ON_REDIS_DOWN: Field = Field::reserved("on_redis_down").about("what holds without Redis");
-pub(super) const GUARD: Field = Field::reserved("guard").about("a second limit on this host beside the fleet's");
+pub(super) const GUARD: Field =
+    Field::reserved("guard").about("a second limit on this host beside the fleet's");

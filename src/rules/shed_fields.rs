@@ -70,18 +70,14 @@ pub(super) const WORKERS: &[Field] = &[
         .of(Kind::Percent)
         .or("`70%`")
         .about("below this share of busy slots the host recovers"),
-    Field::built("bad")
-        .of(Kind::Percent)
-        .or("`80%`")
-        .about("above this share of busy slots it sheds more"),
+    Field::built("bad").of(Kind::Percent).or("`80%`").about("above this share of busy slots it sheds more"),
     Field::built("after")
         .of(Kind::Time)
         .or("`28s`")
         .about("at full load from rest, the time to the first refusal, 1s to 1day"),
-    Field::built("full")
-        .of(Kind::Time)
-        .or("`120s`")
-        .about("at full load, the time from the first refusal to the last, 30s to 1day; less than 60s is warned of"),
+    Field::built("full").of(Kind::Time).or("`120s`").about(
+        "at full load, the time from the first refusal to the last, 30s to 1day; less than 60s is warned of",
+    ),
     Field::built("leak")
         .of(Kind::Text)
         .or("`1/1800`, with `stripe_exact` 0")
@@ -108,10 +104,7 @@ pub(super) const BRAKE: &[Field] = &[
 
 /// The fields of `fleet`.
 pub(super) const RESERVE: &[Field] = &[
-    Field::built("reserve")
-        .of(Kind::Percent)
-        .required()
-        .about("the share of the slots that is kept back"),
+    Field::built("reserve").of(Kind::Percent).required().about("the share of the slots that is kept back"),
     Field::built("for")
         .of(Kind::Name)
         .or("the first of `priorities`")

@@ -49,7 +49,7 @@ fn alone(run: &Run, reversals: Claim) -> Vec<Claim> {
         Claim::at_least("first shed after, s", 29.0, shed),
         Claim::at_most("first shed within, s", 40.0, shed),
         Claim::at_most("queue empty and u < 0.9, s", 130.0, run.cleared_after(&event(LONG))),
-        Claim::report("critical in the first 180 s", run.critical(&early())),
+        Claim::report_low("critical in the first 180 s", run.critical(&early())),
         Claim::at_least("critical after 180 s", 0.999, run.critical(&late(LONG))),
         Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
         reversals,
@@ -70,7 +70,7 @@ pub(crate) fn step() -> Vec<Case> {
 fn stepped(run: &Run, critical: f64, first: f64) -> Vec<Claim> {
     let mut claims = vec![
         Claim::at_least("critical in the first 180 s", critical, run.critical(&early())),
-        Claim::report("critical after 180 s", run.critical(&late(LONG))),
+        Claim::report_low("critical after 180 s", run.critical(&late(LONG))),
         Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
         Claim::at_most("queue", 512.0, run.queue_max(&event(LONG))),
         Claim::at_most("first shed by the slow loop within, s", first, run.slow_loop_after()),
@@ -94,7 +94,7 @@ pub(crate) fn far_too_much() -> Vec<Case> {
         vec![
             Claim::at_least("critical in the first 180 s", 0.60, run.critical(&early())),
             Claim::at_least("critical after 180 s", 0.999, run.critical(&late(300))),
-            Claim::report("goodput, of capacity", run.goodput(&late(300)) / run.plan.capacity()),
+            Claim::report_low("goodput, of capacity", run.goodput(&late(300)) / run.plan.capacity()),
         ]
     })]
 }
@@ -134,7 +134,7 @@ pub(crate) fn one_priority() -> Vec<Case> {
         vec![
             Claim::at_most("reversals", 1.0, run.reversals(&event(LONG))),
             Claim::at_most("sd(s) after 240 s", 0.02, run.severity_spread(&(EVENT + 240..EVENT + LONG))),
-            Claim::report("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
+            Claim::report_low("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
         ]
     };
     vec![case("90 % GET, 3×", plan(3.0), steady), case("90 % GET, 6×", plan(6.0), steady)]
@@ -196,7 +196,18 @@ pub(crate) fn pauses() -> Vec<Case> {
         vec![
             Claim::at_least("critical", 0.97, run.critical(&all)),
             Claim::at_least("critical in the first 180 s", 0.97, run.critical(&early())),
-            Claim::report("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
+            Claim::report_low("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
+        ]
+    })]
+}
+
+pub(crate) fn quota() -> Vec<Case> {
+    let plan = Plan { greedy: 0.1, ..Plan::step(0.55, 3.0, 180, 60) };
+    vec![case("3×, a caller over his own quota", plan, |run| {
+        vec![
+            Claim::at_least("critical", 0.97, run.critical(&early())),
+            Claim::at_least("429, a second", 30.0, run.limited(&early())),
+            Claim::report("503, all but critical", run.all_refused()),
         ]
     })]
 }
@@ -206,9 +217,9 @@ pub(crate) fn apart() -> Vec<Case> {
     let about: fn(&Run) -> Vec<Claim> = |run| {
         let load = late(run.plan.load[1].0 - EVENT);
         vec![
-            Claim::report("critical in the first 180 s", run.critical(&early())),
-            Claim::report("critical after 180 s", run.critical(&load)),
-            Claim::report("goodput after 180 s, of capacity", run.goodput(&load) / run.plan.capacity()),
+            Claim::report_low("critical in the first 180 s", run.critical(&early())),
+            Claim::report_low("critical after 180 s", run.critical(&load)),
+            Claim::report_low("goodput after 180 s, of capacity", run.goodput(&load) / run.plan.capacity()),
             Claim::report("queue", run.queue_max(&(EVENT..EVENT + 180))),
         ]
     };

@@ -14,8 +14,10 @@ pub(crate) struct Claim {
 pub(crate) enum Must {
     AtLeast(f64),
     AtMost(f64),
-    /// It is only worth knowing.
+    /// It is only worth knowing; the more, the worse.
     Report,
+    /// The same; the less, the worse.
+    ReportLow,
 }
 
 impl Claim {
@@ -31,11 +33,15 @@ impl Claim {
         Claim { what, must: Must::Report, seen }
     }
 
+    pub(crate) fn report_low(what: &'static str, seen: f64) -> Claim {
+        Claim { what, must: Must::ReportLow, seen }
+    }
+
     pub(crate) fn holds(&self) -> bool {
         match self.must {
             Must::AtLeast(bound) => self.seen >= bound,
             Must::AtMost(bound) => self.seen <= bound,
-            Must::Report => true,
+            Must::Report | Must::ReportLow => true,
         }
     }
 }
@@ -45,7 +51,7 @@ impl fmt::Display for Must {
         match self {
             Must::AtLeast(bound) => write!(f, "≥ {bound}"),
             Must::AtMost(bound) => write!(f, "≤ {bound}"),
-            Must::Report => write!(f, "reported"),
+            Must::Report | Must::ReportLow => write!(f, "reported"),
         }
     }
 }
@@ -55,6 +61,7 @@ pub(crate) fn worst_and_median(claims: &[Claim]) -> (f64, f64) {
     let mut seen: Vec<f64> = claims.iter().map(|claim| claim.seen).collect();
     seen.sort_by(f64::total_cmp);
     let median = f64::midpoint(seen[(seen.len() - 1) / 2], seen[seen.len() / 2]);
-    let worst = if matches!(claims[0].must, Must::AtLeast(_)) { seen[0] } else { seen[seen.len() - 1] };
+    let low_is_bad = matches!(claims[0].must, Must::AtLeast(_) | Must::ReportLow);
+    let worst = if low_is_bad { seen[0] } else { seen[seen.len() - 1] };
     (worst, median)
 }

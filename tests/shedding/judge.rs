@@ -54,8 +54,18 @@ pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting
             lines += &table(&case, &by_seed);
         }
     }
+    leave(name, &lines);
+    assert!(holds, "seeds 1 to {}:\n{lines}", seeds());
+}
+
+/// Leaves a table behind, for the documentation.
+pub(crate) fn leave(name: &str, lines: &str) {
+    std::fs::write(directory().join(format!("{name}.md")), lines).unwrap();
+}
+
+/// Where what the suite leaves behind is found.
+pub(crate) fn directory() -> PathBuf {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shedding");
     std::fs::create_dir_all(&directory).unwrap();
-    std::fs::write(directory.join(format!("{name}.md")), &lines).unwrap();
-    assert!(holds, "seeds 1 to {}:\n{lines}", seeds());
+    directory
 }

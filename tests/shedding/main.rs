@@ -17,12 +17,17 @@
 
 mod cases;
 mod claims;
+mod csv;
 mod judge;
+mod law;
 mod model;
 mod mutants;
 mod plan;
 mod plant;
+mod quota;
 mod random;
+mod real;
 mod record;
+mod reserve;
 mod rows;
 mod shedder;

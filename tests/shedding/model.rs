@@ -39,7 +39,7 @@ pub(crate) struct Model {
     slots: u32,
     leak: f64,
     severity: f64,
-    busy: u32,
+    leases: [u32; 2],
     busy_nanos: u64,
     counted: u64,
     ticks: u64,
@@ -61,7 +61,7 @@ impl Model {
             slots,
             leak,
             severity: Self::resting(flaw),
-            busy: 0,
+            leases: [0; 2],
             busy_nanos: 0,
             counted: 0,
             ticks: 0,
@@ -79,8 +79,12 @@ impl Model {
         }
     }
 
+    fn busy(&self) -> u32 {
+        self.leases.iter().sum()
+    }
+
     fn count_until(&mut self, at: u64) {
-        self.busy_nanos += u64::from(self.busy) * (at - self.counted);
+        self.busy_nanos += u64::from(self.busy()) * (at - self.counted);
         self.counted = at;
     }
 
@@ -142,7 +146,7 @@ impl Shedder for Model {
         let Asked { priority, caller, queued_nanos, .. } = *asked;
         if priority != CRITICAL {
             let place = Self::place(priority);
-            if self.bands() && self.busy * 1_000 >= self.slots * BANDS[place] {
+            if self.bands() && self.busy() * 1_000 >= self.slots * BANDS[place] {
                 return Said::Shed { by: By::Brake };
             }
             let chance = (3.0 * self.severity.max(0.0) - place as f64).clamp(0.0, 1.0);
@@ -155,13 +159,14 @@ impl Shedder for Model {
         if self.parts.queue_age() && queued_nanos > bound {
             return Said::Shed { by: By::QueueAge };
         }
-        self.busy += 1;
-        Said::Grant { lease: 0 }
+        let class = usize::from(priority != CRITICAL);
+        self.leases[class] += 1;
+        Said::Grant { lease: class as u64 }
     }
 
-    fn release(&mut self, _worker: u32, _lease: u64, at: u64) {
+    fn release(&mut self, _worker: u32, lease: u64, at: u64) {
         self.count_until(at);
-        self.busy -= 1;
+        self.leases[lease as usize] -= 1;
     }
 
     fn tick(&mut self, queue: u32, at: u64) {
@@ -174,7 +179,7 @@ impl Shedder for Model {
         self.brake(queue, at);
         let fed = self.parts.brake() && self.braking_until.is_some() && self.flaw != Flaw::UnfedBrake;
         self.utilization = self.busy_share(if self.flaw == Flaw::LongWindow { 120 } else { 32 });
-        let now = f64::from(self.busy) / f64::from(self.slots);
+        let now = f64::from(self.busy()) / f64::from(self.slots);
         let (every, seen) =
             if self.flaw == Flaw::OneSample { (32, Some(now)) } else { (4, self.utilization) };
         if self.ticks.is_multiple_of(every) {
@@ -185,7 +190,7 @@ impl Shedder for Model {
 
     fn view(&self) -> View {
         let braking = self.parts.brake() && self.braking_until.is_some();
-        View { utilization: self.utilization, severity: self.severity, braking }
+        View { utilization: self.utilization, severity: self.severity, braking, leases: self.leases }
     }
 }
 

@@ -105,6 +105,11 @@ impl Run {
         self.sum(range, |second| second.answered) / (range.end - range.start) as f64
     }
 
+    /// Requests over a limit of their caller, a second.
+    pub(crate) fn limited(&self, range: &Range<u64>) -> f64 {
+        self.sum(range, |second| second.limited) / (range.end - range.start) as f64
+    }
+
     /// Requests that came, a second.
     pub(crate) fn offered(&self, range: &Range<u64>) -> f64 {
         self.sum(range, |second| second.offered.iter().sum()) / (range.end - range.start) as f64
@@ -186,7 +191,7 @@ impl Run {
         for count in counts {
             PRIORITIES.iter().try_for_each(|priority| write!(to, ",{count}_{priority}"))?;
         }
-        writeln!(to, ",answered,queue,u,s,braking")?;
+        writeln!(to, ",answered,queue,u,s,braking,leases_critical,leases_other")?;
         for (number, second) in self.seconds.iter().enumerate() {
             write!(to, "{number}")?;
             let Second { offered, admitted, succeeded, late, shed, lost, .. } = second;
@@ -194,8 +199,9 @@ impl Run {
                 counts.iter().try_for_each(|count| write!(to, ",{count}"))?;
             }
             let (u, view) = (self.utilization(number as u64), second.view);
-            let braking = u8::from(view.braking);
-            writeln!(to, ",{},{},{u:.4},{:.4},{braking}", second.answered, second.queue, view.severity)?;
+            let (braking, [critical, other]) = (u8::from(view.braking), view.leases);
+            write!(to, ",{},{},{u:.4},{:.4}", second.answered, second.queue, view.severity)?;
+            writeln!(to, ",{braking},{critical},{other}")?;
         }
         Ok(())
     }

@@ -2,15 +2,11 @@
 
 use crate::cases;
 use crate::judge::row;
-use crate::model::{Flaw, Model};
-use crate::shedder::Setting;
-
-fn sound(setting: &Setting) -> Model {
-    Model::new(Flaw::Sound, setting)
-}
+use crate::quota::Watched;
+use crate::real::Real;
 
 macro_rules! rows {
-    ($($row:ident),*) => { $(#[test] fn $row() { row(stringify!($row), &cases::$row(), sound); })* };
+    ($($row:ident),*) => { $(#[test] fn $row() { row(stringify!($row), &cases::$row(), Real::new); })* };
 }
 
 rows!(
@@ -27,3 +23,8 @@ rows!(
     pauses,
     apart
 );
+
+#[test]
+fn quota() {
+    row("quota", &cases::quota(), Watched::new);
+}

@@ -48,6 +48,18 @@ pub(crate) enum By {
     QueueAge,
 }
 
+impl By {
+    /// The name of its rule.
+    pub(crate) fn rule(self) -> &'static str {
+        match self {
+            By::Fleet => "web/fleet",
+            By::Brake => "web/brake",
+            By::Workers => "web/workers",
+            By::QueueAge => "web/queue_age",
+        }
+    }
+}
+
 /// What is shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct View {
@@ -56,6 +68,8 @@ pub(crate) struct View {
     /// s.
     pub(crate) severity: f64,
     pub(crate) braking: bool,
+    /// Leases of critical work, and of all other.
+    pub(crate) leases: [u32; 2],
 }
 
 /// What a shedder is made for.
@@ -82,15 +96,21 @@ pub(crate) enum Parts {
     WorkersAge,
     /// All three.
     All,
+    /// The reserve alone.
+    Reserve,
 }
 
 impl Parts {
     pub(crate) fn workers(self) -> bool {
-        self != Parts::None
+        !matches!(self, Parts::None | Parts::Reserve)
     }
 
     pub(crate) fn brake(self) -> bool {
         matches!(self, Parts::WorkersBrake | Parts::All)
+    }
+
+    pub(crate) fn reserve(self) -> bool {
+        self == Parts::Reserve
     }
 
     pub(crate) fn queue_age(self) -> bool {

@@ -42,11 +42,7 @@ impl<T> Default for Classes<T> {
 
 impl<T: Copy + Eq + Hash> Classes<T> {
     /// The number of these terms; `check` is asked about those that are new.
-    pub(super) fn number<E>(
-        &mut self,
-        terms: T,
-        check: impl FnOnce(&T) -> Result<(), E>,
-    ) -> Result<u32, E> {
+    pub(super) fn number<E>(&mut self, terms: T, check: impl FnOnce(&T) -> Result<(), E>) -> Result<u32, E> {
         if let Some(known) = self.numbers.get(&terms) {
             return Ok(*known);
         }

@@ -71,7 +71,11 @@ fn entry(
     let (name, at) = pool?;
     if Part::ALL.iter().all(|part| fields.get(part.name()).is_none()) && fields.get("signals").is_none() {
         let mend = "write a part, such as `workers: {}`, or leave the entry out";
-        report.warning(*at, format!("nothing is refused in the pool {}: no part is written", shown(name)), mend);
+        report.warning(
+            *at,
+            format!("nothing is refused in the pool {}: no part is written", shown(name)),
+            mend,
+        );
     }
     let needs = fields.iter().filter_map(|(field, at, _)| {
         let part = Part::ALL.into_iter().find(|part| part.name() == field && *part != Part::QueueAge)?;
@@ -81,7 +85,17 @@ fn entry(
     let (fleet, reserved_for) = fleet.unzip();
     let position = report.source().position(*at);
     Some(UnsettledShed {
-        shed: Shed { pool: name.clone(), position, slots, callers, queue_age, workers, brake, fleet, signals },
+        shed: Shed {
+            pool: name.clone(),
+            position,
+            slots,
+            callers,
+            queue_age,
+            workers,
+            brake,
+            fleet,
+            signals,
+        },
         at: *at,
         needs: needs.collect(),
         bands_at: bands_at.flatten(),

@@ -53,7 +53,11 @@ pub(super) fn workers(node: &Node, report: &mut Report<'_>) -> Option<Workers> {
     if workers.good >= workers.bad {
         let at = fields.get("bad").or(fields.get("good")).unwrap_or(node).at;
         let message = format!("`good: {}` is not below `bad: {}`", share(workers.good), share(workers.bad));
-        report.error(at, message, "the host recovers below `good` and sheds above `bad`: leave room in between");
+        report.error(
+            at,
+            message,
+            "the host recovers below `good` and sheds above `bad`: leave room in between",
+        );
         return None;
     }
     let at = |name: &str| fields.get(name).unwrap_or(node).at;
@@ -89,12 +93,15 @@ fn fraction(text: &str) -> Result<(u32, u32), Wrong> {
     }
     let parts = text.split_once('/').map(|(part, whole)| (amount::parse(part), amount::parse(whole)));
     match parts {
-        Some((Ok(_), Ok(0))) => Err(Wrong::new(format!("`leak: {text}` divides by 0"), "write it like 1/1800")),
+        Some((Ok(_), Ok(0))) => {
+            Err(Wrong::new(format!("`leak: {text}` divides by 0"), "write it like 1/1800"))
+        }
         Some((Ok(0), Ok(_))) => Ok((0, 1)),
         Some((Ok(part), Ok(whole))) if part <= whole => Ok((part, whole)),
-        Some((Ok(_), Ok(_))) => {
-            Err(Wrong::new(format!("`leak: {text}` is more than all of it in a second"), "write it like 1/1800"))
-        }
+        Some((Ok(_), Ok(_))) => Err(Wrong::new(
+            format!("`leak: {text}` is more than all of it in a second"),
+            "write it like 1/1800",
+        )),
         _ => Err(Wrong::new(
             format!("`leak` is a fraction, not {}", shown(text)),
             "write how much of the whole goes in a second, such as 1/1800, or 0",
@@ -131,10 +138,7 @@ fn bands(node: &Node, report: &mut Report<'_>) -> Option<Vec<u16>> {
 }
 
 /// With whom it is for, if that is written.
-pub(super) fn reserve(
-    node: &Node,
-    report: &mut Report<'_>,
-) -> Option<(Reserve, Option<(Box<str>, Place)>)> {
+pub(super) fn reserve(node: &Node, report: &mut Report<'_>) -> Option<(Reserve, Option<(Box<str>, Place)>)> {
     let fields = Fields::read(node, "`fleet` in `shed`", RESERVE, report)?;
     let mode = mode(&fields, report);
     let share = fields.required("reserve", "write `reserve: 20%`", report);

@@ -22,7 +22,8 @@ impl UnsettledShed {
     pub(crate) fn settle(mut self, priorities: &[Box<str>], report: &mut Report<'_>) -> Shed {
         if let (true, Some((part, at))) = (priorities.is_empty(), self.needs.first()) {
             // One is enough: one line mends all.
-            let message = format!("`{}` refuses by importance, and the domain has no `priorities`", part.name());
+            let message =
+                format!("`{}` refuses by importance, and the domain has no `priorities`", part.name());
             report.error(*at, message, "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain");
             return self.shed;
         }
@@ -49,9 +50,14 @@ impl UnsettledShed {
             return;
         };
         if brake.bands.len() != sheddable {
-            let message = format!("`bands` has {}, and {sheddable} priorities can be refused", brake.bands.len());
+            let message =
+                format!("`bands` has {}, and {sheddable} priorities can be refused", brake.bands.len());
             let names: Vec<_> = priorities.iter().skip(1).rev().map(|name| shown(name)).collect();
-            report.error(bands_at, message, format!("write one for each of {}, in this order", names.join(", ")));
+            report.error(
+                bands_at,
+                message,
+                format!("write one for each of {}, in this order", names.join(", ")),
+            );
         }
     }
 

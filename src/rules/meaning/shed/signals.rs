@@ -26,7 +26,11 @@ pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<Signal
             continue;
         }
         if signals.iter().any(|known| *known.name == *name) {
-            report.error(key.at, format!("{} is written twice in `signals`", shown(name)), "keep one of the two");
+            report.error(
+                key.at,
+                format!("{} is written twice in `signals`", shown(name)),
+                "keep one of the two",
+            );
             continue;
         }
         if let Some(near) = near(name) {
@@ -55,7 +59,10 @@ fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
             None
         }
         (name, None) => Some(
-            MACHINE.iter().find(|(known, _)| *known == name).map_or(Source::Pushed, |(_, source)| source.clone()),
+            MACHINE
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map_or(Source::Pushed, |(_, source)| source.clone()),
         ),
     };
     let counts = fields.get("use").map_or(Some(false), |node| boolean(node, "use", report));
@@ -69,7 +76,8 @@ fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
 
 /// `":8000"`, `8000` or `/run/app.sock`.
 fn listen(text: &str) -> Result<Listen, Wrong> {
-    let port = |text: &str| amount::parse(text).ok().and_then(|port| u16::try_from(port).ok()).filter(|it| *it > 0);
+    let port =
+        |text: &str| amount::parse(text).ok().and_then(|port| u16::try_from(port).ok()).filter(|it| *it > 0);
     if text.starts_with('/') && text.len() <= PATH_BYTES_MAX && !text.contains(char::is_control) {
         return Ok(Listen::Path(text.into()));
     }
@@ -77,7 +85,9 @@ fn listen(text: &str) -> Result<Listen, Wrong> {
         return Ok(Listen::Port(port));
     }
     let mend = match text.rsplit_once(':') {
-        Some((_, digits)) if port(digits).is_some() => format!("write \":{digits}\": the address plays no part"),
+        Some((_, digits)) if port(digits).is_some() => {
+            format!("write \":{digits}\": the address plays no part")
+        }
         Some((_, path)) if path.starts_with('/') => format!("write {}", path.trim_start_matches("//")),
         _ => "write a port, such as \":8000\", or the whole path of a Unix socket".to_owned(),
     };
@@ -86,7 +96,11 @@ fn listen(text: &str) -> Result<Listen, Wrong> {
 
 /// Points `[reading, utilization]`.
 fn map(node: &Node, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32, u16)>> {
-    let mend = if is_queue { "write `[[0, 0%], [32, 100%]]`" } else { "write `[[0%, 0%], [50%, 80%], [90%, 100%]]`" };
+    let mend = if is_queue {
+        "write `[[0, 0%], [32, 100%]]`"
+    } else {
+        "write `[[0%, 0%], [50%, 80%], [90%, 100%]]`"
+    };
     let items = list(node, "map", mend, report)?;
     if !(POINTS_MIN..=POINTS_MAX).contains(&items.len()) {
         let message = format!("`map` has {} point{}", items.len(), if items.len() == 1 { "" } else { "s" });
@@ -116,7 +130,11 @@ fn map(node: &Node, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32,
         let (reading, utilization) = (reading?, utilization?);
         if let Some((before, below)) = points.last() {
             if *before >= reading {
-                report.error(reading_at, "the readings of `map` do not rise", "write them in rising order, each once");
+                report.error(
+                    reading_at,
+                    "the readings of `map` do not rise",
+                    "write them in rising order, each once",
+                );
                 return None;
             }
             if *below > utilization {
