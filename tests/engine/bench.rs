@@ -81,6 +81,7 @@ impl Bench {
         match self.decider.decide(&request, at(micros)) {
             Answer::Decided(decision) => shown(&decision),
             Answer::Conflict => "conflict".to_owned(),
+            Answer::Quota => "quota".to_owned(),
         }
     }
 

@@ -127,7 +127,7 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
                 subject.engine.set_room(room);
                 reference.room = room;
             }
-            Event::Tick => subject.engine.tick(subject.now(at)),
+            Event::Tick => subject.engine.sweep(subject.now(at)),
             Event::Charge { requests, tokens } => {
                 if reference.charge(about, requests, tokens).is_none() {
                     return Ok(());
