@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::claims::Claim;
-use crate::plan::{EVENT, PRIORITIES, Plan, Service, TEST};
+use crate::plan::{CRITICAL, EVENT, GET, PRIORITIES, Plan, Service, TEST};
 use crate::record::Run;
 use crate::shedder::{Parts, Setting};
 
@@ -21,7 +21,7 @@ pub(crate) struct Case {
 impl Case {
     pub(crate) fn setting(&self) -> Setting {
         let leak = if self.leaks { 1.0 / 1_800.0 } else { 0.0 };
-        Setting { slots: self.plan.workers, parts: self.parts, leak, quota: self.plan.greedy > 0.0 }
+        Setting { slots: self.plan.workers, parts: self.parts, leak, quota: self.plan.greedy.is_some() }
     }
 }
 
@@ -53,6 +53,7 @@ fn alone(run: &Run, reversals: Claim) -> Vec<Claim> {
         Claim::at_least("critical after 180 s", 0.999, run.critical(&late(LONG))),
         Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
         reversals,
+        Claim::at_most("u is shown wrong by", 1e-9, run.utilization_off),
     ];
     claims.extend(recovery(run));
     claims
@@ -196,20 +197,33 @@ pub(crate) fn pauses() -> Vec<Case> {
         vec![
             Claim::at_least("critical", 0.97, run.critical(&all)),
             Claim::at_least("critical in the first 180 s", 0.97, run.critical(&early())),
+            Claim::at_most("u is shown wrong by", 1e-9, run.utilization_off),
             Claim::report_low("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
         ]
     })]
 }
 
+/// One caller sends a tenth of all that comes, ten times what he may.
 pub(crate) fn quota() -> Vec<Case> {
-    let plan = Plan { greedy: 0.1, ..Plan::step(0.55, 3.0, 180, 60) };
-    vec![case("3×, a caller over his own quota", plan, |run| {
-        vec![
-            Claim::at_least("critical", 0.97, run.critical(&early())),
-            Claim::at_least("429, a second", 30.0, run.limited(&early())),
-            Claim::report("503, all but critical", run.all_refused()),
-        ]
-    })]
+    let plan = |priority| Plan { greedy: Some((0.1, priority)), ..Plan::step(0.55, 3.0, 180, 60) };
+    let about: fn(&Run) -> Vec<Claim> = |run| {
+        let mut claims = vec![
+            Claim::at_least("critical, of the others", 0.97, run.critical_within_quota(&early())),
+            Claim::report("503 to anybody", run.all_refused()),
+        ];
+        let limited = run.limited(&early());
+        claims.push(match run.plan.greedy {
+            // Nothing sheds him, so that he is over his quota all the time.
+            Some((_, CRITICAL)) => Claim::at_least("429, a second", 30.0, limited),
+            // What is shed is not charged: he is over it only until everything like his is shed.
+            _ => Claim::at_least("429, a second", 1.0, limited),
+        });
+        claims
+    };
+    vec![
+        case("3×, a critical caller over his quota", plan(CRITICAL), about),
+        case("3×, a caller of GET over his quota", plan(GET), about),
+    ]
 }
 
 /// What each part does to the first three minutes and afterwards.

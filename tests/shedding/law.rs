@@ -12,7 +12,7 @@ use crate::real::{engine, open, web};
 fn pool(workers: &str, secret: u8) -> (Arc<Engine>, Session) {
     let rules = format!(
         "domain: api\npriorities: [critical, other]\nshed:\n- pool: web\n  workers: {workers}\n  \
-         signals: {{load: {{use: true, map: [[0, 0%], [1000, 100%]]}}}}\n"
+         signals: {{load: {{use: true, map: [[0%, 0%], [100%, 100%]]}}}}\n"
     );
     let engine = engine(&rules, secret);
     let session = open(&engine, 1);

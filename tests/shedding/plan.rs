@@ -18,8 +18,8 @@ pub(crate) struct Plan {
     pub(crate) mix: [f64; 4],
     /// How often a client tries again after a refusal, a lost connection or a timeout.
     pub(crate) retries: u32,
-    /// The share of the arrivals, a GET each, that comes from one caller.
-    pub(crate) greedy: f64,
+    /// The share of the arrivals that comes from one caller, and the priority of them all.
+    pub(crate) greedy: Option<(f64, usize)>,
     /// Whether the processes that ask stand still for a while now and then.
     pub(crate) pauses: bool,
 }
@@ -47,7 +47,7 @@ impl Plan {
             slower: None,
             mix: [0.10, 0.20, 0.50, 0.20],
             retries: 0,
-            greedy: 0.0,
+            greedy: None,
             pauses: false,
         }
     }

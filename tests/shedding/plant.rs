@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::plan::{
-    BACKLOG_MAX, CALLERS, EVENT, GET, MILLI, PATIENCE_NANOS, PAUSE_NANOS, Plan, REFUSAL_NANOS, SECOND,
+    BACKLOG_MAX, CALLERS, EVENT, MILLI, PATIENCE_NANOS, PAUSE_NANOS, Plan, REFUSAL_NANOS, SECOND,
 };
 use crate::random::Random;
 use crate::record::{Run, Second};
-use crate::shedder::{Asked, By, Said, Shedder};
+use crate::shedder::{Asked, By, Said, Shedder, View};
 
 /// Runs a plan under a shedder.
 pub(crate) fn run<S: Shedder>(plan: &Plan, shedder: &mut S, seed: u64) -> Run {
@@ -61,6 +61,8 @@ struct Plant<'a, S> {
     leases: u64,
     held_nanos: u64,
     counted: u64,
+    /// `held_nanos` at the ticks of the last 8 s, oldest first.
+    held_at_ticks: VecDeque<u64>,
 }
 
 /// What happens next.
@@ -85,6 +87,7 @@ impl<'a, S: Shedder> Plant<'a, S> {
                 first_slow: None,
                 shed_by: [0; 4],
                 brakings: 0,
+                utilization_off: 0.0,
             },
             now: 0,
             arrivals: Random::new(seed, 1),
@@ -101,6 +104,7 @@ impl<'a, S: Shedder> Plant<'a, S> {
             leases: 0,
             held_nanos: 0,
             counted: 0,
+            held_at_ticks: VecDeque::new(),
         }
     }
 
@@ -195,10 +199,15 @@ impl<'a, S: Shedder> Plant<'a, S> {
     }
 
     fn first_try(&mut self) {
-        let greedy = self.run.plan.greedy > 0.0 && self.arrivals.share() < self.run.plan.greedy;
-        let priority = if greedy { GET } else { self.run.plan.priority(&mut self.arrivals) };
-        // The greedy caller is number 0 and nobody else is.
-        let caller = if greedy { 0 } else { 1 + self.arrivals.below(CALLERS) };
+        let greedy = self.run.plan.greedy.filter(|(share, _)| self.arrivals.share() < *share);
+        let (caller, priority) = match greedy {
+            // The greedy caller is number 0 and nobody else is.
+            Some((_, priority)) => (0, priority),
+            None => {
+                let priority = self.run.plan.priority(&mut self.arrivals);
+                (1 + self.arrivals.below(CALLERS), priority)
+            }
+        };
         let second = (self.run.seconds.len() - 1) as u32;
         self.current().offered[priority] += 1;
         self.enters(Try { second, priority, caller, number: 0, came: self.now, serial: 0 });
@@ -243,7 +252,7 @@ impl<'a, S: Shedder> Plant<'a, S> {
                 (None, REFUSAL_NANOS)
             }
             Said::Limit => {
-                self.of(&one).limited += 1;
+                self.of(&one).limited[priority] += 1;
                 self.fails(&one);
                 (None, REFUSAL_NANOS)
             }
@@ -320,11 +329,27 @@ impl<'a, S: Shedder> Plant<'a, S> {
         }
     }
 
+    /// By how much what is shown of the last 8 s differs from what the workers did in them.
+    fn compare_utilization(&mut self, view: View) {
+        self.held_at_ticks.push_back(self.held_nanos);
+        if self.held_at_ticks.len() > TICKS_OF_WINDOW {
+            let done = self.held_nanos - self.held_at_ticks.pop_front().unwrap();
+            let workers = f64::from(self.run.plan.workers);
+            let truth = done as f64 / (TICKS_OF_WINDOW as u64 * TICK_NANOS) as f64 / workers;
+            let off = view.utilization.map_or(f64::INFINITY, |shown| (shown - truth).abs());
+            // The first reading of all has none before it.
+            if self.now > 10 * SECOND {
+                self.run.utilization_off = self.run.utilization_off.max(off);
+            }
+        }
+    }
+
     fn tick(&mut self) {
         let was_braking = self.current().view.braking;
         let queue = self.backlog.len() as u32;
         self.shedder.tick(queue, self.now);
         let (view, busy_nanos) = (self.shedder.view(), self.held_nanos);
+        self.compare_utilization(view);
         self.run.brakings += u64::from(view.braking && !was_braking);
         let second = self.current();
         (second.view, second.queue, second.busy_nanos) = (view, queue, busy_nanos);
@@ -335,3 +360,5 @@ impl<'a, S: Shedder> Plant<'a, S> {
 }
 
 const TICK_NANOS: u64 = 250 * MILLI;
+/// The window of u.
+const TICKS_OF_WINDOW: usize = 32;

@@ -24,7 +24,7 @@ pub(crate) struct Second {
     /// Tries that were shed.
     pub(crate) shed: [u32; 4],
     /// Tries over a limit of the caller.
-    pub(crate) limited: u32,
+    pub(crate) limited: [u32; 4],
     /// Requests answered in time in this second, whenever they came.
     pub(crate) answered: u32,
     /// Nanoseconds of work done under leases since the start.
@@ -50,6 +50,8 @@ pub(crate) struct Run {
     pub(crate) shed_by: [u64; 4],
     /// How often the brake came on.
     pub(crate) brakings: u64,
+    /// By how much u, as it is shown, ever differed from what it is.
+    pub(crate) utilization_off: f64,
 }
 
 impl Run {
@@ -105,9 +107,16 @@ impl Run {
         self.sum(range, |second| second.answered) / (range.end - range.start) as f64
     }
 
+    /// Of the critical requests that were within a limit of their caller, how many were answered in time.
+    pub(crate) fn critical_within_quota(&self, range: &Range<u64>) -> f64 {
+        let limited = self.sum(range, |second| second.limited[CRITICAL]);
+        let offered = self.sum(range, |second| second.offered[CRITICAL]) - limited;
+        self.sum(range, |second| second.succeeded[CRITICAL]) / offered
+    }
+
     /// Requests over a limit of their caller, a second.
     pub(crate) fn limited(&self, range: &Range<u64>) -> f64 {
-        self.sum(range, |second| second.limited) / (range.end - range.start) as f64
+        self.sum(range, |second| second.limited.iter().sum()) / (range.end - range.start) as f64
     }
 
     /// Requests that came, a second.

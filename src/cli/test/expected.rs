@@ -130,5 +130,4 @@ pub(super) const NOTHING: &str = "-";
 /// How a test writes that no wait is long enough.
 pub(super) const NEVER: &str = "never";
 
-const VERDICTS: [Verdict; 5] =
-    [Verdict::Allow, Verdict::Limit, Verdict::Wait, Verdict::Deny, Verdict::Shed];
+const VERDICTS: [Verdict; 5] = [Verdict::Allow, Verdict::Limit, Verdict::Wait, Verdict::Deny, Verdict::Shed];
