@@ -36,14 +36,16 @@ bench:           ## Speed and memory beside a reference, in one run; the figures
 	@scripts/setup bench
 	benches/run
 
-pictures:        ## The pictures of docs/algorithms.md, from what `tidegate replay` decides
+pictures:        ## The pictures of docs/algorithms.md, from what `tidegate replay` decides, and of docs/shedding.md
 	@scripts/setup pictures
 	cargo build --locked
 	$(PYTHON) docs/pictures/draw.py target/debug/tidegate
+	cargo test --locked --test shedding csv
+	$(PYTHON) docs/pictures/shedding.py target/tmp/shedding
 
 nightly:         ## Long properties; hours are welcome
 	@scripts/setup test
-	PROPTEST_CASES=$${CASES:-100000} cargo test --release --locked
+	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} cargo test --release --locked
 	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --release --locked --lib --features interleavings engine::interleavings
 	cargo test --release --locked --test engine --test memory -- --ignored --nocapture
 

@@ -248,7 +248,7 @@ pub(crate) fn apart() -> Vec<Case> {
     let all = parts.into_iter().flat_map(|(parts, names)| {
         names.into_iter().zip(loads).map(move |(name, (load, span))| Case {
             parts,
-            ..case(name, Plan::step(0.55, load, span, 1), about)
+            ..case(name, Plan::step(0.55, load, span, 10), about)
         })
     });
     all.collect()

@@ -11,12 +11,10 @@ use crate::shedder::{Parts, Setting};
 
 #[test]
 fn runs_are_left_behind_second_by_second() {
-    let step = |load| Plan {
-        load: vec![(EVENT, 0.55), (EVENT + 300, load), (EVENT + 600, 0.55)],
-        ..Plan::level(0.55, 0)
-    };
+    let load = |load| vec![(EVENT, 0.55), (EVENT + 300, load), (EVENT + 610, 0.55)];
+    let step = |event| Plan { load: load(event), ..Plan::level(0.55, 0) };
     let critical = Plan { mix: [0.90, 0.05, 0.04, 0.01], ..step(1.5) };
-    let hundred = Plan { workers: 100, mix: [0.20, 0.10, 0.60, 0.10], ..step(1.2) };
+    let hundred = Plan { workers: 100, ..step(1.5) };
     let runs = [
         ("step_nothing", step(1.5), Parts::None),
         ("step_workers", step(1.5), Parts::Workers),
