@@ -242,7 +242,7 @@ impl<'d> Judgement<'d> {
                 (Verdict::Shed, None, Some(refusal.retry))
             }
         };
-        self.note_callers(verdict, &workspace.parts, selection);
+        self.note_callers(verdict, &workspace.parts, stage, selection);
         Decision {
             verdict,
             binding,
@@ -259,10 +259,10 @@ impl<'d> Judgement<'d> {
     }
 
     /// Counts a verdict, and notes who came and who was refused.
-    fn note_callers(&self, verdict: Verdict, parts: &[Part], selection: &Selection<'_>) {
+    fn note_callers(&self, verdict: Verdict, parts: &[Part], stage: Stage, selection: &Selection<'_>) {
         let Some(counters) = self.counters else { return };
         let is_sampled = is_sampled(counters.verdict(verdict));
-        for part in parts.iter().filter(|part| is_sampled || !part.passes()) {
+        for part in parts.iter().filter(|part| stage.asks(part) && (is_sampled || !part.passes())) {
             let Part { rule, slot, key, cost, stand, .. } = *part;
             let seen = Seen { domain: self.domain, rule, slot, key, selection };
             let refused = match stand {

@@ -159,7 +159,7 @@ impl Engine {
     /// Whether no tick would change anything until somebody asks for something.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.leases.totals().sessions == 0 && self.leases.totals().live == 0 && self.pools.is_at_rest()
+        self.leases.is_still() && self.pools.is_at_rest()
     }
 
     /// Every pool that somebody is in, or that the rules watch over, in the order of their names.

@@ -43,6 +43,7 @@ mod rule;
 mod rule_fields;
 mod set;
 pub mod shed;
+mod shed_facts;
 mod shed_fields;
 pub mod source;
 mod tree;

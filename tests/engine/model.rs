@@ -81,6 +81,7 @@ fn said(decision: &Decision<'_>) -> Reply {
             Verdict::Limit => "limit",
             Verdict::Wait => "wait",
             Verdict::Deny => "deny",
+            Verdict::Shed => "shed",
         },
         rule: decision
             .binding
