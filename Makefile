@@ -26,6 +26,7 @@ lint:            ## Formatting and lints, where this toolchain has them
 
 test-rust:       ## Rust alone; the engine also under a checker that runs its threads in many orders
 	cargo test --locked
+	SEEDS=$${SEEDS:-5} cargo test --locked --profile simulation --test shedding
 	cargo test --locked --lib --features interleavings engine::interleavings
 
 test-python:     ## Python alone, with the daemon that `test-rust` has built
@@ -40,7 +41,7 @@ pictures:        ## The pictures of docs/algorithms.md, from what `tidegate repl
 	@scripts/setup pictures
 	cargo build --locked
 	$(PYTHON) docs/pictures/draw.py target/debug/tidegate
-	cargo test --locked --test shedding csv
+	cargo test --locked --profile simulation --test shedding csv
 	$(PYTHON) docs/pictures/shedding.py target/tmp/shedding
 
 nightly:         ## Long properties; hours are welcome
@@ -48,6 +49,7 @@ nightly:         ## Long properties; hours are welcome
 	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} cargo test --release --locked
 	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --release --locked --lib --features interleavings engine::interleavings
 	cargo test --release --locked --test engine --test memory -- --ignored --nocapture
+	SEEDS=$${SEEDS:-20} cargo test --release --locked --test shedding -- --ignored
 
 clean:           ## Removes everything that was built
 	cargo clean

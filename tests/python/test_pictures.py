@@ -21,7 +21,8 @@ def test_the_pictures_show_what_is_decided(daemon, tmp_path):
 
 def test_the_pictures_of_shedding_show_what_the_simulator_saw(tmp_path):
     root = DOCS.parent
-    subprocess.run(["cargo", "test", "--locked", "--quiet", "--test", "shedding", "csv"], cwd=root, check=True)
+    simulator = ["cargo", "test", "--locked", "--quiet", "--profile", "simulation", "--test", "shedding", "csv"]
+    subprocess.run(simulator, cwd=root, check=True)
     script, tables = DOCS / "pictures/shedding.py", root / "target/tmp/shedding"
     subprocess.run([sys.executable, script, tables, tmp_path], check=True)
     drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

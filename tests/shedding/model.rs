@@ -32,6 +32,21 @@ pub(crate) enum Flaw {
     UnfedBrake,
 }
 
+impl Flaw {
+    /// All that is wrong.
+    pub(crate) const ALL: [Flaw; 9] = [
+        Flaw::Frozen,
+        Flaw::AtRest,
+        Flaw::BangBang,
+        Flaw::SteepRamp,
+        Flaw::OneSample,
+        Flaw::LongWindow,
+        Flaw::IntegerRest,
+        Flaw::UngatedBrake,
+        Flaw::UnfedBrake,
+    ];
+}
+
 /// All that the engine knows of one pool, as a model.
 pub(crate) struct Model {
     flaw: Flaw,

@@ -10,13 +10,15 @@ use tidegate::engine::{
 };
 use tidegate::rules::{RuleSet, read_text};
 
-use crate::plan::{CALLERS, PRIORITIES};
+use crate::plan::{CALLERS, PRIORITIES, SECOND};
 use crate::shedder::{Asked, By, Said, Setting, Shedder, View};
 
 pub(crate) struct Real {
     pub(crate) engine: Arc<Engine>,
     decider: Decider,
     sessions: Vec<Session>,
+    /// The lease of each worker, and when its time last began.
+    held: Vec<Option<(u64, u64)>>,
     callers: Vec<String>,
     asked: u64,
     view: View,
@@ -27,10 +29,11 @@ pub(crate) struct Real {
 impl Real {
     pub(crate) fn new(setting: &Setting) -> Real {
         let engine = engine(&rules(setting), 7);
-        let sessions = (0..setting.slots).map(|_| open(&engine, 1)).collect();
+        let sessions: Vec<_> = (0..setting.slots).map(|_| open(&engine, 1)).collect();
+        let held = vec![None; sessions.len()];
         let callers = (0..=CALLERS).map(|caller| format!("u{caller}")).collect();
         let decider = engine.decider();
-        Real { engine, decider, sessions, callers, asked: 0, view: View::default(), retry: None }
+        Real { engine, decider, sessions, held, callers, asked: 0, view: View::default(), retry: None }
     }
 }
 
@@ -94,7 +97,11 @@ impl Shedder for Real {
         };
         self.retry = decision.retry;
         match decision.verdict {
-            Verdict::Allow => Said::Grant { lease: decision.lease.unwrap() },
+            Verdict::Allow => {
+                let lease = decision.lease.unwrap();
+                self.held[asked.worker as usize] = Some((lease, at));
+                Said::Grant { lease }
+            }
             Verdict::Limit => Said::Limit,
             Verdict::Shed => match decision.rule_name() {
                 Some("web/fleet") => Said::Shed { by: By::Fleet },
@@ -108,12 +115,20 @@ impl Shedder for Real {
     }
 
     fn release(&mut self, worker: u32, lease: u64, at: u64) {
+        self.held[worker as usize] = None;
         let session = &self.sessions[worker as usize];
         assert!(self.engine.release(session, lease, WorkOutcome::Ok, Now::at_nanos(at)), "lease {lease}");
     }
 
     fn tick(&mut self, queue: u32, at: u64) {
         let now = Now::at_nanos(at);
+        // Long work is rare, but there is some that takes longer than a lease lasts.
+        for (session, held) in self.sessions.iter().zip(&mut self.held) {
+            if let Some((lease, since)) = held.as_mut().filter(|(_, since)| at - since >= RENEWED_EVERY) {
+                *since = at;
+                assert!(self.engine.renew(session, *lease, now), "lease {lease}");
+            }
+        }
         self.engine.observe("web", "accept_queue", Some(queue), now);
         self.engine.tick(now);
         self.engine.sweep(now);
@@ -130,3 +145,6 @@ impl Shedder for Real {
         self.view
     }
 }
+
+/// A third of what a lease lasts, as clients do.
+const RENEWED_EVERY: u64 = 20 * SECOND;
