@@ -55,6 +55,9 @@ pub use work::{Audit, Wanted};
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
 pub use crate::rules::Mode;
 
+/// What a signal reads and where an application listens, as the machine is to be asked for it.
+pub use crate::rules::shed::{Listen, Source};
+
 use crate::clock::Now;
 use crate::rules::RuleSet;
 use callers::Callers;
@@ -160,6 +163,13 @@ impl Engine {
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.leases.is_still() && self.pools.is_at_rest()
+    }
+
+    /// Whether every pool is at rest, whoever is in it: until work begins or a reading comes, a tick does no more than
+    /// [`Engine::end_due`].
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.pools.is_at_rest()
     }
 
     /// Every pool that somebody is in, or that the rules watch over, in the order of their names.
