@@ -26,7 +26,7 @@ lint:            ## Formatting and lints, where this toolchain has them
 
 test-rust:       ## Rust alone; the engine also under a checker that runs its threads in many orders
 	cargo test --locked
-	SEEDS=$${SEEDS:-5} cargo test --locked --profile simulation --test shedding
+	SEEDS=$${SEEDS:-20} cargo test --locked --profile simulation --test shedding
 	cargo test --locked --lib --features interleavings engine::interleavings
 
 test-python:     ## Python alone, with the daemon that `test-rust` has built
