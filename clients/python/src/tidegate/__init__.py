@@ -12,6 +12,8 @@ import contextlib
 import functools
 import grp
 import hashlib
+import inspect
+import itertools
 import json
 import logging
 import math
@@ -20,9 +22,10 @@ import pwd
 import random
 import re
 import socket
+import sys
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -37,28 +40,28 @@ Given = Attributes | Callable[..., Attributes]
 
 # -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ------------------------------
 
-VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX, FRAME_MAX = 1_024, 64, 16, 4, 16_384
+VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX, FRAME_MAX, COST_MAX = 1_024, 64, 16, 4, 16_384, (1 << 32) - 1
 BODY_MAX = FRAME_MAX - 11  # beside the array, the op and the longest id
-HELLO, ACQUIRE, RELEASE, HIT, PEEK, PING = 0, 1, 2, 3, 4, 8
-WELCOME, DECISION, DONE, ERROR, GOODBYE = 0, 1, 2, 3, 4
+HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = range(9)
+WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
 KEEPING = (5, 6, 7, 10, 11)  # the errors that close nothing
 # How a value begins: (first byte of the short form, sizes below this have it, first byte of the others, their bytes).
 _FORMS = {
-    "uint": (0x00, 128, 0xCC, (1, 2, 4, 8)), "int": (0xE0, 32, 0xD0, (1, 2, 4, 8)), "str": (0xA0, 32, 0xD9, (1, 2, 4)),
+    "uint": (0x00, 128, 0xCC, (1, 2, 4, 8)), "int": (0x100, 32, 0xD0, (1, 2, 4, 8)), "str": (0xA0, 32, 0xD9, (1, 2, 4)),
     "bin": (0xC4, 0, 0xC4, (1, 2, 4)), "array": (0x90, 16, 0xDC, (2, 4)), "map": (0x80, 16, 0xDE, (2, 4)),
 }
-_STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("nil", None, 0), 0xC2: ("bool", False, 0), 0xC3: ("bool", True, 0)}
+_STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("", None, 0), 0xC2: ("", False, 0), 0xC3: ("", True, 0)}
 for _kind, (_short, _below, _code, _widths) in _FORMS.items():
-    _STARTS |= {_short + i: (_kind, i - 32 if _kind == "int" else i, 0) for i in range(_below)}
+    _STARTS |= {_short + n: (_kind, n, 0) for n in (range(-32, 0) if _kind == "int" else range(_below))}
     _STARTS |= {_code + i: (_kind, 0, width) for i, width in enumerate(_widths)}
 
 
 def encode(value: object) -> bytes:
-    """The shortest MessagePack of None, bool, an int from 0 on, str, bytes, list or dict."""
+    """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
     if value is None or isinstance(value, bool):
         return b"\xc0" if value is None else b"\xc3" if value else b"\xc2"
     if isinstance(value, int):
-        return _head("uint", value)
+        return _head("int" if value < 0 else "uint", value)
     if isinstance(value, (str, bytes)):
         raw = value.encode() if isinstance(value, str) else value
         return _head("bin" if raw is value else "str", len(raw)) + raw
@@ -70,85 +73,100 @@ def encode(value: object) -> bytes:
 
 def _head(kind: str, size: int) -> bytes:
     short, below, code, widths = _FORMS[kind]
-    if 0 <= size < below:
+    if max(size, ~size) < below:
         return bytes((short + size,))
     for i, width in enumerate(widths):
-        if 0 <= size < 1 << 8 * width:
-            return bytes((code + i,)) + size.to_bytes(width, "big")
-    raise Fault("a number below 0 or too large for a frame")
+        if max(size, ~size) < 1 << 8 * width - (size < 0):
+            return bytes((code + i,)) + size.to_bytes(width, "big", signed=size < 0)
+    raise Fault("a number too large for a frame")
 
 
 def decode(data: bytes) -> list[Any]:
     """The one array that `data` holds; a Fault for whatever the protocol forbids."""
-    at = 0
-    def take(count: int) -> bytes:
-        nonlocal at
-        at += count  # maybe behind `data`, as is seen in the end
-        return data[at - count : at]
-    def value(depth: int) -> Any:
-        kind, size, width = _STARTS[take(1)[0]]
-        if width:
-            size = int.from_bytes(take(width), "big", signed=kind == "int")
-        if kind in ("str", "bin"):
-            return take(size).decode() if kind == "str" else take(size)
-        if kind not in ("array", "map"):
-            return size
-        if not depth or size > len(data) - at:  # an element takes one byte at least
-            raise LookupError
-        values = [value(depth - 1) for _ in range(size if kind == "array" else 2 * size)]
-        keys = values[::2] if kind == "map" else []
-        if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
-            raise LookupError
-        return dict(zip(keys, values[1::2])) if kind == "map" else values
     with contextlib.suppress(LookupError, UnicodeDecodeError):
-        message = value(DEPTH_MAX)
-        if at == len(data) and isinstance(message, list):
+        (message,), end = _values(data, 0, 1, DEPTH_MAX)
+        if end == len(data) and isinstance(message, list):
             return message
     raise Fault("doubtful bytes: not one array of what has a place in a frame, and nothing after it")
 
 
-def request(domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: Map) -> list[bytes]:
+def _values(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], int]:
+    values: list[Any] = []  # the next `count`, and where they end, maybe behind `data`; `depth` is what may still nest
+    for _ in range(count):
+        kind, value, width = _STARTS[data[at]]
+        at += 1 + width
+        if width:
+            value = int.from_bytes(data[at - width : at], "big", signed=kind == "int")
+        if kind in ("str", "bin"):
+            raw, at = data[at : at + value], at + value
+            value = raw.decode() if kind == "str" else raw
+        elif kind in ("array", "map"):
+            if not depth or value > len(data) - at:  # an element takes one byte at least
+                raise LookupError
+            value, at = _values(data, at, value if kind == "array" else 2 * value, depth - 1)
+        if kind == "map":
+            keys = value[::2]
+            if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
+                raise LookupError
+            value = dict(zip(keys, value[1::2]))
+        values.append(value)
+    return values, at
+
+
+def request(
+    domain: str, attributes: Attributes, cost: Cost, priority: str | None, options: Map, least: int = 0
+) -> list[bytes]:
     """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
-    pairs: list[str] = []
+    texts: list[bytes] = []  # of each attribute the name, the head of the value and the value
     for name, value in attributes.items() if isinstance(attributes, Mapping) else attributes or ():
-        if text := _text(value):
-            pairs += (checked(name), text)
-    if len(pairs) > 2 * PAIRS_MAX:
+        usual = value.__class__ is str and value.isascii() and len(value) <= VALUE_MAX
+        if raw := str(value).encode() if usual else _text(value):
+            texts += (encode_name(name), _TEXTS[len(raw)], raw)
+    if len(texts) > 3 * PAIRS_MAX:
         raise Fault(f"more than {PAIRS_MAX} attributes")
-    if any(type(n) is not int or not 0 <= n < 1 << 32 for n in (cost.values() if isinstance(cost, dict) else [cost])):
-        raise Fault("a cost is an integer from 0 to 4294967295, or a dict of units to such")
-    word = None if priority is None else checked(priority)
-    rest = [encode(one) for one in (cost, word, options)[: 3 if options else 1 if word is None else 2]]
-    while sum(map(len, parts := [encode(checked(domain)), encode([pairs]), *rest])) > BODY_MAX:
-        longest = max(range(1, len(pairs), 2), key=lambda i: len(pairs[i].encode()), default=0)
-        if not longest or len(pairs[longest].encode()) <= 33:
+    for amount in cost.values() if isinstance(cost, dict) else (cost,):
+        if amount.__class__ is not int or not least <= amount <= COST_MAX:
+            raise Fault(f"a cost is an integer from {least} to {COST_MAX}, or a dict of units to such")
+    word = b"\xc0" if priority is None else encode_name(priority)
+    rest = [encode(cost), word, encode(options)][: 3 if options else 1 if priority is None else 2]
+    while True:
+        parts = [encode_name(domain), b"\x91" + _head("array", len(texts) // 3 * 2) + b"".join(texts), *rest]
+        if sum(map(len, parts)) <= BODY_MAX:
+            return parts
+        longest = max(range(2, len(texts), 3), key=lambda i: len(texts[i]), default=0)
+        if not longest or len(texts[longest]) <= 33:
             raise Fault("it does not fit into a frame")
-        pairs[longest] = _text(pairs[longest], 33, 0)
-    return parts
+        texts[longest - 1 : longest + 1] = _TEXTS[33], _text(texts[longest], 33, 0)
 
 
-def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> str:
+def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
     """An attribute as it is sent, the end of a long one as its digest; of None, nothing."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
     raw = (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace")
     if len(raw) <= most:
-        return raw.decode()
-    return raw[:kept].decode("utf-8", "ignore") + "~" + hashlib.sha256(raw).hexdigest()[:32]
+        return raw
+    return raw[:kept].decode("utf-8", "ignore").encode() + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
 
 
-def checked(name: str) -> str:
+@functools.lru_cache(1_024)
+def encode_name(name: str) -> bytes:
     if isinstance(name, str) and re.fullmatch(r"[^\x00-\x1f\x7f-\x9f:/]+", name) and len(name.encode()) <= NAME_MAX:
-        return name
+        return encode(name)
     raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'")
 
+
+def frame(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+_TEXTS = [_head("str", size) for size in range(VALUE_MAX + 1)]
 
 # -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
 
 class Connection:
     def __init__(self, path: str, info: Map) -> None:
         self.number, self.asked, self.rest, self.leaving = info["connection"], 0, b"", False
-        hello = encode([HELLO, 0, 1, info])
-        self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
+        self.greeting = frame(encode([HELLO, 0, 1, info]))  # goes out with the first request: no round trip more
         try:
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.setblocking(False)
@@ -165,16 +183,16 @@ class Connection:
                     why = f"permission denied on {path}: user {user} is not in group {group}"
             raise Fault(why, "unreachable") from error
 
-    def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> list[Any] | Fault:
-        """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
+    def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float, before: bytes) -> list[Any] | Fault:
+        """Writes a request behind `before` and reads its reply, of the kind `wanted`; without an id (0) there is none."""
         self.asked += 1
-        payload = b"".join([bytes((0x92 + len(elements), op)), encode(self.asked if wanted else None), *elements])
-        frame = self.greeting + len(payload).to_bytes(4, "big") + payload
+        number = encode(self.asked if wanted else None)
+        data = self.greeting + before + frame(bytes((0x92 + len(elements), op)) + number + b"".join(elements))
         idle, self.greeting, sent = not self.greeting, b"", 0
         try:
             self.socket.setblocking(False)  # who only releases does not wait, however much the daemon has not read yet
-            sent = self.socket.send(frame, socket.MSG_NOSIGNAL)
-            if sent < len(frame):  # unheard of with one request at a time
+            sent = self.socket.send(data, socket.MSG_NOSIGNAL)
+            if sent < len(data):  # unheard of with one request at a time
                 raise TimeoutError
             while wanted:
                 left = max(deadline - monotonic(), 0)
@@ -222,9 +240,7 @@ class Decision:
         self._client, self.reason, self.degraded = client, reason, reason is not None
         given = (elements + 11 * [None])[:11]
         verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = given
-        kinds = [int, str, *6 * [int], list, list, dict]
-        odd = [value for value, kind in zip(given, kinds) if value is not None and value.__class__ is not kind]
-        if odd or verdict not in range(5) or any(value.__class__ is int and value < 0 for value in given):
+        if not _fits(*map(type, given)) or verdict not in range(5) or min(filter(None, given[2:8]), default=0) < 0:
             raise Fault(f"doubtful bytes: {elements!r:.200} as a decision")
         self.allowed, self.verdict, self.status = verdict in GRANTS, VERDICTS[verdict], STATUSES[verdict]
         self.window, self.reset_after, self.retry_after = (t if t is None else t / 1e6 for t in (window, reset, retry))
@@ -236,6 +252,15 @@ class Decision:
 
     def __bool__(self) -> bool:
         return self.allowed
+
+    def __enter__(self) -> Decision:
+        """For `with`, as `Client.limit` but without sleeping."""
+        if not self.allowed:
+            raise Denied(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.release("dropped" if kind else "ok")
 
     def headers(self) -> dict[str, str]:
         """The limit of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again."""
@@ -272,14 +297,25 @@ class Decision:
         """Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens."""
         lease, self.lease = self.lease, None
         if lease is not None and self._client is not None:
-            self._client._exchange(RELEASE, [encode(lease), encode({"ok": 0, "dropped": 2}.get(outcome, 1))], 0)
+            self._client._tell(RELEASE, lambda: [encode(lease), encode({"ok": 0, "dropped": 2}.get(outcome, 1))], 0)
+
+    def renew(self) -> bool:
+        """Starts the lease's time again, for work that takes long; false if it has ended, or nobody answered."""
+        lease = self.lease
+        return None not in (lease, self._client) and self._client._tell(RENEW, lambda: [encode(lease)])
+
+
+@functools.lru_cache(256)
+def _fits(*kinds: type) -> bool:  # what a decision is made of, all of which may be nil
+    return all(kind in (type(None), wanted) for kind, wanted in zip(kinds, (int, str, *6 * [int], list, list, dict)))
 
 
 class Client:
     """Asks the daemon of this host; safe in threads and over forks. Nothing is opened before the first question.
 
     `socket`: the path, else TIDEGATE_SOCKET, else tidegate's usual places. `timeout`: seconds for a whole call. `pool`,
-    `slots`: the application this is, and how many requests this process works on at once (0: unknown).
+    `slots`: the application this is, and how many requests this process works on at once (0: as gunicorn has it, else
+    unknown).
     """
 
     def __init__(
@@ -288,21 +324,24 @@ class Client:
     ) -> None:
         if timeout == 0.020 and re.fullmatch(r"\d+([.]\d+)?", os.environ.get("TIDEGATE_TIMEOUT_MS", "")):
             timeout = float(os.environ["TIDEGATE_TIMEOUT_MS"]) / 1000
-        if not checked(pool) or timeout <= 0 or slots < 0:
+        if not encode_name(pool) or timeout <= 0 or slots < 0:
             raise ValueError("the timeout is above 0 s, slots are 0 or more")
         self._path, self._timeout = os.fspath(socket or os.environ.get("TIDEGATE_SOCKET", "")), timeout
-        self._info: Map = {"client": f"python/{__version__}", "pool": pool, "slots": slots}
-        self._enabled = enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
+        self._info: Map = {"client": f"python/{__version__}", "pool": pool}
+        self._slots, self._enabled = slots, enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
         self._logger, self._logged, self._open = logger or logging.getLogger("tidegate"), set[str](), set[Connection]()
         self._begin()
         _CLIENTS.add(self)
 
     def _begin(self) -> None:
-        """A session of this process' own: after a fork no lock, count or socket of the parent is used."""
+        """This process' own session: after a fork no lock, count or socket of the parent is used."""
         for connection in list(self._open):
             self._close(connection)
         self._pid, self._lock = os.getpid(), threading.RLock()
-        self._info |= {"session": os.urandom(16), "pid": self._pid, "connection": 0}
+        self._info |= {"slots": self._slots or slots_found(), "pid": self._pid}
+        key = (self._pid, self._info["pool"], self._info["slots"])  # clients of one process and pool are one session
+        self._info["session"], self._count = _SESSIONS.setdefault(key, (os.urandom(16), itertools.count(1)))
+        self._owed = deque[bytes](maxlen=OWED_MAX)  # releases that could not be written, for the next request
         self._idle, self._missed, self._report = list[Connection](), Counter[str](), Map()  # the last used goes first
         self._failures, self._until, self._pause = 0, 0.0, 0.0  # the breaker is open until then; 0.0: it is closed
         self._told: bool | None = None  # of the trouble there is; None: of none ever
@@ -323,29 +362,47 @@ class Client:
     @contextlib.contextmanager
     def limit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Iterator[Decision]:
         """For `with`: sleeps off a WAIT, releases at the end; raises Denied if the work may not start."""
-        decision, outcome = self.acquire(domain, attributes, cost, **more), "dropped"
-        if not decision:
-            raise Denied(decision)
-        try:
+        with self.acquire(domain, attributes, cost, **more) as decision:
             sleep(decision.wait)
             yield decision
-            outcome = "ok"
-        finally:
-            decision.release(outcome)
 
     def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
-        """Decorates a plain function with `limit`; `attributes` may be a function of the call's arguments."""
+        """Decorates a function, generator or coroutine with `limit`: `attributes` and `priority` may be functions of its
+        arguments. A generator's work starts with its first value; a coroutine sleeps a WAIT off in its own loop."""
         def decorate(function: F) -> F:
+            def judge(args: Any, kwargs: Any) -> Decision:
+                given = [functools.partial(one, *args, **kwargs) if callable(one) else one for one in (attributes, more.get("priority"))]
+                return self.acquire(domain, given[0], cost, **more | {"priority": given[1]})
             def call(*args: Any, **kwargs: Any) -> Any:
-                given = functools.partial(attributes, *args, **kwargs) if callable(attributes) else attributes
-                with self.limit(domain, given, cost, **more):
+                with judge(args, kwargs) as decision:
+                    sleep(decision.wait)
                     return function(*args, **kwargs)
-            return functools.wraps(function)(call)  # type: ignore[return-value]
+            def generate(*args: Any, **kwargs: Any) -> Any:
+                with judge(args, kwargs) as decision:
+                    sleep(decision.wait)
+                    return (yield from function(*args, **kwargs))
+            async def run(*args: Any, **kwargs: Any) -> Any:
+                with judge(args, kwargs) as decision:
+                    await sys.modules["asyncio"].sleep(decision.wait)
+                    return await function(*args, **kwargs)
+            if inspect.isasyncgenfunction(function):
+                raise TypeError("an asynchronous generator cannot be limited: hold `acquire` inside it")
+            chosen = run if inspect.iscoroutinefunction(function) else generate if inspect.isgeneratorfunction(function) else call
+            return functools.wraps(function)(chosen)  # type: ignore[return-value]
         return decorate
+
+    def charge(self, domain: str, attributes: Attributes = None, amount: Cost = 1) -> bool:
+        """After the fact: takes from all rates that match, into debt; below 0 gives back. False: from none."""
+        return self._tell(CHARGE, lambda: request(domain, attributes, amount, None, {}, -COST_MAX))
+
+    def signal(self, name: str, value: float) -> None:
+        """Says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s."""
+        permille = lambda: encode(round(1000 * min(max(value, 0), 1)))
+        self._tell(SIGNAL, lambda: [encode_name(self._info["pool"]), encode_name(name), permille()], 0)
 
     def check(self) -> bool:
         """Whether the daemon answers; false, without asking, if the breaker is open or the client disabled."""
-        return self._enabled and self._exchange(PING, [], DONE) is True
+        return self._tell(PING, list)
 
     def stats(self) -> dict[str, Any]:
         """How many decisions were made without the daemon, by reason; connections; whether the breaker is open."""
@@ -363,7 +420,7 @@ class Client:
         return self._without("callback")
 
     def _judge(
-        self, op: int, domain: str, attributes: Given, cost: Cost, priority: str | None = None,
+        self, op: int, domain: str, attributes: Given, cost: Cost, priority: Any = None,
         idem: str | bytes | None = None, queued: float | None = None, max_wait: float | None = None,
         on_failure: str = "allow",
     ) -> Decision:
@@ -371,6 +428,7 @@ class Client:
             return Decision([0], reason="disabled")
         try:
             given = attributes() if callable(attributes) else attributes
+            priority = priority() if callable(priority) else priority
         except Exception as error:
             return self.callback_failed("attributes", error)
         report: Map = {}
@@ -385,10 +443,26 @@ class Client:
                 elements[3:] = [encode(priority), encode(options | report)]
             answer = self._exchange(op, elements, DECISION)
         except Exception as error:
-            text = error if isinstance(error, Fault) else type(error).__name__
-            self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
-            answer = "protocol"
+            answer = self._unwritten(error)
         return answer if answer.__class__ is Decision else self._without(answer, on_failure, report)
+
+    def _tell(self, op: int, elements: Callable[[], list[bytes]], wanted: int = DONE) -> bool:
+        """Whether the daemon did it. Of a release it is told later if not now."""
+        if not self._enabled:
+            return False
+        try:
+            written = elements()
+            answer = self._exchange(op, written, wanted)
+        except Exception as error:
+            answer = self._unwritten(error)
+        if op == RELEASE and answer:
+            self._owed.append(frame(b"".join((b"\x94\x02\xc0", *written))))
+        return answer is True
+
+    def _unwritten(self, error: Exception) -> str:
+        text = error if isinstance(error, Fault) else type(error).__name__
+        self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
+        return "protocol"
 
     def _exchange(self, op: int, elements: list[bytes], wanted: int) -> Any:
         """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted."""
@@ -400,6 +474,7 @@ class Client:
                 if monotonic() < self._until or not wanted:
                     return "breaker"
                 self._until = monotonic() + PAUSE_MAX  # one probe at a time; should it die, another may follow
+        owed = [self._owed.popleft() for _ in range(len(self._owed))] if wanted else []
         while True:
             connection = None
             try:
@@ -407,9 +482,9 @@ class Client:
                     connection = self._idle.pop()
                 except IndexError:
                     with self._lock:
-                        self._info["connection"] += 1
+                        self._info["connection"] = next(self._count)
                         self._open.add(connection := Connection(self._find(), self._info))
-                reply: Any = connection.ask(op, elements, wanted, deadline)
+                reply: Any = connection.ask(op, elements, wanted, deadline, b"".join(owed))
                 if reply.__class__ is not Fault:
                     reply = Decision(reply, self) if wanted == DECISION else reply[:1] == [True]
                 break
@@ -418,6 +493,8 @@ class Client:
                     self._close(connection)
                     if op == ACQUIRE:
                         self._report_later({"abandoned": [[connection.number, connection.asked]]})
+                if not isinstance(error, Fault) or not error.again:
+                    self._owed += owed  # twice does no harm
                 if not isinstance(error, Fault):
                     raise
                 if not error.again:
@@ -478,10 +555,25 @@ class Client:
 
 
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
-ABANDONED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 256, 64, 3, 1.0, 5.0
+ABANDONED_MAX, OWED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 256, 1_024, 64, 3, 1.0, 5.0
+SLOTS = {"SyncWorker": "1", "ThreadWorker": "threads", "AsyncWorker": "worker_connections"}  # gunicorn's, and a setting
+_SESSIONS: dict[tuple[int, str, int], tuple[bytes, Iterator[int]]] = {}
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: list(map(Client._begin, list(_CLIENTS))))
+
+
+def slots_found() -> int:
+    """How many requests the gunicorn worker that this process is works on at once; 0: it is none that can be seen."""
+    frame: Any = sys._getframe()
+    while frame := frame.f_back:
+        for name in ("self", "worker") if str(frame.f_globals.get("__name__")).startswith("gunicorn.") else ():
+            worker = frame.f_locals.get(name)
+            if getattr(worker, "pid", 0) in (os.getpid(), "[booting]"):  # a child of the worker's serves nobody
+                for kind in type(worker).__mro__:
+                    if setting := SLOTS.get(kind.__name__):
+                        return int(getattr(worker.cfg, setting, 1))
+    return 0
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
