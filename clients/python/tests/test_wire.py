@@ -91,7 +91,7 @@ def test_four_levels_and_wide_forms_are_read():
     assert decode(wide) == [5, -1, "a", {}]
 
 
-@pytest.mark.parametrize("value", [1.5, object(), 2**64, -1, -(2**63) - 1, {1.0: 1}])
+@pytest.mark.parametrize("value", [1.5, object(), 2**64, -(2**63) - 1, {1.0: 1}])
 def test_what_has_no_place_in_a_frame_is_not_written(value):
     with pytest.raises(Fault):
         encode([value])
