@@ -141,7 +141,6 @@ def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
     if len(raw) > most:
         raw = raw[:kept].decode("utf-8", "ignore").encode() + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
     return raw and _head("str", len(raw)) + raw
-
 @functools.lru_cache(1_024)
 def encode_name(name: str) -> bytes:
     if isinstance(name, str) and re.fullmatch(r"[^\x00-\x1f\x7f-\x9f:/]+", name) and len(name.encode()) <= NAME_MAX:
@@ -155,7 +154,8 @@ class Connection:
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
         try:
-            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.setblocking(False)
             self.socket.connect(path)
         except (OSError, ValueError) as error:
             if hasattr(self, "socket"):
@@ -348,7 +348,8 @@ class Client:
             def generate(*args: Any, **kwargs: Any) -> Any:
                 with self.limit(domain, attributes, cost, call=(args, kwargs), **more):
                     return (yield from function(*args, **kwargs))
-            return functools.wraps(function)(generate if inspect.isgeneratorfunction(function) else call)  # type: ignore
+            decorated = generate if inspect.isgeneratorfunction(function) else call
+            return functools.wraps(function)(decorated)  # type: ignore[return-value]
         return decorate
 
     def charge(self, domain: str, attributes: Attributes = None, amount: Cost = 1) -> bool:
@@ -468,7 +469,7 @@ class Client:
                 self._report[name] = news + self._report.get(name, type(news)())
             del self._report.get("abandoned", [])[ABANDONED_MAX:]
 
-    def _settle(self, fault: Fault | None, probe: bool) -> None:  # after a failure, or the first success since
+    def _settle(self, fault: Fault | None, probe: bool) -> None:  # a first failure is told at once, others as a state
         with self._lock:
             self._failures = self._failures + 1 if fault else 0
             if not fault:
@@ -476,7 +477,6 @@ class Client:
             elif probe or self._failures == FAILURES_MAX:
                 self._pause = min(2 * self._pause, PAUSE_MAX) or PAUSE_MIN
                 self._until = monotonic() + self._pause * random.uniform(0.8, 1.2)
-            # The very first failure is told at once, later ones only when they are a state.
             trouble = bool(fault) and (self._told is not False or self._failures >= FAILURES_MAX)
             change, self._told = trouble != bool(self._told), trouble
         if change:
