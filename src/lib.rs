@@ -9,4 +9,5 @@ pub mod limit;
 pub mod protocol;
 pub mod rules;
 pub mod server;
+pub mod shed;
 pub mod sys;

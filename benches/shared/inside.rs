@@ -92,6 +92,7 @@ fn said<'d>(id: u64, decision: &engine::Decision<'d>) -> Decision<'d> {
         engine::Verdict::Limit => protocol::Verdict::Limit,
         engine::Verdict::Wait => protocol::Verdict::Wait,
         engine::Verdict::Deny => protocol::Verdict::Deny,
+        engine::Verdict::Shed => protocol::Verdict::Shed,
     };
     let binding = decision.binding;
     Decision {

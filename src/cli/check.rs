@@ -106,9 +106,7 @@ fn print(read: &RulesRead, terms: &Terms, args: &Args, out: &mut dyn Write) -> s
     for block in blocks.take(shown) {
         writeln!(out, "{block}")?;
     }
-    let of_domain =
-        |domain: &std::sync::Arc<crate::rules::Domain>| domain.rules().len() + domain.lists().len();
-    let there_are: usize = read.domains.iter().map(of_domain).sum();
+    let there_are: usize = read.domains.iter().map(|domain| block::count_of(domain)).sum();
     if there_are > shown {
         writeln!(out, "… and {} more: --all prints them", there_are - shown)?;
     }

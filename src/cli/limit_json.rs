@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::words::{beyond, bound, steady};
+use super::words::{LEASE_BYTES_MAX, beyond, bound, steady};
 use crate::engine::bytes_per_key_of;
 use crate::limit::Quota;
 use crate::rules::{Allowance, Condition, KeyPart, Limit, Over, Position, Refused, Rule, conditions};
@@ -21,6 +21,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32) -> Map<String, Value> {
         "unit": rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS),
         "scope": "host",
         "warn_at_permille": rule.warn_at,
+        "expires_us": rule.expires.map(micros),
         "refund_on": rule.refund_on.map(|_| "ok"),
         "advertise": rule.advertise,
         "show_keys": rule.show_keys.iter().map(|name| &**name).collect::<Vec<_>>(),
@@ -28,6 +29,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32) -> Map<String, Value> {
         "overrides": overrides(rule, hosts),
         "candidate": rule.candidate.as_deref().map(|candidate| limit(candidate, hosts)),
         "bytes_per_key": {"least": bytes.least, "most": bytes.most},
+        "bytes_per_lease": rule.expires.map(|_| LEASE_BYTES_MAX),
     })));
     all.extend(limit(&rule.limit, hosts));
     all
@@ -64,7 +66,7 @@ pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32
         "exact": quota.map(|_| rounding.flatten().is_none()),
         "slow_by_one_part_in": rounding.flatten(),
         "ticks_per_nanosecond": steady.map(|(_, scale)| scale.ticks_per_nano()),
-        "max_debt": allowance.map(|allowance| allowance.max_debt),
+        "max_debt": allowance.filter(|own| !matches!(own.quota, Quota::Concurrency(_))).map(|own| own.max_debt),
         "over": allowance.and_then(|allowance| over(allowance, limit, hosts)),
     }))
 }

@@ -14,6 +14,7 @@ mod rules_in_force;
 pub mod serve;
 pub mod settings;
 mod settings_file;
+mod shed_words;
 mod signals;
 pub mod test;
 mod watch;

@@ -107,6 +107,11 @@ pub(super) fn beyond(over: &Over, lasts: Option<std::time::Duration>, hosts: u32
     }
 }
 
+/// When work that nobody ends counts as ended.
+pub(super) fn expires(lasts: std::time::Duration) -> String {
+    format!("work that nobody releases or renews ends after {}", humantime::format_duration(lasts))
+}
+
 /// How exactly the rate of a bucket is kept; windows count whole units.
 pub(super) fn exactness(quota: &Quota) -> Option<String> {
     let (rate, scale) = steady(quota)?;
@@ -170,6 +175,9 @@ fn periods(rate: &str) -> String {
         None => format!("(time ÷ {period})"),
     }
 }
+
+/// What the engine keeps of one piece of work, at most.
+pub(super) const LEASE_BYTES_MAX: u64 = 128;
 
 /// How rates write a period, and how one speaks of one and of many.
 const SPANS: [(&str, &str, &str); 7] = [

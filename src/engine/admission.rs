@@ -3,6 +3,7 @@
 //! All shards that a request touches are locked for the whole of it, in ascending order, so no two requests can
 //! both take the last token, none sees half of another's charges, and none waits in a circle.
 
+use super::gate::Refusal;
 use super::part::{Case, Part, Stand};
 use super::shards::{SHARDS, Shard, Shards};
 use super::sync::MutexGuard;
@@ -24,12 +25,20 @@ pub(super) enum Intent {
 pub(super) enum Admission {
     /// Granted, to start after this wait.
     Granted(Micros),
-    /// Refused.
+    /// Refused by a limit.
     Refused,
+    /// Refused by what watches over the pool.
+    Shed(Refusal),
 }
 
-/// Judges every part, and charges as is intended. Every part then knows where its key stands.
-pub(super) fn admit(case: &Case<'_>, parts: &mut [Part], intent: Intent) -> Admission {
+/// Judges every part, and what no limit refuses at the gate; charges as is intended. Every part then knows where its key
+/// stands.
+pub(super) fn admit(
+    case: &Case<'_>,
+    parts: &mut [Part],
+    intent: Intent,
+    gate: &mut dyn FnMut() -> Option<Refusal>,
+) -> Admission {
     let mut locked = Locked::new();
     locked.lock(case.shards, parts);
     for part in &mut *parts {
@@ -40,21 +49,27 @@ pub(super) fn admit(case: &Case<'_>, parts: &mut [Part], intent: Intent) -> Admi
         part.judge(case, shard);
     }
     let refusing = parts.iter().filter(|part| part.refuses()).count();
+    let shed = if refusing == 0 { gate() } else { None };
+    let granted = refusing == 0 && shed.is_none();
     // A shadow wait delays nothing.
     let waits = parts.iter().filter(|part| part.stand == Stand::Enforced).map(|part| part.wait);
     let wait = if refusing == 0 { waits.fold(Wait::NONE, Wait::longer) } else { Wait::NONE };
     if intent == Intent::Admit {
         for at in 0..parts.len() {
-            let others_pass = others_pass(parts, at, refusing);
+            let others_pass = shed.is_none() && others_pass(parts, at, refusing);
             let Some(part) = parts.get_mut(at) else { break };
-            commit(part, refusing == 0, others_pass, wait, case, &mut locked);
+            commit(part, granted, others_pass, wait, case, &mut locked);
         }
     }
     for part in &mut *parts {
         let shard = locked.shard(case.shards, part);
         part.read_level(case, shard);
     }
-    if refusing == 0 { Admission::Granted(wait.micros()) } else { Admission::Refused }
+    match shed {
+        Some(refusal) => Admission::Shed(refusal),
+        None if refusing == 0 => Admission::Granted(wait.micros()),
+        None => Admission::Refused,
+    }
 }
 
 /// Whether all enforced rules but the part's own let the request through. A candidate stands behind its rule.
@@ -76,6 +91,8 @@ fn commit(
     let is_charged = part.counts_refused(case)
         || part.passes()
             && match part.stand {
+                // A place is held by who is at work, and goes back with the lease.
+                _ if part.is_concurrency => granted && case.leases,
                 // In its rule's place it would decide together with the others.
                 Stand::Candidate => others_pass,
                 Stand::Enforced | Stand::Shadow => granted,

@@ -14,6 +14,7 @@ pub(super) struct Counters {
     limited: Count,
     waited: Count,
     denied: Count,
+    shed: Count,
     unmatched_domain: Count,
     unmatched_rule: Count,
     panics: Count,
@@ -69,6 +70,7 @@ impl Counters {
             limited: Count::default(),
             waited: Count::default(),
             denied: Count::default(),
+            shed: Count::default(),
             unmatched_domain: Count::default(),
             unmatched_rule: Count::default(),
             panics: Count::default(),
@@ -97,6 +99,7 @@ impl Counters {
             Verdict::Limit => &self.limited,
             Verdict::Wait => &self.waited,
             Verdict::Deny => &self.denied,
+            Verdict::Shed => &self.shed,
         };
         count.add_one();
         count.get()
@@ -163,6 +166,8 @@ pub struct Totals {
     pub waited: u64,
     /// Decisions that denied.
     pub denied: u64,
+    /// Decisions that shed.
+    pub shed: u64,
     /// Requests for a domain that has no rules.
     pub unmatched_domain: u64,
     /// Requests that no rule matched.
@@ -223,6 +228,7 @@ impl Totals {
             limited: total(|thread| &thread.limited),
             waited: total(|thread| &thread.waited),
             denied: total(|thread| &thread.denied),
+            shed: total(|thread| &thread.shed),
             unmatched_domain: total(|thread| &thread.unmatched_domain),
             unmatched_rule: total(|thread| &thread.unmatched_rule),
             panics: total(|thread| &thread.panics),

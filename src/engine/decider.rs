@@ -10,6 +10,7 @@ use super::decision::{Answer, Conflict, Decision, Unmatched, Verdict};
 use super::judgement::Judgement;
 use super::request::{Charge, Op, Request};
 use super::ruling::Ruling;
+use super::work::Granted;
 use super::workspace::Workspace;
 use crate::clock::Now;
 use crate::rules::Selection;
@@ -24,9 +25,10 @@ pub struct Decider {
 }
 
 impl Decider {
-    pub(super) fn new(engine: Arc<Engine>, counters: Arc<Counters>) -> Decider {
+    /// Each has a number of its own.
+    pub(super) fn new(engine: Arc<Engine>, counters: Arc<Counters>, number: u64) -> Decider {
         let ruling = Cache::new(Arc::clone(&engine.ruling));
-        Decider { engine, ruling, counters, workspace: Workspace::default() }
+        Decider { engine, ruling, counters, workspace: Workspace::new(number) }
     }
 
     /// The engine it asks.
@@ -39,11 +41,20 @@ impl Decider {
     pub fn decide(&mut self, request: &Request<'_>, now: Now) -> Answer<'_> {
         let ruling: &Ruling = self.ruling.load();
         let counters = (request.op != Op::Peek).then_some(&*self.counters);
+        let holding = match request.session {
+            Some(session) if request.op == Op::Acquire => match self.engine.leases.reserve(session) {
+                Some(reservation) => Some(reservation),
+                None => return Answer::Quota,
+            },
+            _ => None,
+        };
         if ruling.disabled {
-            return allow_unmatched(counters, None);
+            let lease = self.engine.grant(holding, request.id, &Granted::default(), now);
+            return allow_unmatched(counters, None, lease);
         }
         let Some((domain, terms)) = ruling.find(request.domain) else {
-            return allow_unmatched(counters, Some(Unmatched::Domain));
+            let lease = self.engine.grant(holding, request.id, &Granted::default(), now);
+            return allow_unmatched(counters, Some(Unmatched::Domain), lease);
         };
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
@@ -52,8 +63,8 @@ impl Decider {
         panic_if_asked(request);
         let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, now };
         match judgement.one_rule(&workspace.matching, request) {
-            Some(one) => judgement.of_one(&one, &selection, request, workspace),
-            None => judgement.of_all(&selection, request, workspace),
+            Some(one) => judgement.of_one(&one, &selection, request, workspace, holding),
+            None => judgement.of_all(&selection, request, workspace, holding),
         }
     }
 
@@ -80,14 +91,18 @@ impl Decider {
     }
 }
 
-fn allow_unmatched<'d>(counters: Option<&Counters>, reason: Option<Unmatched>) -> Answer<'d> {
+fn allow_unmatched<'d>(
+    counters: Option<&Counters>,
+    reason: Option<Unmatched>,
+    lease: Option<u64>,
+) -> Answer<'d> {
     if let Some(counters) = counters {
         counters.verdict(Verdict::Allow);
         if let Some(reason) = reason {
             counters.unmatched(reason);
         }
     }
-    Answer::Decided(Decision::unlimited())
+    Answer::Decided(Decision { lease, ..Decision::unlimited() })
 }
 
 /// The hook by which tests see that a panic while judging hurts nobody else. Not in a release build.

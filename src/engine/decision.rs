@@ -14,6 +14,8 @@ pub enum Answer<'d> {
     Decided(Decision<'d>),
     /// The name that should make it a repeat belongs to another request: nothing is judged.
     Conflict,
+    /// The session or its user holds too many leases: nothing is judged.
+    Quota,
 }
 
 /// A verdict and what is said with it. Borrows from the [`Decider`](super::Decider) until it asks again.
@@ -27,8 +29,12 @@ pub struct Decision<'d> {
     pub binding: Option<LimitView<'d>>,
     /// The entry of a list that decided before any rule.
     pub listed: Option<&'d Listed>,
-    /// Zero when allowed; before work that waits, its wait; else the smallest wait after which the same request
-    /// alone would pass, `None` if none is.
+    /// The shedder that refused what no limit did, such as `web/workers`.
+    pub shedder: Option<&'d str>,
+    /// What to release when the work ends.
+    pub lease: Option<u64>,
+    /// Zero when allowed; before work that waits, its wait; of a rate the smallest wait after which the same request
+    /// alone would pass, `None` if none is; of anything else a hint, the same for the same caller.
     pub retry: Option<Micros>,
     /// How important the request is; `None` where the domain has no priorities.
     pub priority: Option<&'d str>,
@@ -52,6 +58,8 @@ impl<'d> Decision<'d> {
             verdict: Verdict::Allow,
             binding: None,
             listed: None,
+            shedder: None,
+            lease: None,
             retry: Some(Micros::ZERO),
             priority: None,
             domain: None,
@@ -78,10 +86,18 @@ impl<'d> Decision<'d> {
         self.all.iter().filter_map(|(rule, level)| Some(LimitView { rule: self.rule(*rule)?, level: *level }))
     }
 
-    /// The name of a rule, or of the entry of a list that has this number.
+    /// The name of what binds: a rule, the entry of a list, or a shedder.
+    #[must_use]
+    pub fn rule_name(&self) -> Option<&'d str> {
+        let listed = self.listed.map(|listed| &*listed.name);
+        self.shedder.or(listed).or(self.binding.map(|view| &*view.rule.name))
+    }
+
+    /// The name of a rule, of the entry of a list, or of a shedder that has this number.
     fn name(&self, number: u32) -> &'d str {
         let listed = || self.domain?.listed(number).map(|listed| &*listed.name);
-        self.rule(number).map(|rule| &*rule.name).or_else(listed).unwrap_or_default()
+        let shedder = || self.domain?.shedder_name(number);
+        self.rule(number).map(|rule| &*rule.name).or_else(listed).or_else(shedder).unwrap_or_default()
     }
 
     fn rule(&self, number: u32) -> Option<&'d Rule> {
@@ -109,6 +125,8 @@ pub enum Verdict {
     Wait,
     /// It is on a deny list.
     Deny,
+    /// The host or the fleet is full.
+    Shed,
 }
 
 /// What a note says about its rule.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-use super::tag::Tag;
 use super::{
     Answer, Charge, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Repeat, Request, Verdict,
 };
@@ -250,13 +249,13 @@ fn a_sweep_forgets_only_what_is_as_good_as_new() {
         for _ in 0..2 {
             assert!(hit(&mut decider, &[("x", "1")]));
         }
-        engine.tick(Now::at_nanos(0));
+        engine.sweep(Now::at_nanos(0));
         let sweeping = Arc::clone(&engine);
         let asking = Arc::clone(&engine);
         let works: Vec<Box<dyn FnOnce() + Send>> = vec![
             Box::new(move || {
                 for second in 1..3 {
-                    sweeping.tick(Now::at_nanos(second * SECOND));
+                    sweeping.sweep(Now::at_nanos(second * SECOND));
                 }
             }),
             Box::new(move || {

@@ -7,16 +7,22 @@ use super::admission::{Admission, Intent, admit, settle_up};
 use super::callers::Seen;
 use super::counters::{Check, Counters, Slot};
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
-use super::part::{Case, Part, Stand};
+use super::gate::{Asked, Gate};
+use super::leases::{Reservation, Session, Tie};
+use super::part::{Case, Part, Stage, Stand};
 use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::sketch::Ranking;
 use super::sync::Ordering;
+use super::work::Granted;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
 use crate::rules::{Domain, ListKind, Listed, Rule, Selection};
+use crate::shed::hint;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// One request before the rules of its domain.
 #[derive(Clone, Copy)]
@@ -45,12 +51,18 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
+        holding: Option<Reservation<'_>>,
     ) -> Answer<'d> {
-        let priority = self.domain.priority(request.priority, selection);
+        let place = self.domain.priority_place(request.priority, selection);
+        let priority = place.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name);
         let entry = self.listed(&workspace.matching);
         if let Some(entry) = entry.as_ref().filter(|entry| self.decides(entry)) {
             workspace.clear();
-            return Answer::Decided(Decision { priority, ..self.by_list(entry) });
+            let mut decision = Decision { priority, ..self.by_list(entry) };
+            if decision.verdict == Verdict::Allow {
+                decision.lease = self.engine.grant(holding, request.id, &Granted::default(), self.now);
+            }
+            return Answer::Decided(decision);
         }
         workspace.gather(self.domain, self.terms, selection, request);
         if let Some(entry) = entry {
@@ -58,16 +70,17 @@ impl<'d> Judgement<'d> {
             workspace.notes.push((NoteKind::Shadow, entry.number));
             self.check(entry.slot, Check::WouldRefuse);
         }
-        if workspace.parts.is_empty() {
-            self.count(Verdict::Allow);
-            if let Some(counters) = self.counters {
-                counters.unmatched(Unmatched::Rule);
-            }
-            let (domain, notes) = (Some(self.domain), &*workspace.notes);
-            return Answer::Decided(Decision { priority, domain, notes, ..Decision::unlimited() });
+        if workspace.parts.is_empty()
+            && let Some(counters) = self.counters
+        {
+            counters.unmatched(Unmatched::Rule);
         }
-        let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek) else {
-            return Answer::Decided(Decision { priority, ..self.admit(selection, request, workspace) });
+        let gate = request.session.and_then(|session| self.gate(session));
+        // What is not limited is not named either, but for its lease.
+        let is_free = workspace.parts.is_empty() && gate.is_none() && holding.is_none();
+        let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek && !is_free) else {
+            let decision = self.admit(selection, request, workspace, gate, place, holding);
+            return Answer::Decided(Decision { priority, ..decision });
         };
         let repeats = &self.engine.repeats;
         let name = repeats.name_request(&repeat, request, &mut workspace.written);
@@ -77,13 +90,20 @@ impl<'d> Judgement<'d> {
             Known::Not => {}
             Known::Other => return Answer::Conflict,
             Known::Granted(grant) => {
-                let decision = grant.again(self.ruling.number, self.domain, self.now, workspace);
+                let mut decision = grant.again(self.ruling.number, self.domain, self.now, workspace);
+                let is_live = |lease: &u64| {
+                    request.session.is_some_and(|session| self.engine.leases.is_live(session, *lease))
+                };
+                decision.lease = decision.lease.filter(is_live);
                 self.count(decision.verdict);
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
-        let decision = self.admit(selection, request, workspace);
-        if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
+        let holds = holding.is_some();
+        workspace.ties.push(Tie::Repeat(name.digest()));
+        let decision = self.admit(selection, request, workspace, gate, place, holding);
+        // One that was given up on before it was granted is known by its name no more.
+        if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) && holds == decision.lease.is_some() {
             known.keep(
                 &name,
                 Grant::of(&decision, self.ruling.number, self.now),
@@ -134,7 +154,13 @@ impl<'d> Judgement<'d> {
             now: self.now,
             wait_max,
             room: self.engine.room.load(Ordering::Relaxed),
+            leases: false,
         }
+    }
+
+    /// What watches over the pool of a session, if this domain does.
+    fn gate(&self, session: &Session) -> Option<&'d Gate> {
+        self.terms.gates.iter().find(|gate| Arc::ptr_eq(&gate.pool, session.pool()))
     }
 
     /// The entry of a list that speaks: the first that exempts, else the first that denies.
@@ -165,29 +191,64 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
+        gate: Option<&'d Gate>,
+        priority: Option<usize>,
+        holding: Option<Reservation<'_>>,
     ) -> Decision<'d> {
         let intent = if request.op == Op::Peek { Intent::Look } else { Intent::Admit };
-        let admission = admit(&self.case(request.wait_max), &mut workspace.parts, intent);
-        let granted = admission != Admission::Refused;
-        workspace.note(self.domain, granted, self.counters);
+        let mut case = self.case(request.wait_max);
+        case.leases = holding.is_some();
+        if let Some(session) = request.session {
+            case.room = session.pool().has_room();
+        }
+        let asked = Asked {
+            priority,
+            attributes: request.descriptors.attributes,
+            queued: request.queued,
+            takes_place: holding.is_some(),
+            now: self.now,
+            counters: self.counters,
+            callers: &self.engine.caller_hash,
+            draws: &workspace.draws,
+        };
+        let notes = &mut workspace.shed_notes;
+        let mut judge_gate = || gate.and_then(|gate| gate.judge(&asked, notes));
+        let admission = admit(&case, &mut workspace.parts, intent, &mut judge_gate);
+        let granted = matches!(admission, Admission::Granted(_));
+        let stage = stage(&workspace.parts);
+        workspace.note(self.domain, granted, stage, self.counters);
         if request.all {
             workspace.list_all(self.domain);
         }
+        let mut lease = None;
+        if granted && holding.is_some() {
+            workspace.tie(self.domain, self.terms);
+            let place = gate.map(|gate| gate.watch.is_other(priority));
+            let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place };
+            lease = self.engine.grant(holding, request.id, &granted, self.now);
+        }
+        let mut shedder = None;
         let (verdict, binding, retry) = match admission {
             Admission::Granted(wait) => {
                 let verdict = if wait > Micros::ZERO { Verdict::Wait } else { Verdict::Allow };
                 (verdict, self.least_left(&workspace.parts), Some(wait))
             }
             Admission::Refused => {
-                let (binding, retry) = longest_wait(&workspace.parts);
+                let (binding, retry) = longest_wait(&workspace.parts, stage);
                 (Verdict::Limit, binding.and_then(|part| self.view(part)), retry)
             }
+            Admission::Shed(refusal) => {
+                shedder = gate.and_then(|gate| self.domain.shedder_name(gate.first + refusal.part as u32));
+                (Verdict::Shed, None, Some(refusal.retry))
+            }
         };
-        self.note_callers(verdict, &workspace.parts, selection);
+        self.note_callers(verdict, &workspace.parts, stage, selection);
         Decision {
             verdict,
             binding,
             listed: None,
+            shedder,
+            lease,
             retry,
             priority: None,
             domain: Some(self.domain),
@@ -198,10 +259,10 @@ impl<'d> Judgement<'d> {
     }
 
     /// Counts a verdict, and notes who came and who was refused.
-    fn note_callers(&self, verdict: Verdict, parts: &[Part], selection: &Selection<'_>) {
+    fn note_callers(&self, verdict: Verdict, parts: &[Part], stage: Stage, selection: &Selection<'_>) {
         let Some(counters) = self.counters else { return };
         let is_sampled = is_sampled(counters.verdict(verdict));
-        for part in parts.iter().filter(|part| is_sampled || !part.passes()) {
+        for part in parts.iter().filter(|part| stage.asks(part) && (is_sampled || !part.passes())) {
             let Part { rule, slot, key, cost, stand, .. } = *part;
             let seen = Seen { domain: self.domain, rule, slot, key, selection };
             let refused = match stand {
@@ -270,12 +331,21 @@ fn is_less(view: &LimitView<'_>, least: &LimitView<'_>) -> bool {
     view.level.remaining * least.level.limit < least.level.remaining * view.level.limit
 }
 
+/// Which rules speak for a refusal: rates go before concurrency, which is not asked once a rate refuses.
+fn stage(parts: &[Part]) -> Stage {
+    let by_rate = parts.iter().any(|part| part.refuses() && !part.is_concurrency);
+    if by_rate { Stage::Rates } else { Stage::Concurrency }
+}
+
 /// Of the rules that refuse the one with the longest wait, `None` (never) being the longest; and the wait after which
-/// all would pass.
-fn longest_wait(parts: &[Part]) -> (Option<&Part>, Option<Micros>) {
+/// all would pass. When work of others ends is not known: a concurrency limit gives a hint.
+fn longest_wait(parts: &[Part], stage: Stage) -> (Option<&Part>, Option<Micros>) {
     let mut longest: Option<(&Part, Option<Micros>)> = None;
-    for part in parts.iter().filter(|part| part.refuses()) {
-        let wait = retry(part.outcome);
+    for part in parts.iter().filter(|part| part.refuses() && stage.asks(part)) {
+        let wait = match stage {
+            Stage::Rates => retry(part.outcome),
+            Stage::Concurrency => Some(hint::jittered(AFTER_CONCURRENCY, part.key.high())),
+        };
         let is_longer = match (longest, wait) {
             (None, _) => true,
             (Some((_, None)), _) => false,
@@ -298,6 +368,9 @@ fn retry(outcome: Outcome) -> Option<Micros> {
         Outcome::Never | Outcome::Pass | Outcome::Queued(_) => None,
     }
 }
+
+/// About when to ask again for a place that others hold.
+const AFTER_CONCURRENCY: Duration = Duration::from_secs(1);
 
 /// One decision in so many is looked at for the busiest callers; every refusal is for the most refused.
 const SAMPLED_ONE_IN: u64 = 16;

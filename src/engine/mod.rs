@@ -10,22 +10,29 @@ mod decider;
 mod decision;
 mod digest;
 mod footprint;
+mod gate;
 #[cfg(test)]
 #[cfg(feature = "interleavings")]
 mod interleavings;
 mod judgement;
+mod leases;
 mod memory;
 mod part;
+mod pool;
+mod pools;
 mod repeats;
 mod request;
 mod ruling;
 mod shards;
+mod signals;
 mod siphash;
 mod sketch;
 mod soft;
 mod sync;
 mod table;
 mod tag;
+mod watch;
+mod work;
 mod workspace;
 
 use std::sync::Arc;
@@ -38,9 +45,12 @@ pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
+pub use leases::{LeaseTotals, NotItsPool, NotOpened, Opening, Session, WorkOutcome};
+pub use pool::PoolView;
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
+pub use work::{Audit, Wanted};
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
 pub use crate::rules::Mode;
@@ -49,7 +59,10 @@ use crate::clock::Now;
 use crate::rules::RuleSet;
 use callers::Callers;
 use counters::{Counters, Slots};
+use digest::KeyHash;
+use leases::Leases;
 use memory::Memory;
+use pools::Pools;
 use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
@@ -76,7 +89,11 @@ pub struct Engine {
     shards: Shards,
     repeats: Repeats,
     callers: Callers,
-    /// Whether there is room for what is elastic.
+    leases: Leases,
+    pools: Pools,
+    /// Hashes who is shed as one.
+    caller_hash: KeyHash,
+    /// Whether there is room for what is elastic where no pool says.
     room: AtomicBool,
     sweeper: Mutex<Sweeper>,
     slots: Mutex<Slots>,
@@ -93,6 +110,9 @@ impl Engine {
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
             repeats: Repeats::new(&options.hash_key),
             callers: Callers::new(),
+            leases: Leases::new(&options.hash_key),
+            pools: Pools::default(),
+            caller_hash: options.hash_key.of_purpose("callers"),
             room: AtomicBool::new(false),
             sweeper: Mutex::default(),
             slots: Mutex::default(),
@@ -105,14 +125,17 @@ impl Engine {
     pub fn install(&self, rules: RuleSet) -> Replaced {
         let mut slots = self.slots.lock();
         let before = self.ruling.load();
-        let ruling = Ruling::new(rules, &before, &self.options.hash_key, self.options.mode, &mut slots);
+        let ruling =
+            Ruling::new(rules, &before, &self.options.hash_key, self.options.mode, &mut slots, &self.pools);
+        self.pools.watch(&ruling.watches());
         self.shards.memory().share_out(&ruling.kinds());
         ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
         drop(before);
         Replaced(self.ruling.swap(Arc::new(ruling)))
     }
 
-    /// Says whether there is room for what is elastic. There is none until somebody says so.
+    /// Says whether there is room for what is elastic, for those who ask without a session. There is none until somebody
+    /// says so.
     pub fn set_room(&self, room: bool) {
         self.room.store(room, Ordering::Relaxed);
     }
@@ -121,18 +144,47 @@ impl Engine {
     #[must_use]
     pub fn decider(self: &Arc<Engine>) -> Decider {
         let counters = Arc::new(Counters::new());
-        self.threads.lock().push(Arc::clone(&counters));
-        Decider::new(Arc::clone(self), counters)
+        let mut threads = self.threads.lock();
+        threads.push(Arc::clone(&counters));
+        Decider::new(Arc::clone(self), counters, threads.len() as u64)
     }
 
-    /// Does what happens by itself, whatever time has passed since the last tick. Called every [`TICK_MILLIS`].
+    /// Does what happens by itself and must happen in order with everything else: ends what has ended, looks how full
+    /// each pool is. Called every [`TICK_MILLIS`].
     pub fn tick(&self, now: Now) {
+        self.end_due(now);
+        self.pools.tick(now.at);
+    }
+
+    /// Whether no tick would change anything until somebody asks for something.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.leases.is_still() && self.pools.is_at_rest()
+    }
+
+    /// Every pool that somebody is in, or that the rules watch over, in the order of their names.
+    #[must_use]
+    pub fn pools(&self, now: Now) -> Vec<PoolView> {
+        self.pools.view(now.at)
+    }
+
+    /// Leases and sessions, as far as they are counted.
+    #[must_use]
+    pub fn leases(&self) -> LeaseTotals {
+        self.leases.totals()
+    }
+
+    /// Lets go of what is as good as new, whatever time has passed since it was last called. It changes no decision, so
+    /// it stands in no order with anything else. Called as often as [`Engine::tick`].
+    pub fn sweep(&self, now: Now) {
         let window_min = self.ruling.load().window_min;
         let mut sweeper = self.sweeper.lock();
         if sweeper.advance(&self.shards, now, window_min) {
             self.repeats.sweep(&self.shards, now);
         }
         self.callers.age(now);
+        self.pools.sweep(now.at);
+        self.leases.forget_users();
     }
 
     /// The mode that no rule is stricter than.

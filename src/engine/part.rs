@@ -3,6 +3,7 @@
 //! Nothing is changed until the whole of the request is judged.
 
 mod block;
+mod refund;
 mod settle;
 mod soft;
 
@@ -43,6 +44,24 @@ pub(super) struct Part {
     /// The number of the key's allowance.
     allowance: u32,
     pub(super) cost: u32,
+    /// Whether it limits how much is in progress at once, not how often something comes.
+    pub(super) is_concurrency: bool,
+    /// Whether it was charged.
+    pub(super) charged: bool,
+}
+
+/// Which rules speak for a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Rates,
+    Concurrency,
+}
+
+impl Stage {
+    /// Whether a part is asked in this stage.
+    pub(super) fn asks(self, part: &Part) -> bool {
+        self == Stage::Concurrency || !part.is_concurrency
+    }
 }
 
 /// What a limit stands for.
@@ -75,6 +94,8 @@ pub(super) struct Case<'a> {
     pub(super) wait_max: Option<Micros>,
     /// Whether there is room for what is elastic.
     pub(super) room: bool,
+    /// Whether what is granted will have a lease.
+    pub(super) leases: bool,
 }
 
 /// What a limit is made of, in a form to judge by.
@@ -113,6 +134,8 @@ impl Part {
             place: None,
             allowance,
             cost,
+            is_concurrency: terms.is_concurrency,
+            charged: false,
         }
     }
 
@@ -290,6 +313,7 @@ impl Part {
     /// Charges the request, which starts after a wait, or is refused and counts all the same.
     pub(super) fn charge(&mut self, granted: bool, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
+        self.charged = true;
         each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
         if !self.passes() {
             // What has counted may make the wait longer.

@@ -51,6 +51,7 @@ pub(super) struct Grant {
     at: Timestamp,
     verdict: Verdict,
     wait: Micros,
+    lease: Option<u64>,
     binding: Option<(u32, Box<str>, Level)>,
     notes: Box<[(NoteKind, u32)]>,
     all: Box<[(u32, Level)]>,
@@ -159,6 +160,13 @@ impl Repeats {
         Among(self.shards[name.digest.shard(SHARDS)].lock())
     }
 
+    /// Forgets one grant.
+    pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
+        if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
+            shard.lock().remove(name, shards.memory());
+        }
+    }
+
     /// Forgets grants that are too old, and returns how many are left.
     pub(super) fn sweep(&self, shards: &Shards, now: Now) -> usize {
         let sweep = |shard: &Mutex<Table<Granted>>| {
@@ -166,6 +174,12 @@ impl Repeats {
             shard.lock().len()
         };
         self.shards.iter().map(sweep).sum()
+    }
+}
+
+impl Name {
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
     }
 }
 
@@ -201,6 +215,7 @@ impl Grant {
             at: now.at,
             verdict: decision.verdict,
             wait: decision.retry.unwrap_or_default(),
+            lease: decision.lease,
             binding,
             notes: decision.notes.into(),
             all: decision.all.into(),
@@ -234,6 +249,8 @@ impl Grant {
             verdict: self.verdict,
             binding,
             listed: None::<&Listed>,
+            shedder: None,
+            lease: self.lease,
             retry: Some(less(self.wait)),
             priority: None,
             domain: Some(domain),

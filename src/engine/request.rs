@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::leases::Session;
 use crate::clock::Micros;
 
 /// One piece of work to be judged. Everything is borrowed from the frame it came in.
@@ -21,6 +22,12 @@ pub struct Request<'a> {
     pub wait_max: Option<Micros>,
     /// What makes it a repeat of another, if the caller says so.
     pub repeat: Option<Repeat<'a>>,
+    /// Who asks. Without a session work has no lease, and no pool is full.
+    pub session: Option<&'a Session>,
+    /// What the session knows the request by.
+    pub id: u64,
+    /// How long it waited for the application already.
+    pub queued: Option<Micros>,
     /// Whether every limit that matched is to be listed.
     pub all: bool,
 }
@@ -29,8 +36,19 @@ impl<'a> Request<'a> {
     /// A request of cost 1 that asks for nothing special.
     #[must_use]
     pub fn new(op: Op, domain: &'a str, descriptors: Descriptors<'a>) -> Request<'a> {
-        let cost = Cost::Requests(1);
-        Request { op, domain, descriptors, cost, priority: None, wait_max: None, repeat: None, all: false }
+        Request {
+            op,
+            domain,
+            descriptors,
+            cost: Cost::Requests(1),
+            priority: None,
+            wait_max: None,
+            repeat: None,
+            session: None,
+            id: 0,
+            queued: None,
+            all: false,
+        }
     }
 }
 

@@ -2,13 +2,19 @@
 //! its counters' slot, its mode.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::counters::{Slot, Slots};
 use super::digest::{HashKey, KeyHash, Salt};
+use super::gate::Gate;
 use super::memory::Kind;
+use super::pool::Pool;
+use super::pools::Pools;
 use super::tag::Tag;
+use super::watch::Watch;
 use crate::clock::Micros;
 use crate::limit::Quota;
+use crate::rules::shed::{Part, Shed};
 use crate::rules::{Domain, Limit, Mode, Over, Refused, Rule, RuleSet};
 
 /// A rule set in force.
@@ -23,6 +29,8 @@ pub(super) struct Ruling {
     pub(super) enforced: bool,
     /// Counts the rule sets that were in force before it.
     pub(super) number: u64,
+    /// Where rules stand that may give back what they charged, by their identity: domain and rule.
+    refunding: HashMap<u64, (usize, usize)>,
     /// The shortest time in which a key of any rule fills.
     pub(super) window_min: Micros,
 }
@@ -32,6 +40,8 @@ pub(super) struct Ruling {
 pub(super) struct DomainTerms {
     pub(super) rules: Vec<Terms>,
     pub(super) lists: Vec<Slot>,
+    /// One for each pool that it watches over.
+    pub(super) gates: Vec<Gate>,
     /// It has nothing but rules that are found by attributes.
     pub(super) is_simple: bool,
 }
@@ -40,11 +50,15 @@ pub(super) struct DomainTerms {
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) key_hash: KeyHash,
+    /// What it is known by, also after a reload.
+    pub(super) identity: u64,
     pub(super) slot: Slot,
     /// Refusals are carried out.
     pub(super) enforced: bool,
     /// Set where it has one quota and nothing besides: then one look-up decides.
     pub(super) plain: Option<Plain>,
+    /// Whether it limits how much is in progress at once.
+    pub(super) is_concurrency: bool,
     pub(super) own: States,
     pub(super) candidate: Option<States>,
 }
@@ -73,6 +87,7 @@ impl Ruling {
         hash_key: &HashKey,
         mode: Mode,
         slots: &mut Slots,
+        pools: &Pools,
     ) -> Ruling {
         let domains = rules.domains().iter().map(|domain| {
             let known = before.known(domain.name());
@@ -83,14 +98,22 @@ impl Ruling {
             DomainTerms {
                 rules: terms.collect(),
                 lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
+                gates: gates(domain, mode, slots, pools),
                 is_simple: domain.lists().is_empty()
+                    && domain.sheds().is_empty()
                     && domain.priorities().is_empty()
                     && domain.tree().is_empty(),
             }
         });
-        let domains = domains.collect();
-        let window_min = quotas(&rules).map(Quota::window).min().unwrap_or_default();
+        let domains: Vec<DomainTerms> = domains.collect();
+        let window_min = quotas(&rules)
+            .map(Quota::window)
+            .filter(|window| *window > Micros::ZERO)
+            .min()
+            .unwrap_or_default();
+        let refunding = refunding(&rules, &domains);
         Ruling {
+            refunding,
             window_min,
             domains,
             rules,
@@ -105,6 +128,20 @@ impl Ruling {
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
         Some((&**self.rules.domains().get(found)?, self.domains.get(found)?))
+    }
+
+    /// What watches over each pool.
+    pub(super) fn watches(&self) -> Vec<(Arc<Pool>, Arc<Watch>)> {
+        let gates = self.domains.iter().flat_map(|terms| &terms.gates);
+        gates.map(|gate| (Arc::clone(&gate.pool), Arc::clone(&gate.watch))).collect()
+    }
+
+    /// A rule by its identity, with its terms.
+    pub(super) fn identified(&self, identity: u64) -> Option<(&Rule, &Terms)> {
+        let place = *self.refunding.get(&identity)?;
+        let (domain, rule) = place;
+        let found = self.rules.domains().get(domain)?.rules().get(rule)?;
+        Some((found, self.domains.get(domain)?.rules.get(rule)?))
     }
 
     /// The rules of a domain by name, with their terms.
@@ -158,11 +195,14 @@ impl Terms {
             Some((same, terms.candidate.as_ref()?))
         });
         let own = States::new(&rule.limit, own, hash_key);
+        let key_hash = hash_key.of_rule(domain, &rule.name, &counts_by(rule));
         Terms {
-            key_hash: hash_key.of_rule(domain, &rule.name, &counts_by(rule)),
+            key_hash,
+            identity: key_hash.digest_bytes(b"identity").high(),
             slot: slots.of(domain, &rule.name),
             enforced: rule.mode.max(mode) == Mode::Enforce,
             plain: own.plain(rule),
+            is_concurrency: rule.expires.is_some(),
             own,
             candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate, hash_key)),
         }
@@ -197,12 +237,37 @@ impl States {
             && rule.limit.block.is_none()
             && rule.overrides.is_none()
             && rule.candidate.is_none()
+            && rule.expires.is_none()
+            && rule.refund_on.is_none()
             && rule.unit.is_none()
             && rule.warn_at.is_none()
             && rule.key.iter().all(crate::rules::KeyPart::is_plain);
         let (tag, salt) = self.of(0);
         is_plain.then(|| Plain { quota: allowance.quota.clone(), tag, salt })
     }
+}
+
+/// Where rules stand that may give back what they charged.
+fn refunding(rules: &RuleSet, terms: &[DomainTerms]) -> HashMap<u64, (usize, usize)> {
+    let domains = rules.domains().iter().zip(terms).enumerate();
+    let rules = domains.flat_map(|(domain, (rules, terms))| {
+        let rules = rules.rules().iter().zip(&terms.rules).enumerate();
+        rules.map(move |(rule, (meant, terms))| (meant.refund_on, terms.identity, (domain, rule)))
+    });
+    rules
+        .filter(|(refund_on, ..)| refund_on.is_some())
+        .map(|(_, identity, place)| (identity, place))
+        .collect()
+}
+
+fn gates(domain: &Domain, mode: Mode, slots: &mut Slots, pools: &Pools) -> Vec<Gate> {
+    let gate = |(entry, shed): (usize, &Shed)| Gate {
+        pool: pools.of(&shed.pool),
+        watch: Arc::new(Watch::new(domain, shed, mode)),
+        first: domain.shedder(entry, Part::Fleet),
+        slots: Part::ALL.map(|part| slots.of(domain.name(), &shed.rule_name(part))),
+    };
+    domain.sheds().iter().enumerate().map(gate).collect()
 }
 
 /// Every limit of every rule, and of its candidate.

@@ -58,6 +58,16 @@ impl Shard {
         }
     }
 
+    /// One piece of work less of a key. The last one leaves nothing behind.
+    pub(super) fn end_progress(&mut self, digest: &Digest, memory: &Memory) {
+        if let Some(state) = self.in_progress.find_mut(digest) {
+            state.end();
+            if state.count() == 0 {
+                self.in_progress.remove(digest, memory);
+            }
+        }
+    }
+
     fn keys(&self) -> usize {
         self.buckets.len()
             + self.windows.len()
@@ -90,6 +100,13 @@ impl Shards {
     pub(super) fn count_evictions(&self, evicted: u64) {
         if evicted > 0 {
             self.evictions.fetch_add(evicted, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at all work in progress, one shard under its lock at a time.
+    pub(super) fn each_in_progress(&self, visit: &mut dyn FnMut(&Digest, u32)) {
+        for shard in 0..SHARDS {
+            self.lock(shard).in_progress.each(|digest, state| visit(digest, state.count()));
         }
     }
 

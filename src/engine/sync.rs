@@ -10,9 +10,9 @@ pub(super) use checked::{Mutex, MutexGuard};
 #[cfg(not(feature = "interleavings"))]
 pub(super) use parking_lot::{Mutex, MutexGuard};
 #[cfg(feature = "interleavings")]
-pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(feature = "interleavings"))]
-pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(feature = "interleavings")]
 mod checked {

@@ -168,6 +168,11 @@ impl<S: Fading> Table<S> {
         true
     }
 
+    /// Visits all keys.
+    pub(super) fn each(&self, mut visit: impl FnMut(&Digest, &S)) {
+        self.entries.iter().for_each(|entry| visit(&entry.digest, &entry.state));
+    }
+
     /// Forgets a key.
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
         if let Ok(entry) =

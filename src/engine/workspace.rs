@@ -1,9 +1,13 @@
 //! Lists that one decision fills and the next one uses again.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use super::counters::{Check, Counters};
 use super::decision::NoteKind;
-use super::part::{Part, Stand};
-use super::request::{Charge, Descriptors, Request, UNIT_REQUESTS};
+use super::leases::Tie;
+use super::part::{Part, Stage, Stand};
+use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
 use super::ruling::{DomainTerms, Terms};
 use crate::limit::Level;
 use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
@@ -15,6 +19,13 @@ pub(super) struct Workspace {
     pub(super) parts: Vec<Part>,
     pub(super) notes: Vec<(NoteKind, u32)>,
     pub(super) all: Vec<(u32, Level)>,
+    /// What shedders in shadow would have refused, behind the notes of rules.
+    pub(super) shed_notes: Vec<(NoteKind, u32)>,
+    /// What is tied to the lease, and how long that lasts.
+    pub(super) ties: Vec<Tie>,
+    pub(super) lasts: Option<Duration>,
+    /// Counts what is drawn by request.
+    pub(super) draws: Cell<u64>,
     /// What a repeat is told by.
     pub(super) written: Vec<u8>,
     /// By part, what a charge adds.
@@ -24,10 +35,19 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
+    /// That of the decider of this number.
+    pub(super) fn new(number: u64) -> Workspace {
+        // Numbers apart: no two deciders draw the same.
+        Workspace { draws: Cell::new(number << 48), ..Workspace::default() }
+    }
+
     pub(super) fn clear(&mut self) {
         self.parts.clear();
         self.notes.clear();
         self.all.clear();
+        self.shed_notes.clear();
+        self.ties.clear();
+        self.lasts = None;
     }
 
     /// Makes a part of every matching rule whose unit the request names, and of every node that a descriptor hits.
@@ -41,7 +61,16 @@ impl Workspace {
         self.clear();
         for at in 0..self.matching.len() {
             let Some((number, rule, terms)) = self.rule_at(at, domain, terms) else { continue };
-            let Some(cost) = request.cost.in_unit(unit(rule)) else { continue };
+            let cost = match rule.expires {
+                // Something without an end is never in progress.
+                Some(_) if request.op == Op::Hit => None,
+                Some(expires) => {
+                    self.lasts = self.lasts.max(Some(expires));
+                    Some(1)
+                }
+                None => request.cost.in_unit(unit(rule)),
+            };
+            let Some(cost) = cost else { continue };
             self.add(domain, number, rule, terms, selection, cost);
         }
         if let Some(cost) = request.cost.in_unit(UNIT_REQUESTS) {
@@ -61,7 +90,9 @@ impl Workspace {
         self.amounts.clear();
         for at in 0..self.matching.len() {
             let Some((number, rule, terms)) = self.rule_at(at, domain, terms) else { continue };
-            let Some(amount) = charge.amount.in_unit(unit(rule)) else { continue };
+            let Some(amount) = charge.amount.in_unit(unit(rule)).filter(|_| rule.expires.is_none()) else {
+                continue;
+            };
             self.add(domain, number, rule, terms, selection, 0);
             self.amounts.resize(self.parts.len(), amount);
         }
@@ -128,8 +159,8 @@ impl Workspace {
     }
 
     /// Counts what each limit said, and notes what is worth knowing.
-    pub(super) fn note(&mut self, domain: &Domain, granted: bool, counters: Option<&Counters>) {
-        for part in &self.parts {
+    pub(super) fn note(&mut self, domain: &Domain, granted: bool, stage: Stage, counters: Option<&Counters>) {
+        for part in self.parts.iter().filter(|part| stage.asks(part)) {
             let check = match (part.stand, part.passes()) {
                 (Stand::Enforced, false) => Check::Refuse,
                 (Stand::Shadow, false) => {
@@ -153,6 +184,21 @@ impl Workspace {
             };
             if let Some(counters) = counters {
                 counters.check(part.slot, check);
+            }
+        }
+        self.notes.append(&mut self.shed_notes);
+    }
+
+    /// Ties to a lease what ends with it, or may be given back.
+    pub(super) fn tie(&mut self, domain: &Domain, terms: &DomainTerms) {
+        for part in self.parts.iter().filter(|part| part.charged) {
+            if part.is_concurrency {
+                self.ties.push(Tie::Place(part.state()));
+                continue;
+            }
+            let refunds = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.refund_on.is_some());
+            if let Some(terms) = terms.rules.get(part.rule as usize).filter(|_| refunds && part.passes()) {
+                self.ties.push(Tie::Refund(part.refund(terms)));
             }
         }
     }

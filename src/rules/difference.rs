@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::facts::{Fact, facts};
 use super::problem::on_one_line;
+use super::shed::Shed;
+use super::shed_facts::shed_facts;
 use super::{Domain, Rule};
 
 /// The changes, by domain in the order of the new rules; domains that are gone come last.
@@ -94,9 +96,30 @@ fn compare(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
             }
         }
     }
+    compare_sheds(old, new, changes);
     let now: HashSet<&str> = new.rules().iter().map(|rule| &*rule.name).collect();
     let gone = old.rules().iter().filter(|rule| !now.contains(&*rule.name));
     changes.extend(gone.map(|rule| Change::RuleRemoved { name: name(rule) }));
+}
+
+/// Changes of what watches over pools.
+fn compare_sheds(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
+    let name = |shed: &Shed| format!("{}: the pool {}", new.name(), shed.pool);
+    let find = |domain: &'_ Domain, pool: &str| domain.sheds().iter().position(|shed| *shed.pool == *pool);
+    for shed in new.sheds() {
+        let facts = shed_facts(shed, new.priorities());
+        match find(old, &shed.pool).and_then(|known| old.sheds().get(known)) {
+            None => changes.push(Change::RuleAdded { name: name(shed), facts }),
+            Some(known) => {
+                let fields = differing(shed_facts(known, old.priorities()), facts);
+                if !fields.is_empty() {
+                    changes.push(Change::RuleChanged { name: name(shed), fields });
+                }
+            }
+        }
+    }
+    let gone = old.sheds().iter().filter(|shed| find(new, &shed.pool).is_none());
+    changes.extend(gone.map(|shed| Change::RuleRemoved { name: name(shed) }));
 }
 
 fn differing(old: Vec<Fact>, new: Vec<Fact>) -> Vec<(&'static str, Option<String>, Option<String>)> {

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::meaning::{Meant, MeantListed, MeantPriorities};
+use super::meaning::{Meant, MeantListed, MeantPriorities, UnsettledShed};
 use super::problem::{Problem, shown};
+use super::shed::Shed;
 use super::source::{Place, Report, Source};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
 use super::{Contents, Domain, Listed, Position, Priorities, Rule, unreachable};
@@ -17,6 +18,8 @@ pub(super) struct Draft {
     pub(super) broken: bool,
     rules: Vec<Rule>,
     lists: Vec<Listed>,
+    unsettled: Vec<UnsettledShed>,
+    sheds: Vec<Shed>,
     pub(super) priorities: MeantPriorities,
     settled: Priorities,
     places: HashMap<Box<str>, (Position, Place)>,
@@ -35,6 +38,8 @@ impl Draft {
             broken: false,
             rules: Vec::new(),
             lists: Vec::new(),
+            unsettled: Vec::new(),
+            sheds: Vec::new(),
             priorities: MeantPriorities::default(),
             settled: Priorities::default(),
             places: HashMap::new(),
@@ -121,6 +126,15 @@ impl Draft {
         }
     }
 
+    /// Adds an entry of `shed`.
+    pub(super) fn add_shed(&mut self, entry: UnsettledShed, at: Place, report: &mut Report<'_>) {
+        if self.unsettled.len() == SHEDS_MAX {
+            let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
+            report.error(at, message, "write an entry for each kind of process, not for each process");
+        }
+        self.unsettled.push(entry);
+    }
+
     /// Takes a name, unless it is taken.
     fn take(&mut self, name: Box<str>, at: Place, what: &str, report: &mut Report<'_>) -> bool {
         if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
@@ -139,11 +153,34 @@ impl Draft {
     /// Judges what is known only when all files of the domain are read.
     pub(super) fn settle(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
         let (priorities, mut problems) = self.priorities.settle(!self.broken, sources);
+        problems.extend(self.settle_sheds(sources));
         self.settled = priorities;
         self.broken |= problems.iter().any(Problem::is_error);
         if !self.broken {
             let place = |name: &str| self.places.get(name).map_or(Place::START, |(_, place)| *place);
             problems.extend(unreachable::covered(&self.rules, &self.lists, sources, place));
+        }
+        problems
+    }
+
+    /// Looks up the priorities that entries of `shed` speak of.
+    fn settle_sheds(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let entries = std::mem::take(&mut self.unsettled);
+        let Some(names) = self.priorities.names(!self.broken) else { return problems };
+        for entry in entries {
+            let Some(source) = sources.get(entry.file()) else { continue };
+            let mut report = Report::new(source);
+            let (at, mut parts) = entry.names();
+            // Other rules have no `/` in their names.
+            if let Some((name, first)) = parts.find_map(|part| self.nodes.get_key_value(&*part)) {
+                let message =
+                    format!("the descriptor at {first} has the rule {}, and so has this pool", shown(name));
+                report.error(at, message, "give the pool another name");
+            }
+            drop(parts);
+            self.sheds.push(entry.settle(names, &mut report));
+            problems.extend(report.into_problems());
         }
         problems
     }
@@ -164,11 +201,14 @@ impl Draft {
     }
 
     pub(super) fn into_domain(self) -> Domain {
-        let Draft { name, rules, lists, settled: priorities, branches, .. } = self;
+        let Draft { name, rules, lists, sheds, settled: priorities, branches, .. } = self;
         let tree = Tree::new(branches);
-        Domain::with(&name, Contents { rules, lists, priorities, sheds: Vec::new(), tree })
+        Domain::with(&name, Contents { rules, lists, priorities, sheds, tree })
     }
 }
+
+/// Each is looked at four times a second.
+const SHEDS_MAX: usize = 64;
 
 /// Read within a few seconds; past that a rule for every customer should have been an attribute.
 const RULES_MAX: usize = 100_000;

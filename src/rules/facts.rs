@@ -12,7 +12,8 @@ pub type Fact = (&'static str, String);
 pub fn facts(rule: &Rule) -> Vec<Fact> {
     let key: Vec<_> = rule.key.iter().map(key_part).collect();
     let mut facts = vec![("match", conditions(&rule.conditions)), ("key", format!("[{}]", key.join(", ")))];
-    facts.extend(limit(&rule.limit));
+    facts.extend(limit(rule, &rule.limit));
+    facts.extend(rule.expires.map(|lasts| ("expires", humantime::format_duration(lasts).to_string())));
     facts.push(("mode", rule.mode.to_string()));
     facts.extend(rule.unit.as_ref().map(|unit| ("unit", unit.to_string())));
     facts.extend(rule.warn_at.map(|share| ("warn_at", Share(u32::from(share)).to_string())));
@@ -29,10 +30,10 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
 }
 
 /// What a limit says of itself; its overrides stand elsewhere.
-fn limit(limit: &Limit) -> Vec<Fact> {
+fn limit(rule: &Rule, limit: &Limit) -> Vec<Fact> {
     let mut facts = match limit.allowance(0) {
         Some(allowance) => of_allowance(allowance),
-        None => vec![("rate", "unlimited".to_owned())],
+        None => vec![(if rule.expires.is_some() { "max" } else { "rate" }, "unlimited".to_owned())],
     };
     facts.extend((limit.refused == Refused::Counted).then(|| ("refused", "counted".to_owned())));
     facts.extend(limit.block.map(|lasts| ("block", humantime::format_duration(lasts).to_string())));
@@ -79,9 +80,9 @@ fn window(quota: &Quota) -> String {
 }
 
 fn candidate_text(rule: &Rule, candidate: &Limit) -> String {
-    let own = limit(&rule.limit);
+    let own = limit(rule, &rule.limit);
     let differs = |fact: &Fact| !own.contains(fact);
-    let said: Vec<_> = limit(candidate).into_iter().filter(differs).collect();
+    let said: Vec<_> = limit(rule, candidate).into_iter().filter(differs).collect();
     let said: Vec<_> = said.iter().map(|(field, text)| format!("{field}: {text}")).collect();
     format!("{{{}}}", said.join(", "))
 }

@@ -45,6 +45,10 @@ pub enum Kind {
     List(&'static Kind),
     /// Attributes and for each one of these.
     Attributes(&'static Kind),
+    /// Names and for each one of these.
+    Named(&'static Kind),
+    /// A reading and the utilization that it stands for.
+    Point,
     /// A mapping with the fields of this section.
     Section(&'static str),
     /// Any of these.

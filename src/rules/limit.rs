@@ -53,12 +53,13 @@ impl Limit {
     /// A plain limit: what is more is refused and costs nothing.
     #[must_use]
     pub fn new(quota: Quota) -> Limit {
-        Limit {
-            allowances: vec![Some(Allowance::new(quota))],
-            refused: Refused::Free,
-            block: None,
-            soft_for: None,
-        }
+        Limit { allowances: vec![Some(Allowance::new(quota))], ..Limit::unlimited() }
+    }
+
+    /// Nothing is refused.
+    #[must_use]
+    pub fn unlimited() -> Limit {
+        Limit { allowances: vec![None], refused: Refused::Free, block: None, soft_for: None }
     }
 
     /// The allowance of a number; `None` is unlimited.

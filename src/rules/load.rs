@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::draft::Draft;
-use super::meaning::{self, Meant, MeantListed};
+use super::meaning::{self, Meant, MeantListed, MeantShed};
 use super::problem::{Problem, Severity, Wrong, shown};
 use super::redundant::redundant;
-use super::source::{Report, Source, about_file};
+use super::source::{Place, Report, Source, about_file};
 use super::written::File;
 use super::{Domain, ListKind, Position, yaml};
 
@@ -103,6 +103,8 @@ struct Reading<'k> {
     homes: Homes,
     homeless: Vec<Arc<str>>,
     unlisted: bool,
+    /// The pools that an entry of `shed` has, whatever its domain.
+    pools: HashMap<Box<str>, Position>,
 }
 
 impl<'k> Reading<'k> {
@@ -115,6 +117,7 @@ impl<'k> Reading<'k> {
             homes: Homes::new(),
             homeless: Vec::new(),
             unlisted: false,
+            pools: HashMap::new(),
         }
     }
 
@@ -241,12 +244,14 @@ impl<'k> Reading<'k> {
             file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
         let entries = entries(&file, report);
         let branches = meaning::descriptors(file.descriptors, report);
+        let sheds: Vec<_> = file.sheds.iter().map(|node| meaning::shed(node, report)).collect();
         let Some((node, name)) = domain else { return self.spoil(report.source().file(), "") };
         self.settle(report.source().file(), name);
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
             let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
             report.error(node.at, format!("more than {DOMAINS_MAX} domains"), mend);
         }
+        let sheds = self.new_pools(sheds, report);
         self.draft(name, |draft| {
             for entry in entries {
                 match entry {
@@ -255,12 +260,36 @@ impl<'k> Reading<'k> {
                 }
             }
             draft.priorities.add(&file, report);
+            for (entry, at) in sheds {
+                draft.add_shed(entry, at, report);
+            }
             branches.into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
         if file.is_empty() && report.errors() == 0 {
             report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
         }
+    }
+
+    /// Of entries of `shed` those whose pool has no other: two that watch over one would refuse by the same slots.
+    fn new_pools(
+        &mut self,
+        sheds: Vec<MeantShed>,
+        report: &mut Report<'_>,
+    ) -> Vec<(meaning::UnsettledShed, Place)> {
+        let mut new = Vec::with_capacity(sheds.len());
+        for MeantShed { pool, entry } in sheds {
+            let Some((pool, at)) = pool else { continue };
+            if let Some(first) = self.pools.get(&pool) {
+                let message = format!("a second entry of `shed` for the pool {}", shown(&pool));
+                let mend = format!("a pool is shed in one entry of one domain; the first is at {first}");
+                report.error(at, message, mend);
+                continue;
+            }
+            self.pools.insert(pool, report.source().position(at));
+            new.extend(entry.map(|entry| (entry, at)));
+        }
+        new
     }
 
     /// Changes the domain of this name, known or new.
@@ -315,6 +344,9 @@ fn entries(file: &File<'_>, report: &mut Report<'_>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for node in file.limits {
         entries.push((node.at.byte, Entry::Rule(meaning::rule(node, report))));
+    }
+    for node in file.concurrency {
+        entries.push((node.at.byte, Entry::Rule(meaning::concurrency_rule(node, report))));
     }
     for (nodes, kind) in [(file.exempt, ListKind::Exempt), (file.deny, ListKind::Deny)] {
         for node in nodes {

@@ -1,6 +1,7 @@
 //! From the rule as written to the rule as meant. Every error of a rule is noted; one is enough to leave it out.
 
 mod classes;
+mod concurrency;
 mod conditions;
 mod keys;
 mod limits;
@@ -8,9 +9,12 @@ mod lists;
 mod numbers;
 mod override_rows;
 mod overrides;
+mod placed;
 mod priorities;
 mod quotas;
 mod rate_limit;
+mod shed;
+mod spans;
 mod tree;
 
 use super::fields::{Field, Fields, boolean, check_name, choice, list, text};
@@ -18,12 +22,16 @@ use super::problem::shown;
 use super::source::{Place, Report};
 use super::written::RULE;
 use super::yaml::Node;
-use super::{KeyPart, Mode, RefundOn, Rule, doubt, percent, unreachable};
+use super::{KeyPart, Mode, RefundOn, Rule, concurrency_fields, doubt, percent, unreachable};
+use concurrency::at_once;
+use concurrency_fields::CONCURRENCY;
 use conditions::conditions;
 use keys::key;
 use limits::{Admitted, admitted};
 pub(super) use lists::{MeantListed, listed};
+use placed::{Homes, placed};
 pub(super) use priorities::MeantPriorities;
+pub(super) use shed::{MeantShed, UnsettledShed, shed};
 pub(super) use tree::descriptors;
 
 /// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
@@ -37,7 +45,7 @@ pub(super) fn domain<'n>(node: &Node, name: &'n str, report: &mut Report<'_>) ->
     Some(name)
 }
 
-/// What was read of one entry of `limits`.
+/// What was read of one entry of `limits` or `concurrency`.
 pub(super) struct Meant {
     /// Its name and where it stands, also when something else is wrong: another rule may not take it.
     pub(super) name: Option<(Box<str>, Place)>,
@@ -47,19 +55,38 @@ pub(super) struct Meant {
 
 /// Reads one entry of `limits`.
 pub(super) fn rule(node: &Node, report: &mut Report<'_>) -> Meant {
+    meant(&placed(node, "a rule", RULE, RULE_HOMES, report), "a rule", RULE, admitted, report)
+}
+
+/// Reads one entry of `concurrency`.
+pub(super) fn concurrency_rule(node: &Node, report: &mut Report<'_>) -> Meant {
+    let what = "a concurrency rule";
+    let node = placed(node, what, CONCURRENCY, concurrency_fields::HOMES, report);
+    meant(&node, what, CONCURRENCY, at_once, report)
+}
+
+/// Reads what a rule admits.
+type Admit = fn(&Fields<'_>, Option<&[KeyPart]>, &mut Report<'_>) -> Option<Admitted>;
+
+fn meant(node: &Node, what: &'static str, known: &[Field], admit: Admit, report: &mut Report<'_>) -> Meant {
     let errors_before = report.errors();
-    let Some(fields) = Fields::read(node, "a rule", RULE, report) else {
+    let Some(fields) = Fields::read(node, what, known, report) else {
         return Meant { name: None, rule: None };
     };
     let name = name(&fields, report);
-    let rule = the_rest(&name, &fields, report).filter(|_| report.errors() == errors_before);
+    let rule = the_rest(&name, &fields, admit, report).filter(|_| report.errors() == errors_before);
     Meant { name, rule }
 }
 
-fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Rule> {
+fn the_rest(
+    name: &Option<(Box<str>, Place)>,
+    fields: &Fields<'_>,
+    admit: Admit,
+    report: &mut Report<'_>,
+) -> Option<Rule> {
     let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
     let key = key(fields, report);
-    let admitted = admitted(fields, key.as_deref(), report);
+    let admitted = admit(fields, key.as_deref(), report);
     let mode = fields.get("mode").map_or(Some(Mode::default()), |node| choice(node, "mode", MODES, report));
     let help = fields.get("help").and_then(|node| help(node, report));
     fields.get("scope").and_then(|node| scope(node, report));
@@ -68,11 +95,11 @@ fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut 
     let warn_at = fields
         .get("warn_at")
         .and_then(|node| report.settle(node.at, percent::read(node, "warn_at", WARN_AT_MAX)));
-    let refund_on = fields.get("refund_on").and_then(|node| refund_on(node, report));
+    let refund_on = fields.get("refund_on").and_then(|node| choice(node, "refund_on", REFUND_ON, report));
     let show_keys = fields.get("show_keys").and_then(|node| show_keys(node, key.as_deref(), report));
     let (name, at) = name.clone()?;
     let position = report.source().position(at);
-    let Admitted { limit, overrides, candidate } = admitted?;
+    let Admitted { limit, overrides, candidate, expires } = admitted?;
     let rule = Rule {
         name,
         conditions: conditions?,
@@ -86,6 +113,7 @@ fn the_rest(name: &Option<(Box<str>, Place)>, fields: &Fields<'_>, report: &mut 
         show_keys: show_keys.unwrap_or_default(),
         overrides,
         candidate,
+        expires,
         ..Rule::new("", position, limit)
     };
     let key_at = fields.get("key").map_or(at, |node| node.at);
@@ -137,13 +165,6 @@ fn unit(node: &Node, report: &mut Report<'_>) -> Option<Box<str>> {
     (unit != "requests").then(|| unit.into())
 }
 
-fn refund_on(node: &Node, report: &mut Report<'_>) -> Option<RefundOn> {
-    let end = choice(node, "refund_on", &[(Field::built("ok"), RefundOn::Ok)], report)?;
-    let message = "`refund_on` gives nothing back yet: until work has an end, every request counts";
-    report.warning(node.at, message, "leave it in if that is fine until then");
-    Some(end)
-}
-
 fn show_keys(node: &Node, key: Option<&[KeyPart]>, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     let items = list(node, "show_keys", "write attributes of `key`: `show_keys: [user]`", report)?;
     let mut shown_keys: Vec<Box<str>> = Vec::with_capacity(items.len());
@@ -174,6 +195,11 @@ pub(crate) const MODES: &[(Field, Mode)] = &[
     (Field::built("shadow"), Mode::Shadow),
     (Field::built("disabled"), Mode::Disabled),
 ];
+
+const REFUND_ON: &[(Field, RefundOn)] = &[(Field::built("ok"), RefundOn::Ok)];
+
+/// Where fields stand that say nothing of a rate.
+const RULE_HOMES: Homes = &[(&["max", "expires"], "in a rule of `concurrency`")];
 
 /// It goes into every refusal, of which many must fit a frame.
 const HELP_BYTES_MAX: usize = 512;

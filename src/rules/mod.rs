@@ -4,6 +4,7 @@
 //! Rules are held and matched here; that limits have state is not known here.
 
 pub(crate) mod amount;
+mod concurrency_fields;
 mod condition;
 mod contents;
 mod csv;
@@ -42,6 +43,8 @@ mod rule;
 mod rule_fields;
 mod set;
 pub mod shed;
+mod shed_facts;
+mod shed_fields;
 pub mod source;
 mod tree;
 mod unreachable;

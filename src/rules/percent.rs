@@ -4,8 +4,16 @@ use super::amount;
 use super::problem::{Wrong, shown};
 use super::yaml::{Kind, Node, Value};
 
-/// Reads a share of at most `most` thousandths.
+/// Reads a share of at least one and at most `most` thousandths.
 pub(super) fn read(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
+    match read_from_0(node, field, most)? {
+        0 => Err(Wrong::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%")),
+        share => Ok(share),
+    }
+}
+
+/// Reads a share of at most `most` thousandths, which may be none at all.
+pub(super) fn read_from_0(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
     match &node.value {
         Value::Scalar(kind, text) => parse(text, *kind == Kind::Number, field, most),
         _ => Err(Wrong::new(format!("`{field}` is a percentage, not {}", node.kind()), "write it like 80%")),
@@ -23,7 +31,6 @@ fn parse(text: &str, is_number: bool, field: &str, most: u16) -> Result<u16, Wro
         return Err(Wrong::new(message, mend));
     };
     match thousandths(number) {
-        Some(0) => Err(Wrong::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%")),
         Some(part) if part > most => {
             let most = Share(u32::from(most));
             Err(Wrong::new(format!("`{field}: {text}` is too much"), format!("write at most {most}")))
@@ -89,7 +96,6 @@ mod tests {
             ("-5%", "`-5%` is no percentage", "digits"),
             ("80 %", "`80 %` is no percentage", "digits"),
             ("%", "`%` is no percentage", "digits"),
-            ("0%", "`soft` is 0%", "leave it out"),
             ("1000.1%", "`soft: 1000.1%` is too much", "at most 1000%"),
             ("99999%", "is no percentage", "digits"),
             ("most", "`soft` is a percentage, not `most`", "like 80%"),

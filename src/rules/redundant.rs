@@ -44,8 +44,8 @@ fn plain(rule: &Rule) -> Option<(&Quota, String)> {
         Quota::TokenBucket(_) => String::new(),
         // It makes work wait: there is no telling what another lets through meanwhile.
         Quota::LeakyBucket(_) => return None,
-        // What is in progress says nothing about a rate, nor the other way round.
-        Quota::Concurrency(_) => return None,
+        // Work that ends sooner leaves room sooner.
+        Quota::Concurrency(_) => format!("{:?}", rule.expires),
         Quota::FixedWindow(quota) => format!("{:?}", quota.with_count(1)),
         Quota::SlidingLog(quota) => format!("{:?}", quota.with_count(1)),
         Quota::SlidingWindow(quota) => format!("{:?}", quota.with_count(1)),

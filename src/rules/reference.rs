@@ -71,6 +71,8 @@ fn phrase(kind: Kind) -> String {
             format!("list of {items}")
         }
         Kind::Attributes(value) => format!("mapping: attribute → {}", phrase(*value)),
+        Kind::Named(value) => format!("mapping: name → {}", phrase(*value)),
+        Kind::Point => "point".to_owned(),
         Kind::Section(name) => format!("mapping ({name})"),
         Kind::Either(kinds) => kinds.iter().map(|kind| phrase(*kind)).collect::<Vec<_>>().join(", or "),
     }
@@ -176,7 +178,12 @@ fn value(kind: Kind) -> Value {
         Kind::Percent => json!({"type": "string", "pattern": "^[0-9]{1,4}([.][0-9])?%$"}),
         Kind::Words(words) => json!({"enum": words}),
         Kind::List(items) => json!({"type": "array", "items": value(*items)}),
-        Kind::Attributes(of) => json!({"type": "object", "additionalProperties": value(*of)}),
+        Kind::Attributes(of) | Kind::Named(of) => {
+            json!({"type": "object", "additionalProperties": value(*of)})
+        }
+        Kind::Point => {
+            json!({"type": "array", "items": {"anyOf": [value(Kind::Whole(0, u32::MAX)), value(Kind::Percent)]}})
+        }
         Kind::Section(name) => json!({"$ref": format!("#/$defs/{}", id(name))}),
         Kind::Either(kinds) => json!({"anyOf": kinds.iter().map(|kind| value(*kind)).collect::<Vec<_>>()}),
     }

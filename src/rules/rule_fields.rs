@@ -33,8 +33,6 @@ pub(super) const RULE: &[Field] = &[
     MAX_OVER,
     ON_REDIS_DOWN,
     GUARD,
-    MAX,
-    EXPIRES,
 ];
 
 /// The fields of a candidate: those that say what is admitted.
@@ -93,7 +91,7 @@ pub(super) const VALUES: Kind = Kind::Either(&[Kind::Text, Kind::List(&VALUE), K
 
 const VALUE: Kind = Kind::Either(&[Kind::Text, Kind::Section("condition")]);
 
-const KEY: Field = Field::built("key")
+pub(super) const KEY: Field = Field::built("key")
     .of(Kind::List(&Kind::Either(&[Kind::Name, Kind::Section("key part")])))
     .required()
     .about("the attributes whose values are counted apart, at most 16; `[]` is one counter for all");
@@ -138,7 +136,7 @@ const TIMEZONE: Field = Field::built("timezone")
     .only(&[FIXED_WINDOW])
     .about("whose calendar, such as `Europe/Berlin`");
 
-const MODE: Field = Field::built("mode")
+pub(super) const MODE: Field = Field::built("mode")
     .of(Kind::Words(&["enforce", "shadow", "disabled"]))
     .or("`enforce`")
     .about("whether refusals are carried out, only counted, or nothing is judged");
@@ -180,17 +178,17 @@ const OVERRIDES: Field = Field::built("overrides")
     .or("none")
     .about("other rates for some requests: the first entry that matches, after the rows of `overrides_file`");
 
-const OVERRIDES_FILE: Field = Field::built("overrides_file")
+pub(super) const OVERRIDES_FILE: Field = Field::built("overrides_file")
     .of(Kind::Text)
     .or("none")
-    .about("a table `NAME.csv` beside the rules file with rates of exact keys; see Overrides");
+    .about("a table `NAME.csv` beside the rules file with the numbers of exact keys; see Overrides");
 
-const WARN_AT: Field = Field::built("warn_at")
+pub(super) const WARN_AT: Field = Field::built("warn_at")
     .of(Kind::Percent)
     .or("never")
     .about("from which share of the limit on a request that passes is noted as near it");
 
-const ADVERTISE: Field =
+pub(super) const ADVERTISE: Field =
     Field::built("advertise").of(Kind::Boolean).or("`true`").about("whether response headers may name it");
 
 pub(super) const HELP: Field = Field::built("help")
@@ -198,23 +196,24 @@ pub(super) const HELP: Field = Field::built("help")
     .or("none")
     .about("one line that a refused caller is shown, at most 512 bytes: a link as a rule");
 
-const SHOW_KEYS: Field = Field::built("show_keys")
+pub(super) const SHOW_KEYS: Field = Field::built("show_keys")
     .of(Kind::List(&Kind::Name))
     .or("none")
     .about("the attributes of `key` whose values operators may see; of others they see digests");
 
-const REFUND_ON: Field = Field::built("refund_on").of(Kind::Words(&["ok"])).or("never").about(
-    "which end of the work gives back what it was charged; takes effect with leases, until then all counts",
-);
+const REFUND_ON: Field =
+    Field::built("refund_on").of(Kind::Words(&["ok"])).or("never").only(NOT_LEAKY).about(
+        "which end of the work gives back what it was charged: with `ok` only what fails counts; see Leases",
+    );
 
 pub(super) const SCOPE: Field = Field::built("scope")
     .of(Kind::Words(&["host"]))
     .or("that of `defaults`, else `host`")
     .about("whether each host counts for itself; `fleet` is not supported yet");
 
-const FLEET: Field = Field::reserved("fleet").about("how hosts share one budget");
-const MAX_OVER: Field = Field::reserved("max_over").about("how far the fleet may go past its budget");
-const ON_REDIS_DOWN: Field = Field::reserved("on_redis_down").about("what holds without Redis");
-const GUARD: Field = Field::reserved("guard").about("a second limit on this host beside the fleet's");
-const MAX: Field = Field::reserved("max").about("how much work at once");
-const EXPIRES: Field = Field::reserved("expires").about("when work that is never released ends");
+pub(super) const FLEET: Field = Field::reserved("fleet").about("how hosts share one budget");
+pub(super) const MAX_OVER: Field =
+    Field::reserved("max_over").about("how far the fleet may go past its budget");
+pub(super) const ON_REDIS_DOWN: Field = Field::reserved("on_redis_down").about("what holds without Redis");
+pub(super) const GUARD: Field =
+    Field::reserved("guard").about("a second limit on this host beside the fleet's");

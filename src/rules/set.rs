@@ -52,6 +52,8 @@ pub struct Domain {
     lists: Vec<Listed>,
     priorities: Priorities,
     sheds: Vec<Shed>,
+    /// Of each part of each of them.
+    shedder_names: Vec<Box<str>>,
     tree: Tree,
     index: Index,
 }
@@ -102,7 +104,9 @@ impl Domain {
         // The nodes of the tree are found by the tree: no attribute of a request leads to them.
         let index = Index::new(&rules, rules.len() + tree.rules_len(), &lists, &priorities);
         tree.hang_behind(&mut rules);
-        Domain { name: name.into(), rules, lists, priorities, sheds, tree, index }
+        let names = |shed: &Shed| shed::Part::ALL.map(|part| shed.rule_name(part).into_boxed_str());
+        let shedder_names = sheds.iter().flat_map(names).collect();
+        Domain { name: name.into(), rules, lists, priorities, sheds, shedder_names, tree, index }
     }
 
     /// The domain's name.
@@ -149,6 +153,13 @@ impl Domain {
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 
+    /// The name of the shedder that has this number, such as `web/workers`.
+    #[must_use]
+    pub fn shedder_name(&self, number: u32) -> Option<&str> {
+        let behind = (number as usize).checked_sub(self.rules.len() + self.lists.len())?;
+        self.shedder_names.get(behind).map(|name| &**name)
+    }
+
     /// The names of the priorities, from the most important to the least.
     #[must_use]
     pub fn priorities(&self) -> &[Box<str>] {
@@ -165,10 +176,16 @@ impl Domain {
     /// `prioritize` that matches, else the last. `None`: the domain has no priorities.
     #[must_use]
     pub fn priority<'d>(&'d self, asked: Option<&str>, selection: &Selection<'_>) -> Option<&'d str> {
+        let place = self.priority_place(asked, selection)?;
+        self.priorities.names.get(place).map(|name| &**name)
+    }
+
+    /// The same as its place in [`Domain::priorities`].
+    #[must_use]
+    pub fn priority_place(&self, asked: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
         let names = &self.priorities.names;
         let known = asked.and_then(|asked| names.iter().position(|name| **name == *asked));
-        let place = known.or_else(|| self.index.priority_of(selection));
-        place.and_then(|place| names.get(place)).or(names.last()).map(|name| &**name)
+        known.or_else(|| self.index.priority_of(selection)).or(names.len().checked_sub(1))
     }
 
     /// Finds the enabled rules and the entries of lists that match these attributes (the first value of a name wins,

@@ -172,6 +172,11 @@ impl Shed {
         }
     }
 
+    /// The parts that are written, in the order in which they are judged, each with its mode.
+    pub fn parts(&self) -> impl Iterator<Item = (Part, Mode)> + '_ {
+        Part::ALL.into_iter().filter_map(|part| Some((part, self.mode(part)?)))
+    }
+
     /// The rule's name of a part, as replies and metrics have it: `web/workers`.
     #[must_use]
     pub fn rule_name(&self, part: Part) -> String {

@@ -1,10 +1,12 @@
 //! The file as written: which fields there are, which of them work, and where each value stands.
 
+use super::concurrency_fields;
 pub(super) use super::descriptor_fields::{DESCRIPTOR, RATE_LIMIT, REPLACED};
 use super::field::{Field, Kind, Section};
 use super::fields::{Fields, list, text};
 pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
 use super::rule_fields::{HELP, MATCH, NAME, SCOPE, VALUES};
+use super::shed_fields::{BRAKE, CALLERS, QUEUE_AGE, RESERVE, SHED, SIGNAL, WORKERS};
 use super::source::Report;
 use super::yaml::{Node, Value};
 
@@ -14,6 +16,8 @@ pub(super) struct File<'n> {
     pub(super) domain: Option<(&'n Node, &'n str)>,
     pub(super) defaults: Option<Fields<'n>>,
     pub(super) limits: &'n [Node],
+    pub(super) concurrency: &'n [Node],
+    pub(super) sheds: &'n [Node],
     pub(super) descriptors: &'n [Node],
     pub(super) exempt: &'n [Node],
     pub(super) deny: &'n [Node],
@@ -31,6 +35,8 @@ impl<'n> File<'n> {
             fields.get(name).and_then(|node| list(node, name, mend, report)).unwrap_or_default()
         };
         let limits = entries("limits", "start each rule with a dash: `- name: …`");
+        let concurrency = entries("concurrency", "start each rule with a dash: `- name: …`");
+        let sheds = entries("shed", "start each entry with a dash: `- pool: …`");
         let exempt = entries("exempt", LISTED);
         let deny = entries("deny", LISTED);
         let prioritize = entries("prioritize", "write `prioritize: [{match: {…}, priority: …}, …]`");
@@ -41,6 +47,8 @@ impl<'n> File<'n> {
             domain: domain.and_then(|node| text(node, "domain", report).map(|name| (node, name))),
             defaults: defaults.and_then(|node| Fields::read(node, "`defaults`", DEFAULTS, report)),
             limits,
+            concurrency,
+            sheds,
             exempt,
             deny,
             priorities: fields.get("priorities"),
@@ -51,8 +59,9 @@ impl<'n> File<'n> {
 
     /// Whether it says nothing about requests.
     pub(super) fn is_empty(&self) -> bool {
-        let lists = [self.limits, self.exempt, self.deny, self.prioritize, self.descriptors];
-        lists.iter().all(|list| list.is_empty()) && self.priorities.is_none()
+        let rules = [self.limits, self.concurrency, self.sheds, self.descriptors];
+        let mut lists = rules.into_iter().chain([self.exempt, self.deny, self.prioritize]);
+        lists.all(|list| list.is_empty()) && self.priorities.is_none()
     }
 }
 
@@ -79,8 +88,14 @@ const FILE: &[Field] = &[
         .or("none")
         .about("requests that are refused always; see Lists"),
     Field::built("limits").of(Kind::List(&Kind::Section("rule"))).or("none").about("the rules"),
-    Field::reserved("concurrency").about("limits of work at once"),
-    Field::reserved("shed").about("what is refused when the host is full"),
+    Field::built("concurrency")
+        .of(Kind::List(&Kind::Section("concurrency rule")))
+        .or("none")
+        .about("rules that limit work at once; see Concurrency"),
+    Field::built("shed")
+        .of(Kind::List(&Kind::Section("shed entry")))
+        .or("none")
+        .about("what is refused when a pool of processes is full; see Shedding"),
     Field::built("descriptors")
         .of(Kind::List(&Kind::Section("descriptor")))
         .or("none")
@@ -145,6 +160,24 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "candidate", place: "`candidate`", fields: CANDIDATE },
     Section { name: "override", place: "`overrides`", fields: OVERRIDE },
     Section { name: "over", place: "`over`", fields: OVER },
+    Section { name: "concurrency rule", place: "`concurrency`", fields: concurrency_fields::CONCURRENCY },
+    Section {
+        name: "concurrency candidate",
+        place: "`candidate` in `concurrency`",
+        fields: concurrency_fields::CANDIDATE,
+    },
+    Section {
+        name: "concurrency override",
+        place: "`overrides` in `concurrency`",
+        fields: concurrency_fields::OVERRIDE,
+    },
+    Section { name: "shed entry", place: "`shed`", fields: SHED },
+    Section { name: "callers", place: "`callers`", fields: CALLERS },
+    Section { name: "queue_age", place: "`queue_age`", fields: QUEUE_AGE },
+    Section { name: "workers", place: "`workers`", fields: WORKERS },
+    Section { name: "brake", place: "`brake`", fields: BRAKE },
+    Section { name: "reserve", place: "`fleet` in `shed`", fields: RESERVE },
+    Section { name: "signal", place: "`signals`", fields: SIGNAL },
     Section { name: "exemption", place: "`exempt`", fields: EXEMPTION },
     Section { name: "denial", place: "`deny`", fields: LISTED_ENTRY },
     Section { name: "priority", place: "`prioritize`", fields: PRIORITIZED },

@@ -42,19 +42,20 @@ impl<'a> Asking<'a> {
             protocol::Cost::Units(named) => engine::Cost::Units(named),
         };
         let request = engine::Request {
-            op,
-            domain: judge.domain,
-            descriptors: self.of_engine(),
             cost,
             priority: judge.priority,
             wait_max: judge.options.max_wait_us.map(Micros),
             repeat: judge.options.idem.map(|name| self.repeat(name)),
+            id: judge.id,
+            queued: judge.options.queued_us.map(Micros),
             all: judge.options.all,
+            ..engine::Request::new(op, judge.domain, self.of_engine())
         };
         self.guard(Some(judge.id), decider, replies, |decider, replies| {
             match decider.decide(&request, self.now) {
                 Answer::Decided(decision) => write_decision(replies, judge, &decision),
                 Answer::Conflict => write_conflict(replies, Some(judge.id)),
+                Answer::Quota => write_quota(replies, judge.id),
             }
         })
     }
@@ -148,7 +149,6 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
         ..Decision::new(judge.id, verdict(decision.verdict))
     };
     if let Some(LimitView { rule, level }) = decision.binding {
-        reply.rule = Some(&rule.name);
         reply.limit = Some(level.limit);
         reply.window_us = Some(level.window.0);
         reply.remaining = Some(level.remaining);
@@ -158,10 +158,16 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
         reply.unit = rule.unit.as_deref();
     }
     if let Some(listed) = decision.listed {
-        reply.rule = Some(&listed.name);
         reply.help = listed.help.as_deref();
     }
+    reply.rule = decision.rule_name();
+    reply.lease = decision.lease;
     encode_decision(replies, &reply);
+}
+
+fn write_quota(replies: &mut Vec<u8>, id: u64) {
+    let message = "this session or its user holds too many leases: release what has ended";
+    encode_reply(replies, &Reply::Error { id: Some(id), code: Code::Quota, message });
 }
 
 fn write_conflict(replies: &mut Vec<u8>, id: Option<u64>) {
@@ -207,6 +213,7 @@ fn verdict(verdict: engine::Verdict) -> protocol::Verdict {
         engine::Verdict::Limit => protocol::Verdict::Limit,
         engine::Verdict::Wait => protocol::Verdict::Wait,
         engine::Verdict::Deny => protocol::Verdict::Deny,
+        engine::Verdict::Shed => protocol::Verdict::Shed,
     }
 }
 

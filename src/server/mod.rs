@@ -106,6 +106,7 @@ async fn keep_house(engine: Arc<Engine>, shared: Arc<Shared>) {
         shared.clock.sample_utc();
         let now = shared.clock.now();
         engine.tick(now);
+        engine.sweep(now);
         shared.missed.tell(now.at);
     }
 }

@@ -1,21 +1,10 @@
 //! What bad trees are told: line, column, a part of the message, a part of the mend, for every error in them.
 
-use tidegate::rules::{Problem, read_text};
-
-type Told<'t> = (u32, u32, &'t str, &'t str);
+use super::problems::{Told, errors, errors_listed};
 
 #[track_caller]
 fn check_file(text: &str, expected: &[Told<'_>]) {
-    let loaded = read_text("tree.yaml", text);
-    let errors: Vec<&Problem> = loaded.problems.iter().filter(|problem| problem.is_error()).collect();
-    let found = errors.iter().map(|error| format!("{error}\n")).collect::<String>();
-    assert_eq!(errors.len(), expected.len(), "{text}\n{found}");
-    for (error, (line, column, message, mend)) in errors.iter().zip(expected) {
-        assert_eq!((error.position.line, error.position.column), (*line, *column), "{text}\n{found}");
-        assert!(error.message.contains(message), "{message:?} in\n{error}\n{text}");
-        assert!(error.mend.as_deref().unwrap_or_default().contains(mend), "{mend:?} in\n{error}\n{text}");
-    }
-    assert!(loaded.domains.is_empty(), "a domain with errors is absent:\n{text}");
+    errors("tree.yaml", text, expected);
 }
 
 /// One descriptor in flow style: its fields start at line 3, column 4.
@@ -247,15 +236,14 @@ descriptors:
       - {key: k, shadow_mode: on}
       - {key: k, value: '', rate_limit: {unit: day, requests_per_unit: -1}}
 ";
-    check_file(
+    errors_listed(
+        "tree.yaml",
         text,
-        &[
-            (4, 5, "needs `key`", ""),
-            (5, 24, "unknown unit `eon`", ""),
-            (5, 29, "`shadow_mode` does nothing", ""),
-            (7, 31, "`shadow_mode` is true or false", ""),
-            (8, 15, "a second descriptor `k`", ""),
-            (8, 72, "`-1` is negative", ""),
-        ],
+        "4:5 needs `key`
+         5:24 unknown unit `eon`
+         5:29 `shadow_mode` does nothing
+         7:31 `shadow_mode` is true or false
+         8:15 a second descriptor `k`
+         8:72 `-1` is negative",
     );
 }

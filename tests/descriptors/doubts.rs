@@ -1,20 +1,11 @@
 //! What works and was perhaps not meant: warnings, each in one file once or at its node.
 
-use tidegate::rules::read_text;
+use super::problems::warnings;
 
 /// Line, a part of the message, a part of the mend.
 #[track_caller]
 fn check(descriptors: &str, expected: &[(u32, &str, &str)]) {
-    let text = format!("domain: api\ndescriptors:\n{descriptors}");
-    let loaded = read_text("tree.yaml", &text);
-    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    let found = loaded.problems.iter().map(|warning| format!("{warning}\n")).collect::<String>();
-    assert_eq!(loaded.problems.len(), expected.len(), "{text}\n{found}");
-    for (warning, (line, message, mend)) in loaded.problems.iter().zip(expected) {
-        assert_eq!(warning.position.line, *line, "{text}\n{found}");
-        assert!(warning.message.contains(message), "{message:?} in\n{found}");
-        assert!(warning.mend.as_deref().unwrap().contains(mend), "{mend:?} in\n{found}");
-    }
+    warnings("tree.yaml", &format!("domain: api\ndescriptors:\n{descriptors}"), expected);
 }
 
 #[test]

@@ -17,6 +17,8 @@ mod files;
 mod naive;
 mod order;
 mod patterns;
+#[path = "../support/problems.rs"]
+mod problems;
 mod reading;
 mod requests;
 

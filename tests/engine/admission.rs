@@ -208,14 +208,14 @@ fn keys_as_good_as_new_are_swept_away_and_tables_shrink() {
     // A key of one hit fills in one second and is gone within twice the two seconds that an empty one takes.
     for tick in 0..=16 {
         let now = at_millis(tick * 250);
-        engine.tick(now);
+        engine.sweep(now);
         if tick * 250 < 1_000 {
             assert_eq!(engine.keys(), 50_000, "swept before it was full");
         }
     }
     assert_eq!(engine.keys(), 0);
     for tick in 17..=34 {
-        engine.tick(at_millis(tick * 250));
+        engine.sweep(at_millis(tick * 250));
     }
     assert!(engine.memory_bytes() - empty < full / 10, "{} of {full}", engine.memory_bytes());
 }
@@ -229,7 +229,7 @@ fn a_sweep_forgives_nobody() {
         assert_eq!(ask(&mut decider, Op::Hit, &[("user", user)], 10, at_millis(0)).verdict, Verdict::Allow);
     }
     for tick in 1..=36 {
-        engine.tick(at_millis(tick * 250));
+        engine.sweep(at_millis(tick * 250));
     }
     for user in &users {
         assert_eq!(ask(&mut decider, Op::Peek, &[("user", user)], 1, at_millis(9_000)).remaining, Some(9));

@@ -81,6 +81,7 @@ impl Bench {
         match self.decider.decide(&request, at(micros)) {
             Answer::Decided(decision) => shown(&decision),
             Answer::Conflict => "conflict".to_owned(),
+            Answer::Quota => "quota".to_owned(),
         }
     }
 
@@ -107,6 +108,7 @@ fn shown(decision: &Decision<'_>) -> String {
         Verdict::Limit => "limit".to_owned(),
         Verdict::Wait => "wait".to_owned(),
         Verdict::Deny => "deny".to_owned(),
+        Verdict::Shed => format!("shed {}", decision.shedder.unwrap_or_default()),
     };
     if let Some(view) = decision.binding {
         text += &format!(" {} {}/{}", view.rule.name, view.level.remaining, view.level.limit);

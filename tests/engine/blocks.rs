@@ -37,7 +37,7 @@ fn a_block_is_neither_swept_nor_evicted() {
     ]);
     // The bucket is full again after a minute and swept away; the block stays.
     for second in 1..400 {
-        bench.engine.tick(crate::bench::at(second * S));
+        bench.engine.sweep(crate::bench::at(second * S));
     }
     bench.check(&[(400 * S, "account=a", 1, "limit login 2/2 after 200000000")]);
 }

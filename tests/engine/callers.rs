@@ -40,7 +40,7 @@ fn what_may_no_longer_be_shown_is_forgotten_and_all_fades() {
     assert_eq!(bench.engine.top_callers("api", "a").refused, []);
     bench.check(&[(0, "user=u", 1, "limit a 0/1 after 3600000000")]);
     for minute in 0..11 {
-        bench.engine.tick(crate::bench::at(minute * 60 * S));
+        bench.engine.sweep(crate::bench::at(minute * 60 * S));
     }
     assert_eq!(bench.engine.top_callers("api", "a").refused, [], "one, halved, is none");
 }

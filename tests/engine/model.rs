@@ -81,6 +81,7 @@ fn said(decision: &Decision<'_>) -> Reply {
             Verdict::Limit => "limit",
             Verdict::Wait => "wait",
             Verdict::Deny => "deny",
+            Verdict::Shed => "shed",
         },
         rule: decision
             .binding
@@ -127,7 +128,7 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
                 subject.engine.set_room(room);
                 reference.room = room;
             }
-            Event::Tick => subject.engine.tick(subject.now(at)),
+            Event::Tick => subject.engine.sweep(subject.now(at)),
             Event::Charge { requests, tokens } => {
                 if reference.charge(about, requests, tokens).is_none() {
                     return Ok(());

@@ -81,7 +81,7 @@ fn what_is_remembered_is_forgotten_and_bounded() {
     }
     let full = bench.engine.memory_bytes();
     for second in 1..400 {
-        bench.engine.tick(crate::bench::at(second * S));
+        bench.engine.sweep(crate::bench::at(second * S));
     }
     assert_eq!(bench.engine.keys(), 0);
     assert!(bench.engine.memory_bytes() * 20 < full, "{} of {full}", bench.engine.memory_bytes());

@@ -54,7 +54,7 @@ fn flood(kinds: &[&str], Flood { keys, budget }: Flood) {
         let kind = kinds[usize::try_from(key).unwrap() % kinds.len()];
         assert!(hit(&mut decider, kind, &key.to_string(), at), "no request is refused for lack of room");
         if key % (keys / 200) == 0 {
-            engine.tick(Now::at_nanos(at));
+            engine.sweep(Now::at_nanos(at));
             assert!(
                 i64::try_from(engine.memory_bytes()).unwrap() <= budget,
                 "{} bytes",
@@ -81,7 +81,7 @@ fn flood(kinds: &[&str], Flood { keys, budget }: Flood) {
     }
     // The next day is as quiet as the one before.
     for minute in 0..24 * 60 {
-        engine.tick(Now::at_nanos(at + minute * 60 * SECOND));
+        engine.sweep(Now::at_nanos(at + minute * 60 * SECOND));
     }
     at += 24 * 3_600 * SECOND;
     quiet(&mut decider, at);

@@ -50,7 +50,7 @@ proptest! {
                     // Twice round, so that what was emptied by the first round shrinks.
                     for _ in 0..3 {
                         at += seconds * SECOND / 3;
-                        engine.tick(Now::at_nanos(at));
+                        engine.sweep(Now::at_nanos(at));
                     }
                 }
                 Event::Keys { kind, from, many, times, named } => {

@@ -65,7 +65,7 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Str
             }
         }
         if number % 100 == 0 {
-            engine.tick(Now::at_nanos(at));
+            engine.sweep(Now::at_nanos(at));
         }
         let user = (random >> 40 & 7).to_string();
         let p = if random >> 50 & 1 == 1 { "y" } else { "n" };

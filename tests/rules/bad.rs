@@ -1,30 +1,19 @@
 //! What bad files are told: line, column, a part of the message, a part of the mend, for every error in them.
 
-use tidegate::rules::{Problem, read_text};
-
-pub(super) type Told<'t> = (u32, u32, &'t str, &'t str);
+pub(super) use super::problems::Told;
+use super::problems::errors;
 
 #[track_caller]
 pub(super) fn check(text: &str, expected: &[Told<'_>]) {
-    let loaded = read_text("rules.yaml", text);
-    let errors: Vec<&Problem> = loaded.problems.iter().filter(|problem| problem.is_error()).collect();
-    let found = errors.iter().map(|error| format!("{error}\n")).collect::<String>();
-    assert_eq!(errors.len(), expected.len(), "{text}\n{found}");
-    for (error, (line, column, message, mend)) in errors.iter().zip(expected) {
-        let place = (error.position.line, error.position.column);
-        assert_eq!(place, (*line, *column), "{text}\n{found}");
-        assert!(error.message.contains(message), "{message:?} in\n{error}\n{text}");
-        assert!(error.mend.as_deref().unwrap_or_default().contains(mend), "{mend:?} in\n{error}\n{text}");
-        let line = text.lines().nth(*line as usize - 1).unwrap_or_default();
+    for error in errors("rules.yaml", text, expected) {
+        let (line, column) = (error.position.line, error.position.column);
+        let written = text.lines().nth(line as usize - 1).unwrap_or_default();
         let excerpt = &error.line_text.as_ref().unwrap().text;
-        assert!(**excerpt == *line || line.len() > 100 && line.contains(&**excerpt), "{excerpt:?}\n{error}");
-        assert!(
-            error.render(false).contains(&format!("rules.yaml:{}:{}", place.0, place.1)),
-            "{}",
-            error.render(false)
-        );
+        let is_part = written.len() > 100 && written.contains(&**excerpt);
+        assert!(**excerpt == *written || is_part, "{excerpt:?}\n{error}");
+        let page = error.render(false);
+        assert!(page.contains(&format!("rules.yaml:{line}:{column}")), "{page}");
     }
-    assert!(loaded.domains.is_empty(), "a domain with errors is absent:\n{text}");
 }
 
 /// The fields of one rule, in flow style: they start at line 3, column 6.
@@ -136,14 +125,10 @@ fn a_wrong_value_is_told_where_and_how() {
 
 #[test]
 fn what_is_not_built_yet_is_no_unknown_field() {
-    let fields = "fleet max_over on_redis_down guard max expires";
+    let fields = "fleet max_over on_redis_down guard";
     for field in fields.split_whitespace() {
         let message = format!("`{field}` is not supported yet");
         check_rule(&format!("name: a, key: [], rate: 1/s, {field}: 1"), (3, 35, &message, "reserved"));
-    }
-    for field in "concurrency shed".split_whitespace() {
-        let message = format!("`{field}` is not supported yet");
-        check(&format!("domain: api\n{field}: []\n"), &[(2, 1, &message, "reserved")]);
     }
     let table: &[(&str, Told<'_>)] = &[
         (

@@ -12,6 +12,8 @@
 mod bad;
 mod bad_files;
 mod bad_quotas;
+mod bad_sheds;
+mod concurrency;
 mod differences;
 mod files;
 mod good;
@@ -19,7 +21,10 @@ mod library;
 mod lists;
 mod matching;
 mod mutated;
+#[path = "../support/problems.rs"]
+mod problems;
 mod quotas;
 mod reference;
+mod sheds;
 mod tables;
 mod warnings;

@@ -29,8 +29,9 @@ const RULES: &[&str] = &[
     "{\"domain\": \"web\", \"limits\": [{\"name\": \"a\", \"match\": {\"m\": [\"x\", 429, true]}, \"key\": [], \"rate\": \"5/15min\", \"burst\": 7}]}\n",
     "# comment\ndomain: api   # another\nlimits:\n- &first\n  name: a\n  match: &m {path: ['/a/*', '\\*', \"é\\t\"]}\n  key: [u, v]\n  rate: 1/s\n- {<<: *first, name: b, rate: 2/s, burst: 1}\n- name: c\n  match: *m\n  key: []\n  rate: 1/month\n  help: |-\n    one line\n",
     "domain: api\ndescriptors:\n- key: message_type\n  value: marketing\n  rate_limit: {unit: day, requests_per_unit: 5, name: all}\n  descriptors:\n  - key: to_number\n    shadow_mode: true\n    rate_limit:\n      unit: MINUTE\n      requests_per_unit: 0\n      replaces:\n      - name: all\n- key: path\n  value: /a/*\n  share_threshold: true\n  metadata: {a: [1, {b: c}]}\n  quota_mode: true\n- {key: path, rate_limit: {unlimited: true}}\n",
-    "domain: quotas\nlimits:\n- name: daily\n  key: [org]\n  algorithm: fixed_window\n  rate: 10000/day\n  timezone: Europe/Berlin\n  warn_at: 80%\n  over: {soft: 10%, for: 60s}\n  refused: counted\n  show_keys: [org]\n  overrides:\n  - {match: {plan: [gold, \"p*\"]}, rate: 20000/day}\n  - match: {plan: internal}\n    rate: unlimited\n  candidate:\n    algorithm: sliding_window\n    rate: 500/h\n    buckets: 30\n- name: paced\n  key: [host]\n  algorithm: leaky_bucket\n  rate: 5/s\n  queue: 20\n  block: 15min\n  refund_on: ok\n- {name: tokens, key: [org], unit: tokens, rate: 100000/min, max_debt: 1000, over: {elastic: 100%}, burst: 7}\n- {name: log, key: [u], algorithm: sliding_log, rate: 5/15min, candidate: {align: first, algorithm: fixed_window}}\n",
+    "domain: quotas\nlimits:\n- name: daily\n  key: [org]\n  algorithm: fixed_window\n  rate: 10000/day\n  timezone: Europe/Berlin\n  warn_at: 80%\n  over: {soft: 10%, for: 60s}\n  refused: counted\n  show_keys: [org]\n  overrides:\n  - {match: {plan: [gold, \"p*\"]}, rate: 20000/day}\n  - match: {plan: internal}\n    rate: unlimited\n  candidate:\n    algorithm: sliding_window\n    rate: 500/h\n    buckets: 30\n- name: paced\n  key: [host]\n  algorithm: leaky_bucket\n  rate: 5/s\n  queue: 20\n  block: 15min\n- {name: tokens, key: [org], unit: tokens, rate: 100000/min, max_debt: 1000, over: {elastic: 100%}, burst: 7}\n- {name: log, key: [u], algorithm: sliding_log, rate: 5/15min, refund_on: ok, candidate: {align: first, algorithm: fixed_window}}\n",
     "domain: api\npriorities: [critical, post, get]\nprioritize:\n  - {match: {path: ['/a', '/b*']}, priority: critical}\n  - {match: {method: {not: [GET, HEAD]}}, priority: post}\n  - {priority: get}\nexempt: [{name: probes, match: {path: /healthz, ip: {cidr: [10.0.0.0/8, '2001:db8::/32']}}}]\ndeny:\n  - name: bots\n    match: {agent: {glob: ['*bot*', '*crawl*'], ignore_case: true}, user: {present: false}}\n    help: https://example.com/bots\nlimits:\n  - name: a\n    match: {ip: [{not: {cidr: 192.0.2.0/24}}, {present: false}]}\n    key: [{attribute: account, lowercase: true}, {attribute: ip2, ipv6_prefix: 64}]\n    rate: 1/s\n",
+    "domain: api\npriorities: [critical, post, get, test]\nconcurrency:\n- name: exports\n  match: {job: export}\n  key: [org]\n  max: 2\n  expires: 2h\n  overrides:\n  - {match: {plan: gold}, max: 5}\n  - {match: {plan: house}, max: unlimited}\n  candidate: {max: 1}\n  warn_at: 50%\nshed:\n- pool: web\n  slots: 32\n  callers: {by: [user, ip], rotate: 10min}\n  queue_age: {others: 500ms, critical: 2500ms}\n  workers: {good: 70%, bad: 80%, after: 28s, full: 120s, leak: 1/1800, shed_critical: false, stripe_exact: false}\n  brake:\n    bands: [70%, 80%, 90%]\n    mode: shadow\n  fleet: {reserve: 20%, for: critical}\n  signals:\n    accept_queue: {listen: \":8000\", use: false, map: [[0, 0%], [32, 100%]]}\n    cpu_pressure: {use: true}\n    loop_lag: {map: [[0%, 0%], [12.5%, 100%]]}\n- {pool: jobs, queue_age: {}}\n",
 ];
 
 const SETTINGS: &str = "mode: shadow\nsocket: {path: /run/tidegate/tidegate.sock, mode: \"0660\", group: tidegate}\nrules: /etc/tidegate/rules\nstate: /var/lib/tidegate\nmemory: {max: 64MiB}\nthreads: 4\nmetrics: {listen: \"127.0.0.1:9631\"}\nredis: {url: \"redis://127.0.0.1:6379\", fleet_secret_files: [/etc/tidegate/fleet-secret]}\ndomains: {api: {uids: [1], scope: host}}\npools: {web: {uids: [], slots_max: 256}}\nconnections: {max: 4096, per_user: 1024}\nlog: {format: text, level: info}\n";
@@ -98,6 +99,12 @@ const TOKENS: &[&str] = &[
     "cidr",
     "present",
     "priority",
+    "max",
+    "shed",
+    "workers",
+    "bands",
+    "listen",
+    "500ms",
     "/",
     "/s",
     "1/s",

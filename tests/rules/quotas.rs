@@ -20,6 +20,7 @@ pub(super) fn quota(quota: &Quota) -> String {
         Quota::SlidingWindow(quota) => {
             format!("{} sliding {}s/{}", quota.count(), quota.window_nanos() / 1_000_000_000, quota.buckets())
         }
+        Quota::Concurrency(quota) => format!("{} at once", quota.max()),
     }
 }
 

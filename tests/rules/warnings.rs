@@ -1,20 +1,11 @@
 //! What works and was perhaps not meant.
 
-use tidegate::rules::read_text;
+use super::problems::warnings;
 
 #[track_caller]
 fn check(rules: &[&str], expected: &[(u32, &str, &str)]) {
     let rules = rules.iter().map(|rule| format!("- {{{rule}}}\n")).collect::<String>();
-    let text = format!("domain: api\nlimits:\n{rules}");
-    let loaded = read_text("rules.yaml", &text);
-    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    let found = loaded.problems.iter().map(|warning| format!("{warning}\n")).collect::<String>();
-    assert_eq!(loaded.problems.len(), expected.len(), "{text}\n{found}");
-    for (warning, (line, message, mend)) in loaded.problems.iter().zip(expected) {
-        assert_eq!(warning.position.line, *line, "{text}\n{found}");
-        assert!(warning.message.contains(message), "{message:?} in\n{found}");
-        assert!(warning.mend.as_deref().unwrap().contains(mend), "{mend:?} in\n{found}");
-    }
+    let loaded = warnings("rules.yaml", &format!("domain: api\nlimits:\n{rules}"), expected);
     assert_eq!(loaded.domains.len(), 1);
 }
 
@@ -157,10 +148,7 @@ fn what_a_limit_says_that_was_perhaps_not_meant() {
         &["name: a, key: [], rate: 1/s, overrides: [{match: {p: x}, rate: 3/s}, {match: {}, rate: 2/s}]"],
         &[],
     );
-    check(
-        &["name: a, key: [], rate: 1/s, refund_on: ok"],
-        &[(3, "`refund_on` gives nothing back yet", "until then")],
-    );
+    check(&["name: a, key: [], rate: 1/s, refund_on: ok"], &[]);
     check(
         &["name: a, key: [], rate: 10/s, over: {soft: 5%}"],
         &[(3, "`soft: 5%` of 10 is nothing", "at least 10%")],

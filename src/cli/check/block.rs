@@ -4,11 +4,14 @@ use std::fmt::Write;
 use std::num::NonZeroU32;
 
 use super::super::replay::table::count;
+use super::super::shed_words;
 use super::super::words::{
-    beyond, bound, counted, each, exactness, mode, numbers, numbers_or_unlimited, steady,
+    LEASE_BYTES_MAX, beyond, bound, counted, each, exactness, expires, mode, numbers, numbers_or_unlimited,
+    steady,
 };
 use crate::engine::{bytes_per_key_of, keys_within};
 use crate::limit::Quota;
+use crate::rules::shed::Shed;
 use crate::rules::{Domain, Limit, ListKind, Overrides, Refused, Rule, conditions, facts};
 
 /// What is to be reckoned with.
@@ -32,7 +35,7 @@ impl Terms {
     }
 }
 
-/// A block for each entry of the lists and each rule of a domain, in the order of judgement.
+/// A block for each entry of the lists, each rule and each pool of a domain, in the order of judgement.
 pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d Terms) -> impl Iterator<Item = String> + 'd {
     let lists = domain.lists().iter().map(|listed| {
         let what = match listed.kind {
@@ -46,7 +49,13 @@ pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d Terms) -> impl Iterator<
         format!("{}/{} ({}): {what} {asked}", domain.name(), listed.name, listed.position)
     });
     let rules = (0..).zip(domain.rules());
-    lists.chain(rules.map(|(number, rule)| of_rule(domain, number, rule, terms)))
+    let rules = rules.map(|(number, rule)| of_rule(domain, number, rule, terms));
+    lists.chain(rules).chain(domain.sheds().iter().map(|shed| of_shed(domain, shed)))
+}
+
+/// How many blocks there are.
+pub(super) fn count_of(domain: &Domain) -> usize {
+    domain.lists().len() + domain.rules().len() + domain.sheds().len()
 }
 
 /// What a domain has besides.
@@ -92,6 +101,7 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
     line("match", conditions(&rule.conditions));
     line("unit", rule.unit.as_deref().unwrap_or_default().to_owned());
     line("bound", bounds(&rule.limit, terms));
+    line("expires", rule.expires.map(expires).unwrap_or_default());
     let allowance = rule.limit.allowance(0);
     line(
         "over",
@@ -110,6 +120,26 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
     line("candidate", rule.candidate.as_deref().map(|limit| candidate(limit, terms)).unwrap_or_default());
     line("also", also(rule));
     line("memory", memory(rule, terms));
+    block
+}
+
+/// The parts that watch over one pool, in the order in which they are judged.
+fn of_shed(domain: &Domain, shed: &Shed) -> String {
+    let slots = match shed.slots {
+        Some(slots) => format!("{slots} slots unless its processes say how many"),
+        None => "as many slots as its processes say".to_owned(),
+    };
+    let mut block = format!("{}/{} ({}): sheds the pool, {slots}", domain.name(), shed.pool, shed.position);
+    let parts = shed.parts().filter_map(|(part, set)| {
+        Some((part.name(), format!("{}{}", shed_words::part(domain, shed, part)?, mode(set))))
+    });
+    let callers = ("callers", shed_words::callers(shed));
+    for (label, text) in parts.chain([callers, ("signals", shed_words::signals(shed))]) {
+        if !text.is_empty() {
+            // A text takes whatever is written.
+            let _ = write!(block, "\n  {label:<9} {text}");
+        }
+    }
     block
 }
 
@@ -175,11 +205,15 @@ fn also(rule: &Rule) -> String {
 fn memory(rule: &Rule, terms: &Terms) -> String {
     let bytes = bytes_per_key_of(rule);
     let Some(held) = terms.keys_held(rule) else { return "nothing is kept".to_owned() };
+    let work = match rule.expires {
+        Some(_) => format!("; at most {LEASE_BYTES_MAX} bytes for each piece of work"),
+        None => String::new(),
+    };
     if rule.key.is_empty() {
-        return format!("one key, at most {} bytes", bytes.most);
+        return format!("one key, at most {} bytes{work}", bytes.most);
     }
     let (budget, held) = (mebibytes(terms.memory_bytes_max), count(held));
-    format!("{} to {} bytes a key: {budget} hold at least {held} keys", bytes.least, bytes.most)
+    format!("{} to {} bytes a key: {budget} hold at least {held} keys{work}", bytes.least, bytes.most)
 }
 
 fn mebibytes(bytes: u64) -> String {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::limit_json::{self, asked, object, position};
 use super::super::read_rules::RulesRead;
+use super::super::shed_words;
 use super::block::{Terms, slowest_override};
 use crate::rules::{Domain, Listed, Prioritize, Problem, Rule};
 
@@ -34,6 +35,7 @@ fn of_domain(domain: &Domain, terms: &Terms) -> Value {
         "prioritize": domain.prioritize().iter().map(|entry| of_entry(domain, entry)).collect::<Vec<_>>(),
         "descriptors": domain.tree().nodes(),
         "rules": rules.collect::<Vec<_>>(),
+        "sheds": domain.sheds().iter().map(|shed| shed_words::json(domain, shed)).collect::<Vec<_>>(),
     })
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::limit_json::{self, asked as conditions_asked, object, position};
+use super::super::shed_words;
 use super::finding::{AllowanceBy, Asked, Explained, Finding, InTree, Not, PriorityBy};
 use super::text::why_not;
 use crate::rules::WhyNot;
@@ -25,6 +26,9 @@ pub(super) fn all(explained: &Explained<'_>, asked: &Asked<'_>) -> Value {
         InTree::Counts(name) => json!({"rule": &**name, "replaced": false}),
         InTree::Replaced(name) => json!({"rule": &**name, "replaced": true}),
     });
+    // What is exempt or denied comes to none of them.
+    let sheds = explained.domain.sheds().iter().filter(|_| explained.decided.is_none());
+    let sheds = sheds.map(|shed| shed_words::json(explained.domain, shed));
     json!({
         "domain": explained.domain.name(),
         "descriptors": asked.descriptors.iter().map(pairs).collect::<Vec<_>>(),
@@ -34,6 +38,7 @@ pub(super) fn all(explained: &Explained<'_>, asked: &Asked<'_>) -> Value {
         "decided_by": explained.decided.map(|listed| &*listed.name),
         "rules": explained.rules.iter().map(|finding| of_rule(finding, asked)).collect::<Vec<_>>(),
         "tree": in_tree.collect::<Vec<_>>(),
+        "sheds": sheds.collect::<Vec<_>>(),
     })
 }
 

@@ -2,10 +2,11 @@
 
 use std::io::{Result, Write};
 
-use super::super::words::{beyond, bound, counted, each, mode, numbers, numbers_or_unlimited};
+use super::super::shed_words;
+use super::super::words::{beyond, bound, counted, each, expires, mode, numbers, numbers_or_unlimited};
 use super::finding::{AllowanceBy, Asked, Counted, Explained, Finding, InTree, Not, PriorityBy, value};
 use crate::engine::UNIT_REQUESTS;
-use crate::rules::{ListKind, Mode, Rule, WhyNot, conditions, shown};
+use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, shown};
 
 /// Prints all of it; `from` is where the rules were read.
 pub(super) fn print(
@@ -44,8 +45,21 @@ pub(super) fn print(
         };
         writeln!(out, "in tree   descriptor {number} ({}): {becomes}", written(descriptor))?;
     }
+    sheds(explained.domain, out)?;
     let judging = explained.rules.iter().filter(|finding| finding.stands.is_ok()).count();
     writeln!(out, "{} of {} judge it", judging, counted(explained.domain.rules().len(), "rule"))
+}
+
+/// What watches over pools: it sees what no limit refused, of whatever pool its process has.
+fn sheds(domain: &Domain, out: &mut dyn Write) -> Result<()> {
+    for shed in domain.sheds() {
+        for (part, set) in shed.parts() {
+            let Some(does) = shed_words::part(domain, shed, part) else { continue };
+            let name = shed.rule_name(part);
+            writeln!(out, "in pool   {name}{} ({}): {does}", mode(set), shed.position)?;
+        }
+    }
+    Ok(())
 }
 
 fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn Write) -> Result<()> {
@@ -73,6 +87,7 @@ fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
     line("cost", &cost(counted, unit, allowance.map(|allowance| allowance.quota.limit())))?;
     line("bound", &allowance.map(|allowance| bound(&allowance.quota, 1)).unwrap_or_default())?;
+    line("expires", &rule.expires.map(expires).unwrap_or_default())?;
     let more = allowance.and_then(|allowance| beyond(&allowance.over, rule.limit.soft_for, 1));
     line("over", &more.unwrap_or_default())?;
     let block = rule

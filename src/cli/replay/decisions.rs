@@ -21,7 +21,6 @@ impl<'w> Decisions<'w> {
 
     pub(super) fn write(&mut self, event: &Event<'_>, decision: &Decision<'_>) -> io::Result<()> {
         let binding = decision.binding.as_ref();
-        let listed = decision.listed;
         let written = Written {
             t: event.t,
             id: event.id,
@@ -30,11 +29,9 @@ impl<'w> Decisions<'w> {
                 Verdict::Limit => "limit",
                 Verdict::Wait => "wait",
                 Verdict::Deny => "deny",
+                Verdict::Shed => "shed",
             },
-            rule: binding
-                .map(|view| &view.rule.name)
-                .or(listed.map(|listed| &listed.name))
-                .map(|name| &**name),
+            rule: decision.rule_name(),
             limit: binding.map(|view| view.level.limit),
             window_us: binding.map(|view| view.level.window.0),
             remaining: binding.map(|view| view.level.remaining),

@@ -109,14 +109,11 @@ fn judge<T>(
     let judge = Judge { cost: asked, priority, options: options(line), ..Judge::new(0, domain) };
     bounds::check(line, bytes, &Request::Hit(judge), &descriptors)?;
     Ok(play(engine::Request {
-        op,
-        domain,
-        descriptors: of_engine(&descriptors),
         cost,
         priority,
         wait_max: line.max_wait_us.map(Micros),
         repeat: repeat(line),
-        all: false,
+        ..engine::Request::new(op, domain, of_engine(&descriptors))
     }))
 }
 

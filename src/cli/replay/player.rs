@@ -59,7 +59,7 @@ impl Player {
             self.played = 0;
             let nanos = u64::try_from(due).unwrap_or(u64::MAX).saturating_mul(TICK_MILLIS * NANOS_PER_MILLI);
             let tick = last.after(Duration::from_nanos(nanos));
-            self.engine.tick(Now { at: tick, utc: 0 });
+            self.engine.sweep(Now { at: tick, utc: 0 });
             self.last_tick = Some(tick);
         }
     }

@@ -64,6 +64,7 @@ pub(super) fn name(verdict: Verdict) -> &'static str {
         Verdict::Limit => "limit",
         Verdict::Wait => "wait",
         Verdict::Deny => "deny",
+        Verdict::Shed => "shed",
     }
 }
 
@@ -129,4 +130,4 @@ pub(super) const NOTHING: &str = "-";
 /// How a test writes that no wait is long enough.
 pub(super) const NEVER: &str = "never";
 
-const VERDICTS: [Verdict; 4] = [Verdict::Allow, Verdict::Limit, Verdict::Wait, Verdict::Deny];
+const VERDICTS: [Verdict; 5] = [Verdict::Allow, Verdict::Limit, Verdict::Wait, Verdict::Deny, Verdict::Shed];

@@ -7,9 +7,11 @@ use crate::engine::callers::Seen;
 use crate::engine::counters::{Check, Counters};
 use crate::engine::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Verdict};
 use crate::engine::digest::Digest;
+use crate::engine::leases::Reservation;
 use crate::engine::request::{Request, UNIT_REQUESTS};
 use crate::engine::ruling::{Plain, Terms};
 use crate::engine::sketch::Ranking;
+use crate::engine::work::Granted;
 use crate::engine::workspace::Workspace;
 use crate::limit::{Level, Outcome};
 use crate::rules::{Rule, Selection};
@@ -45,8 +47,12 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
+        holding: Option<Reservation<'_>>,
     ) -> Answer<'d> {
-        each_algorithm!(&one.plain.quota, quota => self.of_one_by(quota, one, selection, request, workspace))
+        each_algorithm!(
+            &one.plain.quota,
+            quota => self.of_one_by(quota, one, selection, request, workspace, holding)
+        )
     }
 
     #[inline]
@@ -57,16 +63,22 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
+        holding: Option<Reservation<'_>>,
     ) -> Answer<'d> {
         let OneRule { number, rule, terms, plain, counters, cost } = *one;
         let values = self.domain.key_values(number, selection);
         let digest = terms.key_hash.digest_of_state(values, plain.tag, plain.salt);
         let Some((outcome, level)) = self.admit_one(quota, one, digest, request) else {
             // A state that another quota has left is to be adopted first.
-            return self.of_all(selection, request, workspace);
+            return self.of_all(selection, request, workspace, holding);
         };
         workspace.clear();
         let passes = outcome.passes();
+        let granted = passes || !terms.enforced;
+        // Most requests hold nothing.
+        let lease = holding
+            .filter(|_| granted)
+            .and_then(|holding| self.engine.grant(Some(holding), request.id, &Granted::default(), self.now));
         if !passes && !terms.enforced {
             workspace.notes.push((NoteKind::Shadow, number));
         }
@@ -92,6 +104,8 @@ impl<'d> Judgement<'d> {
             verdict,
             binding: terms.enforced.then_some(LimitView { rule, level }),
             listed: None,
+            shedder: None,
+            lease,
             retry,
             priority: None,
             domain: Some(self.domain),

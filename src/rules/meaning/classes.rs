@@ -1,6 +1,7 @@
 //! The terms that keys of one rule have, each once, with their numbers: equal overrides share an allowance.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use crate::rules::problem::Wrong;
 use crate::rules::rate_text::Written;
@@ -27,19 +28,21 @@ impl Terms {
 
 /// The terms of a rule's overrides by number, from 1 on: 0 are those of the rule, or of its candidate. An override
 /// that says what the rule says has a number all the same, for it keeps it under the candidate.
-#[derive(Debug, Default)]
-pub(super) struct Classes {
-    terms: Vec<Terms>,
-    numbers: HashMap<Terms, u32>,
+#[derive(Debug)]
+pub(super) struct Classes<T> {
+    terms: Vec<T>,
+    numbers: HashMap<T, u32>,
 }
 
-impl Classes {
+impl<T> Default for Classes<T> {
+    fn default() -> Classes<T> {
+        Classes { terms: Vec::new(), numbers: HashMap::new() }
+    }
+}
+
+impl<T: Copy + Eq + Hash> Classes<T> {
     /// The number of these terms; `check` is asked about those that are new.
-    pub(super) fn number<E>(
-        &mut self,
-        terms: Terms,
-        check: impl FnOnce(&Terms) -> Result<(), E>,
-    ) -> Result<u32, E> {
+    pub(super) fn number<E>(&mut self, terms: T, check: impl FnOnce(&T) -> Result<(), E>) -> Result<u32, E> {
         if let Some(known) = self.numbers.get(&terms) {
             return Ok(*known);
         }
@@ -52,7 +55,7 @@ impl Classes {
     }
 
     /// The terms from number 1 on.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Terms> + Clone {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.terms.iter()
     }
 }

@@ -1,18 +1,23 @@
 //! What a rule admits as meant: its limit, its overrides, its candidate.
 
-use super::classes::Classes;
-use super::numbers::Numbers;
+use std::time::Duration;
+
+use super::classes::{Classes, Terms};
+use super::numbers::{Algorithm, Numbers};
 use super::overrides::{Keepers, overrides};
-use crate::rules::fields::Fields;
-use crate::rules::source::Report;
-use crate::rules::written::CANDIDATE;
-use crate::rules::{KeyPart, Limit, Overrides, doubt};
+use crate::rules::fields::{Field, Fields, text};
+use crate::rules::problem::Wrong;
+use crate::rules::source::{Place, Report};
+use crate::rules::written::{CANDIDATE, OVERRIDE};
+use crate::rules::{KeyPart, Limit, Overrides, amount, doubt, rate_text};
 
 /// What a rule admits.
 pub(super) struct Admitted {
     pub(super) limit: Limit,
     pub(super) overrides: Option<Box<Overrides>>,
     pub(super) candidate: Option<Box<Limit>>,
+    /// How long work may take; of a rule that limits concurrency, and only then.
+    pub(super) expires: Option<Duration>,
 }
 
 /// Reads all of it. Without a key, which is wrong then, nothing that counts by it is read.
@@ -37,21 +42,94 @@ pub(super) fn admitted(
     });
     let rule = rule?;
     let mut classes = Classes::default();
-    let keepers = Keepers { rule: &rule, candidate: candidate.as_ref() };
+    let keepers = Rates { rule: &rule, candidate: candidate.as_ref() };
     let overrides = key.and_then(|key| overrides(fields, key, &keepers, &mut classes, report));
     let limit = rule.limit(&classes, report);
     let candidate = candidate.and_then(|candidate| Some((candidate.limit(&classes, report)?, candidate)));
     let limit = limit?;
     doubt::about_limit(&limit, rule.at, report);
-    if limit.allowances.iter().all(Option::is_none) && at.is_none() {
-        report.warning(rule.at, "nothing has a limit here: the rule refuses nobody", "leave the rule out");
+    if let Some((candidate, numbers)) = candidate.as_ref().filter(|(candidate, _)| *candidate != limit) {
+        doubt::about_limit(candidate, numbers.at, report);
     }
-    if let Some((candidate, numbers)) = &candidate {
-        if *candidate == limit {
-            report.warning(at.unwrap_or_default(), "the candidate says what its rule says", "leave it out");
-        } else {
-            doubt::about_limit(candidate, numbers.at, report);
+    let candidate = candidate.map(|(candidate, _)| Box::new(candidate));
+    let admitted = Admitted { limit, overrides, candidate, expires: None };
+    admitted.doubt(rule.at, at, report);
+    Some(admitted)
+}
+
+impl Admitted {
+    /// What says nothing: `at` is the place of the rule, `candidate` that of its candidate if one is written.
+    pub(super) fn doubt(&self, at: Place, candidate: Option<Place>, report: &mut Report<'_>) {
+        if self.limit.allowances.iter().all(Option::is_none) && candidate.is_none() {
+            report.warning(at, "nothing has a limit here: the rule refuses nobody", "leave the rule out");
+        }
+        if self.candidate.as_deref() == Some(&self.limit) {
+            let at = candidate.unwrap_or_default();
+            report.warning(at, "the candidate says what its rule says", "leave it out");
         }
     }
-    Some(Admitted { limit, overrides, candidate: candidate.map(|(candidate, _)| Box::new(candidate)) })
+}
+
+/// A rule of `limits` and its candidate.
+struct Rates<'n> {
+    rule: &'n Numbers,
+    candidate: Option<&'n Numbers>,
+}
+
+impl Rates<'_> {
+    fn each(&self) -> impl Iterator<Item = &Numbers> {
+        std::iter::once(self.rule).chain(self.candidate)
+    }
+}
+
+impl Keepers for Rates<'_> {
+    type Terms = Terms;
+
+    const ENTRY: &'static [Field] = OVERRIDE;
+    const COLUMN: &'static str = "rate";
+    const EXAMPLE: &'static str = "rate: 1000/s";
+    const COLUMNS: &'static str = "`rate` and perhaps `burst`";
+
+    fn have_bursts(&self) -> bool {
+        self.each().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
+    }
+
+    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Place, Terms)> {
+        let node = fields.required("rate", "write `rate: 1000/s`, or `rate: unlimited`", report);
+        let rate = node.and_then(|node| {
+            let text = text(node, "rate", report)?;
+            report.settle(node.at, rate_text::parse(text))
+        });
+        let burst = match fields.get("burst") {
+            Some(node) if !self.have_bursts() => {
+                let message = "`burst` is a field of `token_bucket`, and this rule is none";
+                report.error(node.at, message, "leave `burst` out");
+                return None;
+            }
+            Some(node) => Some(report.settle(node.at, amount::read(node, "burst"))?),
+            None => None,
+        };
+        Some((fields.get("burst").or(node)?.at, Terms { rate: rate?, burst }))
+    }
+
+    fn of_cell(&self, text: &str) -> Result<Terms, Wrong> {
+        Ok(Terms { rate: rate_text::parse(text)?, burst: None })
+    }
+
+    fn with_burst(&self, terms: Terms, burst: u32) -> Terms {
+        Terms { burst: Some(burst), ..terms }
+    }
+
+    fn check(&self, terms: &Terms) -> Result<(), Wrong> {
+        terms.check()?;
+        self.each().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
+    }
+
+    fn doubt(&self, terms: &Terms, at: Place, report: &mut Report<'_>) {
+        if self.rule.algorithm == Algorithm::TokenBucket
+            && let Ok(Some(rate)) = terms.rate.steady()
+        {
+            doubt::about_period(rate, terms.burst.unwrap_or(rate.count()), at, report);
+        }
+    }
 }

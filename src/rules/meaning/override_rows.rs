@@ -1,28 +1,29 @@
-//! The table of an `overrides_file`: a header, then a row for each key with its rate.
+//! The table of an `overrides_file`: a header, then a row for each key with its numbers.
 
-use super::classes::{Classes, Terms};
+use super::classes::Classes;
 use super::conditions::VALUE_BYTES_MAX;
 use super::overrides::Keepers;
 use crate::rules::csv::{Cell, Table};
 use crate::rules::problem::{Wrong, shown};
 use crate::rules::rows::NotAdded;
 use crate::rules::source::{Place, Report};
-use crate::rules::{KeyPart, Rows, amount, rate_text};
+use crate::rules::{KeyPart, Rows, amount};
 
 /// Where the columns of a table stand.
 struct Columns {
     /// For each attribute of the key.
     key: Vec<usize>,
-    rate: usize,
+    /// Of the numbers.
+    numbers: usize,
     burst: Option<usize>,
     count: usize,
 }
 
 /// Reads the rows of a table. What is wrong with it is noted, the first errors of many.
-pub(super) fn read(
+pub(super) fn read<K: Keepers>(
     key: &[KeyPart],
-    keepers: &Keepers<'_>,
-    classes: &mut Classes,
+    keepers: &K,
+    classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Rows {
     let source = report.source();
@@ -53,14 +54,14 @@ pub(super) fn read(
     reader.rows
 }
 
-fn header<'t>(
+fn header<'t, K: Keepers>(
     table: &mut Table<'t>,
     cells: &mut Vec<Cell<'t>>,
     key: &[KeyPart],
-    keepers: &Keepers<'_>,
+    keepers: &K,
     report: &mut Report<'_>,
 ) -> Option<Columns> {
-    let wanted: Vec<&str> = key.iter().map(|part| &*part.attribute).chain(["rate"]).collect();
+    let wanted: Vec<&str> = key.iter().map(|part| &*part.attribute).chain([K::COLUMN]).collect();
     let example = format!("the first line names the columns: {}", wanted.join(","));
     match table.next(cells) {
         None => {
@@ -88,7 +89,7 @@ fn header<'t>(
             report.error(at, "`burst` is a field of `token_bucket`, and this rule is none", "leave it out");
         }
     }
-    if let Some(reserved) = key.iter().find(|part| matches!(&*part.attribute, "rate" | "burst")) {
+    if let Some(reserved) = key.iter().find(|part| [K::COLUMN, "burst"].contains(&&*part.attribute)) {
         let message = format!("the attribute {} has the name of another column", shown(&reserved.attribute));
         report.error(Place::START, message, "use `overrides` for this rule");
     }
@@ -100,7 +101,7 @@ fn header<'t>(
         return None;
     }
     let key = key.iter().map(|part| find(&part.attribute)).collect::<Option<Vec<_>>>()?;
-    Some(Columns { key, rate: find("rate")?, burst: find("burst"), count: cells.len() })
+    Some(Columns { key, numbers: find(K::COLUMN)?, burst: find("burst"), count: cells.len() })
 }
 
 /// The rows so far.
@@ -116,13 +117,13 @@ struct Reader<'k> {
 
 impl Reader<'_> {
     /// Adds a row. An error comes with the number of the cell that it stands in.
-    fn row(
+    fn row<K: Keepers>(
         &mut self,
         cells: &[Cell<'_>],
-        keepers: &Keepers<'_>,
-        classes: &mut Classes,
+        keepers: &K,
+        classes: &mut Classes<K::Terms>,
     ) -> Result<(), (usize, Wrong)> {
-        let Columns { rate, burst, count, .. } = self.columns;
+        let Columns { numbers, burst, count, .. } = self.columns;
         if cells.len() != count {
             let message = format!("{} cells, and the header has {count}", cells.len());
             let mend = "write one for each column; a value that holds a comma goes in quotes";
@@ -138,14 +139,14 @@ impl Reader<'_> {
             }
         }
         let text = |place: usize| cells.get(place).map_or("", |cell| &*cell.text);
-        let written = rate_text::parse(text(rate)).map_err(|wrong| (rate, wrong))?;
-        let mut terms = Terms { rate: written, burst: None };
-        if let Some(place) = burst.filter(|place| !text(*place).is_empty()) {
-            terms.burst = Some(read_burst(text(place)).map_err(|wrong| (place, wrong))?);
+        let mut terms = keepers.of_cell(text(numbers)).map_err(|wrong| (numbers, wrong))?;
+        let burst = burst.filter(|place| !text(*place).is_empty());
+        if let Some(place) = burst {
+            let burst = read_burst(text(place)).map_err(|wrong| (place, wrong))?;
+            terms = keepers.with_burst(terms, burst);
         }
-        let at = burst.filter(|_| terms.burst.is_some()).unwrap_or(rate);
-        let number = terms.check().and_then(|()| classes.number(terms, |new| keepers.check(new)));
-        let number = number.map_err(|wrong| (at, wrong))?;
+        let number = classes.number(terms, |new| keepers.check(new));
+        let number = number.map_err(|wrong| (burst.unwrap_or(numbers), wrong))?;
         self.fill(cells)?;
         let first = self.columns.key.first().copied().unwrap_or_default();
         match self.rows.insert(self.text.iter().map(String::as_str), number) {

@@ -1,46 +1,60 @@
 //! `overrides` and `overrides_file` as meant: which requests have which of a rule's allowances.
 
+use std::hash::Hash;
 use std::path::Path;
 
-use super::classes::{Classes, Terms};
+use super::classes::Classes;
 use super::conditions::conditions;
-use super::numbers::{Algorithm, Numbers};
 use super::override_rows;
-use crate::rules::fields::{Fields, list, text};
+use crate::rules::fields::{Field, Fields, list, text};
 use crate::rules::problem::{Wrong, shown};
-use crate::rules::source::{Report, Source};
-use crate::rules::written::OVERRIDE;
+use crate::rules::source::{Place, Report, Source};
 use crate::rules::yaml::Node;
-use crate::rules::{Condition, KeyPart, Overrides, Rows, amount, doubt, rate_text};
+use crate::rules::{Condition, KeyPart, Overrides, Rows};
 
-/// Those who must be able to keep what an override says: the rule, and its candidate.
-pub(super) struct Keepers<'n> {
-    pub(super) rule: &'n Numbers,
-    pub(super) candidate: Option<&'n Numbers>,
-}
+/// Those who must be able to keep what an override says: a rule, and its candidate.
+pub(super) trait Keepers {
+    /// What an override says.
+    type Terms: Copy + Eq + Hash;
 
-impl Keepers<'_> {
+    /// The fields of an entry.
+    const ENTRY: &'static [Field];
+    /// The field of an entry, and the column of a table, that says it.
+    const COLUMN: &'static str;
+    /// What else an entry is shown with that says it.
+    const EXAMPLE: &'static str;
+    /// The columns of a table besides those of the key.
+    const COLUMNS: &'static str;
+
     /// Whether a burst says anything.
-    pub(super) fn have_bursts(&self) -> bool {
-        self.each().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
+    fn have_bursts(&self) -> bool {
+        false
+    }
+
+    /// What an entry says, and where; its other fields are read elsewhere.
+    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Place, Self::Terms)>;
+
+    /// What a cell says.
+    fn of_cell(&self, text: &str) -> Result<Self::Terms, Wrong>;
+
+    /// The same with a burst.
+    fn with_burst(&self, terms: Self::Terms, _burst: u32) -> Self::Terms {
+        terms
     }
 
     /// Whether these terms can be kept.
-    pub(super) fn check(&self, terms: &Terms) -> Result<(), Wrong> {
-        self.each().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
-    }
+    fn check(&self, terms: &Self::Terms) -> Result<(), Wrong>;
 
-    fn each(&self) -> impl Iterator<Item = &Numbers> {
-        std::iter::once(self.rule).chain(self.candidate)
-    }
+    /// What can be kept and was perhaps not meant.
+    fn doubt(&self, _terms: &Self::Terms, _at: Place, _report: &mut Report<'_>) {}
 }
 
 /// Reads both fields; `None` when neither is written.
-pub(super) fn overrides(
+pub(super) fn overrides<K: Keepers>(
     fields: &Fields<'_>,
     key: &[KeyPart],
-    keepers: &Keepers<'_>,
-    classes: &mut Classes,
+    keepers: &K,
+    classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<Box<Overrides>> {
     let list = fields.get("overrides").map(|node| entries(node, keepers, classes, report));
@@ -52,14 +66,14 @@ pub(super) fn overrides(
     Some(Box::new(Overrides { list: list.unwrap_or_default(), rows: rows.unwrap_or_default(), file }))
 }
 
-fn entries(
+fn entries<K: Keepers>(
     node: &Node,
-    keepers: &Keepers<'_>,
-    classes: &mut Classes,
+    keepers: &K,
+    classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Vec<(Vec<Condition>, u32)> {
-    let mend = "write a list: `- {match: {plan: gold}, rate: 1000/s}`";
-    let items = list(node, "overrides", mend, report).unwrap_or_default();
+    let mend = format!("write a list: `- {{match: {{plan: gold}}, {}}}`", K::EXAMPLE);
+    let items = list(node, "overrides", &mend, report).unwrap_or_default();
     if items.len() > ENTRIES_MAX {
         let message = format!("`overrides` has {} entries", items.len());
         let mend =
@@ -79,46 +93,27 @@ fn entries(
     entries
 }
 
-fn entry(
+fn entry<K: Keepers>(
     node: &Node,
-    keepers: &Keepers<'_>,
-    classes: &mut Classes,
+    keepers: &K,
+    classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<(Vec<Condition>, u32)> {
-    let fields = Fields::read(node, "an override", OVERRIDE, report)?;
+    let fields = Fields::read(node, "an override", K::ENTRY, report)?;
     let matching = fields.required("match", "write which requests: `match: {plan: gold}`", report);
     let conditions = matching.and_then(|node| conditions(node, report));
-    let node = fields.required("rate", "write `rate: 1000/s`, or `rate: unlimited`", report);
-    let rate = node.and_then(|node| {
-        let text = text(node, "rate", report)?;
-        report.settle(node.at, rate_text::parse(text))
-    });
-    let burst = match fields.get("burst") {
-        Some(node) if !keepers.have_bursts() => {
-            let message = "`burst` is a field of `token_bucket`, and this rule is none";
-            report.error(node.at, message, "leave `burst` out");
-            return None;
-        }
-        Some(node) => Some(report.settle(node.at, amount::read(node, "burst"))?),
-        None => None,
-    };
-    let terms = Terms { rate: rate?, burst };
-    let at = fields.get("burst").or(node)?.at;
-    let number =
-        report.settle(at, terms.check().and_then(|()| classes.number(terms, |new| keepers.check(new))))?;
-    if keepers.rule.algorithm == Algorithm::TokenBucket
-        && let Ok(Some(rate)) = rate?.steady()
-    {
-        doubt::about_period(rate, burst.unwrap_or(rate.count()), node?.at, report);
-    }
+    let (at, terms) = keepers.of_entry(&fields, report)?;
+    let number = report.settle(at, classes.number(terms, |new| keepers.check(new)))?;
+    let own = fields.get(K::COLUMN).map_or(at, |node| node.at);
+    keepers.doubt(&terms, own, report);
     Some((conditions?, number))
 }
 
-fn rows(
+fn rows<K: Keepers>(
     node: &Node,
     key: &[KeyPart],
-    keepers: &Keepers<'_>,
-    classes: &mut Classes,
+    keepers: &K,
+    classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<(Box<str>, Rows)> {
     let name = text(node, "overrides_file", report)?;
@@ -136,7 +131,8 @@ fn rows(
     let source = match Source::read(&directory.join(name)) {
         Ok(source) => source,
         Err(unreadable) => {
-            let mend = unreadable.problem.mend.as_deref().map_or(MEND_TABLE, |mend| match mend {
+            let table = format!("write a table with a header: the attributes of `key`, {}", K::COLUMNS);
+            let mend = unreadable.problem.mend.as_deref().map_or(&*table, |mend| match mend {
                 mend if mend.starts_with("split") => "split it: give each part to a rule of its own",
                 mend => mend,
             });
@@ -173,5 +169,3 @@ fn check_file_name(name: &str) -> Result<(), Wrong> {
 
 /// They are looked at one by one for every request that comes to the rule.
 const ENTRIES_MAX: usize = 256;
-
-const MEND_TABLE: &str = "write a table with a header: the attributes of `key`, `rate` and perhaps `burst`";

@@ -57,6 +57,15 @@ impl MeantPriorities {
         }
     }
 
+    /// The names of the priorities, from the most important to the least. `None`: what is wrong with them has been told,
+    /// or they may stand in a file that could not be read.
+    pub(crate) fn names(&self, is_whole: bool) -> Option<&[Box<str>]> {
+        match &self.declared {
+            Some((_, names)) => names.as_deref(),
+            None => is_whole.then_some(&[]),
+        }
+    }
+
     /// Looks up the priorities of all entries, once all files of the domain are read. Returns what is wrong.
     pub(crate) fn settle(
         &self,
@@ -65,13 +74,7 @@ impl MeantPriorities {
     ) -> (Priorities, Vec<Problem>) {
         let mut problems = Vec::new();
         let mut priorities = Priorities::default();
-        let names: &[Box<str>] = match &self.declared {
-            Some((_, Some(names))) => names,
-            // What is wrong with them has been told, or they may stand in a file that could not be read.
-            Some((_, None)) => return (priorities, problems),
-            None if !is_whole => return (priorities, problems),
-            None => &[],
-        };
+        let Some(names) = self.names(is_whole) else { return (priorities, problems) };
         let mut all: Option<&Entry> = None;
         for entry in &self.entries {
             let Some(source) = sources.get(&entry.file) else { continue };
@@ -147,7 +150,7 @@ fn entry(node: &Node, report: &mut Report<'_>) -> Option<Entry> {
 }
 
 /// The nearest known name, else all of them.
-fn nearest(name: &str, known: &[Box<str>]) -> String {
+pub(super) fn nearest(name: &str, known: &[Box<str>]) -> String {
     let distance = |known: &str| strsim::osa_distance(&name.to_lowercase(), &known.to_lowercase());
     let nearest = known.iter().min_by_key(|known| distance(known));
     match nearest.filter(|near| distance(near) * 3 <= near.chars().count().max(3)) {

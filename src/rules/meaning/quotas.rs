@@ -18,7 +18,7 @@ impl Numbers {
     }
 
     /// The limit with an allowance for each class: the same numbers whatever the algorithm.
-    pub(super) fn limit(&self, classes: &Classes, report: &mut Report<'_>) -> Option<Limit> {
+    pub(super) fn limit(&self, classes: &Classes<Terms>, report: &mut Report<'_>) -> Option<Limit> {
         let own = self.terms()?;
         // Alone first: that is said where it stands.
         report.settle(self.place_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;

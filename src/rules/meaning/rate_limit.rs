@@ -1,6 +1,7 @@
 //! `rate_limit` of a descriptor as meant: so many requests a window, or no limit, and what it replaces.
 
-use super::tree::{placed, written};
+use super::placed::placed;
+use super::tree::{HOMES, written};
 use crate::rules::amount;
 use crate::rules::fields::{Field, Fields, choice, list, text};
 use crate::rules::problem::{Wrong, shown};
@@ -11,7 +12,7 @@ use crate::rules::yaml::{Kind, Node, Value};
 
 /// Reads a limit; its rule has no name yet.
 pub(super) fn rate_limit(node: &Node, report: &mut Report<'_>) -> Option<NodeLimit> {
-    let node = placed(node, "`rate_limit`", RATE_LIMIT, report);
+    let node = placed(node, "`rate_limit`", RATE_LIMIT, HOMES, report);
     let fields = Fields::read(&node, "`rate_limit`", RATE_LIMIT, report)?;
     let unlimited = match written(&fields, "unlimited") {
         // Neither one nor the other, and told so: what depends on it is not judged.
@@ -117,7 +118,7 @@ fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut Report<'_>) -> 
             report.error(item.at, message, format!("write `- name: {name}`"));
             continue;
         }
-        let item = placed(item, "an entry of `replaces`", REPLACED, report);
+        let item = placed(item, "an entry of `replaces`", REPLACED, HOMES, report);
         let Some(fields) = Fields::read(&item, "an entry of `replaces`", REPLACED, report) else { continue };
         let (at, name) = match written(&fields, "name") {
             Some(node) => (node.at, text(node, "name", report)),

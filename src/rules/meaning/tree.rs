@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
+use super::placed::{Homes, placed};
 use super::rate_limit;
-use crate::rules::fields::{Field, Fields, check_name, list, text};
+use crate::rules::fields::{Fields, check_name, list, text};
 use crate::rules::problem::shown;
 use crate::rules::source::{Place, Report};
 use crate::rules::tree::{Branch, NodeLimit};
@@ -39,7 +40,7 @@ impl Reader<'_, '_> {
         let mut known: HashMap<Box<str>, Known> = HashMap::new();
         let mut branches = Vec::new();
         for node in nodes {
-            let node = placed(node, "a descriptor", DESCRIPTOR, self.report);
+            let node = placed(node, "a descriptor", DESCRIPTOR, HOMES, self.report);
             let Some(fields) = Fields::read(&node, "a descriptor", DESCRIPTOR, self.report) else { continue };
             let entry = self.entry(&fields);
             if let Some(entry) = &entry {
@@ -205,36 +206,6 @@ pub(super) fn written<'n>(fields: &Fields<'n>, name: &str) -> Option<&'n Node> {
     fields.get(name).filter(|node| node.value != Value::Null)
 }
 
-/// The mapping without those of its fields that stand elsewhere in a tree, each of which is an error: that service
-/// reads them anywhere and does not say that they do nothing there.
-pub(super) fn placed<'n>(
-    node: &'n Node,
-    what: &str,
-    known: &[Field],
-    report: &mut Report<'_>,
-) -> Cow<'n, Node> {
-    let Value::Map(pairs) = &node.value else { return Cow::Borrowed(node) };
-    let home_of = |key: &Node| {
-        let name = key.as_scalar().filter(|name| known.iter().all(|field| field.name != *name))?;
-        HOMES.iter().find(|(names, _)| names.contains(&name)).map(|(_, home)| (name.to_owned(), *home))
-    };
-    let mut kept = Vec::new();
-    for (key, value) in pairs {
-        match home_of(key) {
-            Some((name, home)) => {
-                let message = format!("`{name}` does nothing in {what}");
-                report.error(key.at, message, format!("it stands {home}: move it there, or leave it out"));
-            }
-            None => kept.push((key, value)),
-        }
-    }
-    if kept.len() == pairs.len() {
-        return Cow::Borrowed(node);
-    }
-    let kept = kept.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-    Cow::Owned(Node { at: node.at, value: Value::Map(kept) })
-}
-
 fn is_mapping(node: &Node, report: &mut Report<'_>) -> bool {
     let is_mapping = matches!(node.value, Value::Map(_));
     if !is_mapping {
@@ -244,8 +215,8 @@ fn is_mapping(node: &Node, report: &mut Report<'_>) -> bool {
     is_mapping
 }
 
-/// Where each field of a tree stands.
-const HOMES: &[(&[&str], &str)] = &[
+/// Where each field of a tree stands: that service reads them anywhere, and does not say that they do nothing there.
+pub(super) const HOMES: Homes = &[
     (&["domain"], "at the start of the file"),
     (&["key", "value", "descriptors"], "in a descriptor"),
     (&["rate_limit", "shadow_mode", "share_threshold"], "in a descriptor, beside `key`"),

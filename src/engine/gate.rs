@@ -1,0 +1,172 @@
+//! The last judgement: a request that no limit refuses, before a pool that may be full.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::counters::{Check, Counters, Slot};
+use super::decision::NoteKind;
+use super::digest::{Digest, KeyHash};
+use super::pool::Pool;
+use super::watch::Watch;
+use crate::clock::{Micros, Now};
+use crate::rules::Mode;
+use crate::rules::shed::{Part, Workers};
+use crate::shed::{band_slots, draw, hint, most_others, queue_age};
+
+/// What stands between a request and a pool.
+#[derive(Debug)]
+pub(super) struct Gate {
+    pub(super) pool: Arc<Pool>,
+    pub(super) watch: Arc<Watch>,
+    /// The number of its first part in the domain.
+    pub(super) first: u32,
+    /// Where each of its parts is counted.
+    pub(super) slots: [Slot; Part::ALL.len()],
+}
+
+/// What is asked at a gate.
+pub(super) struct Asked<'a> {
+    /// The place of the request's priority, the most important being 0.
+    pub(super) priority: Option<usize>,
+    pub(super) attributes: &'a [(&'a str, &'a str)],
+    /// How long it waited for the application.
+    pub(super) queued: Option<Micros>,
+    /// Whether it takes a place among the pool's work if it passes.
+    pub(super) takes_place: bool,
+    pub(super) now: Now,
+    pub(super) counters: Option<&'a Counters>,
+    /// Hashes callers.
+    pub(super) callers: &'a KeyHash,
+    /// Counts what is drawn by request.
+    pub(super) draws: &'a Cell<u64>,
+}
+
+/// What a gate says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) part: Part,
+    /// When to try again, about.
+    pub(super) retry: Micros,
+}
+
+impl Gate {
+    /// Judges by every part in turn: the first that refuses. What passes has its place among the pool's work, if it
+    /// takes one.
+    pub(super) fn judge(&self, asked: &Asked<'_>, notes: &mut Vec<(NoteKind, u32)>) -> Option<Refusal> {
+        let is_other = self.watch.is_other(asked.priority);
+        let mut has_place = false;
+        for part in Part::ALL {
+            let Some(mode) = self.watch.mode(part) else { continue };
+            let hint = match part {
+                Part::Fleet => {
+                    let (refused, entered) = self.reserve(asked, is_other, mode);
+                    has_place = entered;
+                    refused.then_some(hint::AFTER_BRAKE)
+                }
+                Part::Brake => self.brake(asked).then_some(hint::AFTER_BRAKE),
+                Part::Workers => self.workers(asked).map(hint::after_workers),
+                Part::QueueAge => self.queue_age(asked).then_some(hint::AFTER_QUEUE_AGE),
+            };
+            self.count(part, hint.is_some(), mode, asked.counters);
+            let Some(hint) = hint else { continue };
+            if mode != Mode::Enforce {
+                notes.push((NoteKind::Shadow, self.first + part as u32));
+                continue;
+            }
+            if has_place {
+                self.pool.leave_work(is_other);
+            }
+            let draw = self.caller(asked).map_or_else(|| asked.draw(), |caller| caller.high());
+            return Some(Refusal { part, retry: hint::jittered(hint, draw) });
+        }
+        if asked.takes_place && !has_place {
+            self.pool.enter_work(is_other, None);
+        }
+        None
+    }
+
+    /// Whether what is kept back leaves no room, and whether the request has its place now.
+    fn reserve(&self, asked: &Asked<'_>, is_other: bool, mode: Mode) -> (bool, bool) {
+        let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.watch.shed.fleet, is_other) else {
+            return (false, false);
+        };
+        let most = most_others(slots, reserve.reserve);
+        if asked.takes_place && mode == Mode::Enforce {
+            let entered = self.pool.enter_work(true, Some(most));
+            return (!entered, entered);
+        }
+        (self.pool.others() >= most, false)
+    }
+
+    fn brake(&self, asked: &Asked<'_>) -> bool {
+        let (true, Some(slots), Some(priority)) = (self.pool.is_braking(), self.pool.slots(), asked.priority)
+        else {
+            return false;
+        };
+        self.watch.band(priority).is_some_and(|band| self.pool.busy() >= band_slots(slots, band))
+    }
+
+    /// The chance by which the slow law refuses it, if it does.
+    fn workers(&self, asked: &Asked<'_>) -> Option<f64> {
+        let workers = self.watch.shed.workers.as_ref()?;
+        let (priority, severity) = (asked.priority?, self.pool.severity());
+        if severity <= 0.0 || self.pool.slots().is_none() && self.watch.shed.signals.is_empty() {
+            return None;
+        }
+        let chance = self.watch.chance(priority, severity);
+        let place = self.watch.place(priority)?;
+        let draw = self.draw(asked, workers, place);
+        draw::is_refused(draw, chance).then_some(chance)
+    }
+
+    /// The draw of a request: its caller's, or its own where there is no caller, or one who is a large part of it all.
+    fn draw(&self, asked: &Asked<'_>, workers: &Workers, place: usize) -> u64 {
+        if workers.stripe_exact {
+            return asked.draw();
+        }
+        let Some(caller) = self.caller(asked) else { return asked.draw() };
+        if self.pool.is_heavy(place, caller.hash(), asked.now.at) {
+            return asked.draw();
+        }
+        let epoch = draw::epoch(asked.now.at, caller.hash(), self.watch.shed.callers.rotate);
+        let mut bytes = [0; 24];
+        let words = [caller.hash(), caller.high(), epoch].map(u64::to_le_bytes);
+        bytes.iter_mut().zip(words.as_flattened()).for_each(|(to, from)| *to = *from);
+        asked.callers.digest_bytes(&bytes).hash()
+    }
+
+    fn queue_age(&self, asked: &Asked<'_>) -> bool {
+        let (Some(queued), Some(bounds)) = (asked.queued, &self.watch.shed.queue_age) else { return false };
+        let bound = if asked.priority == Some(0) { bounds.critical } else { bounds.others };
+        queue_age::is_too_old(queued, bound)
+    }
+
+    /// Who asks: the first of the attributes that name a caller.
+    fn caller(&self, asked: &Asked<'_>) -> Option<Digest> {
+        let named = self.watch.shed.callers.by.iter().find_map(|name| Some((name, asked.attribute(name)?)));
+        named.map(|(name, value)| asked.callers.digest([&**name, value].into_iter()))
+    }
+
+    fn count(&self, part: Part, refused: bool, mode: Mode, counters: Option<&Counters>) {
+        let (Some(counters), Some(slot)) = (counters, self.slots.get(part as usize)) else { return };
+        let check = match (refused, mode) {
+            (false, _) => Check::Pass,
+            (true, Mode::Enforce) => Check::Refuse,
+            (true, _) => Check::WouldRefuse,
+        };
+        counters.check(*slot, check);
+    }
+}
+
+impl<'a> Asked<'a> {
+    fn attribute(&self, name: &str) -> Option<&'a str> {
+        let first = self.attributes.iter().find(|(known, _)| *known == name);
+        first.map(|(_, value)| *value).filter(|value| !value.is_empty())
+    }
+
+    fn draw(&self) -> u64 {
+        let count = self.draws.get().wrapping_add(1);
+        self.draws.set(count);
+        self.callers.digest_bytes(&count.to_le_bytes()).hash()
+    }
+}

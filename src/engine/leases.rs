@@ -1,0 +1,401 @@
+//! Work in progress: sessions and the leases that they hold. A lease ends once, however many try to end it, and what was
+//! tied to it is handed over to whoever ended it.
+//!
+//! Sessions are dealt over several books, each under a lock of its own that is held for a few steps at a time: also a
+//! session of a thousand leases that dies, and a thousand leases that end at once, hold nobody up. To begin, to renew and
+//! to end a lease is one step, whatever their number.
+
+mod book;
+mod lease;
+mod member;
+mod session;
+mod slab;
+mod wheel;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::digest::{HashKey, KeyHash};
+use super::pool::Pool;
+use super::pools::Pools;
+use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::clock::{Now, Timestamp};
+use book::{Book, NewLease};
+use member::Holdings;
+use session::Attached;
+
+pub(super) use lease::{Refund, Tie};
+pub use session::{NotItsPool, NotOpened, Opening, Session, WorkOutcome};
+
+/// All sessions and their leases.
+#[derive(Debug)]
+pub(super) struct Leases {
+    books: Box<[Mutex<Book>]>,
+    users: Mutex<HashMap<u32, Arc<AtomicUsize>>>,
+    /// Makes numbers that nobody can guess.
+    secret: KeyHash,
+    counter: AtomicU64,
+    live: AtomicUsize,
+    sessions: AtomicUsize,
+    /// No lease or session ends by itself before this moment.
+    none_before: AtomicU64,
+    ended: [AtomicU64; WHYS],
+}
+
+/// Why a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Its holder said so.
+    Released,
+    /// Its time had come.
+    Expired,
+    /// Its session ended.
+    Session,
+    /// Its request was given up on.
+    Abandoned,
+}
+
+/// What leases have been, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseTotals {
+    /// Live now.
+    pub live: u64,
+    /// Sessions now.
+    pub sessions: u64,
+    /// Ended by a RELEASE.
+    pub released: u64,
+    /// Ended by their own time.
+    pub expired: u64,
+    /// Ended with their session.
+    pub session: u64,
+    /// Ended because their request had been given up on.
+    pub abandoned: u64,
+}
+
+/// A place for a lease, kept until it is granted or not.
+#[derive(Debug)]
+pub(super) struct Reservation<'l> {
+    leases: &'l Leases,
+    session: &'l Session,
+}
+
+/// What a lease is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'t> {
+    pub(super) lasts: Duration,
+    /// The id of its request.
+    pub(super) request: u64,
+    pub(super) ties: &'t [Tie],
+    pub(super) is_other: bool,
+}
+
+/// What was tied to leases that have ended.
+pub(super) type Ended = Vec<Box<[Tie]>>;
+
+impl Leases {
+    pub(super) fn new(hash_key: &HashKey) -> Leases {
+        Leases {
+            books: (0..BOOKS).map(|_| Mutex::new(Book::new())).collect(),
+            users: Mutex::default(),
+            secret: hash_key.of_purpose("leases"),
+            counter: AtomicU64::new(0),
+            live: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
+            none_before: AtomicU64::new(u64::MAX),
+            ended: Default::default(),
+        }
+    }
+
+    /// A connection begins: it joins its session, or is the first of one.
+    pub(super) fn open(&self, opening: &Opening<'_>, pools: &Pools, now: Now) -> Result<Session, NotOpened> {
+        let book_number = match &opening.name {
+            Some(name) => self.secret.digest_bytes(name).shard(BOOKS),
+            None => usize::try_from(self.counter.fetch_add(1, Ordering::Relaxed)).unwrap_or_default() % BOOKS,
+        };
+        let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<Holdings>| {
+            let (pool, holdings) = (Arc::clone(pool), Arc::clone(holdings));
+            let connection = opening.connection;
+            Session(Arc::new(Attached { book: book_number, member, generation, connection, pool, holdings }))
+        };
+        let mut book = self.book(book_number);
+        if let Some(joined) = opening.name.as_ref().and_then(|name| book.join(name, opening)) {
+            let (number, member) = joined?;
+            return Ok(attached(number, member.generation, &member.pool, &member.holdings));
+        }
+        if self.sessions.fetch_add(1, Ordering::Relaxed) >= SESSIONS_MAX {
+            self.sessions.fetch_sub(1, Ordering::Relaxed);
+            return Err(NotOpened::TooMany);
+        }
+        let pool = pools.of(opening.pool);
+        let of_user = Arc::clone(self.users.lock().entry(opening.user).or_default());
+        let holdings = Arc::new(Holdings::new(of_user));
+        let (member, generation) =
+            book.add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at).ok_or(NotOpened::TooMany)?;
+        Ok(attached(member, generation, &pool, &holdings))
+    }
+
+    /// A connection of a session ends.
+    pub(super) fn close(&self, session: &Session, now: Now) -> Ended {
+        let Attached { book, member, generation, .. } = *session.0;
+        if self.book(book).leave(member, generation, now.at) {
+            return self.end_session(session, now.at);
+        }
+        self.ends_at(now.at.after(book::GRACE));
+        Ended::new()
+    }
+
+    /// A session ends, and all its leases with it.
+    pub(super) fn end_session(&self, session: &Session, at: Timestamp) -> Ended {
+        let Attached { book, member, generation, .. } = *session.0;
+        self.end_member(book, member, generation, at)
+    }
+
+    fn end_member(&self, book: usize, member: u32, generation: u64, at: Timestamp) -> Ended {
+        let mut ended = Ended::new();
+        let mut count = 0;
+        if self.book(book).member(member, generation).is_none() {
+            return ended;
+        }
+        // A few at a time, so that nobody waits for all of them.
+        while self.book(book).end_member(member, generation, at, &mut ended, &mut count) {}
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.count(Why::Session, count);
+        ended
+    }
+
+    /// Keeps a place for a lease. `None`: the session, its user or all together hold too many.
+    pub(super) fn reserve<'l>(&'l self, session: &'l Session) -> Option<Reservation<'l>> {
+        if self.live.fetch_add(1, Ordering::Relaxed) >= LEASES_MAX {
+            self.live.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        if !session.0.holdings.reserve(SESSION_LEASES_MAX, USER_LEASES_MAX) {
+            self.live.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Reservation { leases: self, session })
+    }
+
+    /// Ends one lease of a session. `None`: it has no such lease.
+    pub(super) fn release(&self, session: &Session, number: u64, why: Why, now: Now) -> Option<Box<[Tie]>> {
+        let place = self.place(number);
+        let mut book = self.book(session.0.book);
+        book.member(session.0.member, session.0.generation)?;
+        book.lease(place, number, session.0.member)?;
+        let ties = book.end(place, now.at);
+        drop(book);
+        self.count(why, 1);
+        ties
+    }
+
+    /// Starts the time of a lease again.
+    pub(super) fn renew(&self, session: &Session, number: u64, now: Now) -> bool {
+        let place = self.place(number);
+        let mut book = self.book(session.0.book);
+        if book.member(session.0.member, session.0.generation).is_none() {
+            return false;
+        }
+        // What has ended by its time has ended, also before anybody has looked.
+        let is_live = book.lease(place, number, session.0.member).is_some_and(|lease| lease.ends_at > now.at);
+        if is_live {
+            let ends_at = book.renew(place, now.at);
+            drop(book);
+            self.ends_at(ends_at);
+        }
+        is_live
+    }
+
+    /// Whether a lease of a session is still live.
+    pub(super) fn is_live(&self, session: &Session, number: u64) -> bool {
+        self.book(session.0.book).lease(self.place(number), number, session.0.member).is_some()
+    }
+
+    /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted.
+    pub(super) fn abandon(
+        &self,
+        session: &Session,
+        reports: &mut dyn Iterator<Item = (u64, u64)>,
+        now: Now,
+    ) -> Ended {
+        let given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
+        let mut ended = Ended::new();
+        if given_up.is_empty() {
+            return ended;
+        }
+        let mut book = self.book(session.0.book);
+        let Some(member) = book.member(session.0.member, session.0.generation) else { return ended };
+        for (connection, request) in &given_up {
+            member.remember(*connection, *request, now.at);
+        }
+        let is_one = |connection, request| given_up.contains(&(connection, request));
+        let count = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
+        drop(book);
+        self.count(Why::Abandoned, count);
+        ended
+    }
+
+    /// Ends what has ended by itself, each as of its own time. A few at a time, so that nobody waits for all of them.
+    pub(super) fn end_due(&self, now: Now) -> Ended {
+        let mut ended = Ended::new();
+        if now.at.as_nanos() < self.none_before.load(Ordering::Acquire) {
+            return ended;
+        }
+        self.none_before.store(u64::MAX, Ordering::Release);
+        for number in 0..BOOKS {
+            loop {
+                let count = self.book(number).end_some(now.at, &mut ended);
+                self.count(Why::Expired, count as u64);
+                if count == 0 {
+                    break;
+                }
+            }
+            loop {
+                let left = self.book(number).next_left(now.at);
+                let Some((member, generation, at)) = left else { break };
+                ended.append(&mut self.end_member(number, member, generation, at));
+            }
+            let none_before = self.book(number).none_before();
+            self.ends_at(none_before);
+        }
+        ended
+    }
+
+    /// Whether nothing ends by itself, and no work is in progress.
+    pub(super) fn is_still(&self) -> bool {
+        self.live.load(Ordering::Relaxed) == 0 && self.none_before.load(Ordering::Acquire) == u64::MAX
+    }
+
+    /// Looks at all leases, some under one lock.
+    pub(super) fn each_tie(&self, visit: &mut dyn FnMut(&Tie)) {
+        for number in 0..BOOKS {
+            let mut piece = 0;
+            while let Some(leases) = self.book(number).leases().piece(piece) {
+                leases.flat_map(|lease| &lease.ties).for_each(&mut *visit);
+                piece += 1;
+            }
+        }
+    }
+
+    pub(super) fn totals(&self) -> LeaseTotals {
+        let ended = |why: Why| self.ended.get(why as usize).map_or(0, |count| count.load(Ordering::Relaxed));
+        LeaseTotals {
+            live: self.live.load(Ordering::Relaxed) as u64,
+            sessions: self.sessions.load(Ordering::Relaxed) as u64,
+            released: ended(Why::Released),
+            expired: ended(Why::Expired),
+            session: ended(Why::Session),
+            abandoned: ended(Why::Abandoned),
+        }
+    }
+
+    /// Forgets users who hold nothing and have no session.
+    pub(super) fn forget_users(&self) {
+        self.users.lock().retain(|_, holds| Arc::strong_count(holds) > 1);
+    }
+
+    fn book(&self, number: usize) -> MutexGuard<'_, Book> {
+        #[allow(clippy::indexing_slicing, reason = "there are BOOKS of them, and the modulus is below that")]
+        self.books[number % BOOKS].lock()
+    }
+
+    fn ends_at(&self, at: Timestamp) {
+        if at.as_nanos() < self.none_before.load(Ordering::Acquire) {
+            self.none_before.fetch_min(at.as_nanos(), Ordering::AcqRel);
+        }
+    }
+
+    fn count(&self, why: Why, leases: u64) {
+        if leases == 0 {
+            return;
+        }
+        self.live.fetch_sub(usize::try_from(leases).unwrap_or_default(), Ordering::Relaxed);
+        if let Some(count) = self.ended.get(why as usize) {
+            count.fetch_add(leases, Ordering::Relaxed);
+        }
+    }
+
+    /// A number for the lease at a place: random bits, and among them the place, hidden by a hash of the others.
+    fn number(&self, place: u32) -> u64 {
+        let counter = self.counter.fetch_add(1, Ordering::Relaxed);
+        let random =
+            self.secret.digest_bytes(&counter.to_le_bytes()).hash() >> (PLACE_BITS + 1) << PLACE_BITS;
+        // Never zero, which is no lease's number.
+        let random = random.max(1 << PLACE_BITS);
+        random | (u64::from(place) ^ self.mask(random)) & PLACE_MASK
+    }
+
+    /// The place that a number hides, if it is a lease's.
+    fn place(&self, number: u64) -> u32 {
+        let random = number & !PLACE_MASK;
+        u32::try_from((number ^ self.mask(random)) & PLACE_MASK).unwrap_or(u32::MAX)
+    }
+
+    fn mask(&self, random: u64) -> u64 {
+        self.secret.digest_bytes(&(!random).to_le_bytes()).high() >> 16
+    }
+}
+
+impl<'l> Reservation<'l> {
+    pub(super) fn session(&self) -> &'l Session {
+        self.session
+    }
+
+    /// Grants the lease. `None`: its session has ended meanwhile, or its request was given up on; what it is tied to ends
+    /// here and now.
+    pub(super) fn grant(self, terms: &Terms<'_>, now: Now) -> Option<u64> {
+        let (leases, session) = (self.leases, self.session);
+        let Attached { book, member, generation, connection, .. } = *session.0;
+        let mut book = leases.book(book);
+        let owner = book.member(member, generation)?;
+        if owner.is_abandoned(connection, terms.request, now.at) {
+            return None;
+        }
+        let new = NewLease {
+            at: now.at,
+            lasts: terms.lasts,
+            request: terms.request,
+            connection,
+            ties: terms.ties,
+            is_other: terms.is_other,
+        };
+        let number = book.grant(member, &new, |place| leases.number(place))?;
+        drop(book);
+        leases.ends_at(now.at.after(terms.lasts));
+        std::mem::forget(self);
+        Some(number)
+    }
+}
+
+/// Not granted: the place is given back.
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.session.0.holdings.give_back();
+        self.leases.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// So many locks keep decision threads apart, and what one of them guards short.
+const BOOKS: usize = 64;
+
+/// A session holds at most so many leases: far more than a process works on at once.
+const SESSION_LEASES_MAX: usize = 1_024;
+
+/// A user holds at most so many: one application must not shut out the others.
+const USER_LEASES_MAX: usize = 16_384;
+
+/// All together, some 128 bytes each.
+const LEASES_MAX: usize = 1 << 20;
+
+/// Sessions at once. There are at most as many as connections, and those that have ended in the last five seconds.
+const SESSIONS_MAX: usize = 16_384;
+
+/// Reports of one frame that are looked at: as many as a session is remembered by.
+const REPORTS_AT_ONCE: usize = 1_024;
+
+/// A place is a number of so many bits: a book has at most a 64th of all leases, and often all of them.
+const PLACE_BITS: u32 = 24;
+
+const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
+
+const WHYS: usize = 4;

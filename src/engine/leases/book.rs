@@ -1,0 +1,273 @@
+//! Some of the sessions and all of their leases, under one lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::{Lease, Link, NONE, Tie};
+use super::member::{Holdings, Member};
+use super::session::{NotOpened, Opening};
+use super::slab::Slab;
+use super::wheel::{Batch, Wheel};
+use crate::clock::Timestamp;
+use crate::engine::pool::Pool;
+
+/// Some of the sessions.
+#[derive(Debug)]
+pub(super) struct Book {
+    members: Slab<Member>,
+    by_name: HashMap<[u8; 16], u32>,
+    leases: Slab<Lease>,
+    wheel: Wheel,
+    /// Sessions without a connection, by when they end. One that was taken up again stands there until then.
+    graces: VecDeque<(Timestamp, u32, u64)>,
+    /// Counts sessions.
+    generation: u64,
+}
+
+/// A lease to be.
+pub(super) struct NewLease<'t> {
+    pub(super) at: Timestamp,
+    pub(super) lasts: Duration,
+    pub(super) request: u64,
+    pub(super) connection: u64,
+    pub(super) ties: &'t [Tie],
+    pub(super) is_other: bool,
+}
+
+impl Book {
+    pub(super) fn new() -> Book {
+        Book {
+            members: Slab::new(),
+            by_name: HashMap::new(),
+            leases: Slab::new(),
+            wheel: Wheel::new(),
+            graces: VecDeque::new(),
+            generation: 0,
+        }
+    }
+
+    pub(super) fn leases(&self) -> &Slab<Lease> {
+        &self.leases
+    }
+
+    /// A connection more of a session that is there.
+    pub(super) fn join(
+        &mut self,
+        name: &[u8; 16],
+        opening: &Opening<'_>,
+    ) -> Option<Result<(u32, &Member), NotOpened>> {
+        let number = *self.by_name.get(name)?;
+        let member = self.members.get_mut(number)?;
+        if member.user != opening.user {
+            return Some(Err(NotOpened::OtherUser));
+        }
+        if member.pool.name() != opening.pool || member.slots != opening.slots {
+            return Some(Err(NotOpened::OtherPoolOrSlots));
+        }
+        member.connections += 1;
+        member.ends_at = None;
+        Some(Ok((number, member)))
+    }
+
+    /// A session that was not there.
+    pub(super) fn add(
+        &mut self,
+        opening: &Opening<'_>,
+        pool: Arc<Pool>,
+        holdings: Arc<Holdings>,
+        at: Timestamp,
+    ) -> Option<(u32, u64)> {
+        self.generation += 1;
+        let Opening { name, user, slots, pid, .. } = *opening;
+        pool.join(slots, pid, at);
+        let member = Member::new(name, self.generation, user, pid, pool, slots, holdings);
+        let number = self.members.insert(member)?;
+        if let Some(name) = name {
+            self.by_name.insert(name, number);
+        }
+        Some((number, self.generation))
+    }
+
+    pub(super) fn member(&mut self, number: u32, generation: u64) -> Option<&mut Member> {
+        self.members.get_mut(number).filter(|member| member.generation == generation)
+    }
+
+    /// One connection less. Returns whether the session is to end now.
+    pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> bool {
+        let Some(member) = self.member(number, generation) else { return false };
+        member.connections = member.connections.saturating_sub(1);
+        if member.connections > 0 {
+            return false;
+        }
+        if member.name.is_none() {
+            return true;
+        }
+        let ends_at = at.after(GRACE);
+        member.ends_at = Some(ends_at);
+        self.graces.push_back((ends_at, number, generation));
+        false
+    }
+
+    /// A session whose grace has passed, and when that was.
+    pub(super) fn next_left(&mut self, now: Timestamp) -> Option<(u32, u64, Timestamp)> {
+        loop {
+            let (ends_at, number, generation) =
+                *self.graces.front().filter(|(ends_at, ..)| *ends_at <= now)?;
+            self.graces.pop_front();
+            if self.member(number, generation).is_some_and(|member| member.ends_at == Some(ends_at)) {
+                return Some((number, generation, ends_at));
+            }
+        }
+    }
+
+    /// A moment before which nothing here ends by itself, once all that has ended is gone.
+    pub(super) fn none_before(&self) -> Timestamp {
+        let never = Timestamp::from_nanos(u64::MAX);
+        let grace = self.graces.front().map_or(never, |(ends_at, ..)| *ends_at);
+        if self.leases.len() == 0 { grace } else { grace.min(self.wheel.none_before(&self.leases)) }
+    }
+
+    /// Begins a lease of a session. `number` gives the place what its holder will know it by.
+    pub(super) fn grant(
+        &mut self,
+        member: u32,
+        new: &NewLease<'_>,
+        number: impl FnOnce(u32) -> u64,
+    ) -> Option<u64> {
+        let owner = self.members.get_mut(member)?;
+        let lease = Lease {
+            number: 0,
+            ends_at: new.at.after(new.lasts),
+            request: new.request,
+            ties: new.ties.into(),
+            connection: u32::try_from(new.connection).unwrap_or(u32::MAX),
+            lasts_millis: u32::try_from(new.lasts.as_millis()).unwrap_or(u32::MAX),
+            member,
+            in_session: Link { before: NONE, after: owner.first },
+            on_spoke: Link::NONE,
+            spoke: 0,
+            is_other: new.is_other,
+        };
+        let place = self.leases.insert(lease)?;
+        let number = number(place);
+        if owner.takes_slot() {
+            owner.pool.take_slot(new.at);
+        }
+        owner.working += 1;
+        let next = std::mem::replace(&mut owner.first, place);
+        if let Some(next) = self.leases.get_mut(next) {
+            next.in_session.before = place;
+        }
+        if let Some(lease) = self.leases.get_mut(place) {
+            lease.number = number;
+        }
+        self.wheel.hang(place, &mut self.leases);
+        Some(number)
+    }
+
+    /// The lease at a place, if its holder knows it by this number and it is this session's.
+    pub(super) fn lease(&self, place: u32, number: u64, member: u32) -> Option<&Lease> {
+        self.leases.get(place).filter(|lease| lease.number == number && lease.member == member)
+    }
+
+    /// Starts a lease's time again.
+    pub(super) fn renew(&mut self, place: u32, at: Timestamp) -> Timestamp {
+        self.wheel.take_off(place, &mut self.leases);
+        let Some(lease) = self.leases.get_mut(place) else { return at };
+        lease.ends_at = at.after(Duration::from_millis(u64::from(lease.lasts_millis)));
+        let ends_at = lease.ends_at;
+        self.wheel.hang(place, &mut self.leases);
+        ends_at
+    }
+
+    /// Ends a lease as of a moment, and hands over what was tied to it.
+    pub(super) fn end(&mut self, place: u32, at: Timestamp) -> Option<Box<[Tie]>> {
+        self.wheel.take_off(place, &mut self.leases);
+        let lease = self.leases.remove(place)?;
+        let Link { before, after } = lease.in_session;
+        if let Some(after) = self.leases.get_mut(after) {
+            after.in_session.before = before;
+        }
+        let owner = self.members.get_mut(lease.member);
+        if let Some(before) = self.leases.get_mut(before) {
+            before.in_session.after = after;
+        }
+        if let Some(owner) = owner {
+            if before == NONE {
+                owner.first = after;
+            }
+            if owner.frees_slot() {
+                owner.pool.free_slot(at);
+            }
+            owner.working = owner.working.saturating_sub(1);
+            owner.pool.leave_work(lease.is_other);
+            owner.holdings.give_back();
+        }
+        Some(lease.ties)
+    }
+
+    /// Ends some of the leases whose time has come. Returns how many.
+    pub(super) fn end_some(&mut self, now: Timestamp, ended: &mut Vec<Box<[Tie]>>) -> usize {
+        let mut found = Batch::new();
+        self.wheel.ended(now, &self.leases, &mut found);
+        for place in &found {
+            let at = self.leases.get(*place).map_or(now, |lease| lease.ends_at);
+            ended.extend(self.end(*place, at).filter(|ties| !ties.is_empty()));
+        }
+        found.len()
+    }
+
+    /// Ends some of a session's leases, and the session itself with the last of them. Nothing can join it meanwhile.
+    /// Returns whether there are more.
+    pub(super) fn end_member(
+        &mut self,
+        number: u32,
+        generation: u64,
+        at: Timestamp,
+        ended: &mut Vec<Box<[Tie]>>,
+        count: &mut u64,
+    ) -> bool {
+        let Some(name) = self.member(number, generation).map(|member| member.name.take()) else {
+            return false;
+        };
+        if let Some(name) = name {
+            self.by_name.remove(&name);
+        }
+        for _ in 0..Batch::new().capacity() {
+            let Some(first) = self.members.get(number).map(|member| member.first) else { return false };
+            if first == NONE {
+                if let Some(member) = self.members.remove(number) {
+                    member.pool.part(member.slots, member.pid, at);
+                }
+                return false;
+            }
+            *count += 1;
+            ended.extend(self.end(first, at).filter(|ties| !ties.is_empty()));
+        }
+        true
+    }
+
+    /// Ends the leases of a session that were granted to these requests.
+    pub(super) fn end_of_requests(
+        &mut self,
+        number: u32,
+        at: Timestamp,
+        is_one: impl Fn(u64, u64) -> bool,
+        ended: &mut Vec<Box<[Tie]>>,
+    ) -> u64 {
+        let (mut place, mut count) = (self.members.get(number).map_or(NONE, |member| member.first), 0);
+        while let Some(lease) = self.leases.get(place) {
+            let next = lease.in_session.after;
+            if is_one(u64::from(lease.connection), lease.request) {
+                ended.extend(self.end(place, at));
+                count += 1;
+            }
+            place = next;
+        }
+        count
+    }
+}
+
+/// How long a session without a connection is waited for.
+pub(super) const GRACE: Duration = Duration::from_secs(5);

@@ -1,0 +1,68 @@
+//! One lease: a piece of work in progress, and what is tied to it.
+
+use crate::clock::Timestamp;
+use crate::engine::digest::{Digest, Salt};
+
+/// One piece of work in progress.
+#[derive(Debug)]
+pub(super) struct Lease {
+    /// What its holder knows it by.
+    pub(super) number: u64,
+    pub(super) ends_at: Timestamp,
+    /// The id of the request that it was granted to, on the connection of this count.
+    pub(super) request: u64,
+    pub(super) ties: Box<[Tie]>,
+    pub(super) connection: u32,
+    /// How long it lasts from when it is granted or renewed.
+    pub(super) lasts_millis: u32,
+    /// Its session's number.
+    pub(super) member: u32,
+    pub(super) in_session: Link,
+    pub(super) on_spoke: Link,
+    pub(super) spoke: u16,
+    /// Whether it counts as other than the most important work.
+    pub(super) is_other: bool,
+}
+
+/// The neighbours in a chain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) before: u32,
+    pub(super) after: u32,
+}
+
+/// What ends, or may be given back, with a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Tie {
+    /// A place under a concurrency limit.
+    Place(Digest),
+    /// What a rule was charged, to be given back when the work ends well.
+    Refund(Refund),
+    /// The name by which its request is known.
+    Repeat(Digest),
+}
+
+/// What a rule was charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Refund {
+    /// What the rule is known by, also after a reload.
+    pub(in crate::engine) rule: u64,
+    /// The digest of the state that was charged, and what was mixed into it.
+    pub(in crate::engine) digest: Digest,
+    pub(in crate::engine) salt: Salt,
+    pub(in crate::engine) allowance: u32,
+    pub(in crate::engine) cost: u32,
+    pub(in crate::engine) of_candidate: bool,
+    /// It was charged to what is beyond the quota.
+    pub(in crate::engine) is_beyond: bool,
+}
+
+/// The end of a chain.
+pub(super) const NONE: u32 = u32::MAX;
+
+impl Link {
+    pub(super) const NONE: Link = Link { before: NONE, after: NONE };
+}
+
+/// So a hundred thousand of them take 128 bytes each, ties and all.
+const _: () = assert!(size_of::<Option<Lease>>() <= 80);

@@ -1,0 +1,81 @@
+//! A session as those know it who ask for it: one process, over one of its connections.
+
+use std::sync::Arc;
+
+use super::member::Holdings;
+use crate::engine::pool::Pool;
+
+/// One process that asks, over one connection. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Session(pub(super) Arc<Attached>);
+
+#[derive(Debug)]
+pub(super) struct Attached {
+    /// Which book it is in, and its number there.
+    pub(super) book: usize,
+    pub(super) member: u32,
+    pub(super) generation: u64,
+    /// The connection, by the client's own count.
+    pub(super) connection: u64,
+    pub(super) pool: Arc<Pool>,
+    pub(super) holdings: Arc<Holdings>,
+}
+
+/// How a connection begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// The session that it is part of; `None`: it is its own.
+    pub name: Option<[u8; 16]>,
+    /// The user at the other end.
+    pub user: u32,
+    /// The pool that its work counts in.
+    pub pool: &'a str,
+    /// How many requests the process works on at once; 0: unknown.
+    pub slots: u32,
+    /// The client's own count of its connections in this session.
+    pub connection: u64,
+    /// The process, if it is known.
+    pub pid: Option<u32>,
+}
+
+/// Why a connection is not let into a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotOpened {
+    /// The session is another user's.
+    #[error("this session belongs to another user")]
+    OtherUser,
+    /// It began with other words.
+    #[error("this session began with another pool or another number of slots")]
+    OtherPoolOrSlots,
+    /// There are too many sessions.
+    #[error("there are too many sessions")]
+    TooMany,
+}
+
+/// A signal for a pool that is not the session's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a session tells about its own pool alone")]
+pub struct NotItsPool;
+
+/// How work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkOutcome {
+    /// Well.
+    Ok,
+    /// Badly.
+    Error,
+    /// It was dropped, or took too long.
+    Dropped,
+}
+
+impl Session {
+    /// What tells it from other sessions of its pool.
+    pub(in crate::engine) fn number(&self) -> u64 {
+        // Generations count the sessions of one book.
+        self.0.generation << 8 | self.0.book as u64
+    }
+
+    pub(in crate::engine) fn pool(&self) -> &Arc<Pool> {
+        &self.0.pool
+    }
+}

@@ -1,0 +1,67 @@
+//! Values by number, in pieces: it grows without moving what is there, so nobody waits while it does.
+
+/// Values by the number of their place.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    pieces: Vec<Vec<Option<T>>>,
+    /// Places that are empty again.
+    free: Vec<u32>,
+    len: usize,
+}
+
+impl<T> Slab<T> {
+    pub(super) const fn new() -> Slab<T> {
+        Slab { pieces: Vec::new(), free: Vec::new(), len: 0 }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a value. `None`: there are as many as numbers.
+    pub(super) fn insert(&mut self, value: T) -> Option<u32> {
+        if let Some(number) = self.free.pop() {
+            *self.place(number)? = Some(value);
+            self.len += 1;
+            return Some(number);
+        }
+        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+            self.pieces.push(Vec::with_capacity(PIECE));
+        }
+        let before = (self.pieces.len() - 1) * PIECE;
+        let piece = self.pieces.last_mut()?;
+        let number = u32::try_from(before + piece.len()).ok().filter(|number| *number != u32::MAX)?;
+        piece.push(Some(value));
+        self.len += 1;
+        Some(number)
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&T> {
+        let number = number as usize;
+        self.pieces.get(number / PIECE)?.get(number % PIECE)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.place(number)?.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, number: u32) -> Option<T> {
+        let removed = self.place(number)?.take()?;
+        self.free.push(number);
+        self.len -= 1;
+        Some(removed)
+    }
+
+    /// The values of one piece of it; `None`: there is no such piece.
+    pub(super) fn piece(&self, piece: usize) -> Option<impl Iterator<Item = &T>> {
+        self.pieces.get(piece).map(|piece| piece.iter().flatten())
+    }
+
+    fn place(&mut self, number: u32) -> Option<&mut Option<T>> {
+        let number = number as usize;
+        self.pieces.get_mut(number / PIECE)?.get_mut(number % PIECE)
+    }
+}
+
+/// Values in a piece: some 70 KiB of leases.
+const PIECE: usize = 1_024;

@@ -1,0 +1,413 @@
+//! One pool: how many slots it has and how many are busy, to the nanosecond, and what follows from it for those who ask.
+//!
+//! Decision threads read what was worked out at the last tick and count themselves in and out; only ticks and the begin and
+//! end of work take the pool's lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+
+use super::signals::Signals;
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
+use super::watch::Watch;
+use crate::clock::Timestamp;
+use crate::shed::brake::Brake;
+use crate::shed::heavy::Heavy;
+use crate::shed::slow_law::Severity;
+use crate::shed::window::Window;
+
+/// One pool.
+#[derive(Debug)]
+pub(super) struct Pool {
+    name: Box<str>,
+    /// What the rules in force say about it.
+    watch: ArcSwapOption<Watch>,
+    work: Mutex<Work>,
+    law: Mutex<Law>,
+    pub(super) signals: Mutex<Signals>,
+    /// Slots that are busy, of [`Pool::slots`], as decisions see them.
+    busy: AtomicU32,
+    /// 0: unknown.
+    slots: AtomicU32,
+    /// Leases of the most important work, and of all other.
+    critical: AtomicU32,
+    others: AtomicU32,
+    /// s, as the bits of an `f64`.
+    severity: AtomicU64,
+    is_braking: AtomicBool,
+    has_room: AtomicBool,
+    /// By place: who makes up a large part of the traffic. Nobody waits for it.
+    heavy: parking_lot::Mutex<Vec<Heavy>>,
+}
+
+/// What sessions and leases say. A sum of `n · t` over all that began at t, less the same of all that ended, turns the
+/// numbers of now into an integral over time, in whatever order they come.
+#[derive(Debug, Default)]
+struct Work {
+    sessions: u32,
+    /// Slots of live sessions.
+    slots: u32,
+    slots_began: i128,
+    busy: u32,
+    busy_began: i128,
+    /// A process of the pool.
+    pid: Option<u32>,
+}
+
+/// What is worked out at ticks.
+#[derive(Debug)]
+struct Law {
+    window: Window,
+    brake: Brake,
+    severity: Severity,
+    /// The watch whose rest the severity began at.
+    began: Option<Arc<Watch>>,
+    ticked: Option<Timestamp>,
+    stepped: Option<Timestamp>,
+    /// Slot-time so far, in nanoseconds.
+    slot_nanos: u128,
+    /// The integral over the slots of live sessions, when it was last looked at.
+    live_nanos: u128,
+}
+
+/// One pool, for whoever looks at it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolView {
+    /// Its name.
+    pub pool: Box<str>,
+    /// Its slots, if they are known.
+    pub slots: Option<u32>,
+    /// Slots that are busy.
+    pub busy: u32,
+    /// The share of its slot-time of the last 8 s that was busy.
+    pub utilization: Option<f64>,
+    /// Readings by name: the utilization that each stands for, if there is one, and whether it counts.
+    pub signals: Vec<(Box<str>, Option<f64>, bool)>,
+    /// s of the slow law: below zero nothing is refused.
+    pub severity: f64,
+    /// Whether the brake is on.
+    pub braking: bool,
+    /// With what chance each priority is refused by the slow law, the least important first.
+    pub chances: Vec<(Box<str>, f64)>,
+    /// Leases of the most important work.
+    pub critical: u32,
+    /// Leases of all other work.
+    pub others: u32,
+}
+
+impl Pool {
+    pub(super) fn new(name: &str) -> Pool {
+        Pool {
+            name: name.into(),
+            watch: ArcSwapOption::empty(),
+            work: Mutex::default(),
+            law: Mutex::new(Law::new()),
+            signals: Mutex::default(),
+            busy: AtomicU32::new(0),
+            slots: AtomicU32::new(0),
+            critical: AtomicU32::new(0),
+            others: AtomicU32::new(0),
+            severity: AtomicU64::new((-1.0_f64).to_bits()),
+            is_braking: AtomicBool::new(false),
+            has_room: AtomicBool::new(false),
+            heavy: parking_lot::Mutex::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Puts what the rules say in force. A law that is the same goes on where it stands.
+    pub(super) fn watch_by(&self, watch: Option<Arc<Watch>>) {
+        let slots = watch.as_ref().and_then(|watch| watch.shed.slots);
+        self.watch.store(watch);
+        let live = self.work.lock().slots;
+        self.publish_slots(live, slots);
+    }
+
+    pub(super) fn is_watched(&self) -> bool {
+        self.watch.load().is_some()
+    }
+
+    /// Whether somebody is in it.
+    pub(super) fn is_used(&self) -> bool {
+        self.work.lock().sessions > 0
+    }
+
+    /// What the rules say about it.
+    pub(super) fn watched(&self) -> Option<Arc<Watch>> {
+        self.watch.load_full()
+    }
+
+    /// A process of the pool.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.work.lock().pid
+    }
+
+    /// A session begins.
+    pub(super) fn join(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
+        let mut work = self.work.lock();
+        work.sessions += 1;
+        work.slots = work.slots.saturating_add(slots);
+        work.slots_began += i128::from(slots) * nanos(at);
+        work.pid = pid.or(work.pid);
+        let live = work.slots;
+        drop(work);
+        self.publish_slots(live, self.configured_slots());
+    }
+
+    /// A session ends.
+    pub(super) fn part(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
+        let mut work = self.work.lock();
+        work.sessions = work.sessions.saturating_sub(1);
+        work.slots = work.slots.saturating_sub(slots);
+        work.slots_began -= i128::from(slots) * nanos(at);
+        if work.pid == pid {
+            work.pid = None;
+        }
+        let live = work.slots;
+        drop(work);
+        self.publish_slots(live, self.configured_slots());
+    }
+
+    /// One slot more is busy.
+    pub(super) fn take_slot(&self, at: Timestamp) {
+        let mut work = self.work.lock();
+        work.busy += 1;
+        work.busy_began += nanos(at);
+        self.busy.store(work.busy, Ordering::Relaxed);
+    }
+
+    /// One slot less is busy.
+    pub(super) fn free_slot(&self, at: Timestamp) {
+        let mut work = self.work.lock();
+        work.busy = work.busy.saturating_sub(1);
+        work.busy_began -= nanos(at);
+        self.busy.store(work.busy, Ordering::Relaxed);
+    }
+
+    /// Counts one more piece of work in, other work only as long as there is less than `most` of it. Returns whether it
+    /// is in.
+    pub(super) fn enter_work(&self, is_other: bool, most: Option<u32>) -> bool {
+        if !is_other {
+            self.critical.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let fits = |others: u32| most.is_none_or(|most| others < most).then_some(others.saturating_add(1));
+        self.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Counts one piece of work out again.
+    pub(super) fn leave_work(&self, is_other: bool) {
+        let count = if is_other { &self.others } else { &self.critical };
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn others(&self) -> u32 {
+        self.others.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn busy(&self) -> u32 {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// How many slots it has, if that is known.
+    pub(super) fn slots(&self) -> Option<u32> {
+        Some(self.slots.load(Ordering::Relaxed)).filter(|slots| *slots > 0)
+    }
+
+    pub(super) fn severity(&self) -> f64 {
+        f64::from_bits(self.severity.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn is_braking(&self) -> bool {
+        self.is_braking.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for what is elastic.
+    pub(super) fn has_room(&self) -> bool {
+        self.has_room.load(Ordering::Relaxed)
+    }
+
+    /// Notes a caller of a priority's work, and says whether it makes up a large part of that.
+    pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp) -> bool {
+        let Some(mut heavy) = self.heavy.try_lock() else { return false };
+        if heavy.len() <= place {
+            heavy.resize_with(place + 1, Heavy::new);
+        }
+        let Some(heavy) = heavy.get_mut(place) else { return false };
+        heavy.age(at);
+        heavy.note(caller)
+    }
+
+    /// What happens by itself, every quarter of a second.
+    pub(super) fn tick(&self, at: Timestamp) {
+        let watch = self.watched();
+        let mut law = self.law.lock();
+        if law.ticked.is_some_and(|ticked| at <= ticked) {
+            return;
+        }
+        let (busy_nanos, live_nanos, live) = {
+            let work = self.work.lock();
+            (work.busy_nanos(at), work.live_nanos(at), work.slots)
+        };
+        let configured = watch.as_ref().and_then(|watch| watch.shed.slots);
+        law.add_slot_time(at, live_nanos, live, configured);
+        let slot_nanos = law.slot_nanos;
+        law.window.push(at, busy_nanos, slot_nanos);
+        law.ticked = Some(at);
+        self.publish_slots(live, configured);
+        let Some(watch) = watch else {
+            self.has_room.store(false, Ordering::Relaxed);
+            return;
+        };
+        law.begin(&watch);
+        let slots = self.slots();
+        let queue = self.signals.lock().queue(at);
+        if let (Some(slots), Some(_)) = (slots, &watch.shed.brake) {
+            let busy_now = law.window.over(BUSY_NOW);
+            law.brake.tick(at, queue, busy_now, slots);
+        } else {
+            law.brake = Brake::new();
+        }
+        let is_braking = law.brake.is_on();
+        self.is_braking.store(is_braking, Ordering::Relaxed);
+        let workers = slots.and_then(|_| law.window.over(WINDOW));
+        let counted = self.signals.lock().counted(&watch, at);
+        let utilization = [workers, counted].into_iter().flatten().reduce(f64::max);
+        // Else the brake would hide the load from the slow law.
+        let seen = if is_braking && watch.brakes() { Some(1.0) } else { utilization };
+        law.step(&watch, seen, at);
+        self.severity.store(law.severity.value().to_bits(), Ordering::Relaxed);
+        let good = watch.law.good;
+        let has_room =
+            !is_braking && law.severity.value() <= 0.0 && workers.is_some_and(|workers| workers < good);
+        self.has_room.store(has_room, Ordering::Relaxed);
+    }
+
+    /// Whether a tick changes nothing until something happens.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let Some(watch) = self.watched() else { return true };
+        let law = self.law.lock();
+        self.busy() == 0
+            && !self.is_braking()
+            && law.began.is_some()
+            && law.severity.is_at_rest(&watch.law)
+            && law.window.over(WINDOW).is_none_or(|busy| busy == 0.0)
+            && self.signals.lock().is_empty()
+    }
+
+    pub(super) fn view(&self, at: Timestamp) -> PoolView {
+        let watch = self.watched();
+        let slots = self.slots();
+        let utilization = slots.and_then(|_| self.law.lock().window.over(WINDOW));
+        let signals = watch.as_ref().map(|watch| self.signals.lock().view(watch, at)).unwrap_or_default();
+        let severity = self.severity();
+        PoolView {
+            pool: self.name.clone(),
+            slots,
+            busy: self.busy(),
+            utilization,
+            signals,
+            severity,
+            braking: self.is_braking(),
+            chances: watch.map(|watch| watch.chances(severity)).unwrap_or_default(),
+            critical: self.critical.load(Ordering::Relaxed),
+            others: self.others(),
+        }
+    }
+
+    fn configured_slots(&self) -> Option<u32> {
+        self.watch.load().as_ref().and_then(|watch| watch.shed.slots)
+    }
+
+    fn publish_slots(&self, live: u32, configured: Option<u32>) {
+        let slots = if live > 0 { live } else { configured.unwrap_or(0) };
+        self.slots.store(slots, Ordering::Relaxed);
+    }
+}
+
+impl Work {
+    fn busy_nanos(&self, at: Timestamp) -> u128 {
+        integral(self.busy, self.busy_began, at)
+    }
+
+    fn live_nanos(&self, at: Timestamp) -> u128 {
+        integral(self.slots, self.slots_began, at)
+    }
+}
+
+impl Law {
+    fn new() -> Law {
+        Law {
+            window: Window::new(),
+            brake: Brake::new(),
+            severity: Severity::at_rest(&crate::shed::slow_law::SlowLaw::default()),
+            began: None,
+            ticked: None,
+            stepped: None,
+            slot_nanos: 0,
+            live_nanos: 0,
+        }
+    }
+
+    /// Slot-time since the last tick: of live sessions, else as configured.
+    fn add_slot_time(&mut self, at: Timestamp, live_nanos: u128, live: u32, configured: Option<u32>) {
+        let before = std::mem::replace(&mut self.live_nanos, live_nanos);
+        let passed = live_nanos.saturating_sub(before);
+        self.slot_nanos += if live > 0 || passed > 0 {
+            passed
+        } else {
+            let elapsed = self.ticked.map_or(Duration::ZERO, |ticked| at.since(ticked));
+            elapsed.as_nanos() * u128::from(configured.unwrap_or(0))
+        };
+    }
+
+    /// The severity begins at rest; a law that is the same goes on.
+    fn begin(&mut self, watch: &Arc<Watch>) {
+        if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
+            return;
+        }
+        if self.began.as_ref().is_none_or(|began| began.law != watch.law) {
+            self.severity = Severity::at_rest(&watch.law);
+        }
+        self.began = Some(Arc::clone(watch));
+    }
+
+    /// One step of the slow law, once a second.
+    fn step(&mut self, watch: &Watch, utilization: Option<f64>, at: Timestamp) {
+        let Some(stepped) = self.stepped else {
+            self.stepped = Some(at);
+            return;
+        };
+        let elapsed = at.since(stepped);
+        if elapsed < STEP {
+            return;
+        }
+        self.stepped = Some(at);
+        if watch.sheds() {
+            self.severity.step(&watch.law, utilization, elapsed);
+        }
+    }
+}
+
+/// `n · t` of what began, less the same of what ended, turned into an integral.
+fn integral(count: u32, began: i128, at: Timestamp) -> u128 {
+    // Below zero only for a moment, while another thread is ahead of this reading of the clock.
+    u128::try_from(i128::from(count) * nanos(at) - began).unwrap_or_default()
+}
+
+fn nanos(at: Timestamp) -> i128 {
+    i128::from(at.as_nanos())
+}
+
+/// What the slow law looks at.
+const WINDOW: Duration = Duration::from_secs(8);
+
+/// What the brake looks at where no queue can be read.
+const BUSY_NOW: Duration = Duration::from_secs(1);
+
+/// How often the slow law takes a step.
+const STEP: Duration = Duration::from_secs(1);

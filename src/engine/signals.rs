@@ -1,0 +1,116 @@
+//! Readings of one pool, by name: what the host reads and what applications push. What is too old is no reading.
+
+use std::time::Duration;
+
+use super::watch::Watch;
+use crate::clock::Timestamp;
+use crate::rules::shed::Signal;
+use crate::shed::mapping;
+
+/// The readings of one pool.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    read: Vec<Read>,
+    pushed: Vec<Pushed>,
+}
+
+/// What the host reads. One that cannot be read has no value.
+#[derive(Debug)]
+struct Read {
+    name: Box<str>,
+    value: Option<u32>,
+    at: Timestamp,
+}
+
+/// What one session pushes.
+#[derive(Debug)]
+struct Pushed {
+    name: Box<str>,
+    session: u64,
+    permille: u16,
+    at: Timestamp,
+}
+
+impl Signals {
+    /// The host has read something, or failed to.
+    pub(super) fn observe(&mut self, name: &str, value: Option<u32>, at: Timestamp) {
+        if let Some(read) = self.read.iter_mut().find(|read| *read.name == *name) {
+            (read.value, read.at) = (value, at);
+        } else if self.read.len() < READ_MAX {
+            self.read.push(Read { name: name.into(), value, at });
+        }
+    }
+
+    /// A session has pushed something. Beyond the bound what is new is passed over.
+    pub(super) fn push(&mut self, name: &str, session: u64, permille: u16, at: Timestamp) {
+        let is_it = |pushed: &&mut Pushed| pushed.session == session && *pushed.name == *name;
+        if let Some(pushed) = self.pushed.iter_mut().find(is_it) {
+            (pushed.permille, pushed.at) = (permille, at);
+            return;
+        }
+        self.pushed.retain(|pushed| at.since(pushed.at) < FRESH);
+        if self.pushed.len() < PUSHED_MAX {
+            self.pushed.push(Pushed { name: name.into(), session, permille, at });
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.read.is_empty() && self.pushed.is_empty()
+    }
+
+    /// Forgets what is too old to count.
+    pub(super) fn forget_old(&mut self, at: Timestamp) {
+        self.read.retain(|read| at.since(read.at) < FRESH);
+        self.pushed.retain(|pushed| at.since(pushed.at) < FRESH);
+    }
+
+    /// Connections that wait to be accepted.
+    pub(super) fn queue(&self, at: Timestamp) -> Option<u32> {
+        self.read(ACCEPT_QUEUE, at)
+    }
+
+    /// The highest utilization among the signals that count.
+    pub(super) fn counted(&self, watch: &Watch, at: Timestamp) -> Option<f64> {
+        let counted = watch.shed.signals.iter().filter(|signal| signal.counts);
+        counted.filter_map(|signal| self.utilization(signal, at)).reduce(f64::max)
+    }
+
+    /// Every signal of the rules: its name, the utilization that it stands for, and whether it counts.
+    pub(super) fn view(&self, watch: &Watch, at: Timestamp) -> Vec<(Box<str>, Option<f64>, bool)> {
+        let view = |signal: &Signal| (signal.name.clone(), self.utilization(signal, at), signal.counts);
+        watch.shed.signals.iter().map(view).collect()
+    }
+
+    fn utilization(&self, signal: &Signal, at: Timestamp) -> Option<f64> {
+        let reading = match signal.source {
+            crate::rules::shed::Source::Pushed => self.pushed(&signal.name, at),
+            _ => self.read(&signal.name, at),
+        };
+        reading.map(|reading| mapping::utilization(&signal.map, reading))
+    }
+
+    fn read(&self, name: &str, at: Timestamp) -> Option<u32> {
+        let read = self.read.iter().find(|read| *read.name == *name)?;
+        read.value.filter(|_| at.since(read.at) < FRESH)
+    }
+
+    /// The mean over the sessions that pushed it: one process that hangs is not the pool.
+    fn pushed(&self, name: &str, at: Timestamp) -> Option<u32> {
+        let fresh = self.pushed.iter().filter(|pushed| *pushed.name == *name && at.since(pushed.at) < FRESH);
+        let (count, sum) =
+            fresh.fold((0, 0), |(count, sum), pushed| (count + 1, sum + u32::from(pushed.permille)));
+        sum.checked_div(count)
+    }
+}
+
+/// The signal that the brake reads.
+pub(super) const ACCEPT_QUEUE: &str = "accept_queue";
+
+/// What is older is no reading.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// Readings of the host for one pool: more than there are kinds of them.
+const READ_MAX: usize = 32;
+
+/// What the sessions of one pool may have pushed within three seconds.
+const PUSHED_MAX: usize = 4_096;

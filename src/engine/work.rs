@@ -1,0 +1,284 @@
+//! Work from its begin to its end: sessions, leases, and what ends with them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::Engine;
+use super::algorithm::{Algorithm, each_algorithm};
+use super::leases::{
+    Ended, NotItsPool, NotOpened, Opening, Refund, Reservation, Session, Terms, Tie, Why, WorkOutcome,
+};
+use super::memory::Memory;
+use super::shards::Shard;
+use crate::clock::Now;
+use crate::rules::shed::Source;
+use crate::rules::{Limit, Over};
+
+/// What is granted with a lease.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Granted<'t> {
+    pub(super) ties: &'t [Tie],
+    /// How long it lasts; `None`: as long as any.
+    pub(super) lasts: Option<Duration>,
+    /// Set if it has its place among the pool's work already: whether as other work.
+    pub(super) place: Option<bool>,
+}
+
+/// A reading that the rules in force ask the host for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The pool.
+    pub pool: Box<str>,
+    /// The signal's name.
+    pub signal: Box<str>,
+    /// What is to be read.
+    pub source: Source,
+    /// A process of the pool, if one is known.
+    pub pid: Option<u32>,
+}
+
+/// Leases counted against the counters of concurrency limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Audit {
+    /// Places that leases hold.
+    pub held: u64,
+    /// Places that counters count.
+    pub counted: u64,
+    /// Keys on which the two do not agree: none, unless something is wrong.
+    pub differing: u64,
+}
+
+impl Engine {
+    /// A connection begins: it joins its session, or is the first of one.
+    ///
+    /// # Errors
+    /// The session is another user's, or began with another pool or other slots; there are too many.
+    pub fn open(&self, opening: &Opening<'_>, now: Now) -> Result<Session, NotOpened> {
+        self.leases.open(opening, &self.pools, now)
+    }
+
+    /// A connection of a session ends. After the last one a session with a name is waited for, for five seconds; one
+    /// without ends at once.
+    pub fn close(&self, session: &Session, now: Now) {
+        let ended = self.leases.close(session, now);
+        self.loosen_all(ended, WorkOutcome::Dropped, false, now);
+    }
+
+    /// A session ends, and all its leases with it: its process has died.
+    pub fn end(&self, session: &Session, now: Now) {
+        let ended = self.leases.end_session(session, now.at);
+        self.loosen_all(ended, WorkOutcome::Dropped, false, now);
+    }
+
+    /// Work has ended. Returns whether the session had such a lease; else nothing changes.
+    pub fn release(&self, session: &Session, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
+        self.release_for(session, lease, outcome, Why::Released, now)
+    }
+
+    /// A grant that could not be told: it ends as if its request had been given up on.
+    pub fn take_back(&self, session: &Session, lease: u64, now: Now) {
+        self.release_for(session, lease, WorkOutcome::Dropped, Why::Abandoned, now);
+    }
+
+    fn release_for(&self, session: &Session, lease: u64, outcome: WorkOutcome, why: Why, now: Now) -> bool {
+        self.end_due(now);
+        let Some(ties) = self.leases.release(session, lease, why, now) else { return false };
+        self.loosen(&ties, outcome, why == Why::Abandoned, now);
+        true
+    }
+
+    /// Starts the time of a lease again. Returns whether the session had such a lease.
+    #[must_use]
+    pub fn renew(&self, session: &Session, lease: u64, now: Now) -> bool {
+        self.leases.renew(session, lease, now)
+    }
+
+    /// Requests that were given up on, each by the count of its connection and its id: what was granted to them ends, and
+    /// what will be as well.
+    pub fn abandon(&self, session: &Session, reports: &mut dyn Iterator<Item = (u64, u64)>, now: Now) {
+        let ended = self.leases.abandon(session, reports, now);
+        self.loosen_all(ended, WorkOutcome::Dropped, true, now);
+    }
+
+    /// A reading that an application pushes, in thousandths, about its own pool.
+    ///
+    /// # Errors
+    /// The pool is another.
+    pub fn signal(
+        &self,
+        session: &Session,
+        pool: &str,
+        name: &str,
+        permille: u16,
+        now: Now,
+    ) -> Result<(), NotItsPool> {
+        if session.pool().name() != pool {
+            return Err(NotItsPool);
+        }
+        session.pool().signals.lock().push(name, session.number(), permille, now.at);
+        Ok(())
+    }
+
+    /// A reading of the host about a pool: connections that wait for `accept_queue`, else thousandths; `None`: it could
+    /// not be read.
+    pub fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
+        if let Some(pool) = self.pools.find(pool) {
+            pool.signals.lock().observe(signal, reading, now.at);
+        }
+    }
+
+    /// What the rules in force ask the host to read.
+    #[must_use]
+    pub fn wanted_readings(&self) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        for pool in self.pools.all() {
+            let Some(watch) = pool.watched() else { continue };
+            let signals = watch.shed.signals.iter().filter(|signal| signal.source != Source::Pushed);
+            wanted.extend(signals.map(|signal| Wanted {
+                pool: pool.name().into(),
+                signal: signal.name.clone(),
+                source: signal.source.clone(),
+                pid: pool.pid(),
+            }));
+        }
+        wanted
+    }
+
+    /// Ends leases and sessions whose time has come, each as of its own time.
+    pub fn end_due(&self, now: Now) {
+        let ended = self.leases.end_due(now);
+        self.loosen_all(ended, WorkOutcome::Dropped, false, now);
+    }
+
+    /// Counts leases against the counters of concurrency limits.
+    ///
+    /// They are looked at one after the other while work goes on, so a key differs for good only if it does each time, by
+    /// the same number.
+    #[must_use]
+    pub fn audit(&self) -> Audit {
+        let (mut audit, mut differing) = self.compare_leases();
+        for _ in 1..AUDITS {
+            if differing.is_empty() {
+                break;
+            }
+            let again = self.compare_leases().1;
+            differing.retain(|state, difference| again.get(state) == Some(difference));
+        }
+        audit.differing = differing.len() as u64;
+        audit
+    }
+
+    /// By how many places leases and counters differ on a key, where they do.
+    fn compare_leases(&self) -> (Audit, HashMap<[u64; 2], i64>) {
+        let mut by_state: HashMap<[u64; 2], i64> = HashMap::new();
+        let mut audit = Audit::default();
+        self.leases.each_tie(&mut |tie| {
+            if let Tie::Place(digest) = tie {
+                *by_state.entry([digest.hash(), digest.high()]).or_default() += 1;
+                audit.held += 1;
+            }
+        });
+        self.shards.each_in_progress(&mut |digest, count| {
+            *by_state.entry([digest.hash(), digest.high()]).or_default() -= i64::from(count);
+            audit.counted += u64::from(count);
+        });
+        by_state.retain(|_, difference| *difference != 0);
+        (audit, by_state)
+    }
+
+    /// Grants the lease that a place was kept for.
+    #[inline]
+    pub(super) fn grant(
+        &self,
+        holding: Option<Reservation<'_>>,
+        request: u64,
+        granted: &Granted<'_>,
+        now: Now,
+    ) -> Option<u64> {
+        self.begin_work(holding?, request, granted, now)
+    }
+
+    fn begin_work(
+        &self,
+        holding: Reservation<'_>,
+        request: u64,
+        granted: &Granted<'_>,
+        now: Now,
+    ) -> Option<u64> {
+        let session = holding.session();
+        let pool = session.pool();
+        let is_other = granted.place.unwrap_or_else(|| {
+            pool.enter_work(true, None);
+            true
+        });
+        let lasts = granted.lasts.unwrap_or(LASTS);
+        let lease = holding.grant(&Terms { lasts, request, ties: granted.ties, is_other }, now);
+        if lease.is_none() {
+            pool.leave_work(is_other);
+            self.loosen(granted.ties, WorkOutcome::Dropped, true, now);
+        }
+        lease
+    }
+
+    fn loosen_all(&self, ended: Ended, outcome: WorkOutcome, forgets: bool, now: Now) {
+        ended.iter().for_each(|ties| self.loosen(ties, outcome, forgets, now));
+    }
+
+    /// Does with what was tied to a lease what its end asks for.
+    fn loosen(&self, ties: &[Tie], outcome: WorkOutcome, forgets: bool, now: Now) {
+        for tie in ties {
+            match tie {
+                Tie::Place(digest) => {
+                    self.shards.lock(self.shards.of(digest)).end_progress(digest, self.shards.memory());
+                }
+                Tie::Refund(refund) if outcome == WorkOutcome::Ok => self.refund(refund, now),
+                Tie::Repeat(name) if forgets => self.repeats.forget(name, &self.shards),
+                Tie::Refund(_) | Tie::Repeat(_) => {}
+            }
+        }
+    }
+
+    /// Gives back what a rule was charged, if it still counts what can be compared.
+    fn refund(&self, refund: &Refund, now: Now) {
+        let ruling = self.ruling.load();
+        let Some((rule, terms)) = ruling.identified(refund.rule) else { return };
+        let (limit, states): (Option<&Limit>, _) = if refund.of_candidate {
+            (rule.candidate.as_deref(), terms.candidate.as_ref())
+        } else {
+            (Some(&rule.limit), Some(&terms.own))
+        };
+        let Some(allowance) = limit.and_then(|limit| limit.allowance(refund.allowance)) else { return };
+        if states.is_none_or(|states| states.of(refund.allowance).1 != refund.salt) {
+            return;
+        }
+        let quota = match (&allowance.over, refund.is_beyond) {
+            (Over::Elastic(second), true) => second,
+            (_, true) => return,
+            (_, false) => &allowance.quota,
+        };
+        let mut shard = self.shards.lock(self.shards.of(&refund.digest));
+        each_algorithm!(quota, quota => give_back(quota, refund, &mut shard, self.shards.memory(), now));
+    }
+}
+
+/// Gives back to a state, if it is there: one that is not is as good as new.
+fn give_back<A: Algorithm>(quota: &A, refund: &Refund, shard: &mut Shard, memory: &Memory, now: Now) {
+    if let Some(mut found) = A::table_mut(shard).entry(&refund.digest) {
+        // Under quotas of another kind of ticks it is adopted first, when it is next judged.
+        if !A::ADOPTS || found.tag() == refund.digest.tag() {
+            let change = |state: &mut A::State| {
+                quota.give_back(state, now, refund.cost);
+                quota.level(state, now)
+            };
+            // It never grows by what it is given back.
+            let (level, _) = found.change(change, memory);
+            found.set_tag(A::tag(found.tag(), &level));
+        }
+    }
+}
+
+/// How often a key must differ.
+const AUDITS: usize = 3;
+
+/// How long work may take that no concurrency rule says anything about.
+const LASTS: Duration = Duration::from_secs(60);

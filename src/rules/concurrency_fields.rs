@@ -1,0 +1,75 @@
+//! The fields of a rule of `concurrency`, of its candidate and of its overrides.
+
+use super::field::{Field, Kind};
+use super::rule_fields::{
+    ADVERTISE, FLEET, GUARD, HELP, KEY, MATCH, MAX_OVER, MODE, NAME, ON_REDIS_DOWN, OVERRIDES_FILE, SCOPE,
+    SHOW_KEYS, WARN_AT,
+};
+
+/// The fields of a rule of `concurrency`.
+pub(super) const CONCURRENCY: &[Field] = &[
+    NAME,
+    MATCH,
+    KEY,
+    MAX,
+    EXPIRES,
+    MODE,
+    CANDIDATE_FIELD,
+    OVERRIDES,
+    OVERRIDES_FILE,
+    WARN_AT,
+    ADVERTISE,
+    HELP,
+    SHOW_KEYS,
+    SCOPE,
+    FLEET,
+    MAX_OVER,
+    ON_REDIS_DOWN,
+    GUARD,
+];
+
+/// The fields of its candidate.
+pub(super) const CANDIDATE: &[Field] = &[MAX];
+
+/// The fields of an entry of its `overrides`.
+pub(super) const OVERRIDE: &[Field] = &[MATCH.required(), MAX];
+
+/// Where fields stand that say nothing of work at once.
+pub(super) const HOMES: &[(&[&str], &str)] = &[(
+    &[
+        "algorithm",
+        "rate",
+        "burst",
+        "queue",
+        "buckets",
+        "align",
+        "timezone",
+        "unit",
+        "over",
+        "refused",
+        "block",
+        "max_debt",
+        "refund_on",
+    ],
+    "in a rule of `limits`",
+)];
+
+const MAX: Field = Field::built("max")
+    .of(Kind::Either(&[Kind::Whole(1, u32::MAX), Kind::Words(&["unlimited"])]))
+    .required()
+    .about("how much work at once; see Concurrency");
+
+const EXPIRES: Field = Field::built("expires")
+    .of(Kind::Time)
+    .or("60s")
+    .about("when work that nobody releases or renews counts as ended, 1s to 7day; see Leases");
+
+const CANDIDATE_FIELD: Field = Field::built("candidate")
+    .of(Kind::Section("concurrency candidate"))
+    .or("none")
+    .about("another `max`, measured beside the rule");
+
+const OVERRIDES: Field =
+    Field::built("overrides").of(Kind::List(&Kind::Section("concurrency override"))).or("none").about(
+        "another `max` for some requests: the first entry that matches, after the rows of `overrides_file`",
+    );

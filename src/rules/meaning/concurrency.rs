@@ -1,0 +1,116 @@
+//! Rules of `concurrency` as meant: how much work at once, and when work that nobody ends counts as ended.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::classes::Classes;
+use super::limits::Admitted;
+use super::overrides::{Keepers, overrides};
+use super::placed::placed;
+use super::spans::{Bounds, DAY, SECOND, span};
+use crate::limit::{Quota, concurrency};
+use crate::rules::concurrency_fields::{CANDIDATE, HOMES, OVERRIDE};
+use crate::rules::fields::{Field, Fields};
+use crate::rules::problem::Wrong;
+use crate::rules::source::{Place, Report};
+use crate::rules::yaml::Node;
+use crate::rules::{Allowance, KeyPart, Limit, amount};
+
+/// How much at once; none: as much as there is.
+type Max = Option<NonZeroU32>;
+
+/// Reads what a rule admits. Without a key, which is wrong then, nothing that counts by it is read.
+pub(super) fn at_once(
+    fields: &Fields<'_>,
+    key: Option<&[KeyPart]>,
+    report: &mut Report<'_>,
+) -> Option<Admitted> {
+    let node = fields.required("max", "write `max: 20`, or how much else at once", report);
+    let own = node.and_then(|node| report.settle(node.at, read(node)));
+    let expires = match fields.get("expires") {
+        Some(node) => span(node, "expires", EXPIRES, report),
+        None => Some(EXPIRES_DEFAULT),
+    };
+    let candidate_at = fields.get("candidate").map(|node| node.at);
+    let candidate = fields.get("candidate").map(|node| candidate(node, report));
+    let mut classes = Classes::default();
+    let overrides = key.and_then(|key| overrides(fields, key, &AtOnce, &mut classes, report));
+    let limit = |own: Max| Box::new(limit(own, &classes));
+    // One that could not be read must not become none.
+    let candidate = match candidate {
+        Some(candidate) => Some(limit(candidate?)),
+        None => None,
+    };
+    let admitted = Admitted { limit: *limit(own?), overrides, candidate, expires: Some(expires?) };
+    admitted.doubt(node?.at, candidate_at, report);
+    Some(admitted)
+}
+
+fn candidate(node: &Node, report: &mut Report<'_>) -> Option<Max> {
+    let node = placed(node, "a candidate", CANDIDATE, HOMES, report);
+    let fields = Fields::read(&node, "a candidate", CANDIDATE, report)?;
+    let max = fields.required("max", "write what is to be tried, such as `{max: 10}`", report)?;
+    report.settle(max.at, read(max))
+}
+
+fn limit(own: Max, classes: &Classes<Max>) -> Limit {
+    let all = std::iter::once(&own).chain(classes.iter());
+    let quota = |max: NonZeroU32| Quota::Concurrency(concurrency::Quota::new(max));
+    let allowances: Vec<_> = all.map(|max| max.map(quota).map(Allowance::new)).collect();
+    Limit { allowances, ..Limit::unlimited() }
+}
+
+fn read(node: &Node) -> Result<Max, Wrong> {
+    match node.as_scalar() {
+        Some(UNLIMITED) => Ok(None),
+        _ => some(amount::read_from(node, "max", 0)?),
+    }
+}
+
+fn some(max: u32) -> Result<Max, Wrong> {
+    let nothing = || {
+        let mend = "write at least 1; what is never to pass goes into `deny` with the same `match`";
+        Wrong::new("`max` is 0: nothing would ever pass", mend)
+    };
+    NonZeroU32::new(max).map(Some).ok_or_else(nothing)
+}
+
+/// What the overrides of a rule say. Any number can be kept.
+struct AtOnce;
+
+impl Keepers for AtOnce {
+    type Terms = Max;
+
+    const ENTRY: &'static [Field] = OVERRIDE;
+    const COLUMN: &'static str = "max";
+    const EXAMPLE: &'static str = "max: 50";
+    const COLUMNS: &'static str = "`max`";
+
+    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Place, Max)> {
+        let node = fields.required("max", "write `max: 50`, or `max: unlimited`", report)?;
+        Some((node.at, report.settle(node.at, read(node))?))
+    }
+
+    fn of_cell(&self, text: &str) -> Result<Max, Wrong> {
+        match text {
+            UNLIMITED => Ok(None),
+            text => {
+                let number = amount::parse(text);
+                let in_max = |wrong: Wrong| Wrong { message: format!("`max`: {}", wrong.message), ..wrong };
+                some(number.map_err(in_max)?)
+            }
+        }
+    }
+
+    fn check(&self, _terms: &Max) -> Result<(), Wrong> {
+        Ok(())
+    }
+}
+
+const UNLIMITED: &str = "unlimited";
+
+/// As long as most servers let a request take.
+const EXPIRES_DEFAULT: Duration = Duration::from_secs(60);
+
+/// Below a second a pause of a process would end its work; what takes more than a week renews.
+const EXPIRES: Bounds = [(SECOND, "1s"), (7 * DAY, "7day")];

@@ -1,0 +1,109 @@
+//! What of an entry of `shed` depends on the priorities of its domain.
+
+use super::super::priorities::nearest;
+use super::UnsettledShed;
+use crate::rules::problem::shown;
+use crate::rules::shed::{Part, Shed};
+use crate::rules::source::{Place, Report};
+
+impl UnsettledShed {
+    /// The file that it stands in.
+    pub(crate) fn file(&self) -> &std::sync::Arc<str> {
+        &self.shed.position.file
+    }
+
+    /// The entry, its parts by their names and where its pool stands.
+    pub(crate) fn names(&self) -> (Place, impl Iterator<Item = String> + '_) {
+        let parts = Part::ALL.into_iter().filter(|part| self.shed.mode(*part).is_some());
+        (self.at, parts.map(|part| self.shed.rule_name(part)))
+    }
+
+    /// Looks the priorities up, of which none may be known. What is wrong is noted.
+    pub(crate) fn settle(mut self, priorities: &[Box<str>], report: &mut Report<'_>) -> Shed {
+        if let (true, Some((part, at))) = (priorities.is_empty(), self.needs.first()) {
+            // One is enough: one line mends all.
+            let message =
+                format!("`{}` refuses by importance, and the domain has no `priorities`", part.name());
+            report.error(*at, message, "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain");
+            return self.shed;
+        }
+        for (part, at) in std::mem::take(&mut self.needs) {
+            match part {
+                Part::Brake => self.settle_brake(priorities, at, report),
+                Part::Fleet => self.settle_reserve(priorities, at, report),
+                Part::Workers => self.check_workers(priorities, at, report),
+                Part::QueueAge => {}
+            }
+        }
+        self.shed
+    }
+
+    fn settle_brake(&mut self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
+        let sheddable = priorities.len().saturating_sub(1);
+        if sheddable == 0 {
+            report.error(at, alone("brake", priorities), MEND_ALONE);
+            return;
+        }
+        let Some(brake) = &mut self.shed.brake else { return };
+        let Some(bands_at) = self.bands_at else {
+            brake.bands = default_bands(sheddable);
+            return;
+        };
+        if brake.bands.len() != sheddable {
+            let message =
+                format!("`bands` has {}, and {sheddable} priorities can be refused", brake.bands.len());
+            let names: Vec<_> = priorities.iter().skip(1).rev().map(|name| shown(name)).collect();
+            report.error(
+                bands_at,
+                message,
+                format!("write one for each of {}, in this order", names.join(", ")),
+            );
+        }
+    }
+
+    fn settle_reserve(&mut self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
+        let Some(reserve) = &mut self.shed.fleet else { return };
+        let mut for_at = at;
+        if let Some((name, name_at)) = &self.reserved_for {
+            for_at = *name_at;
+            let Some(place) = priorities.iter().position(|known| known == name) else {
+                let message = format!("unknown priority {} in `for`", shown(name));
+                report.error(*name_at, message, nearest(name, priorities));
+                return;
+            };
+            reserve.reserved_for = place;
+        }
+        if reserve.reserved_for + 1 >= priorities.len() {
+            let message = "the reserve is for every priority: it keeps nothing back";
+            report.error(for_at, message, "write one in `for` that is more important than the last");
+        }
+    }
+
+    fn check_workers(&self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
+        let all = self.shed.workers.is_some_and(|workers| workers.shed_critical);
+        if priorities.len() < 2 && !all && self.shed.workers.is_some() {
+            report.error(at, alone("workers", priorities), MEND_ALONE);
+        }
+    }
+}
+
+fn alone(part: &str, priorities: &[Box<str>]) -> String {
+    let only = priorities.first().map_or("", |name| name);
+    format!("`{part}` never refuses the most important, and there is nothing but {}", shown(only))
+}
+
+/// Evenly from 70 % for the least important to 90 %.
+fn default_bands(sheddable: usize) -> Vec<u16> {
+    let steps = u16::try_from(sheddable.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
+    (0..sheddable)
+        .map(|place| {
+            let place = u16::try_from(place).unwrap_or(u16::MAX);
+            LOWEST + (HIGHEST - LOWEST).saturating_mul(place) / steps
+        })
+        .collect()
+}
+
+const MEND_ALONE: &str = "write a less important priority behind it in `priorities`";
+
+const LOWEST: u16 = 700;
+const HIGHEST: u16 = 900;

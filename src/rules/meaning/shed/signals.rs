@@ -1,0 +1,198 @@
+//! `signals` as meant: what is read, and which utilization a reading stands for.
+
+use crate::rules::fields::{Fields, boolean, check_name, list, text};
+use crate::rules::problem::{Wrong, shown};
+use crate::rules::shed::{Listen, Signal, Source};
+use crate::rules::shed_fields::SIGNAL;
+use crate::rules::source::Report;
+use crate::rules::yaml::{Node, Value};
+use crate::rules::{amount, percent};
+
+pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<Signal>> {
+    let Value::Map(pairs) = &node.value else {
+        let message = format!("`signals` is a mapping, not {}", node.kind());
+        report.error(node.at, message, "write `signals: {NAME: {use: false}}`");
+        return None;
+    };
+    if pairs.len() > SIGNALS_MAX {
+        let message = format!("`signals` has {} entries", pairs.len());
+        report.error(node.at, message, format!("write at most {SIGNALS_MAX}: each is read every second"));
+        return None;
+    }
+    let mut signals: Vec<Signal> = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        let Some(name) = text(key, "signals", report) else { continue };
+        if report.settle(key.at, check_name(name, "a signal")).is_none() {
+            continue;
+        }
+        if signals.iter().any(|known| *known.name == *name) {
+            report.error(
+                key.at,
+                format!("{} is written twice in `signals`", shown(name)),
+                "keep one of the two",
+            );
+            continue;
+        }
+        if let Some(near) = near(name) {
+            let message = format!("{} is what the application pushes: no reading has this name", shown(name));
+            report.warning(key.at, message, format!("did you mean `{near}`?"));
+        }
+        signals.extend(signal(name, value, report));
+    }
+    Some(signals)
+}
+
+fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
+    let fields = Fields::read(node, "a signal", SIGNAL, report)?;
+    let source = match (name, fields.get("listen")) {
+        (ACCEPT_QUEUE, _) => {
+            let mend = "write `listen: \":8000\"`, the port of the application, or the path of its socket";
+            let node = fields.required("listen", mend, report);
+            let listen = node.and_then(|node| {
+                let text = text(node, "listen", report)?;
+                report.settle(node.at, listen(text))
+            });
+            listen.map(Source::AcceptQueue)
+        }
+        (_, Some(node)) => {
+            report.error(node.at, "`listen` belongs to the signal `accept_queue`", "leave `listen` out");
+            None
+        }
+        (name, None) => Some(
+            MACHINE
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map_or(Source::Pushed, |(_, source)| source.clone()),
+        ),
+    };
+    let counts = fields.get("use").map_or(Some(false), |node| boolean(node, "use", report));
+    let is_queue = name == ACCEPT_QUEUE;
+    let map = match fields.get("map") {
+        Some(node) => map(node, is_queue, report),
+        None => source.as_ref().map(default_map),
+    };
+    Some(Signal { name: name.into(), source: source?, counts: counts?, map: map? })
+}
+
+/// `":8000"`, `8000` or `/run/app.sock`.
+fn listen(text: &str) -> Result<Listen, Wrong> {
+    let port =
+        |text: &str| amount::parse(text).ok().and_then(|port| u16::try_from(port).ok()).filter(|it| *it > 0);
+    if text.starts_with('/') && text.len() <= PATH_BYTES_MAX && !text.contains(char::is_control) {
+        return Ok(Listen::Path(text.into()));
+    }
+    if let Some(port) = port(text.strip_prefix(':').unwrap_or(text)) {
+        return Ok(Listen::Port(port));
+    }
+    let mend = match text.rsplit_once(':') {
+        Some((_, digits)) if port(digits).is_some() => {
+            format!("write \":{digits}\": the address plays no part")
+        }
+        Some((_, path)) if path.starts_with('/') => format!("write {}", path.trim_start_matches("//")),
+        _ => "write a port, such as \":8000\", or the whole path of a Unix socket".to_owned(),
+    };
+    Err(Wrong::new(format!("`listen` is a port or a path, not {}", shown(text)), mend))
+}
+
+/// Points `[reading, utilization]`.
+fn map(node: &Node, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32, u16)>> {
+    let mend = if is_queue {
+        "write `[[0, 0%], [32, 100%]]`"
+    } else {
+        "write `[[0%, 0%], [50%, 80%], [90%, 100%]]`"
+    };
+    let items = list(node, "map", mend, report)?;
+    if !(POINTS_MIN..=POINTS_MAX).contains(&items.len()) {
+        let message = format!("`map` has {} point{}", items.len(), if items.len() == 1 { "" } else { "s" });
+        report.error(node.at, message, format!("write {POINTS_MIN} to {POINTS_MAX}: {mend}"));
+        return None;
+    }
+    let mut points: Vec<(u32, u16)> = Vec::with_capacity(items.len());
+    for item in items {
+        let (reading_at, reading, utilization_at, utilization) = match &item.value {
+            Value::List(pair) => match pair.as_slice() {
+                [reading, utilization] => (reading.at, reading, utilization.at, utilization),
+                pair => {
+                    report.error(item.at, format!("a point of `map` has {} values, not 2", pair.len()), mend);
+                    return None;
+                }
+            },
+            _ => {
+                report.error(item.at, format!("a point of `map` is a list, not {}", item.kind()), mend);
+                return None;
+            }
+        };
+        let reading = match is_queue {
+            true => report.settle(reading_at, amount::read_from(reading, "map", 0)),
+            false => report.settle(reading_at, percent::read_from_0(reading, "map", WHOLE)).map(u32::from),
+        };
+        let utilization = report.settle(utilization_at, percent::read_from_0(utilization, "map", WHOLE));
+        let (reading, utilization) = (reading?, utilization?);
+        if let Some((before, below)) = points.last() {
+            if *before >= reading {
+                report.error(
+                    reading_at,
+                    "the readings of `map` do not rise",
+                    "write them in rising order, each once",
+                );
+                return None;
+            }
+            if *below > utilization {
+                let mend = "a larger reading is never a smaller utilization: write at least as much";
+                report.error(utilization_at, "the utilizations of `map` fall", mend);
+                return None;
+            }
+        }
+        points.push((reading, utilization));
+    }
+    Some(points)
+}
+
+/// Good, bad and full readings stand for 70 %, 80 % and 100 %.
+fn default_map(source: &Source) -> Vec<(u32, u16)> {
+    match source {
+        Source::AcceptQueue(_) => vec![(0, 0), (32, 1_000)],
+        Source::CpuPressure | Source::IoPressure => vec![(0, 0), (250, 700), (500, 800), (900, 1_000)],
+        Source::MemoryPressure => vec![(0, 0), (20, 700), (50, 800), (200, 1_000)],
+        Source::CpuQuota | Source::Cpu => vec![(0, 0), (800, 700), (900, 800), (1_000, 1_000)],
+        Source::Pushed => vec![(0, 0), (1_000, 1_000)],
+    }
+}
+
+/// The reading that somebody may have meant who wrote another name.
+fn near(name: &str) -> Option<&'static str> {
+    let plain = name.to_lowercase().replace(['-', '.'], "_");
+    let known = || MACHINE.iter().map(|(name, _)| *name).chain([ACCEPT_QUEUE]);
+    if known().any(|known| known == name) {
+        return None;
+    }
+    let distance = |known: &str| strsim::osa_distance(&plain, known);
+    // Of three letters another word is one letter away.
+    known().min_by_key(|known| distance(known)).filter(|known| distance(known) * 4 <= known.len())
+}
+
+const ACCEPT_QUEUE: &str = "accept_queue";
+
+/// What is read of the machine.
+const MACHINE: &[(&str, Source)] = &[
+    ("cpu_pressure", Source::CpuPressure),
+    ("memory_pressure", Source::MemoryPressure),
+    ("io_pressure", Source::IoPressure),
+    ("cpu_quota", Source::CpuQuota),
+    ("cpu", Source::Cpu),
+];
+
+/// In thousandths.
+const WHOLE: u16 = 1_000;
+
+/// The readings of the machine, and some of the application.
+const SIGNALS_MAX: usize = 16;
+
+/// A line has two ends.
+const POINTS_MIN: usize = 2;
+
+/// More bends than anybody has measured.
+const POINTS_MAX: usize = 16;
+
+/// What a socket's address holds, without the zero at its end.
+const PATH_BYTES_MAX: usize = 107;

@@ -1,0 +1,31 @@
+//! Times with bounds, as they are written: `expires: 2h`.
+
+use std::time::Duration;
+
+use crate::rules::fields::text;
+use crate::rules::period;
+use crate::rules::source::Report;
+use crate::rules::yaml::Node;
+
+/// The least and the most that a time may be, each as it is written.
+pub(super) type Bounds = [(u64, &'static str); 2];
+
+/// Reads a time within bounds, which are in milliseconds.
+pub(super) fn span(node: &Node, field: &str, bounds: Bounds, report: &mut Report<'_>) -> Option<Duration> {
+    let written = text(node, field, report)?;
+    let span = report.settle(node.at, period::parse(written, field))?;
+    let [(least, least_written), (most, most_written)] = bounds;
+    let what = if span < Duration::from_millis(least) {
+        "short"
+    } else if span > Duration::from_millis(most) {
+        "long"
+    } else {
+        return Some(span);
+    };
+    let message = format!("`{field}: {written}` is too {what}");
+    report.error(node.at, message, format!("write {least_written} to {most_written}"));
+    None
+}
+
+pub(super) const SECOND: u64 = 1_000;
+pub(super) const DAY: u64 = 86_400 * SECOND;

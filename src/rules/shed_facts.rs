@@ -1,0 +1,76 @@
+//! All that an entry of `shed` says, field by field, as one would write it: for people who compare.
+
+use humantime::format_duration;
+
+use super::facts::Fact;
+use super::percent::Share;
+use super::shed::{Callers, Listen, Shed, Signal, Source};
+
+/// One entry for each field: a field that is missing here changes without a word.
+pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    facts.extend(shed.slots.map(|slots| ("slots", slots.to_string())));
+    let Callers { by, rotate } = &shed.callers;
+    facts.push(("callers", format!("{{by: [{}], rotate: {}}}", by.join(", "), format_duration(*rotate))));
+    if let Some(own) = &shed.queue_age {
+        let [others, critical] = [own.others, own.critical].map(format_duration);
+        facts.push(("queue_age", format!("{{others: {others}, critical: {critical}, mode: {}}}", own.mode)));
+    }
+    if let Some(own) = &shed.workers {
+        let ([good, bad], [after, full]) =
+            ([own.good, own.bad].map(share), [own.after, own.full].map(format_duration));
+        let mut text = format!("good: {good}, bad: {bad}, after: {after}, full: {full}");
+        text.push_str(&format!(", leak: {}", leak(own.leak)));
+        text.push_str(if own.shed_critical { ", shed_critical: true" } else { "" });
+        text.push_str(if own.stripe_exact { ", stripe_exact: true" } else { "" });
+        facts.push(("workers", format!("{{{text}, mode: {}}}", own.mode)));
+    }
+    if let Some(own) = &shed.brake {
+        let bands: Vec<_> = own.bands.iter().map(|band| share(*band).to_string()).collect();
+        facts.push(("brake", format!("{{bands: [{}], mode: {}}}", bands.join(", "), own.mode)));
+    }
+    if let Some(own) = &shed.fleet {
+        let reserved_for = priorities.get(own.reserved_for).map_or("", |name| name);
+        let reserve = share(own.reserve);
+        facts.push(("fleet", format!("{{reserve: {reserve}, for: {reserved_for}, mode: {}}}", own.mode)));
+    }
+    if !shed.signals.is_empty() {
+        let signals: Vec<_> = shed.signals.iter().map(signal).collect();
+        facts.push(("signals", format!("{{{}}}", signals.join(", "))));
+    }
+    facts
+}
+
+/// A signal as one would write it.
+fn signal(signal: &Signal) -> String {
+    let is_queue = matches!(signal.source, Source::AcceptQueue(_));
+    let listen = match &signal.source {
+        Source::AcceptQueue(listen) => format!("listen: {listen}, "),
+        _ => String::new(),
+    };
+    let points = signal.map.iter().map(|(reading, utilization)| {
+        let reading = if is_queue { reading.to_string() } else { Share(*reading).to_string() };
+        format!("[{reading}, {}]", share(*utilization))
+    });
+    let points = points.collect::<Vec<_>>().join(", ");
+    format!("{}: {{{listen}use: {}, map: [{points}]}}", signal.name, signal.counts)
+}
+
+/// A leak as one would write it.
+fn leak((part, whole): (u32, u32)) -> String {
+    if part == 0 { "0".to_owned() } else { format!("{part}/{whole}") }
+}
+
+fn share(thousandths: u16) -> Share {
+    Share(u32::from(thousandths))
+}
+
+/// As one would write it.
+impl std::fmt::Display for Listen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Listen::Port(port) => write!(f, ":{port}"),
+            Listen::Path(path) => f.write_str(path),
+        }
+    }
+}

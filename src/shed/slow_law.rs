@@ -1,0 +1,128 @@
+//! The slow law: how hard to shed, from how busy the workers are. It takes minutes on purpose, so that it neither flaps
+//! nor answers to a blip; it takes no reading and refuses nobody itself.
+//!
+//! Source: the worker utilization load shedder of Paul Tarjan, “Scaling your API with rate limiters” (Stripe, 2017), and
+//! the script published with it. One number, the severity s, moves by a slope a(u) of the utilization u:
+//!
+//! ```text
+//!   a                                   1 ┐           ╱     u below good        u ÷ good − 1, recovering
+//!                                         │         ╱       good ≤ u < bad      nothing, or the leak
+//!   0 ┼───────────────────╱━━━━━━━━━━━━╱             u from bad on       (u − bad) ÷ (1 − bad), at most 1
+//!     │             ╱     good        bad
+//!  −1 ┘ ╱                                               s ← clamp(s + dt · a ÷ full, −after ÷ full, 1)
+//! ```
+//!
+//! Where it departs from the script, and why:
+//!
+//! * the severity at rest is a fraction, −28/120; the script divides integers and rests at −1, four times as deep;
+//! * above one, u counts as it is and the slope is held at 1; the script's slope becomes an integer there, and stands still;
+//! * a step covers at most [`STEP_MAX`]: the script applies one reading to whatever time has passed since the last;
+//! * it starts at rest, so that a process just started sheds nothing;
+//! * without a reading s is held, then recovers: nothing is shed for long on no evidence;
+//! * between `good` and `bad` s may leak away. Without that, a host that settles there sheds for ever. With it, one that
+//!   must go on shedding comes to rest at `bad`.
+
+use std::time::Duration;
+
+/// The numbers of the law. Sensible ones have 0 < `good` ≤ `bad` < 1, `after` ≥ 0, `full` > 0, `leak` ≥ 0; others give a
+/// law of little use, and never a severity that is not a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowLaw {
+    /// The share of busy slots below which the host recovers.
+    pub good: f64,
+    /// The share of busy slots above which it sheds more.
+    pub bad: f64,
+    /// Seconds at full load from rest to the first refusal.
+    pub after: f64,
+    /// Seconds at full load from the first refusal to the last.
+    pub full: f64,
+    /// How much of the severity goes in a second between `good` and `bad`.
+    pub leak: f64,
+}
+
+/// How hard to shed, between `−after ÷ full` at rest and 1; nothing is refused up to 0. And for how long nothing was
+/// known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Severity {
+    value: f64,
+    silent: Duration,
+}
+
+impl SlowLaw {
+    /// The severity of a host that has been idle for long.
+    fn rest(&self) -> f64 {
+        let rest = -(self.after / self.full);
+        if rest.is_finite() { rest.min(0.0) } else { 0.0 }
+    }
+
+    /// Severity for each second at this utilization. Below zero counts as zero.
+    fn per_second(&self, utilization: f64) -> f64 {
+        let u = utilization.max(0.0);
+        if u < self.good {
+            (u / self.good - 1.0).max(-1.0) / self.full
+        } else if u < self.bad {
+            -self.leak
+        } else {
+            // `bad` at 1 leaves no way between: what is not below it is all of it.
+            let way = 1.0 - self.bad;
+            let slope = if way > 0.0 { (u - self.bad) / way } else { 1.0 };
+            slope.min(1.0) / self.full
+        }
+    }
+}
+
+impl Default for SlowLaw {
+    /// The published numbers, with a leak of 1/1800 in a second.
+    fn default() -> SlowLaw {
+        SlowLaw { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 1.0 / 1_800.0 }
+    }
+}
+
+impl Severity {
+    /// Nothing to shed, and the whole of `after` to go.
+    #[must_use]
+    pub fn at_rest(law: &SlowLaw) -> Severity {
+        Severity { value: law.rest(), silent: Duration::ZERO }
+    }
+
+    /// s itself; below zero while nothing is to be refused.
+    #[must_use]
+    pub fn value(&self) -> f64 {
+        self.value
+    }
+
+    /// Whether no step could lower it.
+    #[must_use]
+    pub fn is_at_rest(&self, law: &SlowLaw) -> bool {
+        self.value <= law.rest()
+    }
+
+    /// One step, called about once a second with the time since the last one, of which [`STEP_MAX`] count.
+    ///
+    /// `utilization` is a share: 1 is full. Without one (`None`, not a number, infinite) s is held until that has lasted
+    /// for [`HELD`], and then moves as at half of `good`. Below zero counts as zero.
+    pub fn step(&mut self, law: &SlowLaw, utilization: Option<f64>, elapsed: Duration) {
+        let elapsed = elapsed.min(STEP_MAX);
+        let (utilization, moving) = match utilization.filter(|u| u.is_finite()) {
+            Some(utilization) => {
+                self.silent = Duration::ZERO;
+                (utilization, elapsed)
+            }
+            None => {
+                let held = elapsed.min(HELD.saturating_sub(self.silent));
+                self.silent += held;
+                (law.good / 2.0, elapsed.saturating_sub(held))
+            }
+        };
+        let moved = self.value + law.per_second(utilization) * moving.as_secs_f64();
+        // `max` first: it takes the severity at rest for what is not a number.
+        self.value = moved.max(law.rest()).min(1.0);
+    }
+}
+
+/// The longest time that one reading stands for. Two steps: one may come late; a machine that slept learns nothing from
+/// its sleep.
+pub const STEP_MAX: Duration = Duration::from_secs(2);
+
+/// How long the severity stands without a reading: long enough for a source to be restarted under load.
+pub const HELD: Duration = Duration::from_secs(30);

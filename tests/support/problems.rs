@@ -1,0 +1,50 @@
+//! What files are told, as tables: for each problem its place, a part of the message, a part of the mend.
+#![allow(dead_code, unreachable_pub, reason = "no test file uses all of it")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+use tidegate::rules::{Loaded, Problem, read_text};
+
+/// Line, column, a part of the message, a part of the mend.
+pub type Told<'t> = (u32, u32, &'t str, &'t str);
+
+/// The errors of a text, in order; its domain is absent.
+#[track_caller]
+pub fn errors(file: &str, text: &str, expected: &[Told<'_>]) -> Vec<Problem> {
+    let loaded = read_text(file, text);
+    let errors: Vec<Problem> = loaded.problems.into_iter().filter(Problem::is_error).collect();
+    let found = errors.iter().map(|error| format!("{error}\n")).collect::<String>();
+    assert_eq!(errors.len(), expected.len(), "{text}\n{found}");
+    for (error, (line, column, message, mend)) in errors.iter().zip(expected) {
+        assert_eq!((error.position.line, error.position.column), (*line, *column), "{text}\n{found}");
+        assert!(error.message.contains(message), "{message:?} in\n{error}\n{text}");
+        assert!(error.mend.as_deref().unwrap_or_default().contains(mend), "{mend:?} in\n{error}\n{text}");
+    }
+    assert!(loaded.domains.is_empty(), "a domain with errors is absent:\n{text}");
+    errors
+}
+
+/// The same from `LINE:COLUMN MESSAGE`, one on a line, whatever the mends.
+#[track_caller]
+pub fn errors_listed(file: &str, text: &str, expected: &str) {
+    let told = expected.lines().map(|line| {
+        let (place, message) = line.trim().split_once(' ').unwrap();
+        let (line, column) = place.split_once(':').unwrap();
+        (line.parse().unwrap(), column.parse().unwrap(), message, "")
+    });
+    errors(file, text, &told.collect::<Vec<_>>());
+}
+
+/// The warnings of a text without errors, in order: line, a part of the message, a part of the mend.
+#[track_caller]
+pub fn warnings(file: &str, text: &str, expected: &[(u32, &str, &str)]) -> Loaded {
+    let loaded = read_text(file, text);
+    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+    let found = loaded.problems.iter().map(|warning| format!("{warning}\n")).collect::<String>();
+    assert_eq!(loaded.problems.len(), expected.len(), "{text}\n{found}");
+    for (warning, (line, message, mend)) in loaded.problems.iter().zip(expected) {
+        assert_eq!(warning.position.line, *line, "{text}\n{found}");
+        assert!(warning.message.contains(message), "{message:?} in\n{found}");
+        assert!(warning.mend.as_deref().unwrap().contains(mend), "{mend:?} in\n{found}");
+    }
+    loaded
+}
