@@ -75,12 +75,13 @@ class Middleware:
                 return self.app(environ, start_response)
             return refusal(environ, answer.start)
         try:
-            time.sleep(decision.wait)
+            if decision.wait:
+                time.sleep(decision.wait)
             body = self.app(environ, answer.start)
+            return body if decision.lease is None else _held(body, answer, environ.get("wsgi.file_wrapper"))
         except BaseException:
             decision.release("dropped")
             raise
-        return body if decision.lease is None else _held(body, answer, environ.get("wsgi.file_wrapper"))
 
     def _judge(self, environ: Environ) -> Decision | None:
         """None: exempt."""
@@ -184,8 +185,8 @@ class _Body:
     """Holds the lease until the server has sent the answer or given up on it."""
 
     def __init__(self, body: Iterable[bytes], answer: _Answer) -> None:
-        self.body, self.answer = body, answer
-        self.chunks, self.finished = iter(body), False
+        self.body, self.answer, self.finished = body, answer, False
+        self.chunks = iter(body)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
