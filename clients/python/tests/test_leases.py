@@ -161,9 +161,12 @@ def test_a_generator_that_does_not_end_well_drops_it(granting, client, end):
     running = rows()
     next(running)
     with contextlib.suppress(LookupError):
-        {"close": running.close, "throw": lambda: running.throw(LookupError), "raise": lambda: next(running)}.get(
-            end, lambda: None
-        )()
+        if end == "throw":
+            running.throw(LookupError)
+        elif end == "raise":
+            next(running)
+        elif end == "close":
+            running.close()
     del running
     assert granting.releases() == [[77, 2]]
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tidegate import FRAME_MAX, Fault, decode, encode, request
 
-
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1)
 scalars |= st.text(max_size=300) | st.binary(max_size=300)
 level3 = st.lists(scalars, max_size=20) | st.dictionaries(st.text(max_size=40), scalars, max_size=20) | scalars

@@ -260,7 +260,7 @@ def queued(said: str, now: float) -> float | None:
     """Seconds since X-Request-Start, as "t=" and Unix time or without it: seconds, milliseconds or microseconds, which
     are told apart by their size. None for what cannot be: before it began, or longer than 60 s ago.
     """
-    found = re.fullmatch(r"(?:t=)?(\d{1,20}(?:\.\d{1,9})?)", said.strip())
+    found = re.fullmatch(r"(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)", said.strip())
     if found is None:
         return None
     started = float(found[1])
