@@ -318,3 +318,9 @@ def test_a_child_of_a_worker_has_no_slots(make_client, pid):
     space = {"__name__": "gunicorn.workers.some"}
     exec(STACK, space)
     assert space["within"](worker("SyncWorker", pid), make_client)._info["slots"] == 0
+
+
+def test_nobody_else_is_taken_for_a_worker(make_client):
+    space = {"__name__": "application.workers"}
+    exec(STACK, space)
+    assert space["within"](worker("SyncWorker", os.getpid()), make_client)._info["slots"] == 0
