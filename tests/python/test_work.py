@@ -127,6 +127,7 @@ def paused(daemon):
     @contextlib.contextmanager
     def pause():
         daemon.process.send_signal(signal.SIGSTOP)
+        os.waitpid(daemon.process.pid, os.WUNTRACED)  # all of its threads stand
         try:
             yield
         finally:
