@@ -407,7 +407,7 @@ class Client:
             return self._converse(op, elements(), wanted) if self._enabled else "disabled"
         except Exception as error:
             text = error if isinstance(error, Fault) else type(error).__name__
-            self._log(f"a request cannot be written, so it is not limited: {text}", once=True)
+            self._log(f"a request cannot be written, so the daemon is not asked: {text}", once=True)
             return "protocol"
 
     def _converse(self, op: int, elements: list[bytes], wanted: int) -> Any:
