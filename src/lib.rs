@@ -5,6 +5,7 @@
 pub mod cli;
 pub mod clock;
 pub mod engine;
+pub mod host;
 pub mod limit;
 pub mod protocol;
 pub mod rules;

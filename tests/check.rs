@@ -245,6 +245,96 @@ api: a tree of 3 descriptors, 2 with a limit
     assert_eq!(parts, expected);
 }
 
+const SHEDS: &str = "\
+domain: api
+priorities: [critical, post, test]
+concurrency:
+  - {name: exports, match: {job: export}, key: [org], max: 2, expires: 2h, overrides: [{match: {plan: gold}, max: 5}], candidate: {max: 1}}
+  - {name: all, key: [], max: 9}
+shed:
+  - pool: web
+    slots: 32
+    queue_age: {}
+    workers: {}
+    brake: {mode: shadow}
+    fleet: {reserve: 20%, for: post}
+    signals: {accept_queue: {listen: /run/app}, cpu: {use: true}, lag: {}}
+  - {pool: jobs, workers: {shed_critical: true, stripe_exact: true}}
+";
+
+#[test]
+fn work_at_once_and_pools_say_what_they_come_to() {
+    let (_directory, path) = file("rules.yaml", SHEDS);
+    let hosts = std::num::NonZeroU32::new(5);
+    let (text, fine) = check_with(Args { path: Some(path.clone()), hosts, ..Args::default() });
+    assert!(fine, "{text}");
+    let expected = "\
+api/exports (./rules.yaml:4:12): 2 at once, for each org
+  match     {job: export}
+  bound     never more than 2 at once; on 5 hosts never more than 10 at once
+  expires   work that nobody releases or renews ends after 2h
+  overrides {plan: gold} 5 at once
+  candidate measured beside it: 1 at once, never more than 5 at once
+  memory    BYTES a key: 64 MiB hold at least KEYS keys; at most 128 bytes for each piece of work
+api/all (./rules.yaml:5:12): 9 at once, for all together
+  bound     never more than 9 at once; on 5 hosts never more than 45 at once
+  expires   work that nobody releases or renews ends after 1m
+  memory    one key, at most BYTES; at most 128 bytes for each piece of work
+api/web (./rules.yaml:7:11): sheds the pool, 32 slots unless its processes say how many
+  fleet     keeps 20% of the slots for critical and post: test together use at most 80%
+  brake     while requests queue up, of the slots at most: test 70%, post 90%; critical all (shadow: refuses nothing)
+  workers   sheds above 80% of the slots busy, recovers below 70%, recovers by 1/1800 a second in between; at full load 28s to the first refusal and 2m more to the last: test, post, never critical
+  queue_age refuses what has waited more than 500ms; critical more than 2s 500ms
+  callers   by user, else ip; who is refused changes over 10m
+  signals   accept_queue of /run/app shown only, cpu counts, lag (pushed) shown only
+api/jobs (./rules.yaml:14:12): sheds the pool, as many slots as its processes say
+  workers   sheds above 80% of the slots busy, recovers below 70%, stays in between; at full load 28s to the first refusal and 2m more to the last: test, post, critical
+  callers   by user, else ip; who is refused changes over 10m
+api: priorities critical, post, test; 0 entries of `prioritize`, and what matches none has test
+
+./rules.yaml: 1 domain, 2 rules; 0 errors, 0 warnings
+";
+    // What a table takes is for other tests.
+    let text = regex::Regex::new(r"\d+ to \d+ bytes a key").unwrap().replace(&text, "BYTES a key");
+    let text = regex::Regex::new(r"least [\d ]+ keys").unwrap().replace(&text, "least KEYS keys");
+    let text =
+        regex::Regex::new(r"one key, at most \d+ bytes").unwrap().replace(&text, "one key, at most BYTES");
+    assert_eq!(text, expected);
+
+    let (text, _) = check(&path, Format::Json);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let domain = &json["domains"][0];
+    let exports = &domain["rules"][0];
+    assert_eq!((&exports["algorithm"], &exports["limit"]), (&"concurrency".into(), &2.into()));
+    assert_eq!(
+        (&exports["expires_us"], &exports["bytes_per_lease"]),
+        (&7_200_000_000_u64.into(), &128.into())
+    );
+    assert_eq!((&exports["bound"], &exports["max_debt"]), (&"never more than 2 at once".into(), &().into()));
+    assert_eq!(
+        (&exports["candidate"]["limit"], &exports["overrides"]["listed"][0]["limit"]),
+        (&1.into(), &5.into())
+    );
+    let [web, jobs] = domain["sheds"].as_array().unwrap().as_slice() else { panic!("{text}") };
+    assert_eq!((&web["pool"], &web["slots"], &web["line"]), (&"web".into(), &32.into(), &7.into()));
+    assert_eq!((&web["fleet"]["rule"], &web["fleet"]["for"]), (&"web/fleet".into(), &"post".into()));
+    assert_eq!((&web["brake"]["mode"], &web["brake"]["bands_permille"][1]), (&"shadow".into(), &900.into()));
+    assert_eq!(web["workers"]["leak"], serde_json::json!([1, 1_800]));
+    assert_eq!(web["queue_age"]["critical_us"], 2_500_000);
+    assert_eq!(
+        (&web["signals"][0]["listen"], &web["signals"][2]["pushed"]),
+        (&"/run/app".into(), &true.into())
+    );
+    let keys = |of: &serde_json::Value| of.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(web), keys(jobs));
+    assert!(
+        jobs["fleet"].is_null()
+            && jobs["brake"].is_null()
+            && jobs["queue_age"].is_null()
+            && jobs["slots"].is_null()
+    );
+}
+
 #[test]
 fn json_has_every_kind_of_limit_with_the_same_keys() {
     let (_directory, path) = everything();

@@ -221,3 +221,49 @@ fn the_page_shows_what_is_printed() {
     }
     assert_eq!(compared, 3);
 }
+
+#[test]
+fn work_at_once_and_the_pools_of_a_domain_are_explained() {
+    let text = "\
+domain: api
+priorities: [critical, get]
+deny: [{name: bots, match: {agent: bot}}]
+concurrency:
+  - {name: exports, match: {job: export}, key: [org], max: 2, overrides: [{match: {plan: gold}, max: 5}]}
+limits: [{name: all, key: [], rate: 9/s}]
+shed: [{pool: web, workers: {mode: shadow}, queue_age: {}}]
+";
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("rules.yaml"), text).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["explain", "api", "--rules", "rules.yaml"]).args(arguments);
+        String::from_utf8(command.current_dir(directory.path()).output().unwrap().stdout).unwrap()
+    };
+    let expected = "\
+domain    api, from rules.yaml
+request   job=export org=o1 plan=gold; cost 1 request
+priority  get: no entry of `prioritize` matches, so it is the last
+deny      bots (rules.yaml:3:15): no, there is no `agent`, for which line 3 asks
+counts    exports (rules.yaml:5:12): 5 at once, for each org
+          match     {job: export}
+          key       org=o1
+          numbers   by override 1 (line 5), it takes {plan: gold}
+          bound     never more than 5 at once
+          expires   work that nobody releases or renews ends after 1m
+counts    all (rules.yaml:6:17): token_bucket 9/s, burst 9, for all together
+          key       one for all
+          bound     at most 9 + 9 × seconds in any span
+in pool   web/workers (shadow: refuses nothing) (rules.yaml:7:15): sheds above 80% of the slots busy, recovers below 70%, recovers by 1/1800 a second in between; at full load 28s to the first refusal and 2m more to the last: get, never critical
+in pool   web/queue_age (rules.yaml:7:15): refuses what has waited more than 500ms; critical more than 2s 500ms
+2 of 2 rules judge it
+";
+    assert_eq!(run(&["job=export", "org=o1", "plan=gold"]), expected);
+    // What is denied comes to no pool.
+    assert!(!run(&["agent=bot"]).contains("in pool"));
+    let json = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&run(&[arguments, &["--format", "json"]].concat())).unwrap()
+    };
+    assert_eq!(json(&["org=o1"])["sheds"][0]["workers"]["rule"], "web/workers");
+    assert_eq!(json(&["agent=bot"])["sheds"], serde_json::json!([]));
+}

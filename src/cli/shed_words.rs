@@ -89,7 +89,7 @@ pub(super) fn signals(shed: &Shed) -> String {
 /// An entry as JSON, every key always present; parts that are off are null.
 pub(super) fn json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
     let mut all = position(&shed.position);
-    let names = |names: &[Box<str>]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+    let names = |names: &[Box<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     let says = |which: Part| part(domain, shed, which);
     all.extend(object(json!({
         "pool": &*shed.pool,

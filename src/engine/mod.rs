@@ -55,6 +55,9 @@ pub use work::{Audit, Wanted};
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
 pub use crate::rules::Mode;
 
+/// What a signal reads and where an application listens, as the machine is to be asked for it.
+pub use crate::rules::shed::{Listen, Source};
+
 use crate::clock::Now;
 use crate::rules::RuleSet;
 use callers::Callers;

@@ -171,14 +171,6 @@ impl Draft {
         for entry in entries {
             let Some(source) = sources.get(entry.file()) else { continue };
             let mut report = Report::new(source);
-            let (at, mut parts) = entry.names();
-            // Other rules have no `/` in their names.
-            if let Some((name, first)) = parts.find_map(|part| self.nodes.get_key_value(&*part)) {
-                let message =
-                    format!("the descriptor at {first} has the rule {}, and so has this pool", shown(name));
-                report.error(at, message, "give the pool another name");
-            }
-            drop(parts);
             self.sheds.push(entry.settle(names, &mut report));
             problems.extend(report.into_problems());
         }

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::draft::Draft;
-use super::meaning::{self, Meant, MeantListed, MeantShed};
+use super::meaning::{self, Meant, MeantListed};
+use super::pools::Pools;
 use super::problem::{Problem, Severity, Wrong, shown};
 use super::redundant::redundant;
-use super::source::{Place, Report, Source, about_file};
+use super::source::{Report, Source, about_file};
 use super::written::File;
 use super::{Domain, ListKind, Position, yaml};
 
@@ -103,8 +104,8 @@ struct Reading<'k> {
     homes: Homes,
     homeless: Vec<Arc<str>>,
     unlisted: bool,
-    /// The pools that an entry of `shed` has, whatever its domain.
-    pools: HashMap<Box<str>, Position>,
+    /// Those that are shed, in whatever domain.
+    pools: Pools,
 }
 
 impl<'k> Reading<'k> {
@@ -117,7 +118,7 @@ impl<'k> Reading<'k> {
             homes: Homes::new(),
             homeless: Vec::new(),
             unlisted: false,
-            pools: HashMap::new(),
+            pools: Pools::default(),
         }
     }
 
@@ -251,7 +252,7 @@ impl<'k> Reading<'k> {
             let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
             report.error(node.at, format!("more than {DOMAINS_MAX} domains"), mend);
         }
-        let sheds = self.new_pools(sheds, report);
+        let sheds = self.pools.take(sheds, report);
         self.draft(name, |draft| {
             for entry in entries {
                 match entry {
@@ -269,27 +270,6 @@ impl<'k> Reading<'k> {
         if file.is_empty() && report.errors() == 0 {
             report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
         }
-    }
-
-    /// Of entries of `shed` those whose pool has no other: two that watch over one would refuse by the same slots.
-    fn new_pools(
-        &mut self,
-        sheds: Vec<MeantShed>,
-        report: &mut Report<'_>,
-    ) -> Vec<(meaning::UnsettledShed, Place)> {
-        let mut new = Vec::with_capacity(sheds.len());
-        for MeantShed { pool, entry } in sheds {
-            let Some((pool, at)) = pool else { continue };
-            if let Some(first) = self.pools.get(&pool) {
-                let message = format!("a second entry of `shed` for the pool {}", shown(&pool));
-                let mend = format!("a pool is shed in one entry of one domain; the first is at {first}");
-                report.error(at, message, mend);
-                continue;
-            }
-            self.pools.insert(pool, report.source().position(at));
-            new.extend(entry.map(|entry| (entry, at)));
-        }
-        new
     }
 
     /// Changes the domain of this name, known or new.

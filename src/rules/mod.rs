@@ -32,6 +32,7 @@ mod overrides;
 mod percent;
 mod period;
 mod plan;
+mod pools;
 mod prefixes;
 mod priorities;
 mod problem;

@@ -61,7 +61,7 @@ impl<'n> File<'n> {
     pub(super) fn is_empty(&self) -> bool {
         let rules = [self.limits, self.concurrency, self.sheds, self.descriptors];
         let mut lists = rules.into_iter().chain([self.exempt, self.deny, self.prioritize]);
-        lists.all(|list| list.is_empty()) && self.priorities.is_none()
+        lists.all(<[Node]>::is_empty) && self.priorities.is_none()
     }
 }
 

@@ -2,9 +2,11 @@
 #![allow(unsafe_code)]
 
 mod memory;
+mod process;
 mod readable;
 mod scheduler;
 
 pub use memory::give_large_pieces_back;
+pub use process::{peer_pid, peer_pidfd, pidfd_open};
 pub use readable::register;
 pub use scheduler::ask_for_short_slice;

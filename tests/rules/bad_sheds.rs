@@ -45,7 +45,7 @@ fn an_entry_is_told_what_is_wrong_with_it() {
         ("queue_age: {others: 2min}", (4, 21, "`others: 2min` is too long", "1ms to 60s")),
         ("queue_age: {other: 2s}", (4, 13, "unknown field `other` in `queue_age`", "`others`?")),
         ("queue_age: {mode: off}", (4, 19, "unknown mode `off`", "enforce, shadow, disabled")),
-        ("queue_age: ", (4, 11, "`queue_age` is a mapping, not nothing", "`others: …`")),
+        ("queue_age: ", (4, 10, "`queue_age` is a mapping, not nothing", "`others: …`")),
     ]);
 }
 
@@ -141,15 +141,10 @@ fn a_pool_is_shed_once() {
     let loaded = tidegate::rules::read(directory.path());
     let [told] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
     assert!(
-        told.position.file.ends_with("b.yaml") && told.mend.as_ref().unwrap().contains("a.yaml:2:14"),
+        told.position.file.ends_with("b.yaml") && told.mend.as_ref().unwrap().contains("a.yaml:2:15"),
         "{told}"
     );
     assert_eq!((loaded.domains.len(), &*loaded.failed[0]), (1, "b"));
-    // The rule of a descriptor may have a name that no other rule can have.
-    check(
-        "domain: api\nshed: [{pool: web, queue_age: {}}]\ndescriptors: [{key: web/queue_age, rate_limit: {unit: day, requests_per_unit: 1}}]\n",
-        &[(2, 14, "has the rule `web/queue_age`, and so has this pool", "another name")],
-    );
 }
 
 #[test]

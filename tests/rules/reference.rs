@@ -68,6 +68,7 @@ fn the_examples_are_valid() {
 
 #[test]
 fn the_schema_sees_slips() {
+    let limits = |fields: &str| format!("limits:\n- {{{fields}}}\n");
     let table: &[(&str, bool)] = &[
         ("name: a, key: [], rate: 1/s", true),
         ("name: a, key: [], rate: unlimited", true),
@@ -104,10 +105,50 @@ fn the_schema_sees_slips() {
         ("name: a, key: [], rate: 1/s, candidate: {name: b}", false),
     ];
     for (fields, valid) in table {
-        let source = Source::new("", format!("domain: api\nlimits:\n- {{{fields}}}\n"));
-        let wrong = wrong(&value(&yaml::read(&source).unwrap()), &schema());
-        assert_eq!(wrong.is_empty(), *valid, "{fields}\n{wrong:#?}");
+        check_slip(&limits(fields), *valid);
     }
+}
+
+#[test]
+fn the_schema_sees_slips_in_concurrency_and_shed() {
+    let table: &[(&str, bool)] = &[
+        ("concurrency: [{name: a, key: [], max: 1}]", true),
+        ("concurrency: [{name: a, key: [], max: unlimited, expires: 2h, candidate: {max: 2}}]", true),
+        ("concurrency: [{name: a, key: [], max: 1, overrides: [{match: {p: x}, max: 2}]}]", true),
+        ("concurrency: [{name: a, key: []}]", false),
+        ("concurrency: [{name: a, key: [], max: 0}]", false),
+        ("concurrency: [{name: a, key: [], max: 1, rate: 1/s}]", false),
+        ("concurrency: [{name: a, key: [], max: 1, overrides: [{max: 2}]}]", false),
+        ("limits: [{name: a, key: [], rate: 1/s, max: 1}]", false),
+        ("limits: [{name: a, key: [], rate: 1/s, refund_on: ok}]", true),
+        ("limits: [{name: a, key: [], rate: 1/s, refund_on: ok, algorithm: leaky_bucket}]", false),
+        (
+            "shed: [{pool: web, slots: 3, workers: {leak: 1/1800}, queue_age: {}, brake: {bands: [0%, 70%]}}]",
+            true,
+        ),
+        (
+            "shed: [{pool: web, workers: {leak: 0, good: 70%, mode: shadow}, fleet: {reserve: 20%, for: a}}]",
+            true,
+        ),
+        ("shed: [{pool: web, signals: {accept_queue: {listen: 80, map: [[0, 0%], [3, 9%]]}, x: {}}}]", true),
+        ("shed: [{slots: 3}]", false),
+        ("shed: [{pool: web, slots: 0}]", false),
+        ("shed: [{pool: web, workers: {good: 0.7}}]", false),
+        ("shed: [{pool: web, worker: {}}]", false),
+        ("shed: [{pool: web, fleet: {}}]", false),
+        ("shed: [{pool: web, signals: {x: {used: true}}}]", false),
+        ("shed: [{pool: web, signals: {x: {map: [5]}}}]", false),
+    ];
+    for (text, valid) in table {
+        check_slip(&format!("{text}\n"), *valid);
+    }
+}
+
+#[track_caller]
+fn check_slip(text: &str, valid: bool) {
+    let source = Source::new("", format!("domain: api\n{text}"));
+    let wrong = wrong(&value(&yaml::read(&source).unwrap()), &schema());
+    assert_eq!(wrong.is_empty(), valid, "{text}\n{wrong:#?}");
 }
 
 /// What an editor takes a file for.

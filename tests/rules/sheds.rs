@@ -6,6 +6,7 @@ use tidegate::rules::shed::{Brake, Callers, Listen, Part, QueueAge, Reserve, She
 use tidegate::rules::{Difference, Mode, read_text};
 
 use super::problems::warnings;
+use super::quotas::quota;
 
 const PRIORITIES: &str = "[critical, post, get, test]";
 
@@ -137,6 +138,12 @@ fn priorities_may_stand_in_another_file() {
     assert_eq!(sheds.iter().map(|shed| &*shed.pool).collect::<Vec<_>>(), ["web", "jobs"]);
     assert_eq!(sheds[0].fleet.unwrap().reserved_for, 1);
     assert_eq!(sheds[1].brake.as_ref().unwrap().bands, [700, 900]);
+    // They may stand in a file that cannot be read: of what may be there nothing is said.
+    write("b.yaml", "domain: api\npriorities: [high, low\n");
+    let loaded = tidegate::rules::read(directory.path());
+    let [unreadable] = loaded.problems.as_slice() else { panic!("{:#?}", loaded.problems) };
+    assert!(unreadable.position.file.ends_with("b.yaml"), "{unreadable}");
+    write("b.yaml", "domain: api\npriorities: [high, low, lowest]\n");
     // Wrong in one file, and told of the other as well.
     write("c.yaml", "domain: api\nlimits: [x]\n");
     write("a.yaml", "domain: api\nshed: [{pool: web, fleet: {reserve: 20%, for: lo}}]\n");
@@ -206,4 +213,19 @@ fn changes_are_told_with_both_values() {
             "api: the pool web: added: callers {by: [user, ip], rotate: 10m}, queue_age {others: 500ms, critical: 2s 500ms, mode: enforce}"
         ]
     );
+}
+
+#[test]
+fn the_four_limiters_are_those_that_were_published() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rules/four-limiters.yaml");
+    let loaded = tidegate::rules::read(&path);
+    assert!(loaded.problems.is_empty(), "{:#?}", loaded.problems);
+    let domain = &loaded.domains[0];
+    let numbers: Vec<_> = domain.rules().iter().map(|rule| quota(rule.limit.quota().unwrap())).collect();
+    assert_eq!(numbers, ["100/s burst 500", "20 at once"]);
+    assert_eq!(domain.rules()[1].expires, Some(Duration::from_secs(60)));
+    let [web] = domain.sheds() else { panic!("{:#?}", domain.sheds()) };
+    assert_eq!(web.fleet, Some(Reserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
+    assert_eq!(web.workers, Some(Workers::default()));
+    assert_eq!(domain.priorities().join(" "), "critical post get test");
 }

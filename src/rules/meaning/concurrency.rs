@@ -32,15 +32,12 @@ pub(super) fn at_once(
         None => Some(EXPIRES_DEFAULT),
     };
     let candidate_at = fields.get("candidate").map(|node| node.at);
-    let candidate = fields.get("candidate").map(|node| candidate(node, report));
+    // One that could not be read is an error, and leaves the rule out.
+    let candidate = fields.get("candidate").and_then(|node| candidate(node, report));
     let mut classes = Classes::default();
     let overrides = key.and_then(|key| overrides(fields, key, &AtOnce, &mut classes, report));
     let limit = |own: Max| Box::new(limit(own, &classes));
-    // One that could not be read must not become none.
-    let candidate = match candidate {
-        Some(candidate) => Some(limit(candidate?)),
-        None => None,
-    };
+    let candidate = candidate.map(limit);
     let admitted = Admitted { limit: *limit(own?), overrides, candidate, expires: Some(expires?) };
     admitted.doubt(node?.at, candidate_at, report);
     Some(admitted)

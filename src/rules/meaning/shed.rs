@@ -14,14 +14,14 @@ use crate::rules::shed::{Callers, Part, Shed};
 use crate::rules::shed_fields::{CALLERS, SHED};
 use crate::rules::source::{Place, Report};
 use crate::rules::yaml::Node;
-use parts::{brake, queue_age, reserve, workers};
+use parts::{Named, brake, queue_age, reserve, workers};
 use signals::signals;
 
 /// What was read of one entry of `shed`.
 #[derive(Debug)]
 pub(crate) struct MeantShed {
     /// The pool and where it stands, also when something else is wrong: no other entry may take it.
-    pub(crate) pool: Option<(Box<str>, Place)>,
+    pub(crate) pool: Option<Named>,
     /// The entry, as far as it could be read: of what is wrong something is missing, and noted.
     pub(crate) entry: Option<UnsettledShed>,
 }
@@ -30,13 +30,12 @@ pub(crate) struct MeantShed {
 #[derive(Debug)]
 pub(crate) struct UnsettledShed {
     shed: Shed,
-    at: Place,
     /// The names of the parts that need priorities, and where they stand.
     needs: Vec<(Part, Place)>,
     /// Where the bands of the brake stand, if they are written.
     bands_at: Option<Place>,
     /// Whom the reserve is for, if that is written.
-    reserved_for: Option<(Box<str>, Place)>,
+    reserved_for: Option<Named>,
 }
 
 /// Reads one entry.
@@ -49,18 +48,14 @@ pub(crate) fn shed(node: &Node, report: &mut Report<'_>) -> MeantShed {
     MeantShed { pool, entry }
 }
 
-fn pool(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Place)> {
+fn pool(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Named> {
     let node = fields.required("pool", "write `pool: NAME`, as its processes say it", report)?;
     let name = text(node, "pool", report)?;
     report.settle(node.at, check_name(name, "a pool"))?;
     Some((name.into(), node.at))
 }
 
-fn entry(
-    pool: Option<&(Box<str>, Place)>,
-    fields: &Fields<'_>,
-    report: &mut Report<'_>,
-) -> Option<UnsettledShed> {
+fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<UnsettledShed> {
     let slots = fields.get("slots").and_then(|node| report.settle(node.at, amount::read(node, "slots")));
     let callers = fields.get("callers").and_then(|node| callers(node, report)).unwrap_or_default();
     let queue_age = fields.get("queue_age").and_then(|node| queue_age(node, report));
@@ -96,7 +91,6 @@ fn entry(
             fleet,
             signals,
         },
-        at: *at,
         needs: needs.collect(),
         bands_at: bands_at.flatten(),
         reserved_for: reserved_for.flatten(),

@@ -137,8 +137,11 @@ fn bands(node: &Node, report: &mut Report<'_>) -> Option<Vec<u16>> {
     Some(bands)
 }
 
+/// A name and where it stands.
+pub(crate) type Named = (Box<str>, Place);
+
 /// With whom it is for, if that is written.
-pub(super) fn reserve(node: &Node, report: &mut Report<'_>) -> Option<(Reserve, Option<(Box<str>, Place)>)> {
+pub(super) fn reserve(node: &Node, report: &mut Report<'_>) -> Option<(Reserve, Option<Named>)> {
     let fields = Fields::read(node, "`fleet` in `shed`", RESERVE, report)?;
     let mode = mode(&fields, report);
     let share = fields.required("reserve", "write `reserve: 20%`", report);

@@ -12,12 +12,6 @@ impl UnsettledShed {
         &self.shed.position.file
     }
 
-    /// The entry, its parts by their names and where its pool stands.
-    pub(crate) fn names(&self) -> (Place, impl Iterator<Item = String> + '_) {
-        let parts = Part::ALL.into_iter().filter(|part| self.shed.mode(*part).is_some());
-        (self.at, parts.map(|part| self.shed.rule_name(part)))
-    }
-
     /// Looks the priorities up, of which none may be known. What is wrong is noted.
     pub(crate) fn settle(mut self, priorities: &[Box<str>], report: &mut Report<'_>) -> Shed {
         if let (true, Some((part, at))) = (priorities.is_empty(), self.needs.first()) {

@@ -1,0 +1,16 @@
+//! Work in progress, in virtual time: leases begin and end as they should, and what they hold goes back, each once.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
+
+mod ends;
+mod limits;
+mod office;
+mod random;
+mod shedding;
+
+#[path = "../support/mod.rs"]
+mod support;
