@@ -1,22 +1,14 @@
 """A real application under gunicorn, limited by the real daemon, over HTTP."""
 
-import contextlib
-import http.client
-import os
-import pathlib
-import socket
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
-import tidegate
 
-SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
+from servers import TIMEOUT, get, gunicorn, wait_until
+
 RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 20/s, burst: 40}\n"
 BURST, RATE = 40, 20
-TIMEOUT = 0.25  # generous beside the default, so that a busy machine is not taken for a dead daemon
 APP = """
 import os, tidegate
 from tidegate.wsgi import Middleware
@@ -37,43 +29,10 @@ def served(daemon, directory):
     """The port of the application, with three workers forked from a process that has already asked."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
-    (directory / "app.py").write_text(APP)
-    environment = os.environ | {
-        "TIDEGATE_SOCKET": daemon.socket,
-        "TIDEGATE_TIMEOUT_MS": str(int(TIMEOUT * 1000)),
-        "PYTHONPATH": str(SOURCE),
-        "HOME": str(directory),
-    }
-    with socket.create_server(("127.0.0.1", 0)) as listener, open(directory / "log", "w") as log:
-        command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "3", "--worker-class", "gthread"]
-        command += ["--threads", "4", "--chdir", str(directory), "--bind", f"fd://{listener.fileno()}", "app:app"]
-        process = subprocess.Popen(
-            command, env=environment, pass_fds=[listener.fileno()], stdout=log, stderr=log, start_new_session=True
-        )
-        port = listener.getsockname()[1]
-        try:
-            until = time.monotonic() + 20
-            while get(port, "nobody")[0] != 200:
-                assert process.poll() is None and time.monotonic() < until, (directory / "log").read_text()
-                time.sleep(0.05)
-            yield port
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def get(port, user):
-    """Status, headers, body; 0 if there is no answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-        connection.request("GET", "/v1/orders", headers={"X-User": user})
-        answer = connection.getresponse()
-        return answer.status, dict(answer.getheaders()), answer.read()
-    return 0, {}, b""
+    with gunicorn(
+        daemon, directory, APP, "--preload", "--workers", "3", "--worker-class", "gthread", "--threads", "4"
+    ) as port:
+        yield port
 
 
 class Caller(threading.Thread):
@@ -136,10 +95,3 @@ def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limi
     # The deadline, plus what HTTP takes on a busy machine.
     assert max(took for _, took, _, _ in meanwhile) < TIMEOUT + 1.0
     assert sorted(took for _, took, _, _ in meanwhile)[len(meanwhile) // 2] < TIMEOUT
-
-
-def wait_until(true):
-    until = time.monotonic() + 15
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)

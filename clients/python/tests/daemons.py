@@ -34,7 +34,7 @@ class Played:
     """
 
     def __init__(self, path: str) -> None:
-        self.path, self.seen, self.connections = path, [], []
+        self.path, self.seen, self.connections, self.stopped = path, [], [], False
         self.script = lambda connection, message: [1, message[1], *ALLOW]
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
@@ -46,6 +46,8 @@ class Played:
             while True:
                 connection, _ = self.listener.accept()
                 self.connections.append(connection)
+                if self.stopped:  # since it was accepted
+                    connection.close()
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -86,6 +88,7 @@ class Played:
         self.connections.clear()
 
     def stop(self) -> None:
+        self.stopped = True
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tidegate import Fault, decode, encode, request
+from tidegate import COST_MAX, Fault, decode, encode, request
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
@@ -151,8 +151,6 @@ def test_reads_what_is_meant(vector):
 @pytest.mark.parametrize("vector", [p for p in named(GOOD) if p.values[0]["canonical"]])
 def test_writes_what_is_meant(vector):
     message = message_of(vector["meaning"])
-    if vector["meaning"].get("op") == "charge" and ": -" in json.dumps(vector["meaning"]):
-        pytest.skip("numbers below 0 are in charges alone, which are not made yet")
     assert encode(message) == payload_of(vector)
 
 
@@ -161,7 +159,7 @@ def test_writes_what_is_meant(vector):
     [
         p
         for p in named(GOOD)
-        if p.values[0]["canonical"] and p.values[0]["meaning"].get("op") in ("acquire", "hit", "peek")
+        if p.values[0]["canonical"] and p.values[0]["meaning"].get("op") in ("acquire", "hit", "peek", "charge")
     ],
 )
 def test_the_path_of_a_judgement_writes_the_same(vector):
@@ -170,8 +168,11 @@ def test_the_path_of_a_judgement_writes_the_same(vector):
     if len(descriptors) != 1 or any(value == "" for _, value in descriptors[0]):
         pytest.skip("one descriptor is written, and empty values are not sent")
     priority, options = ([*message[5:], None, None])[:2]
+    least = -COST_MAX if message[0] == 5 else 0
+    if message[0] == 5 and priority:
+        pytest.skip("charges are written without options")
     head = bytes((0x90 | len(message), message[0])) + encode(message[1])
-    elements = request(message[2], descriptors[0], message[4], priority, options or {})
+    elements = request(message[2], descriptors[0], message[4], priority, options or {}, least)
     assert head + b"".join(elements) == payload_of(vector)
 
 

@@ -9,19 +9,14 @@ from hypothesis import strategies as st
 
 from tidegate import FRAME_MAX, Fault, decode, encode, request
 
-
-def messages_from(smallest):
-    scalars = st.none() | st.booleans() | st.integers(smallest, 2**64 - 1)
-    scalars |= st.text(max_size=300) | st.binary(max_size=300)
-    level3 = st.lists(scalars, max_size=20) | st.dictionaries(st.text(max_size=40), scalars, max_size=20) | scalars
-    level2 = st.lists(level3, max_size=4) | st.dictionaries(st.text(max_size=40), level3, max_size=4) | scalars
-    return st.lists(level2, max_size=20)
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1)
+scalars |= st.text(max_size=300) | st.binary(max_size=300)
+level3 = st.lists(scalars, max_size=20) | st.dictionaries(st.text(max_size=40), scalars, max_size=20) | scalars
+level2 = st.lists(level3, max_size=4) | st.dictionaries(st.text(max_size=40), level3, max_size=4) | scalars
+messages = st.lists(level2, max_size=20)
 
 
-messages = messages_from(-(2**63))
-
-
-@given(messages_from(0))
+@given(messages)
 def test_writes_what_the_reference_writes(message):
     assert encode(message) == msgpack.packb(message)
 
@@ -91,7 +86,7 @@ def test_four_levels_and_wide_forms_are_read():
     assert decode(wide) == [5, -1, "a", {}]
 
 
-@pytest.mark.parametrize("value", [1.5, object(), 2**64, -1, -(2**63) - 1, {1.0: 1}])
+@pytest.mark.parametrize("value", [1.5, object(), 2**64, -(2**63) - 1, {1.0: 1}])
 def test_what_has_no_place_in_a_frame_is_not_written(value):
     with pytest.raises(Fault):
         encode([value])
@@ -156,6 +151,11 @@ def test_what_the_daemon_would_refuse_is_not_written(attributes):
 def test_a_cost_is_a_count(cost):
     with pytest.raises(Fault):
         request("api", None, cost, None, {})
+
+
+@pytest.mark.parametrize("number", [-1, -32, -33, -128, -129, -(2**15), -(2**15) - 1, -(2**31), -(2**31) - 1, -(2**63)])
+def test_numbers_below_0_take_the_shortest_form(number):
+    assert encode(number) == msgpack.packb(number) and decode(encode([number])) == [number]
 
 
 @pytest.mark.parametrize("cost", [0, 1, 2**32 - 1, {"requests": 1, "tokens": 800}, {}])

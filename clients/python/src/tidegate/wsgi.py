@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -30,8 +31,8 @@ class Middleware:
     `on_refused(environ, decision)`: the answer to a refusal, as (status line, headers, body), as a WSGI application, or
     None for the usual one (application/problem+json); limit headers are added to it. `on_failure`: allow or refuse
     (503) when the daemon does not answer.
-    `trusted_proxies`: whose X-Forwarded-For is believed: networks ("10.0.0.0/8"; a Unix socket's peer counts as one of
-    them), or how many proxies stand in front. `headers`: draft, legacy, both or none.
+    `trusted_proxies`: whose X-Forwarded-For and X-Request-Start are believed: networks ("10.0.0.0/8"; a Unix socket's
+    peer counts as one of them), or how many proxies stand in front. `headers`: draft, legacy, both or none.
     Attributes must come from what the application knows, the priority never from an end user's header.
 
     The decision is in `environ["tidegate.decision"]`. A function that raises lets the request pass.
@@ -73,15 +74,14 @@ class Middleware:
                 environ["tidegate.decision"] = self.client.callback_failed("on_refused", error)
                 return self.app(environ, start_response)
             return refusal(environ, answer.start)
-        if decision.wait:
-            time.sleep(decision.wait)
         try:
+            if decision.wait:
+                time.sleep(decision.wait)
             body = self.app(environ, answer.start)
+            return body if decision.lease is None else _held(body, answer, environ.get("wsgi.file_wrapper"))
         except BaseException:
             decision.release("dropped")
             raise
-        # Without a lease the body goes through as it is, so that the server still knows a file when it sees one.
-        return body if decision.lease is None else _Body(body, answer)
 
     def _judge(self, environ: Environ) -> Decision | None:
         """None: exempt."""
@@ -102,9 +102,8 @@ class Middleware:
         }
         if given["attributes"]:
             attributes.update(given["attributes"])
-        return self.client.acquire(
-            self.domain, attributes, given["cost"], priority=given["priority"], on_failure=self._on_failure
-        )
+        words = {"priority": given["priority"], "queued": self._queued(environ), "on_failure": self._on_failure}
+        return self.client.acquire(self.domain, attributes, given["cost"], **words)
 
     def _address(self, environ: Environ) -> str:
         peer: str = environ.get("REMOTE_ADDR", "")
@@ -118,6 +117,13 @@ class Middleware:
             )
             return peer
         return client_address(peer, forwarded, self._proxies)
+
+    def _queued(self, environ: Environ) -> float | None:
+        """How long the request waited for the application, in seconds, as a trusted proxy says it."""
+        said = environ.get("HTTP_X_REQUEST_START")
+        if not said or not _is_proxy(environ.get("REMOTE_ADDR", ""), self._proxies):
+            return None
+        return queued(said, time.time())
 
     def _refusal(self, environ: Environ, decision: Decision) -> App:
         response = self._on_refused(environ, decision) if self._on_refused else None
@@ -179,8 +185,8 @@ class _Body:
     """Holds the lease until the server has sent the answer or given up on it."""
 
     def __init__(self, body: Iterable[bytes], answer: _Answer) -> None:
-        self.body, self.answer = body, answer
-        self.chunks, self.finished = iter(body), False
+        self.body, self.answer, self.finished = body, answer, False
+        self.chunks = iter(body)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -197,7 +203,42 @@ class _Body:
             if hasattr(self.body, "close"):
                 self.body.close()
         finally:
-            self.answer.decision.release(self.answer.outcome if self.finished else "dropped")
+            self.release()
+
+    def release(self) -> None:
+        self.answer.decision.release(self.answer.outcome if self.finished else "dropped")
+
+    __del__ = release  # what stands between may drop a body without closing it; the second time nothing happens
+
+
+class _List(_Body):
+    """A body whose length is known, of which some servers make the Content-Length."""
+
+    def __len__(self) -> int:
+        return len(self.body)  # type: ignore[arg-type]
+
+
+def _held(body: Iterable[bytes], answer: _Answer, file_wrapper: Any) -> Iterable[bytes]:
+    """The body, whose end is that of the lease."""
+    if not isinstance(file_wrapper, type) or not isinstance(body, file_wrapper):
+        return (_List if hasattr(body, "__len__") else _Body)(body, answer)
+    # A file stays as it is, because the server sends it without asking for chunks: only its `close` is another. How
+    # much of it was sent nobody says.
+    file: Any = body
+    close = getattr(file, "close", None)
+
+    def closed() -> None:
+        try:
+            if close is not None:
+                close()
+        finally:
+            answer.decision.release(answer.outcome)
+
+    try:
+        file.close = closed
+    except AttributeError:
+        return _Body(body, answer)
+    return body
 
 
 def path(environ: Environ) -> str:
@@ -213,6 +254,18 @@ def path(environ: Environ) -> str:
         elif segment not in ("", "."):
             kept.append(segment)
     return "/" + "/".join(kept) + ("/" if kept and text.endswith(("/", "/.", "/..")) else "")
+
+
+def queued(said: str, now: float) -> float | None:
+    """Seconds since X-Request-Start, as "t=" and Unix time or without it: seconds, milliseconds or microseconds, which
+    are told apart by their size. None for what cannot be: before it began, or longer than 60 s ago.
+    """
+    found = re.fullmatch(r"(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)", said.strip())
+    if found is None:
+        return None
+    started = float(found[1])
+    waited = now - started / (1e6 if started >= 1e14 else 1e3 if started >= 1e11 else 1)
+    return waited if 0 <= waited <= QUEUED_MAX else None
 
 
 def client_address(peer: str, forwarded: str, proxies: Any) -> str:
@@ -238,6 +291,20 @@ def client_address(peer: str, forwarded: str, proxies: Any) -> str:
     return nearest
 
 
+def _is_proxy(peer: str, proxies: Any) -> bool:
+    """Whether the request came from a proxy that is trusted, be it over a Unix socket (no address)."""
+    import ipaddress
+
+    if isinstance(proxies, int):
+        return proxies > 0
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return not peer and proxies != ()
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return any(plain in network for network in proxies)
+
+
 def _without_port(hop: str) -> str:
     hop = hop.strip().strip('"')
     if hop.startswith("["):
@@ -251,6 +318,7 @@ def _networks(proxies: Iterable[str]) -> tuple[Any, ...]:
     return tuple(ipaddress.ip_network(proxy) for proxy in ([proxies] if isinstance(proxies, str) else proxies))
 
 
+QUEUED_MAX = 60.0  # seconds: who says more has another clock
 _PROBLEMS = {
     403: (None, "Forbidden"),
     429: ("quota-exceeded", "Too Many Requests"),

@@ -1,0 +1,64 @@
+"""gunicorn with an application of the test's, on a port of its own, beside the daemon; and callers of it."""
+
+import contextlib
+import http.client
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import tidegate
+
+SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
+TIMEOUT = 0.25  # generous beside the default, so that a busy machine is not taken for a dead daemon
+
+
+@contextlib.contextmanager
+def gunicorn(daemon, directory, app, *options):
+    """The port of `app`, the source of a module."""
+    (directory / "app.py").write_text(app)
+    environment = os.environ | {
+        "TIDEGATE_SOCKET": daemon.socket,
+        "TIDEGATE_TIMEOUT_MS": str(int(TIMEOUT * 1000)),
+        "PYTHONPATH": str(SOURCE),
+        "HOME": str(directory),
+    }
+    with socket.create_server(("127.0.0.1", 0)) as listener, open(directory / "log", "w") as log:
+        command = [sys.executable, "-m", "gunicorn", *options, "--chdir", str(directory)]
+        command += ["--bind", f"fd://{listener.fileno()}", "app:app"]
+        process = subprocess.Popen(
+            command, env=environment, pass_fds=[listener.fileno()], stdout=log, stderr=log, start_new_session=True
+        )
+        port = listener.getsockname()[1]
+        try:
+            until = time.monotonic() + 20
+            while get(port, "nobody")[0] != 200:
+                assert process.poll() is None and time.monotonic() < until, (directory / "log").read_text()
+                time.sleep(0.05)
+            yield port
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def get(port, user, path="/v1/orders", **headers):
+    """Status, headers, body; 0 if there is no answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+        connection.request("GET", path, headers={"X-User": user} | headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    return 0, {}, b""
+
+
+def wait_until(true, seconds=15):
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
