@@ -33,6 +33,10 @@ fn domains(settings: &Settings) -> Vec<(&str, &[u32])> {
     settings.domains.iter().map(|domain| (&*domain.name, &*domain.uids)).collect()
 }
 
+fn pools(settings: &Settings) -> Vec<(&str, &[u32], Option<u32>)> {
+    settings.pools.iter().map(|pool| (&*pool.name, &*pool.uids, pool.slots_max)).collect()
+}
+
 #[test]
 fn every_setting_has_a_default() {
     let (settings, _) = Settings::read(None, &environment()).unwrap();
@@ -44,6 +48,7 @@ fn every_setting_has_a_default() {
     assert_eq!((settings.connections.max, settings.connections.per_user), (4096, 1024));
     assert_eq!(settings.log, Log { format: LogFormat::Text, level: tracing::Level::INFO });
     assert_eq!(settings.domains, Vec::new());
+    assert_eq!(settings.pools, Vec::new());
     for empty in ["", "# mode: shadow\n", "{}\n"] {
         assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
     }
@@ -67,11 +72,13 @@ fn every_line_of_the_packaged_file_can_be_read() {
         threads: 4,
         socket: Socket { group: Some("tidegate".to_owned()), ..settings.socket.clone() },
         domains: with_all.domains.clone(),
+        pools: with_all.pools.clone(),
         ..settings
     };
     assert_eq!(with_all, expected);
     assert_eq!(domains(&with_all), [("api", &[][..])], "written, and open to all");
-    let ignored = ["state", "metrics", "admin", "redis", "pools"];
+    assert_eq!(pools(&with_all), [("web", &[][..], Some(256))]);
+    let ignored = ["state", "metrics", "admin", "redis"];
     assert_eq!(problems.len(), ignored.len(), "{problems:#?}");
     for name in ignored {
         let told = format!("`{name}` is not built yet and ignored");
@@ -84,7 +91,8 @@ fn a_line_says_what_it_says() {
     let (settings, problems) = good(
         "mode: disabled\nsocket: {path: s.sock, mode: 0600, group: web}\nrules: my/rules\nthreads: 7\n\
          memory: {max: 2GiB}\nconnections: {max: 100}\nlog: {format: json, level: trace}\n\
-         domains: {mail: {uids: [33, 0], scope: host}, api: {uids: []}, other: {}}\n",
+         domains: {mail: {uids: [33, 0], scope: host}, api: {uids: []}, other: {}}\n\
+         pools: {web: {uids: [33, 0], slots_max: 64}, jobs: {}}\n",
     );
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Disabled);
@@ -96,6 +104,7 @@ fn a_line_says_what_it_says() {
     assert_eq!((settings.connections.max, settings.connections.per_user), (100, 100));
     assert_eq!(settings.log, Log { format: LogFormat::Json, level: tracing::Level::TRACE });
     assert_eq!(domains(&settings), [("mail", &[33, 0][..]), ("api", &[]), ("other", &[])]);
+    assert_eq!(pools(&settings), [("web", &[33, 0][..], Some(64)), ("jobs", &[], None)]);
 }
 
 #[test]
@@ -177,6 +186,10 @@ fn a_wrong_line_is_told_where_and_how() {
         ("metrics: {port: 9631}", 1, 11, "unknown field `port` in `metrics`", "listen"),
         ("redis: {fleet_secret_files: x}", 1, 29, "`fleet_secret_files` is a list", "list of paths"),
         ("domains: {api: {scope: hots}}", 1, 24, "unknown scope `hots`", "did you mean `host`?"),
+        ("pools: {web: {slots_max: many}}", 1, 26, "`many`", "write"),
+        ("pools: {web: {uids: [www]}}", 1, 22, "`www` is the name of a user", "`id -u www` says"),
+        ("pools: {web: {slots: 4}}", 1, 15, "unknown field `slots` in a pool of the settings", "slots_max"),
+        ("pools: [web]", 1, 8, "`pools` is a mapping, not a list", "write names"),
         ("pools: {web: {slots_max: 0}}", 1, 26, "`slots_max` is 0", "at least 1"),
         ("pools: {web: {}, web: {}}", 1, 18, "`web` is written twice in `pools`", "keep one"),
         ("mode: [", 1, 7, "unclosed bracket", "brackets"),

@@ -67,8 +67,9 @@ enum Op {
     Peek,
 }
 
+/// What a daemon that does not answer comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum OnFailure {
+pub(super) enum OnFailure {
     /// Go on: a limiter must not stop the work that it limits (exit code 0)
     #[default]
     Allow,
@@ -108,15 +109,8 @@ impl PeekArgs {
 
 impl Question {
     fn ask(&self, op: Op, out: &mut dyn Write) -> io::Result<ExitCode> {
-        let attributes: Vec<(&str, &str)> =
-            self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let mut descriptors = Descriptors::new();
-        for descriptor in attributes.chunks(PAIRS_MAX) {
-            if !descriptors.push(descriptor) {
-                return usage("too many attributes: at most 128");
-            }
-        }
-        if std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1") {
+        let Some(descriptors) = descriptors(&self.attributes) else { return usage(TOO_MANY) };
+        if is_disabled() {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
         }
         let answered = Client::connect(&self.socket.clone().unwrap_or_else(default_socket), self.timeout)
@@ -179,9 +173,23 @@ impl Question {
     }
 }
 
-fn usage(message: &str) -> io::Result<ExitCode> {
+/// The question was wrong.
+pub(super) fn usage(message: &str) -> io::Result<ExitCode> {
     log::plainly(&format!("tidegate: {message}"));
     Ok(ExitCode::from(2))
+}
+
+/// Whether nobody is to be asked at all.
+pub(super) fn is_disabled() -> bool {
+    std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1")
+}
+
+/// Attributes as descriptors, as many as it takes; `None`: there are too many.
+pub(super) fn descriptors(attributes: &[(String, String)]) -> Option<Descriptors<'_>> {
+    let attributes: Vec<(&str, &str)> =
+        attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let mut descriptors = Descriptors::new();
+    attributes.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor)).then_some(descriptors)
 }
 
 pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
@@ -189,7 +197,7 @@ pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), value.into()))
 }
 
-fn print_text(decision: &Decision<'_>, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print_text(decision: &Decision<'_>, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{}", decision.verdict.name())?;
     match (decision.rule, decision.limit, decision.remaining) {
         (Some(rule), Some(limit), Some(remaining)) => write!(out, "  {rule}: {remaining} of {limit} left")?,
@@ -246,8 +254,10 @@ fn to_json(decision: &Decision<'_>) -> Value {
     })
 }
 
+pub(super) const TOO_MANY: &str = "too many attributes: at most 128";
+
 /// As sysexits.h has it: try again later.
-const EX_TEMPFAIL: u8 = 75;
+pub(super) const EX_TEMPFAIL: u8 = 75;
 
 /// As sysexits.h has it: a service is unavailable.
-const EX_UNAVAILABLE: u8 = 69;
+pub(super) const EX_UNAVAILABLE: u8 = 69;

@@ -39,10 +39,15 @@ pub(super) enum Failure {
 impl Client {
     /// Connects, and waits for no step longer than `patience`.
     pub(super) fn connect(path: &Path, patience: Duration) -> Result<Client, Failure> {
+        Client::connect_as(path, patience, Hello::new(0))
+    }
+
+    /// Connects as somebody: what HELLO is to say, but for who writes it.
+    pub(super) fn connect_as(path: &Path, patience: Duration, hello: Hello<'_>) -> Result<Client, Failure> {
         let failed = |source| Failure::Connect { path: path.into(), source };
         let stream = connect(path, patience).map_err(failed)?;
         let mut client = Client { stream, buffer: Vec::new(), last_id: 0 };
-        let hello = Request::Hello(Hello { client: Some(CLIENT), ..Hello::new(0) });
+        let hello = Request::Hello(Hello { client: Some(CLIENT), ..hello });
         let refused = client.ask(&hello, &Descriptors::new(), |reply| match reply {
             Reply::Error { code, message, .. } => Some((*code, (*message).to_owned())),
             _ => None,

@@ -1,10 +1,13 @@
 //! One file per command.
 
+pub mod acquire;
 pub mod ask;
 pub mod bench;
 pub mod check;
 mod client;
+mod command;
 pub mod explain;
+mod lease_keeper;
 mod limit_json;
 mod log;
 mod places;
@@ -44,6 +47,7 @@ enum Command {
     Test(test::Args),
     Hit(ask::HitArgs),
     Peek(ask::PeekArgs),
+    Acquire(acquire::Args),
     Replay(replay::Args),
     Bench(bench::Args),
 }
@@ -52,7 +56,8 @@ const EXAMPLES: &str = "\
 Begin with:
   tidegate check config/rules                  are the rules good?
   tidegate serve --rules config/rules          the daemon
-  tidegate hit api user=u1 method=POST         ask it, in another shell";
+  tidegate hit api user=u1 method=POST         ask it, in another shell
+  tidegate acquire jobs user=u1 -- make all    work that has an end, under a lease";
 
 /// Reads the arguments and runs the command.
 #[must_use]
@@ -74,6 +79,7 @@ pub fn run() -> ExitCode {
         Command::Test(args) => test::run(args, &mut out),
         Command::Hit(args) => args.run(&mut out),
         Command::Peek(args) => args.run(&mut out),
+        Command::Acquire(args) => acquire::run(args),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };

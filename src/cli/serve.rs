@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::rules_in_force::{RulesInForce, log_problem};
-use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
+use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{log, signals, watch};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::host::{Readings, Sampler};
 use crate::rules::Problem;
-use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener};
+use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess};
 use crate::sys;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
@@ -118,6 +118,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             per_user: settings.connections.per_user as usize,
         },
         access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
+        pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
         short_slices: args.scheduler_slice == OnOff::On,
     };
     runtime.block_on(async {
@@ -172,7 +173,8 @@ fn random_hash_key() -> Result<HashKey, Failure> {
 /// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
 fn allow_descriptors(connections: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let needed = u64::from(connections) + DESCRIPTORS_BESIDE;
+    // A connection, and the process behind it.
+    let needed = 2 * u64::from(connections) + DESCRIPTORS_BESIDE;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::settings_file;
 use crate::rules::source::{Source, about_file};
 use crate::rules::{Domain, Mode, Problem, Wrong};
+use crate::server::PoolLimits;
 
 /// What the daemon runs by. Every value has a default that works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct Settings {
     pub connections: Connections,
     /// The domains that something is said of, in the order of the file.
     pub domains: Vec<DomainSettings>,
+    /// The pools that something is said of, in the order of the file.
+    pub pools: Vec<PoolSettings>,
     /// What is logged, and how.
     pub log: Log,
 }
@@ -65,6 +68,24 @@ impl DomainSettings {
     /// The name, and the users who may ask.
     pub(super) fn access(&self) -> (Box<str>, Vec<u32>) {
         (self.name.clone(), self.uids.clone())
+    }
+}
+
+/// What holds for one pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// Its name.
+    pub name: Box<str>,
+    /// The users whose processes may work in it; none: whoever the socket lets in.
+    pub uids: Vec<u32>,
+    /// The most slots that one process may say it has; none: any number.
+    pub slots_max: Option<u32>,
+}
+
+impl PoolSettings {
+    /// The same for the server.
+    pub(super) fn limits(&self) -> PoolLimits {
+        PoolLimits { name: self.name.clone(), users: self.uids.clone(), slots_max: self.slots_max }
     }
 }
 
@@ -149,6 +170,7 @@ impl Settings {
             memory_max_bytes: MEMORY_BYTES,
             connections: Connections { max: CONNECTIONS, per_user: CONNECTIONS_PER_USER },
             domains: Vec::new(),
+            pools: Vec::new(),
             log: Log { format: LogFormat::Text, level: tracing::Level::INFO },
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::settings::{Connections, DomainSettings, LogFormat, Settings, check_socket_path};
+use super::settings::{Connections, DomainSettings, LogFormat, PoolSettings, Settings, check_socket_path};
 use crate::rules::fields::{Field, Fields, choice, list, text};
 use crate::rules::source::{Place, Report, Source};
 use crate::rules::yaml::{self, Node, Value};
@@ -49,6 +49,7 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "memory" => memory(node, settings, report),
         "connections" => connections(node, settings, report),
         "domains" => domains(node, settings, report),
+        "pools" => pools(node, settings, report),
         "log" => log(node, settings, report),
         _ => not_built(name, node, report),
     }
@@ -122,15 +123,7 @@ fn not_built(name: &str, node: &Node, report: &mut Report<'_>) {
         "state" => drop(path(node, name, report)),
         "metrics" => texts(node, "`metrics`", METRICS, report),
         "admin" => texts(node, "`admin`", ADMIN, report),
-        "redis" => texts(node, "`redis`", REDIS, report),
-        _ => named(node, name, "a pool of the settings", POOL, report, |_, _, fields, report| {
-            for (name, _, node) in fields.iter() {
-                match name {
-                    "uids" => drop(uids(node, report)),
-                    _ => drop(report.settle(node.at, amount::read(node, name))),
-                }
-            }
-        }),
+        _ => texts(node, "`redis`", REDIS, report),
     }
 }
 
@@ -163,6 +156,17 @@ fn domains(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
         found.push(DomainSettings { name: name.into(), uids, unknown });
     });
     settings.domains = found;
+}
+
+fn pools(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+    let mut found = Vec::new();
+    named(node, "pools", "a pool of the settings", POOL, report, |name, _, fields, report| {
+        let uids = fields.get("uids").map(|node| uids(node, report)).unwrap_or_default();
+        let slots_max = fields.get("slots_max");
+        let slots_max = slots_max.and_then(|node| report.settle(node.at, amount::read(node, "slots_max")));
+        found.push(PoolSettings { name: name.into(), uids, slots_max });
+    });
+    settings.pools = found;
 }
 
 /// Reads a mapping of names, each with what holds for it.
@@ -282,7 +286,7 @@ const SETTINGS: &[Field] = &[
 ];
 
 /// What is read for its shape only.
-const NOT_BUILT: [&str; 5] = ["state", "metrics", "admin", "redis", "pools"];
+const NOT_BUILT: [&str; 4] = ["state", "metrics", "admin", "redis"];
 
 const SOCKET: &[Field] = &[Field::built("path"), Field::built("mode"), Field::built("group")];
 const MEMORY: &[Field] = &[Field::built("max")];

@@ -1,12 +1,15 @@
 //! Frames in, replies out: what one read brought is answered together.
 
+use std::sync::Arc;
+
 use super::Shared;
-use super::access::DomainAccess;
+use super::grants::Grants;
 use super::judge::Asking;
+use super::membership::{Line, Membership};
 use crate::clock::Now;
 use crate::engine::{Decider, Op};
 use crate::protocol::{
-    Code, Descriptors, Fault, Reply, Request, Split, decode_first, decode_request, encode_fault,
+    Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
     encode_reply, split,
 };
 
@@ -34,36 +37,43 @@ pub(super) enum Next {
 /// One connection's way to its answers.
 #[derive(Debug)]
 pub(super) struct Peer {
-    greeted: bool,
-    /// The user at the other end.
-    user: u32,
-    /// Whether some domain is not open to that user.
+    /// Its place in its session, once HELLO was said and answered. It drops first: whoever sees the connection end finds
+    /// free what it held.
+    member: Option<Membership>,
+    shared: Arc<Shared>,
+    line: Line,
+    /// Whether some domain is not open to the user at the other end.
     confined: bool,
-    /// Who asks: the session that HELLO names, else the connection itself.
-    session: [u8; SESSION_BYTES],
+    /// Who asks, for the names of repeated requests: the session that HELLO names, else the connection itself.
+    named: [u8; SESSION_BYTES],
+    grants: Grants,
 }
 
 impl Peer {
-    /// A peer that has yet to say HELLO, over a connection of this number.
-    pub(super) fn new(user: u32, connection: u64, access: &DomainAccess) -> Peer {
-        let session = session_of(false, &connection.to_le_bytes());
-        Peer { greeted: false, user, confined: access.confines(user), session }
+    /// A peer that has yet to say HELLO.
+    pub(super) fn new(shared: Arc<Shared>, line: Line) -> Peer {
+        let named = named(false, &line.number.to_le_bytes());
+        let confined = shared.access.confines(line.user);
+        Peer { member: None, shared, line, confined, named, grants: Grants::default() }
     }
 
     /// Whether HELLO was said and answered.
     pub(super) fn is_greeted(&self) -> bool {
-        self.greeted
+        self.member.is_some()
+    }
+
+    /// So many bytes of the replies have been written, and no more will be.
+    pub(super) fn told(&mut self, written: usize) {
+        if let Some(member) = &self.member {
+            for lease in self.grants.untold(written) {
+                self.shared.engine.take_back(member.session(), lease, self.shared.clock.now());
+            }
+        }
     }
 
     /// Answers as many whole frames as fit into one turn.
-    pub(super) fn answer(
-        &mut self,
-        shared: &Shared,
-        decider: &mut Decider,
-        buffer: &[u8],
-        replies: &mut Vec<u8>,
-    ) -> Turn {
-        let now = shared.clock.now();
+    pub(super) fn answer(&mut self, decider: &mut Decider, buffer: &[u8], replies: &mut Vec<u8>) -> Turn {
+        let now = self.shared.clock.now();
         let mut consumed = 0;
         for _ in 0..FRAMES_A_TURN {
             if replies.len() >= REPLY_BYTES_A_TURN {
@@ -72,7 +82,7 @@ impl Peer {
             match split(buffer.get(consumed..).unwrap_or_default()) {
                 Split::Frame { payload, consumed: frame } => {
                     consumed += frame;
-                    if self.answer_frame(shared, decider, payload, replies, now) == Standing::Ended {
+                    if self.answer_frame(decider, payload, replies, now) == Standing::Ended {
                         return Turn { consumed, next: Next::Close };
                     }
                 }
@@ -88,65 +98,80 @@ impl Peer {
 
     fn answer_frame(
         &mut self,
-        shared: &Shared,
         decider: &mut Decider,
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
     ) -> Standing {
-        if !self.greeted {
-            return self.greet(shared, payload, replies);
-        }
+        let Some(member) = &self.member else { return self.greet(payload, replies, now) };
+        let grants = &mut self.grants;
         let mut descriptors = Descriptors::new();
         let request = decode_request(payload, &mut descriptors);
         let asking = Asking {
-            shared,
+            shared: &self.shared,
             descriptors: &descriptors,
-            user: self.user,
+            user: self.line.user,
             confined: self.confined,
-            session: &self.session,
+            session: member.session(),
+            named: &self.named,
             now,
         };
         match request {
-            Ok(Request::Hit(judge)) => asking.judge(Op::Hit, &judge, decider, replies),
-            Ok(Request::Acquire(judge)) => asking.judge(Op::Acquire, &judge, decider, replies),
-            Ok(Request::Peek(judge)) => asking.judge(Op::Peek, &judge, decider, replies),
+            Ok(Request::Hit(judge)) => asking.judge(Op::Hit, &judge, decider, replies, grants),
+            Ok(Request::Acquire(judge)) => asking.judge(Op::Acquire, &judge, decider, replies, grants),
+            Ok(Request::Peek(judge)) => asking.judge(Op::Peek, &judge, decider, replies, grants),
             Ok(Request::Charge(charge)) => asking.charge(&charge, decider, replies),
             Ok(Request::Ping { id }) => {
                 encode_reply(replies, &Reply::Done { id, ok: true });
                 Standing::Kept
             }
             Ok(Request::Hello(hello)) => refuse(&Fault::second_hello(hello.id), replies),
-            Ok(Request::Renew { id, .. }) => not_supported(Some(id), "RENEW", replies),
-            Ok(Request::Release { id, .. }) => not_supported(id, "RELEASE", replies),
-            Ok(Request::Signal { id, .. }) => not_supported(id, "SIGNAL", replies),
+            Ok(Request::Release { id, lease, outcome }) => asking.release(id, lease, outcome, replies),
+            Ok(Request::Renew { id, lease }) => asking.renew(id, lease, replies),
+            Ok(Request::Signal { id, pool, name, permille }) => {
+                asking.signal(id, pool, name, permille, replies)
+            }
             Err(fault) => refuse(&fault, replies),
         }
     }
 
     /// The first frame: HELLO and nothing else.
-    fn greet(&mut self, shared: &Shared, payload: &[u8], replies: &mut Vec<u8>) -> Standing {
+    fn greet(&mut self, payload: &[u8], replies: &mut Vec<u8>, now: Now) -> Standing {
         match decode_first(payload) {
-            Ok(hello) => {
-                encode_reply(replies, &shared.greeting.welcome(&hello));
-                shared.missed.report(&hello.missed);
-                self.greeted = true;
-                if let Some(session) = hello.session {
-                    self.session = session_of(true, &session);
-                }
-                Standing::Kept
-            }
+            Ok(hello) => self.join(&hello, replies, now),
             Err(fault) => refuse(&fault, replies),
         }
+    }
+
+    fn join(&mut self, hello: &Hello<'_>, replies: &mut Vec<u8>, now: Now) -> Standing {
+        let shared = &self.shared;
+        shared.missed.report(&hello.missed);
+        let member = match Membership::begin(shared, &self.line, hello, now) {
+            Ok(member) => member,
+            Err(not) => {
+                let (code, message) = (not.code(), not.to_string());
+                encode_reply(replies, &Reply::Error { id: Some(hello.id), code, message: &message });
+                return if code.closes() { Standing::Ended } else { Standing::Kept };
+            }
+        };
+        if !hello.abandoned.is_empty() {
+            shared.engine.abandon(member.session(), &mut hello.abandoned.iter(), now);
+        }
+        encode_reply(replies, &shared.greeting.welcome(hello));
+        if let Some(session) = hello.session {
+            self.named = named(true, &session);
+        }
+        self.member = Some(member);
+        Standing::Kept
     }
 }
 
 /// A session by name, or a connection that is its own: neither is ever taken for the other.
-fn session_of(named: bool, bytes: &[u8]) -> [u8; SESSION_BYTES] {
-    let mut session = [0; SESSION_BYTES];
-    let bytes = [u8::from(named)].into_iter().chain(bytes.iter().copied());
-    session.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
-    session
+fn named(by_hello: bool, bytes: &[u8]) -> [u8; SESSION_BYTES] {
+    let mut named = [0; SESSION_BYTES];
+    let bytes = [u8::from(by_hello)].into_iter().chain(bytes.iter().copied());
+    named.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+    named
 }
 
 /// Whether a connection goes on after a frame.
@@ -159,15 +184,6 @@ pub(super) enum Standing {
 fn refuse(fault: &Fault, replies: &mut Vec<u8>) -> Standing {
     encode_fault(replies, fault);
     if fault.code.closes() { Standing::Ended } else { Standing::Kept }
-}
-
-/// What the protocol has and this daemon has not yet. Whoever wants no reply gets none.
-fn not_supported(id: Option<u64>, op: &str, replies: &mut Vec<u8>) -> Standing {
-    if id.is_some() {
-        let message = format!("{op} is not supported yet");
-        encode_reply(replies, &Reply::Error { id, code: Code::Invalid, message: &message });
-    }
-    Standing::Kept
 }
 
 /// Frames answered before other connections have their turn: a flood on one holds the rest up for some 30 µs.

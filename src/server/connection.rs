@@ -11,6 +11,7 @@ use tokio::time::{Sleep, sleep};
 use super::Shared;
 use super::answer::{Next, Peer};
 use super::connections::Permit;
+use super::membership::Line;
 use super::stream::Stream;
 use crate::engine::Decider;
 use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
@@ -22,9 +23,10 @@ pub(super) async fn serve(
     shared: Arc<Shared>,
     decider: Arc<Mutex<Decider>>,
 ) {
+    let line = Line { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
     let connection = Stream::new(socket).map(|stream| Connection {
         stream,
-        peer: Peer::new(permit.user(), permit.number(), &shared.access),
+        peer: Peer::new(Arc::clone(&shared), line),
         buffer: vec![0; BUFFER_BYTES],
         filled: 0,
         replies: Vec::new(),
@@ -63,9 +65,12 @@ impl Connection {
                     }
                 }
             }
-            next = self.answer(shared, decider);
+            next = self.answer(decider);
             if !self.replies.is_empty() {
-                self.stream.write_all(&self.replies, WRITE_PATIENCE).await?;
+                let mut count = 0;
+                let written = self.stream.write_all(&self.replies, WRITE_PATIENCE, &mut count).await;
+                self.peer.told(count);
+                written?;
                 self.replies.clear();
                 self.replies.shrink_to(BUFFER_BYTES);
             }
@@ -95,12 +100,12 @@ impl Connection {
     }
 
     /// Answers what has been read, in one turn of the decision thread.
-    fn answer(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> Next {
+    fn answer(&mut self, decider: &Mutex<Decider>) -> Next {
         let read = self.buffer.get(..self.filled).unwrap_or_default();
         let turn = {
             // One thread, one decider: nobody else is in here, and nothing below waits.
             let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
-            self.peer.answer(shared, &mut decider, read, &mut self.replies)
+            self.peer.answer(&mut decider, read, &mut self.replies)
         };
         if turn.consumed > 0 {
             self.buffer.copy_within(turn.consumed..self.filled, 0);
@@ -129,7 +134,7 @@ impl Connection {
             return Ok(());
         }
         encode_reply(&mut self.replies, &Reply::Goodbye { reason: "draining" });
-        self.stream.write_all(&self.replies, WRITE_PATIENCE).await
+        self.stream.write_all(&self.replies, WRITE_PATIENCE, &mut 0).await
     }
 }
 

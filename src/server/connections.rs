@@ -80,6 +80,15 @@ impl Connections {
         }
     }
 
+    /// Ends what can still arrive from one: what it wrote before is answered.
+    pub(super) fn hang_up(&self, number: u64) {
+        let stream = self.book().streams.get(&number).and_then(Weak::upgrade);
+        if let Some(stream) = stream {
+            // A peer that is already gone needs no telling.
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+    }
+
     pub(super) fn is_draining(&self) -> bool {
         self.book().draining
     }

@@ -6,10 +6,12 @@ use tracing::error;
 
 use super::Shared;
 use super::answer::Standing;
+use super::grants::Grants;
 use crate::clock::{Micros, Now};
-use crate::engine::{self, Answer, Decider, LimitView, Op, Repeat};
+use crate::engine::{self, Answer, Decider, Engine, LimitView, Op, Repeat, Session};
 use crate::protocol::{
-    self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Reply, encode_decision, encode_reply,
+    self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
+    encode_reply,
 };
 
 /// One request, and who asks it.
@@ -20,7 +22,9 @@ pub(super) struct Asking<'a> {
     pub(super) user: u32,
     /// Whether some domain is not open to this user: only then it is asked whether this one is.
     pub(super) confined: bool,
-    pub(super) session: &'a [u8],
+    pub(super) session: &'a Session,
+    /// What the session is called in the names of repeated requests.
+    pub(super) named: &'a [u8],
     pub(super) now: Now,
 }
 
@@ -32,8 +36,9 @@ impl<'a> Asking<'a> {
         judge: &Judge<'_>,
         decider: &mut Decider,
         replies: &mut Vec<u8>,
+        grants: &mut Grants,
     ) -> Standing {
-        self.shared.missed.report(&judge.options.missed);
+        self.take_reports(&judge.options);
         if self.is_closed(judge.domain) {
             return self.turn_away(Some(judge.id), judge.domain, replies);
         }
@@ -46,6 +51,7 @@ impl<'a> Asking<'a> {
             priority: judge.priority,
             wait_max: judge.options.max_wait_us.map(Micros),
             repeat: judge.options.idem.map(|name| self.repeat(name)),
+            session: Some(self.session),
             id: judge.id,
             queued: judge.options.queued_us.map(Micros),
             all: judge.options.all,
@@ -53,7 +59,14 @@ impl<'a> Asking<'a> {
         };
         self.guard(Some(judge.id), decider, replies, |decider, replies| {
             match decider.decide(&request, self.now) {
-                Answer::Decided(decision) => write_decision(replies, judge, &decision),
+                Answer::Decided(decision) => {
+                    let lease = decision.lease;
+                    lease.into_iter().for_each(|lease| grants.add(lease));
+                    write_decision(replies, judge, &decision);
+                    if lease.is_some() {
+                        grants.end_at(replies.len());
+                    }
+                }
                 Answer::Conflict => write_conflict(replies, Some(judge.id)),
                 Answer::Quota => write_quota(replies, judge.id),
             }
@@ -67,8 +80,7 @@ impl<'a> Asking<'a> {
         decider: &mut Decider,
         replies: &mut Vec<u8>,
     ) -> Standing {
-        // The report that rides on it has arrived whatever becomes of the charge.
-        self.shared.missed.report(&charge.options.missed);
+        self.take_reports(&charge.options);
         if self.is_closed(charge.domain) {
             return self.turn_away(charge.id, charge.domain, replies);
         }
@@ -89,6 +101,18 @@ impl<'a> Asking<'a> {
                 (Ok(_), None) => {}
             }
         })
+    }
+
+    /// The reports that ride on a request have arrived whatever becomes of it.
+    fn take_reports(&self, options: &Options<'_>) {
+        self.shared.missed.report(&options.missed);
+        if !options.abandoned.is_empty() {
+            self.engine().abandon(self.session, &mut options.abandoned.iter(), self.now);
+        }
+    }
+
+    pub(super) fn engine(&self) -> &'a Engine {
+        &self.shared.engine
     }
 
     fn is_closed(&self, domain: &str) -> bool {
@@ -135,7 +159,7 @@ impl<'a> Asking<'a> {
     where
         'a: 'n,
     {
-        Repeat { session: self.session, user: self.user, name }
+        Repeat { session: self.named, user: self.user, name }
     }
 }
 

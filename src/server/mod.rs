@@ -6,12 +6,17 @@ mod answer;
 mod connection;
 mod connections;
 mod decision_thread;
+mod grants;
 mod hello;
 mod judge;
 mod listener;
+mod membership;
 mod missed;
+mod pool_access;
+mod processes;
 mod stream;
 mod word;
+mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +27,7 @@ use tracing::warn;
 pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
 pub use listener::{BindError, Listener};
+pub use pool_access::{PoolAccess, PoolLimits};
 
 use crate::clock::Clock;
 use crate::engine::{Engine, TICK_MILLIS};
@@ -29,6 +35,7 @@ use connections::Connections;
 use decision_thread::DecisionThread;
 use hello::Greeting;
 use missed::Missed;
+use processes::Processes;
 
 /// How the server is to run.
 #[derive(Debug)]
@@ -39,6 +46,8 @@ pub struct Options {
     pub connections: ConnectionLimits,
     /// Who may ask about which domain.
     pub access: DomainAccess,
+    /// Who may work in which pool.
+    pub pools: PoolAccess,
     /// Whether decision threads ask the scheduler for short slices.
     pub short_slices: bool,
 }
@@ -46,9 +55,12 @@ pub struct Options {
 /// What every connection needs.
 #[derive(Debug)]
 struct Shared {
+    engine: Arc<Engine>,
     clock: Arc<Clock>,
     connections: Connections,
+    processes: Processes,
     access: DomainAccess,
+    pools: PoolAccess,
     greeting: Greeting,
     missed: Missed,
 }
@@ -65,9 +77,12 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> std::io::Result<()> {
     let shared = Arc::new(Shared {
+        engine: Arc::clone(engine),
         clock: Arc::clone(clock),
         connections: Connections::new(options.connections),
+        processes: Processes::new(options.connections),
         access: options.access,
+        pools: options.pools,
         greeting: Greeting::new(engine.mode()),
         missed: Missed::default(),
     });
@@ -76,7 +91,7 @@ pub async fn run(
         .collect();
     let threads = threads?;
     let watched = listener.watch()?;
-    let housekeeping = tokio::spawn(keep_house(Arc::clone(engine), Arc::clone(&shared)));
+    let housekeeping = tokio::spawn(keep_house(Arc::clone(&shared)));
     accept::run(&watched, &shared, &threads, &shutdown).await;
     listener.leave();
     accept::let_in_who_waits(&listener, &shared, &threads);
@@ -98,7 +113,8 @@ pub async fn run(
 }
 
 /// What happens by itself: the engine's ticks, the wall clock, the word about decisions made without us.
-async fn keep_house(engine: Arc<Engine>, shared: Arc<Shared>) {
+async fn keep_house(shared: Arc<Shared>) {
+    let engine = &shared.engine;
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MILLIS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

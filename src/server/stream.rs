@@ -48,12 +48,19 @@ impl Stream {
         }
     }
 
-    /// Writes all of it. A peer that takes nothing for `patience` is given up on.
-    pub(super) async fn write_all(&mut self, mut bytes: &[u8], patience: Duration) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match (&*self.socket).write(bytes) {
+    /// Writes all of it, and counts in `written` what the peer can read, also where it fails. A peer that takes nothing
+    /// for `patience` is given up on.
+    pub(super) async fn write_all(
+        &mut self,
+        bytes: &[u8],
+        patience: Duration,
+        written: &mut usize,
+    ) -> io::Result<()> {
+        *written = 0;
+        while let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) {
+            match (&*self.socket).write(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Ok(count) => *written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     tokio::time::timeout(patience, self.writable())
                         .await

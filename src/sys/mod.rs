@@ -3,10 +3,12 @@
 
 mod memory;
 mod process;
+mod process_end;
 mod readable;
 mod scheduler;
 
 pub use memory::give_large_pieces_back;
 pub use process::{peer_pid, peer_pidfd, pidfd_open};
+pub use process_end::ProcessEnd;
 pub use readable::register;
 pub use scheduler::ask_for_short_slice;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -147,6 +147,13 @@ impl Process {
         Process(command.spawn().unwrap())
     }
 
+    /// One whose standard output is read.
+    pub(crate) fn piped(command: &mut Command) -> (Process, ChildStdout) {
+        let mut child = command.spawn().unwrap();
+        let out = child.stdout.take().unwrap();
+        (Process(child), out)
+    }
+
     pub(crate) fn signal(&self, signal: i32) {
         let pid = rustix::process::Pid::from_child(&self.0);
         let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
@@ -179,6 +186,14 @@ impl Process {
         let stat = self.proc("stat");
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    /// How many of its descriptors are of this kind: `socket`, `pidfd`.
+    pub(crate) fn descriptors_of(&self, kind: &str) -> usize {
+        let descriptors = fs::read_dir(Path::new("/proc").join(self.0.id().to_string()).join("fd")).unwrap();
+        // One may be gone by the time it is looked at.
+        let links = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains(kind)).count()
     }
 
     pub(crate) fn descriptors(&self) -> usize {

@@ -71,8 +71,8 @@ fn nothing_is_answered_before_hello() {
     let daemon = daemon();
     for request in [hit(2, "early"), json!([8, 2]), json!([2, null, 5]), json!([200, 2])] {
         let mut wire = daemon.connect();
-        wire.send(&request);
-        wire.send(&hello());
+        // In one write: the daemon ends the connection without waiting for another.
+        wire.send_bytes(&[frame(&request), frame(&hello())].concat());
         let reply = wire.hear().unwrap();
         assert_eq!(error_of(&reply).1, 4, "{request}: {reply}");
         wire.assert_ended();

@@ -13,19 +13,25 @@
 
 mod abuse;
 mod access;
+mod acquire;
 mod caps;
 mod daemon;
 mod faults;
 mod frames;
 mod hello;
 mod judging;
+mod leases;
 mod msgpack;
 mod ops;
 mod path;
 mod patience;
+mod pools;
 mod privacy;
 mod reload;
 mod reload_load;
+mod sessions;
+mod sheds;
 mod shell;
 mod stop;
 mod wire;
+mod work;

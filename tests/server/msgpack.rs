@@ -41,6 +41,12 @@ fn write(value: &Value, out: &mut Vec<u8>) {
             out.extend_from_slice(&u16::try_from(values.len()).unwrap().to_be_bytes());
             values.iter().for_each(|value| write(value, out));
         }
+        Value::Object(pairs) if pairs.len() == 1 && pairs.contains_key("bin") => {
+            // JSON has no bytes: the golden frames write them like this, too.
+            let bytes = hex(pairs["bin"].as_str().unwrap());
+            out.extend_from_slice(&[0xc4, u8::try_from(bytes.len()).unwrap()]);
+            out.extend_from_slice(&bytes);
+        }
         Value::Object(pairs) => {
             out.push(0xde);
             out.extend_from_slice(&u16::try_from(pairs.len()).unwrap().to_be_bytes());
@@ -50,6 +56,10 @@ fn write(value: &Value, out: &mut Vec<u8>) {
             }
         }
     }
+}
+
+fn hex(digits: &str) -> Vec<u8> {
+    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
 /// The one value that these bytes hold.

@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 use super::daemon::{BINARY, Plan, daemon};
 
 /// Runs a command against a socket.
-fn run(socket: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
     command(socket, arguments).output().unwrap()
 }
 
-fn command(socket: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(socket: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
     command.args(arguments).env("TIDEGATE_SOCKET", socket);
     command.env_remove("TIDEGATE_DISABLE").env_remove("XDG_RUNTIME_DIR");
     command
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 

@@ -314,14 +314,19 @@ request("charge_units_signed", [5, 10, "api", U1, {"requests": -1, "tokens": 300
 request("charge_amount_left_out", [5, 10, "api", U1], charged(10, 1), False)
 request("charge_options", [5, 10, "api", U1, 2, {"idem": "x", "missed": {"breaker": 9}}],
         charged(10, 2, idem="x", missed={"breaker": 9}))
+request("charge_abandoned", [5, None, "api", U1, 1, {"abandoned": [[1, 7], [2, ID_MAX]]}],
+        charged(None, 1, abandoned=[[1, 7], [2, ID_MAX]]))
 request("charge_wide_negative", [5, 10, "api", U1, i64(-1)], charged(10, -1), False)
 request("renew", [6, 11, 77], {"op": "renew", "id": 11, "lease": 77})
+request("renew_lease_largest", [6, ID_MAX, ID_MAX], {"op": "renew", "id": ID_MAX, "lease": ID_MAX})
 request("renew_further_element", [6, 11, 77, 5000000], {"op": "renew", "id": 11, "lease": 77}, False)
 for permille in (0, 400, 1000):
     request(f"signal_{permille}", [7, 12, "web", "loop_lag", permille],
             {"op": "signal", "id": 12, "pool": "web", "name": "loop_lag", "permille": permille})
 request("signal_without_reply", [7, None, "web", "pool wait", 999],
         {"op": "signal", "id": None, "pool": "web", "name": "pool wait", "permille": 999})
+request("signal_names_longest", [7, 12, "p" * 64, "größe" + "s" * 57, 1],
+        {"op": "signal", "id": 12, "pool": "p" * 64, "name": "größe" + "s" * 57, "permille": 1})
 request("ping", [8, 13], {"op": "ping", "id": 13})
 request("ping_further_elements", [8, 13, None, {"x": {"y": [1]}}], {"op": "ping", "id": 13}, False)
 
@@ -355,6 +360,7 @@ def decision(name, id, verdict, canonical=True, elements=None, **fields):
     reply(name, written if elements is None else elements, meaning, canonical)
 
 
+ENTRIES = [["per-user", 100, 60000000, 42, 600000], ["per-path", 2**40, 2**33, 2**32, 0]]
 RATE = {"rule": "per-user", "limit": 100, "window_us": 60000000, "remaining": 42, "reset_us": 600000, "retry_us": 0}
 decision("decision_allow", 7, 0, **RATE)
 decision("decision_allow_lease", 7, 0, **RATE, lease=ID_MAX)
@@ -366,12 +372,12 @@ decision("decision_limit_never", 7, 1, rule="per-user", limit=100, window_us=600
 decision("decision_limit_concurrency", 7, 1, rule="in-flight", limit=4, window_us=0, remaining=0, reset_us=81234,
          retry_us=81234)
 decision("decision_shed", 7, 2, rule="web/queue_age", retry_us=1250000)
+decision("decision_shed_notes", 7, 2, rule="web/fleet", retry_us=1000000, notes=[["shadow", "web/brake"]], all=ENTRIES)
 decision("decision_shed_full_name", 7, 2, rule="api/web/workers", retry_us=1250000)
 decision("decision_wait", 7, 3, **{**RATE, "retry_us": 250000}, lease=12)
 decision("decision_deny", 7, 4, rule="blocked-addresses")
 decision("decision_notes", 7, 0, **RATE, notes=[["shadow", "new-limit"], ["candidate", "per-user"], ["over", "soft"],
                                                 ["near", "per-user"]])
-ENTRIES = [["per-user", 100, 60000000, 42, 600000], ["per-path", 2**40, 2**33, 2**32, 0]]
 decision("decision_all", 7, 0, **RATE, all=ENTRIES)
 decision("decision_all_empty", 7, 0, retry_us=0, all=[])
 decision("decision_help", 7, 1, **RATE, extra={"help": "see https://example.com/limits"})

@@ -1,0 +1,141 @@
+//! `tidegate acquire`: a command of a shell that runs under a lease. A daemon that fails stops no work, unless it is told
+//! to.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::ask::{
+    EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, TOO_MANY, attribute, descriptors, is_disabled, print_text, usage,
+};
+use super::client::{Failure, default_socket};
+use super::command::{self, Ended};
+use super::lease_keeper::{Holder, LeaseKeeper};
+use super::log;
+use crate::protocol::{Code, Cost, Descriptors, Hello, Judge, Reply, Request, Verdict, WorkOutcome};
+
+/// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The domain whose rules judge
+    domain: String,
+    /// What is known of the work, in order; an empty value counts as absent
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// What is to be run, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// What it costs, in requests
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    cost: u32,
+    /// How important it is, in the words of the rules
+    #[arg(long, value_name = "NAME")]
+    priority: Option<String>,
+    /// The pool whose work it is
+    #[arg(long, value_name = "NAME", default_value = Hello::POOL)]
+    pool: String,
+    /// Where the daemon listens [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// How long to wait for an answer
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// What to make of a daemon that does not answer
+    #[arg(long, value_enum, default_value_t)]
+    on_failure: OnFailure,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate acquire jobs user=\"$USER\" -- make -j4 all
+  tidegate acquire mail to=\"$TO\" --pool mailers -- sendmail \"$TO\"
+
+The lease is renewed as long as the command runs, and released when it ends: `ok` with exit code 0, else `error`,
+`dropped` when a signal ended it. Where a rule has work wait for its turn, the command is started then. SIGINT, SIGTERM,
+SIGHUP and SIGQUIT are passed on.
+
+Exit codes: that of the command, 128 and the number of the signal that ended it, 126 or 127 when it cannot be
+started; 75 refused, try again later; 69 no answer, with --on-failure refuse; 2 wrong usage. Without an answer the
+command is run, and standard error says so.";
+
+/// What is to become of the command.
+enum Leave {
+    /// It is run, under a lease if there is one, after a wait.
+    Run { lease: Option<u64>, wait: Duration },
+    /// It is not.
+    Refused(ExitCode),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The runtime, or waiting for the command, fails.
+pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
+    let Some(descriptors) = descriptors(&args.attributes) else { return usage(TOO_MANY) };
+    if is_disabled() {
+        log::plainly("tidegate: allow, without an answer: TIDEGATE_DISABLE=1");
+        return command::run(&args.command, Duration::ZERO).map(Ended::exit_code);
+    }
+    let socket = args.socket.clone().unwrap_or_else(default_socket);
+    let mut holder = Holder::new(socket, args.timeout, &args.pool)?;
+    let leave = match args.ask(&mut holder, &descriptors) {
+        Ok(leave) => leave?,
+        Err(Failure::TooLarge(error)) => return usage(&error.to_string()),
+        Err(Failure::Refused { code: Code::Invalid, message }) => return usage(&message),
+        Err(failure) => args.without_answer(&failure.to_string()),
+    };
+    let (lease, wait) = match leave {
+        Leave::Run { lease, wait } => (lease, wait),
+        Leave::Refused(code) => return Ok(code),
+    };
+    let keeper = lease.map(|lease| LeaseKeeper::start(holder, lease)).transpose()?;
+    let ended = command::run(&args.command, wait);
+    if let Some(keeper) = keeper {
+        keeper.release(ended.as_ref().map_or(WorkOutcome::Dropped, Ended::outcome));
+    }
+    ended.map(Ended::exit_code)
+}
+
+impl Args {
+    fn ask(&self, holder: &mut Holder, descriptors: &Descriptors<'_>) -> Result<io::Result<Leave>, Failure> {
+        let client = holder.client()?;
+        let judge = Judge {
+            cost: Cost::Requests(self.cost),
+            priority: self.priority.as_deref(),
+            ..Judge::new(client.next_id(), &self.domain)
+        };
+        client.ask(&Request::Acquire(judge), descriptors, |reply| self.leave(reply))
+    }
+
+    fn leave(&self, reply: &Reply<'_>) -> io::Result<Leave> {
+        match reply {
+            Reply::Decision(decision) => match decision.verdict {
+                Verdict::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
+                Verdict::Wait => {
+                    let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
+                    Ok(Leave::Run { lease: decision.lease, wait })
+                }
+                Verdict::Limit | Verdict::Shed | Verdict::Deny => {
+                    print_text(decision, &mut io::stderr())?;
+                    Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
+                }
+            },
+            Reply::Error { code: Code::Invalid, message, .. } => usage(message).map(Leave::Refused),
+            Reply::Error { code, message, .. } => Ok(self.without_answer(&format!("{code}: {message}"))),
+            _ => Ok(self.without_answer("an answer to another question")),
+        }
+    }
+
+    /// The daemon was asked in vain: run, or not, as the arguments have it.
+    fn without_answer(&self, reason: &str) -> Leave {
+        let (verdict, leave) = match self.on_failure {
+            OnFailure::Allow => ("allow", Leave::Run { lease: None, wait: Duration::ZERO }),
+            OnFailure::Refuse => ("refuse", Leave::Refused(ExitCode::from(EX_UNAVAILABLE))),
+        };
+        log::plainly(&format!("tidegate: {verdict}, without an answer: {reason}"));
+        leave
+    }
+}

@@ -1,0 +1,147 @@
+//! A command that is run to its end, with the signals that are meant for it. It asks nobody whether it may.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+
+use super::log;
+use crate::protocol::WorkOutcome;
+
+/// How it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ended {
+    /// It ran, and said so at its end.
+    With(ExitStatus),
+    /// A signal came before it was started.
+    Before(i32),
+    /// It cannot be started, with the code of a shell for that.
+    Never(u8),
+}
+
+impl Ended {
+    /// What a shell says of it.
+    pub(super) fn exit_code(self) -> ExitCode {
+        let number = match self {
+            Ended::With(status) => status.code().or(status.signal().map(|signal| SIGNALLED + signal)),
+            Ended::Before(signal) => Some(SIGNALLED + signal),
+            Ended::Never(code) => return ExitCode::from(code),
+        };
+        number.and_then(|number| u8::try_from(number).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+    }
+
+    /// What the daemon is told of it.
+    pub(super) fn outcome(&self) -> WorkOutcome {
+        match self {
+            Ended::With(status) if status.success() => WorkOutcome::Ok,
+            Ended::With(status) if status.code().is_some() => WorkOutcome::Error,
+            Ended::With(_) | Ended::Before(_) | Ended::Never(_) => WorkOutcome::Dropped,
+        }
+    }
+}
+
+/// Runs a command after a wait, and waits for its end.
+///
+/// # Errors
+/// Signals cannot be watched, or the end of the command not be waited for.
+pub(super) fn run(command: &[OsString], wait: Duration) -> io::Result<Ended> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // Before the command is there: no signal falls in between.
+        let mut passed_on = PassedOn::new()?;
+        let mut children = signal(SignalKind::child())?;
+        tokio::select! {
+            biased;
+            number = passed_on.next() => return Ok(Ended::Before(number)),
+            () = tokio::time::sleep(wait) => {}
+        }
+        let mut child = match start(command) {
+            Ok(child) => child,
+            Err(error) => {
+                let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+                log::plainly(&format!("tidegate: {name}: {error}"));
+                let is_missing = error.kind() == io::ErrorKind::NotFound;
+                return Ok(Ended::Never(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
+            }
+        };
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Ended::With(status));
+            }
+            tokio::select! {
+                _ = children.recv() => {}
+                number = passed_on.next() => pass_on(&child, number),
+            }
+        }
+    })
+}
+
+fn start(command: &[OsString]) -> io::Result<Child> {
+    let (name, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
+    Command::new(name).args(arguments).spawn()
+}
+
+/// Hands a signal to a command that has not been waited for, so that its number is still its own.
+fn pass_on(child: &Child, number: i32) {
+    if of_terminal(number) {
+        return;
+    }
+    if let Some(signal) = Signal::from_named_raw(number) {
+        // It may have ended just now.
+        let _ = kill_process(Pid::from_child(child), signal);
+    }
+}
+
+/// Whether a signal comes from the keyboard: then every process in the foreground has had it, and the command must not
+/// have it twice.
+fn of_terminal(number: i32) -> bool {
+    let is_key = [libc::SIGINT, libc::SIGQUIT].contains(&number);
+    let in_foreground = || {
+        let terminal = std::fs::File::open("/dev/tty").ok()?;
+        let foreground = rustix::termios::tcgetpgrp(terminal).ok()?;
+        Some(foreground == rustix::process::getpgrp())
+    };
+    is_key && in_foreground() == Some(true)
+}
+
+/// The signals that ask a process to end.
+struct PassedOn {
+    interrupt: Signals,
+    terminate: Signals,
+    hang_up: Signals,
+    quit: Signals,
+}
+
+impl PassedOn {
+    fn new() -> io::Result<PassedOn> {
+        Ok(PassedOn {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+            quit: signal(SignalKind::quit())?,
+        })
+    }
+
+    /// The number of the next one.
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.interrupt.recv() => libc::SIGINT,
+            _ = self.terminate.recv() => libc::SIGTERM,
+            _ = self.hang_up.recv() => libc::SIGHUP,
+            _ = self.quit.recv() => libc::SIGQUIT,
+        }
+    }
+}
+
+/// What shells add to the number of a signal.
+const SIGNALLED: i32 = 128;
+
+/// As shells have it: there, and no program.
+const NOT_EXECUTABLE: u8 = 126;
+
+/// As shells have it: there is no such command.
+const NOT_FOUND: u8 = 127;

@@ -1,0 +1,58 @@
+//! Work in progress, from its frames to the engine: RELEASE, RENEW and SIGNAL.
+
+use super::answer::Standing;
+use super::judge::Asking;
+use crate::engine;
+use crate::protocol::{Code, Reply, WorkOutcome, encode_reply};
+
+impl Asking<'_> {
+    /// Ends a lease, and says whether there was one.
+    pub(super) fn release(
+        &self,
+        id: Option<u64>,
+        lease: u64,
+        outcome: WorkOutcome,
+        replies: &mut Vec<u8>,
+    ) -> Standing {
+        let outcome = match outcome {
+            WorkOutcome::Ok => engine::WorkOutcome::Ok,
+            WorkOutcome::Error => engine::WorkOutcome::Error,
+            WorkOutcome::Dropped => engine::WorkOutcome::Dropped,
+        };
+        let ok = self.engine().release(self.session, lease, outcome, self.now);
+        done(id, ok, replies)
+    }
+
+    /// Starts the time of a lease again, and says whether there is one.
+    pub(super) fn renew(&self, id: u64, lease: u64, replies: &mut Vec<u8>) -> Standing {
+        done(Some(id), self.engine().renew(self.session, lease, self.now), replies)
+    }
+
+    /// Takes a reading that the application pushes.
+    pub(super) fn signal(
+        &self,
+        id: Option<u64>,
+        pool: &str,
+        name: &str,
+        permille: u16,
+        replies: &mut Vec<u8>,
+    ) -> Standing {
+        match (self.engine().signal(self.session, pool, name, permille, self.now), id) {
+            (Err(not_its_pool), Some(_)) => {
+                let message = format!("{not_its_pool}, which `{pool}` is not");
+                encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
+                Standing::Kept
+            }
+            (Err(_), None) => Standing::Kept,
+            (Ok(()), id) => done(id, true, replies),
+        }
+    }
+}
+
+/// Whoever wants no reply gets none.
+fn done(id: Option<u64>, ok: bool, replies: &mut Vec<u8>) -> Standing {
+    if let Some(id) = id {
+        encode_reply(replies, &Reply::Done { id, ok });
+    }
+    Standing::Kept
+}

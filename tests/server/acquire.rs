@@ -1,0 +1,158 @@
+//! `tidegate acquire`: a command under a lease.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::daemon::{Daemon, Plan, Process, eventually};
+use super::shell::{command, run, text};
+use super::wire::verdict_of;
+use super::work::{daemon, places};
+
+/// Runs a command under a lease of one who logs in, and says its exit code and what was said.
+fn login(daemon: &Daemon, work: &[&str]) -> (Option<i32>, String) {
+    let output = run(&daemon.socket(), &[&["acquire", "work", "login=mary", "--"], work].concat());
+    (output.status.code(), text(&output.stderr).to_owned())
+}
+
+fn left(daemon: &Daemon) -> u64 {
+    let peek = daemon.greeted().ask(&json!([4, 3, "work", [["login", "mary"]]]));
+    peek[6].as_u64().unwrap()
+}
+
+/// Starts one that runs until it is told to end.
+fn start(socket: &Path, arguments: &[&str], script: &str) -> Process {
+    let mut command =
+        command(socket, &[&["acquire", "work"], arguments, &["--", "sh", "-c", script]].concat());
+    Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
+}
+
+const UNTIL_TERM: &str = "trap 'exit 7' TERM; while :; do sleep 0.02; done";
+
+#[test]
+fn it_ends_as_its_command_does_and_the_daemon_is_told() {
+    let daemon = daemon();
+    // Only failures count by this rule.
+    assert_eq!(login(&daemon, &["sh", "-c", "exit 3"]), (Some(3), String::new()));
+    assert_eq!(left(&daemon), 1);
+    assert_eq!(login(&daemon, &["true"]), (Some(0), String::new()));
+    assert_eq!(left(&daemon), 1);
+    assert_eq!(login(&daemon, &["sh", "-c", "kill -KILL $$"]), (Some(128 + 9), String::new()));
+    assert_eq!(left(&daemon), 0);
+    let proof = daemon.plan.path("proof");
+    let (code, said) = login(&daemon, &["touch", proof.to_str().unwrap()]);
+    assert_eq!(code, Some(75));
+    assert!(said.starts_with("limit  failures: 0 of 2 left, try again in "), "{said}");
+    assert!(!proof.exists(), "what is refused is not run");
+}
+
+#[test]
+fn the_lease_is_kept_as_long_as_the_command_runs_and_signals_are_passed_on() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    let mut is_held = || verdict_of(&watcher.ask(&json!([4, 1, "work", [["short", "yes"]]]))) == 1;
+    let mut acquired = start(&daemon.socket(), &["short=yes"], UNTIL_TERM);
+    eventually("it holds its place", || is_held().then_some(()));
+    // More than twice as long as a lease lasts by this rule.
+    for _ in 0..23 {
+        sleep(Duration::from_millis(100));
+        assert!(is_held());
+    }
+    acquired.signal(libc::SIGTERM);
+    assert_eq!(acquired.exit_code(), Some(7), "the command had the signal and ended as it liked");
+    assert!(!is_held(), "released before it ended");
+}
+
+#[test]
+fn what_is_killed_holds_nothing() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    // The command hangs on to the terminal, the standard streams, but not to the connection.
+    let acquired = start(&daemon.socket(), &["user=u"], "sleep 0.2");
+    eventually("it holds its place", || (places(&mut watcher, "u") == 1).then_some(()));
+    acquired.signal(libc::SIGKILL);
+    eventually("its place is free", || (places(&mut watcher, "u") == 2).then_some(()));
+}
+
+#[test]
+fn work_waits_for_its_turn_and_can_be_given_up() {
+    let rules = "domain: paced\nlimits:\n  - {name: some, match: {at: soon}, key: [], rate: 4/s, \
+                 algorithm: leaky_bucket, queue: 1}\n";
+    let plan = Plan::new().rules("paced.yaml", rules).rules("work.yaml", super::work::RULES);
+    let daemon = plan.start();
+    let soon = ["acquire", "paced", "at=soon", "--", "true"];
+    let begin = tidegate::clock::boot_nanos();
+    for _ in 0..3 {
+        assert_eq!(run(&daemon.socket(), &soon).status.code(), Some(0));
+    }
+    assert!(tidegate::clock::boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
+    // A minute is too long for whoever sends the signal.
+    let mut watcher = daemon.greeted();
+    assert_eq!(run(&daemon.socket(), &["acquire", "work", "job=mail", "--", "true"]).status.code(), Some(0));
+    let proof = daemon.plan.path("proof");
+    let script = format!("touch {}", proof.display());
+    let mut waiting = start(&daemon.socket(), &["job=mail", "user=u"], &script);
+    eventually("it holds its place", || (places(&mut watcher, "u") == 1).then_some(()));
+    waiting.signal(libc::SIGINT);
+    assert_eq!(waiting.exit_code(), Some(128 + 2));
+    assert_eq!((places(&mut watcher, "u"), proof.exists()), (2, false));
+}
+
+#[test]
+fn without_a_daemon_the_command_runs_unless_told_otherwise() {
+    let plan = Plan::new();
+    let (socket, proof) = (plan.socket(), plan.path("proof"));
+    let touch = ["acquire", "work", "user=u", "--", "touch", proof.to_str().unwrap()];
+    let output = run(&socket, &[&touch[..3], &["--on-failure", "refuse"], &touch[3..]].concat());
+    assert_eq!((output.status.code(), proof.exists()), (Some(69), false), "{output:?}");
+    assert!(text(&output.stderr).contains("refuse, without an answer"), "{output:?}");
+    let output = run(&socket, &touch);
+    assert_eq!((output.status.code(), proof.exists()), (Some(0), true), "{output:?}");
+    assert!(text(&output.stderr).contains("allow, without an answer"), "{output:?}");
+    let mut disabled = command(&socket, &["acquire", "work", "--", "sh", "-c", "exit 4"]);
+    let output = disabled.env("TIDEGATE_DISABLE", "1").output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    assert!(text(&output.stderr).contains("TIDEGATE_DISABLE=1"), "{output:?}");
+}
+
+#[test]
+fn a_daemon_that_dies_stops_no_command() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    let go = daemon.plan.path("go");
+    let script = format!("while [ ! -e {} ]; do sleep 0.02; done; exit 5", go.display());
+    let mut acquired = start(&daemon.socket(), &["user=u"], &script);
+    eventually("it holds its place", || (places(&mut watcher, "u") == 1).then_some(()));
+    daemon.process.signal(libc::SIGKILL);
+    // Past two renewals.
+    sleep(Duration::from_millis(800));
+    assert_eq!(acquired.has_ended(), None);
+    fs::write(go, "").unwrap();
+    assert_eq!(acquired.exit_code(), Some(5));
+}
+
+#[test]
+fn what_cannot_be_run_has_the_code_of_a_shell_and_holds_nothing() {
+    let daemon = daemon();
+    let acquire = |arguments: &[&str]| run(&daemon.socket(), &[&["acquire"], arguments].concat());
+    for (work, code) in [("/nowhere/there", 127), ("/etc/passwd", 126)] {
+        let output = acquire(&["work", "user=u", "--", work]);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(text(&output.stderr).contains(work), "{output:?}");
+    }
+    for wrong in [
+        &["work", "user=u"][..],
+        &["work", "user=u", "--"],
+        &["work", "user", "--", "true"],
+        &["a/b", "user=u", "--", "true"],
+        &["work", "--pool", "a:b", "--", "true"],
+    ] {
+        let output = acquire(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
+    }
+    assert_eq!(places(&mut daemon.greeted(), "u"), 2);
+}

@@ -1,0 +1,211 @@
+//! Leases at the socket: what has one, and what ends it.
+
+use serde_json::{Value, json};
+
+use super::daemon::{Plan, eventually};
+use super::wire::{error_of, verdict_of};
+use super::work::{RULES, acquire, daemon, lease_of, of_session, places};
+
+#[test]
+fn a_lease_holds_a_place_until_it_is_released_once() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let first = wire.ask(&acquire(1, "u"));
+    assert_eq!(
+        (&first[3], &first[4], &first[5], &first[6]),
+        (&json!("at-once"), &json!(2), &json!(0), &json!(1))
+    );
+    let (first, second) = (lease_of(&first), lease_of(&wire.ask(&acquire(2, "u"))));
+    assert_ne!(first, second);
+    let refused = wire.ask(&acquire(3, "u"));
+    assert_eq!((verdict_of(&refused), &refused[3], &refused[6]), (1, &json!("at-once"), &json!(0)));
+    assert!(refused[8].as_u64().unwrap() > 0 && refused[9].is_null(), "a hint and no lease: {refused}");
+    assert_eq!(wire.ask(&acquire(4, "u"))[8], refused[8], "the same hint for the same caller");
+    assert_eq!(wire.ask(&json!([2, 5, first, 0])), json!([2, 5, true]));
+    assert_eq!(wire.ask(&json!([2, 6, first, 0])), json!([2, 6, false]), "a second time: nothing changes");
+    assert_eq!(wire.ask(&json!([6, 7, first])), json!([2, 7, false]));
+    assert_eq!(places(&mut wire, "u"), 1);
+    // Without an id there is no reply: the next is that of the ping.
+    wire.send(&json!([2, null, second, 2]));
+    wire.send(&json!([2, null, second, 2]));
+    wire.assert_served();
+    assert_eq!(places(&mut wire, "u"), 2);
+    for never in [0, 1, 4_711, i64::MAX.unsigned_abs()] {
+        assert_eq!(wire.ask(&json!([2, 8, never])), json!([2, 8, false]));
+        assert_eq!(wire.ask(&json!([6, 9, never])), json!([2, 9, false]));
+    }
+}
+
+#[test]
+fn peek_and_hit_have_no_lease_and_every_granted_acquire_has_one() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let held = lease_of(&wire.ask(&acquire(1, "u")));
+    for op in [3, 4] {
+        let reply = wire.ask(&json!([op, 2, "work", [["user", "u"]]]));
+        assert_eq!((verdict_of(&reply), &reply[9]), (0, &json!(null)), "{op}: {reply}");
+    }
+    assert_eq!(places(&mut wire, "u"), 1, "a HIT takes no place");
+    let mut leases = vec![held];
+    for (what, domain, attributes) in [
+        ("exempt", "work", json!(["path", "/healthz", "user", "u"])),
+        ("of no rule", "work", json!(["other", "x"])),
+        ("of no domain", "nowhere", json!(["user", "u"])),
+        ("a cost of nothing", "work", json!(["user", "free"])),
+    ] {
+        let cost = u8::from(what != "a cost of nothing");
+        let reply = wire.ask(&json!([1, 3, domain, [attributes], cost]));
+        leases.push(lease_of(&reply));
+    }
+    for (id, lease) in leases.into_iter().enumerate() {
+        assert_eq!(wire.ask(&json!([2, id, lease, 0])), json!([2, id, true]));
+    }
+    assert_eq!(places(&mut wire, "u"), 2);
+}
+
+#[test]
+fn in_shadow_and_switched_off_there_are_leases_too() {
+    for mode in ["shadow", "disabled"] {
+        let daemon = Plan::new().rules("work.yaml", RULES).settings(&format!("mode: {mode}")).start();
+        let mut wire = daemon.greeted();
+        let leases: Vec<u64> = (0..4).map(|id| lease_of(&wire.ask(&acquire(id, "u")))).collect();
+        for lease in leases {
+            assert_eq!(wire.ask(&json!([2, 9, lease, 0])), json!([2, 9, true]), "{mode}");
+        }
+    }
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let dark = json!([1, 1, "work", [["dark", "yes"]]]);
+    lease_of(&wire.ask(&dark));
+    let reply = wire.ask(&dark);
+    lease_of(&reply);
+    assert_eq!(reply[10], json!(["shadow", "dark"]), "{reply}");
+}
+
+#[test]
+fn work_that_waits_has_its_lease_from_the_grant() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let mail = json!([1, 1, "work", [["job", "mail", "user", "u"]]]);
+    lease_of(&wire.ask(&mail));
+    let waiting = wire.ask(&mail);
+    assert_eq!(verdict_of(&waiting), 3, "{waiting}");
+    assert_eq!(places(&mut wire, "u"), 0);
+    assert_eq!(wire.ask(&json!([2, 2, lease_of(&waiting), 0])), json!([2, 2, true]));
+}
+
+#[test]
+fn rates_and_places_are_taken_together_or_not_at_all() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let rated = |user: &str| json!([1, 1, "work", [["user", user, "rated", "r"]]]);
+    let left = |wire: &mut super::wire::Wire| wire.ask(&json!([4, 2, "work", [["rated", "r"]]]))[6].clone();
+    let leases: Vec<u64> = (0..2).map(|_| lease_of(&wire.ask(&rated("u")))).collect();
+    // No place is left: nothing is charged.
+    for _ in 0..3 {
+        assert_eq!(wire.ask(&rated("u"))[3], "at-once");
+    }
+    assert_eq!(left(&mut wire), 1);
+    lease_of(&wire.ask(&rated("other")));
+    // Nothing is left to charge: no place is taken.
+    for lease in leases {
+        assert_eq!(wire.ask(&json!([2, 3, lease])), json!([2, 3, true]));
+    }
+    let refused = wire.ask(&rated("u"));
+    assert_eq!((verdict_of(&refused), &refused[3]), (1, &json!("rated")), "{refused}");
+    assert_eq!((places(&mut wire, "u"), places(&mut wire, "other")), (2, 1));
+}
+
+#[test]
+fn what_ends_well_is_given_back_where_only_failures_count() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let login = json!([1, 1, "work", [["login", "mary"]]]);
+    for (outcome, left) in [(json!(0), 2), (json!(1), 1), (json!(0), 1), (json!(2), 0)] {
+        let reply = wire.ask(&login);
+        assert_eq!(wire.ask(&json!([2, 2, lease_of(&reply), outcome])), json!([2, 2, true]));
+        let peek = wire.ask(&json!([4, 3, "work", [["login", "mary"]]]));
+        assert_eq!(peek[6], left, "{outcome}: {peek}");
+    }
+    assert_eq!(verdict_of(&wire.ask(&login)), 1);
+}
+
+#[test]
+fn a_repeat_has_the_same_lease_and_none_once_it_has_ended() {
+    let daemon = daemon();
+    let (mut one, mut other) = (of_session(&daemon, 1, json!({})), of_session(&daemon, 1, json!({})));
+    let named = |id: u64| json!([1, id, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
+    let lease = lease_of(&one.ask(&named(1)));
+    assert_eq!(lease_of(&other.ask(&named(2))), lease);
+    assert_eq!(places(&mut one, "u"), 1, "it takes one place");
+    assert_eq!(one.ask(&json!([2, 3, lease, 0])), json!([2, 3, true]));
+    let again = other.ask(&named(4));
+    assert_eq!((verdict_of(&again), &again[9]), (0, &json!(null)), "{again}");
+    assert_eq!(places(&mut one, "u"), 2);
+}
+
+#[test]
+fn a_lease_ends_by_its_own_time_unless_it_is_renewed() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let short = json!([1, 1, "work", [["short", "yes"]]]);
+    let lease = lease_of(&wire.ask(&short));
+    // For longer than it lasts, at most a quarter of it apart.
+    for id in 0..8 {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert_eq!(wire.ask(&json!([6, id, lease])), json!([2, id, true]));
+    }
+    assert_eq!(verdict_of(&wire.ask(&short)), 1, "renewed, it holds its place");
+    eventually("the place is free", || (verdict_of(&wire.ask(&short)) == 0).then_some(()));
+    assert_eq!(wire.ask(&json!([2, 9, lease, 0])), json!([2, 9, false]));
+}
+
+#[test]
+fn a_session_holds_so_many_leases_and_no_more() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let free = |id: u64| json!([1, id, "work", [["other", "x"]]]);
+    let leases: Vec<u64> = (0..1_024).map(|id| lease_of(&wire.ask(&free(id)))).collect();
+    for id in [2_000, 2_001] {
+        let reply = wire.ask(&free(id));
+        assert_eq!(error_of(&reply), (Some(id), 7), "{reply}");
+    }
+    // Nothing else needs one, and another session has its own.
+    assert_eq!(verdict_of(&wire.ask(&json!([3, 3_000, "work", [["user", "u"]]]))), 0);
+    lease_of(&daemon.greeted().ask(&free(1)));
+    assert_eq!(wire.ask(&json!([2, 1, leases[700]])), json!([2, 1, true]));
+    lease_of(&wire.ask(&free(2_002)));
+    assert_eq!(error_of(&wire.ask(&free(2_003))), (Some(2_003), 7));
+}
+
+#[test]
+fn a_signal_is_for_the_own_pool_alone() {
+    let daemon = daemon();
+    let mut wire = of_session(&daemon, 1, json!({"pool": "web"}));
+    assert_eq!(wire.ask(&json!([7, 1, "web", "loop_lag", 400])), json!([2, 1, true]));
+    let reply = wire.ask(&json!([7, 2, "other", "loop_lag", 400]));
+    assert_eq!(error_of(&reply), (Some(2), 11), "{reply}");
+    for silent in ["web", "other"] {
+        wire.send(&json!([7, null, silent, "loop_lag", 400]));
+        wire.assert_served();
+    }
+    let mut nowhere = daemon.greeted();
+    assert_eq!(nowhere.ask(&json!([7, 1, "default", "loop_lag", 0])), json!([2, 1, true]));
+}
+
+#[test]
+fn ends_without_a_reply_are_checked_like_others() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let lease = lease_of(&wire.ask(&acquire(1, "u")));
+    let bad: [Value; 3] = [
+        json!([2, null, "no number"]),
+        json!([2, null, lease, 3]),
+        json!([7, null, "default", "lag", 1_001]),
+    ];
+    for bad in bad {
+        wire.send(&bad);
+        wire.assert_served();
+    }
+    assert_eq!(places(&mut wire, "u"), 1, "what is invalid ends nothing");
+}

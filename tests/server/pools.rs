@@ -1,0 +1,51 @@
+//! Who may say that he works in which pool: HELLO of users and slots that the settings allow, and of others.
+
+use serde_json::{Value, json};
+
+use super::daemon::Plan;
+use super::wire::{error_of, hello};
+use super::work::hello_of;
+
+#[test]
+fn a_pool_is_open_to_the_users_and_the_slots_of_the_settings() {
+    let mine = rustix::process::geteuid().as_raw();
+    let settings = format!(
+        "pools: {{web: {{uids: [{mine}], slots_max: 8}}, closed: {{uids: [{}]}}, open: {{}}}}",
+        mine + 1
+    );
+    let daemon = Plan::new().settings(&settings).start();
+    let hello = |info: Value| json!([0, 1, 1, info]);
+    for info in [
+        json!({"pool": "web", "slots": 8}),
+        json!({"pool": "web"}),
+        json!({"pool": "open", "slots": u32::MAX}),
+        json!({"pool": "elsewhere", "slots": 1_000}),
+    ] {
+        let mut wire = daemon.connect();
+        assert_eq!(wire.ask(&hello(info.clone()))[0], 0, "{info}");
+        wire.assert_served();
+    }
+    // Closed to the user: the connection waits for another HELLO.
+    let mut wire = daemon.connect();
+    let reply = wire.ask(&hello(json!({"pool": "closed"})));
+    assert_eq!(error_of(&reply), (Some(1), 11), "{reply}");
+    assert_eq!(reply[3], format!("the pool `closed` is not open to user {mine}"));
+    assert_eq!(wire.ask(&hello(json!({"pool": "open"})))[0], 0);
+    wire.assert_served();
+    // More slots than are allowed would make a full pool look empty.
+    let mut wire = daemon.connect();
+    let reply = wire.ask(&hello(json!({"pool": "web", "slots": 9})));
+    assert_eq!(error_of(&reply), (Some(1), 9), "{reply}");
+    assert_eq!(reply[3], "9 slots are more than the pool `web` allows a process, which is 8");
+    wire.assert_ended();
+    let line = daemon.await_log(&["WARN", "the pool `closed` is not open to user"]);
+    assert!(line.contains("`pools.closed` of the settings"), "{line}");
+}
+
+#[test]
+fn without_settings_every_pool_is_open_to_every_process() {
+    let daemon = super::daemon::daemon();
+    let mut wire = daemon.connect();
+    assert_eq!(wire.ask(&hello_of(1, json!({"pool": "any", "slots": u32::MAX})))[0], 0);
+    assert_eq!(daemon.connect().ask(&hello())[0], 0);
+}

@@ -1,0 +1,192 @@
+//! Sessions at the socket: whose leases are whose, and what becomes of them when connections and processes end.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::clock::boot_nanos;
+
+use super::daemon::eventually;
+use super::msgpack::frame;
+use super::wire::{error_of, verdict_of};
+use super::work::{Forks, Holder, acquire, daemon, hello_of, lease_of, of_session, places};
+
+#[test]
+fn any_connection_of_the_session_may_end_a_lease_and_no_other() {
+    let daemon = daemon();
+    let mut taker = of_session(&daemon, 1, json!({}));
+    let mut mate = of_session(&daemon, 1, json!({"connection": 2}));
+    let (mut stranger, mut nameless) = (of_session(&daemon, 2, json!({})), daemon.greeted());
+    let lease = lease_of(&taker.ask(&acquire(1, "u")));
+    for other in [&mut stranger, &mut nameless] {
+        assert_eq!(other.ask(&json!([2, 2, lease, 0])), json!([2, 2, false]));
+        assert_eq!(other.ask(&json!([6, 3, lease])), json!([2, 3, false]));
+    }
+    assert_eq!(places(&mut taker, "u"), 1);
+    assert_eq!(mate.ask(&json!([6, 4, lease])), json!([2, 4, true]));
+    assert_eq!(mate.ask(&json!([2, 5, lease, 0])), json!([2, 5, true]));
+    assert_eq!(places(&mut taker, "u"), 2);
+}
+
+#[test]
+fn without_a_session_leases_end_with_the_connection() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    for id in [1, 2] {
+        lease_of(&wire.ask(&acquire(id, "u")));
+    }
+    drop(wire);
+    let mut watcher = daemon.greeted();
+    eventually("its places are free", || (places(&mut watcher, "u") == 2).then_some(()));
+}
+
+#[test]
+fn one_connection_closed_on_a_timeout_frees_nothing_else_of_its_session() {
+    let daemon = daemon();
+    let mut one = of_session(&daemon, 1, json!({"connection": 1}));
+    let mut other = of_session(&daemon, 1, json!({"connection": 2}));
+    lease_of(&one.ask(&acquire(17, "u")));
+    let kept = lease_of(&one.ask(&acquire(18, "u")));
+    drop(one);
+    // The request that was given up on ends, and nothing else.
+    let report = json!([4, 1, "work", [["user", "u"]], 1, null, {"abandoned": [[1, 17]]}]);
+    assert_eq!(other.ask(&report)[6], 1, "it ends before the request is judged");
+    for _ in 0..10 {
+        sleep(Duration::from_millis(10));
+        assert_eq!(places(&mut other, "u"), 1);
+    }
+    assert_eq!(other.ask(&json!([2, 2, kept, 0])), json!([2, 2, true]));
+}
+
+#[test]
+fn a_session_is_waited_for_and_then_its_leases_end() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    let (mut comes_back, mut stays_away) =
+        (of_session(&daemon, 1, json!({})), of_session(&daemon, 2, json!({"pid": std::process::id()})));
+    let watched = || daemon.process.descriptors_of("pidfd");
+    assert_eq!(watched(), 1, "the process behind the one that names it");
+    let lease = lease_of(&comes_back.ask(&acquire(1, "back")));
+    lease_of(&stays_away.ask(&acquire(1, "away")));
+    let left = boot_nanos();
+    drop((comes_back, stays_away));
+    sleep(Duration::from_secs(1));
+    let mut comes_back = of_session(&daemon, 1, json!({}));
+    assert_eq!((places(&mut watcher, "back"), places(&mut watcher, "away")), (1, 1));
+    eventually("the places of who stays away are free", || (places(&mut watcher, "away") == 2).then_some(()));
+    assert!(boot_nanos() - left >= 5_000_000_000, "before its time");
+    eventually("its process is let go", || (watched() == 0).then_some(()));
+    // Whoever came back has what he had, also long after.
+    assert_eq!(places(&mut watcher, "back"), 1);
+    assert_eq!(comes_back.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
+}
+
+#[test]
+fn what_a_killed_process_held_is_free_at_once() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    let mut soonest = u64::MAX;
+    for session in 0..3 {
+        let mut holder = Holder::start(&daemon, session, "u", Forks::Never);
+        assert_eq!(places(&mut watcher, "u"), 0);
+        holder.process.signal(libc::SIGKILL);
+        holder.process.exit_code();
+        let ended = boot_nanos();
+        eventually("its places are free", || (places(&mut watcher, "u") == 2).then_some(()));
+        soonest = soonest.min(boot_nanos() - ended);
+    }
+    assert!(soonest <= 500_000_000, "the soonest of three took {soonest} ns");
+}
+
+#[test]
+fn what_a_killed_process_held_is_free_also_when_its_child_has_the_socket() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    let open = || ["socket", "pidfd"].map(|kind| daemon.process.descriptors_of(kind));
+    let open_before = open();
+    let holder = Holder::start(&daemon, 7, "u", Forks::After);
+    let mut mate = of_session(&daemon, 7, json!({}));
+    assert_eq!(places(&mut watcher, "u"), 0);
+    holder.process.signal(libc::SIGKILL);
+    // The child lives on, so no connection has ended, and by their own time they would end much later.
+    eventually("its places are free", || (places(&mut watcher, "u") == 2).then_some(()));
+    // A connection of a session that is no more is of no use: what is asked there would have no lease.
+    mate.assert_ended();
+    drop(mate);
+    eventually("nothing is left open", || (open() == open_before).then_some(()));
+    // The name is free again.
+    lease_of(&of_session(&daemon, 7, json!({"slots": 4})).ask(&acquire(1, "u")));
+}
+
+#[test]
+fn a_process_that_the_kernel_does_not_confirm_is_not_believed() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    // It says who it is, and the kernel names the parent that made the connection.
+    let mut holder = Holder::start(&daemon, 1, "u", Forks::Before);
+    assert_eq!(holder.process.exit_code(), Some(0));
+    assert_eq!(daemon.process.descriptors_of("pidfd"), 0);
+    sleep(Duration::from_millis(100));
+    assert_eq!(places(&mut watcher, "u"), 0, "the end of another process ends nothing here");
+}
+
+#[test]
+fn a_request_given_up_on_ends_before_it_is_granted_and_after() {
+    let daemon = daemon();
+    let reports =
+        |id: u64, reports: Value| json!([4, id, "work", [["user", "u"]], 1, null, {"abandoned": reports}]);
+    let mut late = of_session(&daemon, 1, json!({"connection": 1}));
+    let mut other = of_session(&daemon, 1, json!({"connection": 2, "abandoned": [[1, 30], [1, 31]]}));
+    // Reported with HELLO, before it was granted.
+    let reply = late.ask(&json!([1, 30, "work", [["user", "u"]], 1, null, {"idem": "x"}]));
+    assert_eq!((verdict_of(&reply), &reply[9]), (0, &json!(null)), "{reply}");
+    assert_eq!(places(&mut other, "u"), 2);
+    // Its name is forgotten: the same again is a request of its own.
+    let again = json!([1, 40, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
+    lease_of(&late.ask(&again));
+    assert_eq!(places(&mut other, "u"), 1);
+    // Reported after the grant, with a CHARGE; that of another connection or another session is not meant.
+    for elsewhere in [json!([[3, 40]]), json!([[1, 41]])] {
+        assert_eq!(other.ask(&reports(2, elsewhere))[6], 1);
+    }
+    assert_eq!(of_session(&daemon, 9, json!({})).ask(&reports(2, json!([[1, 40]])))[6], 1);
+    other.send(&json!([5, null, "nowhere", [], 1, {"abandoned": [[1, 40]]}]));
+    assert_eq!(places(&mut other, "u"), 2);
+    // A report is used up by the grant that it was for: the same id is good again.
+    lease_of(&late.ask(&acquire(30, "u")));
+}
+
+#[test]
+fn a_grant_that_cannot_be_told_is_taken_back() {
+    let daemon = daemon();
+    let mut mate = of_session(&daemon, 1, json!({}));
+    let wire = {
+        let mut wire = of_session(&daemon, 1, json!({}));
+        wire.assert_served();
+        wire
+    };
+    // A peer that reads no more: its last requests are judged, and their replies cannot be written.
+    wire.stream.shutdown(std::net::Shutdown::Read).unwrap();
+    let mut wire = wire;
+    wire.send_bytes(&[frame(&acquire(1, "u")), frame(&acquire(2, "u"))].concat());
+    wire.assert_ended();
+    eventually("both are free", || (places(&mut mate, "u") == 2).then_some(()));
+    // The session has a connection all the while, so nothing else frees them within a minute.
+    mate.assert_served();
+}
+
+#[test]
+fn a_session_is_one_users_with_one_pool_and_as_many_slots() {
+    let daemon = daemon();
+    let mut wire = of_session(&daemon, 1, json!({"pool": "web", "slots": 4}));
+    let lease = lease_of(&wire.ask(&acquire(1, "u")));
+    for info in
+        [json!({"pool": "web", "slots": 5}), json!({"pool": "other", "slots": 4}), json!({"slots": 4})]
+    {
+        let mut other = daemon.connect();
+        let reply = other.ask(&hello_of(1, info));
+        assert_eq!(error_of(&reply), (Some(1), 9), "{reply}");
+        other.assert_ended();
+    }
+    assert_eq!(wire.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
+}

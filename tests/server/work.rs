@@ -1,0 +1,124 @@
+//! What tests of leases need: rules, sessions, and processes that can be killed.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, Plan, Process};
+use super::wire::Wire;
+
+/// Two at once of each user; work that has an end beside it.
+pub(crate) const RULES: &str = "\
+domain: work
+exempt: [{name: probes, match: {path: /healthz}}]
+concurrency:
+  - {name: at-once, key: [user], max: 2}
+  - {name: dark, match: {dark: yes}, key: [dark], max: 1, mode: shadow}
+  - {name: short, match: {short: yes}, key: [short], max: 1, expires: 1s}
+limits:
+  - {name: failures, match: {login: '*'}, key: [login], rate: 1/h, burst: 2, refund_on: ok}
+  - {name: rated, match: {rated: '*'}, key: [rated], rate: 1/h, burst: 3}
+  - {name: paced, match: {job: mail}, key: [], algorithm: leaky_bucket, rate: 1/min, queue: 1}
+";
+
+pub(crate) fn daemon() -> Daemon {
+    Plan::new().rules("work.yaml", RULES).start()
+}
+
+/// A HELLO of a session, with what else it says.
+pub(crate) fn hello_of(session: u8, mut info: Value) -> Value {
+    info["session"] = json!({"bin": format!("{session:02x}").repeat(16)});
+    json!([0, 1, 1, info])
+}
+
+/// A connection of a session that is at home in the daemon.
+pub(crate) fn of_session(daemon: &Daemon, session: u8, info: Value) -> Wire {
+    let mut wire = daemon.connect();
+    let welcome = wire.ask(&hello_of(session, info));
+    assert_eq!(welcome[0], 0, "{welcome}");
+    wire
+}
+
+/// An ACQUIRE of one user.
+pub(crate) fn acquire(id: u64, user: &str) -> Value {
+    json!([1, id, "work", [["user", user]]])
+}
+
+/// The lease of a DECISION that grants one.
+pub(crate) fn lease_of(reply: &Value) -> u64 {
+    assert_eq!(reply[0], 1, "{reply}");
+    assert!(reply[2] == 0 || reply[2] == 3, "granted: {reply}");
+    reply[9].as_u64().unwrap_or_else(|| panic!("a lease: {reply}"))
+}
+
+/// How many places a user has left.
+pub(crate) fn places(wire: &mut Wire, user: &str) -> u64 {
+    let reply = wire.ask(&json!([4, 4_712, "work", [["user", user]]]));
+    assert_eq!((&reply[3], &reply[4]), (&json!("at-once"), &json!(2)), "{reply}");
+    reply[6].as_u64().unwrap()
+}
+
+/// Another process that asks for two places of a user and holds them.
+pub(crate) struct Holder {
+    pub(crate) process: Process,
+    child: Option<u32>,
+}
+
+/// Whether a holder has a child.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forks {
+    Never,
+    /// Once it holds its places: the child has its socket, too.
+    After,
+    /// Once it is connected: the child holds the places, and it ends itself.
+    Before,
+}
+
+impl Holder {
+    pub(crate) fn start(daemon: &Daemon, session: u8, user: &str, forks: Forks) -> Holder {
+        let mut command = Command::new("python3");
+        command.args(["-c", HOLDER]).arg(daemon.socket());
+        command.args([session.to_string(), user.to_owned(), (forks as u8).to_string()]);
+        let (process, out) = Process::piped(command.stdout(Stdio::piped()));
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let child = line.trim().parse().unwrap_or_else(|_| panic!("it holds its places: {line}"));
+        Holder { process, child: (forks != Forks::Never).then_some(child) }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let child = self.child.and_then(|child| rustix::process::Pid::from_raw(child.cast_signed()));
+        if let Some(child) = child {
+            let _ = rustix::process::kill_process(child, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// Says HELLO with its own number, takes two leases, says so and sleeps.
+const HOLDER: &str = r"
+import os, socket, struct, sys, time
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+def ask(payload):
+    s.sendall(struct.pack('>I', len(payload)) + payload)
+    length, = struct.unpack('>I', s.recv(4, socket.MSG_WAITALL))
+    return s.recv(length, socket.MSG_WAITALL)
+if sys.argv[4] == '2' and os.fork():
+    os._exit(0)
+user = sys.argv[3].encode()
+session = bytes([int(sys.argv[2])] * 16)
+welcome = ask(b'\x94\x00\x01\x01\x82\xa7session\xc4\x10' + session + b'\xa3pid\xce' + struct.pack('>I', os.getpid()))
+assert welcome[1] == 0, welcome
+for request in (2, 3):
+    granted = ask(b'\x94\x01' + bytes([request]) + b'\xa4work\x91\x92\xa4user' + bytes([0xa0 + len(user)]) + user)
+    assert granted[3] == 0, granted
+child = os.fork() if sys.argv[4] == '1' else 0
+if child or sys.argv[4] == '0':
+    print(child, flush=True)
+elif sys.argv[4] == '2':
+    print(os.getpid(), flush=True)
+time.sleep(120)
+";
