@@ -56,8 +56,8 @@ class Run:
         self.without_hint = 0  # refusals that do not say when to come again
 
     async def play(self) -> None:
-        say(f"{'':>10}{'critical':>31}{'all others':>33}")
-        say(f"{'second':>10}" + f"{'in time  refused  too late':>31}" + f"{'in time  refused  too late':>33}")
+        say(f"{'':>10}{'critical':>31}{'all others':>31}")
+        say(f"{'second':>10}" + f"{'in time  refused  too late':>31}" * 2)
         started = time.monotonic() + 0.1
         lines = asyncio.create_task(self.lines(started))
         asked = []
@@ -76,7 +76,7 @@ class Run:
                 ends = [self.count(end, others, second) for end in ("served", "refused", "late")]
                 ends[2] += self.count("failed", others, second)
                 late = f"{ends[2]:>10}"
-                line += f"{ends[0]:>{14 if others else 12}}{ends[1]:>9}" + (red(late) if ends[2] else late)
+                line += f"{ends[0]:>12}{ends[1]:>9}" + (red(late) if ends[2] else late)
             say(line)
 
     def count(self, end: str, others: bool, second: int) -> int:
@@ -174,9 +174,8 @@ def main(tidegate: str) -> int:
     arrivals = schedule()
     shop = f"gunicorn --workers {WORKERS} shop, 50 ms for each request"
     say(f"\n{bold('4')}  an overload:     {shop}: it can serve {CAPACITY} a second")
-    say(
-        f"{bold('5')}  the callers:     {RATE} a second in all; after {PATIENCE:g} s each gives up, and its work is done for nobody\n"
-    )
+    callers = f"{RATE} requests a second in all; after {PATIENCE:g} s they give up, and the work is for nobody"
+    say(f"{bold('5')}  the callers:     {callers}\n")
     say(f"{bold('shedding off')}, the rules are overload/1-priorities.yaml")
     off = play(tidegate, arrivals, shedding=False)
     say(f"\n{bold('shedding on')}, with overload/2-shed.yaml: the same requests again")
@@ -185,13 +184,13 @@ def main(tidegate: str) -> int:
 
 
 def report(off: Run, on: Run) -> int:
-    say(f"\n{'':>18}{'shedding off':>34}{'shedding on':>34}")
-    say(f"{'priority':>10}{'sent':>8}" + f"{'in time  refused  too late':>34}" * 2)
+    say(f"\n{'':>18}" + "".join(f"{title:>31}" for title in ("shedding off", "shedding on")))
+    say(f"{'priority':>10}{'sent':>8}" + f"{'in time  refused  too late':>31}" * 2)
     for priority in TRAFFIC:
         line = f"{priority:>10}{off.total(priority).total():>8}"
         for run in (off, on):
             ends = run.total(priority)
-            line += f"{ends['served']:>15}{ends['refused']:>9}{ends['late'] + ends['failed']:>10}"
+            line += f"{ends['served']:>12}{ends['refused']:>9}{ends['late'] + ends['failed']:>10}"
         say(line)
     if on.example:
         show(503, *on.example)
