@@ -1,7 +1,8 @@
 """Starts the daemon and an application under gunicorn, sends it HTTP from several callers, and shows who gets what.
 
-Usage: demo.py PATH-OF-TIDEGATE. Ends by itself after about ten seconds: 0 if the greedy caller got its quota and no
-more, the others were untouched, and the rules that only watch said whom they would have refused; 1 if not.
+Usage: demo.py PATH-OF-TIDEGATE. Ends by itself after about 40 seconds: 0 if the greedy caller got its quota and no
+more, the others were untouched, the rules that only watch said whom they would have refused, and an overloaded
+application served its critical requests with shedding on and failed them with it off (overload.py); 1 if not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import pathlib
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +21,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import overload
+from stage import answers, bold, red, say, show, start, wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = 8
@@ -99,6 +102,11 @@ class Caller:
 
 
 def main(tidegate: str) -> int:
+    failed = quotas(tidegate)
+    return overload.main(tidegate) or failed
+
+
+def quotas(tidegate: str) -> int:
     with contextlib.ExitStack() as stack:
         directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-demo-")))
         log = stack.enter_context(open(directory / "log", "w+"))
@@ -119,7 +127,7 @@ def main(tidegate: str) -> int:
         gunicorn += ["--workers", str(WORKERS), "--worker-class", "gthread", "--threads", "8", "--no-control-socket"]
         gunicorn += ["--log-level", "warning", "app"]
         served = start(gunicorn, stack, stderr=log, env=environment, pass_fds=[listener.fileno()])
-        wait_for(lambda: answers(port), served, log)
+        wait_for(lambda: answers(port, "/v1/orders"), served, log)
 
         callers = [Caller(name, wish, port) for name, wish in CALLERS.items()]
         wishes = ", ".join(f"{name} {wish.rate} {wish.method} {wish.path}" for name, wish in CALLERS.items())
@@ -205,64 +213,6 @@ def watched(caller: Caller) -> list[str]:
         failures.append(f"{watch.what} would have let through {passed} of {sent}")
     return failures
 
-
-def show(status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-    say(f"\n{bold(f'HTTP/1.1 {status} {http.client.responses[status]}')}")
-    for name, value in headers:
-        if name not in ("Server", "Date", "Connection"):
-            say(f"{name}: {value}")
-    say(f"\n{body.decode()}")
-
-
-# -- processes and the terminal --------------------------------------------------------------------------------------
-
-
-def start(command: list[str], stack: contextlib.ExitStack, **options: object) -> subprocess.Popen:
-    # In a session of its own, so that Ctrl-C reaches this program alone, which then ends the others in order.
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, **options)
-
-    def end() -> None:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    stack.callback(end)
-    return process
-
-
-def wait_for(ready, process: subprocess.Popen, log) -> None:
-    until = time.monotonic() + 20
-    while not ready():
-        if process.poll() is not None or time.monotonic() > until:
-            log.seek(0)
-            sys.exit(f"{process.args[0]} did not start:\n{log.read()[-4000:]}")
-        time.sleep(0.02)
-
-
-def answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-        connection.request("GET", "/v1/orders")
-        return connection.getresponse().status == 200
-    return False
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
-
-
-def bold(text: str) -> str:
-    return f"\033[1m{text}\033[0m" if COLOUR else text
-
-
-def red(text: str) -> str:
-    return f"\033[31m{text}\033[0m" if COLOUR else text
-
-
-COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:

@@ -1,0 +1,220 @@
+"""Sends a small shop three times the traffic that it can serve, first without shedding, then with it, and shows what
+becomes of the critical requests. Both times the same requests at the same times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import random
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from stage import answers, bold, red, say, show, start, wait_for
+
+HERE = pathlib.Path(__file__).resolve().parent / "overload"
+WORKERS = 4
+CAPACITY = WORKERS * 20  # requests a second: 50 ms each, one at a time in each worker
+RATE = 3 * CAPACITY
+SECONDS = 10
+PATIENCE = 1.0  # seconds until a caller has gone; what comes later is for nobody, and has cost as much
+# By priority, as overload/1-priorities.yaml tells them apart: the share of all requests, and the request.
+TRAFFIC = {
+    "critical": (0.10, "POST", "/checkout"),
+    "post": (0.20, "POST", "/basket"),
+    "get": (0.50, "GET", "/items"),
+    "test": (0.20, "GET", "/sandbox/items"),
+}
+USERS = 500  # enough that none of them is a large part of the traffic
+ON_MIN, OFF_MAX = 0.9, 0.6  # of the critical requests, the share in time that is expected with and without shedding
+BACKLOG = 1024  # connections that the kernel keeps until a worker takes them
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request: when it comes, in seconds from the start, of what priority, from whom."""
+
+    at: float
+    priority: str
+    user: str
+
+
+class Run:
+    """What became of the requests: `served`, `refused`, `late` (the caller had gone) or `failed`."""
+
+    def __init__(self, arrivals: list[Arrival], port: int) -> None:
+        self.arrivals, self.port = arrivals, port
+        self.seconds: list[Counter[tuple[str, str]]] = [Counter() for _ in range(SECONDS)]  # by priority and end
+        self.example: tuple[list[tuple[str, str]], bytes] | None = None  # of a refusal
+        self.without_hint = 0  # refusals that do not say when to come again
+
+    async def play(self) -> None:
+        say(f"{'':>10}{'critical':>31}{'all others':>31}")
+        say(f"{'second':>10}" + f"{'in time  refused  too late':>31}" * 2)
+        started = time.monotonic() + 0.1
+        lines = asyncio.create_task(self.lines(started))
+        asked = []
+        for arrival in self.arrivals:
+            await asyncio.sleep(max(0.0, started + arrival.at - time.monotonic()))
+            asked.append(asyncio.create_task(self.ask(arrival)))
+        await asyncio.gather(*asked)
+        await lines
+
+    async def lines(self, started: float) -> None:
+        """One line for the requests of each second, once the last of them was answered or given up."""
+        for second in range(SECONDS):
+            await asyncio.sleep(max(0.0, started + second + 1 + PATIENCE + 0.1 - time.monotonic()))
+            line = f"{second + 1:>10}"
+            for others in (False, True):
+                ends = [self.count(end, others, second) for end in ("served", "refused", "late")]
+                ends[2] += self.count("failed", others, second)
+                late = f"{ends[2]:>10}"
+                line += f"{ends[0]:>12}{ends[1]:>9}" + (red(late) if ends[2] else late)
+            say(line)
+
+    def count(self, end: str, others: bool, second: int) -> int:
+        priorities = [priority for priority in TRAFFIC if others != (priority == "critical")]
+        return sum(self.seconds[second][priority, end] for priority in priorities)
+
+    async def ask(self, arrival: Arrival) -> None:
+        end = "failed"
+        try:
+            answer = await asyncio.wait_for(exchange(self.port, arrival), PATIENCE)
+            status, headers, body = parsed(answer)
+            if status == 200:
+                end = "served"
+            elif status == 503:
+                end = "refused"
+                self.example = self.example or (headers, body)
+                self.without_hint += not any(name == "Retry-After" for name, _ in headers)
+        except asyncio.TimeoutError:
+            end = "late"
+        except (OSError, ValueError):
+            pass
+        self.seconds[int(arrival.at)][arrival.priority, end] += 1
+
+    def total(self, priority: str) -> Counter[str]:
+        ends: Counter[str] = Counter()
+        for second in self.seconds:
+            for (of, end), n in second.items():
+                ends[end] += n if of == priority else 0
+        return ends
+
+    def share(self, priority: str) -> float:
+        total = self.total(priority)
+        return total["served"] / max(1, total.total())
+
+
+async def exchange(port: int, arrival: Arrival) -> bytes:
+    """A connection for each request, as sync workers have it. The caller is also the proxy, which says when it came."""
+    _, method, path = TRAFFIC[arrival.priority]
+    lines = [f"{method} {path} HTTP/1.1", "Host: shop", "Connection: close", "Content-Length: 0"]
+    lines += [f"X-User: {arrival.user}", f"X-Request-Start: t={time.time():.6f}"]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        return await reader.read()
+    finally:
+        writer.transport.abort()
+
+
+def parsed(answer: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    if not end:
+        raise ValueError("half an answer")
+    return int(first.split()[1]), [(name, value) for name, _, value in (line.partition(": ") for line in lines)], body
+
+
+def schedule() -> list[Arrival]:
+    """By chance, as traffic is, but the same each time: at 3 times the capacity on average."""
+    chance, at, arrivals = random.Random(1), 0.0, []
+    shares = [share for share, _, _ in TRAFFIC.values()]
+    while (at := at + chance.expovariate(RATE)) < SECONDS:
+        priority = chance.choices(list(TRAFFIC), shares)[0]
+        arrivals.append(Arrival(at, priority, f"user-{chance.randrange(USERS)}"))
+    return arrivals
+
+
+def play(tidegate: str, arrivals: list[Arrival], shedding: bool) -> Run:
+    """A daemon and an application of its own, so that nothing is left over from the other run."""
+    with contextlib.ExitStack() as stack:
+        directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-demo-")))
+        log = stack.enter_context(open(directory / "log", "w+"))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG))
+        port = listener.getsockname()[1]
+
+        rules, path = directory / "rules", str(directory / "tidegate.sock")
+        rules.mkdir()
+        for file in ("1-priorities.yaml", "2-shed.yaml")[: 1 + shedding]:
+            (rules / file).write_text((HERE / file).read_text().replace('":8000"', f'":{port}"'))
+        daemon = start([tidegate, "serve", "--socket", path, "--rules", str(rules)], stack, stderr=log)
+        wait_for(lambda: os.path.exists(path), daemon, log)
+
+        # A second and not 20 ms, as in the first act: what is shown is no matter of how busy this machine is.
+        environment = os.environ | {"TIDEGATE_SOCKET": path, "TIDEGATE_TIMEOUT_MS": "1000"}
+        gunicorn = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{listener.fileno()}", "--chdir", str(HERE)]
+        gunicorn += ["--workers", str(WORKERS), "--no-control-socket", "--log-level", "warning", "shop"]
+        served = start(gunicorn, stack, stderr=log, env=environment, pass_fds=[listener.fileno()])
+        wait_for(lambda: answers(port, "/items"), served, log)
+
+        run = Run(arrivals, port)
+        asyncio.run(run.play())
+        return run
+
+
+def main(tidegate: str) -> int:
+    arrivals = schedule()
+    shop = f"gunicorn --workers {WORKERS} shop, 50 ms for each request"
+    say(f"\n{bold('4')}  an overload:     {shop}: it can serve {CAPACITY} a second")
+    callers = f"{RATE} requests a second in all; after {PATIENCE:g} s they give up, and the work is for nobody"
+    say(f"{bold('5')}  the callers:     {callers}\n")
+    say(f"{bold('shedding off')}, the rules are overload/1-priorities.yaml")
+    off = play(tidegate, arrivals, shedding=False)
+    say(f"\n{bold('shedding on')}, with overload/2-shed.yaml: the same requests again")
+    on = play(tidegate, arrivals, shedding=True)
+    return report(off, on)
+
+
+def report(off: Run, on: Run) -> int:
+    say(f"\n{'':>18}" + "".join(f"{title:>31}" for title in ("shedding off", "shedding on")))
+    say(f"{'priority':>10}{'sent':>8}" + f"{'in time  refused  too late':>31}" * 2)
+    for priority in TRAFFIC:
+        line = f"{priority:>10}{off.total(priority).total():>8}"
+        for run in (off, on):
+            ends = run.total(priority)
+            line += f"{ends['served']:>12}{ends['refused']:>9}{ends['late'] + ends['failed']:>10}"
+        say(line)
+    if on.example:
+        show(503, *on.example)
+
+    failures = []
+    for name, run in (("off", off), ("on", on)):
+        if failed := sum(run.total(priority)["failed"] for priority in TRAFFIC):
+            say(f"{failed} requests with shedding {name} had no answer that could be read, and stand as late")
+    if any(off.total(priority)["refused"] for priority in TRAFFIC):
+        failures.append("something was refused although shedding was off")
+    if not on.example:
+        failures.append("nothing was refused although shedding was on")
+    elif on.without_hint or not json.loads(on.example[1]).get("retry_after"):
+        failures.append(f"{on.without_hint} refusals did not say when to come again")
+    if on.share("critical") < ON_MIN or off.share("critical") > OFF_MAX:
+        expected = f"at least {ON_MIN:.0%} with shedding on and at most {OFF_MAX:.0%} with it off"
+        failures.append(f"of the critical requests {expected} were to be in time")
+    for failure in failures:
+        say(red(f"FAILED: {failure}"))
+    say(f"\nof the {CAPACITY} requests that the shop can serve in a second it served in time:")
+    for name, run in (("off", off), ("on", on)):
+        useful = sum(run.total(priority)["served"] for priority in TRAFFIC) / SECONDS
+        say(f"{useful:6.1f} with shedding {name}")
+    if not failures:
+        say(f"{bold('ok')}: {on.share('critical'):.0%} of the critical requests were served in time with shedding on,")
+        say(f"    {off.share('critical'):.0%} with it off; what was refused was told so and when to come again")
+    return 1 if failures else 0
