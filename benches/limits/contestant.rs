@@ -73,6 +73,16 @@ impl Limits {
         self.decide(&UserName::new(user), self.nanos);
     }
 
+    /// The next moment.
+    pub(crate) fn later(&mut self) -> Now {
+        self.nanos += STEP_NANOS;
+        Now::at_nanos(self.nanos)
+    }
+
+    pub(crate) fn decider(&mut self) -> &mut Decider {
+        &mut self.decider
+    }
+
     #[inline]
     fn decide(&mut self, user: &UserName, nanos: u64) {
         let attributes = [("user", user.as_str()), ("path", "/v1/charges")];

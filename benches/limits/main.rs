@@ -17,6 +17,7 @@
 mod beside;
 mod contestant;
 mod files;
+mod leases;
 #[path = "../sockets/machine.rs"]
 #[allow(dead_code, reason = "shared with the socket benchmark")]
 mod machine;
@@ -74,6 +75,8 @@ enum Suite {
     Resident,
     /// A table of 100 000 overrides
     Overrides,
+    /// Work in progress: time, bytes, pauses
+    Leases,
     /// A replay of 1 000 000 lines
     Replay,
 }
@@ -84,6 +87,9 @@ enum Role {
     /// Fills a table and says what it takes
     #[command(hide = true)]
     Hold { held: Held, keys: u32, hits: u32 },
+    /// Holds leases and says what each takes
+    #[command(hide = true)]
+    Lease { leases: u32 },
     /// Reads a table of overrides and says what it takes
     #[command(hide = true)]
     Read { directory: PathBuf },
@@ -93,6 +99,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match &arguments.role {
         Some(Role::Hold { held, keys, hits }) => resident::hold(*held, *keys, *hits),
+        Some(Role::Lease { leases }) => leases::hold(*leases),
         Some(Role::Read { directory }) => files::hold(directory),
         // `cargo test --all-targets` runs benchmarks, too: there is nothing to test here.
         None if !arguments.bench => Ok(()),
@@ -123,6 +130,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
             Suite::Flood => Ok(tails::flood(reps)),
             Suite::Resident => resident::run(reps.min(RESIDENT_REPS_MAX)),
             Suite::Overrides => files::overrides(directory.path(), reps),
+            Suite::Leases => leases::run(reps),
             Suite::Replay => files::replay(&arguments.daemon, directory.path(), reps.min(REPLAY_REPS_MAX)),
         };
         // A suite that fails is a row that says so, not the end of the others.

@@ -12,6 +12,7 @@ use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{log, signals, watch};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
+use crate::host::{Readings, Sampler};
 use crate::rules::Problem;
 use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess};
 use crate::sys;
@@ -108,6 +109,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
     allow_descriptors(settings.connections.max);
+    let _readings = take_readings(&engine, &clock);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let options = server::Options {
         threads: settings.threads,
@@ -128,6 +130,13 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     })?;
     info!("drained: every request received was answered");
     Ok(())
+}
+
+/// Without readings pools are judged by their busy slots alone: no reason not to start.
+fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
+    let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
+    let sampler = Sampler::start(readings, Arc::clone(clock));
+    sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
 }
 
 /// The directory of a socket in the usual place is made when it is missing, but not those above it.

@@ -8,24 +8,27 @@
 mod book;
 mod lease;
 mod member;
+mod numbers;
+mod reservation;
 mod session;
 mod slab;
 mod wheel;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::digest::{HashKey, KeyHash};
+use super::digest::HashKey;
 use super::pool::Pool;
 use super::pools::Pools;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
-use book::{Book, NewLease};
+use book::Book;
 use member::Holdings;
+use numbers::Numbers;
 use session::Attached;
 
 pub(super) use lease::{Refund, Tie};
+pub(super) use reservation::{Reservation, Terms};
 pub use session::{NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 
 /// All sessions and their leases.
@@ -33,9 +36,7 @@ pub use session::{NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 pub(super) struct Leases {
     books: Box<[Mutex<Book>]>,
     users: Mutex<HashMap<u32, Arc<AtomicUsize>>>,
-    /// Makes numbers that nobody can guess.
-    secret: KeyHash,
-    counter: AtomicU64,
+    numbers: Numbers,
     live: AtomicUsize,
     sessions: AtomicUsize,
     /// No lease or session ends by itself before this moment.
@@ -73,23 +74,6 @@ pub struct LeaseTotals {
     pub abandoned: u64,
 }
 
-/// A place for a lease, kept until it is granted or not.
-#[derive(Debug)]
-pub(super) struct Reservation<'l> {
-    leases: &'l Leases,
-    session: &'l Session,
-}
-
-/// What a lease is made of.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Terms<'t> {
-    pub(super) lasts: Duration,
-    /// The id of its request.
-    pub(super) request: u64,
-    pub(super) ties: &'t [Tie],
-    pub(super) is_other: bool,
-}
-
 /// What was tied to leases that have ended.
 pub(super) type Ended = Vec<Box<[Tie]>>;
 
@@ -98,8 +82,7 @@ impl Leases {
         Leases {
             books: (0..BOOKS).map(|_| Mutex::new(Book::new())).collect(),
             users: Mutex::default(),
-            secret: hash_key.of_purpose("leases"),
-            counter: AtomicU64::new(0),
+            numbers: Numbers::new(hash_key),
             live: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             none_before: AtomicU64::new(u64::MAX),
@@ -110,8 +93,8 @@ impl Leases {
     /// A connection begins: it joins its session, or is the first of one.
     pub(super) fn open(&self, opening: &Opening<'_>, pools: &Pools, now: Now) -> Result<Session, NotOpened> {
         let book_number = match &opening.name {
-            Some(name) => self.secret.digest_bytes(name).shard(BOOKS),
-            None => usize::try_from(self.counter.fetch_add(1, Ordering::Relaxed)).unwrap_or_default() % BOOKS,
+            Some(name) => self.numbers.book_of(name, BOOKS),
+            None => usize::try_from(self.numbers.next()).unwrap_or_default() % BOOKS,
         };
         let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<Holdings>| {
             let (pool, holdings) = (Arc::clone(pool), Arc::clone(holdings));
@@ -174,12 +157,12 @@ impl Leases {
             self.live.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Reservation { leases: self, session })
+        Some(Reservation::new(self, session))
     }
 
     /// Ends one lease of a session. `None`: it has no such lease.
     pub(super) fn release(&self, session: &Session, number: u64, why: Why, now: Now) -> Option<Box<[Tie]>> {
-        let place = self.place(number);
+        let place = self.numbers.place(number);
         let mut book = self.book(session.0.book);
         book.member(session.0.member, session.0.generation)?;
         book.lease(place, number, session.0.member)?;
@@ -191,7 +174,7 @@ impl Leases {
 
     /// Starts the time of a lease again.
     pub(super) fn renew(&self, session: &Session, number: u64, now: Now) -> bool {
-        let place = self.place(number);
+        let place = self.numbers.place(number);
         let mut book = self.book(session.0.book);
         if book.member(session.0.member, session.0.generation).is_none() {
             return false;
@@ -208,7 +191,7 @@ impl Leases {
 
     /// Whether a lease of a session is still live.
     pub(super) fn is_live(&self, session: &Session, number: u64) -> bool {
-        self.book(session.0.book).lease(self.place(number), number, session.0.member).is_some()
+        self.book(session.0.book).lease(self.numbers.place(number), number, session.0.member).is_some()
     }
 
     /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted.
@@ -314,65 +297,6 @@ impl Leases {
             count.fetch_add(leases, Ordering::Relaxed);
         }
     }
-
-    /// A number for the lease at a place: random bits, and among them the place, hidden by a hash of the others.
-    fn number(&self, place: u32) -> u64 {
-        let counter = self.counter.fetch_add(1, Ordering::Relaxed);
-        let random =
-            self.secret.digest_bytes(&counter.to_le_bytes()).hash() >> (PLACE_BITS + 1) << PLACE_BITS;
-        // Never zero, which is no lease's number.
-        let random = random.max(1 << PLACE_BITS);
-        random | (u64::from(place) ^ self.mask(random)) & PLACE_MASK
-    }
-
-    /// The place that a number hides, if it is a lease's.
-    fn place(&self, number: u64) -> u32 {
-        let random = number & !PLACE_MASK;
-        u32::try_from((number ^ self.mask(random)) & PLACE_MASK).unwrap_or(u32::MAX)
-    }
-
-    fn mask(&self, random: u64) -> u64 {
-        self.secret.digest_bytes(&(!random).to_le_bytes()).high() >> 16
-    }
-}
-
-impl<'l> Reservation<'l> {
-    pub(super) fn session(&self) -> &'l Session {
-        self.session
-    }
-
-    /// Grants the lease. `None`: its session has ended meanwhile, or its request was given up on; what it is tied to ends
-    /// here and now.
-    pub(super) fn grant(self, terms: &Terms<'_>, now: Now) -> Option<u64> {
-        let (leases, session) = (self.leases, self.session);
-        let Attached { book, member, generation, connection, .. } = *session.0;
-        let mut book = leases.book(book);
-        let owner = book.member(member, generation)?;
-        if owner.is_abandoned(connection, terms.request, now.at) {
-            return None;
-        }
-        let new = NewLease {
-            at: now.at,
-            lasts: terms.lasts,
-            request: terms.request,
-            connection,
-            ties: terms.ties,
-            is_other: terms.is_other,
-        };
-        let number = book.grant(member, &new, |place| leases.number(place))?;
-        drop(book);
-        leases.ends_at(now.at.after(terms.lasts));
-        std::mem::forget(self);
-        Some(number)
-    }
-}
-
-/// Not granted: the place is given back.
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        self.session.0.holdings.give_back();
-        self.leases.live.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// So many locks keep decision threads apart, and what one of them guards short.
@@ -392,10 +316,5 @@ const SESSIONS_MAX: usize = 16_384;
 
 /// Reports of one frame that are looked at: as many as a session is remembered by.
 const REPORTS_AT_ONCE: usize = 1_024;
-
-/// A place is a number of so many bits: a book has at most a 64th of all leases, and often all of them.
-const PLACE_BITS: u32 = 24;
-
-const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
 
 const WHYS: usize = 4;

@@ -3,6 +3,7 @@
 //! Nothing is changed until the whole of the request is judged.
 
 mod block;
+mod charge;
 mod refund;
 mod settle;
 mod soft;
@@ -307,97 +308,6 @@ impl Part {
                     Outcome::Never => outcome,
                 }
             }
-        }
-    }
-
-    /// Charges the request, which starts after a wait, or is refused and counts all the same.
-    pub(super) fn charge(&mut self, granted: bool, wait: Wait, case: &Case<'_>, shard: &mut Shard) {
-        let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
-        self.charged = true;
-        each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
-        if !self.passes() {
-            // What has counted may make the wait longer.
-            self.look_up(case, shard);
-            self.judge(case, shard);
-        } else if !granted && self.stand == Stand::Enforced {
-            let mut next = *self;
-            next.look_up(case, shard);
-            next.judge(case, shard);
-            if let Outcome::Later(later) = next.outcome {
-                self.later = later;
-            }
-        }
-    }
-
-    fn charge_by<A: Algorithm>(
-        &mut self,
-        quota: &A,
-        wait: Wait,
-        law: &Law<'_>,
-        case: &Case<'_>,
-        shard: &mut Shard,
-    ) {
-        let Case { now, .. } = *case;
-        match (self.beyond, &law.allowance.over) {
-            (Some(Beyond::Elastic), Over::Elastic(second)) => {
-                let Some(second) = A::of(second) else { return };
-                self.change(self.elastic(), second, case, shard, |state| {
-                    second.charge(state, now, self.cost, wait);
-                });
-            }
-            (beyond, Over::Soft(larger)) => {
-                let charged = A::of(larger).filter(|_| beyond.is_some()).unwrap_or(quota);
-                let had_some = self.soft_ends(quota, case, shard).is_none();
-                let level = self.change(self.digest, quota, case, shard, |state| {
-                    charged.charge(state, now, self.cost, wait);
-                });
-                self.level = Some(level);
-                self.keep_soft(quota, had_some, case, shard);
-            }
-            _ => {
-                let level = self.change(self.digest, quota, case, shard, |state| {
-                    quota.charge(state, now, self.cost, wait);
-                });
-                self.level = Some(level);
-            }
-        }
-    }
-
-    /// Changes a state, and says where the key stands then.
-    fn change<A: Algorithm>(
-        &self,
-        digest: Digest,
-        quota: &A,
-        case: &Case<'_>,
-        shard: &mut Shard,
-        change: impl FnOnce(&mut A::State),
-    ) -> Level {
-        let memory = case.shards.memory();
-        let place = self.place.filter(|_| digest == self.digest);
-        let fresh = || quota.fresh(case.now);
-        let change = |state: &mut A::State| {
-            change(state);
-            let level = quota.level(state, case.now);
-            (level, A::tag(digest.tag(), &level))
-        };
-        let (level, evicted) = A::table_mut(shard).change_at(place, digest, memory, case.now, fresh, change);
-        case.shards.count_evictions(evicted);
-        level
-    }
-
-    /// Notes that the key was refused, for when somebody has to go.
-    pub(super) fn mark_refusing(&self, case: &Case<'_>, shard: &mut Shard) {
-        let Some(law) = self.law(case) else { return };
-        // A bucket's time until full says it all.
-        if matches!(law.allowance.quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_)) {
-            return;
-        }
-        each_algorithm!(&law.allowance.quota, quota => self.mark_by(quota, shard));
-    }
-
-    fn mark_by<A: Algorithm>(&self, _: &A, shard: &mut Shard) {
-        if let Some(mut found) = A::table_mut(shard).entry(&self.digest) {
-            found.set_tag(A::tag_refusing(found.tag()));
         }
     }
 

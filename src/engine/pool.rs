@@ -3,19 +3,22 @@
 //! Decision threads read what was worked out at the last tick and count themselves in and out; only ticks and the begin and
 //! end of work take the pool's lock.
 
+mod law;
+mod work;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
+use law::Law;
+use work::{Work, nanos};
+
 use super::signals::Signals;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::watch::Watch;
 use crate::clock::Timestamp;
-use crate::shed::brake::Brake;
 use crate::shed::heavy::Heavy;
-use crate::shed::slow_law::Severity;
-use crate::shed::window::Window;
 
 /// One pool.
 #[derive(Debug)]
@@ -39,36 +42,6 @@ pub(super) struct Pool {
     has_room: AtomicBool,
     /// By place: who makes up a large part of the traffic. Nobody waits for it.
     heavy: parking_lot::Mutex<Vec<Heavy>>,
-}
-
-/// What sessions and leases say. A sum of `n · t` over all that began at t, less the same of all that ended, turns the
-/// numbers of now into an integral over time, in whatever order they come.
-#[derive(Debug, Default)]
-struct Work {
-    sessions: u32,
-    /// Slots of live sessions.
-    slots: u32,
-    slots_began: i128,
-    busy: u32,
-    busy_began: i128,
-    /// A process of the pool.
-    pid: Option<u32>,
-}
-
-/// What is worked out at ticks.
-#[derive(Debug)]
-struct Law {
-    window: Window,
-    brake: Brake,
-    severity: Severity,
-    /// The watch whose rest the severity began at.
-    began: Option<Arc<Watch>>,
-    ticked: Option<Timestamp>,
-    stepped: Option<Timestamp>,
-    /// Slot-time so far, in nanoseconds.
-    slot_nanos: u128,
-    /// The integral over the slots of live sessions, when it was last looked at.
-    live_nanos: u128,
 }
 
 /// One pool, for whoever looks at it.
@@ -270,7 +243,7 @@ impl Pool {
             let busy_now = law.window.over(BUSY_NOW);
             law.brake.tick(at, queue, busy_now, slots);
         } else {
-            law.brake = Brake::new();
+            law.release_brake();
         }
         let is_braking = law.brake.is_on();
         self.is_braking.store(is_braking, Ordering::Relaxed);
@@ -329,85 +302,8 @@ impl Pool {
     }
 }
 
-impl Work {
-    fn busy_nanos(&self, at: Timestamp) -> u128 {
-        integral(self.busy, self.busy_began, at)
-    }
-
-    fn live_nanos(&self, at: Timestamp) -> u128 {
-        integral(self.slots, self.slots_began, at)
-    }
-}
-
-impl Law {
-    fn new() -> Law {
-        Law {
-            window: Window::new(),
-            brake: Brake::new(),
-            severity: Severity::at_rest(&crate::shed::slow_law::SlowLaw::default()),
-            began: None,
-            ticked: None,
-            stepped: None,
-            slot_nanos: 0,
-            live_nanos: 0,
-        }
-    }
-
-    /// Slot-time since the last tick: of live sessions, else as configured.
-    fn add_slot_time(&mut self, at: Timestamp, live_nanos: u128, live: u32, configured: Option<u32>) {
-        let before = std::mem::replace(&mut self.live_nanos, live_nanos);
-        let passed = live_nanos.saturating_sub(before);
-        self.slot_nanos += if live > 0 || passed > 0 {
-            passed
-        } else {
-            let elapsed = self.ticked.map_or(Duration::ZERO, |ticked| at.since(ticked));
-            elapsed.as_nanos() * u128::from(configured.unwrap_or(0))
-        };
-    }
-
-    /// The severity begins at rest; a law that is the same goes on.
-    fn begin(&mut self, watch: &Arc<Watch>) {
-        if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
-            return;
-        }
-        if self.began.as_ref().is_none_or(|began| began.law != watch.law) {
-            self.severity = Severity::at_rest(&watch.law);
-        }
-        self.began = Some(Arc::clone(watch));
-    }
-
-    /// One step of the slow law, once a second.
-    fn step(&mut self, watch: &Watch, utilization: Option<f64>, at: Timestamp) {
-        let Some(stepped) = self.stepped else {
-            self.stepped = Some(at);
-            return;
-        };
-        let elapsed = at.since(stepped);
-        if elapsed < STEP {
-            return;
-        }
-        self.stepped = Some(at);
-        if watch.sheds() {
-            self.severity.step(&watch.law, utilization, elapsed);
-        }
-    }
-}
-
-/// `n · t` of what began, less the same of what ended, turned into an integral.
-fn integral(count: u32, began: i128, at: Timestamp) -> u128 {
-    // Below zero only for a moment, while another thread is ahead of this reading of the clock.
-    u128::try_from(i128::from(count) * nanos(at) - began).unwrap_or_default()
-}
-
-fn nanos(at: Timestamp) -> i128 {
-    i128::from(at.as_nanos())
-}
-
 /// What the slow law looks at.
 const WINDOW: Duration = Duration::from_secs(8);
 
 /// What the brake looks at where no queue can be read.
 const BUSY_NOW: Duration = Duration::from_secs(1);
-
-/// How often the slow law takes a step.
-const STEP: Duration = Duration::from_secs(1);

@@ -61,13 +61,13 @@ impl Engine {
     /// without ends at once.
     pub fn close(&self, session: &Session, now: Now) {
         let ended = self.leases.close(session, now);
-        self.loosen_all(ended, WorkOutcome::Dropped, false, now);
+        self.loosen_all(&ended, false, now);
     }
 
     /// A session ends, and all its leases with it: its process has died.
     pub fn end(&self, session: &Session, now: Now) {
         let ended = self.leases.end_session(session, now.at);
-        self.loosen_all(ended, WorkOutcome::Dropped, false, now);
+        self.loosen_all(&ended, false, now);
     }
 
     /// Work has ended. Returns whether the session had such a lease; else nothing changes.
@@ -97,7 +97,7 @@ impl Engine {
     /// what will be as well.
     pub fn abandon(&self, session: &Session, reports: &mut dyn Iterator<Item = (u64, u64)>, now: Now) {
         let ended = self.leases.abandon(session, reports, now);
-        self.loosen_all(ended, WorkOutcome::Dropped, true, now);
+        self.loosen_all(&ended, true, now);
     }
 
     /// A reading that an application pushes, in thousandths, about its own pool.
@@ -147,7 +147,7 @@ impl Engine {
     /// Ends leases and sessions whose time has come, each as of its own time.
     pub fn end_due(&self, now: Now) {
         let ended = self.leases.end_due(now);
-        self.loosen_all(ended, WorkOutcome::Dropped, false, now);
+        self.loosen_all(&ended, false, now);
     }
 
     /// Counts leases against the counters of concurrency limits.
@@ -221,8 +221,9 @@ impl Engine {
         lease
     }
 
-    fn loosen_all(&self, ended: Ended, outcome: WorkOutcome, forgets: bool, now: Now) {
-        ended.iter().for_each(|ties| self.loosen(ties, outcome, forgets, now));
+    /// The same of leases that nobody released.
+    fn loosen_all(&self, ended: &Ended, forgets: bool, now: Now) {
+        ended.iter().for_each(|ties| self.loosen(ties, WorkOutcome::Dropped, forgets, now));
     }
 
     /// Does with what was tied to a lease what its end asks for.

@@ -5,8 +5,7 @@ use std::io;
 
 use super::Listen;
 use super::netlink::{
-    Family, UnixId, UnixListener, ask_tcp_listeners, ask_unix_listeners, ask_unix_queue, tcp_queue,
-    unix_listener,
+    Family, UnixId, ask_tcp_listeners, ask_unix_listeners, ask_unix_queue, tcp_queue, unix_listener,
 };
 use super::sock_diag::{Answered, SockDiag};
 use super::unreadable::Unreadable;
@@ -19,8 +18,8 @@ pub(super) struct AcceptQueue {
     found: Option<(UnixId, File)>,
 }
 
-/// A path's file; none for a name without one.
-type File = Option<(u64, u64)>;
+/// The device and inode of a path.
+type File = (u64, u64);
 
 impl AcceptQueue {
     pub(super) fn new(listen: Listen) -> AcceptQueue {
@@ -80,13 +79,9 @@ fn waiting_at_socket(socket: UnixId, kernel: &mut SockDiag) -> Result<Option<u32
     }
 }
 
-/// The device and inode of a path.
 fn file_of(path: &str) -> Result<File, Unreadable> {
-    if path.starts_with('@') {
-        return Ok(None);
-    }
     match rustix::fs::stat(path) {
-        Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
+        Ok(stat) => Ok((stat.st_dev, stat.st_ino)),
         Err(rustix::io::Errno::NOENT) => Err(Unreadable::NoSocketFile { path: path.into() }),
         Err(error) => Err(Unreadable::file(path.as_ref(), &io::Error::from(error))),
     }
@@ -99,23 +94,17 @@ fn find(path: &str, file: File, kernel: &mut SockDiag) -> Result<UnixId, Unreada
     let (mut by_file, mut by_name) = (None, None);
     let asked = kernel.ask_all(ask_unix_listeners, |body| {
         let Some(listener) = unix_listener(body) else { return };
-        if file.is_some() && listener.file.is_some() && listener.file == file.map(as_told_by_kernel) {
+        if listener.file == Some(as_told_by_kernel(file)) {
             by_file = Some(listener.id);
         }
-        if has_name(&listener, path) && by_name.is_none_or(|other: UnixId| other.inode < listener.id.inode) {
+        if listener.name == path.as_bytes()
+            && by_name.is_none_or(|other: UnixId| other.inode < listener.id.inode)
+        {
             by_name = Some(listener.id);
         }
     });
     asked.map_err(|error| Unreadable::sock_diag(&error))?;
     by_file.or(by_name).ok_or_else(|| Unreadable::NoUnixListener { path: path.into() })
-}
-
-/// An `@` stands for the zero byte that begins a name without a file.
-fn has_name(listener: &UnixListener<'_>, path: &str) -> bool {
-    match path.strip_prefix('@') {
-        Some(name) => listener.name.strip_prefix(&[0]) == Some(name.as_bytes()),
-        None => listener.name == path.as_bytes(),
-    }
 }
 
 /// The kernel's own numbering of a file: the low half of the inode, and 12 bits of major over 20 bits of minor.

@@ -64,8 +64,7 @@ impl CpuQuota {
             self.fullest(now)
         });
         if read.is_err() {
-            // Groups that went away are looked for again.
-            self.levels.clear();
+            self.process.forget_groups();
         }
         read
     }
@@ -79,7 +78,6 @@ impl CpuQuota {
         for (above, level) in self.levels.iter_mut().enumerate() {
             let quota = level.quota.read()?;
             if above > 0 && quota.is_none() {
-                level.window.clear();
                 continue;
             }
             let share = level.window.push(now.at, level.usage.nanos()?);

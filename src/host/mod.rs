@@ -19,22 +19,10 @@ mod window;
 pub use sampler::Sampler;
 pub use sensors::Sensors;
 
-pub use crate::engine::{Listen, Source};
+pub use crate::engine::{Listen, Source, Wanted};
 
 use crate::clock::Now;
-
-/// One reading that the rules in force ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Whose reading it is.
-    pub pool: Box<str>,
-    /// The signal's name.
-    pub signal: Box<str>,
-    /// What is read.
-    pub source: Source,
-    /// A live process of the pool: its control group is the application's.
-    pub pid: Option<u32>,
-}
+use crate::engine::Engine;
 
 /// Who wants readings and is told them.
 pub trait Readings: Send + Sync {
@@ -43,4 +31,14 @@ pub trait Readings: Send + Sync {
 
     /// A reading: connections that wait for an accept queue, else thousandths; none: it cannot be read.
     fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now);
+}
+
+impl Readings for Engine {
+    fn wanted(&self) -> Vec<Wanted> {
+        self.wanted_readings()
+    }
+
+    fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
+        Engine::observe(self, pool, signal, reading, now);
+    }
 }

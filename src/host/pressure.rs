@@ -2,7 +2,7 @@
 //! still for want of something. From the running total, not from the kernel's own averages, which lag behind.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracing::info;
 
@@ -27,12 +27,20 @@ pub(super) struct Pressure {
     resource: Resource,
     process: Process,
     file: Option<Pseudofile>,
+    /// The file that was last said to be read.
+    told: PathBuf,
     window: Window,
 }
 
 impl Pressure {
     pub(super) fn new(resource: Resource) -> Pressure {
-        Pressure { resource, process: Process::default(), file: None, window: Window::new() }
+        Pressure {
+            resource,
+            process: Process::default(),
+            file: None,
+            told: PathBuf::new(),
+            window: Window::new(),
+        }
     }
 
     /// Thousandths of the time. None: not yet.
@@ -43,7 +51,7 @@ impl Pressure {
         now: Now,
     ) -> Result<Option<u32>, Unreadable> {
         // A process that cannot be looked at leaves the machine.
-        let moved = self.process.look(root, pid).unwrap_or(true);
+        let moved = self.process.look(root, pid).unwrap_or(false);
         if moved || self.file.is_none() {
             self.open(root)?;
         }
@@ -60,6 +68,7 @@ impl Pressure {
             Err(cause) => {
                 // The group is gone, or its accounting was switched off: look again for what there is.
                 self.file = None;
+                self.process.forget_groups();
                 Err(cause)
             }
         }
@@ -70,9 +79,10 @@ impl Pressure {
             Some(file) => file,
             None => self.of_machine(root)?,
         };
-        if self.file.as_ref().is_none_or(|known| known.path() != file.path()) {
-            info!(file = %file.path().display(), "pressure is read here");
-            self.window.clear();
+        self.window.clear();
+        if self.told != file.path() {
+            self.told = file.path().into();
+            info!(file = %self.told.display(), "pressure is read here");
         }
         self.file = Some(file);
         Ok(())

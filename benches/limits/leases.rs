@@ -1,0 +1,153 @@
+//! What work in progress costs: a request under a lease beside two plain hits, bytes of a lease, the longest time that
+//! anybody is held up while thousands of leases end at once.
+
+use std::collections::VecDeque;
+use std::io;
+
+use tidegate::clock::Now;
+use tidegate::engine::{Answer, Descriptors, Op, Opening, Request, Session, Verdict, WorkOutcome};
+
+use crate::contestant::{Limits, MEMORY_BYTES};
+use crate::report::{Bound, Row};
+use crate::resident::said_by;
+use crate::rules;
+use crate::stopwatch::{Times, cpu_nanos, resident_bytes};
+use crate::workload::{DOMAIN, UserName, Users};
+
+/// Rows about time, then those about memory and about pauses.
+pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
+    let mut rows = vec![under_a_lease(reps)];
+    let bytes: io::Result<Vec<f64>> =
+        (0..reps.min(MEMORY_REPS_MAX)).map(|_| said_by(&["lease", &LEASES.to_string()])).collect();
+    rows.push(
+        Row::alone("resident bytes per live lease, one concurrency rule", "B", &bytes?)
+            .must(Bound::AtMost(128.0)),
+    );
+    let pauses: Vec<f64> = (0..reps.min(MEMORY_REPS_MAX)).map(|_| longest_pause()).collect();
+    let figure = "the slowest request while 1000 sessions of 1000 leases end";
+    rows.push(Row::alone(figure, "ms", &pauses).must(Bound::AtMost(1.0)));
+    Ok(rows)
+}
+
+/// Acquire and release with shedding on, beside two hits without either.
+fn under_a_lease(reps: usize) -> Row {
+    let mut plain = Limits::new(&rules::one(rules::TOKEN_BUCKET), MEMORY_BYTES).filled(1);
+    let mut leased =
+        Limits::new(&format!("{}{SHED}", rules::one(rules::TOKEN_BUCKET)), MEMORY_BYTES).filled(1);
+    let session = session(&leased, 1, 1);
+    let mut users = Users::uniform(1);
+    let (mut hits, mut leases) = (Vec::new(), Vec::new());
+    for rep in 0..=reps {
+        let two_hits = cpu_nanos(|| plain.run(&mut users, 2 * REQUESTS)) / f64::from(REQUESTS);
+        let lease = cpu_nanos(|| leased.work(&session, &mut users, REQUESTS)) / f64::from(REQUESTS);
+        // The first fills the caches.
+        if rep > 0 {
+            hits.push(two_hits);
+            leases.push(lease);
+        }
+    }
+    let figure = "CPU of a request under a lease, shedding on, 1 M keys";
+    Row::beside(figure, "ns", &leases, "two hits", &hits).must(Bound::AtMost(1.5))
+}
+
+impl Limits {
+    /// So many requests, sixteen of which are at work at once.
+    fn work(&mut self, session: &Session, users: &mut Users, requests: u32) {
+        let mut at_work = VecDeque::with_capacity(AT_WORK + 1);
+        for _ in 0..requests {
+            at_work.push_back(self.acquire(session, &UserName::new(users.draw())));
+            if at_work.len() > AT_WORK {
+                self.release(session, at_work.pop_front());
+            }
+        }
+        at_work.into_iter().for_each(|lease| self.release(session, Some(lease)));
+    }
+
+    fn acquire(&mut self, session: &Session, user: &UserName) -> u64 {
+        let now = self.later();
+        let attributes = [("user", user.as_str()), ("path", "/v1/charges")];
+        let request = Request::new(Op::Acquire, DOMAIN, Descriptors::one(&attributes));
+        let answer = self.decider().decide(&Request { session: Some(session), ..request }, now);
+        let Answer::Decided(decision) = answer else { panic!("not decided") };
+        assert_eq!(decision.verdict, Verdict::Allow, "what is measured is one kind of answer");
+        decision.lease.unwrap_or_else(|| panic!("a grant without a lease"))
+    }
+
+    fn release(&mut self, session: &Session, lease: Option<u64>) {
+        let now = self.later();
+        assert!(self.engine.release(session, lease.unwrap_or_default(), WorkOutcome::Ok, now));
+    }
+}
+
+/// In a process of its own: holds so many leases and prints what each takes.
+pub(crate) fn hold(leases: u32) -> io::Result<()> {
+    tidegate::sys::give_large_pieces_back();
+    let mut limits = Limits::new(ONE_RULE, MEMORY_BYTES);
+    let sessions: Vec<Session> =
+        (0..leases.div_ceil(1_000)).map(|number| session(&limits, number, number)).collect();
+    let before = resident_bytes()?;
+    for number in 0..leases {
+        limits.acquire(&sessions[number as usize / 1_000], &UserName::new(number));
+    }
+    let bytes = resident_bytes()? - before;
+    println!("{}", bytes as f64 / f64::from(leases));
+    Ok(())
+}
+
+/// The longest that one request takes on this thread while another ends a thousand sessions of a thousand leases each,
+/// and a million leases by their time, in milliseconds.
+fn longest_pause() -> f64 {
+    let mut limits = Limits::new(ONE_RULE, MEMORY_BYTES);
+    let sessions: Vec<Session> = (0..1_000).map(|number| session(&limits, number, number)).collect();
+    for (number, session) in sessions.iter().enumerate() {
+        for lease in 0..1_000 {
+            limits
+                .acquire(session, &UserName::new(u32::try_from(number * 1_000 + lease).unwrap_or_default()));
+        }
+    }
+    let asking = session(&limits, 2_000, 2_000);
+    let engine = std::sync::Arc::clone(&limits.engine);
+    let mut times = Times::new();
+    let now = limits.later();
+    std::thread::scope(|scope| {
+        let ending = scope.spawn(move || {
+            let (half, rest) = sessions.split_at(sessions.len() / 2);
+            half.iter().for_each(|session| engine.end(session, now));
+            engine.end_due(Now::at_nanos(now.at.as_nanos() + 60_000_000_000));
+            rest.iter().for_each(|session| engine.end(session, now));
+        });
+        let mut turn = 0;
+        while !ending.is_finished() {
+            turn += 1;
+            let user = UserName::new(turn);
+            times.of(|| {
+                let lease = limits.acquire(&asking, &user);
+                limits.release(&asking, Some(lease));
+            });
+        }
+    });
+    times.at(0.9999) / 1e6
+}
+
+fn session(limits: &Limits, number: u32, user: u32) -> Session {
+    let mut name = [0; 16];
+    name[..4].copy_from_slice(&number.to_le_bytes());
+    // A slot for all that may be at work, so that the pool is never full.
+    let opening = Opening { name: Some(name), user, pool: "web", slots: 64, connection: 1, pid: None };
+    limits.engine.open(&opening, Now::at_nanos(0)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const SHED: &str = "priorities: [critical, other]\nshed:\n- pool: web\n  queue_age: {}\n  workers: {}\n  brake: {}\n  \
+                    fleet: {reserve: 20%}\n";
+
+const ONE_RULE: &str = "domain: api\nconcurrency:\n- {name: each, key: [user], max: 5}\n";
+
+const REQUESTS: u32 = 200_000;
+
+/// How many a process works on at once.
+const AT_WORK: usize = 16;
+
+const LEASES: u32 = 100_000;
+
+/// Each takes seconds, and varies little.
+const MEMORY_REPS_MAX: usize = 3;

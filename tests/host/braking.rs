@@ -1,0 +1,54 @@
+//! From a connection that waits at the application's port to a pool that brakes: rules, host and engine together.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+
+use tidegate::clock::Now;
+use tidegate::engine::{Engine, HashKey, Mode, Opening, Options, PoolView};
+use tidegate::host::Sensors;
+use tidegate::rules::{RuleSet, read_text};
+
+fn engine(port: u16) -> Engine {
+    let rules = format!(
+        "domain: api\ndefaults: {{scope: host}}\npriorities: [critical, other]\nshed:\n  - pool: web\n    \
+         brake: {{bands: [80%]}}\n    signals: {{accept_queue: {{listen: \":{port}\"}}, cpu: {{use: false}}}}\n"
+    );
+    let loaded = read_text("web.yaml", &rules);
+    assert_eq!(loaded.problems, []);
+    let hash_key = HashKey::from_bytes([7; 16]);
+    let engine = Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
+    engine.install(RuleSet::new(loaded.domains));
+    engine
+}
+
+/// The pool after so many quarters of a second.
+fn after(engine: &Engine, sensors: &mut Sensors, ticks: std::ops::Range<u64>) -> PoolView {
+    let mut now = Now::default();
+    for tick in ticks {
+        now = Now::at_nanos(tick * 250_000_000);
+        sensors.sample(engine, now);
+        engine.tick(now);
+    }
+    engine.pools(now).into_iter().find(|pool| &*pool.pool == "web").unwrap()
+}
+
+#[test]
+fn connections_that_wait_at_the_port_brake_the_pool_until_they_are_accepted() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let engine = engine(address.port());
+    let opening =
+        Opening { name: None, user: 0, pool: "web", slots: 8, connection: 1, pid: Some(std::process::id()) };
+    let _session = engine.open(&opening, Now::at_nanos(0)).unwrap();
+    let mut sensors = Sensors::new(Path::new("/"));
+    assert!(!after(&engine, &mut sensors, 0..40).braking);
+    let connections: Vec<_> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let pool = after(&engine, &mut sensors, 40..80);
+    assert!(pool.braking, "{pool:?}");
+    let of_queue = pool.signals.iter().find(|(name, _, _)| &**name == "accept_queue").unwrap();
+    assert_eq!(of_queue.1, Some(0.25), "8 of the 32 that the map calls full: {pool:?}");
+    let accepted: Vec<_> = (0..8).map(|_| listener.accept().unwrap()).collect();
+    let pool = after(&engine, &mut sensors, 80..120);
+    assert!(!pool.braking, "{pool:?}");
+    drop((connections, accepted));
+}

@@ -1,0 +1,95 @@
+//! A machine of files in a temporary directory, whoever asks for readings of it, and the seconds that pass there.
+
+use std::fs;
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+use tidegate::clock::Now;
+use tidegate::host::{Readings, Sensors, Source, Wanted};
+
+/// Files below a directory that stands for `/`.
+pub(crate) struct Machine {
+    root: TempDir,
+    sensors: Sensors,
+    pub(crate) asker: Asker,
+    seconds: u64,
+}
+
+impl Machine {
+    pub(crate) fn new(wanted: &[(&str, Source)], pid: Option<u32>) -> Machine {
+        let root = tempfile::tempdir().unwrap();
+        let sensors = Sensors::new(root.path());
+        Machine { root, sensors, asker: Asker::new(wanted, pid), seconds: 100 }
+    }
+
+    /// Writes a file in place, so that who has it open sees it.
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        let path = self.root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        let path = self.root.path().join(path);
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+
+    /// What is read now; none: nothing is said. A second passes.
+    pub(crate) fn sample(&mut self) -> Vec<Option<u32>> {
+        self.sensors.sample(&self.asker, Now::at_nanos(self.seconds * 1_000_000_000));
+        self.seconds += 1;
+        self.asker.observed()
+    }
+
+    /// Lets time pass without a sample.
+    pub(crate) fn pass(&mut self, seconds: u64) {
+        self.seconds += seconds;
+    }
+}
+
+/// Whoever asks for readings.
+#[derive(Default)]
+pub(crate) struct Asker {
+    wanted: Mutex<Vec<Wanted>>,
+    observed: Mutex<Vec<(String, Option<u32>)>>,
+}
+
+impl Asker {
+    /// Of pool `web`.
+    pub(crate) fn new(wanted: &[(&str, Source)], pid: Option<u32>) -> Asker {
+        let asker = Asker::default();
+        asker.want(wanted, pid);
+        asker
+    }
+
+    pub(crate) fn want(&self, wanted: &[(&str, Source)], pid: Option<u32>) {
+        let wanted = wanted.iter().map(|(signal, source)| Wanted {
+            pool: "web".into(),
+            signal: (*signal).into(),
+            source: source.clone(),
+            pid,
+        });
+        *self.wanted.lock().unwrap() = wanted.collect();
+    }
+
+    /// What was observed since the last time.
+    pub(crate) fn observed(&self) -> Vec<Option<u32>> {
+        self.observed.lock().unwrap().drain(..).map(|(_, reading)| reading).collect()
+    }
+
+    /// The same with the signals' names.
+    pub(crate) fn observed_by_name(&self) -> Vec<(String, Option<u32>)> {
+        std::mem::take(&mut *self.observed.lock().unwrap())
+    }
+}
+
+impl Readings for Asker {
+    fn wanted(&self) -> Vec<Wanted> {
+        self.wanted.lock().unwrap().clone()
+    }
+
+    fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, _: Now) {
+        assert_eq!(pool, "web");
+        self.observed.lock().unwrap().push((signal.to_owned(), reading));
+    }
+}

@@ -1,0 +1,17 @@
+//! The machine into readings: recorded bytes, trees of files that stand for /proc and /sys, and this very machine.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+mod braking;
+mod cost;
+mod cpu_quota;
+mod live;
+mod machine;
+mod netlink;
+mod peers;
+mod pressure;
+mod telling;

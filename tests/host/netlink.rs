@@ -1,0 +1,123 @@
+//! Questions and answers about sockets, byte for byte as they were exchanged with Linux 6.18 on x86-64.
+#![cfg(target_endian = "little")]
+
+use tidegate::host::netlink::{
+    Family, Message, Queue, UnixId, ask_tcp_listeners, ask_unix_listeners, ask_unix_queue, messages,
+    tcp_queue, unix_listener,
+};
+
+/// The bytes of a recording.
+fn recorded(text: &str) -> Vec<u8> {
+    let digits: String = text.lines().filter(|line| !line.starts_with('#')).collect();
+    (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
+}
+
+macro_rules! recorded {
+    ($name:literal) => {
+        recorded(include_str!(concat!("recorded/", $name, ".hex")))
+    };
+}
+
+const SOCKET: UnixId = UnixId { inode: 8_726_584, cookie: [0x05, 0x10, 0, 0, 0, 0, 0, 0] };
+
+#[test]
+fn questions_are_those_that_the_kernel_understood() {
+    let mut request = vec![1, 2, 3];
+    ask_tcp_listeners(&mut request, Family::V4, 18_000, 1);
+    assert_eq!(request, recorded!("tcp4_request"));
+    ask_tcp_listeners(&mut request, Family::V6, 18_000, 2);
+    assert_eq!(request, recorded!("tcp6_request"));
+    ask_unix_listeners(&mut request, 4);
+    assert_eq!(request, recorded!("unix_request"));
+    ask_unix_queue(&mut request, SOCKET, 5);
+    assert_eq!(request, recorded!("unix_queue_request"));
+}
+
+fn queues(datagram: &[u8], sequence: u32) -> Vec<Option<Queue>> {
+    let queue = |message| match message {
+        Message::Socket(body) => tcp_queue(body, 18_000),
+        other => panic!("{other:?}"),
+    };
+    let mut all: Vec<_> = messages(datagram, sequence).collect();
+    assert_eq!(all.pop(), Some(Message::Done));
+    all.into_iter().map(queue).collect()
+}
+
+#[test]
+fn listeners_of_a_port_are_read_one_by_one() {
+    let queue = |waiting, backlog| Some(Queue { waiting, backlog });
+    assert_eq!(queues(&recorded!("tcp4_answer"), 1), [queue(2, 7), queue(3, 7)]);
+    assert_eq!(queues(&recorded!("tcp6_answer"), 2), [queue(2, 3)]);
+    assert_eq!(queues(&recorded!("tcp_nobody"), 3), []);
+    let answer = recorded!("tcp6_answer");
+    let Some(Message::Socket(body)) = messages(&answer, 2).next() else { panic!() };
+    assert_eq!(tcp_queue(body, 18_001), None, "another port's");
+    let mut connected = body.to_vec();
+    connected[1] = 1;
+    assert_eq!(tcp_queue(&connected, 18_000), None, "it does not listen");
+}
+
+#[test]
+fn unix_listeners_are_known_by_file_and_by_name() {
+    let answer = recorded!("unix_answer");
+    let mut listeners = messages(&answer, 4).filter_map(|message| match message {
+        Message::Socket(body) => Some(unix_listener(body).unwrap()),
+        _ => None,
+    });
+    let bound = listeners.next().unwrap();
+    assert_eq!(bound.id, SOCKET);
+    assert_eq!(bound.name, b"/tmp/tidegate-recorded.sock");
+    assert_eq!(bound.file, Some((9_978_013, 254 << 20)));
+    assert_eq!(bound.queue, None);
+    let named = listeners.next().unwrap();
+    assert_eq!((named.name, named.file), (&b"\0tidegate-recorded"[..], None));
+    assert_eq!(listeners.next(), None);
+
+    let answer = recorded!("unix_queue_answer");
+    let Some(Message::Socket(body)) = messages(&answer, 5).next() else { panic!() };
+    let listener = unix_listener(body).unwrap();
+    assert_eq!((listener.id, listener.queue), (SOCKET, Some(Queue { waiting: 3, backlog: 6 })));
+}
+
+#[test]
+fn refusals_bear_their_number() {
+    let all = |datagram: &[u8], sequence| -> Vec<i32> {
+        let refused = |message| match message {
+            Message::Refused(error) => error,
+            other => panic!("{other:?}"),
+        };
+        messages(datagram, sequence).map(refused).collect()
+    };
+    assert_eq!(all(&recorded!("refused"), 7), [22], "EINVAL");
+    assert_eq!(all(&recorded!("unix_queue_gone"), 6), [116], "ESTALE: the inode came again");
+}
+
+#[test]
+fn answers_to_an_earlier_question_are_passed_over() {
+    assert_eq!(messages(&recorded!("tcp4_answer"), 9).count(), 0);
+    let both = [recorded!("tcp4_answer"), recorded!("tcp_nobody")].concat();
+    assert_eq!(messages(&both, 3).collect::<Vec<_>>(), [Message::Done]);
+}
+
+#[test]
+fn whatever_is_cut_short_is_left_out() {
+    for (answer, sequence) in [(recorded!("tcp4_answer"), 1), (recorded!("unix_answer"), 4)] {
+        let whole = messages(&answer, sequence).count();
+        for cut in 0..answer.len() {
+            assert!(messages(&answer[..cut], sequence).count() < whole, "{cut}");
+        }
+        for message in messages(&answer, sequence) {
+            let Message::Socket(body) = message else { continue };
+            for cut in 0..body.len() {
+                // Whatever comes of it: neither reads past the end, nor goes on for ever.
+                let _ = (tcp_queue(&body[..cut], 18_000), unix_listener(&body[..cut]));
+            }
+        }
+    }
+    let mut endless = recorded!("tcp_nobody");
+    endless[0] = 0;
+    assert_eq!(messages(&endless, 3).count(), 0, "a message of no length does not come for ever");
+    let mut attribute = recorded!("unix_queue_answer").split_off(16);
+    attribute[16] = 0;
+    assert_eq!(unix_listener(&attribute), None, "nor an attribute");
+}

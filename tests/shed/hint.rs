@@ -1,0 +1,54 @@
+//! When to come back: spread by half of it either way, the same for the same draw.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::clock::Micros;
+use tidegate::shed::hint::{after_workers, jittered};
+
+#[test]
+fn a_hint_lies_between_half_and_one_and_a_half() {
+    let second = Duration::from_secs(1);
+    let table = [
+        (second, 0, 500_000),
+        (second, 1 << 62, 750_000),
+        (second, 1 << 63, 1_000_000),
+        (second, u64::MAX, 1_500_000),
+        (Duration::from_secs(60), 0, 30_000_000),
+        (Duration::from_nanos(1), u64::MAX, 0), // less than a nanosecond
+        (Duration::from_nanos(10), 0, 1),       // rounded up
+        (Duration::ZERO, u64::MAX, 0),
+        (Duration::MAX, u64::MAX, 27_670_116_110_564_328),
+    ];
+    for (base, draw, micros) in table {
+        assert_eq!(jittered(base, draw), Micros(micros), "{base:?}, {draw}");
+    }
+}
+
+#[test]
+fn the_more_is_shed_the_longer_the_hint() {
+    let table = [
+        (0.0, 10.0),
+        (0.1, 15.0),
+        (0.5, 35.0),
+        (1.0, 60.0),
+        (9.0, 60.0),
+        (-1.0, 10.0),
+        (f64::NAN, 10.0),
+        (f64::INFINITY, 60.0),
+    ];
+    for (chance, seconds) in table {
+        assert_eq!(after_workers(chance), Duration::from_secs_f64(seconds), "{chance}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_hint_grows_with_its_draw_and_stays_in_range(millis in 0_u64..10_000_000, draw in any::<u64>(), other in any::<u64>()) {
+        let base = Duration::from_millis(millis);
+        let (low, high) = (draw.min(other), draw.max(other));
+        prop_assert!(jittered(base, low) <= jittered(base, high));
+        prop_assert!(jittered(base, low).0 >= millis * 500);
+        prop_assert!(jittered(base, high).0 <= millis * 1_500);
+    }
+}
