@@ -26,6 +26,7 @@ lint:            ## Formatting and lints, where this toolchain has them
 
 test-rust:       ## Rust alone; the engine also under a checker that runs its threads in many orders
 	cargo test --locked
+	SEEDS=$${SEEDS:-20} cargo test --locked --profile simulation --test shedding
 	cargo test --locked --lib --features interleavings engine::interleavings
 
 test-python:     ## Python alone, with the daemon that `test-rust` has built
@@ -36,16 +37,19 @@ bench:           ## Speed and memory beside a reference, in one run; the figures
 	@scripts/setup bench
 	benches/run
 
-pictures:        ## The pictures of docs/algorithms.md, from what `tidegate replay` decides
+pictures:        ## The pictures of docs/algorithms.md, from what `tidegate replay` decides, and of docs/shedding.md
 	@scripts/setup pictures
 	cargo build --locked
 	$(PYTHON) docs/pictures/draw.py target/debug/tidegate
+	cargo test --locked --profile simulation --test shedding csv
+	$(PYTHON) docs/pictures/shedding.py target/tmp/shedding
 
 nightly:         ## Long properties; hours are welcome
 	@scripts/setup test
-	PROPTEST_CASES=$${CASES:-100000} cargo test --release --locked
+	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} cargo test --release --locked
 	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --release --locked --lib --features interleavings engine::interleavings
 	cargo test --release --locked --test engine --test memory -- --ignored --nocapture
+	SEEDS=$${SEEDS:-20} cargo test --release --locked --test shedding -- --ignored
 
 clean:           ## Removes everything that was built
 	cargo clean

@@ -22,8 +22,8 @@ use super::pool::Pool;
 use super::pools::Pools;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
-use book::Book;
-use member::Holdings;
+use book::{Book, Left};
+use member::{Holdings, OfUser};
 use numbers::Numbers;
 use session::Attached;
 
@@ -35,7 +35,7 @@ pub use session::{NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 #[derive(Debug)]
 pub(super) struct Leases {
     books: Box<[Mutex<Book>]>,
-    users: Mutex<HashMap<u32, Arc<AtomicUsize>>>,
+    users: Mutex<HashMap<u32, Arc<OfUser>>>,
     numbers: Numbers,
     live: AtomicUsize,
     sessions: AtomicUsize,
@@ -110,8 +110,13 @@ impl Leases {
             self.sessions.fetch_sub(1, Ordering::Relaxed);
             return Err(NotOpened::TooMany);
         }
-        let pool = pools.of(opening.pool);
         let of_user = Arc::clone(self.users.lock().entry(opening.user).or_default());
+        if of_user.sessions.fetch_add(1, Ordering::Relaxed) >= USER_SESSIONS_MAX {
+            of_user.sessions.fetch_sub(1, Ordering::Relaxed);
+            self.sessions.fetch_sub(1, Ordering::Relaxed);
+            return Err(NotOpened::TooMany);
+        }
+        let pool = pools.of(opening.pool);
         let holdings = Arc::new(Holdings::new(of_user));
         let (member, generation) =
             book.add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at).ok_or(NotOpened::TooMany)?;
@@ -137,12 +142,18 @@ impl Leases {
     fn end_member(&self, book: usize, member: u32, generation: u64, at: Timestamp) -> Ended {
         let mut ended = Ended::new();
         let mut count = 0;
-        if self.book(book).member(member, generation).is_none() {
-            return ended;
-        }
         // A few at a time, so that nobody waits for all of them.
-        while self.book(book).end_member(member, generation, at, &mut ended, &mut count) {}
-        self.sessions.fetch_sub(1, Ordering::Relaxed);
+        loop {
+            match self.book(book).end_member(member, generation, at, &mut ended, &mut count) {
+                Left::More => {}
+                // Of two that end it at once, one takes the last step.
+                Left::Session => {
+                    self.sessions.fetch_sub(1, Ordering::Relaxed);
+                    break;
+                }
+                Left::Nothing => break,
+            }
+        }
         self.count(Why::Session, count);
         ended
     }
@@ -201,18 +212,21 @@ impl Leases {
         reports: &mut dyn Iterator<Item = (u64, u64)>,
         now: Now,
     ) -> Ended {
-        let given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
+        let mut given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
         let mut ended = Ended::new();
         if given_up.is_empty() {
             return ended;
         }
         let mut book = self.book(session.0.book);
-        let Some(member) = book.member(session.0.member, session.0.generation) else { return ended };
-        for (connection, request) in &given_up {
-            member.remember(*connection, *request, now.at);
+        if book.member(session.0.member, session.0.generation).is_none() {
+            return ended;
         }
-        let is_one = |connection, request| given_up.contains(&(connection, request));
+        let is_one = |connection, request| given_up.remove(&(connection, request));
         let count = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
+        // The others are yet to be granted, if ever.
+        if let Some(member) = book.member(session.0.member, session.0.generation) {
+            given_up.iter().for_each(|(connection, request)| member.remember(*connection, *request, now.at));
+        }
         drop(book);
         self.count(Why::Abandoned, count);
         ended
@@ -313,6 +327,10 @@ const LEASES_MAX: usize = 1 << 20;
 
 /// Sessions at once. There are at most as many as connections, and those that have ended in the last five seconds.
 const SESSIONS_MAX: usize = 16_384;
+
+/// Sessions of one user, so that one application does not shut out the others: as many as it may have connections, four
+/// times over in the five seconds after they ended.
+const USER_SESSIONS_MAX: usize = 4_096;
 
 /// Reports of one frame that are looked at: as many as a session is remembered by.
 const REPORTS_AT_ONCE: usize = 1_024;

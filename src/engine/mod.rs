@@ -165,6 +165,13 @@ impl Engine {
         self.leases.is_still() && self.pools.is_at_rest()
     }
 
+    /// Whether every pool is at rest, whoever is in it: until work begins or a reading comes, a tick does no more than
+    /// [`Engine::end_due`].
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.pools.is_at_rest()
+    }
+
     /// Every pool that somebody is in, or that the rules watch over, in the order of their names.
     #[must_use]
     pub fn pools(&self, now: Now) -> Vec<PoolView> {

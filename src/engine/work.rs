@@ -93,6 +93,12 @@ impl Engine {
         self.leases.renew(session, lease, now)
     }
 
+    /// Whether a session still has a lease.
+    #[must_use]
+    pub fn holds(&self, session: &Session, lease: u64) -> bool {
+        self.leases.is_live(session, lease)
+    }
+
     /// Requests that were given up on, each by the count of its connection and its id: what was granted to them ends, and
     /// what will be as well.
     pub fn abandon(&self, session: &Session, reports: &mut dyn Iterator<Item = (u64, u64)>, now: Now) {

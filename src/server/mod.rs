@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{error, warn};
 
 pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
@@ -117,15 +117,32 @@ async fn keep_house(shared: Arc<Shared>) {
     let engine = &shared.engine;
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MILLIS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut audited = shared.clock.now().at;
     loop {
         ticks.tick().await;
         shared.clock.sample_utc();
         let now = shared.clock.now();
         engine.tick(now);
         engine.sweep(now);
+        if now.at.since(audited) >= AUDIT_EVERY {
+            audited = now.at;
+            audit(engine);
+        }
         shared.missed.tell(now.at);
     }
 }
+
+/// Whoever holds a place has a lease, and the other way round: else something is wrong with us, and somebody is to know.
+fn audit(engine: &Engine) {
+    let audit = engine.audit();
+    if audit.differing > 0 {
+        let (held, counted) = (audit.held, audit.counted);
+        error!(held, counted, "leases and concurrency counters differ on {} keys", audit.differing);
+    }
+}
+
+/// How often leases are counted against counters.
+const AUDIT_EVERY: Duration = Duration::from_secs(10);
 
 /// A drain takes no longer: whoever has not read his replies by then loses them.
 const DRAIN_MAX: Duration = Duration::from_secs(1);

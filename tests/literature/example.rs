@@ -1,9 +1,5 @@
-//! One example as it stands in `examples.yaml`, and its lines taken apart. A line that cannot be read ends the test
-//! with that line.
-
-use std::fmt;
-use std::iter::Peekable;
-use std::str::SplitWhitespace;
+//! One example as it stands in `examples.yaml`, and of its lines when each request comes and whether it is refused. What
+//! else they say is read by the program. A line that cannot be read ends the test with that line.
 
 use serde::Deserialize;
 
@@ -20,28 +16,17 @@ pub(crate) struct Example {
     requests: String,
 }
 
-/// One request and what is expected of it.
+/// One request: when it comes, and what becomes of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    line: String,
     /// Since 1970.
     pub(crate) nanos: u64,
-    pub(crate) attributes: Vec<(String, String)>,
     pub(crate) verdict: String,
-    pub(crate) retry_us: Option<u64>,
-    pub(crate) left: Option<u64>,
-    /// Inside, `None` is that no limit matched.
-    pub(crate) rule: Option<Option<String>>,
 }
 
 impl Example {
     pub(crate) fn all() -> Vec<Example> {
         serde_saphyr::from_str(include_str!("examples.yaml")).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    pub(crate) fn domain(&self) -> &str {
-        let domain = self.rules.lines().find_map(|line| line.strip_prefix("domain: "));
-        domain.unwrap_or_else(|| panic!("“{}” has no line `domain: …`", self.name))
     }
 
     /// In order of time; those of one moment as they are written.
@@ -51,12 +36,6 @@ impl Example {
         let mut requests: Vec<Request> = lines.flat_map(requests_of).collect();
         requests.sort_by_key(|request| request.nanos);
         requests
-    }
-}
-
-impl fmt::Display for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` at {}.{:09} s", self.line, self.nanos / 1_000_000_000, self.nanos % 1_000_000_000)
     }
 }
 
@@ -72,36 +51,13 @@ fn requests_of(line: &str) -> Vec<Request> {
             Some(_) => nanos(words.next()?)?,
             None => 0,
         };
-        let request = the_rest(line, first, &mut words)?;
-        Some((0..times).map(|n| Request { nanos: first + n * apart, ..request.clone() }).collect())
+        let verdict = words.find(|word| ["allow", "limit"].contains(word))?;
+        // Every refusal says when it ends.
+        let waits = words.any(|word| word.starts_with("retry="));
+        let request = |n| Request { nanos: first + n * apart, verdict: verdict.to_owned() };
+        (waits == (verdict == "limit")).then(|| (0..times).map(request).collect())
     };
     read().unwrap_or_else(|| panic!("this line of examples.yaml cannot be read: {line}"))
-}
-
-/// Attributes, the verdict, and what else is expected.
-fn the_rest(line: &str, nanos_of_first: u64, words: &mut Peekable<SplitWhitespace<'_>>) -> Option<Request> {
-    let mut attributes = Vec::new();
-    while let Some(word) = words.next_if(|word| word.contains('=')) {
-        let (key, value) = word.split_once('=')?;
-        attributes.push((key.to_owned(), value.to_owned()));
-    }
-    let verdict = words.next().filter(|word| ["allow", "limit"].contains(word))?;
-    let (mut retry_us, mut left, mut rule) = (None, None, None);
-    for word in words {
-        match word.split_once('=')? {
-            ("retry", span) => retry_us = Some(nanos(span)? / 1_000),
-            ("left", number) => left = Some(number.parse().ok()?),
-            ("rule", "-") => rule = Some(None),
-            ("rule", name) => rule = Some(Some(name.to_owned())),
-            _ => return None,
-        }
-    }
-    // Only a refusal has a wait, and every refusal says it.
-    if attributes.is_empty() || (verdict == "limit") != retry_us.is_some() {
-        return None;
-    }
-    let (line, verdict) = (line.to_owned(), verdict.to_owned());
-    Some(Request { line, nanos: nanos_of_first, attributes, verdict, retry_us, left, rule })
 }
 
 /// `[DAYSd]H:MM[:SS[.FRACTION]]`, in nanoseconds.

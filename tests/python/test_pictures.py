@@ -1,4 +1,5 @@
-"""The pictures in docs/: what is committed is what `make pictures` draws from this daemon's decisions."""
+"""The pictures in docs/: what is committed is what `make pictures` draws from this daemon's decisions and the
+simulator's runs."""
 
 import pathlib
 import re
@@ -18,13 +19,26 @@ def test_the_pictures_show_what_is_decided(daemon, tmp_path):
     assert outdated == [], "run `make pictures`, look at them, and commit them"
 
 
+def test_the_pictures_of_shedding_show_what_the_simulator_saw(tmp_path):
+    root = DOCS.parent
+    simulator = ["cargo", "test", "--locked", "--quiet", "--profile", "simulation", "--test", "shedding", "csv"]
+    subprocess.run(simulator, cwd=root, check=True)
+    script, tables = DOCS / "pictures/shedding.py", root / "target/tmp/shedding"
+    subprocess.run([sys.executable, script, tables, tmp_path], check=True)
+    drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    committed = {path.name: path.read_bytes() for path in (DOCS / "pictures/shedding").glob("*.svg")}
+    assert sorted(drawn) == sorted(committed)
+    outdated = [name for name in drawn if drawn[name] != committed[name]]
+    assert outdated == [], "run `make pictures`, look at them, and commit them"
+
+
 def test_every_picture_is_shown_and_every_shown_one_is_there():
     shown = set(re.findall(r"\(pictures/([a-z_]+\.svg)\)", (DOCS / "algorithms.md").read_text(encoding="utf-8")))
     assert shown == {path.name for path in (DOCS / "pictures").glob("*.svg")}
 
 
 def test_the_pictures_are_small_and_stand_alone():
-    for path in (DOCS / "pictures").glob("*.svg"):
+    for path in (DOCS / "pictures").rglob("*.svg"):
         text = path.read_text(encoding="utf-8")
         root = xml.dom.minidom.parseString(text).documentElement
         assert root.tagName == "svg" and root.getElementsByTagName("title"), path.name

@@ -6,6 +6,8 @@ mod bad_lines;
 mod combined;
 mod compare;
 mod decisions;
+mod leases;
 mod reload;
+mod shedding;
 mod summary;
 mod support;

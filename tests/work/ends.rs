@@ -157,6 +157,11 @@ fn what_was_given_up_on_ends_before_and_after_its_grant() {
     let told = office.ask(&session, s(0), ask(3));
     assert!(told.lease.is_some(), "neither is this a repeat of it: {told:?}");
     office.holds(1);
+    // What a report has ended is done with: another request of that id is another request.
+    office.engine.abandon(&session, &mut [(7, 3)].into_iter(), s(1));
+    office.holds(0);
+    let told = office.ask(&session, s(1), Ask { id: 3, ..Ask::acquire("c=d") });
+    assert!(told.lease.is_some(), "{told:?}");
     // Reports are remembered for a minute.
     office.engine.abandon(&session, &mut [(7, 4)].into_iter(), s(1));
     assert!(office.ask(&session, s(61), Ask { id: 4, ..Ask::acquire("c=d") }).lease.is_some());

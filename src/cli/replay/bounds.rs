@@ -28,7 +28,7 @@ pub(in crate::cli) fn refused_by_the_socket(
 }
 
 /// Whether this is a name: 1 to 64 bytes without control characters, `:` or `/`.
-pub(super) fn is_name(text: &str) -> bool {
+pub(in crate::cli) fn is_name(text: &str) -> bool {
     let is_bad = |character: char| character.is_control() || matches!(character, ':' | '/');
     (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(is_bad)
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use arrayvec::ArrayVec;
 
 use super::access_line::{AccessLine, Unreadable};
-use super::event::{Action, Event, Said};
+use super::event::{Action, By, Event, Said};
 use super::failure::Failure;
 use super::stage::Stage;
 use super::table::counted;
@@ -128,7 +128,7 @@ impl<'a> Combined<'a> {
             at: Timestamp::from_nanos(self.played_seconds.saturating_mul(NANOS_PER_SECOND)),
             t: Said::Number(self.played_seconds),
             id: Some(Said::Number(number)),
-            action: Action::Judge(request),
+            action: Action::Judge(request, By::default()),
         })
     }
 }

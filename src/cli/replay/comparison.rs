@@ -35,14 +35,14 @@ pub(super) struct Kept {
 
 impl Changes {
     /// Keeps what a change may have to tell.
-    pub(super) fn keep(&self, decision: &Decision<'_>) -> Kept {
+    pub(super) fn keep(&self, decision: Option<&Decision<'_>>) -> Kept {
         let granted = is_granted(decision);
         let rule = (!granted && self.has_room()).then(|| binding(decision));
         Kept { granted, rule }
     }
 
     /// Notes whether the other decision differs.
-    pub(super) fn note(&mut self, line: u64, kept: Kept, other: &Decision<'_>) {
+    pub(super) fn note(&mut self, line: u64, kept: Kept, other: Option<&Decision<'_>>) {
         let refused = match (kept.granted, is_granted(other)) {
             (true, false) => true,
             (false, true) => false,
@@ -60,13 +60,13 @@ impl Changes {
     }
 }
 
-/// Whether the work may start.
-fn is_granted(decision: &Decision<'_>) -> bool {
-    decision.verdict == Verdict::Allow
+/// Whether the work may start, now or after a wait; what is not judged may.
+fn is_granted(decision: Option<&Decision<'_>>) -> bool {
+    decision.is_none_or(|decision| matches!(decision.verdict, Verdict::Allow | Verdict::Wait))
 }
 
-fn binding(decision: &Decision<'_>) -> Box<str> {
-    decision.binding.as_ref().map(|view| view.rule.name.clone()).unwrap_or_default()
+fn binding(decision: Option<&Decision<'_>>) -> Box<str> {
+    decision.and_then(Decision::rule_name).unwrap_or_default().into()
 }
 
 /// The summary of two rule sets, side by side.

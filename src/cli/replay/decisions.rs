@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 
 use super::event::{Event, Said};
+use crate::clock::Micros;
 use crate::engine::{Decision, LimitView, NoteKind, Verdict};
 
 /// Writes decisions as they are made.
@@ -19,25 +20,26 @@ impl<'w> Decisions<'w> {
         Decisions { out, line: Vec::new() }
     }
 
-    pub(super) fn write(&mut self, event: &Event<'_>, decision: &Decision<'_>) -> io::Result<()> {
-        let binding = decision.binding.as_ref();
+    /// Writes what became of a request; `None`: it was let through unjudged.
+    pub(super) fn write(&mut self, event: &Event<'_>, decision: Option<&Decision<'_>>) -> io::Result<()> {
+        let binding = decision.and_then(|decision| decision.binding.as_ref());
         let written = Written {
             t: event.t,
             id: event.id,
-            verdict: match decision.verdict {
-                Verdict::Allow => "allow",
-                Verdict::Limit => "limit",
-                Verdict::Wait => "wait",
-                Verdict::Deny => "deny",
-                Verdict::Shed => "shed",
+            verdict: match decision.map(|decision| decision.verdict) {
+                None | Some(Verdict::Allow) => "allow",
+                Some(Verdict::Limit) => "limit",
+                Some(Verdict::Wait) => "wait",
+                Some(Verdict::Deny) => "deny",
+                Some(Verdict::Shed) => "shed",
             },
-            rule: decision.rule_name(),
+            rule: decision.and_then(Decision::rule_name),
             limit: binding.map(|view| view.level.limit),
             window_us: binding.map(|view| view.level.window.0),
             remaining: binding.map(|view| view.level.remaining),
             reset_us: binding.map(|view| view.level.reset.0),
-            retry_us: decision.retry.map(|retry| retry.0),
-            priority: decision.priority,
+            retry_us: decision.map_or(Some(Micros::ZERO), |decision| decision.retry).map(|retry| retry.0),
+            priority: decision.and_then(|decision| decision.priority),
             notes: Notes(decision),
             all: All(decision),
         };
@@ -66,12 +68,12 @@ struct Written<'d> {
 }
 
 /// Kind and rule, flat, as on the wire.
-struct Notes<'d>(&'d Decision<'d>);
+struct Notes<'d>(Option<&'d Decision<'d>>);
 
 impl Serialize for Notes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
-        for (kind, rule) in self.0.notes() {
+        for (kind, rule) in self.0.iter().flat_map(|decision| decision.notes()) {
             list.serialize_element(match kind {
                 NoteKind::Shadow => "shadow",
                 NoteKind::Candidate => "candidate",
@@ -85,11 +87,12 @@ impl Serialize for Notes<'_> {
 }
 
 /// Every limit that matched, as on the wire.
-struct All<'d>(&'d Decision<'d>);
+struct All<'d>(Option<&'d Decision<'d>>);
 
 impl Serialize for All<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let entries = self.0.all().map(|LimitView { rule, level }| {
+        let all = self.0.iter().flat_map(|decision| decision.all());
+        let entries = all.map(|LimitView { rule, level }| {
             (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
         });
         serializer.collect_seq(entries)

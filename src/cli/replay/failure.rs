@@ -24,8 +24,8 @@ pub(super) enum Failure {
 pub(super) enum Wrong {
     #[error("not a line of a trace: {}", json_error(.0))]
     Json(serde_json::Error),
-    #[error("{0}: repeats of one `idem` ask the same")]
-    Repeated(crate::engine::Conflict),
+    #[error(transparent)]
+    NotPlayed(super::player::NotPlayed),
     #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::lines::LINE_BYTES_MAX >> 10)]
     TooLong,
     #[error("`t` is {0}: write seconds from 0 as a decimal of at most 9 places, such as 0.25")]

@@ -9,30 +9,45 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 /// taken for one is below 10⁻²³.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
-    digests: HashTable<u128>,
+    digests: HashTable<Id>,
+}
+
+/// An id, or any other name, as a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Id(u128);
+
+impl Id {
+    /// The digest of a text.
+    pub(in crate::cli) fn of(text: &str) -> Id {
+        let mut hasher = SipHasher13::new();
+        hasher.write(text.as_bytes());
+        Id(hasher.finish128().as_u128())
+    }
+
+    /// All of it.
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
+
+    /// Half of a digest is as good a hash as any.
+    pub(super) fn hash(self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.to_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
 }
 
 impl Ids {
     /// Notes an id; `false` when it was used before. Past the bound nothing more is noted, and only the ids that are
     /// known are found.
-    pub(super) fn note(&mut self, id: &str) -> bool {
-        let mut hasher = SipHasher13::new();
-        hasher.write(id.as_bytes());
-        let digest = hasher.finish128().as_u128();
+    pub(super) fn note(&mut self, id: Id) -> bool {
         if self.digests.len() < IDS_MAX {
-            let entry = self.digests.entry(low(digest), |known| *known == digest, |known| low(*known));
+            let entry = self.digests.entry(id.hash(), |known| *known == id, |known| known.hash());
             let is_new = matches!(entry, hashbrown::hash_table::Entry::Vacant(_));
-            entry.or_insert(digest);
+            entry.or_insert(id);
             return is_new;
         }
-        self.digests.find(low(digest), |known| *known == digest).is_none()
+        self.digests.find(id.hash(), |known| *known == id).is_none()
     }
-}
-
-/// Half of a digest is as good a hash as any.
-fn low(digest: u128) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = digest.to_le_bytes();
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// Sixteen bytes each, and the table half empty at worst: a gigabyte, spent only by a trace of this many ids.
@@ -40,7 +55,7 @@ const IDS_MAX: usize = 32_000_000;
 
 #[cfg(test)]
 mod tests {
-    use super::Ids;
+    use super::{Id, Ids};
 
     #[test]
     fn an_id_is_its_text() {
@@ -48,7 +63,7 @@ mod tests {
         for (id, is_new) in
             [("1", true), ("\"1\"", true), ("1", false), ("1.0", true), ("{}", true), ("{}", false)]
         {
-            assert_eq!(ids.note(id), is_new, "{id}");
+            assert_eq!(ids.note(Id::of(id)), is_new, "{id}");
         }
     }
 }

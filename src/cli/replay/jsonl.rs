@@ -3,13 +3,13 @@
 use arrayvec::ArrayVec;
 
 use super::bounds::{self, is_name};
-use super::event::{Action, Event, Said};
+use super::event::{Action, By, Event, Hello, Said, Signal};
 use super::failure::{Failure, Wrong};
-use super::ids::Ids;
+use super::ids::{Id, Ids};
 use super::stage::Stage;
 use super::trace::{Line, Quantity, Text, time};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{self, Op, Repeat};
+use crate::engine::{self, Op, Repeat, WorkOutcome};
 use crate::protocol::{self, Descriptors, Judge, Options, PAIRS_MAX, PERMILLE_MAX, Request};
 
 /// What must be known of the lines before.
@@ -25,13 +25,6 @@ impl Jsonl {
         let bad = |wrong| Failure::Line { number, wrong };
         let line: Line<'_> = serde_json::from_slice(text).map_err(|error| bad(Wrong::Json(error)))?;
         let at = self.time(line.t.get()).map_err(bad)?;
-        let event = Event {
-            line: number,
-            at,
-            t: Said::Written(line.t),
-            id: line.id.map(Said::Written),
-            action: Action::Pass,
-        };
         let op = line.op.as_deref().unwrap_or("hit");
         match op {
             "hit" | "peek" | "acquire" => {
@@ -43,26 +36,23 @@ impl Jsonl {
                 if op == "acquire" && line.id.is_none() {
                     return Err(bad(missing(&line, "id")));
                 }
-                self.note_id(&line).map_err(bad)?;
+                let by = By { session: session(&line).map_err(bad)?, id: self.note_id(&line).map_err(bad)? };
                 judge(&line, judged, text.len(), |request| {
-                    stage.play(&Event { action: Action::Judge(request), ..event })
+                    stage.play(&event(&line, number, at, Action::Judge(request, by)))
                 })
                 .map_err(bad)?
             }
             "charge" => {
+                session(&line).map_err(bad)?;
                 self.note_id(&line).map_err(bad)?;
                 charge(&line, text.len(), |charge| {
-                    stage.play(&Event { action: Action::Charge(charge), ..event })
+                    stage.play(&event(&line, number, at, Action::Charge(charge)))
                 })
                 .map_err(bad)?
             }
-            "reload" => {
-                let rules = line.rules.as_deref().ok_or_else(|| bad(missing(&line, "rules")))?;
-                stage.play(&Event { action: Action::Reload(rules), ..event })
-            }
             _ => {
-                check_without_effect(&line, op).map_err(bad)?;
-                stage.play(&event)
+                let action = other(&line, op).map_err(bad)?;
+                stage.play(&event(&line, number, at, action))
             }
         }
     }
@@ -76,10 +66,15 @@ impl Jsonl {
         Ok(at)
     }
 
-    fn note_id(&mut self, line: &Line<'_>) -> Result<(), Wrong> {
-        let Some(id) = line.id.map(serde_json::value::RawValue::get) else { return Ok(()) };
-        if self.ids.note(id) { Ok(()) } else { Err(Wrong::IdTwice(id.into())) }
+    fn note_id(&mut self, line: &Line<'_>) -> Result<Option<Id>, Wrong> {
+        let Some(text) = line.id.map(serde_json::value::RawValue::get) else { return Ok(None) };
+        let id = Id::of(text);
+        if self.ids.note(id) { Ok(Some(id)) } else { Err(Wrong::IdTwice(text.into())) }
     }
+}
+
+fn event<'a>(line: &Line<'a>, number: u64, at: Timestamp, action: Action<'a>) -> Event<'a> {
+    Event { line: number, at, t: Said::Written(line.t), id: line.id.map(Said::Written), action }
 }
 
 /// Reads a `hit`, `peek` or `acquire` and hands it on.
@@ -112,6 +107,7 @@ fn judge<T>(
         cost,
         priority,
         wait_max: line.max_wait_us.map(Micros),
+        queued: line.queued_us.map(Micros),
         repeat: repeat(line),
         ..engine::Request::new(op, domain, of_engine(&descriptors))
     }))
@@ -138,38 +134,57 @@ fn charge<T>(line: &Line<'_>, bytes: usize, play: impl FnOnce(engine::Charge<'_>
     Ok(play(engine::Charge { domain, descriptors, amount, repeat: repeat(line) }))
 }
 
-/// Checks what an op needs that has no effect yet.
-fn check_without_effect(line: &Line<'_>, op: &str) -> Result<(), Wrong> {
-    match op {
+/// Reads what judges nothing and charges nothing.
+fn other<'l>(line: &'l Line<'_>, op: &str) -> Result<Action<'l>, Wrong> {
+    Ok(match op {
         "release" => {
-            line.id.ok_or_else(|| missing(line, "id"))?;
-            match line.outcome.as_deref() {
-                None | Some("ok" | "error" | "dropped") => Ok(()),
-                Some(_) => Err(Wrong::Field { field: "outcome", range: "\"ok\", \"error\" or \"dropped\"" }),
-            }
+            let id = id(line)?;
+            let outcome = match line.outcome.as_deref() {
+                Some("ok") => WorkOutcome::Ok,
+                None | Some("error") => WorkOutcome::Error,
+                Some("dropped") => WorkOutcome::Dropped,
+                Some(_) => {
+                    let range = "\"ok\", \"error\" or \"dropped\"";
+                    return Err(Wrong::Field { field: "outcome", range });
+                }
+            };
+            Action::Release(id, outcome)
         }
-        "renew" => line.id.map(drop).ok_or_else(|| missing(line, "id")),
+        "renew" => Action::Renew(id(line)?),
         "signal" => {
-            name(line, "pool", line.pool.as_ref())?;
-            name(line, "name", line.name.as_ref())?;
-            match line.permille.ok_or_else(|| missing(line, "permille"))? {
-                permille if permille <= u64::from(PERMILLE_MAX) => Ok(()),
-                _ => Err(Wrong::Field { field: "permille", range: "an integer from 0 to 1000" }),
-            }
+            let (pool, name) =
+                (name(line, "pool", line.pool.as_ref())?, name(line, "name", line.name.as_ref())?);
+            let permille = line.permille.ok_or_else(|| missing(line, "permille"))?;
+            let permille = u16::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
+            let range = "an integer from 0 to 1000";
+            let permille = permille.ok_or(Wrong::Field { field: "permille", range })?;
+            Action::Signal(Signal { session: session(line)?, pool, name, permille })
         }
         "hello" => {
-            name(line, "session", line.session.as_ref())?;
-            line.pool.as_ref().map_or(Ok(()), |pool| name(line, "pool", Some(pool)))
+            let session = name(line, "session", line.session.as_ref())?;
+            let pool = line.pool.as_ref().map_or(Ok(POOL), |pool| name(line, "pool", Some(pool)))?;
+            Action::Hello(Hello { session, pool, slots: line.slots.unwrap_or_default() })
         }
-        "bye" => name(line, "session", line.session.as_ref()),
-        unknown => Err(Wrong::UnknownOp(unknown.into())),
-    }
+        "bye" => Action::Bye(name(line, "session", line.session.as_ref())?),
+        "reload" => Action::Reload(line.rules.as_deref().ok_or_else(|| missing(line, "rules"))?),
+        unknown => return Err(Wrong::UnknownOp(unknown.into())),
+    })
 }
 
-/// Checks that a name is there and is one.
-fn name(line: &Line<'_>, field: &'static str, name: Option<&Text<'_>>) -> Result<(), Wrong> {
+/// The name of the work that a line is about.
+fn id(line: &Line<'_>) -> Result<Id, Wrong> {
+    line.id.map(|id| Id::of(id.get())).ok_or_else(|| missing(line, "id"))
+}
+
+/// The session, where a line names one.
+fn session<'l>(line: &'l Line<'_>) -> Result<Option<&'l str>, Wrong> {
+    line.session.as_ref().map(|session| name(line, "session", Some(session))).transpose()
+}
+
+/// A name that is there and is one.
+fn name<'l>(line: &Line<'_>, field: &'static str, name: Option<&'l Text<'_>>) -> Result<&'l str, Wrong> {
     let name = name.ok_or_else(|| missing(line, field))?;
-    if is_name(name) { Ok(()) } else { Err(Wrong::Field { field, range: NAME }) }
+    if is_name(name) { Ok(name) } else { Err(Wrong::Field { field, range: NAME }) }
 }
 
 fn read_descriptors<'l>(line: &'l Line<'_>, descriptors: &mut Descriptors<'l>) -> Result<(), Wrong> {
@@ -216,5 +231,8 @@ fn cost_from(number: i64) -> Result<u32, Wrong> {
 fn missing(line: &Line<'_>, field: &'static str) -> Wrong {
     Wrong::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
 }
+
+/// The pool of those who do not say theirs.
+const POOL: &str = "default";
 
 const NAME: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";

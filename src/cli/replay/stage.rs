@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::comparison::{Changes, comparison};
 use super::decisions::Decisions;
-use super::event::{Action, Event};
+use super::event::{Action, By, Event};
 use super::failure::{Failure, Wrong};
-use super::player::Player;
+use super::player::{NotPlayed, Player};
 use super::summary::{Played, summary};
 use super::table::counted;
 use crate::clock::Timestamp;
-use crate::engine::{Conflict, Op, Request};
+use crate::engine::{Op, Request};
 use crate::rules;
 
 /// One rule set or two, and what has been played before them.
@@ -62,32 +62,58 @@ impl<'w> Stage<'w> {
             other.advance(event.at);
         }
         match &event.action {
-            Action::Judge(request) => self.judge(event, request)?,
+            Action::Judge(request, by) => return self.judge(event, request, by),
             Action::Charge(charge) => {
-                let matched = self.player.charge(charge).map_err(|conflict| repeated(event, conflict))?;
-                if let Some(other) = &mut self.other {
-                    other.charge(charge).map_err(|conflict| repeated(event, conflict))?;
-                }
-                self.charges_unmatched += u64::from(!matched);
+                let mut matched = None;
+                self.both(event, |player| {
+                    let found = player.charge(charge)?;
+                    matched.get_or_insert(found);
+                    Ok(())
+                })?;
+                self.charges_unmatched += u64::from(matched == Some(false));
             }
+            Action::Release(id, outcome) => self.both(event, |player| {
+                // Of what was not granted, or has ended, nothing is to end.
+                player.release(*id, *outcome);
+                Ok(())
+            })?,
+            Action::Renew(id) => self.both(event, |player| {
+                player.renew(*id);
+                Ok(())
+            })?,
+            Action::Signal(signal) => self.both(event, |player| player.signal(signal))?,
+            Action::Hello(hello) => self.both(event, |player| player.hello(hello))?,
+            Action::Bye(session) => self.both(event, |player| {
+                player.bye(session);
+                Ok(())
+            })?,
             Action::Reload(path) => self.reload(event.line, path),
-            Action::Pass => {}
         }
         Ok(())
     }
 
-    fn judge(&mut self, event: &Event<'_>, request: &Request<'_>) -> Result<(), Failure> {
+    /// Does the same with both.
+    fn both(
+        &mut self,
+        event: &Event<'_>,
+        mut play: impl FnMut(&mut Player) -> Result<(), NotPlayed>,
+    ) -> Result<(), Failure> {
+        let players = [Some(&mut self.player), self.other.as_mut()].into_iter().flatten();
+        { players }.try_for_each(&mut play).map_err(|wrong| not_played(event, wrong))
+    }
+
+    fn judge(&mut self, event: &Event<'_>, request: &Request<'_>, by: &By<'_>) -> Result<(), Failure> {
         let all = self.decisions.is_some();
-        let decision = self.player.judge(&Request { all, ..*request });
-        let decision = decision.map_err(|conflict| repeated(event, conflict))?;
+        let decision = self.player.judge(&Request { all, ..*request }, by);
+        let decision = decision.map_err(|wrong| not_played(event, wrong))?;
         if let Some(decisions) = &mut self.decisions {
-            decisions.write(event, &decision)?;
+            decisions.write(event, decision.as_ref())?;
         }
         let Some(other) = &mut self.other else { return Ok(()) };
-        let kept = self.changes.keep(&decision);
-        let decision = other.judge(request).map_err(|conflict| repeated(event, conflict))?;
+        let kept = self.changes.keep(decision.as_ref());
+        let decision = other.judge(request, by).map_err(|wrong| not_played(event, wrong))?;
         if request.op != Op::Peek {
-            self.changes.note(event.line, kept, &decision);
+            self.changes.note(event.line, kept, decision.as_ref());
         }
         Ok(())
     }
@@ -130,6 +156,7 @@ impl<'w> Stage<'w> {
     pub(super) fn summary(&self, mut remarks: Vec<String>) -> String {
         for (number, noun, what) in [
             (self.charges_unmatched, "charge", "matched no rule"),
+            (self.player.beyond_quota(), "request", "let through unjudged: its session held too many leases"),
             (self.reloads_passed_over, "reload", "passed over: two rule sets are compared"),
         ] {
             if number > 0 {
@@ -145,6 +172,6 @@ impl<'w> Stage<'w> {
     }
 }
 
-fn repeated(event: &Event<'_>, conflict: Conflict) -> Failure {
-    Failure::Line { number: event.line, wrong: Wrong::Repeated(conflict) }
+fn not_played(event: &Event<'_>, wrong: NotPlayed) -> Failure {
+    Failure::Line { number: event.line, wrong: Wrong::NotPlayed(wrong) }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::callers::Callers;
 use super::table::{Table, count, counted};
 use crate::engine::{RuleTotals, Totals};
+use crate::rules::shed::Part;
 
 /// What was played, whatever the rules made of it.
 #[derive(Clone, Debug, Default)]
@@ -46,9 +47,15 @@ pub(super) fn summary(played: &Played, totals: &Totals, callers: &Callers) -> St
     text + &table.to_string()
 }
 
-/// `12 allowed, 3 limited`.
+/// `12 allowed, 3 limited, 1 shed`. Of the verdicts that not every rule set gives, those that were given.
 pub(super) fn verdicts(totals: &Totals) -> String {
-    format!("{} allowed, {} limited", count(totals.allowed), count(totals.limited))
+    let mut text = format!("{} allowed, {} limited", count(totals.allowed), count(totals.limited));
+    for (number, verdict) in [(totals.shed, "shed"), (totals.waited, "waited"), (totals.denied, "denied")] {
+        if number > 0 {
+            let _ = write!(text, ", {} {verdict}", count(number));
+        }
+    }
+    text
 }
 
 /// What no rule tells.
@@ -65,10 +72,16 @@ pub(super) fn remarks(totals: &Totals) -> Vec<String> {
         .collect()
 }
 
-/// The rules with a count of their own, in file order, and all others in one if they saw anything.
+/// The rules with a count of their own, in file order, the parts of pools that saw anything, and all others in one if they
+/// did.
 pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     let saw = |rule: &RuleTotals| rule.pass + rule.refuse + rule.would_refuse > 0;
-    totals.rules.iter().filter(move |rule| !rule.domain.is_empty() || saw(rule))
+    // A part that is not written has a count as well. No rule of a file has a name with a slash.
+    let is_part = |rule: &RuleTotals| {
+        rule.rule.rsplit_once('/').is_some_and(|(_, end)| Part::ALL.iter().any(|part| part.name() == end))
+    };
+    let is_rule = move |rule: &RuleTotals| !rule.domain.is_empty() && !is_part(rule);
+    totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
 }
 
 /// As rules are named where several domains are in play.

@@ -38,7 +38,6 @@ pub(super) struct Line<'a> {
     pub(super) session: Option<Text<'a>>,
     #[serde(borrow)]
     pub(super) pool: Option<Text<'a>>,
-    #[expect(dead_code, reason = "checked to be a number; pools will read it")]
     pub(super) slots: Option<u32>,
     #[serde(borrow)]
     pub(super) outcome: Option<Text<'a>>,

@@ -84,10 +84,9 @@ fn note(kind: NoteKind) -> &'static str {
     }
 }
 
-/// The rule, or the entry of a list, that the answer names.
+/// The rule, the entry of a list or the shedder that the answer names.
 fn rule(decision: &Decision<'_>) -> Option<String> {
-    let binding = decision.binding.as_ref().map(|view| &view.rule.name);
-    binding.or(decision.listed.map(|listed| &listed.name)).map(ToString::to_string)
+    decision.rule_name().map(ToString::to_string)
 }
 
 fn described(decision: &Decision<'_>) -> String {
@@ -98,7 +97,7 @@ fn described(decision: &Decision<'_>) -> String {
     if let Some(view) = &decision.binding {
         text.push_str(&format!(", left={}", view.level.remaining));
     }
-    if matches!(decision.verdict, Verdict::Limit | Verdict::Wait) {
+    if matches!(decision.verdict, Verdict::Limit | Verdict::Wait | Verdict::Shed) {
         text.push_str(&format!(", retry={}", span(decision.retry)));
     }
     text

@@ -1,10 +1,11 @@
-//! One line of a test: requests, when they come, and what is expected of them. It is judged elsewhere.
+//! One line of a test: what happens, when, and what is expected of it. It is played elsewhere.
 
 use std::collections::VecDeque;
 
-use super::expected::{Expected, NEVER, NOTHING, is_note, verdict};
+use super::expected::{Expected, NEVER, NOTHING, verdict};
+use super::words::{Word, is_times, micros, name, nanos, note, signed, time, times, whole, words};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{Op, Verdict};
+use crate::engine::{Op, UNIT_REQUESTS, Verdict, WorkOutcome};
 use crate::rules::{Wrong, shown};
 
 /// One line of a test.
@@ -13,27 +14,63 @@ pub(super) struct Line {
     /// Where it stands in its file.
     pub(super) number: u32,
     first_nanos: u64,
-    /// How many requests it has.
+    /// How many times it happens.
     times: u32,
     apart_nanos: u64,
+    pub(super) step: Step,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    /// A request is judged.
+    Ask(Ask),
+    /// Something is charged after the fact: by unit, none being requests.
+    Charge(About, Vec<(String, i64)>),
+    /// The piece of work of this name that was begun first ends.
+    Release(String, WorkOutcome),
+    /// The time of all work of this name starts again.
+    Renew(String),
+    /// A process begins, with its pool and how many requests it works on at once.
+    Hello(String, String, u32),
+    /// A process ends.
+    Bye(String),
+    /// Other rules are put in force, read from a path.
+    Reload(String),
+}
+
+/// A request, and what is expected of it.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
     pub(super) op: Op,
-    /// Each as its attributes.
-    pub(super) descriptors: Vec<Vec<(String, String)>>,
+    pub(super) about: About,
     /// By unit; empty: one request.
     pub(super) cost: Vec<(String, u32)>,
     pub(super) priority: Option<String>,
     pub(super) wait_max: Option<Micros>,
+    pub(super) queued: Option<Micros>,
+    /// What its work is released by.
+    pub(super) name: Option<String>,
     pub(super) expected: Expected,
 }
 
-/// When one request of a line comes.
+/// What a request or a charge is about, and who asks.
+#[derive(Clone, Debug)]
+pub(super) struct About {
+    /// Each as its attributes.
+    pub(super) descriptors: Vec<Vec<(String, String)>>,
+    pub(super) session: Option<String>,
+    pub(super) idem: Option<String>,
+}
+
+/// When a line happens, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
     /// Since 1970.
     pub(super) at: Timestamp,
     /// Which line of the test it is of, from 0.
     pub(super) line: usize,
-    /// Which request of that line it is, from 1.
+    /// The how many'th time it is, from 1.
     pub(super) nth: u32,
 }
 
@@ -51,53 +88,178 @@ impl Line {
             Some(_) => nanos(&next(&mut words))?,
             None => 0,
         };
-        let op = match words.pop_front_if(|word| matches!(word.text.as_str(), "hit" | "peek")) {
-            Some(word) if word.text == "peek" => Op::Peek,
-            _ => Op::Hit,
-        };
-        let mut line = Line {
-            number,
-            first_nanos,
-            times,
-            apart_nanos,
-            op,
-            descriptors: vec![Vec::new()],
-            cost: Vec::new(),
-            priority: None,
-            wait_max: None,
-            expected: Expected::new(Verdict::Allow),
-        };
-        line.expected.verdict = loop {
-            let Some(word) = words.pop_front() else {
-                return Err(Wrong::new("no verdict on the line", "end it with allow, limit, wait or deny"));
-            };
-            match verdict(&word.text).filter(|_| !word.is_quoted) {
-                Some(verdict) => break verdict,
-                None => line.ask(&word)?,
-            }
-        };
-        words.iter().try_for_each(|word| line.expect(&word.text))?;
-        Ok(line)
+        let op = words.pop_front_if(|word| OPS.contains(&word.text.as_str()) && !word.is_quoted);
+        let step = step(op.as_ref().map_or("hit", |word| &word.text), words)?;
+        Ok(Line { number, first_nanos, times, apart_nanos, step })
     }
 
-    /// Takes a word in front of the verdict: what the request has.
-    fn ask(&mut self, word: &Word) -> Result<(), Wrong> {
+    /// When it happens, the line being the so many'th of its test.
+    pub(super) fn moments(&self, line: usize) -> impl Iterator<Item = Moment> + '_ {
+        (1..=self.times).map(move |nth| {
+            let after = self.apart_nanos.saturating_mul(u64::from(nth) - 1);
+            Moment { at: Timestamp::from_nanos(self.first_nanos.saturating_add(after)), line, nth }
+        })
+    }
+
+    /// How many times it happens.
+    pub(super) fn times(&self) -> u32 {
+        self.times
+    }
+}
+
+/// Reads what stands behind the op.
+fn step(op: &str, mut words: VecDeque<Word>) -> Result<Step, Wrong> {
+    let step = match op {
+        "peek" => Step::Ask(Ask::read(Op::Peek, &mut words)?),
+        "acquire" => Step::Ask(Ask::read(Op::Acquire, &mut words)?),
+        "charge" => charge(&mut words)?,
+        "release" => {
+            let name = named(op, "NAME, the `id` of work", &mut words)?;
+            let outcome = words.pop_front().map(|word| word.text);
+            Step::Release(name, outcome_of(outcome.as_deref())?)
+        }
+        "renew" => Step::Renew(named(op, "NAME, the `id` of work", &mut words)?),
+        "hello" => hello(&mut words)?,
+        "bye" => Step::Bye(named(op, "SESSION", &mut words)?),
+        "reload" => {
+            let path = words.pop_front().ok_or_else(|| incomplete(op, "PATH, from where the file stands"))?;
+            Step::Reload(path.text)
+        }
+        _ => Step::Ask(Ask::read(Op::Hit, &mut words)?),
+    };
+    match words.pop_front() {
+        None => Ok(step),
+        Some(word) => {
+            Err(Wrong::new(format!("{} is too much behind {op}", shown(&word.text)), "take it out"))
+        }
+    }
+}
+
+fn named(op: &str, what: &str, words: &mut VecDeque<Word>) -> Result<String, Wrong> {
+    name(&words.pop_front().ok_or_else(|| incomplete(op, what))?.text)
+}
+
+fn incomplete(op: &str, what: &str) -> Wrong {
+    Wrong::new(format!("nothing behind {op}"), format!("write {op} {what}"))
+}
+
+fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, Wrong> {
+    match text {
+        Some("ok") => Ok(WorkOutcome::Ok),
+        None | Some("error") => Ok(WorkOutcome::Error),
+        Some("dropped") => Ok(WorkOutcome::Dropped),
+        Some(other) => {
+            Err(Wrong::new(format!("{} is no end of work", shown(other)), "write ok, error or dropped"))
+        }
+    }
+}
+
+fn hello(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
+    let session = named("hello", "SESSION [pool:NAME] [slots:N]", words)?;
+    let (mut pool, mut slots) = (POOL.to_owned(), 0);
+    while let Some(word) = words.pop_front() {
+        match word.text.split_once(':') {
+            Some(("pool", text)) => pool = name(text)?,
+            Some(("slots", number)) => slots = whole(number)?,
+            _ => {
+                let mend = "behind hello SESSION stand pool:NAME and slots:N";
+                return Err(Wrong::new(format!("{} is not known here", shown(&word.text)), mend));
+            }
+        }
+    }
+    Ok(Step::Hello(session, pool, slots))
+}
+
+fn charge(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
+    let (mut about, mut amounts) = (About::new(), Vec::new());
+    while let Some(word) = words.pop_front() {
+        if about.take(&word)? {
+            continue;
+        }
+        match word.text.split_once(':') {
+            Some(("amount", amount)) => {
+                let (unit, number) = amount.rsplit_once(':').unwrap_or((UNIT_REQUESTS, amount));
+                amounts.push((unit.to_owned(), signed(number)?));
+            }
+            _ => {
+                let mend = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, session:NAME, idem:NAME and, \
+                            before another descriptor, +";
+                return Err(Wrong::new(format!("{} is not known here", shown(&word.text)), mend));
+            }
+        }
+    }
+    if amounts.is_empty() {
+        return Err(Wrong::new("a charge of nothing", "write amount:3, amount:-1 or amount:tokens:812"));
+    }
+    Ok(Step::Charge(about, amounts))
+}
+
+impl About {
+    fn new() -> About {
+        About { descriptors: vec![Vec::new()], session: None, idem: None }
+    }
+
+    /// Takes a word if it is one of these.
+    fn take(&mut self, word: &Word) -> Result<bool, Wrong> {
         if let Some((key, value)) = word.text.split_once('=') {
             let last = self.descriptors.last_mut();
             last.into_iter().for_each(|descriptor| descriptor.push((key.to_owned(), value.to_owned())));
-            return Ok(());
+            return Ok(true);
         }
         match word.text.split_once(':') {
             None if word.text == "+" => self.descriptors.push(Vec::new()),
+            Some(("session", session)) => self.session = Some(name(session)?),
+            Some(("idem", idem)) => self.idem = Some(idem.to_owned()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl Ask {
+    fn read(op: Op, words: &mut VecDeque<Word>) -> Result<Ask, Wrong> {
+        let mut ask = Ask {
+            op,
+            about: About::new(),
+            cost: Vec::new(),
+            priority: None,
+            wait_max: None,
+            queued: None,
+            name: None,
+            expected: Expected::new(Verdict::Allow),
+        };
+        ask.expected.verdict = loop {
+            let Some(word) = words.pop_front() else {
+                let mend = "end it with allow, limit, shed, wait or deny";
+                return Err(Wrong::new("no verdict on the line", mend));
+            };
+            match verdict(&word.text).filter(|_| !word.is_quoted) {
+                Some(verdict) => break verdict,
+                None => ask.take(&word)?,
+            }
+        };
+        words.drain(..).try_for_each(|word| ask.expect(&word.text))?;
+        Ok(ask)
+    }
+
+    /// Takes a word in front of the verdict: what the request has.
+    fn take(&mut self, word: &Word) -> Result<(), Wrong> {
+        if self.about.take(word)? {
+            return Ok(());
+        }
+        match word.text.split_once(':') {
             Some(("cost", cost)) => {
-                let (unit, number) = cost.rsplit_once(':').unwrap_or((crate::engine::UNIT_REQUESTS, cost));
+                let (unit, number) = cost.rsplit_once(':').unwrap_or((UNIT_REQUESTS, cost));
                 self.cost.push((unit.to_owned(), whole(number)?));
             }
             Some(("priority", name)) => self.priority = Some(name.to_owned()),
             Some(("max_wait", span)) => self.wait_max = Some(micros(span)?),
+            Some(("queued", span)) => self.queued = Some(micros(span)?),
+            Some(("id", id)) if self.op == Op::Acquire => self.name = Some(name(id)?),
             _ => {
-                let mend = "before the verdict stand KEY=VALUE, cost:N, cost:UNIT:N, priority:NAME, max_wait:SPAN and, \
-                            before another descriptor, +; a verdict is allow, limit, wait or deny";
+                let mend = "before the verdict stand KEY=VALUE, cost:N, cost:UNIT:N, priority:NAME, max_wait:SPAN, \
+                            queued:SPAN, session:NAME, idem:NAME, of an acquire id:NAME and, before another \
+                            descriptor, +; a verdict is allow, limit, shed, wait or deny";
                 return Err(Wrong::new(format!("{} is not known here", shown(&word.text)), mend));
             }
         }
@@ -125,124 +287,9 @@ impl Line {
         }
         Ok(())
     }
-
-    /// When its requests come, the line being the so many'th of its test.
-    pub(super) fn moments(&self, line: usize) -> impl Iterator<Item = Moment> + '_ {
-        (1..=self.times).map(move |nth| {
-            let after = self.apart_nanos.saturating_mul(u64::from(nth) - 1);
-            Moment { at: Timestamp::from_nanos(self.first_nanos.saturating_add(after)), line, nth }
-        })
-    }
-
-    /// How many requests it has.
-    pub(super) fn times(&self) -> u32 {
-        self.times
-    }
 }
 
-/// A word of a line.
-#[derive(Debug, Default)]
-struct Word {
-    text: String,
-    /// A part of it stood in quotes, so it is no word of the line's own.
-    is_quoted: bool,
-}
+const OPS: [&str; 9] = ["hit", "peek", "acquire", "release", "renew", "charge", "hello", "bye", "reload"];
 
-/// The words of a line. A part in double quotes may have spaces.
-fn words(line: &str) -> Result<Vec<Word>, Wrong> {
-    let mut words = Vec::new();
-    let mut word: Option<Word> = None;
-    let mut in_quotes = false;
-    for character in line.chars() {
-        match character {
-            '"' => {
-                in_quotes = !in_quotes;
-                word.get_or_insert_default().is_quoted = true;
-            }
-            character if character.is_whitespace() && !in_quotes => words.extend(word.take()),
-            character => word.get_or_insert_default().text.push(character),
-        }
-    }
-    words.extend(word);
-    if in_quotes { Err(Wrong::new("a quote that does not end", "end it with another \"")) } else { Ok(words) }
-}
-
-/// `[DAYSd]H:MM[:SS[.FRACTION]]`, a span, or a date of the calendar with `Z`; in nanoseconds since 1970.
-fn time(text: &str) -> Result<u64, Wrong> {
-    let read = if text.contains('T') { date(text) } else { clock(text) };
-    let read = read.or_else(|| nanos(text).ok());
-    let mend = "write H:MM:SS.FRACTION, 2d9:00 for the second day after 1970-01-01, a span from there such as 90s, or \
-                2026-03-29T01:00:00Z";
-    read.ok_or_else(|| Wrong::new(format!("{} is no time", shown(text)), mend))
-}
-
-fn date(text: &str) -> Option<u64> {
-    let at = humantime::parse_rfc3339(text).ok()?;
-    let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
-    u64::try_from(since.as_nanos()).ok()
-}
-
-fn clock(text: &str) -> Option<u64> {
-    let (days, text) = text.split_once('d').unwrap_or(("0", text));
-    let (text, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let parts: Vec<u64> = text.split(':').map(digits).collect::<Option<_>>()?;
-    let (hours, minutes, seconds) = match *parts {
-        [hours, minutes] => (hours, minutes, 0),
-        [hours, minutes, seconds] => (hours, minutes, seconds),
-        _ => return None,
-    };
-    digits(fraction).filter(|_| fraction.len() <= 9 && minutes < 60 && seconds < 60)?;
-    let hours = digits(days)?.checked_mul(24)?.checked_add(hours)?;
-    let seconds = hours.checked_mul(3_600)?.checked_add(minutes * 60 + seconds)?;
-    seconds.checked_mul(1_000_000_000)?.checked_add(digits(&format!("{fraction:0<9}"))?)
-}
-
-fn digits(text: &str) -> Option<u64> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| is_number)
-}
-
-fn nanos(span: &str) -> Result<u64, Wrong> {
-    let read = humantime::parse_duration(span).ok().and_then(|span| u64::try_from(span.as_nanos()).ok());
-    read.ok_or_else(|| {
-        Wrong::new(format!("{} is no span of time", shown(span)), "write one such as 200ms, 90s or 1h30m")
-    })
-}
-
-fn micros(span: &str) -> Result<Micros, Wrong> {
-    match nanos(span)? {
-        nanos if nanos % 1_000 == 0 => Ok(Micros(nanos / 1_000)),
-        _ => Err(Wrong::new(
-            format!("{} is no whole number of microseconds", shown(span)),
-            "write one such as 5s1us",
-        )),
-    }
-}
-
-fn whole(number: &str) -> Result<u32, Wrong> {
-    let read = digits(number).and_then(|number| u32::try_from(number).ok());
-    let mend = format!("write a whole number, at most {}", u32::MAX);
-    read.ok_or_else(|| Wrong::new(format!("{} is no number", shown(number)), mend))
-}
-
-/// `x5`.
-fn is_times(word: &str) -> bool {
-    word.strip_prefix('x').and_then(digits).is_some()
-}
-
-fn times(word: &str) -> Result<u32, Wrong> {
-    match whole(word.trim_start_matches('x'))? {
-        0 => Err(Wrong::new("no request on the line: x0", "write x1, or put `#` before the line")),
-        times => Ok(times),
-    }
-}
-
-fn note(text: &str) -> Result<(String, String), Wrong> {
-    match text.split_once(':').filter(|(kind, _)| is_note(kind)) {
-        Some((kind, rule)) => Ok((kind.to_owned(), rule.to_owned())),
-        None => {
-            let mend = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
-            Err(Wrong::new(format!("{} is no note", shown(text)), mend))
-        }
-    }
-}
+/// The pool of a session that does not say its own.
+const POOL: &str = "default";

@@ -1,18 +1,20 @@
 //! Plays a test on a fresh engine: every test begins with nothing remembered. Nothing sleeps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::replay::bounds::refused_by_the_socket;
+use super::super::replay::event::{By, Hello};
+use super::super::replay::ids::Id;
 use super::super::replay::player::Player;
-use super::line::Line;
+use super::line::{About, Ask, Step};
 use super::suite::Test;
-use crate::engine::{self, Cost, UnitCosts};
-use crate::protocol::{self, Descriptors, Judge};
-use crate::rules::{Domain, Problem};
+use crate::engine::{self, Amount, Cost, Repeat, UnitCosts, WorkOutcome};
+use crate::protocol::{self, Descriptors, Judge, Options};
+use crate::rules::{self, Domain, Problem, shown};
 
-/// A request that did not come out as expected.
+/// A line that did not come out as expected.
 #[derive(Debug)]
 pub(super) struct Failure {
     /// The line of the file.
@@ -44,12 +46,12 @@ impl RulesByPath {
 pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>, Vec<Problem>> {
     let domains = rules.of(test)?;
     let domain = test.domain(&domains)?;
-    let mut player = Player::new(domains, 0);
+    let mut stage = Stage { player: Player::new(domains, 0), domain, test, held: HashMap::new(), begun: 0 };
     let mut failures: Vec<Failure> = Vec::new();
     for moment in test.moments() {
         let Some(line) = test.lines.get(moment.line) else { continue };
-        player.advance(moment.at);
-        let wrong = judge(line, &domain, &mut player);
+        stage.player.advance(moment.at);
+        let wrong = stage.play(&line.step);
         if wrong.is_empty() || failures.iter().any(|failure| failure.line == line.number) {
             continue;
         }
@@ -65,35 +67,151 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>,
     Ok(failures)
 }
 
-/// What of the decision on one request of a line is not as expected.
-fn judge(line: &Line, domain: &str, player: &mut Player) -> Vec<String> {
-    let mut descriptors = Descriptors::new();
-    for descriptor in &line.descriptors {
-        let pairs: Vec<_> = descriptor.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        if !descriptors.push(&pairs) {
-            return vec!["at most 8 descriptors, and at most 16 attributes in each".to_owned()];
+/// Where a test is played.
+struct Stage<'t> {
+    player: Player,
+    domain: String,
+    test: &'t Test,
+    /// Work by its name, what was begun first at the front.
+    held: HashMap<&'t str, VecDeque<Id>>,
+    /// Pieces of work so far.
+    begun: u64,
+}
+
+impl<'t> Stage<'t> {
+    /// Plays what happens on a line, once. Returns what is not as expected.
+    fn play(&mut self, step: &'t Step) -> Vec<String> {
+        let wrong = match step {
+            Step::Ask(ask) => return self.ask(ask),
+            Step::Charge(about, amounts) => self.charge(about, amounts),
+            Step::Release(name, outcome) => self.release(name, *outcome),
+            Step::Renew(name) => self.renew(name),
+            Step::Hello(session, pool, slots) => {
+                let said = self.player.hello(&Hello { session, pool, slots: *slots });
+                said.err().map(|wrong| wrong.to_string())
+            }
+            Step::Bye(session) => {
+                self.player.bye(session);
+                None
+            }
+            Step::Reload(path) => self.reload(path),
+        };
+        wrong.into_iter().collect()
+    }
+
+    fn ask(&mut self, ask: &'t Ask) -> Vec<String> {
+        let mut descriptors = Descriptors::new();
+        if let Some(wrong) = put(&ask.about, &mut descriptors) {
+            return vec![wrong];
+        }
+        let units: Vec<(&str, u32)> = ask.cost.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
+        let priority = ask.priority.as_deref();
+        let (asked, cost) = match units.as_slice() {
+            [] => (protocol::Cost::Requests(1), Cost::Requests(1)),
+            named => (protocol::Cost::Units(named.into()), Cost::Units(&units as &dyn UnitCosts)),
+        };
+        let options = options(&ask.about);
+        let asked = Judge { cost: asked, priority, options, ..Judge::new(0, &self.domain) };
+        if let Some(reason) = refused_by_the_socket(&protocol::Request::Hit(asked), &descriptors) {
+            return vec![format!("could not be asked: {reason}")];
+        }
+        let request = engine::Request {
+            cost,
+            priority,
+            wait_max: ask.wait_max,
+            queued: ask.queued,
+            repeat: repeat(&ask.about),
+            ..engine::Request::new(ask.op, &self.domain, of_engine(&descriptors))
+        };
+        let id = ask.name.as_deref().map(|name| {
+            self.begun += 1;
+            let id = Id::of(&format!("{name} {}", self.begun));
+            self.held.entry(name).or_default().push_back(id);
+            id
+        });
+        match self.player.judge(&request, &By { session: ask.about.session.as_deref(), id }) {
+            Ok(Some(decision)) => ask.expected.differences(&decision),
+            Ok(None) => vec!["not judged: its session holds too many leases".to_owned()],
+            Err(wrong) => vec![wrong.to_string()],
         }
     }
-    let units: Vec<(&str, u32)> = line.cost.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
-    let priority = line.priority.as_deref();
-    let (asked, cost) = match units.as_slice() {
-        [] => (protocol::Cost::Requests(1), Cost::Requests(1)),
-        named => (protocol::Cost::Units(named.into()), Cost::Units(&units as &dyn UnitCosts)),
-    };
-    let asked = Judge { cost: asked, priority, ..Judge::new(0, domain) };
-    if let Some(reason) = refused_by_the_socket(&protocol::Request::Hit(asked), &descriptors) {
-        return vec![format!("could not be asked: {reason}")];
+
+    fn charge(&mut self, about: &About, amounts: &[(String, i64)]) -> Option<String> {
+        let mut descriptors = Descriptors::new();
+        if let Some(wrong) = put(about, &mut descriptors) {
+            return Some(wrong);
+        }
+        let units: Vec<(&str, i64)> = amounts.iter().map(|(unit, amount)| (unit.as_str(), *amount)).collect();
+        let asked = protocol::Charge {
+            id: Some(0),
+            domain: &self.domain,
+            amount: protocol::Amount::Units(units.as_slice().into()),
+            options: options(about),
+        };
+        if let Some(reason) = refused_by_the_socket(&protocol::Request::Charge(asked), &descriptors) {
+            return Some(format!("could not be asked: {reason}"));
+        }
+        let (domain, descriptors) = (self.domain.as_str(), of_engine(&descriptors));
+        let charge =
+            engine::Charge { domain, descriptors, amount: Amount::Units(&units), repeat: repeat(about) };
+        match self.player.charge(&charge) {
+            Ok(true) => None,
+            Ok(false) => Some("no rule to charge".to_owned()),
+            Err(wrong) => Some(wrong.to_string()),
+        }
     }
-    let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
-    let request = engine::Request {
-        cost,
-        priority,
-        wait_max: line.wait_max,
-        ..engine::Request::new(line.op, domain, of_engine)
-    };
-    match player.judge(&request) {
-        Ok(decision) => line.expected.differences(&decision),
-        // Only a request that names itself can be a repeat.
-        Err(conflict) => vec![conflict.to_string()],
+
+    /// Ends the work of a name that was begun first and has not ended.
+    fn release(&mut self, name: &str, outcome: WorkOutcome) -> Option<String> {
+        let held = self.held.get_mut(name).into_iter().flatten();
+        let player = &mut self.player;
+        let released = { held }.any(|id| player.release(*id, outcome));
+        (!released).then(|| nothing_held(name))
     }
+
+    /// Starts the time of all work of a name again.
+    fn renew(&mut self, name: &str) -> Option<String> {
+        let held = self.held.get(name).into_iter().flatten();
+        let renewed = held.filter(|id| self.player.renew(**id)).count();
+        (renewed == 0).then(|| nothing_held(name))
+    }
+
+    /// Puts other rules in force, as the daemon would.
+    fn reload(&mut self, path: &str) -> Option<String> {
+        let loaded = rules::read(&self.test.directory().join(path));
+        if let Some(error) = loaded.problems.iter().find(|problem| problem.is_error()) {
+            return Some(format!("the rules to reload have errors, the first is: {}", error.message));
+        }
+        if let Some(domains) = loaded.over(self.player.rules()) {
+            self.player.reload(domains);
+        }
+        None
+    }
+}
+
+fn nothing_held(name: &str) -> String {
+    format!("no work of the name {} is in progress", shown(name))
+}
+
+/// Puts what a line is about where requests have it; what is wrong with it.
+fn put<'l>(about: &'l About, descriptors: &mut Descriptors<'l>) -> Option<String> {
+    let each = about.descriptors.iter().all(|descriptor| {
+        let pairs: Vec<_> = descriptor.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        descriptors.push(&pairs)
+    });
+    (!each).then(|| "at most 8 descriptors, and at most 16 attributes in each".to_owned())
+}
+
+fn of_engine<'d>(descriptors: &'d Descriptors<'d>) -> engine::Descriptors<'d> {
+    engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() }
+}
+
+fn options(about: &About) -> Options<'_> {
+    Options { idem: about.idem.as_deref().map(str::as_bytes), ..Options::default() }
+}
+
+/// What makes a line a repeat. Lines without a session are all of one.
+fn repeat(about: &About) -> Option<Repeat<'_>> {
+    let session = about.session.as_deref().unwrap_or_default().as_bytes();
+    about.idem.as_deref().map(|idem| Repeat { session, user: 0, name: idem.as_bytes() })
 }

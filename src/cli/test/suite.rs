@@ -22,6 +22,8 @@ pub(super) struct Test {
     /// What it shows.
     pub(super) name: String,
     file: Arc<str>,
+    /// What paths in it start from.
+    directory: PathBuf,
     /// To be told, with what is wrong, where its domain is named, or it begins.
     wrong_domain: Problem,
     rules: Rules,
@@ -67,6 +69,11 @@ impl Test {
     /// The file that it stands in.
     pub(super) fn file(&self) -> &str {
         &self.file
+    }
+
+    /// What paths in it start from.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The path that its rules are read from; `None`: it brings a text of its own.
@@ -156,6 +163,7 @@ fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Tes
     Some(Test {
         name: name?.to_owned(),
         file: Arc::clone(report.source().file()),
+        directory: report.source().directory().unwrap_or(Path::new("")).to_owned(),
         wrong_domain: report.source().problem(Severity::Error, domain_at, String::new(), None),
         rules: rules?,
         domain: domain.or_else(|| defaults.domain.clone()),

@@ -219,7 +219,6 @@ impl Book {
     }
 
     /// Ends some of a session's leases, and the session itself with the last of them. Nothing can join it meanwhile.
-    /// Returns whether there are more.
     pub(super) fn end_member(
         &mut self,
         number: u32,
@@ -227,25 +226,28 @@ impl Book {
         at: Timestamp,
         ended: &mut Vec<Box<[Tie]>>,
         count: &mut u64,
-    ) -> bool {
+    ) -> Left {
         let Some(name) = self.member(number, generation).map(|member| member.name.take()) else {
-            return false;
+            return Left::Nothing;
         };
         if let Some(name) = name {
             self.by_name.remove(&name);
         }
         for _ in 0..Batch::new().capacity() {
-            let Some(first) = self.members.get(number).map(|member| member.first) else { return false };
+            let Some(first) = self.members.get(number).map(|member| member.first) else {
+                return Left::Nothing;
+            };
             if first == NONE {
                 if let Some(member) = self.members.remove(number) {
                     member.pool.part(member.slots, member.pid, at);
+                    member.holdings.leave();
                 }
-                return false;
+                return Left::Session;
             }
             *count += 1;
             ended.extend(self.end(first, at).filter(|ties| !ties.is_empty()));
         }
-        true
+        Left::More
     }
 
     /// Ends the leases of a session that were granted to these requests.
@@ -253,7 +255,7 @@ impl Book {
         &mut self,
         number: u32,
         at: Timestamp,
-        is_one: impl Fn(u64, u64) -> bool,
+        mut is_one: impl FnMut(u64, u64) -> bool,
         ended: &mut Vec<Box<[Tie]>>,
     ) -> u64 {
         let (mut place, mut count) = (self.members.get(number).map_or(NONE, |member| member.first), 0);
@@ -267,6 +269,17 @@ impl Book {
         }
         count
     }
+}
+
+/// What a step towards the end of a session has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// There are more leases.
+    More,
+    /// It was the last step: the session has gone.
+    Session,
+    /// There was no such session any more.
+    Nothing,
 }
 
 /// How long a session without a connection is waited for.

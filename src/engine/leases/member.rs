@@ -43,7 +43,14 @@ struct Report {
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     of_session: AtomicUsize,
-    of_user: Arc<AtomicUsize>,
+    of_user: Arc<OfUser>,
+}
+
+/// What all sessions of a user come to.
+#[derive(Debug, Default)]
+pub(super) struct OfUser {
+    leases: AtomicUsize,
+    pub(super) sessions: AtomicUsize,
 }
 
 impl Member {
@@ -110,7 +117,7 @@ impl Member {
 }
 
 impl Holdings {
-    pub(super) fn new(of_user: Arc<AtomicUsize>) -> Holdings {
+    pub(super) fn new(of_user: Arc<OfUser>) -> Holdings {
         Holdings { of_session: AtomicUsize::new(0), of_user }
     }
 
@@ -120,16 +127,21 @@ impl Holdings {
             self.of_session.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        if self.of_user.fetch_add(1, Ordering::Relaxed) >= user_max {
+        if self.of_user.leases.fetch_add(1, Ordering::Relaxed) >= user_max {
             self.give_back();
             return false;
         }
         true
     }
 
+    /// The session has ended.
+    pub(super) fn leave(&self) {
+        self.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(super) fn give_back(&self) {
         self.of_session.fetch_sub(1, Ordering::Relaxed);
-        self.of_user.fetch_sub(1, Ordering::Relaxed);
+        self.of_user.leases.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::engine::watch::Watch;
 use crate::shed::brake::Brake;
-use crate::shed::slow_law::{Severity, SlowLaw};
+use crate::shed::slow_law::{STEP_MAX, Severity, SlowLaw};
 use crate::shed::window::Window;
 
 /// What is worked out at ticks.
@@ -83,7 +83,9 @@ impl Law {
         if elapsed < STEP {
             return;
         }
-        self.stepped = Some(at);
+        // After a gap the steps fall on the moments that they would have fallen on without it.
+        let whole = u32::try_from(elapsed.as_secs() / STEP.as_secs()).ok().filter(|_| elapsed > STEP_MAX);
+        self.stepped = Some(whole.map_or(at, |steps| stepped.after(STEP * steps)));
         if watch.sheds() {
             self.severity.step(&watch.law, utilization, elapsed);
         }

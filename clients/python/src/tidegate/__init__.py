@@ -199,7 +199,7 @@ class Connection:
         return []
     def _reply(self, end: int, wanted: int) -> list[Any] | Fault | None:
         reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
-        kind, about, what = ([value if value.__class__ is int else None for value in reply] + 3 * [None])[:3]
+        kind, about, what = ([value if value.__class__ is int else None for value in reply[:3]] + 3 * [None])[:3]
         if (kind, about) == (wanted, self.asked):
             return reply[2:]
         fault = Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
@@ -227,7 +227,7 @@ class Decision:
         if not fits or verdict not in range(5) or min(filter(None, given[2:8]), default=0) < 0:
             raise Fault(f"doubtful bytes: {elements!r:.200} as a decision")
         self.allowed, self.verdict, self.status = verdict in GRANTS, VERDICTS[verdict], STATUSES[verdict]
-        self.window, self.reset_after, self.retry_after = (t if t is None else t / 1e6 for t in (window, reset, retry))
+        self.window, self.reset_after, self.retry_after = [t if t is None else t / 1e6 for t in (window, reset, retry)]
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
         self.notes: list[tuple[str, str]] = list(zip(notes[::2], notes[1::2])) if notes else []
         self.help: str | None = str((extra or {}).get("help") or "") or None

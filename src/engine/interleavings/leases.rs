@@ -1,0 +1,147 @@
+//! Work in progress in many orders of the threads: what is held goes back once, whoever ends it.
+
+use std::sync::Arc;
+
+use super::{beside, check};
+use crate::clock::Now;
+use crate::engine::{
+    Answer, Audit, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, Request, Session, WorkOutcome,
+};
+use crate::rules::{RuleSet, read_text};
+
+const RULES: &str = "domain: api
+priorities: [critical, other]
+limits:
+  - {name: rate, key: [x], rate: 1/h, burst: 3}
+concurrency:
+  - {name: one, key: [], max: 1, expires: 10s}
+shed:
+  - {pool: web, slots: 2, fleet: {reserve: 50%}}
+";
+
+fn engine(rules: &str) -> Arc<Engine> {
+    let hash_key = HashKey::from_bytes([7; 16]);
+    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }));
+    let loaded = read_text("rules.yaml", rules);
+    assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+    engine.install(RuleSet::new(loaded.domains));
+    engine
+}
+
+fn session(engine: &Engine, name: u8) -> Session {
+    let opening =
+        Opening { name: Some([name; 16]), user: 1, pool: "web", slots: 0, connection: 1, pid: None };
+    engine.open(&opening, at(0)).unwrap()
+}
+
+fn at(second: u64) -> Now {
+    Now::at_nanos(second * 1_000_000_000)
+}
+
+fn acquire(engine: &Arc<Engine>, session: &Session, x: &str) -> Option<u64> {
+    let attributes = [("x", x)];
+    let request = Request {
+        session: Some(session),
+        id: 1,
+        priority: Some("other"),
+        ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+    };
+    match engine.decider().decide(&request, at(0)) {
+        Answer::Decided(decision) => decision.lease,
+        Answer::Conflict | Answer::Quota => None,
+    }
+}
+
+/// Nothing is held, and nothing counted.
+fn assert_all_is_back(engine: &Engine) {
+    assert_eq!(engine.audit(), Audit::default());
+    assert_eq!(engine.leases().live, 0);
+    let pools = engine.pools(at(60));
+    assert!(pools.iter().all(|pool| (pool.busy, pool.critical, pool.others) == (0, 0, 0)), "{pools:?}");
+}
+
+type Work = Box<dyn FnOnce() -> bool + Send>;
+
+#[test]
+fn one_place_is_held_by_one_and_a_rate_is_charged_with_it() {
+    check(|| {
+        let engine = engine(RULES);
+        let work = |name: u8, x: &'static str| -> Work {
+            let (engine, session) = (Arc::clone(&engine), session(&engine, name));
+            Box::new(move || {
+                let lease = acquire(&engine, &session, x);
+                let audit = engine.audit();
+                assert!(audit.counted <= 1, "{audit:?}");
+                lease.is_none_or(|lease| engine.release(&session, lease, WorkOutcome::Error, at(0)))
+            })
+        };
+        let seen = beside(vec![work(1, "a"), work(2, "a"), work(3, "b")]);
+        assert!(seen.iter().all(|released| *released), "whoever was granted could release");
+        assert_all_is_back(&engine);
+    });
+}
+
+#[test]
+fn a_lease_ends_once_whoever_ends_it() {
+    check(|| {
+        let engine = engine(RULES);
+        let session = session(&engine, 1);
+        let lease = acquire(&engine, &session, "a").unwrap();
+        let does = |end: fn(&Engine, &Session, u64) -> bool| -> Work {
+            let (engine, session) = (Arc::clone(&engine), session.clone());
+            Box::new(move || end(&engine, &session, lease))
+        };
+        beside(vec![
+            does(|engine, session, lease| engine.release(session, lease, WorkOutcome::Ok, at(1))),
+            does(|engine, _, _| {
+                engine.end_due(at(11));
+                true
+            }),
+            does(|engine, session, _| {
+                engine.abandon(session, &mut std::iter::once((1, 1)), at(1));
+                true
+            }),
+            does(|engine, session, _| {
+                engine.end(session, at(1));
+                true
+            }),
+        ]);
+        assert_all_is_back(&engine);
+        let totals = engine.leases();
+        assert_eq!(totals.released + totals.expired + totals.session + totals.abandoned, 1, "{totals:?}");
+        assert_eq!(totals.sessions, 0);
+    });
+}
+
+#[test]
+fn what_is_granted_to_a_session_that_ends_goes_back_with_it() {
+    check(|| {
+        let engine = engine(RULES);
+        let session = session(&engine, 1);
+        let (asking, ending) = ((Arc::clone(&engine), session.clone()), (Arc::clone(&engine), session));
+        let works: Vec<Work> = vec![
+            Box::new(move || acquire(&asking.0, &asking.1, "a").is_some()),
+            Box::new(move || {
+                ending.0.end(&ending.1, at(0));
+                true
+            }),
+        ];
+        beside(works);
+        assert_all_is_back(&engine);
+    });
+}
+
+#[test]
+fn other_work_never_takes_what_is_kept_back() {
+    check(|| {
+        let engine = engine(&RULES.replace("max: 1,", "max: 9,"));
+        let work = |name: u8| -> Work {
+            let (engine, session) = (Arc::clone(&engine), session(&engine, name));
+            Box::new(move || acquire(&engine, &session, "a").is_some())
+        };
+        let granted = beside(vec![work(1), work(2), work(3)]).into_iter().filter(|granted| *granted).count();
+        assert_eq!(granted, 1);
+        let pools = engine.pools(at(0));
+        assert_eq!(pools.iter().map(|pool| pool.others).collect::<Vec<_>>(), [1]);
+    });
+}

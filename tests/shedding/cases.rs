@@ -1,0 +1,289 @@
+//! The scenarios, each with what must hold: the table that decides whether shedding works. It runs nothing.
+
+use std::ops::Range;
+
+use crate::claims::Claim;
+use crate::plan::{CRITICAL, EVENT, GET, PRIORITIES, Plan, Service, TEST};
+use crate::record::Run;
+use crate::shedder::{Parts, Setting};
+
+/// One line of the table.
+#[derive(Clone)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) parts: Parts,
+    /// Whether s leaks away between 0.7 and 0.8.
+    pub(crate) leaks: bool,
+    pub(crate) plan: Plan,
+    pub(crate) claims: fn(&Run) -> Vec<Claim>,
+}
+
+impl Case {
+    pub(crate) fn setting(&self) -> Setting {
+        let leak = if self.leaks { 1.0 / 1_800.0 } else { 0.0 };
+        Setting { slots: self.plan.workers, parts: self.parts, leak, quota: self.plan.greedy.is_some() }
+    }
+}
+
+fn case(name: &'static str, plan: Plan, claims: fn(&Run) -> Vec<Claim>) -> Case {
+    Case { name, parts: Parts::All, leaks: true, plan, claims }
+}
+
+pub(crate) fn slow_loop_alone() -> Vec<Case> {
+    let plan = Plan::step(0.55, 1.5, LONG, 300);
+    let published = case("1.5×, slow loop alone, leak 0", plan.clone(), |run| {
+        alone(run, Claim::at_most("reversals", 1.0, run.reversals(&event(LONG))))
+    });
+    // A leak parks u at 0.8, where bursts of long work move s up more than the leak moves it down: now and then a turn
+    // more than one under lognormal service.
+    let leaking = case("1.5×, slow loop alone, leak 1/1800", plan, |run| {
+        let claim = if run.plan.service == Service::Lognormal { reported } else { Claim::at_most };
+        alone(run, claim("reversals", 1.0, run.reversals(&event(LONG))))
+    });
+    vec![Case { parts: Parts::Workers, leaks: false, ..published }, Case { parts: Parts::Workers, ..leaking }]
+}
+
+fn alone(run: &Run, reversals: Claim) -> Vec<Claim> {
+    let shed = run.first_shed_after();
+    let mut claims = vec![
+        Claim::at_least("first shed after, s", 29.0, shed),
+        Claim::at_most("first shed within, s", 40.0, shed),
+        Claim::at_most("queue empty and u < 0.9, s", 130.0, run.cleared_after(&event(LONG))),
+        Claim::report_low("critical in the first 180 s", run.critical(&early())),
+        Claim::at_least("critical after 180 s", 0.999, run.critical(&late(LONG))),
+        Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
+        reversals,
+        Claim::at_most("u is shown wrong by", 1e-9, run.utilization_off),
+    ];
+    claims.extend(recovery(run));
+    claims
+}
+
+pub(crate) fn step() -> Vec<Case> {
+    let plan = |load| Plan::step(0.55, load, LONG, 300);
+    vec![
+        case("1.5×", plan(1.5), |run| stepped(run, 0.99, 60.0)),
+        case("3×", plan(3.0), |run| stepped(run, 0.97, 45.0)),
+    ]
+}
+
+/// With all three: the most important from the first moment on, and the first refusal of the slow loop within.
+fn stepped(run: &Run, critical: f64, first: f64) -> Vec<Claim> {
+    let mut claims = vec![
+        Claim::at_least("critical in the first 180 s", critical, run.critical(&early())),
+        Claim::report_low("critical after 180 s", run.critical(&late(LONG))),
+        Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
+        Claim::at_most("queue", 512.0, run.queue_max(&event(LONG))),
+        Claim::at_most("first shed by the slow loop within, s", first, run.slow_loop_after()),
+        Claim::report("reversals", run.reversals(&event(LONG))),
+        Claim::report("brake came on, times", run.brakings as f64),
+    ];
+    claims.extend(recovery(run));
+    claims
+}
+
+fn recovery(run: &Run) -> [Claim; 2] {
+    let (end, gone) = (EVENT + LONG, run.plan.end());
+    [
+        Claim::at_most("s ≤ 0 after the load's end, s", 270.0, run.recovered_after(&(end..gone))),
+        Claim::at_most("s rises again by", 0.0, run.steepest_rise(&(end + 20..gone))),
+    ]
+}
+
+pub(crate) fn far_too_much() -> Vec<Case> {
+    vec![case("8×", Plan::step(0.55, 8.0, 300, 60), |run| {
+        vec![
+            Claim::at_least("critical in the first 180 s", 0.60, run.critical(&early())),
+            Claim::at_least("critical after 180 s", 0.999, run.critical(&late(300))),
+            Claim::report_low("goodput, of capacity", run.goodput(&late(300)) / run.plan.capacity()),
+        ]
+    })]
+}
+
+pub(crate) fn no_overload() -> Vec<Case> {
+    let plan = |workers, load| Plan { workers, ..Plan::level(load, 1_200) };
+    let nothing: fn(&Run) -> Vec<Claim> = |run| {
+        let claim = if run.plan.service == Service::Lognormal { reported } else { Claim::at_most };
+        vec![claim("refused", 0.0, run.all_refused())]
+    };
+    let small: fn(&Run) -> Vec<Claim> = |run| {
+        let all = 0..run.plan.end();
+        let decides = run.plan.service == Service::Exponential && run.plan.load[0].1 < 0.65;
+        let claim = if decides { Claim::at_most } else { reported };
+        let others = (0..TEST).map(|priority| run.refused(priority, &all)).fold(0.0, f64::max);
+        vec![claim("test refused", 0.02, run.refused(TEST, &all)), claim("others refused", 0.001, others)]
+    };
+    vec![
+        case("16 workers at 0.55", plan(16, 0.55), nothing),
+        case("16 workers at 0.65", plan(16, 0.65), nothing),
+        case("16 workers at 0.70", plan(16, 0.70), nothing),
+        case("32 workers at 0.55", plan(32, 0.55), nothing),
+        case("32 workers at 0.65", plan(32, 0.65), nothing),
+        case("32 workers at 0.70", plan(32, 0.70), nothing),
+        case("4 workers at 0.60", plan(4, 0.60), small),
+        case("4 workers at 0.70", plan(4, 0.70), small),
+    ]
+}
+
+fn reported(what: &'static str, _bound: f64, seen: f64) -> Claim {
+    Claim::report(what, seen)
+}
+
+pub(crate) fn one_priority() -> Vec<Case> {
+    let plan = |load| Plan { mix: [0.04, 0.03, 0.90, 0.03], ..Plan::step(0.55, load, LONG, 60) };
+    let steady: fn(&Run) -> Vec<Claim> = |run| {
+        vec![
+            Claim::at_most("reversals", 1.0, run.reversals(&event(LONG))),
+            Claim::at_most("sd(s) after 240 s", 0.02, run.severity_spread(&(EVENT + 240..EVENT + LONG))),
+            Claim::report_low("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
+        ]
+    };
+    vec![case("90 % GET, 3×", plan(3.0), steady), case("90 % GET, 6×", plan(6.0), steady)]
+}
+
+pub(crate) fn retry_storm() -> Vec<Case> {
+    let plan = Plan { retries: 3, ..Plan::step(0.55, 1.2, LONG, 60) };
+    vec![case("1.2×, 3 retries", plan, |run| {
+        vec![
+            Claim::at_least("critical", 0.995, run.critical(&event(LONG))),
+            Claim::at_least("critical, by tries", 0.995, run.critical_by_tries(&event(LONG))),
+            Claim::at_least("goodput, of capacity", 0.68, run.goodput(&late(LONG)) / run.plan.capacity()),
+        ]
+    })]
+}
+
+pub(crate) fn pulse() -> Vec<Case> {
+    let plan = Plan { retries: 3, ..Plan::step(0.75, 2.0, 30, 300) };
+    vec![case("30 s of 2× on 0.75, 3 retries", plan, |run| {
+        let later = EVENT + 30 + 240..run.plan.end();
+        let share = run.goodput(&later) / run.offered(&later);
+        vec![Claim::at_least("goodput 240 s later, of offered", 0.95, share)]
+    })]
+}
+
+pub(crate) fn slow_service() -> Vec<Case> {
+    let slower = Some((EVENT, EVENT + LONG, 3.0));
+    vec![case("service 3 times slower", Plan { slower, ..Plan::step(0.55, 0.55, LONG, 60) }, |run| {
+        let capacity = run.plan.capacity() / 3.0;
+        vec![
+            Claim::at_least("critical", 0.985, run.critical(&event(LONG))),
+            Claim::at_least("goodput, of the new capacity", 0.65, run.goodput(&late(LONG)) / capacity),
+        ]
+    })]
+}
+
+pub(crate) fn mostly_critical() -> Vec<Case> {
+    let plan = Plan { mix: [0.90, 0.05, 0.04, 0.01], ..Plan::step(0.55, 1.5, LONG, 60) };
+    vec![case("90 % critical, 1.5×", plan, |run| {
+        vec![
+            Claim::at_least("critical", 0.70, run.critical(&event(LONG))),
+            Claim::at_least("goodput, of capacity", 0.95, run.goodput(&late(LONG)) / run.plan.capacity()),
+        ]
+    })]
+}
+
+pub(crate) fn stuck() -> Vec<Case> {
+    let load = vec![(EVENT, 0.55), (EVENT + 300, 1.5), (EVENT + 300 + 900, 0.76)];
+    vec![case("1.5×, then 0.76", Plan { workers: 64, load, ..Plan::level(0.55, 0) }, |run| {
+        let after = run.recovered_after(&(EVENT + 300..run.plan.end()));
+        vec![Claim::at_most("s ≤ 0 after, s", 900.0, after)]
+    })]
+}
+
+pub(crate) fn pauses() -> Vec<Case> {
+    let plan = Plan { pauses: true, ..Plan::step(0.55, 3.0, LONG, 60) };
+    vec![case("3×, clients pause for 50 ms", plan, |run| {
+        let all = event(LONG);
+        vec![
+            Claim::at_least("critical", 0.97, run.critical(&all)),
+            Claim::at_least("critical in the first 180 s", 0.97, run.critical(&early())),
+            Claim::at_most("u is shown wrong by", 1e-9, run.utilization_off),
+            Claim::report_low("goodput, of capacity", run.goodput(&late(LONG)) / run.plan.capacity()),
+        ]
+    })]
+}
+
+/// One caller sends a tenth of all that comes, ten times what he may.
+pub(crate) fn quota() -> Vec<Case> {
+    let plan = |priority| Plan { greedy: Some((0.1, priority)), ..Plan::step(0.55, 3.0, 180, 60) };
+    let about: fn(&Run) -> Vec<Claim> = |run| {
+        let mut claims = vec![
+            Claim::at_least("critical, of the others", 0.97, run.critical_within_quota(&early())),
+            Claim::report("503 to anybody", run.all_refused()),
+        ];
+        let limited = run.limited(&early());
+        claims.push(match run.plan.greedy {
+            // Nothing sheds him, so that he is over his quota all the time.
+            Some((_, CRITICAL)) => Claim::at_least("429, a second", 30.0, limited),
+            // What is shed is not charged: he is over it only until everything like his is shed.
+            _ => Claim::at_least("429, a second", 1.0, limited),
+        });
+        claims
+    };
+    vec![
+        case("3×, a critical caller over his quota", plan(CRITICAL), about),
+        case("3×, a caller of GET over his quota", plan(GET), about),
+    ]
+}
+
+/// What each part does to the first three minutes and afterwards.
+pub(crate) fn apart() -> Vec<Case> {
+    let about: fn(&Run) -> Vec<Claim> = |run| {
+        let load = late(run.plan.load[1].0 - EVENT);
+        vec![
+            Claim::report_low("critical in the first 180 s", run.critical(&early())),
+            Claim::report_low("critical after 180 s", run.critical(&load)),
+            Claim::report_low("goodput after 180 s, of capacity", run.goodput(&load) / run.plan.capacity()),
+            Claim::report("queue", run.queue_max(&(EVENT..EVENT + 180))),
+        ]
+    };
+    let parts = [
+        (Parts::None, ["1.5×, nothing", "3×, nothing", "8×, nothing"]),
+        (Parts::Workers, ["1.5×, slow loop", "3×, slow loop", "8×, slow loop"]),
+        (Parts::WorkersBrake, ["1.5×, and brake", "3×, and brake", "8×, and brake"]),
+        (Parts::WorkersAge, ["1.5×, and queue age", "3×, and queue age", "8×, and queue age"]),
+        (Parts::All, ["1.5×, all three", "3×, all three", "8×, all three"]),
+    ];
+    let loads = [(1.5, LONG), (3.0, LONG), (8.0, 300)];
+    let all = parts.into_iter().flat_map(|(parts, names)| {
+        names.into_iter().zip(loads).map(move |(name, (load, span))| Case {
+            parts,
+            ..case(name, Plan::step(0.55, load, span, 10), about)
+        })
+    });
+    all.collect()
+}
+
+/// Everything that a mutant has to pass and does not.
+pub(crate) fn all() -> Vec<Case> {
+    [
+        slow_loop_alone(),
+        step(),
+        far_too_much(),
+        no_overload(),
+        one_priority(),
+        retry_storm(),
+        pulse(),
+        slow_service(),
+        mostly_critical(),
+        stuck(),
+        pauses(),
+    ]
+    .concat()
+}
+
+fn event(span: u64) -> Range<u64> {
+    EVENT..EVENT + span
+}
+
+fn early() -> Range<u64> {
+    EVENT..EVENT + 180
+}
+
+fn late(span: u64) -> Range<u64> {
+    EVENT + 180..EVENT + span
+}
+
+/// How long an overload lasts, in seconds.
+const LONG: u64 = 600;
+const _: () = assert!(PRIORITIES.len() == TEST + 1, "the least important is the last");

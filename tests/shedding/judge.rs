@@ -1,0 +1,71 @@
+//! Runs cases over seeds and says what they came to. It knows no scenario.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use crate::cases::Case;
+use crate::claims::{Claim, worst_and_median};
+use crate::plan::{Plan, Service};
+use crate::plant;
+use crate::shedder::{Setting, Shedder};
+
+/// One case over the seeds: claims by seed.
+pub(crate) fn seen<S: Shedder>(case: &Case, seeds: u64, make: impl Fn(&Setting) -> S) -> Vec<Vec<Claim>> {
+    let claims = |seed| (case.claims)(&plant::run(&case.plan, &mut make(&case.setting()), seed));
+    (1..=seeds).map(claims).collect()
+}
+
+/// Lines of a table: the case, the claim, the bound, the worst and the median.
+pub(crate) fn table(case: &Case, by_seed: &[Vec<Claim>]) -> String {
+    let mut lines = String::new();
+    for place in 0..by_seed[0].len() {
+        let claims: Vec<Claim> = by_seed.iter().map(|claims| claims[place]).collect();
+        let (worst, median) = worst_and_median(&claims);
+        let Claim { what, must, .. } = claims[0];
+        let service = if case.plan.service == Service::Lognormal { "lognormal" } else { "exponential" };
+        let failed = claims.iter().filter(|claim| !claim.holds()).count();
+        let verdict =
+            if failed == 0 { String::new() } else { format!("fails on {failed} of {}", claims.len()) };
+        let (worst, median) = (number(worst), number(median));
+        let name = case.name;
+        writeln!(lines, "| {name} | {service} | {what} | {must} | {worst} | {median} | {verdict} |").unwrap();
+    }
+    lines
+}
+
+fn number(value: f64) -> String {
+    if value == value.trunc() { format!("{value}") } else { format!("{value:.4}") }
+}
+
+/// The seeds to run: 1 to `SEEDS`, else the first alone.
+pub(crate) fn seeds() -> u64 {
+    std::env::var("SEEDS").map_or(1, |text| text.parse().expect("SEEDS is a number"))
+}
+
+/// Runs a row under both kinds of service, leaves its table behind, and fails with it if a claim does not hold.
+pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting) -> S + Copy) {
+    let mut lines = String::new();
+    let mut holds = true;
+    for service in [Service::Exponential, Service::Lognormal] {
+        for case in cases {
+            let case = Case { plan: Plan { service, ..case.plan.clone() }, ..case.clone() };
+            let by_seed = seen(&case, seeds(), make);
+            holds &= by_seed.iter().flatten().all(Claim::holds);
+            lines += &table(&case, &by_seed);
+        }
+    }
+    leave(name, &lines);
+    assert!(holds, "seeds 1 to {}:\n{lines}", seeds());
+}
+
+/// Leaves a table behind, for the documentation.
+pub(crate) fn leave(name: &str, lines: &str) {
+    std::fs::write(directory().join(format!("{name}.md")), lines).unwrap();
+}
+
+/// Where what the suite leaves behind is found.
+pub(crate) fn directory() -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("shedding");
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}

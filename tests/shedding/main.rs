@@ -1,0 +1,33 @@
+//! Load shedding in a closed loop: a host with workers, a backlog and impatient clients, in virtual time. Every claim is
+//! made on every seed; `SEEDS=20` runs as many as the documentation states, and each row leaves its table in
+//! `target/tmp/shedding/`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on has failed"
+)]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "virtual nanoseconds of an hour and counts of a million fit into every number here"
+)]
+
+mod cases;
+mod claims;
+mod csv;
+mod judge;
+mod law;
+mod model;
+mod mutants;
+mod plan;
+mod plant;
+mod quota;
+mod random;
+mod real;
+mod record;
+mod reserve;
+mod rows;
+mod shedder;

@@ -1,0 +1,364 @@
+//! A closed loop in virtual time: clients, a backlog, workers, and whatever decides which work may start. It decides
+//! nothing and reads no clock.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::plan::{
+    BACKLOG_MAX, CALLERS, EVENT, MILLI, PATIENCE_NANOS, PAUSE_NANOS, Plan, REFUSAL_NANOS, SECOND,
+};
+use crate::random::Random;
+use crate::record::{Run, Second};
+use crate::shedder::{Asked, By, Said, Shedder, View};
+
+/// Runs a plan under a shedder.
+pub(crate) fn run<S: Shedder>(plan: &Plan, shedder: &mut S, seed: u64) -> Run {
+    let mut plant = Plant::new(plan, shedder, seed);
+    plant.run();
+    plant.run
+}
+
+/// One try of one request.
+#[derive(Clone, Copy, Debug)]
+struct Try {
+    /// The second in which the request first came.
+    second: u32,
+    priority: usize,
+    caller: u32,
+    number: u32,
+    came: u64,
+    /// Its place in `settled`, where tries may follow one another.
+    serial: usize,
+}
+
+/// A worker and what it does.
+#[derive(Clone, Copy, Debug, Default)]
+struct Worker {
+    work: Option<(Try, u64)>,
+    done: u64,
+}
+
+struct Plant<'a, S> {
+    shedder: &'a mut S,
+    run: Run,
+    now: u64,
+    arrivals: Random,
+    services: Random,
+    stalls: Random,
+    backlog: VecDeque<Try>,
+    workers: Vec<Worker>,
+    idle: Vec<u32>,
+    /// When workers are done, earliest first.
+    done: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Tries that will come again, by number, each with its time.
+    again: BinaryHeap<Reverse<(u64, usize)>>,
+    tries: Vec<Try>,
+    /// When clients give up, in order.
+    patience: VecDeque<(u64, Try)>,
+    /// Tries that came to an end for their client, where that matters later.
+    settled: Vec<bool>,
+    /// Leases that are held, and the time they have been held for until `counted`.
+    leases: u64,
+    held_nanos: u64,
+    counted: u64,
+    /// `held_nanos` at the ticks of the last 8 s, oldest first.
+    held_at_ticks: VecDeque<u64>,
+}
+
+/// What happens next.
+enum Event {
+    Arrival,
+    Tick,
+    Done(u32),
+    Again(usize),
+    GivesUp(Try),
+    Stall,
+}
+
+impl<'a, S: Shedder> Plant<'a, S> {
+    fn new(plan: &Plan, shedder: &'a mut S, seed: u64) -> Plant<'a, S> {
+        let seconds = Vec::with_capacity(plan.end() as usize);
+        Plant {
+            shedder,
+            run: Run {
+                plan: plan.clone(),
+                seconds,
+                first_shed: None,
+                first_slow: None,
+                shed_by: [0; 4],
+                brakings: 0,
+                utilization_off: 0.0,
+            },
+            now: 0,
+            arrivals: Random::new(seed, 1),
+            services: Random::new(seed, 2),
+            stalls: Random::new(seed, 3),
+            backlog: VecDeque::with_capacity(BACKLOG_MAX),
+            workers: vec![Worker::default(); plan.workers as usize],
+            idle: (0..plan.workers).rev().collect(),
+            done: BinaryHeap::new(),
+            again: BinaryHeap::new(),
+            tries: Vec::new(),
+            patience: VecDeque::new(),
+            settled: Vec::new(),
+            leases: 0,
+            held_nanos: 0,
+            counted: 0,
+            held_at_ticks: VecDeque::new(),
+        }
+    }
+
+    fn run(&mut self) {
+        let end = self.run.plan.end() * SECOND;
+        self.run.seconds.push(Second::default());
+        let (mut arrival, mut tick) = (self.next_arrival(0), TICK_NANOS);
+        let mut stall = if self.run.plan.pauses { self.next_stall(0) } else { u64::MAX };
+        loop {
+            let (at, event) = self.next(arrival, tick, stall);
+            if at > end {
+                break;
+            }
+            self.count_until(at);
+            match event {
+                Event::Arrival => {
+                    self.first_try();
+                    arrival = self.next_arrival(at);
+                }
+                Event::Tick => {
+                    self.tick();
+                    tick = at + TICK_NANOS;
+                }
+                Event::Done(worker) => self.worker_is_done(worker),
+                Event::Again(place) => {
+                    self.again.pop();
+                    let once_more = Try { came: at, ..self.tries[place] };
+                    self.enters(once_more);
+                }
+                Event::GivesUp(gone) => {
+                    self.patience.pop_front();
+                    self.fails(&gone);
+                }
+                Event::Stall => {
+                    self.stall();
+                    stall = self.next_stall(at);
+                }
+            }
+        }
+        self.run.seconds.truncate(self.run.plan.end() as usize);
+    }
+
+    fn next(&self, arrival: u64, tick: u64, stall: u64) -> (u64, Event) {
+        let (mut at, mut event) = (tick, Event::Tick);
+        if arrival < at {
+            (at, event) = (arrival, Event::Arrival);
+        }
+        if stall < at {
+            (at, event) = (stall, Event::Stall);
+        }
+        if let Some(Reverse((done, worker))) = self.done.peek().filter(|Reverse((done, _))| *done < at) {
+            (at, event) = (*done, Event::Done(*worker));
+        }
+        if let Some(Reverse((again, place))) = self.again.peek().filter(|Reverse((again, _))| *again < at) {
+            (at, event) = (*again, Event::Again(*place));
+        }
+        if let Some((until, gone)) = self.patience.front().filter(|(until, _)| *until < at) {
+            (at, event) = (*until, Event::GivesUp(*gone));
+        }
+        (at, event)
+    }
+
+    /// Moves time on, and counts what is held meanwhile.
+    fn count_until(&mut self, at: u64) {
+        self.held_nanos += self.leases * (at - self.counted);
+        (self.counted, self.now) = (at, at);
+    }
+
+    fn current(&mut self) -> &mut Second {
+        self.run.seconds.last_mut().unwrap()
+    }
+
+    /// The second in which a request first came.
+    fn of(&mut self, one: &Try) -> &mut Second {
+        &mut self.run.seconds[one.second as usize]
+    }
+
+    /// Poisson, at the rate of the moment: memoryless, so that at a change of load the draw is simply made again.
+    fn next_arrival(&mut self, mut at: u64) -> u64 {
+        for place in 0..self.run.plan.load.len() {
+            let (until, load) = self.run.plan.load[place];
+            if at < until * SECOND {
+                let gap = self.arrivals.exponential() / (load * self.run.plan.capacity());
+                let next = at + (gap * SECOND as f64) as u64;
+                if next < until * SECOND {
+                    return next;
+                }
+                at = until * SECOND;
+            }
+        }
+        u64::MAX
+    }
+
+    fn first_try(&mut self) {
+        let greedy = self.run.plan.greedy.filter(|(share, _)| self.arrivals.share() < *share);
+        let (caller, priority) = match greedy {
+            // The greedy caller is number 0 and nobody else is.
+            Some((_, priority)) => (0, priority),
+            None => {
+                let priority = self.run.plan.priority(&mut self.arrivals);
+                (1 + self.arrivals.below(CALLERS), priority)
+            }
+        };
+        let second = (self.run.seconds.len() - 1) as u32;
+        self.current().offered[priority] += 1;
+        self.enters(Try { second, priority, caller, number: 0, came: self.now, serial: 0 });
+    }
+
+    /// A try reaches the host.
+    fn enters(&mut self, mut one: Try) {
+        if self.run.plan.retries > 0 {
+            one.serial = self.settled.len();
+            self.settled.push(false);
+            self.patience.push_back((self.now + PATIENCE_NANOS, one));
+        }
+        self.of(&one).tries[one.priority] += 1;
+        if let Some(worker) = self.idle.pop() {
+            self.works_on(worker, one);
+        } else if self.backlog.len() < BACKLOG_MAX {
+            self.backlog.push_back(one);
+            let waiting = self.backlog.len() as u32;
+            let second = self.current();
+            second.queue_max = second.queue_max.max(waiting);
+        } else {
+            self.of(&one).lost[one.priority] += 1;
+            self.fails(&one);
+        }
+    }
+
+    /// A worker takes a request and asks whether it may work on it.
+    fn works_on(&mut self, worker: u32, one: Try) {
+        let Try { priority, caller, .. } = one;
+        let asked = Asked { worker, priority, caller, queued_nanos: self.now - one.came };
+        let (work, span) = match self.shedder.ask(&asked, self.now) {
+            Said::Grant { lease } => {
+                self.of(&one).admitted[priority] += 1;
+                self.leases += 1;
+                (Some((one, lease)), self.run.plan.service_nanos(&mut self.services, self.now))
+            }
+            Said::Shed { by } => {
+                self.of(&one).shed[priority] += 1;
+                self.run.shed_by[by as usize] += 1;
+                self.note_shed(by);
+                self.fails(&one);
+                (None, REFUSAL_NANOS)
+            }
+            Said::Limit => {
+                self.of(&one).limited[priority] += 1;
+                self.fails(&one);
+                (None, REFUSAL_NANOS)
+            }
+        };
+        let done = self.now + span;
+        self.workers[worker as usize] = Worker { work, done };
+        self.done.push(Reverse((done, worker)));
+    }
+
+    fn note_shed(&mut self, by: By) {
+        if self.now >= EVENT * SECOND {
+            self.run.first_shed.get_or_insert(self.now);
+            if by == By::Workers {
+                self.run.first_slow.get_or_insert(self.now);
+            }
+        }
+    }
+
+    fn worker_is_done(&mut self, number: u32) {
+        self.done.pop();
+        let worker = &mut self.workers[number as usize];
+        if worker.done > self.now {
+            // It has stood still meanwhile.
+            self.done.push(Reverse((worker.done, number)));
+            return;
+        }
+        if let Some((one, lease)) = worker.work.take() {
+            self.leases -= 1;
+            self.shedder.release(number, lease, self.now);
+            if self.now - one.came <= PATIENCE_NANOS {
+                self.of(&one).succeeded[one.priority] += 1;
+                self.current().answered += 1;
+                self.settle(&one);
+            } else {
+                self.of(&one).late[one.priority] += 1;
+            }
+        }
+        match self.backlog.pop_front() {
+            Some(next) => self.works_on(number, next),
+            None => self.idle.push(number),
+        }
+    }
+
+    /// Whether it was still open.
+    fn settle(&mut self, one: &Try) -> bool {
+        self.settled.get_mut(one.serial).is_some_and(|settled| !std::mem::replace(settled, true))
+    }
+
+    /// The client of a try got a refusal, lost its connection or gave up: it may try again.
+    fn fails(&mut self, one: &Try) {
+        if self.settle(one) && one.number < self.run.plan.retries {
+            let wait = (0.25 + 0.5 * self.arrivals.share()) * f64::from(1_u32 << one.number);
+            let place = self.tries.len();
+            self.tries.push(Try { number: one.number + 1, ..*one });
+            self.again.push(Reverse((self.now + (wait * SECOND as f64) as u64, place)));
+        }
+    }
+
+    /// Each process stands still once a second on average.
+    fn next_stall(&mut self, at: u64) -> u64 {
+        at + (self.stalls.exponential() * SECOND as f64 / f64::from(self.run.plan.workers)) as u64
+    }
+
+    /// One process stands still, whatever it does.
+    fn stall(&mut self) {
+        let number = self.stalls.below(self.run.plan.workers);
+        let worker = &mut self.workers[number as usize];
+        if let Some(place) = self.idle.iter().position(|idle| *idle == number) {
+            self.idle.remove(place);
+            worker.done = self.now + PAUSE_NANOS;
+            self.done.push(Reverse((worker.done, number)));
+        } else {
+            worker.done += PAUSE_NANOS;
+        }
+    }
+
+    /// By how much what is shown of the last 8 s differs from what the workers did in them.
+    fn compare_utilization(&mut self, view: View) {
+        self.held_at_ticks.push_back(self.held_nanos);
+        if self.held_at_ticks.len() > TICKS_OF_WINDOW {
+            let done = self.held_nanos - self.held_at_ticks.pop_front().unwrap();
+            let workers = f64::from(self.run.plan.workers);
+            let truth = done as f64 / (TICKS_OF_WINDOW as u64 * TICK_NANOS) as f64 / workers;
+            let off = view.utilization.map_or(f64::INFINITY, |shown| (shown - truth).abs());
+            // The first reading of all has none before it.
+            if self.now > 10 * SECOND {
+                self.run.utilization_off = self.run.utilization_off.max(off);
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let was_braking = self.current().view.braking;
+        let queue = self.backlog.len() as u32;
+        self.shedder.tick(queue, self.now);
+        let (view, busy_nanos) = (self.shedder.view(), self.held_nanos);
+        self.compare_utilization(view);
+        self.run.brakings += u64::from(view.braking && !was_braking);
+        let second = self.current();
+        (second.view, second.queue, second.busy_nanos) = (view, queue, busy_nanos);
+        if self.now.is_multiple_of(SECOND) {
+            self.run.seconds.push(Second { view, ..Second::default() });
+        }
+    }
+}
+
+const TICK_NANOS: u64 = 250 * MILLI;
+/// The window of u.
+const TICKS_OF_WINDOW: usize = 32;

@@ -1,0 +1,35 @@
+//! Each row of the table, decided by the engine.
+
+use crate::cases;
+use crate::judge::row;
+use crate::quota::Watched;
+use crate::real::Real;
+
+macro_rules! rows {
+    ($($row:ident),*) => { $(#[test] fn $row() { row(stringify!($row), &cases::$row(), Real::new); })* };
+}
+
+rows!(
+    slow_loop_alone,
+    step,
+    far_too_much,
+    no_overload,
+    one_priority,
+    retry_storm,
+    pulse,
+    slow_service,
+    mostly_critical,
+    stuck,
+    pauses
+);
+
+#[test]
+fn quota() {
+    row("quota", &cases::quota(), Watched::new);
+}
+
+#[test]
+#[ignore = "it asserts nothing: it leaves behind what each part does"]
+fn apart() {
+    row("apart", &cases::apart(), Real::new);
+}
