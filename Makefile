@@ -15,7 +15,7 @@ help:            ## What can be made
 setup:           ## Installs what is missing: as root on Debian; else says what to install
 	@scripts/setup test
 
-demo:            ## A real application, a greedy caller, and what is, and what would be, refused
+demo:            ## Real applications: a greedy caller and who is refused; an overload, without and with shedding
 	@scripts/setup demo
 	@demo/run
 
