@@ -70,12 +70,13 @@ impl<'d> Judgement<'d> {
             workspace.notes.push((NoteKind::Shadow, entry.number));
             self.check(entry.slot, Check::WouldRefuse);
         }
+        let gate = request.session.and_then(|session| self.gate(session));
         if workspace.parts.is_empty()
+            && gate.is_none()
             && let Some(counters) = self.counters
         {
             counters.unmatched(Unmatched::Rule);
         }
-        let gate = request.session.and_then(|session| self.gate(session));
         // What is not limited is not named either, but for its lease.
         let is_free = workspace.parts.is_empty() && gate.is_none() && holding.is_none();
         let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek && !is_free) else {

@@ -140,7 +140,7 @@ fn a_session_keeps_to_its_user_its_pool_and_its_slots() {
 
 #[test]
 fn what_was_given_up_on_ends_before_and_after_its_grant() {
-    let rules = format!("limits:\n- {{name: rate, key: [], rate: 4/h}}\n{TWO}");
+    let rules = format!("limits:\n- {{name: rate, key: [], rate: 9/h}}\n{TWO}");
     let mut office = Office::new(&rules);
     let session = office.connection(1, 0, 7, s(0));
     let ask = |id| Ask { id, name: Some(b"x"), ..Ask::acquire("a=b") };
@@ -152,7 +152,7 @@ fn what_was_given_up_on_ends_before_and_after_its_grant() {
     office.holds(0);
     // Its name is forgotten, so it is judged and charged anew; and this one was given up on before.
     let told = office.ask(&session, s(0), ask(2));
-    assert_eq!((told.line.as_str(), told.lease), ("allow rate 2/4", None));
+    assert_eq!((told.line.as_str(), told.lease), ("allow two 1/2", None));
     office.holds(0);
     let told = office.ask(&session, s(0), ask(3));
     assert!(told.lease.is_some(), "neither is this a repeat of it: {told:?}");
