@@ -23,9 +23,12 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
         Row::alone("resident bytes per live lease, one concurrency rule", "B", &bytes?)
             .must(Bound::AtMost(128.0)),
     );
-    let pauses: Vec<f64> = (0..reps.min(MEMORY_REPS_MAX)).map(|_| longest_pause()).collect();
-    let figure = "the slowest request while 1000 sessions of 1000 leases end";
-    rows.push(Row::alone(figure, "ms", &pauses).must(Bound::AtMost(1.0)));
+    let pauses: Vec<(f64, f64)> = (0..reps.min(MEMORY_REPS_MAX)).map(|_| pauses()).collect();
+    let (usual, longest): (Vec<f64>, Vec<f64>) = pauses.into_iter().unzip();
+    let figure = "p99.99 of requests while 1000 sessions of 1000 leases end";
+    rows.push(Row::alone(figure, "ms", &usual).must(Bound::AtMost(1.0)));
+    // With what the machine does meanwhile in it.
+    rows.push(Row::alone("the slowest of these requests", "ms", &longest));
     Ok(rows)
 }
 
@@ -94,9 +97,9 @@ pub(crate) fn hold(leases: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The longest that one request takes on this thread while another ends a thousand sessions of a thousand leases each,
+/// How long requests take on this thread, nearly all of them and the slowest, while another ends a thousand sessions of a thousand leases each,
 /// and a million leases by their time, in milliseconds.
-fn longest_pause() -> f64 {
+fn pauses() -> (f64, f64) {
     let mut limits = Limits::new(ONE_RULE, MEMORY_BYTES);
     let sessions: Vec<Session> = (0..1_000).map(|number| session(&limits, number, number)).collect();
     for (number, session) in sessions.iter().enumerate() {
@@ -126,7 +129,7 @@ fn longest_pause() -> f64 {
             });
         }
     });
-    times.at(0.9999) / 1e6
+    (times.at(0.9999) / 1e6, times.max() / 1e6)
 }
 
 fn session(limits: &Limits, number: u32, user: u32) -> Session {

@@ -27,7 +27,7 @@ use member::{Holdings, OfUser};
 use numbers::Numbers;
 use session::Attached;
 
-pub(super) use lease::{Refund, Tie};
+pub(super) use lease::{Refund, Tie, Ties};
 pub(super) use reservation::{Reservation, Terms};
 pub use session::{NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 
@@ -75,7 +75,7 @@ pub struct LeaseTotals {
 }
 
 /// What was tied to leases that have ended.
-pub(super) type Ended = Vec<Box<[Tie]>>;
+pub(super) type Ended = Vec<Ties>;
 
 impl Leases {
     pub(super) fn new(hash_key: &HashKey) -> Leases {
@@ -172,7 +172,7 @@ impl Leases {
     }
 
     /// Ends one lease of a session. `None`: it has no such lease.
-    pub(super) fn release(&self, session: &Session, number: u64, why: Why, now: Now) -> Option<Box<[Tie]>> {
+    pub(super) fn release(&self, session: &Session, number: u64, why: Why, now: Now) -> Option<Ties> {
         let place = self.numbers.place(number);
         let mut book = self.book(session.0.book);
         book.member(session.0.member, session.0.generation)?;
@@ -268,7 +268,7 @@ impl Leases {
         for number in 0..BOOKS {
             let mut piece = 0;
             while let Some(leases) = self.book(number).leases().piece(piece) {
-                leases.flat_map(|lease| &lease.ties).for_each(&mut *visit);
+                leases.flat_map(|lease| lease.ties.iter()).for_each(|tie| visit(&tie));
                 piece += 1;
             }
         }

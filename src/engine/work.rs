@@ -83,7 +83,7 @@ impl Engine {
     fn release_for(&self, session: &Session, lease: u64, outcome: WorkOutcome, why: Why, now: Now) -> bool {
         self.end_due(now);
         let Some(ties) = self.leases.release(session, lease, why, now) else { return false };
-        self.loosen(&ties, outcome, why == Why::Abandoned, now);
+        self.loosen(ties.iter(), outcome, why == Why::Abandoned, now);
         true
     }
 
@@ -222,25 +222,25 @@ impl Engine {
         if lease.is_none() {
             pool.leave_work(is_other);
             // Its name is not known yet, and who asks holds the lock of names.
-            self.loosen(granted.ties, WorkOutcome::Dropped, false, now);
+            self.loosen(granted.ties.iter().copied(), WorkOutcome::Dropped, false, now);
         }
         lease
     }
 
     /// The same of leases that nobody released.
     fn loosen_all(&self, ended: &Ended, forgets: bool, now: Now) {
-        ended.iter().for_each(|ties| self.loosen(ties, WorkOutcome::Dropped, forgets, now));
+        ended.iter().for_each(|ties| self.loosen(ties.iter(), WorkOutcome::Dropped, forgets, now));
     }
 
     /// Does with what was tied to a lease what its end asks for.
-    fn loosen(&self, ties: &[Tie], outcome: WorkOutcome, forgets: bool, now: Now) {
+    fn loosen(&self, ties: impl Iterator<Item = Tie>, outcome: WorkOutcome, forgets: bool, now: Now) {
         for tie in ties {
             match tie {
                 Tie::Place(digest) => {
-                    self.shards.lock(self.shards.of(digest)).end_progress(digest, self.shards.memory());
+                    self.shards.lock(self.shards.of(&digest)).end_progress(&digest, self.shards.memory());
                 }
-                Tie::Refund(refund) if outcome == WorkOutcome::Ok => self.refund(refund, now),
-                Tie::Repeat(name) if forgets => self.repeats.forget(name, &self.shards),
+                Tie::Refund(refund) if outcome == WorkOutcome::Ok => self.refund(&refund, now),
+                Tie::Repeat(name) if forgets => self.repeats.forget(&name, &self.shards),
                 Tie::Refund(_) | Tie::Repeat(_) => {}
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Lease, Link, NONE, Tie};
+use super::lease::{Lease, Link, NONE, Tie, Ties};
 use super::member::{Holdings, Member};
 use super::session::{NotOpened, Opening};
 use super::slab::Slab;
@@ -140,7 +140,7 @@ impl Book {
             number: 0,
             ends_at: new.at.after(new.lasts),
             request: new.request,
-            ties: new.ties.into(),
+            ties: Ties::of(new.ties),
             connection: u32::try_from(new.connection).unwrap_or(u32::MAX),
             lasts_millis: u32::try_from(new.lasts.as_millis()).unwrap_or(u32::MAX),
             member,
@@ -182,7 +182,7 @@ impl Book {
     }
 
     /// Ends a lease as of a moment, and hands over what was tied to it.
-    pub(super) fn end(&mut self, place: u32, at: Timestamp) -> Option<Box<[Tie]>> {
+    pub(super) fn end(&mut self, place: u32, at: Timestamp) -> Option<Ties> {
         self.wheel.take_off(place, &mut self.leases);
         let lease = self.leases.remove(place)?;
         let Link { before, after } = lease.in_session;
@@ -208,7 +208,7 @@ impl Book {
     }
 
     /// Ends some of the leases whose time has come. Returns how many.
-    pub(super) fn end_some(&mut self, now: Timestamp, ended: &mut Vec<Box<[Tie]>>) -> usize {
+    pub(super) fn end_some(&mut self, now: Timestamp, ended: &mut Vec<Ties>) -> usize {
         let mut found = Batch::new();
         self.wheel.ended(now, &self.leases, &mut found);
         for place in &found {
@@ -224,7 +224,7 @@ impl Book {
         number: u32,
         generation: u64,
         at: Timestamp,
-        ended: &mut Vec<Box<[Tie]>>,
+        ended: &mut Vec<Ties>,
         count: &mut u64,
     ) -> Left {
         let Some(name) = self.member(number, generation).map(|member| member.name.take()) else {
@@ -256,7 +256,7 @@ impl Book {
         number: u32,
         at: Timestamp,
         mut is_one: impl FnMut(u64, u64) -> bool,
-        ended: &mut Vec<Box<[Tie]>>,
+        ended: &mut Vec<Ties>,
     ) -> u64 {
         let (mut place, mut count) = (self.members.get(number).map_or(NONE, |member| member.first), 0);
         while let Some(lease) = self.leases.get(place) {
