@@ -25,6 +25,7 @@ mod machine;
 mod report;
 mod resident;
 mod rules;
+mod sampler;
 mod speed;
 mod stopwatch;
 mod tails;
@@ -77,6 +78,8 @@ enum Suite {
     Overrides,
     /// Work in progress: time, bytes, pauses
     Leases,
+    /// What it costs to read the machine
+    Sampler,
     /// A replay of 1 000 000 lines
     Replay,
 }
@@ -131,6 +134,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
             Suite::Resident => resident::run(reps.min(RESIDENT_REPS_MAX)),
             Suite::Overrides => files::overrides(directory.path(), reps),
             Suite::Leases => leases::run(reps),
+            Suite::Sampler => sampler::run(reps),
             Suite::Replay => files::replay(&arguments.daemon, directory.path(), reps.min(REPLAY_REPS_MAX)),
         };
         // A suite that fails is a row that says so, not the end of the others.

@@ -21,6 +21,13 @@ pub(crate) fn millis<T>(work: impl FnOnce() -> T) -> (f64, T) {
     ((boot_nanos() - start) as f64 / 1e6, done)
 }
 
+/// Nanoseconds of CPU that this process has used so far, all its threads together.
+pub(crate) fn process_cpu_nanos() -> u64 {
+    #[allow(clippy::disallowed_methods, reason = "what is measured is the CPU time of this process")]
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 fn thread_cpu_nanos() -> u64 {
     #[allow(clippy::disallowed_methods, reason = "what is measured is the CPU time of this thread")]
     let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -15,6 +15,7 @@
 )]
 
 mod comparison;
+mod death;
 mod dialect;
 mod echo;
 mod load;
@@ -82,11 +83,15 @@ enum Suite {
     Start,
     /// Resident bytes per key
     Memory,
+    /// How soon the places of a killed process are free
+    Death,
 }
 
 /// The processes that this program starts are this program.
 #[derive(Debug, Subcommand)]
 enum Role {
+    #[command(hide = true)]
+    HoldPlaces { socket: PathBuf },
     #[command(hide = true)]
     Launch { arguments: Vec<String> },
     #[command(hide = true)]
@@ -98,6 +103,7 @@ enum Role {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match &arguments.role {
+        Some(Role::HoldPlaces { socket }) => death::hold(socket),
         Some(Role::Launch { arguments }) => return process::launch(arguments),
         Some(Role::Busy) => return process::be_busy(),
         Some(Role::Echo { socket, request_bytes, reply_hex }) => {
@@ -148,6 +154,10 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     }
     if wanted(Suite::Start) {
         rows.extend(or_skipped("start to first answer", start::run(&daemon, reps)));
+    }
+    if wanted(Suite::Death) {
+        let measured = death::run(&daemon, directory.path(), reps);
+        rows.extend(or_skipped("places of a killed process", measured));
     }
     report::print(&rows);
     arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))

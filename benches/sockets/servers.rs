@@ -68,9 +68,14 @@ impl Daemon {
     /// The command that serves on a socket of this name, with one decision thread: everything it is compared with
     /// has one, too.
     pub(crate) fn command(&self, name: &str) -> (Command, PathBuf) {
+        self.command_with(name, &self.rules)
+    }
+
+    /// The same under other rules.
+    pub(crate) fn command_with(&self, name: &str, rules: &Path) -> (Command, PathBuf) {
         let socket = self.directory.join(name);
         let mut command = Command::new(&self.binary);
-        command.arg("serve").arg("--config").arg(&self.config).arg("--rules").arg(&self.rules);
+        command.arg("serve").arg("--config").arg(&self.config).arg("--rules").arg(rules);
         command.arg("--socket").arg(&socket).args(["--threads", "1"]);
         (command, socket)
     }

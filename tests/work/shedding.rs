@@ -97,7 +97,7 @@ fn run(office: &mut Office, session: &Session, from: u64, to: u64, busy: u32) {
                 .drain(..)
                 .for_each(|lease| assert!(office.release(session, Some(lease), ms(quarter * 250))));
             for _ in 0..busy {
-                let told = office.ask(session, ms(quarter * 250), ask("user=worker", "critical"));
+                let told = office.ask(session, ms(quarter * 250), ask("job=worker", "critical"));
                 leases.push(told.lease.unwrap());
             }
         }
@@ -228,4 +228,20 @@ fn other_pools_and_unknown_slots_are_left_alone() {
     assert_eq!(office.engine.pools(s(0)).remove(0).slots, None);
     office.install(&rules("slots: 4, fleet: {reserve: 90%}"));
     assert_eq!(office.ask(&unknown, s(0), ask("user=a", "test")).line, "shed web/fleet");
+}
+
+#[test]
+fn what_is_elastic_passes_while_the_pool_has_room() {
+    let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
+    let mut office = Office::new(&format!("{limits}{}", rules("workers: {}")));
+    let session = office.session(1, 10, s(0));
+    let ask = ask("user=a", "get");
+    assert_eq!(office.ask(&session, s(0), ask).line, "allow per-user 0/1");
+    // Nobody knows yet how busy it is: what is not known to be free is not given away.
+    assert!(office.ask(&session, s(0), ask).line.starts_with("limit per-user"));
+    (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
+    assert_eq!(office.ask(&session, s(10), ask).line, "allow per-user 0/1 [over per-user]");
+    run(&mut office, &session, 10, 20, 10);
+    office.engine.tick(s(20));
+    assert!(office.ask(&session, s(20), ask).line.starts_with("limit per-user"));
 }
