@@ -1,46 +1,12 @@
 //! A frame, however hostile, costs no memory: reading requests never asks the heap for anything.
-#![allow(unsafe_code, reason = "counting what the allocator is asked for needs an allocator")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that cannot go on fails"
-)]
-
-mod golden;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use tidegate::protocol::{Descriptors, FRAME_BYTES_MAX, Split, decode_first, decode_request, split};
 
-struct Counting;
-
-thread_local! {
-    static ASKED_BYTES: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is handed on to the system's allocator unchanged; the count lives in a thread-local that needs
-// neither the heap nor a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ASKED_BYTES.set(ASKED_BYTES.get().saturating_add(layout.size()));
-        // SAFETY: as the caller promised us.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised us.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::asked_bytes;
+use crate::golden;
 
 #[test]
 fn reading_asks_the_heap_for_nothing() {
-    assert!(asked_bytes(|| drop(vec![0u8; 100])) >= 100, "the counter counts");
     let good = golden::good();
     let good = good.iter().map(|vector| (vector.name.clone(), golden::bytes(&vector.hex)));
     let bad = golden::bad();
@@ -54,12 +20,6 @@ fn reading_asks_the_heap_for_nothing() {
         });
         assert_eq!(asked, 0, "{name}");
     }
-}
-
-fn asked_bytes(work: impl FnOnce()) -> usize {
-    let before = ASKED_BYTES.get();
-    work();
-    ASKED_BYTES.get() - before
 }
 
 /// Frames of the largest size: heads that announce 2³² − 1 of something wherever a head may stand, and maps that
