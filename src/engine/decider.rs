@@ -8,12 +8,13 @@ use super::Engine;
 use super::counters::Counters;
 use super::decision::{Answer, Conflict, Decision, Unmatched, Verdict};
 use super::judgement::Judgement;
+use super::leases::Session;
 use super::request::{Charge, Op, Request};
 use super::ruling::Ruling;
 use super::work::Granted;
 use super::workspace::Workspace;
 use crate::clock::Now;
-use crate::rules::Selection;
+use crate::rules::{Domain, Selection};
 
 /// Asks the engine. Each decision thread has its own: a view of the rules in force that costs one load to check,
 /// counters that no other thread writes, and lists that are used again.
@@ -39,22 +40,18 @@ impl Decider {
 
     /// Judges one request: all rules that match are charged, or none is.
     pub fn decide(&mut self, request: &Request<'_>, now: Now) -> Answer<'_> {
+        if let Some(session) = request.session
+            && request.op == Op::Acquire
+        {
+            return self.begin(request, session, now);
+        }
         let ruling: &Ruling = self.ruling.load();
         let counters = (request.op != Op::Peek).then_some(&*self.counters);
-        let holding = match request.session {
-            Some(session) if request.op == Op::Acquire => match self.engine.leases.reserve(session) {
-                Some(reservation) => Some(reservation),
-                None => return Answer::Quota,
-            },
-            _ => None,
-        };
         if ruling.disabled {
-            let lease = self.engine.grant(holding, request.id, &Granted::default(), now);
-            return allow_unmatched(counters, None, lease);
+            return allow_unmatched(counters, None, None);
         }
         let Some((domain, terms)) = ruling.find(request.domain) else {
-            let lease = self.engine.grant(holding, request.id, &Granted::default(), now);
-            return allow_unmatched(counters, Some(Unmatched::Domain), lease);
+            return allow_unmatched(counters, Some(Unmatched::Domain), None);
         };
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
@@ -63,9 +60,29 @@ impl Decider {
         panic_if_asked(request);
         let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, now };
         match judgement.one_rule(&workspace.matching, request) {
-            Some(one) => judgement.of_one(&one, &selection, request, workspace, holding),
-            None => judgement.of_all(&selection, request, workspace, holding),
+            Some(one) => judgement.of_one(&one, &selection, request, workspace),
+            None => judgement.of_all(&selection, request, workspace, None),
         }
+    }
+
+    /// Judges work that has an end: what is granted is held until then. Apart from the rest, which has less to do.
+    #[inline(never)]
+    fn begin(&mut self, request: &Request<'_>, session: &Session, now: Now) -> Answer<'_> {
+        let ruling: &Ruling = self.ruling.load();
+        let (engine, counters) = (&*self.engine, Some(&*self.counters));
+        let Some(holding) = engine.leases.reserve(session) else { return Answer::Quota };
+        let found = if ruling.disabled { None } else { ruling.find(request.domain) };
+        let Some((domain, terms)) = found else {
+            let lease = engine.grant(Some(holding), request.id, &Granted::default(), now);
+            return allow_unmatched(counters, (!ruling.disabled).then_some(Unmatched::Domain), lease);
+        };
+        let workspace = &mut self.workspace;
+        let mut selection = Selection::default();
+        select(domain, request.descriptors.attributes, &mut selection, &mut workspace.matching);
+        #[cfg(debug_assertions)]
+        panic_if_asked(request);
+        let judgement = Judgement { engine, ruling, domain, terms, counters, now };
+        judgement.of_all(&selection, request, workspace, Some(holding))
     }
 
     /// Charges, or gives back, what a piece of work turned out to cost. Returns whether a rule was there to charge.
@@ -79,7 +96,7 @@ impl Decider {
         };
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
-        domain.select(charge.descriptors.attributes, &mut selection, &mut workspace.matching);
+        select(domain, charge.descriptors.attributes, &mut selection, &mut workspace.matching);
         let engine = &*self.engine;
         let judgement = Judgement { engine, ruling, domain, terms, counters: None, now };
         judgement.charge(&selection, charge, workspace)
@@ -89,6 +106,17 @@ impl Decider {
     pub fn panicked(&self) {
         self.counters.panicked();
     }
+}
+
+/// Finds the rules that match, apart from the way of most requests, which has it in line.
+#[inline(never)]
+fn select<'a>(
+    domain: &Domain,
+    attributes: &[(&'a str, &'a str)],
+    selection: &mut Selection<'a>,
+    matching: &mut Vec<u32>,
+) {
+    domain.select(attributes, selection, matching);
 }
 
 fn allow_unmatched<'d>(

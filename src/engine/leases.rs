@@ -74,8 +74,8 @@ pub struct LeaseTotals {
     pub abandoned: u64,
 }
 
-/// What was tied to leases that have ended.
-pub(super) type Ended = Vec<Ties>;
+/// Is handed what was tied to leases that have ended, once no lock is held.
+pub(super) type Loosen<'l> = &'l mut dyn FnMut(&Ties);
 
 impl Leases {
     pub(super) fn new(hash_key: &HashKey) -> Leases {
@@ -124,38 +124,40 @@ impl Leases {
     }
 
     /// A connection of a session ends.
-    pub(super) fn close(&self, session: &Session, now: Now) -> Ended {
+    pub(super) fn close(&self, session: &Session, now: Now, loosen: Loosen<'_>) {
         let Attached { book, member, generation, .. } = *session.0;
-        if self.book(book).leave(member, generation, now.at) {
-            return self.end_session(session, now.at);
+        let ends = self.book(book).leave(member, generation, now.at);
+        if ends {
+            self.end_session(session, now.at, loosen);
+        } else {
+            self.ends_at(now.at.after(book::GRACE));
         }
-        self.ends_at(now.at.after(book::GRACE));
-        Ended::new()
     }
 
     /// A session ends, and all its leases with it.
-    pub(super) fn end_session(&self, session: &Session, at: Timestamp) -> Ended {
+    pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: Loosen<'_>) {
         let Attached { book, member, generation, .. } = *session.0;
-        self.end_member(book, member, generation, at)
+        self.end_member(book, member, generation, at, loosen);
     }
 
-    fn end_member(&self, book: usize, member: u32, generation: u64, at: Timestamp) -> Ended {
-        let mut ended = Ended::new();
-        let mut count = 0;
+    fn end_member(&self, book: usize, member: u32, generation: u64, at: Timestamp, loosen: Loosen<'_>) {
+        let mut ended = Vec::new();
         // A few at a time, so that nobody waits for all of them.
         loop {
-            match self.book(book).end_member(member, generation, at, &mut ended, &mut count) {
+            let mut count = 0;
+            let left = self.book(book).end_member(member, generation, at, &mut ended, &mut count);
+            self.count(Why::Session, count);
+            ended.drain(..).for_each(|ties| loosen(&ties));
+            match left {
                 Left::More => {}
                 // Of two that end it at once, one takes the last step.
                 Left::Session => {
                     self.sessions.fetch_sub(1, Ordering::Relaxed);
-                    break;
+                    return;
                 }
-                Left::Nothing => break,
+                Left::Nothing => return,
             }
         }
-        self.count(Why::Session, count);
-        ended
     }
 
     /// Keeps a place for a lease. `None`: the session, its user or all together hold too many.
@@ -171,16 +173,29 @@ impl Leases {
         Some(Reservation::new(self, session))
     }
 
-    /// Ends one lease of a session. `None`: it has no such lease.
-    pub(super) fn release(&self, session: &Session, number: u64, why: Why, now: Now) -> Option<Ties> {
+    /// Ends one lease of a session. `None`: it has no such lease, or its time had come before: then it ends as of that.
+    pub(super) fn release(
+        &self,
+        session: &Session,
+        number: u64,
+        why: Why,
+        now: Now,
+        loosen: Loosen<'_>,
+    ) -> Option<Ties> {
         let place = self.numbers.place(number);
         let mut book = self.book(session.0.book);
         book.member(session.0.member, session.0.generation)?;
-        book.lease(place, number, session.0.member)?;
-        let ties = book.end(place, now.at);
+        let ends_at = book.lease(place, number, session.0.member)?.ends_at;
+        // Whether anybody has looked meanwhile makes no difference.
+        let has_expired = ends_at <= now.at;
+        let ties = book.end(place, ends_at.min(now.at))?;
         drop(book);
-        self.count(why, 1);
-        ties
+        self.count(if has_expired { Why::Expired } else { why }, 1);
+        if has_expired {
+            loosen(&ties);
+            return None;
+        }
+        Some(ties)
     }
 
     /// Starts the time of a lease again.
@@ -211,15 +226,16 @@ impl Leases {
         session: &Session,
         reports: &mut dyn Iterator<Item = (u64, u64)>,
         now: Now,
-    ) -> Ended {
+        loosen: Loosen<'_>,
+    ) {
         let mut given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
-        let mut ended = Ended::new();
         if given_up.is_empty() {
-            return ended;
+            return;
         }
+        let mut ended = Vec::new();
         let mut book = self.book(session.0.book);
         if book.member(session.0.member, session.0.generation).is_none() {
-            return ended;
+            return;
         }
         let is_one = |connection, request| given_up.remove(&(connection, request));
         let count = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
@@ -229,20 +245,21 @@ impl Leases {
         }
         drop(book);
         self.count(Why::Abandoned, count);
-        ended
+        ended.iter().for_each(loosen);
     }
 
     /// Ends what has ended by itself, each as of its own time. A few at a time, so that nobody waits for all of them.
-    pub(super) fn end_due(&self, now: Now) -> Ended {
-        let mut ended = Ended::new();
+    pub(super) fn end_due(&self, now: Now, loosen: Loosen<'_>) {
         if now.at.as_nanos() < self.none_before.load(Ordering::Acquire) {
-            return ended;
+            return;
         }
         self.none_before.store(u64::MAX, Ordering::Release);
+        let mut ended = Vec::new();
         for number in 0..BOOKS {
             loop {
                 let count = self.book(number).end_some(now.at, &mut ended);
                 self.count(Why::Expired, count as u64);
+                ended.drain(..).for_each(|ties| loosen(&ties));
                 if count == 0 {
                     break;
                 }
@@ -250,12 +267,11 @@ impl Leases {
             loop {
                 let left = self.book(number).next_left(now.at);
                 let Some((member, generation, at)) = left else { break };
-                ended.append(&mut self.end_member(number, member, generation, at));
+                self.end_member(number, member, generation, at, loosen);
             }
             let none_before = self.book(number).none_before();
             self.ends_at(none_before);
         }
-        ended
     }
 
     /// Whether nothing ends by itself, and no work is in progress.

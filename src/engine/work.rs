@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
 use super::leases::{
-    Ended, NotItsPool, NotOpened, Opening, Refund, Reservation, Session, Terms, Tie, Why, WorkOutcome,
+    NotItsPool, NotOpened, Opening, Refund, Reservation, Session, Terms, Tie, Ties, Why, WorkOutcome,
 };
 use super::memory::Memory;
 use super::shards::Shard;
@@ -60,14 +60,12 @@ impl Engine {
     /// A connection of a session ends. After the last one a session with a name is waited for, for five seconds; one
     /// without ends at once.
     pub fn close(&self, session: &Session, now: Now) {
-        let ended = self.leases.close(session, now);
-        self.loosen_all(&ended, false, now);
+        self.leases.close(session, now, &mut self.loosening(false, now));
     }
 
     /// A session ends, and all its leases with it: its process has died.
     pub fn end(&self, session: &Session, now: Now) {
-        let ended = self.leases.end_session(session, now.at);
-        self.loosen_all(&ended, false, now);
+        self.leases.end_session(session, now.at, &mut self.loosening(false, now));
     }
 
     /// Work has ended. Returns whether the session had such a lease; else nothing changes.
@@ -81,8 +79,8 @@ impl Engine {
     }
 
     fn release_for(&self, session: &Session, lease: u64, outcome: WorkOutcome, why: Why, now: Now) -> bool {
-        self.end_due(now);
-        let Some(ties) = self.leases.release(session, lease, why, now) else { return false };
+        let ended = self.leases.release(session, lease, why, now, &mut self.loosening(false, now));
+        let Some(ties) = ended else { return false };
         self.loosen(ties.iter(), outcome, why == Why::Abandoned, now);
         true
     }
@@ -102,8 +100,7 @@ impl Engine {
     /// Requests that were given up on, each by the count of its connection and its id: what was granted to them ends, and
     /// what will be as well.
     pub fn abandon(&self, session: &Session, reports: &mut dyn Iterator<Item = (u64, u64)>, now: Now) {
-        let ended = self.leases.abandon(session, reports, now);
-        self.loosen_all(&ended, true, now);
+        self.leases.abandon(session, reports, now, &mut self.loosening(true, now));
     }
 
     /// A reading that an application pushes, in thousandths, about its own pool.
@@ -152,8 +149,7 @@ impl Engine {
 
     /// Ends leases and sessions whose time has come, each as of its own time.
     pub fn end_due(&self, now: Now) {
-        let ended = self.leases.end_due(now);
-        self.loosen_all(&ended, false, now);
+        self.leases.end_due(now, &mut self.loosening(false, now));
     }
 
     /// Counts leases against the counters of concurrency limits.
@@ -227,9 +223,9 @@ impl Engine {
         lease
     }
 
-    /// The same of leases that nobody released.
-    fn loosen_all(&self, ended: &Ended, forgets: bool, now: Now) {
-        ended.iter().for_each(|ties| self.loosen(ties.iter(), WorkOutcome::Dropped, forgets, now));
+    /// What becomes of leases that nobody released.
+    fn loosening(&self, forgets: bool, now: Now) -> impl FnMut(&Ties) + '_ {
+        move |ties| self.loosen(ties.iter(), WorkOutcome::Dropped, forgets, now)
     }
 
     /// Does with what was tied to a lease what its end asks for.

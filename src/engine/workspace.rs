@@ -42,12 +42,18 @@ impl Workspace {
     }
 
     pub(super) fn clear(&mut self) {
+        self.clear_notes();
         self.parts.clear();
-        self.notes.clear();
-        self.all.clear();
         self.shed_notes.clear();
         self.ties.clear();
         self.lasts = None;
+    }
+
+    /// What is said besides the verdict.
+    #[inline]
+    pub(super) fn clear_notes(&mut self) {
+        self.notes.clear();
+        self.all.clear();
     }
 
     /// Makes a part of every matching rule whose unit the request names, and of every node that a descriptor hits.

@@ -1,19 +1,18 @@
-//! The common request: one rule judges it, and that has one quota and nothing besides. One lock, one look-up, no lists.
+//! The common request: one rule judges it, and that has one quota and nothing besides; nothing
+//! is held to its end. One lock, one look-up, no lists.
 
 use super::{Judgement, is_sampled, retry};
 use crate::clock::Micros;
-use crate::engine::algorithm::{Algorithm, each_algorithm};
+use crate::engine::algorithm::Algorithm;
 use crate::engine::callers::Seen;
 use crate::engine::counters::{Check, Counters};
 use crate::engine::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Verdict};
 use crate::engine::digest::Digest;
-use crate::engine::leases::Reservation;
 use crate::engine::request::{Request, UNIT_REQUESTS};
 use crate::engine::ruling::{Plain, Terms};
 use crate::engine::sketch::Ranking;
-use crate::engine::work::Granted;
 use crate::engine::workspace::Workspace;
-use crate::limit::{Level, Outcome};
+use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Rule, Selection};
 
 /// The one rule that judges.
@@ -47,12 +46,30 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-        holding: Option<Reservation<'_>>,
     ) -> Answer<'d> {
-        each_algorithm!(
-            &one.plain.quota,
-            quota => self.of_one_by(quota, one, selection, request, workspace, holding)
-        )
+        // Most rules are token buckets: the others are no part of their way.
+        match &one.plain.quota {
+            Quota::TokenBucket(quota) => self.of_one_by(quota, one, selection, request, workspace),
+            _ => self.of_another(one, selection, request, workspace),
+        }
+    }
+
+    #[inline(never)]
+    fn of_another<'w: 'd>(
+        &self,
+        one: &OneRule<'d>,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        workspace: &'w mut Workspace,
+    ) -> Answer<'d> {
+        match &one.plain.quota {
+            Quota::LeakyBucket(quota) => self.of_one_by(quota, one, selection, request, workspace),
+            Quota::FixedWindow(quota) => self.of_one_by(quota, one, selection, request, workspace),
+            Quota::SlidingLog(quota) => self.of_one_by(quota, one, selection, request, workspace),
+            Quota::SlidingWindow(quota) => self.of_one_by(quota, one, selection, request, workspace),
+            // Not here: a token bucket was judged before, and what is in progress is never so plain.
+            Quota::TokenBucket(_) | Quota::Concurrency(_) => self.of_all(selection, request, workspace, None),
+        }
     }
 
     #[inline]
@@ -63,22 +80,16 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-        holding: Option<Reservation<'_>>,
     ) -> Answer<'d> {
         let OneRule { number, rule, terms, plain, counters, cost } = *one;
         let values = self.domain.key_values(number, selection);
         let digest = terms.key_hash.digest_of_state(values, plain.tag, plain.salt);
         let Some((outcome, level)) = self.admit_one(quota, one, digest, request) else {
             // A state that another quota has left is to be adopted first.
-            return self.of_all(selection, request, workspace, holding);
+            return self.of_all(selection, request, workspace, None);
         };
-        workspace.clear();
+        workspace.clear_notes();
         let passes = outcome.passes();
-        let granted = passes || !terms.enforced;
-        // Most requests hold nothing.
-        let lease = holding
-            .filter(|_| granted)
-            .and_then(|holding| self.engine.grant(Some(holding), request.id, &Granted::default(), self.now));
         if !passes && !terms.enforced {
             workspace.notes.push((NoteKind::Shadow, number));
         }
@@ -105,7 +116,7 @@ impl<'d> Judgement<'d> {
             binding: terms.enforced.then_some(LimitView { rule, level }),
             listed: None,
             shedder: None,
-            lease,
+            lease: None,
             retry,
             priority: None,
             domain: Some(self.domain),
