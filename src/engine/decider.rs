@@ -40,8 +40,8 @@ impl Decider {
 
     /// Judges one request: all rules that match are charged, or none is.
     pub fn decide(&mut self, request: &Request<'_>, now: Now) -> Answer<'_> {
-        if let Some(session) = request.session
-            && request.op == Op::Acquire
+        if request.op == Op::Acquire
+            && let Some(session) = request.session
         {
             return self.begin(request, session, now);
         }

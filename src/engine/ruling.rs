@@ -42,8 +42,6 @@ pub(super) struct DomainTerms {
     pub(super) lists: Vec<Slot>,
     /// One for each pool that it watches over.
     pub(super) gates: Vec<Gate>,
-    /// It has nothing but rules that are found by attributes.
-    pub(super) is_simple: bool,
 }
 
 /// What the engine knows of a rule.
@@ -55,7 +53,8 @@ pub(super) struct Terms {
     pub(super) slot: Slot,
     /// Refusals are carried out.
     pub(super) enforced: bool,
-    /// Set where it has one quota and nothing besides: then one look-up decides.
+    /// Set where it has one quota and nothing besides, in a domain that has nothing but rules: then one look-up
+    /// decides.
     pub(super) plain: Option<Plain>,
     /// Whether it limits how much is in progress at once.
     pub(super) is_concurrency: bool,
@@ -93,16 +92,12 @@ impl Ruling {
             let known = before.known(domain.name());
             let terms = domain.rules().iter().map(|rule| {
                 let before = known.get(&*rule.name).copied();
-                Terms::new(domain.name(), rule, before, hash_key, mode, slots)
+                Terms::new(domain, rule, before, hash_key, mode, slots)
             });
             DomainTerms {
                 rules: terms.collect(),
                 lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
                 gates: gates(domain, mode, slots, pools),
-                is_simple: domain.lists().is_empty()
-                    && domain.sheds().is_empty()
-                    && domain.priorities().is_empty()
-                    && domain.tree().is_empty(),
             }
         });
         let domains: Vec<DomainTerms> = domains.collect();
@@ -181,7 +176,7 @@ impl Ruling {
 
 impl Terms {
     fn new(
-        domain: &str,
+        domain: &Domain,
         rule: &Rule,
         before: Option<(&Rule, &Terms)>,
         hash_key: &HashKey,
@@ -195,13 +190,13 @@ impl Terms {
             Some((same, terms.candidate.as_ref()?))
         });
         let own = States::new(&rule.limit, own, hash_key);
-        let key_hash = hash_key.of_rule(domain, &rule.name, &counts_by(rule));
+        let key_hash = hash_key.of_rule(domain.name(), &rule.name, &counts_by(rule));
         Terms {
             key_hash,
             identity: key_hash.digest_bytes(b"identity").high(),
-            slot: slots.of(domain, &rule.name),
+            slot: slots.of(domain.name(), &rule.name),
             enforced: rule.mode.max(mode) == Mode::Enforce,
-            plain: own.plain(rule),
+            plain: own.plain(rule).filter(|_| is_simple(domain)),
             is_concurrency: rule.expires.is_some(),
             own,
             candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate, hash_key)),
@@ -258,6 +253,14 @@ fn refunding(rules: &RuleSet, terms: &[DomainTerms]) -> HashMap<u64, (usize, usi
         .filter(|(refund_on, ..)| refund_on.is_some())
         .map(|(_, identity, place)| (identity, place))
         .collect()
+}
+
+/// Whether it has nothing but rules that are found by attributes.
+fn is_simple(domain: &Domain) -> bool {
+    domain.lists().is_empty()
+        && domain.sheds().is_empty()
+        && domain.priorities().is_empty()
+        && domain.tree().is_empty()
 }
 
 fn gates(domain: &Domain, mode: Mode, slots: &mut Slots, pools: &Pools) -> Vec<Gate> {

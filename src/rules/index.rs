@@ -105,7 +105,7 @@ impl Index {
     }
 
     /// Finds the enabled rules that match, in file order, and replaces what `matching` held by their numbers.
-    #[inline]
+    #[inline(always)]
     pub(super) fn select<'a>(
         &self,
         attributes: &[(&'a str, &'a str)],

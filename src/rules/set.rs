@@ -191,6 +191,7 @@ impl Domain {
     /// Finds the enabled rules and the entries of lists that match these attributes (the first value of a name wins,
     /// an empty one is absent) and replaces what `matching` held by their numbers, in order: rules in file order,
     /// then entries as in [`Domain::lists`].
+    #[inline(always)]
     pub fn select<'a>(
         &self,
         attributes: &[(&'a str, &'a str)],
