@@ -31,7 +31,8 @@ def app(environ, start_response):
     if path == "/raise":
         raise RuntimeError("mine")
     if path.startswith("/hold"):
-        if path == "/hold-with-a-child" and ctypes.CDLL(None).fork() == 0:  # past Python: it keeps the socket
+        # Past Python, so that it keeps the socket; not as CDLL, which would let go of the lock that a child waits for.
+        if path == "/hold-with-a-child" and ctypes.PyDLL(None).fork() == 0:
             (here / f"child-{os.getpid()}").touch()
             time.sleep(60)
             os._exit(0)
