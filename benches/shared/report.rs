@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -167,6 +168,17 @@ impl fmt::Display for Number {
             _ => 3,
         };
         write!(f, "{:.decimals$}", self.0)
+    }
+}
+
+/// What a benchmark ends with: where it could not go on, the reason is told.
+pub(crate) fn ended(done: io::Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -113,13 +113,7 @@ fn main() -> ExitCode {
         None if !arguments.bench => Ok(()),
         None => measure(&arguments),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    report::ended(done)
 }
 
 fn measure(arguments: &Arguments) -> io::Result<()> {
