@@ -274,11 +274,6 @@ impl Leases {
         }
     }
 
-    /// Whether nothing ends by itself, and no work is in progress.
-    pub(super) fn is_still(&self) -> bool {
-        self.live.load(Ordering::Relaxed) == 0 && self.none_before.load(Ordering::Acquire) == u64::MAX
-    }
-
     /// Looks at all leases, some under one lock.
     pub(super) fn each_tie(&self, visit: &mut dyn FnMut(&Tie)) {
         for number in 0..BOOKS {

@@ -159,12 +159,6 @@ impl Engine {
         self.pools.tick(now.at);
     }
 
-    /// Whether no tick would change anything until somebody asks for something.
-    #[must_use]
-    pub fn is_at_rest(&self) -> bool {
-        self.leases.is_still() && self.pools.is_at_rest()
-    }
-
     /// Whether every pool is at rest, whoever is in it: until work begins or a reading comes, a tick does no more than
     /// [`Engine::end_due`].
     #[must_use]
