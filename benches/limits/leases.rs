@@ -23,12 +23,12 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
         Row::alone("resident bytes per live lease, one concurrency rule", "B", &bytes?)
             .must(Bound::AtMost(128.0)),
     );
-    let pauses: Vec<(f64, f64)> = (0..reps.min(MEMORY_REPS_MAX)).map(|_| pauses()).collect();
+    let pauses: Vec<(f64, f64)> = (0..reps.min(PAUSES_REPS_MAX)).map(|_| pauses()).collect();
     let (usual, longest): (Vec<f64>, Vec<f64>) = pauses.into_iter().unzip();
     let figure = "p99.99 of requests while 1000 sessions of 1000 leases end";
     rows.push(Row::alone(figure, "ms", &usual).must(Bound::AtMost(1.0)));
-    // With what the machine does meanwhile in it.
-    rows.push(Row::alone("the slowest of these requests", "ms", &longest));
+    // A CPU that the machine takes away is in it, now and then: what is ours comes in every repetition.
+    rows.push(Row::alone("the slowest of these requests", "ms", &longest).must(Bound::AtMost(1.0)));
     Ok(rows)
 }
 
@@ -154,3 +154,6 @@ const LEASES: u32 = 100_000;
 
 /// Each takes seconds, and varies little.
 const MEMORY_REPS_MAX: usize = 3;
+
+/// Enough for a median that one disturbance, or two, does not move.
+const PAUSES_REPS_MAX: usize = 7;

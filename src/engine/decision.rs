@@ -45,10 +45,12 @@ pub struct Decision<'d> {
 }
 
 /// The keys that a decision looked at.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LookedAt<'d> {
-    pub(super) one: Option<(u32, u64)>,
-    pub(super) parts: &'d [Part],
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LookedAt<'d> {
+    /// The key of one rule: the rule's number, and its fingerprint.
+    One(u32, u64),
+    /// Those of all rules that judged.
+    Parts(&'d [Part]),
 }
 
 impl<'d> Decision<'d> {
@@ -65,14 +67,17 @@ impl<'d> Decision<'d> {
             domain: None,
             notes: &[],
             all: &[],
-            looked_at: LookedAt::default(),
+            looked_at: LookedAt::Parts(&[]),
         }
     }
 
     /// The keys that were looked at, in file order: the number of the rule in its domain, and a fingerprint that
     /// tells the rule's keys apart.
     pub fn keys(&self) -> impl Iterator<Item = (u32, u64)> + 'd {
-        let LookedAt { one, parts } = self.looked_at;
+        let (one, parts) = match self.looked_at {
+            LookedAt::One(rule, fingerprint) => (Some((rule, fingerprint)), &[][..]),
+            LookedAt::Parts(parts) => (None, parts),
+        };
         one.into_iter().chain(parts.iter().filter(|part| !part.is_candidate()).map(Part::fingerprint))
     }
 

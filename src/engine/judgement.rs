@@ -255,7 +255,7 @@ impl<'d> Judgement<'d> {
             domain: Some(self.domain),
             notes: &workspace.notes,
             all: &workspace.all,
-            looked_at: LookedAt { one: None, parts: &workspace.parts },
+            looked_at: LookedAt::Parts(&workspace.parts),
         }
     }
 

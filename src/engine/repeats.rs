@@ -256,7 +256,7 @@ impl Grant {
             domain: Some(domain),
             notes: &workspace.notes,
             all: &workspace.all,
-            looked_at: LookedAt::default(),
+            looked_at: LookedAt::Parts(&[]),
         }
     }
 }

@@ -24,22 +24,39 @@ pub fn decode_request<'a>(
 ) -> Result<Request<'a>, Fault> {
     descriptors.clear();
     let mut elements = Elements::open(payload);
-    if let Ok(request) = read_request(&mut elements, descriptors)
+    let Ok((op @ (HIT | ACQUIRE | PEEK), id)) = elements.head() else {
+        return read_another(payload, descriptors);
+    };
+    if let Ok(judge) = read_judge(&mut elements, id, descriptors)
         && elements.reader.is_finished_and_checked()
     {
-        return Ok(request);
+        return Ok(judged(op, judge));
     }
     read_again(payload, descriptors)
 }
 
-/// Reads a request that is odd in some way. From the start: handing over what was read so far would cost every
-/// request that is not odd a copy.
+/// Reads a request that judges and is odd in some way. From the start: handing over what was read so far would cost
+/// every request that is not odd a copy.
 #[cold]
 #[inline(never)]
 fn read_again<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
     descriptors.clear();
-    let outcome = read_request(&mut Elements::open(payload), descriptors);
-    doubt(payload, outcome)
+    let mut elements = Elements::open(payload);
+    let judge = elements.head().and_then(|(op, id)| {
+        let judge = read_judge(&mut elements, id, descriptors)?;
+        Ok(judged(op, judge))
+    });
+    doubt(payload, judge)
+}
+
+/// Reads a request that judges nothing.
+#[inline(never)]
+fn read_another<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
+    let mut elements = Elements::open(payload);
+    match read_other(&mut elements, descriptors) {
+        Ok(request) if elements.reader.is_finished_and_checked() => Ok(request),
+        outcome => doubt(payload, outcome),
+    }
 }
 
 /// Reads the payload of a connection's first frame, which must be HELLO.
@@ -74,21 +91,12 @@ fn blame(payload: &[u8], reason: Reason) -> Fault {
     Fault { id, code, reason, silent }
 }
 
-#[inline]
-fn read_request<'a>(
+fn read_other<'a>(
     elements: &mut Elements<'a>,
     descriptors: &mut Descriptors<'a>,
 ) -> Result<Request<'a>, Reason> {
     let (op, id) = elements.head()?;
     match op {
-        HIT | ACQUIRE | PEEK => {
-            let judge = read_judge(elements, id, descriptors)?;
-            Ok(match op {
-                HIT => Request::Hit(judge),
-                ACQUIRE => Request::Acquire(judge),
-                _ => Request::Peek(judge),
-            })
-        }
         RELEASE => read_release(elements, id),
         HELLO => Ok(Request::Hello(read_hello(elements, id)?)),
         CHARGE => Ok(Request::Charge(read_charge(elements, id, descriptors)?)),
@@ -104,6 +112,15 @@ fn read_request<'a>(
             Ok(Request::Ping { id })
         }
         op => Err(Reason::UnknownOp(op)),
+    }
+}
+
+#[inline(always)]
+fn judged(op: u64, judge: Judge<'_>) -> Request<'_> {
+    match op {
+        HIT => Request::Hit(judge),
+        ACQUIRE => Request::Acquire(judge),
+        _ => Request::Peek(judge),
     }
 }
 

@@ -122,7 +122,7 @@ impl<'d> Judgement<'d> {
             domain: Some(self.domain),
             notes: &workspace.notes,
             all: &workspace.all,
-            looked_at: LookedAt { one: Some((number, digest.hash())), parts: &[] },
+            looked_at: LookedAt::One(number, digest.hash()),
         })
     }
 

@@ -125,7 +125,7 @@ impl Book {
     pub(super) fn none_before(&self) -> Timestamp {
         let never = Timestamp::from_nanos(u64::MAX);
         let grace = self.graces.front().map_or(never, |(ends_at, ..)| *ends_at);
-        if self.leases.len() == 0 { grace } else { grace.min(self.wheel.none_before(&self.leases)) }
+        if self.leases.len() == 0 { grace } else { grace.min(self.wheel.none_before()) }
     }
 
     /// Begins a lease of a session. `number` gives the place what its holder will know it by.

@@ -12,15 +12,27 @@ use arrayvec::ArrayVec;
 /// Numbers of leases by when they end.
 #[derive(Debug)]
 pub(super) struct Wheel {
-    /// The first of each spoke.
-    spokes: Box<[u32]>,
+    spokes: Box<[Spoke]>,
     /// The tick that was last looked at: what ends before it is gone.
     tick: u64,
 }
 
+/// What hangs on one spoke.
+#[derive(Clone, Copy, Debug)]
+struct Spoke {
+    /// The first of the chain.
+    first: u32,
+    /// None of the chain ends before this: who looks earlier need not walk it.
+    none_before: Timestamp,
+}
+
+impl Spoke {
+    const EMPTY: Spoke = Spoke { first: NONE, none_before: Timestamp::from_nanos(u64::MAX) };
+}
+
 impl Wheel {
     pub(super) fn new() -> Wheel {
-        Wheel { spokes: vec![NONE; SPOKES].into_boxed_slice(), tick: 0 }
+        Wheel { spokes: vec![Spoke::EMPTY; SPOKES].into_boxed_slice(), tick: 0 }
     }
 
     /// Hangs a lease where it ends.
@@ -28,8 +40,9 @@ impl Wheel {
         let Some(lease) = leases.get_mut(number) else { return };
         // What has ended already is found at the next look.
         let spoke = spoke(tick(lease.ends_at).max(self.tick));
-        let Some(first) = self.spokes.get_mut(usize::from(spoke)) else { return };
-        let next = std::mem::replace(first, number);
+        let Some(chain) = self.spokes.get_mut(usize::from(spoke)) else { return };
+        let next = std::mem::replace(&mut chain.first, number);
+        chain.none_before = chain.none_before.min(lease.ends_at);
         (lease.spoke, lease.on_spoke.before, lease.on_spoke.after) = (spoke, NONE, next);
         if let Some(next) = leases.get_mut(next) {
             next.on_spoke.before = number;
@@ -42,8 +55,8 @@ impl Wheel {
         let (link, spoke) = (lease.on_spoke, usize::from(lease.spoke));
         if let Some(before) = leases.get_mut(link.before) {
             before.on_spoke.after = link.after;
-        } else if let Some(first) = self.spokes.get_mut(spoke).filter(|first| **first == number) {
-            *first = link.after;
+        } else if let Some(chain) = self.spokes.get_mut(spoke).filter(|chain| chain.first == number) {
+            chain.first = link.after;
         }
         if let Some(after) = leases.get_mut(link.after) {
             after.on_spoke.before = link.before;
@@ -57,12 +70,19 @@ impl Wheel {
         // After a long time one round finds them all.
         self.tick = self.tick.max(last.saturating_sub(SPOKES as u64 - 1));
         loop {
-            let mut next = self.spokes.get(usize::from(spoke(self.tick))).copied().unwrap_or(NONE);
-            while let Some(lease) = leases.get(next) {
-                if lease.ends_at <= now && found.try_push(next).is_err() {
-                    return;
+            let Some(chain) = self.spokes.get_mut(usize::from(spoke(self.tick))) else { return };
+            if chain.none_before <= now {
+                let (mut next, mut none_before) = (chain.first, Spoke::EMPTY.none_before);
+                while let Some(lease) = leases.get(next) {
+                    if lease.ends_at > now {
+                        none_before = none_before.min(lease.ends_at);
+                    } else if found.try_push(next).is_err() {
+                        return;
+                    }
+                    next = lease.on_spoke.after;
                 }
-                next = lease.on_spoke.after;
+                // Those that were found hang there until they are ended, and are found again if they are not.
+                chain.none_before = if found.is_empty() { none_before } else { chain.none_before };
             }
             if self.tick >= last {
                 return;
@@ -72,14 +92,10 @@ impl Wheel {
     }
 
     /// A moment before which none ends, once [`Wheel::ended`] has found no more.
-    pub(super) fn none_before(&self, leases: &Slab<Lease>) -> Timestamp {
-        let mut earliest = Timestamp::from_nanos((self.tick + 1).saturating_mul(TICK_NANOS));
-        let mut next = self.spokes.get(usize::from(spoke(self.tick))).copied().unwrap_or(NONE);
-        while let Some(lease) = leases.get(next) {
-            earliest = earliest.min(lease.ends_at);
-            next = lease.on_spoke.after;
-        }
-        earliest
+    pub(super) fn none_before(&self) -> Timestamp {
+        let next_tick = Timestamp::from_nanos((self.tick + 1).saturating_mul(TICK_NANOS));
+        let chain = self.spokes.get(usize::from(spoke(self.tick)));
+        chain.map_or(next_tick, |chain| chain.none_before.min(next_tick))
     }
 }
 
