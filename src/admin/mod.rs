@@ -5,6 +5,7 @@ mod answer;
 mod connection;
 mod control;
 mod doors;
+mod metrics;
 mod pages;
 mod router;
 mod verbs;
@@ -15,7 +16,7 @@ use std::thread::JoinHandle;
 
 use tokio_util::sync::CancellationToken;
 
-pub use control::{Control, DomainInForce, Reloaded, RulesRecord};
+pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
 pub use doors::{Door, Doors};
 pub use verbs::{By, Refusal};
 

@@ -2,8 +2,8 @@
 
 use hyper::StatusCode;
 
-use super::Desk;
 use super::answer::{self, Answer};
+use super::{Desk, metrics};
 
 /// One page.
 #[derive(Clone, Copy)]
@@ -51,6 +51,7 @@ fn readyz(desk: &Desk) -> Answer {
 
 const PAGES: &[Page] = &[
     Page { path: "/", what: "this page", is_harmless: false, make: index },
+    Page { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
     Page { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
     Page { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
 ];

@@ -7,12 +7,14 @@ use parking_lot::Mutex;
 
 use super::rules_in_force::Record;
 use super::watch::Bell;
-use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord};
+use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
+use crate::server::Telemetry;
 
 /// The daemon as operators see it.
 pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<Record>>,
     pub(super) bell: Bell,
+    pub(super) telemetry: Arc<Telemetry>,
     /// The path of the rules.
     pub(super) rules: String,
     /// Why work should not be sent here yet, beside the rules.
@@ -31,6 +33,15 @@ impl Control for Daemon {
             domains: in_force
                 .map(|(name, content)| DomainInForce { name: name.clone(), sha: content.to_string() })
                 .collect(),
+        }
+    }
+
+    fn server(&self) -> ServerCounts {
+        ServerCounts {
+            connections: self.telemetry.connections(),
+            refused: self.telemetry.refused().collect(),
+            errors: self.telemetry.errors().collect(),
+            missed: self.telemetry.missed().collect(),
         }
     }
 

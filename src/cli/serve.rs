@@ -122,6 +122,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         },
         access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
+        telemetry: Arc::default(),
         short_slices: args.scheduler_slice == OnOff::On,
     };
     runtime.block_on(async {
@@ -132,6 +133,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let daemon = Daemon {
             record,
             bell,
+            telemetry: Arc::clone(&options.telemetry),
             rules: settings.rules.display().to_string(),
             unready: Box::new(Vec::new),
         };
