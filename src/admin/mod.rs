@@ -8,6 +8,8 @@ mod doors;
 mod metrics;
 mod pages;
 mod router;
+mod rules_page;
+mod status;
 mod verbs;
 
 use std::io;

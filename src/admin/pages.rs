@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 
 use super::answer::{self, Answer};
-use super::{Desk, metrics};
+use super::{Desk, metrics, rules_page, status};
 
 /// One page.
 #[derive(Clone, Copy)]
@@ -53,5 +53,7 @@ const PAGES: &[Page] = &[
     Page { path: "/", what: "this page", is_harmless: false, make: index },
     Page { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
     Page { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
+    Page { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status::status },
+    Page { path: "/rules", what: "the rules in force, as JSON", is_harmless: false, make: rules_page::rules },
     Page { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
 ];

@@ -24,7 +24,9 @@ pub mod settings;
 mod settings_file;
 mod shed_words;
 mod signals;
+pub mod status;
 pub mod test;
+pub mod top;
 mod watch;
 mod words;
 
@@ -54,6 +56,8 @@ enum Command {
     Peek(ask::PeekArgs),
     Acquire(acquire::Args),
     Replay(replay::Args),
+    Status(status::Args),
+    Top(top::Args),
     Reload(reload::Args),
     Healthcheck(healthcheck::Args),
     Bench(bench::Args),
@@ -87,6 +91,8 @@ pub fn run() -> ExitCode {
         Command::Hit(args) => args.run(&mut out),
         Command::Peek(args) => args.run(&mut out),
         Command::Acquire(args) => acquire::run(args),
+        Command::Status(args) => status::run(args, &mut out),
+        Command::Top(args) => top::run(args, &mut out),
         Command::Reload(args) => reload::run(args, &mut out),
         Command::Healthcheck(args) => healthcheck::run(args, &mut out),
         Command::Bench(args) => bench::run(args, &mut out),

@@ -234,5 +234,6 @@ impl Failure {
 
 const GROUPS_FILE: &str = "/etc/group";
 
-/// Descriptors that are no connections: runtimes, the listener, the log, the watch over the rules and reading them.
-const DESCRIPTORS_BESIDE: u64 = 64;
+/// Descriptors that are no connections of applications: runtimes, the listeners, the log, the watch over the rules and
+/// reading them, operators.
+const DESCRIPTORS_BESIDE: u64 = 96;

@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::Scrape;
 use super::sheet::Sheet;
-use crate::clock::{Now, Timestamp};
+use crate::admin::status::unix_seconds;
+use crate::clock::Timestamp;
 use crate::rules::Mode;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -62,11 +63,6 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     });
     let help = "The mode that a rule really has, whoever said so: 1 for that one, 0 for the others";
     sheet.gauges("mode", help, modes.collect::<Vec<_>>())
-}
-
-/// A moment in Unix time, by the wall clock as it is now.
-pub(super) fn unix_seconds(at: Timestamp, now: Now) -> f64 {
-    (i128::from(at.as_nanos()) + i128::from(now.utc)) as f64 / 1e9
 }
 
 /// As many as are counted by name.
