@@ -135,7 +135,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             bell,
             telemetry: Arc::clone(&options.telemetry),
             rules: settings.rules.display().to_string(),
-            unready: Box::new(Vec::new),
+            unready: unready(&shutdown),
         };
         let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
         let _office = open_office(desk, settings);
@@ -151,6 +151,15 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
     let sampler = Sampler::start(readings, Arc::clone(clock));
     sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
+}
+
+/// Why work should not be sent here, beside the rules.
+fn unready(shutdown: &CancellationToken) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let shutdown = shutdown.clone();
+    Box::new(move || {
+        let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
+        draining.into_iter().collect()
+    })
 }
 
 /// Without operators everything goes on.
