@@ -11,7 +11,7 @@ use super::watch::Watch;
 use crate::clock::{Micros, Now};
 use crate::rules::Mode;
 use crate::rules::shed::{Part, Workers};
-use crate::shed::{band_slots, draw, hint, most_others, queue_age};
+use crate::shed::{band_slots, draw, hint, queue_age};
 
 /// What stands between a request and a pool.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Gate {
         let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.watch.shed.fleet, is_other) else {
             return (false, false);
         };
-        let most = most_others(slots, reserve.reserve);
+        let most = self.pool.most_others(slots, reserve.reserve);
         if asked.takes_place && mode == Mode::Enforce {
             let entered = self.pool.enter_work(true, Some(most));
             return (!entered, entered);

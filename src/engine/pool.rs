@@ -18,6 +18,7 @@ use super::signals::Signals;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::watch::Watch;
 use crate::clock::Timestamp;
+use crate::shed::FleetSums;
 use crate::shed::heavy::Heavy;
 
 /// One pool.
@@ -36,6 +37,8 @@ pub(super) struct Pool {
     /// Leases of the most important work, and of all other.
     critical: AtomicU32,
     others: AtomicU32,
+    /// What the pool's processes on other hosts do.
+    elsewhere: Mutex<FleetSums>,
     /// s, as the bits of an `f64`.
     severity: AtomicU64,
     is_braking: AtomicBool,
@@ -81,6 +84,7 @@ impl Pool {
             slots: AtomicU32::new(0),
             critical: AtomicU32::new(0),
             others: AtomicU32::new(0),
+            elsewhere: Mutex::default(),
             severity: AtomicU64::new((-1.0_f64).to_bits()),
             is_braking: AtomicBool::new(false),
             has_room: AtomicBool::new(false),
@@ -180,6 +184,16 @@ impl Pool {
 
     pub(super) fn others(&self) -> u32 {
         self.others.load(Ordering::Relaxed)
+    }
+
+    /// What is in progress on other hosts, from now on.
+    pub(super) fn set_elsewhere(&self, sums: FleetSums) {
+        *self.elsewhere.lock() = sums;
+    }
+
+    /// How many pieces of other work may be in progress here, with so many slots of this host.
+    pub(super) fn most_others(&self, slots: u32, reserve_permille: u16) -> u32 {
+        self.elsewhere.lock().most_others_here(slots, reserve_permille)
     }
 
     pub(super) fn busy(&self) -> u32 {

@@ -13,6 +13,7 @@ use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::shed::Source;
 use crate::rules::{Limit, Over};
+use crate::shed::FleetSums;
 
 /// What is granted with a lease.
 #[derive(Clone, Copy, Debug, Default)]
@@ -128,6 +129,11 @@ impl Engine {
         if let Some(pool) = self.pools.find(pool) {
             pool.signals.lock().observe(signal, reading, now.at);
         }
+    }
+
+    /// Says what the processes of a pool do on all other hosts together: the fleet's reserve counts it from now on.
+    pub fn set_elsewhere(&self, pool: &str, sums: FleetSums) {
+        self.pools.of(pool).set_elsewhere(sums);
     }
 
     /// What the rules in force ask the host to read.
