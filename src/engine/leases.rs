@@ -216,8 +216,10 @@ impl Leases {
     }
 
     /// Whether a lease of a session is still live.
-    pub(super) fn is_live(&self, session: &Session, number: u64) -> bool {
-        self.book(session.0.book).lease(self.numbers.place(number), number, session.0.member).is_some()
+    pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
+        let book = self.book(session.0.book);
+        let lease = book.lease(self.numbers.place(number), number, session.0.member);
+        lease.is_some_and(|lease| lease.ends_at > now.at)
     }
 
     /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted.

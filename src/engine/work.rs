@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
+use super::digest::Digest;
 use super::leases::{
     NotItsPool, NotOpened, Opening, Refund, Reservation, Session, Terms, Tie, Ties, Why, WorkOutcome,
 };
@@ -22,6 +23,14 @@ pub(super) struct Granted<'t> {
     pub(super) lasts: Option<Duration>,
     /// Set if it has its place among the pool's work already: whether as other work.
     pub(super) place: Option<bool>,
+}
+
+/// What work that is granted is held by.
+#[derive(Debug)]
+pub(super) struct Holding<'l> {
+    pub(super) reserved: Reservation<'l>,
+    /// The name of its request, if it has one.
+    pub(super) name: Option<Digest>,
 }
 
 /// A reading that the rules in force ask the host for.
@@ -93,8 +102,8 @@ impl Engine {
 
     /// Whether a session still has a lease.
     #[must_use]
-    pub fn holds(&self, session: &Session, lease: u64) -> bool {
-        self.leases.is_live(session, lease)
+    pub fn holds(&self, session: &Session, lease: u64, now: Now) -> bool {
+        self.leases.is_live(session, lease, now)
     }
 
     /// Requests that were given up on, each by the count of its connection and its id: what was granted to them ends, and
@@ -188,19 +197,20 @@ impl Engine {
         (audit, by_state)
     }
 
-    /// Grants the lease that a place was kept for.
-    #[inline]
-    pub(super) fn grant(
+    /// Grants the lease of what no rule judges.
+    pub(super) fn grant_unlimited(
         &self,
-        holding: Option<Reservation<'_>>,
+        holding: Option<Holding<'_>>,
         request: u64,
-        granted: &Granted<'_>,
         now: Now,
     ) -> Option<u64> {
-        self.begin_work(holding?, request, granted, now)
+        let Holding { reserved, name } = holding?;
+        let name = name.map(Tie::Repeat);
+        self.grant(reserved, request, &Granted { ties: name.as_slice(), ..Granted::default() }, now)
     }
 
-    fn begin_work(
+    /// Grants the lease that a place was kept for.
+    pub(super) fn grant(
         &self,
         holding: Reservation<'_>,
         request: u64,

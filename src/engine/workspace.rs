@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::counters::{Check, Counters};
 use super::decision::NoteKind;
+use super::digest::Digest;
 use super::leases::Tie;
 use super::part::{Part, Stage, Stand};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
@@ -195,8 +196,9 @@ impl Workspace {
         self.notes.append(&mut self.shed_notes);
     }
 
-    /// Ties to a lease what ends with it, or may be given back.
-    pub(super) fn tie(&mut self, domain: &Domain, terms: &DomainTerms) {
+    /// Ties to a lease what ends with it, or may be given back, and the name of its request.
+    pub(super) fn tie(&mut self, domain: &Domain, terms: &DomainTerms, name: Option<Digest>) {
+        self.ties.extend(name.map(Tie::Repeat));
         for part in self.parts.iter().filter(|part| part.charged) {
             if part.is_concurrency {
                 self.ties.push(Tie::Place(part.state()));

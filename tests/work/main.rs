@@ -11,6 +11,7 @@ mod ends;
 mod limits;
 mod office;
 mod random;
+mod repeats;
 mod shedding;
 
 #[path = "../support/mod.rs"]
