@@ -39,6 +39,8 @@ pub(super) struct Asked<'a> {
     pub(super) callers: &'a KeyHash,
     /// Counts what is drawn by request.
     pub(super) draws: &'a Cell<u64>,
+    /// Whether its caller is noted as one who came.
+    pub(super) notes_caller: bool,
 }
 
 /// What a gate says.
@@ -125,7 +127,7 @@ impl Gate {
             return asked.draw();
         }
         let Some(caller) = self.caller(asked) else { return asked.draw() };
-        if self.pool.is_heavy(place, caller.hash(), asked.now.at) {
+        if self.pool.is_heavy(place, caller.hash(), asked.now.at, asked.notes_caller) {
             return asked.draw();
         }
         let epoch = draw::epoch(asked.now.at, caller.hash(), self.watch.shed.callers.rotate);

@@ -196,7 +196,8 @@ impl<'d> Judgement<'d> {
             now: self.now,
             counters: self.counters,
             callers: &self.engine.caller_hash,
-            draws: &workspace.draws,
+            draws: if intent == Intent::Look { &workspace.draws_of_looks } else { &workspace.draws },
+            notes_caller: intent == Intent::Admit,
         };
         let notes = &mut workspace.shed_notes;
         let mut judge_gate = || gate.and_then(|gate| gate.judge(&asked, notes));

@@ -204,9 +204,15 @@ impl Pool {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    /// Notes a caller of a priority's work, and says whether it makes up a large part of that.
-    pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp) -> bool {
+    /// Says whether a caller of a priority's work makes up a large part of that, this request included, and notes him if
+    /// it is to.
+    pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp, notes: bool) -> bool {
         let Some(mut heavy) = self.heavy.try_lock() else { return false };
+        if !notes {
+            let mut copy = heavy.get(place).cloned().unwrap_or_default();
+            copy.age(at);
+            return copy.note(caller);
+        }
         if heavy.len() <= place {
             heavy.resize_with(place + 1, Heavy::new);
         }

@@ -27,6 +27,8 @@ pub(super) struct Workspace {
     pub(super) lasts: Option<Duration>,
     /// Counts what is drawn by request.
     pub(super) draws: Cell<u64>,
+    /// The same for what is only looked at: it leaves the draws of others as they are.
+    pub(super) draws_of_looks: Cell<u64>,
     /// What a repeat is told by.
     pub(super) written: Vec<u8>,
     /// By part, what a charge adds.
@@ -39,7 +41,9 @@ impl Workspace {
     /// That of the decider of this number.
     pub(super) fn new(number: u64) -> Workspace {
         // Numbers apart: no two deciders draw the same.
-        Workspace { draws: Cell::new(number << 48), ..Workspace::default() }
+        let first = number << 48;
+        let (draws, draws_of_looks) = (Cell::new(first), Cell::new(first | 1 << 47));
+        Workspace { draws, draws_of_looks, ..Workspace::default() }
     }
 
     pub(super) fn clear(&mut self) {

@@ -107,6 +107,37 @@ fn run(office: &mut Office, session: &Session, from: u64, to: u64, busy: u32) {
 }
 
 #[test]
+fn a_look_leaves_no_trace_before_the_slow_law() {
+    for exact in ["{leak: 0}", "{stripe_exact: true}"] {
+        let told = |looks: bool| {
+            let mut office = Office::new(&rules(&format!("workers: {exact}")));
+            let session = office.session(1, 10, s(0));
+            office.engine.tick(s(0));
+            run(&mut office, &session, 0, 46, 10);
+            office.engine.tick(s(46));
+            let mut lines = Vec::new();
+            for number in 0..2_000_u64 {
+                let caller = format!("user={}", number % 40);
+                let hit = Ask { op: Op::Hit, ..ask(&caller, "test") };
+                // The same caller over and over, who would be a large part of it all; then the one who asks.
+                let lookers = if looks { &["user=7", "user=7", "user=7", &caller][..] } else { &[] };
+                let seen = lookers.iter().map(|caller| {
+                    office.ask(&session, s(46), Ask { op: Op::Peek, attributes: caller, ..hit }).line
+                });
+                let seen = seen.last();
+                let line = office.ask(&session, s(46), hit).line;
+                // Drawn by caller, what a look says holds.
+                assert!(exact.contains("true") || seen.is_none_or(|seen| seen == line), "{exact} {number}");
+                lines.push(line);
+            }
+            assert!(lines.iter().any(|line| line == "shed web/workers"));
+            lines
+        };
+        assert!(told(false) == told(true), "{exact}: who looks changes nothing");
+    }
+}
+
+#[test]
 fn the_slow_law_runs_on_leases_as_its_table_says() {
     let mut office = Office::new(&rules("workers: {leak: 0}"));
     let session = office.session(1, 10, s(0));
@@ -159,10 +190,16 @@ fn one_who_makes_up_most_of_it_is_shed_by_request() {
     office.engine.tick(s(52));
     let mut shed = 0;
     for _ in 0..2_000 {
-        let told = office.ask(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
+        let told = office.ask(&session, s(52), Ask { op: Op::Hit, ..ask("user=big", "test") });
         shed += u32::from(told.line == "shed web/workers");
     }
     assert!((1_000..1_400).contains(&shed), "{shed} of 2000 by a chance of 0.6");
+    let looks = (0..200).filter(|_| {
+        let told = office.ask(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
+        told.line == "shed web/workers"
+    });
+    let seen = looks.count();
+    assert!((80..160).contains(&seen), "{seen} of 200 looks");
 }
 
 #[test]
