@@ -1,6 +1,5 @@
 //! Work from its begin to its end: sessions, leases, and what ends with them.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Engine;
@@ -46,17 +45,6 @@ pub struct Wanted {
     pub pid: Option<u32>,
 }
 
-/// Leases counted against the counters of concurrency limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Audit {
-    /// Places that leases hold.
-    pub held: u64,
-    /// Places that counters count.
-    pub counted: u64,
-    /// Keys on which the two do not agree: none, unless something is wrong.
-    pub differing: u64,
-}
-
 impl Engine {
     /// A connection begins: it joins its session, or is the first of one.
     ///
@@ -69,11 +57,13 @@ impl Engine {
     /// A connection of a session ends. After the last one a session with a name is waited for, for five seconds; one
     /// without ends at once.
     pub fn close(&self, session: &Session, now: Now) {
+        let _moving = self.leases.moving(Some(session));
         self.leases.close(session, now, &mut self.loosening(false, now));
     }
 
     /// A session ends, and all its leases with it: its process has died.
     pub fn end(&self, session: &Session, now: Now) {
+        let _moving = self.leases.moving(Some(session));
         self.leases.end_session(session, now.at, &mut self.loosening(false, now));
     }
 
@@ -88,6 +78,7 @@ impl Engine {
     }
 
     fn release_for(&self, session: &Session, lease: u64, outcome: WorkOutcome, why: Why, now: Now) -> bool {
+        let _moving = self.leases.moving(Some(session));
         let ended = self.leases.release(session, lease, why, now, &mut self.loosening(false, now));
         let Some(ties) = ended else { return false };
         self.loosen(ties.iter(), outcome, why == Why::Abandoned, now);
@@ -109,6 +100,7 @@ impl Engine {
     /// Requests that were given up on, each by the count of its connection and its id: what was granted to them ends, and
     /// what will be as well.
     pub fn abandon(&self, session: &Session, reports: &mut dyn Iterator<Item = (u64, u64)>, now: Now) {
+        let _moving = self.leases.moving(Some(session));
         self.leases.abandon(session, reports, now, &mut self.loosening(true, now));
     }
 
@@ -158,43 +150,8 @@ impl Engine {
 
     /// Ends leases and sessions whose time has come, each as of its own time.
     pub fn end_due(&self, now: Now) {
+        let _moving = self.leases.moving(None);
         self.leases.end_due(now, &mut self.loosening(false, now));
-    }
-
-    /// Counts leases against the counters of concurrency limits.
-    ///
-    /// They are looked at one after the other while work goes on, so a key differs for good only if it does each time, by
-    /// the same number.
-    #[must_use]
-    pub fn audit(&self) -> Audit {
-        let (mut audit, mut differing) = self.compare_leases();
-        for _ in 1..AUDITS {
-            if differing.is_empty() {
-                break;
-            }
-            let again = self.compare_leases().1;
-            differing.retain(|state, difference| again.get(state) == Some(difference));
-        }
-        audit.differing = differing.len() as u64;
-        audit
-    }
-
-    /// By how many places leases and counters differ on a key, where they do.
-    fn compare_leases(&self) -> (Audit, HashMap<[u64; 2], i64>) {
-        let mut by_state: HashMap<[u64; 2], i64> = HashMap::new();
-        let mut audit = Audit::default();
-        self.leases.each_tie(&mut |tie| {
-            if let Tie::Place(digest) = tie {
-                *by_state.entry([digest.hash(), digest.high()]).or_default() += 1;
-                audit.held += 1;
-            }
-        });
-        self.shards.each_in_progress(&mut |digest, count| {
-            *by_state.entry([digest.hash(), digest.high()]).or_default() -= i64::from(count);
-            audit.counted += u64::from(count);
-        });
-        by_state.retain(|_, difference| *difference != 0);
-        (audit, by_state)
     }
 
     /// Grants the lease of what no rule judges.
@@ -290,9 +247,6 @@ fn give_back<A: Algorithm>(quota: &A, refund: &Refund, shard: &mut Shard, memory
         }
     }
 }
-
-/// How often a key must differ.
-const AUDITS: usize = 3;
 
 /// How long work may take that no concurrency rule says anything about.
 const LASTS: Duration = Duration::from_secs(60);

@@ -145,3 +145,24 @@ fn other_work_never_takes_what_is_kept_back() {
         assert_eq!(pools.iter().map(|pool| pool.others).collect::<Vec<_>>(), [1]);
     });
 }
+
+#[test]
+fn a_repair_beside_work_in_flight_changes_nothing() {
+    check(|| {
+        let engine = engine(&RULES.replace("max: 1,", "max: 2,"));
+        let held = session(&engine, 3);
+        let lease = acquire(&engine, &held, "a").unwrap();
+        let (asking, ending, repairing) =
+            ((Arc::clone(&engine), session(&engine, 1)), Arc::clone(&engine), Arc::clone(&engine));
+        let works: Vec<Work> = vec![
+            Box::new(move || {
+                let lease = acquire(&asking.0, &asking.1, "b");
+                lease.is_none_or(|lease| asking.0.release(&asking.1, lease, WorkOutcome::Ok, at(0)))
+            }),
+            Box::new(move || ending.release(&held, lease, WorkOutcome::Ok, at(0))),
+            Box::new(move || repairing.repair_all(at(0)) == 0),
+        ];
+        assert!(beside(works).into_iter().all(|as_it_should| as_it_should), "nothing was wrong");
+        assert_all_is_back(&engine);
+    });
+}
