@@ -181,7 +181,7 @@ fn bands_and_reserves_that_come_to_all_of_a_few_slots() {
         assert_eq!(warnings("rules.yaml", &text, expected).domains.len(), 1);
     };
     let rounded = "write at most 75% for it: bands are rounded up to whole slots";
-    let of_four = "of `slots: 4` the band of `get`, `post` is all: the brake never holds that back";
+    let of_four = "of `slots: 4` the band of `get`, `post` is all: the brake keeps no slot free of that";
     check("slots: 4, brake: {}", &[(4, of_four, rounded)]);
     check("slots: 4, brake: {bands: [25%, 50%, 75%]}", &[]);
     // 75.1 % of four is more than three.

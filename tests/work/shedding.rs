@@ -282,3 +282,20 @@ fn what_is_elastic_passes_while_the_pool_has_room() {
     office.engine.tick(s(20));
     assert!(office.ask(&session, s(20), ask).line.starts_with("limit per-user"));
 }
+
+#[test]
+fn without_slots_the_slow_law_goes_by_signals_that_count_alone() {
+    for (counts, line) in [("false", "allow"), ("true", "shed web/workers")] {
+        let mut office = Office::new(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")));
+        let session = office.session(1, 10, s(0));
+        office.engine.tick(s(0));
+        run(&mut office, &session, 0, 148, 10);
+        // Another that says nothing of its slots is left.
+        let unknown = office.session(2, 0, s(148));
+        office.engine.end(&session, s(148));
+        office.engine.signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
+        office.engine.tick(s(149));
+        let told = office.ask(&unknown, s(149), ask("user=a", "test"));
+        assert_eq!(told.line, line, "use: {counts}");
+    }
+}

@@ -73,7 +73,7 @@ impl UnsettledShed {
             return;
         }
         let message = format!(
-            "of `slots: {slots}` the band of {} is all: the brake never holds that back",
+            "of `slots: {slots}` the band of {} is all: the brake keeps no slot free of that",
             free.join(", ")
         );
         // In whole percents: of one slot there is nothing to keep free.
