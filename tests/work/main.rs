@@ -10,6 +10,7 @@
 mod ends;
 mod limits;
 mod office;
+mod pool_counts;
 mod random;
 mod repeats;
 mod shedding;
