@@ -261,8 +261,7 @@ impl Pool {
         law.step(&watch, seen, at);
         self.severity.store(law.severity.value().to_bits(), Ordering::Relaxed);
         let good = watch.law.good;
-        let has_room =
-            !is_braking && law.severity.value() <= 0.0 && workers.is_some_and(|workers| workers < good);
+        let has_room = !is_braking && law.severity.value() <= 0.0 && utilization.is_some_and(|u| u < good);
         self.has_room.store(has_room, Ordering::Relaxed);
     }
 

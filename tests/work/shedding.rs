@@ -284,6 +284,26 @@ fn what_is_elastic_passes_while_the_pool_has_room() {
 }
 
 #[test]
+fn a_pool_that_a_signal_says_is_full_has_no_room_for_what_is_elastic() {
+    let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
+    for (counts, permille, line) in [
+        ("true", 950, "limit per-user 0/1"),
+        ("true", 650, "allow per-user 0/1 [over per-user]"),
+        ("false", 950, "allow per-user 0/1 [over per-user]"),
+    ] {
+        let shed = rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}"));
+        let mut office = Office::new(&format!("{limits}{shed}"));
+        let session = office.session(1, 10, s(0));
+        (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
+        office.engine.signal(&session, "web", "lag", permille, s(10)).unwrap();
+        office.engine.tick(ms(10_250));
+        let ask = ask("user=a", "get");
+        assert_eq!(office.ask(&session, ms(10_250), ask).line, "allow per-user 0/1");
+        assert_eq!(office.ask(&session, ms(10_250), ask).line, line, "use: {counts}, {permille}");
+    }
+}
+
+#[test]
 fn without_slots_the_slow_law_goes_by_signals_that_count_alone() {
     for (counts, line) in [("false", "allow"), ("true", "shed web/workers")] {
         let mut office = Office::new(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")));
