@@ -82,21 +82,6 @@ impl Count {
     }
 }
 
-impl RuleCounts {
-    #[inline]
-    fn check(&self, check: Check) {
-        match check {
-            Check::Pass => self.pass.add_one(),
-            Check::Near => self.near.add_one(),
-            Check::Over => self.over.add_one(),
-            Check::CandidatePass => self.candidate_pass.add_one(),
-            Check::CandidateRefuse => self.candidate_refuse.add_one(),
-            Check::Refuse => self.refuse.add_one(),
-            Check::WouldRefuse => self.would_refuse.add_one(),
-        }
-    }
-}
-
 impl Verdicts {
     /// Counts one and returns how many of it there were.
     #[inline]
@@ -127,18 +112,16 @@ impl Counters {
 
     #[inline]
     pub(super) fn check(&self, slot: Slot, check: Check) {
-        if let Some(counts) = self.rules.get(slot.number()) {
-            counts.check(check);
+        let Some(counts) = self.rules.get(slot.number()) else { return };
+        match check {
+            Check::Pass => counts.pass.add_one(),
+            Check::Near => counts.near.add_one(),
+            Check::Over => counts.over.add_one(),
+            Check::CandidatePass => counts.candidate_pass.add_one(),
+            Check::CandidateRefuse => counts.candidate_refuse.add_one(),
+            Check::Refuse => counts.refuse.add_one(),
+            Check::WouldRefuse => counts.would_refuse.add_one(),
         }
-    }
-
-    /// Counts what a rule said that alone decides and is named by the answer. Returns how many of the verdict there were.
-    #[inline]
-    pub(super) fn decided_by(&self, slot: Slot, verdict: Verdict, check: Check) -> u64 {
-        self.rules.get(slot.number()).map_or(0, |counts| {
-            counts.check(check);
-            counts.verdicts.count(verdict)
-        })
     }
 
     /// Counts a verdict at the rule that its answer names, and returns how many of it there were.

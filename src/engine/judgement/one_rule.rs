@@ -101,15 +101,11 @@ impl<'d> Judgement<'d> {
             Outcome::Later(_) | Outcome::Never if terms.enforced => (Verdict::Limit, retry(outcome)),
             _ => (Verdict::Allow, Some(Micros::ZERO)),
         };
-        let count = if terms.enforced {
-            let check = if passes { Check::Pass } else { Check::Refuse };
-            counters.decided_by(terms.slot, verdict, check)
-        } else {
-            // In shadow its answer does not name it.
-            counters.check(terms.slot, if passes { Check::Pass } else { Check::WouldRefuse });
-            counters.decided(self.terms.unnamed, verdict)
-        };
-        let is_sampled = is_sampled(count);
+        // In shadow its answer does not name it.
+        let named = if terms.enforced { terms.slot } else { self.terms.unnamed };
+        let is_sampled = is_sampled(counters.decided(named, verdict));
+        let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
+        counters.check(terms.slot, if passes { Check::Pass } else { refusal });
         if is_sampled || !passes {
             // The salt, mixed in twice, is out again.
             let key = digest.of(plain.tag, plain.salt);
