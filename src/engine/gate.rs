@@ -39,6 +39,8 @@ pub(super) struct Asked<'a> {
     pub(super) callers: &'a KeyHash,
     /// Counts what is drawn by request.
     pub(super) draws: &'a Cell<u64>,
+    /// Whether its caller is noted as one who came.
+    pub(super) notes_caller: bool,
 }
 
 /// What a gate says.
@@ -110,7 +112,7 @@ impl Gate {
     fn workers(&self, asked: &Asked<'_>) -> Option<f64> {
         let workers = self.watch.shed.workers.as_ref()?;
         let (priority, severity) = (asked.priority?, self.pool.severity());
-        if severity <= 0.0 || self.pool.slots().is_none() && self.watch.shed.signals.is_empty() {
+        if severity <= 0.0 || !self.has_evidence() {
             return None;
         }
         let chance = self.watch.chance(priority, severity);
@@ -119,13 +121,18 @@ impl Gate {
         draw::is_refused(draw, chance).then_some(chance)
     }
 
+    /// Whether the slow law has anything to go by: slots that are known, or a signal that counts.
+    fn has_evidence(&self) -> bool {
+        self.pool.slots().is_some() || self.watch.shed.signals.iter().any(|signal| signal.counts)
+    }
+
     /// The draw of a request: its caller's, or its own where there is no caller, or one who is a large part of it all.
     fn draw(&self, asked: &Asked<'_>, workers: &Workers, place: usize) -> u64 {
         if workers.stripe_exact {
             return asked.draw();
         }
         let Some(caller) = self.caller(asked) else { return asked.draw() };
-        if self.pool.is_heavy(place, caller.hash(), asked.now.at) {
+        if self.pool.is_heavy(place, caller.hash(), asked.now.at, asked.notes_caller) {
             return asked.draw();
         }
         let epoch = draw::epoch(asked.now.at, caller.hash(), self.watch.shed.callers.rotate);

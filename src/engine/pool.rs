@@ -218,9 +218,15 @@ impl Pool {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    /// Notes a caller of a priority's work, and says whether it makes up a large part of that.
-    pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp) -> bool {
+    /// Says whether a caller of a priority's work makes up a large part of that, this request included, and notes him if
+    /// it is to.
+    pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp, notes: bool) -> bool {
         let Some(mut heavy) = self.heavy.try_lock() else { return false };
+        if !notes {
+            let mut copy = heavy.get(place).cloned().unwrap_or_default();
+            copy.age(at);
+            return copy.note(caller);
+        }
         if heavy.len() <= place {
             heavy.resize_with(place + 1, Heavy::new);
         }
@@ -269,8 +275,7 @@ impl Pool {
         law.step(&watch, seen, at);
         self.severity.store(law.severity.value().to_bits(), Ordering::Relaxed);
         let good = watch.law.good;
-        let has_room =
-            !is_braking && law.severity.value() <= 0.0 && workers.is_some_and(|workers| workers < good);
+        let has_room = !is_braking && law.severity.value() <= 0.0 && utilization.is_some_and(|u| u < good);
         self.has_room.store(has_room, Ordering::Relaxed);
     }
 
