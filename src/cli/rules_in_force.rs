@@ -71,6 +71,18 @@ impl RulesInForce {
         self.record.lock().is_good
     }
 
+    /// They in a line, for whoever looks after the daemon.
+    pub(super) fn summary(&self) -> String {
+        let domains = self.library.domains();
+        let rules: usize = domains.iter().map(|domain| domain.rules().len()).sum();
+        let errors = if self.is_good() {
+            ""
+        } else {
+            "; the files have ERRORS, which the log and `tidegate check` name"
+        };
+        format!("serving: {rules} rules in {} domains{errors}", domains.len())
+    }
+
     /// What is to be told of them, kept up to date by every reading.
     #[allow(dead_code, reason = "metrics will show it")]
     pub(super) fn record(&self) -> Arc<Mutex<Record>> {

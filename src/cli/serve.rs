@@ -8,13 +8,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::rules_in_force::{RulesInForce, log_problem};
+use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
-use super::{log, signals, watch};
+use super::{core_dumps, log, passed, signals, watch};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::host::{Readings, Sampler};
 use crate::rules::Problem;
-use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess};
+use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse};
 use crate::sys;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
@@ -96,8 +97,8 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 
 fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     sys::give_large_pieces_back();
-    make_directory_of(&settings.socket.path)?;
-    let listener = Listener::bind(&settings.socket.path, settings.socket.mode, group_of(settings)?)?;
+    core_dumps::forbid();
+    let listener = listen(settings)?;
     let clock = Arc::new(Clock::start());
     let engine = Arc::new(Engine::new(Options {
         hash_key: random_hash_key()?,
@@ -111,6 +112,8 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
+    let pulse = Arc::new(Pulse::new(settings.threads));
+    let manager = ServiceManager::start(&pulse, &clock);
     let options = server::Options {
         threads: settings.threads,
         connections: ConnectionLimits {
@@ -120,16 +123,42 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
         short_slices: args.scheduler_slice == OnOff::On,
+        pulse: Arc::clone(&pulse),
     };
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
-        let bell = watch::watch(rules).map_err(Failure::Run)?;
+        let bell = watch::watch(rules, manager.clone()).map_err(Failure::Run)?;
         signals::watch(&shutdown, bell).map_err(Failure::Run)?;
+        tokio::spawn(keep_told(manager, pulse, shutdown.clone()));
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
     })?;
     info!("drained: every request received was answered");
     Ok(())
+}
+
+/// On the socket that was passed, else on one of our own.
+fn listen(settings: &Settings) -> Result<Listener, Failure> {
+    let wanted = &settings.socket.path;
+    if let Some(listener) = passed::listener()? {
+        if listener.path() != wanted {
+            let (passed, wanted) = (listener.path().display(), wanted.display());
+            warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
+        }
+        return Ok(listener);
+    }
+    make_directory_of(wanted)?;
+    Ok(Listener::bind(wanted, settings.socket.mode, group_of(settings)?)?)
+}
+
+/// Tells whoever started us when we serve, and when we cease to.
+async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
+    tokio::select! {
+        () = pulse.serving() => manager.serving(),
+        () = shutdown.cancelled() => {}
+    }
+    shutdown.cancelled().await;
+    manager.stopping();
 }
 
 /// Without readings pools are judged by their busy slots alone: no reason not to start.
@@ -191,6 +220,8 @@ fn allow_descriptors(connections: u32) {
 enum Failure {
     #[error("{0}")]
     Bind(#[from] BindError),
+    #[error("{0}")]
+    Passed(#[from] passed::Unusable),
     #[error("{}: cannot make the directory of the socket: {source}", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
     #[error(

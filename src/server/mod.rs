@@ -14,6 +14,7 @@ mod membership;
 mod missed;
 mod pool_access;
 mod processes;
+mod pulse;
 mod stream;
 mod word;
 mod work;
@@ -26,8 +27,9 @@ use tracing::{error, warn};
 
 pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
-pub use listener::{BindError, Listener};
+pub use listener::{BindError, Listener, NotTaken};
 pub use pool_access::{PoolAccess, PoolLimits};
+pub use pulse::Pulse;
 
 use crate::clock::Clock;
 use crate::engine::{Engine, TICK_MILLIS};
@@ -50,6 +52,8 @@ pub struct Options {
     pub pools: PoolAccess,
     /// Whether decision threads ask the scheduler for short slices.
     pub short_slices: bool,
+    /// Where threads note that they are there, made for as many as there are.
+    pub pulse: Arc<Pulse>,
 }
 
 /// What every connection needs.
@@ -63,6 +67,7 @@ struct Shared {
     pools: PoolAccess,
     greeting: Greeting,
     missed: Missed,
+    pulse: Arc<Pulse>,
 }
 
 /// Serves until `shutdown` is cancelled, then drains: every request that was received is answered.
@@ -85,6 +90,7 @@ pub async fn run(
         pools: options.pools,
         greeting: Greeting::new(engine.mode()),
         missed: Missed::default(),
+        pulse: options.pulse,
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))
@@ -124,6 +130,7 @@ async fn keep_house(shared: Arc<Shared>) {
         let now = shared.clock.now();
         engine.tick(now);
         engine.sweep(now);
+        shared.pulse.beat_accepting(now.at);
         if now.at.since(audited) >= AUDIT_EVERY {
             audited = now.at;
             audit(engine);
