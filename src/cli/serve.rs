@@ -3,14 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::admin_door::AdminDoor;
+use super::control::Daemon;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, log, passed, signals, watch};
+use crate::admin::{Desk, Doors, Office};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::host::{Readings, Sampler};
@@ -122,14 +126,25 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         },
         access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
+        telemetry: Arc::default(),
         short_slices: args.scheduler_slice == OnOff::On,
         pulse: Arc::clone(&pulse),
     };
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
+        let record = rules.record();
         let bell = watch::watch(rules, manager.clone()).map_err(Failure::Run)?;
-        signals::watch(&shutdown, bell).map_err(Failure::Run)?;
+        signals::watch(&shutdown, bell.clone()).map_err(Failure::Run)?;
+        let daemon = Daemon {
+            record,
+            bell,
+            telemetry: Arc::clone(&options.telemetry),
+            rules: settings.rules.display().to_string(),
+            unready: silent_threads(&pulse, &clock),
+        };
         tokio::spawn(keep_told(manager, pulse, shutdown.clone()));
+        let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
+        let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
     })?;
@@ -151,6 +166,18 @@ fn listen(settings: &Settings) -> Result<Listener, Failure> {
     Ok(Listener::bind(wanted, settings.socket.mode, group_of(settings)?)?)
 }
 
+/// What keeps work from being sent here: threads that hang.
+fn silent_threads(pulse: &Arc<Pulse>, clock: &Arc<Clock>) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let (pulse, clock) = (Arc::clone(pulse), Arc::clone(clock));
+    Box::new(move || {
+        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
+        late.map(|(name, _)| {
+            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
+        })
+        .collect()
+    })
+}
+
 /// Tells whoever started us when we serve, and when we cease to.
 async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
     tokio::select! {
@@ -166,6 +193,13 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
     let sampler = Sampler::start(readings, Arc::clone(clock));
     sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
+}
+
+/// Without operators everything goes on.
+fn open_office(desk: Desk, settings: &Settings) -> Option<Office> {
+    let admin = Box::new(AdminDoor::new(settings.admin_socket()));
+    let office = Office::start(desk, Doors { admin, metrics: settings.metrics });
+    office.inspect_err(|error| warn!(%error, "no admin socket, no metrics: raise TasksMax of the unit")).ok()
 }
 
 /// The directory of a socket in the usual place is made when it is missing, but not those above it.
@@ -242,7 +276,11 @@ impl Failure {
     }
 }
 
+/// A thread says several times a second that it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
 const GROUPS_FILE: &str = "/etc/group";
 
-/// Descriptors that are no connections: runtimes, the listener, the log, the watch over the rules and reading them.
-const DESCRIPTORS_BESIDE: u64 = 64;
+/// Descriptors that are no connections of applications: runtimes, the listeners, the log, the watch over the rules and
+/// reading them, operators.
+const DESCRIPTORS_BESIDE: u64 = 96;

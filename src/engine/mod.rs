@@ -11,6 +11,7 @@ mod decision;
 mod digest;
 mod footprint;
 mod gate;
+mod in_force;
 #[cfg(test)]
 #[cfg(feature = "interleavings")]
 mod interleavings;
@@ -27,10 +28,12 @@ mod shards;
 mod signals;
 mod siphash;
 mod sketch;
+mod slots;
 mod soft;
 mod sync;
 mod table;
 mod tag;
+mod totals;
 mod watch;
 mod work;
 mod workspace;
@@ -40,16 +43,17 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 pub use callers::{Caller, TopCallers};
-pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
+pub use in_force::{InForce, RuleInForce, RuleKind};
 pub use leases::{LeaseTotals, NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 pub use pool::PoolView;
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
+pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use work::{Audit, Wanted};
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
@@ -61,7 +65,7 @@ pub use crate::rules::shed::{Listen, Source};
 use crate::clock::Now;
 use crate::rules::RuleSet;
 use callers::Callers;
-use counters::{Counters, Slots};
+use counters::Counters;
 use digest::KeyHash;
 use leases::Leases;
 use memory::Memory;
@@ -69,6 +73,7 @@ use pools::Pools;
 use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
+use slots::Slots;
 use sync::{AtomicBool, Mutex, Ordering};
 
 /// What an engine is made with.
@@ -207,6 +212,12 @@ impl Engine {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.shards.memory_bytes() + self.callers.heap_bytes()
+    }
+
+    /// Bytes that the tables may allocate.
+    #[must_use]
+    pub fn memory_bytes_max(&self) -> usize {
+        self.options.memory_bytes_max
     }
 
     /// The busiest, the most refused and the most would-be-refused callers of a rule, as far as a bounded sketch can

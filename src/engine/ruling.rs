@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::counters::{Slot, Slots};
 use super::digest::{HashKey, KeyHash, Salt};
 use super::gate::Gate;
 use super::memory::Kind;
 use super::pool::Pool;
 use super::pools::Pools;
+use super::slots::{PrioritySlot, Slot, Slots};
 use super::tag::Tag;
 use super::watch::Watch;
 use crate::clock::Micros;
@@ -40,6 +40,10 @@ pub(super) struct Ruling {
 pub(super) struct DomainTerms {
     pub(super) rules: Vec<Terms>,
     pub(super) lists: Vec<Slot>,
+    /// Where what names no rule is counted.
+    pub(super) unnamed: Slot,
+    /// By place, the most important first.
+    pub(super) priorities: Vec<PrioritySlot>,
     /// One for each pool that it watches over.
     pub(super) gates: Vec<Gate>,
 }
@@ -97,6 +101,8 @@ impl Ruling {
             DomainTerms {
                 rules: terms.collect(),
                 lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
+                unnamed: slots.of_domain(domain.name()),
+                priorities: domain.priorities().iter().map(|name| slots.of_priority(name)).collect(),
                 gates: gates(domain, mode, slots, pools),
             }
         });
@@ -123,6 +129,11 @@ impl Ruling {
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
         Some((&**self.rules.domains().get(found)?, self.domains.get(found)?))
+    }
+
+    /// Each domain with its terms.
+    pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Domain, &DomainTerms)> {
+        self.rules.domains().iter().map(|domain| &**domain).zip(&self.domains)
     }
 
     /// What watches over each pool.

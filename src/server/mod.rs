@@ -16,6 +16,7 @@ mod pool_access;
 mod processes;
 mod pulse;
 mod stream;
+mod telemetry;
 mod word;
 mod work;
 
@@ -30,6 +31,7 @@ pub use connections::ConnectionLimits;
 pub use listener::{BindError, Listener, NotTaken};
 pub use pool_access::{PoolAccess, PoolLimits};
 pub use pulse::Pulse;
+pub use telemetry::Telemetry;
 
 use crate::clock::Clock;
 use crate::engine::{Engine, TICK_MILLIS};
@@ -38,6 +40,7 @@ use decision_thread::DecisionThread;
 use hello::Greeting;
 use missed::Missed;
 use processes::Processes;
+use telemetry::Client;
 
 /// How the server is to run.
 #[derive(Debug)]
@@ -50,6 +53,8 @@ pub struct Options {
     pub access: DomainAccess,
     /// Who may work in which pool.
     pub pools: PoolAccess,
+    /// What is counted.
+    pub telemetry: Arc<Telemetry>,
     /// Whether decision threads ask the scheduler for short slices.
     pub short_slices: bool,
     /// Where threads note that they are there, made for as many as there are.
@@ -68,6 +73,17 @@ struct Shared {
     greeting: Greeting,
     missed: Missed,
     pulse: Arc<Pulse>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Shared {
+    /// Takes a client's report of decisions made without us.
+    fn report(&self, client: Client, missed: &crate::protocol::Missed) {
+        if !missed.is_empty() {
+            self.missed.report(missed);
+            self.telemetry.missed_by(client, missed);
+        }
+    }
 }
 
 /// Serves until `shutdown` is cancelled, then drains: every request that was received is answered.
@@ -91,6 +107,7 @@ pub async fn run(
         greeting: Greeting::new(engine.mode()),
         missed: Missed::default(),
         pulse: options.pulse,
+        telemetry: options.telemetry,
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))
