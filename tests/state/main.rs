@@ -9,4 +9,6 @@
     reason = "a test fails by panicking, and says on which seed or why it did not run"
 )]
 
+mod office;
+mod twins;
 mod whole;
