@@ -110,6 +110,12 @@ impl Clock {
         Now { at: self.timestamp(), utc: self.utc.load(Ordering::Relaxed) }
     }
 
+    /// What the boot-time clock shows at a moment of this timeline.
+    #[must_use]
+    pub fn boot_nanos_at(&self, at: Timestamp) -> u64 {
+        self.began_nanos.saturating_add(at.0.saturating_sub(self.begins.0))
+    }
+
     /// Looks at the wall clock again. Called once a second: a system call less on every decision.
     pub fn sample_utc(&self) {
         let unix_nanos = unix_nanos();

@@ -13,6 +13,7 @@ mod log;
 mod places;
 mod read_rules;
 pub mod replay;
+mod restart;
 mod rules_in_force;
 pub mod serve;
 pub mod settings;

@@ -43,6 +43,10 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "mode" => set(&mut settings.mode, choice(node, "mode", MODES, report)),
         "socket" => socket(node, directory, settings, report),
         "rules" => set(&mut settings.rules, path(node, "rules", report).map(|path| directory.join(path))),
+        "state" => set(
+            &mut settings.state,
+            path(node, "state", report).map(|path| Some(directory.join(path))),
+        ),
         "threads" => {
             set(&mut settings.threads, number(node, "threads", THREADS_MAX, report).map(|n| n as usize));
         }
@@ -120,7 +124,6 @@ fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
 /// Settings that are known and do nothing yet: their shape is checked, so that the file is right when they do.
 fn not_built(name: &str, node: &Node, report: &mut Report<'_>) {
     match name {
-        "state" => drop(path(node, name, report)),
         "metrics" => texts(node, "`metrics`", METRICS, report),
         "admin" => texts(node, "`admin`", ADMIN, report),
         _ => texts(node, "`redis`", REDIS, report),
@@ -286,7 +289,7 @@ const SETTINGS: &[Field] = &[
 ];
 
 /// What is read for its shape only.
-const NOT_BUILT: [&str; 4] = ["state", "metrics", "admin", "redis"];
+const NOT_BUILT: [&str; 3] = ["metrics", "admin", "redis"];
 
 const SOCKET: &[Field] = &[Field::built("path"), Field::built("mode"), Field::built("group")];
 const MEMORY: &[Field] = &[Field::built("max")];

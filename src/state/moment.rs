@@ -24,7 +24,13 @@ impl Moment {
     /// Now and here. `boot_id` is the file that names the boot, mostly [`BOOT_ID_FILE`].
     #[must_use]
     pub fn here(boot_id: &Path) -> Moment {
-        Moment { clock: which_clock(boot_id), boot_nanos: boot_nanos(), unix_nanos: unix_nanos() }
+        Moment::when(boot_id, boot_nanos())
+    }
+
+    /// The same for a reading of the boot-time clock that was just taken.
+    #[must_use]
+    pub fn when(boot_id: &Path, boot_nanos: u64) -> Moment {
+        Moment { clock: which_clock(boot_id), boot_nanos, unix_nanos: unix_nanos() }
     }
 
     /// How much time has passed since an earlier moment; `None` where no clock says so.

@@ -9,6 +9,16 @@
     reason = "a test fails by panicking, and says on which seed or why it did not run"
 )]
 
+#[path = "../server/daemon.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod daemon;
+#[path = "../server/msgpack.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod msgpack;
 mod office;
+mod restarts;
 mod twins;
 mod whole;
+#[path = "../server/wire.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod wire;
