@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Mode;
 use crate::state::{
-    Directory, KeyBytes, Keeper, Keeping, Moment, Record, Useless, file_bytes_max, read_tables,
+    Directory, Keeper, Keeping, KeyBytes, Moment, Record, Useless, file_bytes_max, read_tables,
 };
 
 /// Where to take it up, and what to make where there is nothing.

@@ -43,10 +43,9 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "mode" => set(&mut settings.mode, choice(node, "mode", MODES, report)),
         "socket" => socket(node, directory, settings, report),
         "rules" => set(&mut settings.rules, path(node, "rules", report).map(|path| directory.join(path))),
-        "state" => set(
-            &mut settings.state,
-            path(node, "state", report).map(|path| Some(directory.join(path))),
-        ),
+        "state" => {
+            set(&mut settings.state, path(node, "state", report).map(|path| Some(directory.join(path))));
+        }
         "threads" => {
             set(&mut settings.threads, number(node, "threads", THREADS_MAX, report).map(|n| n as usize));
         }

@@ -14,9 +14,9 @@ use arc_swap::ArcSwapOption;
 use law::Law;
 use work::{Work, nanos};
 
+use super::kept::KeptPool;
 use super::signals::Signals;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
-use super::kept::KeptPool;
 use super::watch::Watch;
 use crate::clock::Timestamp;
 use crate::shed::heavy::Heavy;

@@ -200,7 +200,8 @@ impl Terms {
         let identity = key_hash.digest_bytes(b"identity").high();
         let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
         let print = |limit: &Limit| fingerprint(fingerprints, limit, rule.overrides.as_deref());
-        let own = before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.own.generation));
+        let own =
+            before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.own.generation));
         let own = own.or_else(|| heritage.own(identity, || print(&rule.limit)));
         let candidate = |limit: &Limit| match before {
             Some((old, terms)) => {

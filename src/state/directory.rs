@@ -33,7 +33,9 @@ impl Directory {
             Directory { path: path.to_owned(), key: otherwise, is_key_saved: false, lock: None };
         for _ in 0..LOCK_TRIES {
             match directory.hold() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(LOCK_WAIT / LOCK_TRIES),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(LOCK_WAIT / LOCK_TRIES);
+                }
                 _ => break,
             }
         }

@@ -43,9 +43,7 @@ impl Moment {
         let by_wall = i128::from(self.unix_nanos) - i128::from(earlier.unix_nanos);
         let is_same = self.clock.is_some() && self.clock == earlier.clock;
         let by_boot = self.boot_nanos.checked_sub(earlier.boot_nanos).filter(|_| is_same);
-        let by_boot = by_boot.filter(|boot| {
-            i128::from(*boot).abs_diff(by_wall) <= DISAGREE_MAX.as_nanos()
-        });
+        let by_boot = by_boot.filter(|boot| i128::from(*boot).abs_diff(by_wall) <= DISAGREE_MAX.as_nanos());
         by_boot.or_else(|| u64::try_from(by_wall).ok()).map(Duration::from_nanos)
     }
 }

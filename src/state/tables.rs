@@ -144,7 +144,8 @@ pub fn read_tables(
     }
     let now = Now { at, utc: here.unix_nanos.saturating_sub_unsigned(at.as_nanos()) };
     // A hint, no more: it is bounded by what the file can hold.
-    let fit = |keys: usize, bytes: u64| keys.min(usize::try_from(metadata.len() / bytes).unwrap_or(usize::MAX));
+    let fit =
+        |keys: usize, bytes: u64| keys.min(usize::try_from(metadata.len() / bytes).unwrap_or(usize::MAX));
     engine.expect_keys(fit(head.keys.0, encode::BUCKET_BYTES), fit(head.keys.1, encode::WINDOW_BYTES));
     let mut putting = engine.putting_back(now);
     let mut entries = 0;

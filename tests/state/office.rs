@@ -55,7 +55,11 @@ pub(crate) fn s(seconds: u64) -> Now {
 /// A moment of the one machine that there is in these tests: its clocks and the engine's go alike.
 pub(crate) fn here(now: Now) -> Moment {
     let nanos = now.at.as_nanos();
-    Moment { clock: Some(1), boot_nanos: 5_000_000_000 + nanos, unix_nanos: UTC + i64::try_from(nanos).unwrap() }
+    Moment {
+        clock: Some(1),
+        boot_nanos: 5_000_000_000 + nanos,
+        unix_nanos: UTC + i64::try_from(nanos).unwrap(),
+    }
 }
 
 impl Office {
@@ -98,7 +102,7 @@ impl Office {
         let opening = Opening {
             name: Some([number; 16]),
             user: u32::from(number % 3),
-            pool: if number % 2 == 0 { "web" } else { "jobs" },
+            pool: if number.is_multiple_of(2) { "web" } else { "jobs" },
             slots,
             connection: 1,
             pid: None,
@@ -145,11 +149,6 @@ impl Office {
         let descriptors = Descriptors::one(attributes);
         let charge = Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
         self.decider.charge(&charge, now).unwrap()
-    }
-
-    pub(crate) fn acquire(&mut self, session: u8, attributes: &[(&str, &str)], now: Now) -> Option<u64> {
-        let ask = Ask { op: Op::Acquire, attributes, cost: 1, wait_max: None, name: None, session: Some(session) };
-        self.ask(&ask, now).1
     }
 
     pub(crate) fn hit(&mut self, attributes: &[(&str, &str)], now: Now) -> String {

@@ -102,7 +102,7 @@ impl Twins {
         }
         let live = one.engine.leases().live;
         other.iter().for_each(|other| assert_eq!(live, other.engine.leases().live));
-        if self.steps % 16 == 0 {
+        if self.steps.is_multiple_of(16) {
             let audit = one.engine.audit();
             assert_eq!(audit.differing, 0);
             other.iter().for_each(|other| assert_eq!(audit, other.engine.audit()));
@@ -151,8 +151,15 @@ fn a_restarted_engine_answers_as_if_it_had_not_been() {
         let concurrency = chosen.is_empty() || dice.below(2) == 0;
         let seed = dice.word();
         println!("case {case}: {chosen:?} {concurrency} {seed}");
-        let mut twins =
-            Twins { dice: Dice::new(seed), nanos: 1_000_000, leases: Vec::new(), named: true, steps: 0, granted: 0, refused: 0 };
+        let mut twins = Twins {
+            dice: Dice::new(seed),
+            nanos: 1_000_000,
+            leases: Vec::new(),
+            named: true,
+            steps: 0,
+            granted: 0,
+            refused: 0,
+        };
         restart_once(&mut twins, &chosen, concurrency);
         granted += twins.granted;
         refused += twins.refused;

@@ -24,8 +24,15 @@ impl Engine {
         let heritage = self.heritage.lock().all();
         let kept = ruling.kept(&self.fingerprints);
         let gone = heritage.into_iter().filter(|old| kept.iter().all(|rule| rule.identity != old.identity));
-        gone.collect::<Vec<_>>().into_iter().chain(kept.iter().copied()).for_each(|rule| visit(Kept::Rule(rule)));
-        self.pools.all().iter().filter_map(|pool| pool.kept()).for_each(|pool| visit(Kept::Pool(pool.into())));
+        gone.collect::<Vec<_>>()
+            .into_iter()
+            .chain(kept.iter().copied())
+            .for_each(|rule| visit(Kept::Rule(rule)));
+        self.pools
+            .all()
+            .iter()
+            .filter_map(|pool| pool.kept())
+            .for_each(|pool| visit(Kept::Pool(pool.into())));
         for shard in 0..SHARDS {
             self.copy_shard(shard, now, visit);
         }
@@ -57,7 +64,9 @@ impl Engine {
         self.copy_table(shard, |shard| &shard.logs, now, &mut |key, state: SlidingLog| {
             visit(Kept::Log(key, state.entries().collect()));
         });
-        self.copy_table(shard, |shard| &shard.blocks, now, &mut |key, state: Until| visit(Kept::Block(key, state.0)));
+        self.copy_table(shard, |shard| &shard.blocks, now, &mut |key, state: Until| {
+            visit(Kept::Block(key, state.0));
+        });
         self.copy_table(shard, |shard| &shard.softs, now, &mut |key, state: Soft| {
             visit(Kept::Soft(key, state.since, state.ends));
         });

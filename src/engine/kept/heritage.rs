@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::KeptRule;
 use crate::engine::digest::KeyHash;
 use crate::limit::Quota;
-use crate::rules::{Limit, Overrides, Over};
+use crate::rules::{Limit, Over, Overrides};
 
 /// What was put back of the rules.
 #[derive(Debug, Default)]

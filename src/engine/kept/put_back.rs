@@ -68,7 +68,9 @@ impl PuttingBack<'_> {
             Kept::Rules(names) => self.engine.heritage.lock().names = Some(names),
             Kept::Rule(rule) => self.engine.heritage.lock().add(rule),
             Kept::Pool(pool) => self.pool(&pool)?,
-            Kept::Bucket(key, arrival) => self.state(key, Gcra::of_arrival(arrival), |shard| &mut shard.buckets),
+            Kept::Bucket(key, arrival) => {
+                self.state(key, Gcra::of_arrival(arrival), |shard| &mut shard.buckets);
+            }
             Kept::Window(key, end, count) => {
                 self.state(key, FixedWindow::of_end_and_count(end, count), |shard| &mut shard.windows);
             }
@@ -89,19 +91,21 @@ impl PuttingBack<'_> {
             }
             Kept::Session(session) => {
                 self.end_session();
-                self.session = self.engine.open(
-                    &Opening {
-                        name: Some(session.name),
-                        user: session.user,
-                        pool: &session.pool,
-                        slots: session.slots,
-                        connection: 0,
-                        pid: session.pid,
-                    },
-                    self.now,
-                )
-                .map_err(|_| Unfit("more sessions than there may be"))?
-                .into();
+                self.session = self
+                    .engine
+                    .open(
+                        &Opening {
+                            name: Some(session.name),
+                            user: session.user,
+                            pool: &session.pool,
+                            slots: session.slots,
+                            connection: 0,
+                            pid: session.pid,
+                        },
+                        self.now,
+                    )
+                    .map_err(|_| Unfit("more sessions than there may be"))?
+                    .into();
             }
             Kept::Lease(lease) => self.lease(&lease)?,
         }

@@ -25,7 +25,12 @@ impl Leases {
     }
 
     /// Puts a lease of a session back, with what is tied to it. `None`: its time has come, or there are too many.
-    pub(in crate::engine) fn put_back(&self, session: &Session, kept: &KeptLease, now: Now) -> Option<Vec<Tie>> {
+    pub(in crate::engine) fn put_back(
+        &self,
+        session: &Session,
+        kept: &KeptLease,
+        now: Now,
+    ) -> Option<Vec<Tie>> {
         if kept.ends_at <= now.at {
             return None;
         }

@@ -73,7 +73,8 @@ impl Law {
         }
         if self.began.as_ref().is_none_or(|began| began.law != watch.law) {
             let inherited = self.inherited.take().filter(|(law, ..)| *law == watch.law);
-            self.severity = inherited.map_or_else(|| Severity::at_rest(&watch.law), |(_, severity, _)| severity);
+            self.severity =
+                inherited.map_or_else(|| Severity::at_rest(&watch.law), |(_, severity, _)| severity);
         }
         self.began = Some(Arc::clone(watch));
     }

@@ -14,7 +14,8 @@ impl Ruling {
             let lists = domain.lists().iter().map(|entry| &*entry.name);
             let sheds: Vec<_> =
                 domain.sheds().iter().flat_map(|shed| Part::ALL.map(|part| shed.rule_name(part))).collect();
-            for name in rules.chain(lists).chain(sheds.iter().map(|name| &**name)).chain([domain.name(), ""]) {
+            for name in rules.chain(lists).chain(sheds.iter().map(|name| &**name)).chain([domain.name(), ""])
+            {
                 names.extend_from_slice(&name.len().to_le_bytes());
                 names.extend_from_slice(name.as_bytes());
             }

@@ -139,6 +139,9 @@ impl SectionWriter {
     }
 }
 
+/// A section that was proved: its kind, how many entries it has, and their bytes.
+pub(super) type Section<'s> = (Kind, u32, &'s [u8]);
+
 /// Reads sections and proves them.
 #[derive(Debug)]
 pub(super) struct SectionReader<R> {
@@ -152,9 +155,9 @@ impl<R: Read> SectionReader<R> {
         SectionReader { from, chain: Chain { key, before: 0 }, payload: Vec::new() }
     }
 
-    /// The next section: its kind, how many entries it has, and their bytes. `None` at the end, behind which nothing
+    /// The next section. `None` at the end, behind which nothing
     /// stands.
-    pub(super) fn next(&mut self) -> Result<Option<(Kind, u32, &[u8])>, Useless> {
+    pub(super) fn next(&mut self) -> Result<Option<Section<'_>>, Useless> {
         let mut head = [0; HEAD_BYTES];
         self.read(|from, _| from.read_exact(&mut head))?;
         let [kind, count, length] = words(head);
@@ -163,7 +166,7 @@ impl<R: Read> SectionReader<R> {
         }
         self.payload.clear();
         self.payload.resize(usize::try_from(length).unwrap_or_default(), 0);
-        self.read(|from, payload| from.read_exact(payload))?;
+        self.read(R::read_exact)?;
         let mut checksum = [0; 8];
         self.read(|from, _| from.read_exact(&mut checksum))?;
         if u64::from_le_bytes(checksum) != self.chain.next(head, &self.payload) {

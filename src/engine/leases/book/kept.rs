@@ -60,8 +60,9 @@ impl Book {
     /// The place of a session's lease that its holder knows by this number; `hidden` is what the number hides.
     #[inline]
     pub(in crate::engine::leases) fn place_of(&self, hidden: u32, number: u64, member: u32) -> Option<u32> {
-        let is_its =
-            |place: &u32| self.leases.get(*place).is_some_and(|at| at.number == number && at.member == member);
+        let is_its = |place: &u32| {
+            self.leases.get(*place).is_some_and(|at| at.number == number && at.member == member)
+        };
         if is_its(&hidden) {
             return Some(hidden);
         }
@@ -126,4 +127,3 @@ pub(in crate::engine::leases) fn tie(kept: &KeptTie) -> Tie {
         }
     }
 }
-
