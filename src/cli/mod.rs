@@ -20,6 +20,7 @@ mod places;
 mod read_rules;
 pub mod reload;
 pub mod replay;
+mod restart;
 mod rules_in_force;
 pub mod serve;
 mod service_manager;

@@ -16,6 +16,7 @@ mod in_force;
 #[cfg(feature = "interleavings")]
 mod interleavings;
 mod judgement;
+pub mod kept;
 mod leases;
 mod memory;
 mod part;
@@ -99,6 +100,10 @@ pub struct Engine {
     callers: Callers,
     leases: Leases,
     pools: Pools,
+    /// What was put back of the rules that were in force before a restart.
+    heritage: Mutex<kept::Heritage>,
+    /// Tells rules and quotas from others, over restarts.
+    fingerprints: KeyHash,
     /// Hashes who is shed as one.
     caller_hash: KeyHash,
     /// Whether there is room for what is elastic where no pool says.
@@ -120,6 +125,8 @@ impl Engine {
             callers: Callers::new(),
             leases: Leases::new(&options.hash_key),
             pools: Pools::default(),
+            heritage: Mutex::default(),
+            fingerprints: options.hash_key.of_purpose("rules"),
             caller_hash: options.hash_key.of_purpose("callers"),
             room: AtomicBool::new(false),
             sweeper: Mutex::default(),
@@ -133,8 +140,11 @@ impl Engine {
     pub fn install(&self, rules: RuleSet) -> Replaced {
         let mut slots = self.slots.lock();
         let before = self.ruling.load();
-        let ruling =
-            Ruling::new(rules, &before, &self.options.hash_key, self.options.mode, &mut slots, &self.pools);
+        let heritage = self.heritage.lock();
+        let Options { hash_key, mode, .. } = &self.options;
+        let inherited = (&*heritage, &self.fingerprints);
+        let ruling = Ruling::new(rules, &before, inherited, hash_key, *mode, &mut slots, &self.pools);
+        drop(heritage);
         self.pools.watch(&ruling.watches());
         self.shards.memory().share_out(&ruling.kinds());
         ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
