@@ -1,25 +1,36 @@
 //! One file per command.
 
 pub mod acquire;
+mod admin_client;
+mod admin_door;
 pub mod ask;
 pub mod bench;
 pub mod check;
 mod client;
 mod command;
+mod control;
+mod core_dumps;
 pub mod explain;
+pub mod healthcheck;
 mod lease_keeper;
 mod limit_json;
 mod log;
+mod passed;
 mod places;
 mod read_rules;
+pub mod reload;
 pub mod replay;
+mod restart;
 mod rules_in_force;
 pub mod serve;
+mod service_manager;
 pub mod settings;
 mod settings_file;
 mod shed_words;
 mod signals;
+pub mod status;
 pub mod test;
+pub mod top;
 mod watch;
 mod words;
 
@@ -49,6 +60,10 @@ enum Command {
     Peek(ask::PeekArgs),
     Acquire(acquire::Args),
     Replay(replay::Args),
+    Status(status::Args),
+    Top(top::Args),
+    Reload(reload::Args),
+    Healthcheck(healthcheck::Args),
     Bench(bench::Args),
 }
 
@@ -80,6 +95,10 @@ pub fn run() -> ExitCode {
         Command::Hit(args) => args.run(&mut out),
         Command::Peek(args) => args.run(&mut out),
         Command::Acquire(args) => acquire::run(args),
+        Command::Status(args) => status::run(args, &mut out),
+        Command::Top(args) => top::run(args, &mut out),
+        Command::Reload(args) => reload::run(args, &mut out),
+        Command::Healthcheck(args) => healthcheck::run(args, &mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };

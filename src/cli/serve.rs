@@ -3,18 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::admin_door::AdminDoor;
+use super::control::Daemon;
 use super::rules_in_force::{RulesInForce, log_problem};
+use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
-use super::{log, signals, watch};
+use super::{core_dumps, log, passed, restart, signals, watch};
+use crate::admin::{Desk, Doors, Office};
 use crate::clock::Clock;
-use crate::engine::{Engine, HashKey, Options};
+use crate::engine::Engine;
 use crate::host::{Readings, Sampler};
 use crate::rules::Problem;
-use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess};
+use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse};
+use crate::state::{BOOT_ID_FILE, Keeper, WRITE_EVERY};
 use crate::sys;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
@@ -36,6 +42,12 @@ pub struct Args {
     /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices: off only to compare
     #[arg(long, value_enum, default_value_t, hide = true)]
     pub scheduler_slice: OnOff,
+    /// What names this boot: another file only to test a reboot
+    #[arg(long, value_name = "FILE", default_value = BOOT_ID_FILE, hide = true)]
+    pub boot_id: PathBuf,
+    /// How often the tables are written, in milliseconds: more often only to test
+    #[arg(long, value_name = "MS", default_value_t = WRITE_EVERY_MILLIS, value_parser = clap::value_parser!(u64).range(1..), hide = true)]
+    pub write_state_every: u64,
 }
 
 /// On or off.
@@ -96,21 +108,26 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 
 fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     sys::give_large_pieces_back();
-    make_directory_of(&settings.socket.path)?;
-    let listener = Listener::bind(&settings.socket.path, settings.socket.mode, group_of(settings)?)?;
-    let clock = Arc::new(Clock::start());
-    let engine = Arc::new(Engine::new(Options {
-        hash_key: random_hash_key()?,
+    core_dumps::forbid();
+    let listener = listen(settings)?;
+    let plan = restart::Plan {
+        state: settings.state.as_deref(),
+        boot_id: &args.boot_id,
         mode: settings.mode,
-        memory_bytes_max: usize::try_from(settings.memory_max_bytes).unwrap_or(usize::MAX),
-    }));
+        memory_max_bytes: settings.memory_max_bytes,
+    };
+    let taken = plan.take_up().map_err(Failure::Run)?;
+    let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let rules = RulesInForce::start(&engine, &clock, &settings.rules);
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
+    let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
+    let pulse = Arc::new(Pulse::new(settings.threads));
+    let manager = ServiceManager::start(&pulse, &clock);
     let options = server::Options {
         threads: settings.threads,
         connections: ConnectionLimits {
@@ -119,17 +136,69 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         },
         access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
+        telemetry: Arc::default(),
         short_slices: args.scheduler_slice == OnOff::On,
+        pulse: Arc::clone(&pulse),
     };
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
-        let bell = watch::watch(rules).map_err(Failure::Run)?;
-        signals::watch(&shutdown, bell).map_err(Failure::Run)?;
+        let record = rules.record();
+        let bell = watch::watch(rules, manager.clone()).map_err(Failure::Run)?;
+        signals::watch(&shutdown, bell.clone()).map_err(Failure::Run)?;
+        let daemon = Daemon {
+            record,
+            bell,
+            telemetry: Arc::clone(&options.telemetry),
+            rules: settings.rules.display().to_string(),
+            unready: silent_threads(&pulse, &clock),
+        };
+        tokio::spawn(keep_told(manager, pulse, shutdown.clone()));
+        let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
+        let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
     })?;
+    if !keeper.is_none_or(Keeper::finish) {
+        warn!("the tables could not be written at the end: the next daemon takes up what was last written");
+    }
     info!("drained: every request received was answered");
     Ok(())
+}
+
+/// On the socket that was passed, else on one of our own.
+fn listen(settings: &Settings) -> Result<Listener, Failure> {
+    let wanted = &settings.socket.path;
+    if let Some(listener) = passed::listener()? {
+        if listener.path() != wanted {
+            let (passed, wanted) = (listener.path().display(), wanted.display());
+            warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
+        }
+        return Ok(listener);
+    }
+    make_directory_of(wanted)?;
+    Ok(Listener::bind(wanted, settings.socket.mode, group_of(settings)?)?)
+}
+
+/// What keeps work from being sent here: threads that hang.
+fn silent_threads(pulse: &Arc<Pulse>, clock: &Arc<Clock>) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let (pulse, clock) = (Arc::clone(pulse), Arc::clone(clock));
+    Box::new(move || {
+        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
+        late.map(|(name, _)| {
+            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
+        })
+        .collect()
+    })
+}
+
+/// Tells whoever started us when we serve, and when we cease to.
+async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
+    tokio::select! {
+        () = pulse.serving() => manager.serving(),
+        () = shutdown.cancelled() => {}
+    }
+    shutdown.cancelled().await;
+    manager.stopping();
 }
 
 /// Without readings pools are judged by their busy slots alone: no reason not to start.
@@ -137,6 +206,13 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
     let sampler = Sampler::start(readings, Arc::clone(clock));
     sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
+}
+
+/// Without operators everything goes on.
+fn open_office(desk: Desk, settings: &Settings) -> Option<Office> {
+    let admin = Box::new(AdminDoor::new(settings.admin_socket()));
+    let office = Office::start(desk, Doors { admin, metrics: settings.metrics });
+    office.inspect_err(|error| warn!(%error, "no admin socket, no metrics: raise TasksMax of the unit")).ok()
 }
 
 /// The directory of a socket in the usual place is made when it is missing, but not those above it.
@@ -163,13 +239,6 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
 }
 
-fn random_hash_key() -> Result<HashKey, Failure> {
-    let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Failure::Run(error.into()))?;
-    Ok(HashKey::from_bytes(bytes))
-}
-
 /// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
 fn allow_descriptors(connections: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -191,6 +260,8 @@ fn allow_descriptors(connections: u32) {
 enum Failure {
     #[error("{0}")]
     Bind(#[from] BindError),
+    #[error("{0}")]
+    Passed(#[from] passed::Unusable),
     #[error("{}: cannot make the directory of the socket: {source}", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
     #[error(
@@ -211,7 +282,12 @@ impl Failure {
     }
 }
 
+/// A thread says several times a second that it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+const WRITE_EVERY_MILLIS: u64 = WRITE_EVERY.as_secs() * 1_000;
+
 const GROUPS_FILE: &str = "/etc/group";
 
-/// Descriptors that are no connections: runtimes, the listener, the log, the watch over the rules and reading them.
-const DESCRIPTORS_BESIDE: u64 = 64;
+/// Descriptors that are no connections of applications: runtimes, the listeners, the log, the watch over the rules and
+/// reading them, operators.
+const DESCRIPTORS_BESIDE: u64 = 96;

@@ -1,6 +1,7 @@
 //! The daemon's settings: what the file says, else what works without one.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub struct Settings {
     pub socket: Socket,
     /// The rules: a directory, or one file.
     pub rules: PathBuf,
+    /// The directory of what is kept over a restart; none: nothing is.
+    pub state: Option<PathBuf>,
     /// Decision threads.
     pub threads: usize,
     /// The byte budget of the tables.
@@ -29,6 +32,10 @@ pub struct Settings {
     pub domains: Vec<DomainSettings>,
     /// The pools that something is said of, in the order of the file.
     pub pools: Vec<PoolSettings>,
+    /// Where operators ask; none: `admin.sock` beside the socket.
+    pub admin_socket: Option<PathBuf>,
+    /// Where metrics are served over TCP; none: on the admin socket alone.
+    pub metrics: Option<SocketAddr>,
     /// What is logged, and how.
     pub log: Log,
 }
@@ -112,6 +119,8 @@ pub enum LogFormat {
 pub struct Environment {
     /// `TIDEGATE_SOCKET`.
     pub socket: Option<OsString>,
+    /// `STATE_DIRECTORY`, as systemd sets it.
+    pub state_directory: Option<OsString>,
     /// `XDG_RUNTIME_DIR`.
     pub runtime_directory: Option<OsString>,
     /// Whether root runs this.
@@ -152,6 +161,12 @@ impl Settings {
         if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok((settings, problems)) }
     }
 
+    /// Where operators ask.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        self.admin_socket.clone().unwrap_or_else(|| admin_socket_beside(&self.socket.path))
+    }
+
     /// A warning for each domain of the settings that has no rules: its name is misspelt, or its rules are yet to come.
     pub(super) fn domains_without_rules<'s>(
         &'s self,
@@ -166,11 +181,14 @@ impl Settings {
             mode: Mode::Enforce,
             socket: Socket { path: environment.default_socket(), mode: SOCKET_MODE, group: None },
             rules: PathBuf::from("/etc/tidegate/rules"),
+            state: environment.default_state(),
             threads: environment.cores.clamp(1, THREADS_BY_DEFAULT),
             memory_max_bytes: MEMORY_BYTES,
             connections: Connections { max: CONNECTIONS, per_user: CONNECTIONS_PER_USER },
             domains: Vec::new(),
             pools: Vec::new(),
+            admin_socket: None,
+            metrics: None,
             log: Log { format: LogFormat::Text, level: tracing::Level::INFO },
         }
     }
@@ -182,6 +200,7 @@ impl Environment {
     pub fn of_this_process() -> Environment {
         Environment {
             socket: std::env::var_os(SOCKET_VARIABLE),
+            state_directory: std::env::var_os("STATE_DIRECTORY"),
             runtime_directory: std::env::var_os("XDG_RUNTIME_DIR"),
             is_root: rustix::process::geteuid().is_root(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -199,11 +218,23 @@ impl Environment {
         directory.join("tidegate").join("tidegate.sock")
     }
 
+    /// The first of the directories that the service manager made, if it made any.
+    fn default_state(&self) -> Option<PathBuf> {
+        let directories = self.state_directory.as_ref()?.as_bytes();
+        let first = directories.split(|byte| *byte == b':').next().filter(|first| !first.is_empty())?;
+        Some(PathBuf::from(std::ffi::OsStr::from_bytes(first)))
+    }
+
     fn check_socket(&self, path: &Path) -> Option<Problem> {
         let wrong = check_socket_path(path).err()?;
         let from = if self.socket.is_some() { SOCKET_VARIABLE } else { "XDG_RUNTIME_DIR" };
         Some(about_file(Path::new(from), wrong))
     }
+}
+
+/// Where operators ask when nobody says so.
+pub(super) fn admin_socket_beside(socket: &Path) -> PathBuf {
+    socket.with_file_name(ADMIN_SOCKET)
 }
 
 /// Whether a socket can be bound to this path.
@@ -237,6 +268,8 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Where the settings are when nobody says so.
 pub const SETTINGS_FILE: &str = "/etc/tidegate/tidegate.yaml";
+
+const ADMIN_SOCKET: &str = "admin.sock";
 
 /// Whoever is in the group may ask.
 const SOCKET_MODE: u32 = 0o660;

@@ -1,5 +1,6 @@
 //! The settings as written: every line of the file, by the same strict reader as the rules.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use super::settings::{Connections, DomainSettings, LogFormat, PoolSettings, Settings, check_socket_path};
@@ -43,6 +44,9 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "mode" => set(&mut settings.mode, choice(node, "mode", MODES, report)),
         "socket" => socket(node, directory, settings, report),
         "rules" => set(&mut settings.rules, path(node, "rules", report).map(|path| directory.join(path))),
+        "state" => {
+            set(&mut settings.state, path(node, "state", report).map(|path| Some(directory.join(path))));
+        }
         "threads" => {
             set(&mut settings.threads, number(node, "threads", THREADS_MAX, report).map(|n| n as usize));
         }
@@ -50,8 +54,11 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "connections" => connections(node, settings, report),
         "domains" => domains(node, settings, report),
         "pools" => pools(node, settings, report),
+        "admin" => admin(node, directory, settings, report),
+        "metrics" => metrics(node, settings, report),
         "log" => log(node, settings, report),
-        _ => not_built(name, node, report),
+        // Known, and does nothing yet: its shape is checked, so that the file is right when it does.
+        _ => texts(node, "`redis`", REDIS, report),
     }
 }
 
@@ -107,6 +114,33 @@ fn connections(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     settings.connections = Connections { max, per_user };
 }
 
+fn admin(node: &Node, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
+    let Some(fields) = Fields::read(node, "`admin`", ADMIN, report) else { return };
+    if let Some(node) = fields.get("socket")
+        && let Some(path) = path(node, "socket", report).map(|path| directory.join(path))
+        && report.settle(node.at, check_socket_path(&path)).is_some()
+    {
+        settings.admin_socket = Some(path);
+    }
+}
+
+fn metrics(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+    let Some(fields) = Fields::read(node, "`metrics`", METRICS, report) else { return };
+    if let Some(node) = fields.get("listen")
+        && let Some(address) = text(node, "listen", report)
+    {
+        settings.metrics = report.settle(node.at, socket_address(address)).or(settings.metrics);
+    }
+}
+
+/// An address and a port. A name would have to be looked up before the daemon can start.
+fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
+    text.parse().map_err(|_| {
+        let mend = "write an address and a port: \"127.0.0.1:9631\", or \"[::1]:9631\"";
+        Wrong::new(format!("{} is not where metrics can be served", shown(text)), mend)
+    })
+}
+
 fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     let Some(fields) = Fields::read(node, "`log`", LOG, report) else { return };
     if let Some(node) = fields.get("format") {
@@ -114,16 +148,6 @@ fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     }
     if let Some(node) = fields.get("level") {
         set(&mut settings.log.level, choice(node, "level", LEVELS, report));
-    }
-}
-
-/// Settings that are known and do nothing yet: their shape is checked, so that the file is right when they do.
-fn not_built(name: &str, node: &Node, report: &mut Report<'_>) {
-    match name {
-        "state" => drop(path(node, name, report)),
-        "metrics" => texts(node, "`metrics`", METRICS, report),
-        "admin" => texts(node, "`admin`", ADMIN, report),
-        _ => texts(node, "`redis`", REDIS, report),
     }
 }
 
@@ -286,7 +310,7 @@ const SETTINGS: &[Field] = &[
 ];
 
 /// What is read for its shape only.
-const NOT_BUILT: [&str; 4] = ["state", "metrics", "admin", "redis"];
+const NOT_BUILT: [&str; 1] = ["redis"];
 
 const SOCKET: &[Field] = &[Field::built("path"), Field::built("mode"), Field::built("group")];
 const MEMORY: &[Field] = &[Field::built("max")];

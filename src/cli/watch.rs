@@ -4,15 +4,18 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{ErrorKind, Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::Mutex;
 use tracing::warn;
 
 use super::places::Places;
 use super::rules_in_force::RulesInForce;
+use super::service_manager::ServiceManager;
+use crate::admin::Reloaded;
 use crate::clock::boot_nanos;
 use crate::rules::{Fingerprint, glance};
 
@@ -20,10 +23,10 @@ use crate::rules::{Fingerprint, glance};
 ///
 /// # Errors
 /// The thread cannot be started.
-pub(super) fn watch(rules: RulesInForce) -> std::io::Result<Bell> {
+pub(super) fn watch(rules: RulesInForce, manager: ServiceManager) -> std::io::Result<Bell> {
     let (wake, woken) = sync_channel(1);
-    let bell = Bell { wake, asked: Arc::default(), moved: Arc::default() };
-    let thread = Thread { watching: Watching::new(bell.clone()), rules, bell: bell.clone(), woken };
+    let bell = Bell { wake, asked: Arc::default(), moved: Arc::default(), waiting: Arc::default() };
+    let thread = Thread { watching: Watching::new(bell.clone()), rules, bell: bell.clone(), woken, manager };
     // Not joined at the end: a daemon that drains does not wait for rules.
     std::thread::Builder::new().name("rules".into()).spawn(move || thread.run())?;
     Ok(bell)
@@ -37,6 +40,8 @@ pub(super) struct Bell {
     asked: Arc<AtomicBool>,
     /// A directory that is watched may not be the one it was.
     moved: Arc<AtomicBool>,
+    /// Who wants to be told what comes of the next reading.
+    waiting: Arc<Mutex<Vec<Sender<Reloaded>>>>,
 }
 
 impl Bell {
@@ -44,6 +49,14 @@ impl Bell {
     pub(super) fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
         self.ring();
+    }
+
+    /// Has the rules read again, whatever they hold, and what comes of it told.
+    pub(super) fn ask_for_answer(&self) -> Receiver<Reloaded> {
+        let (tell, told) = channel();
+        self.waiting.lock().push(tell);
+        self.ask();
+        told
     }
 
     fn ring(&self) {
@@ -75,6 +88,7 @@ struct Thread {
     watching: Watching,
     bell: Bell,
     woken: Receiver<()>,
+    manager: ServiceManager,
 }
 
 impl Thread {
@@ -83,10 +97,17 @@ impl Thread {
             // Before the files are looked at: what changes from now on rings.
             self.watching.renew(self.rules.path());
             if self.bell.asked.swap(false, Ordering::SeqCst) {
-                self.rules.reload();
+                self.manager.reloading();
+                // Who asks from here on has written after these files were read, and gets the next reading.
+                let waiting = std::mem::take(&mut *self.bell.waiting.lock());
+                let reloaded = self.rules.reload();
+                self.manager.reloaded();
+                // Who waits no longer has gone.
+                waiting.iter().for_each(|tell| drop(tell.send(reloaded.clone())));
             } else {
                 self.rules.reload_if_outdated();
             }
+            self.manager.status(self.rules.summary());
             if !self.await_change() {
                 return;
             }
@@ -230,12 +251,13 @@ mod tests {
     use super::{Bell, Thread, Watching};
     use crate::cli::places::Places;
     use crate::cli::rules_in_force::RulesInForce;
+    use crate::cli::service_manager::ServiceManager;
     use crate::clock::Clock;
     use crate::engine::{Engine, HashKey, Mode, Options};
 
     fn bell() -> (Bell, Receiver<()>) {
         let (wake, woken) = sync_channel(1);
-        (Bell { wake, asked: Arc::default(), moved: Arc::default() }, woken)
+        (Bell { wake, asked: Arc::default(), moved: Arc::default(), waiting: Arc::default() }, woken)
     }
 
     #[test]
@@ -280,7 +302,8 @@ mod tests {
         let hash_key = HashKey::from_bytes([7; 16]);
         let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
         let rules = RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path);
-        Thread { rules, watching: Watching::new(bell.clone()), bell, woken }
+        let manager = ServiceManager::default();
+        Thread { rules, watching: Watching::new(bell.clone()), bell, woken, manager }
     }
 
     /// Rings again and again, at most so often, and waits for the end of it meanwhile. How often it had rung by then.

@@ -5,7 +5,7 @@ mod one_rule;
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
 use super::callers::Seen;
-use super::counters::{Check, Counters, Slot};
+use super::counters::{Check, Counters};
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
 use super::leases::Session;
@@ -14,6 +14,7 @@ use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::sketch::Ranking;
+use super::slots::Slot;
 use super::sync::Ordering;
 use super::work::{Granted, Holding};
 use super::workspace::Workspace;
@@ -58,7 +59,7 @@ impl<'d> Judgement<'d> {
         let entry = self.listed(&workspace.matching);
         if let Some(entry) = entry.as_ref().filter(|entry| self.decides(entry)) {
             workspace.clear();
-            let mut decision = Decision { priority, ..self.by_list(entry) };
+            let mut decision = Decision { priority, ..self.by_list(entry, place) };
             if decision.verdict == Verdict::Allow {
                 decision.lease = self.engine.grant_unlimited(holding, request.id, self.now);
             }
@@ -94,7 +95,7 @@ impl<'d> Judgement<'d> {
             Known::Other => return Answer::Conflict,
             Known::Granted(grant) => {
                 let decision = grant.again(self.ruling.number, Some(self.domain), self.now, workspace);
-                self.count(decision.verdict);
+                self.count(self.slot_of(&decision), decision.verdict, place);
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
@@ -163,12 +164,12 @@ impl<'d> Judgement<'d> {
         entry.listed.kind == ListKind::Exempt || self.ruling.enforced
     }
 
-    fn by_list(&self, entry: &Entry<'d>) -> Decision<'d> {
+    fn by_list(&self, entry: &Entry<'d>, priority: Option<usize>) -> Decision<'d> {
         let (verdict, check, retry) = match entry.listed.kind {
             ListKind::Exempt => (Verdict::Allow, Check::Pass, Some(Micros::ZERO)),
             ListKind::Deny => (Verdict::Deny, Check::Refuse, None),
         };
-        self.count(verdict);
+        self.count(entry.slot, verdict, priority);
         self.check(entry.slot, check);
         Decision { verdict, listed: Some(entry.listed), retry, ..Decision::unlimited() }
     }
@@ -216,6 +217,7 @@ impl<'d> Judgement<'d> {
             lease = self.engine.grant(holding.reserved, request.id, &granted, self.now);
         }
         let mut shedder = None;
+        let mut slot = None;
         let (verdict, binding, retry) = match admission {
             Admission::Granted(wait) => {
                 let verdict = if wait > Micros::ZERO { Verdict::Wait } else { Verdict::Allow };
@@ -223,14 +225,18 @@ impl<'d> Judgement<'d> {
             }
             Admission::Refused => {
                 let (binding, retry) = longest_wait(&workspace.parts, stage);
-                (Verdict::Limit, binding.and_then(|part| self.view(part)), retry)
+                (Verdict::Limit, binding.and_then(|part| Some((part.slot, self.view(part)?))), retry)
             }
             Admission::Shed(refusal) => {
                 shedder = gate.and_then(|gate| self.domain.shedder_name(gate.first + refusal.part as u32));
+                slot = gate.and_then(|gate| gate.slots.get(refusal.part as usize)).copied();
                 (Verdict::Shed, None, Some(refusal.retry))
             }
         };
-        self.note_callers(verdict, &workspace.parts, stage, selection);
+        let slot = slot.or(binding.map(|(slot, _)| slot)).unwrap_or(self.terms.unnamed);
+        let binding = binding.map(|(_, view)| view);
+        let count = self.count(slot, verdict, priority);
+        self.note_callers(count, &workspace.parts, stage, selection);
         Decision {
             verdict,
             binding,
@@ -246,10 +252,10 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    /// Counts a verdict, and notes who came and who was refused.
-    fn note_callers(&self, verdict: Verdict, parts: &[Part], stage: Stage, selection: &Selection<'_>) {
-        let Some(counters) = self.counters else { return };
-        let is_sampled = is_sampled(counters.verdict(verdict));
+    /// Notes who came and who was refused. `count`: of the decisions alike, which one it is; none: it is not counted.
+    fn note_callers(&self, count: Option<u64>, parts: &[Part], stage: Stage, selection: &Selection<'_>) {
+        let Some(count) = count else { return };
+        let is_sampled = is_sampled(count);
         for part in parts.iter().filter(|part| stage.asks(part) && (is_sampled || !part.passes())) {
             let Part { rule, slot, key, cost, stand, .. } = *part;
             let seen = Seen { domain: self.domain, rule, slot, key, selection };
@@ -279,10 +285,28 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    fn count(&self, verdict: Verdict) {
-        if let Some(counters) = self.counters {
-            counters.verdict(verdict);
+    /// Counts a decision at what its answer names, and at its priority. Returns how many there were of the former.
+    fn count(&self, slot: Slot, verdict: Verdict, priority: Option<usize>) -> Option<u64> {
+        let counters = self.counters?;
+        if let Some(priority) = priority.and_then(|place| self.terms.priorities.get(place)) {
+            counters.of_priority(*priority, verdict);
         }
+        Some(counters.decided(slot, verdict))
+    }
+
+    /// Counts a decision that is told again. Returns the name of its priority.
+    pub(super) fn count_again(&self, decision: &Decision<'_>, priority: Option<usize>) -> Option<&'d str> {
+        self.count(self.slot_of(decision), decision.verdict, priority);
+        priority.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name)
+    }
+
+    /// Where what a decision names is counted.
+    fn slot_of(&self, decision: &Decision<'_>) -> Slot {
+        let named = decision.binding.and_then(|binding| {
+            let rules = self.domain.rules().iter().zip(&self.terms.rules);
+            rules.into_iter().find(|(rule, _)| std::ptr::eq(*rule, binding.rule))
+        });
+        named.map_or(self.terms.unnamed, |(_, terms)| terms.slot)
     }
 
     fn view(&self, part: &Part) -> Option<LimitView<'d>> {
@@ -292,12 +316,12 @@ impl<'d> Judgement<'d> {
 
     /// Of the enforced rules the one with the smallest share left, of those that may be named if there is one. Ties
     /// go to the first in the file.
-    fn least_left(&self, parts: &[Part]) -> Option<LimitView<'d>> {
-        let mut least: Option<LimitView<'d>> = None;
+    fn least_left(&self, parts: &[Part]) -> Option<(Slot, LimitView<'d>)> {
+        let mut least: Option<(Slot, LimitView<'d>)> = None;
         for part in parts.iter().filter(|part| part.stand == Stand::Enforced) {
             let Some(view) = self.view(part) else { continue };
-            if least.as_ref().is_none_or(|least| is_less(&view, least)) {
-                least = Some(view);
+            if least.as_ref().is_none_or(|(_, least)| is_less(&view, least)) {
+                least = Some((part.slot, view));
             }
         }
         least

@@ -12,10 +12,12 @@ mod decision;
 mod digest;
 mod footprint;
 mod gate;
+mod in_force;
 #[cfg(test)]
 #[cfg(feature = "interleavings")]
 mod interleavings;
 mod judgement;
+pub mod kept;
 mod leases;
 mod memory;
 mod part;
@@ -28,10 +30,12 @@ mod shards;
 mod signals;
 mod siphash;
 mod sketch;
+mod slots;
 mod soft;
 mod sync;
 mod table;
 mod tag;
+mod totals;
 mod watch;
 mod work;
 mod workspace;
@@ -42,16 +46,17 @@ use arc_swap::ArcSwap;
 
 pub use audit::Audit;
 pub use callers::{Caller, TopCallers};
-pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
+pub use in_force::{InForce, RuleInForce, RuleKind};
 pub use leases::{LeaseTotals, NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 pub use pool::PoolView;
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
+pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use work::Wanted;
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
@@ -63,7 +68,7 @@ pub use crate::rules::shed::{Listen, Source};
 use crate::clock::Now;
 use crate::rules::RuleSet;
 use callers::Callers;
-use counters::{Counters, Slots};
+use counters::Counters;
 use digest::KeyHash;
 use leases::Leases;
 use memory::Memory;
@@ -71,6 +76,7 @@ use pools::Pools;
 use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
+use slots::Slots;
 use sync::{AtomicBool, Mutex, Ordering};
 
 /// What an engine is made with.
@@ -96,6 +102,10 @@ pub struct Engine {
     callers: Callers,
     leases: Leases,
     pools: Pools,
+    /// What was put back of the rules that were in force before a restart.
+    heritage: Mutex<kept::Heritage>,
+    /// Tells rules and quotas from others, over restarts.
+    fingerprints: KeyHash,
     /// Hashes who is shed as one.
     caller_hash: KeyHash,
     /// Whether there is room for what is elastic where no pool says.
@@ -117,6 +127,8 @@ impl Engine {
             callers: Callers::new(),
             leases: Leases::new(&options.hash_key),
             pools: Pools::default(),
+            heritage: Mutex::default(),
+            fingerprints: options.hash_key.of_purpose("rules"),
             caller_hash: options.hash_key.of_purpose("callers"),
             room: AtomicBool::new(false),
             sweeper: Mutex::default(),
@@ -130,8 +142,11 @@ impl Engine {
     pub fn install(&self, rules: RuleSet) -> Replaced {
         let mut slots = self.slots.lock();
         let before = self.ruling.load();
-        let ruling =
-            Ruling::new(rules, &before, &self.options.hash_key, self.options.mode, &mut slots, &self.pools);
+        let heritage = self.heritage.lock();
+        let Options { hash_key, mode, .. } = &self.options;
+        let inherited = (&*heritage, &self.fingerprints);
+        let ruling = Ruling::new(rules, &before, inherited, hash_key, *mode, &mut slots, &self.pools);
+        drop(heritage);
         self.pools.watch(&ruling.watches());
         self.shards.memory().share_out(&ruling.kinds());
         ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
@@ -209,6 +224,12 @@ impl Engine {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.shards.memory_bytes() + self.callers.heap_bytes()
+    }
+
+    /// Bytes that the tables may allocate.
+    #[must_use]
+    pub fn memory_bytes_max(&self) -> usize {
+        self.options.memory_bytes_max
     }
 
     /// The busiest, the most refused and the most would-be-refused callers of a rule, as far as a bounded sketch can

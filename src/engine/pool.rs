@@ -14,6 +14,7 @@ use arc_swap::ArcSwapOption;
 use law::Law;
 use work::{Work, nanos};
 
+use super::kept::KeptPool;
 use super::signals::Signals;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::watch::Watch;
@@ -52,6 +53,8 @@ pub(super) struct Pool {
 pub struct PoolView {
     /// Its name.
     pub pool: Box<str>,
+    /// Whether the rules watch over it: only then its name is one of theirs, else it is what some client said.
+    pub watched: bool,
     /// Its slots, if they are known.
     pub slots: Option<u32>,
     /// Slots that are busy.
@@ -291,6 +294,16 @@ impl Pool {
             && self.signals.lock().is_empty()
     }
 
+    /// Where its slow law stands, for a restart.
+    pub(super) fn kept(&self) -> Option<KeptPool> {
+        self.law.lock().kept(&self.name)
+    }
+
+    /// Goes on where the law of before a restart stood, if it is the same.
+    pub(super) fn inherit(&self, kept: &KeptPool, at: Timestamp) {
+        self.law.lock().inherit(kept, at);
+    }
+
     pub(super) fn view(&self, at: Timestamp) -> PoolView {
         let watch = self.watched();
         let slots = self.slots();
@@ -299,6 +312,7 @@ impl Pool {
         let severity = self.severity();
         PoolView {
             pool: self.name.clone(),
+            watched: watch.is_some(),
             slots,
             busy: self.busy(),
             utilization,

@@ -1,15 +1,18 @@
 //! The rule set in force, with what the engine adds to each rule: the hash of its keys, what tells its states apart,
 //! its counters' slot, its mode.
 
+mod kept;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::counters::{Slot, Slots};
 use super::digest::{HashKey, KeyHash, Salt};
 use super::gate::Gate;
+use super::kept::{FIRST_RULING, Heritage, Inherited, fingerprint};
 use super::memory::Kind;
 use super::pool::Pool;
 use super::pools::Pools;
+use super::slots::{PrioritySlot, Slot, Slots};
 use super::tag::Tag;
 use super::watch::Watch;
 use crate::clock::Micros;
@@ -40,6 +43,10 @@ pub(super) struct Ruling {
 pub(super) struct DomainTerms {
     pub(super) rules: Vec<Terms>,
     pub(super) lists: Vec<Slot>,
+    /// Where what names no rule is counted.
+    pub(super) unnamed: Slot,
+    /// By place, the most important first.
+    pub(super) priorities: Vec<PrioritySlot>,
     /// One for each pool that it watches over.
     pub(super) gates: Vec<Gate>,
 }
@@ -83,6 +90,7 @@ impl Ruling {
     pub(super) fn new(
         rules: RuleSet,
         before: &Ruling,
+        inherited: (&Heritage, &KeyHash),
         hash_key: &HashKey,
         mode: Mode,
         slots: &mut Slots,
@@ -92,11 +100,13 @@ impl Ruling {
             let known = before.known(domain.name());
             let terms = domain.rules().iter().map(|rule| {
                 let before = known.get(&*rule.name).copied();
-                Terms::new(domain, rule, before, hash_key, mode, slots)
+                Terms::new(domain, rule, before, inherited, hash_key, mode, slots)
             });
             DomainTerms {
                 rules: terms.collect(),
                 lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
+                unnamed: slots.of_domain(domain.name()),
+                priorities: domain.priorities().iter().map(|name| slots.of_priority(name)).collect(),
                 gates: gates(domain, mode, slots, pools),
             }
         });
@@ -107,7 +117,7 @@ impl Ruling {
             .min()
             .unwrap_or_default();
         let refunding = refunding(&rules, &domains);
-        Ruling {
+        let mut ruling = Ruling {
             refunding,
             window_min,
             domains,
@@ -115,7 +125,15 @@ impl Ruling {
             disabled: mode == Mode::Disabled,
             enforced: mode == Mode::Enforce,
             number: before.number + 1,
+        };
+        let (heritage, fingerprints) = inherited;
+        if ruling.number == FIRST_RULING
+            && heritage.names.is_some_and(|names| names != ruling.fingerprint(fingerprints))
+        {
+            // Grants that were put back are of other rules.
+            ruling.number += 1;
         }
+        ruling
     }
 
     /// A domain and the terms of its rules.
@@ -123,6 +141,11 @@ impl Ruling {
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
         Some((&**self.rules.domains().get(found)?, self.domains.get(found)?))
+    }
+
+    /// Each domain with its terms.
+    pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Domain, &DomainTerms)> {
+        self.rules.domains().iter().map(|domain| &**domain).zip(&self.domains)
     }
 
     /// What watches over each pool.
@@ -179,37 +202,45 @@ impl Terms {
         domain: &Domain,
         rule: &Rule,
         before: Option<(&Rule, &Terms)>,
+        (heritage, fingerprints): (&Heritage, &KeyHash),
         hash_key: &HashKey,
         mode: Mode,
         slots: &mut Slots,
     ) -> Terms {
-        let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
-        let own = before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, &terms.own));
-        let candidate = before.and_then(|(old, terms)| {
-            let same = same_overrides && old.candidate == rule.candidate;
-            Some((same, terms.candidate.as_ref()?))
-        });
-        let own = States::new(&rule.limit, own, hash_key);
         let key_hash = hash_key.of_rule(domain.name(), &rule.name, &counts_by(rule));
+        let identity = key_hash.digest_bytes(b"identity").high();
+        let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
+        let print = |limit: &Limit| fingerprint(fingerprints, limit, rule.overrides.as_deref());
+        let own =
+            before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.own.generation));
+        let own = own.or_else(|| heritage.own(identity, || print(&rule.limit)));
+        let candidate = |limit: &Limit| match before {
+            Some((old, terms)) => {
+                let same = same_overrides && old.candidate == rule.candidate;
+                Some((same, terms.candidate.as_ref()?.generation))
+            }
+            None => heritage.candidate(identity, || print(limit)),
+        };
+        let own = States::new(&rule.limit, own, hash_key);
         Terms {
             key_hash,
-            identity: key_hash.digest_bytes(b"identity").high(),
+            identity,
             slot: slots.of(domain.name(), &rule.name),
             enforced: rule.mode.max(mode) == Mode::Enforce,
             plain: own.plain(rule).filter(|_| is_simple(domain)),
             is_concurrency: rule.expires.is_some(),
             own,
-            candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate, hash_key)),
+            candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate(limit), hash_key)),
         }
     }
 }
 
 impl States {
-    /// `before`: those of the same limit in the rule set before, and whether its quotas are the same.
-    fn new(limit: &Limit, before: Option<(bool, &States)>, hash_key: &HashKey) -> States {
+    /// `before`: the generation of the same limit in the rule set before, and whether its quotas are the same.
+    fn new(limit: &Limit, before: Option<Inherited>, hash_key: &HashKey) -> States {
         let generation = match before {
-            Some((true, old)) => old.generation,
-            Some((false, old)) => old.generation.wrapping_add(1),
+            Some((true, generation)) => generation,
+            Some((false, generation)) => generation.wrapping_add(1),
             None => 0,
         };
         let by_allowance = limit.allowances.iter().map(|allowance| {

@@ -14,7 +14,9 @@ mod membership;
 mod missed;
 mod pool_access;
 mod processes;
+mod pulse;
 mod stream;
+mod telemetry;
 mod word;
 mod work;
 
@@ -26,8 +28,10 @@ use tracing::{error, warn};
 
 pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
-pub use listener::{BindError, Listener};
+pub use listener::{BindError, Listener, NotTaken};
 pub use pool_access::{PoolAccess, PoolLimits};
+pub use pulse::Pulse;
+pub use telemetry::Telemetry;
 
 use crate::clock::{Clock, Now};
 use crate::engine::{Engine, TICK_MILLIS};
@@ -36,6 +40,7 @@ use decision_thread::DecisionThread;
 use hello::Greeting;
 use missed::Missed;
 use processes::Processes;
+use telemetry::Client;
 
 /// How the server is to run.
 #[derive(Debug)]
@@ -48,8 +53,12 @@ pub struct Options {
     pub access: DomainAccess,
     /// Who may work in which pool.
     pub pools: PoolAccess,
+    /// What is counted.
+    pub telemetry: Arc<Telemetry>,
     /// Whether decision threads ask the scheduler for short slices.
     pub short_slices: bool,
+    /// Where threads note that they are there, made for as many as there are.
+    pub pulse: Arc<Pulse>,
 }
 
 /// What every connection needs.
@@ -63,6 +72,18 @@ struct Shared {
     pools: PoolAccess,
     greeting: Greeting,
     missed: Missed,
+    pulse: Arc<Pulse>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Shared {
+    /// Takes a client's report of decisions made without us.
+    fn report(&self, client: Client, missed: &crate::protocol::Missed) {
+        if !missed.is_empty() {
+            self.missed.report(missed);
+            self.telemetry.missed_by(client, missed);
+        }
+    }
 }
 
 /// Serves until `shutdown` is cancelled, then drains: every request that was received is answered.
@@ -85,6 +106,8 @@ pub async fn run(
         pools: options.pools,
         greeting: Greeting::new(engine.mode()),
         missed: Missed::default(),
+        pulse: options.pulse,
+        telemetry: options.telemetry,
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))
@@ -124,6 +147,7 @@ async fn keep_house(shared: Arc<Shared>) {
         let now = shared.clock.now();
         engine.tick(now);
         engine.sweep(now);
+        shared.pulse.beat_accepting(now.at);
         if now.at.since(audited) >= AUDIT_EVERY {
             audited = now.at;
             audit(engine, now);

@@ -2,12 +2,14 @@
 #![allow(unsafe_code)]
 
 mod memory;
+mod passed;
 mod process;
 mod process_end;
 mod readable;
 mod scheduler;
 
 pub use memory::give_large_pieces_back;
+pub use passed::{Passed, passed_descriptors};
 pub use process::{peer_pid, peer_pidfd, pidfd_open};
 pub use process_end::ProcessEnd;
 pub use readable::register;

@@ -1,0 +1,28 @@
+//! What is kept over a restart: files, the engine's tables, the daemon.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says on which seed or why it did not run"
+)]
+
+mod clocks;
+#[path = "../server/daemon.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod daemon;
+mod damage;
+#[path = "../server/msgpack.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod msgpack;
+mod office;
+mod restarts;
+mod trouble;
+mod twins;
+mod whole;
+#[path = "../server/wire.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod wire;
