@@ -113,18 +113,13 @@ impl Gate {
     fn workers(&self, asked: &Asked<'_>) -> Option<f64> {
         let workers = self.watch.shed.workers.as_ref()?;
         let (priority, severity) = (asked.priority?, self.pool.severity());
-        if severity <= 0.0 || !self.has_evidence() {
+        if severity <= 0.0 || self.pool.slots().is_none() {
             return None;
         }
         let chance = self.watch.chance(priority, severity);
         let place = self.watch.place(priority)?;
         let draw = self.draw(asked, workers, place);
         draw::is_refused(draw, chance).then_some(chance)
-    }
-
-    /// Whether the slow law has anything to go by: slots that are known, or a signal that counts.
-    fn has_evidence(&self) -> bool {
-        self.pool.slots().is_some() || self.watch.shed.signals.iter().any(|signal| signal.counts)
     }
 
     /// The draw of a request: its caller's, or its own where there is no caller, or one who is a large part of it all.

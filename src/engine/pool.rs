@@ -271,7 +271,7 @@ impl Pool {
         let is_braking = law.brake.is_on();
         self.is_braking.store(is_braking, Ordering::Relaxed);
         let workers = slots.and_then(|_| law.window.over(WINDOW));
-        let counted = self.signals.lock().counted(&watch, at);
+        let counted = slots.and_then(|_| self.signals.lock().counted(&watch, at));
         let utilization = [workers, counted].into_iter().flatten().reduce(f64::max);
         // Else the brake would hide the load from the slow law.
         let seen = if is_braking && watch.brakes() { Some(1.0) } else { utilization };
