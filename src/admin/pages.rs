@@ -3,6 +3,7 @@
 use hyper::StatusCode;
 
 use super::answer::{self, Answer};
+use super::verbs;
 use super::{Desk, metrics, rules_page, status};
 
 /// One page.
@@ -22,7 +23,8 @@ pub(super) fn find(path: &str) -> Option<Page> {
 }
 
 fn index(_: &Desk) -> Answer {
-    let lines = PAGES.iter().map(|page| format!("{:<9} {}\n", page.path, page.what));
+    let pages = PAGES.iter().map(|page| format!("GET  {:<9} {}\n", page.path, page.what));
+    let lines = pages.chain(verbs::paths().map(|path| format!("POST {path}\n")));
     answer::text(
         StatusCode::OK,
         format!("tidegate {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.collect::<String>()),

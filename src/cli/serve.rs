@@ -150,7 +150,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             bell,
             telemetry: Arc::clone(&options.telemetry),
             rules: settings.rules.display().to_string(),
-            unready: silent_threads(&pulse, &clock),
+            unready: unready(&shutdown, &pulse, &clock),
         };
         tokio::spawn(keep_told(manager, pulse, shutdown.clone()));
         let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
@@ -179,18 +179,6 @@ fn listen(settings: &Settings) -> Result<Listener, Failure> {
     Ok(Listener::bind(wanted, settings.socket.mode, group_of(settings)?)?)
 }
 
-/// What keeps work from being sent here: threads that hang.
-fn silent_threads(pulse: &Arc<Pulse>, clock: &Arc<Clock>) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
-    let (pulse, clock) = (Arc::clone(pulse), Arc::clone(clock));
-    Box::new(move || {
-        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
-        late.map(|(name, _)| {
-            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
-        })
-        .collect()
-    })
-}
-
 /// Tells whoever started us when we serve, and when we cease to.
 async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
     tokio::select! {
@@ -206,6 +194,23 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
     let sampler = Sampler::start(readings, Arc::clone(clock));
     sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
+}
+
+/// Why work should not be sent here, beside the rules.
+fn unready(
+    shutdown: &CancellationToken,
+    pulse: &Arc<Pulse>,
+    clock: &Arc<Clock>,
+) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let (shutdown, pulse, clock) = (shutdown.clone(), Arc::clone(pulse), Arc::clone(clock));
+    Box::new(move || {
+        let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
+        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
+        let silent = late.map(|(name, _)| {
+            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
+        });
+        draining.into_iter().chain(silent).collect()
+    })
 }
 
 /// Without operators everything goes on.
