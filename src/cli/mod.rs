@@ -7,6 +7,7 @@ pub mod check;
 mod client;
 mod command;
 pub mod explain;
+mod last_good;
 mod lease_keeper;
 mod limit_json;
 mod log;

@@ -112,9 +112,9 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };
-    let taken = plan.take_up().map_err(Failure::Run)?;
+    let mut taken = plan.take_up().map_err(Failure::Run)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
-    let rules = RulesInForce::start(&engine, &clock, &settings.rules);
+    let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }

@@ -15,6 +15,7 @@ mod clocks;
 #[allow(dead_code, reason = "not all of it is used here")]
 mod daemon;
 mod damage;
+mod last_good;
 #[path = "../server/msgpack.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
 mod msgpack;
