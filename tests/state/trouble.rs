@@ -185,3 +185,17 @@ fn a_disk_that_is_full_is_said_once_and_tried_again() {
     assert_eq!(said, 1, "{}", daemon.log());
     kill(daemon);
 }
+
+#[test]
+fn a_limit_on_the_size_of_files_ends_nobody() {
+    // In blocks of half a kilobyte: enough for the log.
+    let daemon = often(plan()).shell("ulimit -f 64; exec \"$@\"").start();
+    let mut wire = daemon.greeted();
+    for user in 0..2_000 {
+        assert_eq!(allowed(&mut wire, &format!("u{user}"), 1), 1);
+    }
+    daemon.await_log(&["WARN", "cannot be written", "File too large"]);
+    assert_eq!(allowed(&mut wire, "another", 6), 5);
+    let plan = end(daemon).0;
+    assert!(!state(&plan).join("tables.new").exists());
+}
