@@ -199,3 +199,23 @@ fn a_limit_on_the_size_of_files_ends_nobody() {
     let plan = end(daemon).0;
     assert!(!state(&plan).join("tables.new").exists());
 }
+
+#[test]
+fn a_directory_that_became_read_only_is_read_all_the_same() {
+    if !may("unshare", &["--mount"]) {
+        return;
+    }
+    let daemon = plan().start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
+    let plan = often(end(daemon).0);
+    let tables = fs::read(state(&plan).join("tables")).unwrap();
+    let mount = format!(
+        "exec unshare --mount sh -c 'mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$@\"' sh \"$@\"",
+        state(&plan).display()
+    );
+    let daemon = plan.shell(Box::leak(mount.into_boxed_str())).start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2);
+    daemon.await_log(&["WARN", "cannot be written", "Read-only"]);
+    let plan = end(daemon).0;
+    assert_eq!(fs::read(state(&plan).join("tables")).unwrap(), tables);
+}
