@@ -4,6 +4,7 @@
 
 mod admission;
 mod algorithm;
+mod audit;
 mod callers;
 mod counters;
 mod decider;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+pub use audit::Audit;
 pub use callers::{Caller, TopCallers};
 pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
@@ -51,7 +53,7 @@ pub use pool::PoolView;
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
-pub use work::{Audit, Wanted};
+pub use work::Wanted;
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
 pub use crate::rules::Mode;
