@@ -12,6 +12,7 @@ mod control;
 mod core_dumps;
 pub mod explain;
 pub mod healthcheck;
+mod last_good;
 mod lease_keeper;
 mod limit_json;
 mod log;

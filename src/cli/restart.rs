@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 
+use super::last_good::LastGood;
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Mode;
@@ -95,6 +96,12 @@ impl Plan<'_> {
 }
 
 impl TakenUp {
+    /// Where the rules are kept that were last good, if this daemon keeps anything.
+    pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
+        let directory = self.directory.as_mut()?;
+        (!directory.is_anothers()).then(|| LastGood::at(directory.rules()))
+    }
+
     /// Starts to keep it for the next one.
     pub(super) fn keep(self, every: Duration) -> Option<Keeper> {
         let TakenUp { engine, clock, directory, boot_id, record } = self;

@@ -109,6 +109,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     sys::give_large_pieces_back();
     core_dumps::forbid();
+    sys::outlive_file_size_limit();
     let listener = listen(settings)?;
     let plan = restart::Plan {
         state: settings.state.as_deref(),
@@ -116,9 +117,9 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };
-    let taken = plan.take_up().map_err(Failure::Run)?;
+    let mut taken = plan.take_up().map_err(Failure::Run)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
-    let rules = RulesInForce::start(&engine, &clock, &settings.rules);
+    let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
