@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::control::RuleName;
 use super::decision::{Unmatched, Verdict};
 
 /// The counts of one decision thread. It alone writes; whoever sums reads.
@@ -141,6 +142,11 @@ impl Slots {
         self.by_name.get(&(domain.into(), rule.into())).copied().map(Slot)
     }
 
+    /// Where a rule is counted, also one that has no slot of its own.
+    fn place_of(&self, domain: &str, rule: &str) -> usize {
+        self.find(domain, rule).map_or(NAMED_RULES_MAX, Slot::number)
+    }
+
     pub(super) fn of(&mut self, domain: &str, rule: &str) -> Slot {
         let name: (Box<str>, Box<str>) = (domain.into(), rule.into());
         if let Some(slot) = self.by_name.get(&name) {
@@ -201,10 +207,21 @@ pub struct RuleTotals {
     pub candidate_pass: u64,
     /// Requests that its candidate would have refused.
     pub candidate_refuse: u64,
+    /// How often it refused most callers right after a change.
+    pub guard: u64,
 }
 
 impl Totals {
-    pub(super) fn sum(threads: &[Arc<Counters>], slots: &Slots, evictions: u64) -> Totals {
+    pub(super) fn sum(
+        threads: &[Arc<Counters>],
+        slots: &Slots,
+        evictions: u64,
+        guarded: &[(RuleName, u64)],
+    ) -> Totals {
+        let guard = |slot: usize| {
+            let at_slot = guarded.iter().filter(|(name, _)| slots.place_of(&name.domain, &name.rule) == slot);
+            at_slot.map(|(_, count)| *count).sum()
+        };
         let total = |count: fn(&Counters) -> &Count| threads.iter().map(|thread| count(thread).get()).sum();
         let at_slot = |slot: usize, count: fn(&RuleCounts) -> &Count| {
             threads.iter().filter_map(|thread| thread.rules.get(slot)).map(|counts| count(counts).get()).sum()
@@ -221,6 +238,7 @@ impl Totals {
             candidate_refuse: at_slot(slot, |counts| &counts.candidate_refuse),
             refuse: at_slot(slot, |counts| &counts.refuse),
             would_refuse: at_slot(slot, |counts| &counts.would_refuse),
+            guard: guard(slot),
         });
         Totals {
             rules: rules.collect(),

@@ -5,6 +5,7 @@
 mod admission;
 mod algorithm;
 mod callers;
+mod control;
 mod counters;
 mod decider;
 mod decision;
@@ -40,6 +41,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 pub use callers::{Caller, TopCallers};
+pub use control::{
+    Alarm, Blocked, By, Event, KeyError, NotNamed, NotSwitched, Orders, RuleName, Switch, SwitchView, Target,
+};
 pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
@@ -59,8 +63,8 @@ pub use crate::rules::Mode;
 pub use crate::rules::shed::{Listen, Source};
 
 use crate::clock::Now;
-use crate::rules::RuleSet;
 use callers::Callers;
+use control::Control;
 use counters::{Counters, Slots};
 use digest::KeyHash;
 use leases::Leases;
@@ -88,6 +92,8 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Engine {
     options: Options,
+    /// Taken before every other lock.
+    control: Mutex<Control>,
     ruling: Arc<ArcSwap<Ruling>>,
     shards: Shards,
     repeats: Repeats,
@@ -109,7 +115,8 @@ impl Engine {
     pub fn new(options: Options) -> Engine {
         Engine {
             options,
-            ruling: Arc::new(ArcSwap::from_pointee(Ruling::default())),
+            control: Mutex::default(),
+            ruling: Arc::new(ArcSwap::from_pointee(Ruling::empty(options.mode))),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
             repeats: Repeats::new(&options.hash_key),
             callers: Callers::new(),
@@ -121,20 +128,6 @@ impl Engine {
             slots: Mutex::default(),
             threads: Mutex::default(),
         }
-    }
-
-    /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state, as far as what the rule
-    /// counts can be compared. Returns what was in force before: whoever drops it may free thousands of rules.
-    pub fn install(&self, rules: RuleSet) -> Replaced {
-        let mut slots = self.slots.lock();
-        let before = self.ruling.load();
-        let ruling =
-            Ruling::new(rules, &before, &self.options.hash_key, self.options.mode, &mut slots, &self.pools);
-        self.pools.watch(&ruling.watches());
-        self.shards.memory().share_out(&ruling.kinds());
-        ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
-        drop(before);
-        Replaced(self.ruling.swap(Arc::new(ruling)))
     }
 
     /// Says whether there is room for what is elastic, for those who ask without a session. There is none until somebody
@@ -152,18 +145,19 @@ impl Engine {
         Decider::new(Arc::clone(self), counters, threads.len() as u64)
     }
 
-    /// Does what happens by itself and must happen in order with everything else: ends what has ended, looks how full
-    /// each pool is. Called every [`TICK_MILLIS`].
+    /// Does what happens by itself and must happen in order with everything else: ends what has ended, switches among it,
+    /// looks how full each pool is. Called every [`TICK_MILLIS`].
     pub fn tick(&self, now: Now) {
+        self.tend(now);
         self.end_due(now);
         self.pools.tick(now.at);
     }
 
-    /// Whether every pool is at rest, whoever is in it: until work begins or a reading comes, a tick does no more than
+    /// Whether every pool is at rest, whoever is in it, and nothing is switched for a time: until work begins or a reading comes, a tick does no more than
     /// [`Engine::end_due`].
     #[must_use]
     pub fn is_calm(&self) -> bool {
-        self.pools.is_at_rest()
+        self.pools.is_at_rest() && self.is_untended()
     }
 
     /// Every pool that somebody is in, or that the rules watch over, in the order of their names.
@@ -191,10 +185,10 @@ impl Engine {
         self.leases.forget_users();
     }
 
-    /// The mode that no rule is stricter than.
+    /// The mode that no rule is stricter than: what it was made with, unless it was switched to a milder one.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.options.mode
+        self.ruling.load().mode
     }
 
     /// Keys whose state differs from a fresh one, or did when they were last looked at.
@@ -220,8 +214,9 @@ impl Engine {
     /// What has been counted since the start, over all decision threads.
     #[must_use]
     pub fn totals(&self) -> Totals {
+        let control = self.control.lock();
         let slots = self.slots.lock();
-        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions())
+        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions(), control.guards.told())
     }
 }
 

@@ -83,7 +83,7 @@ pub async fn run(
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
-        greeting: Greeting::new(engine.mode()),
+        greeting: Greeting::new(),
         missed: Missed::default(),
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))

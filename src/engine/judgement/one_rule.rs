@@ -1,7 +1,8 @@
 //! The common request: one rule judges it, and that has one quota and nothing besides; nothing
 //! is held to its end. One lock, one look-up, no lists.
 
-use super::{Judgement, is_sampled, retry};
+use super::noting::is_sampled;
+use super::{Judgement, retry};
 use crate::clock::Micros;
 use crate::engine::algorithm::Algorithm;
 use crate::engine::callers::Seen;
@@ -104,6 +105,9 @@ impl<'d> Judgement<'d> {
         let is_sampled = is_sampled(counters.verdict(verdict));
         let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
         counters.check(terms.slot, if passes { Check::Pass } else { refusal });
+        if let Some(guarding) = &terms.guarding {
+            guarding.note(digest.hash(), terms.enforced && !passes);
+        }
         if is_sampled || !passes {
             // The salt, mixed in twice, is out again.
             let key = digest.of(plain.tag, plain.salt);
