@@ -49,6 +49,8 @@ fn every_setting_has_a_default() {
     assert_eq!(settings.log, Log { format: LogFormat::Text, level: tracing::Level::INFO });
     assert_eq!(settings.domains, Vec::new());
     assert_eq!(settings.pools, Vec::new());
+    assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/admin.sock"));
+    assert_eq!(settings.metrics, None, "on the admin socket alone");
     for empty in ["", "# mode: shadow\n", "{}\n"] {
         assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
     }
@@ -73,12 +75,14 @@ fn every_line_of_the_packaged_file_can_be_read() {
         socket: Socket { group: Some("tidegate".to_owned()), ..settings.socket.clone() },
         domains: with_all.domains.clone(),
         pools: with_all.pools.clone(),
+        admin_socket: Some(settings.admin_socket()),
+        metrics: Some("127.0.0.1:9631".parse().unwrap()),
         ..settings
     };
     assert_eq!(with_all, expected);
     assert_eq!(domains(&with_all), [("api", &[][..])], "written, and open to all");
     assert_eq!(pools(&with_all), [("web", &[][..], Some(256))]);
-    let ignored = ["state", "metrics", "admin", "redis"];
+    let ignored = ["state", "redis"];
     assert_eq!(problems.len(), ignored.len(), "{problems:#?}");
     for name in ignored {
         let told = format!("`{name}` is not built yet and ignored");
@@ -92,7 +96,8 @@ fn a_line_says_what_it_says() {
         "mode: disabled\nsocket: {path: s.sock, mode: 0600, group: web}\nrules: my/rules\nthreads: 7\n\
          memory: {max: 2GiB}\nconnections: {max: 100}\nlog: {format: json, level: trace}\n\
          domains: {mail: {uids: [33, 0], scope: host}, api: {uids: []}, other: {}}\n\
-         pools: {web: {uids: [33, 0], slots_max: 64}, jobs: {}}\n",
+         pools: {web: {uids: [33, 0], slots_max: 64}, jobs: {}}\n\
+         admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\n",
     );
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Disabled);
@@ -105,6 +110,8 @@ fn a_line_says_what_it_says() {
     assert_eq!(settings.log, Log { format: LogFormat::Json, level: tracing::Level::TRACE });
     assert_eq!(domains(&settings), [("mail", &[33, 0][..]), ("api", &[]), ("other", &[])]);
     assert_eq!(pools(&settings), [("web", &[33, 0][..], Some(64)), ("jobs", &[], None)]);
+    assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate/a.sock"));
+    assert_eq!(settings.metrics, Some("[::1]:9000".parse().unwrap()));
 }
 
 #[test]
@@ -183,6 +190,9 @@ fn a_wrong_line_is_told_where_and_how() {
         ("domains: {api: {scope: fleet}}", 1, 24, "`scope: fleet` is not supported yet", "write `host`"),
         // Not built yet, and held to its shape all the same.
         ("state: []", 1, 8, "`state` is a text, not a list", "one text"),
+        ("metrics: {listen: 9631}", 1, 19, "`9631` is not where metrics can be served", "127.0.0.1:9631"),
+        ("metrics: {listen: localhost:9631}", 1, 19, "not where metrics", "an address and a port"),
+        ("admin: {socket: \"\"}", 1, 17, "`socket` is a path", "write a path"),
         ("metrics: {port: 9631}", 1, 11, "unknown field `port` in `metrics`", "listen"),
         ("redis: {fleet_secret_files: x}", 1, 29, "`fleet_secret_files` is a list", "list of paths"),
         ("domains: {api: {scope: hots}}", 1, 24, "unknown scope `hots`", "did you mean `host`?"),

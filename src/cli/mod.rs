@@ -1,17 +1,22 @@
 //! One file per command.
 
 pub mod acquire;
+mod admin_client;
+mod admin_door;
 pub mod ask;
 pub mod bench;
 pub mod check;
 mod client;
 mod command;
+mod control;
 pub mod explain;
+pub mod healthcheck;
 mod lease_keeper;
 mod limit_json;
 mod log;
 mod places;
 mod read_rules;
+pub mod reload;
 pub mod replay;
 mod rules_in_force;
 pub mod serve;
@@ -49,6 +54,8 @@ enum Command {
     Peek(ask::PeekArgs),
     Acquire(acquire::Args),
     Replay(replay::Args),
+    Reload(reload::Args),
+    Healthcheck(healthcheck::Args),
     Bench(bench::Args),
 }
 
@@ -80,6 +87,8 @@ pub fn run() -> ExitCode {
         Command::Hit(args) => args.run(&mut out),
         Command::Peek(args) => args.run(&mut out),
         Command::Acquire(args) => acquire::run(args),
+        Command::Reload(args) => reload::run(args, &mut out),
+        Command::Healthcheck(args) => healthcheck::run(args, &mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
+use crate::admin::Reloaded;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, Replaced};
 use crate::rules::{Domain, Fingerprint, Halt, Library, Problem, Reading};
@@ -72,7 +73,6 @@ impl RulesInForce {
     }
 
     /// What is to be told of them, kept up to date by every reading.
-    #[allow(dead_code, reason = "metrics will show it")]
     pub(super) fn record(&self) -> Arc<Mutex<Record>> {
         Arc::clone(&self.record)
     }
@@ -84,8 +84,8 @@ impl RulesInForce {
         }
     }
 
-    /// Reads the rules again and says what changed.
-    pub(super) fn reload(&mut self) {
+    /// Reads the rules again and says what changed, in the log and to whom it may concern.
+    pub(super) fn reload(&mut self) -> Reloaded {
         let reading = self.read();
         tell_failures(&reading, self.library.path());
         for line in reading.difference.lines() {
@@ -96,6 +96,7 @@ impl RulesInForce {
             None if reading.difference.is_empty() => "the rules were read again: nothing changed",
             None => "the rules were read again and are in force",
         });
+        Reloaded { changes: reading.difference.lines().collect(), problems: failures(&reading) }
     }
 
     /// Frees what no decision thread looks at any more. Whether there is still something to free.
@@ -144,6 +145,29 @@ pub(super) fn log_problem(problem: &Problem) {
     if problem.is_error() { error!("{problem}") } else { warn!("{problem}") }
 }
 
+/// Why something that was written is not in force, a line each; empty: all of it is.
+fn failures(reading: &Reading) -> Vec<String> {
+    let errors = || reading.problems.iter().filter(|problem| problem.is_error());
+    let mut lines: Vec<String> = errors().take(ANSWERED_MAX).map(ToString::to_string).collect();
+    if let Some(more) = errors().count().checked_sub(ANSWERED_MAX).filter(|more| *more > 0) {
+        lines.push(format!("and {more} more errors: `tidegate check` shows them all"));
+    }
+    lines
+        .extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is mended")));
+    lines.extend(reading.kept.iter().map(|domain| format!("{domain}: keeps its last good rules")));
+    lines.extend(reading.halt.as_ref().map(|halt| match halt {
+        Halt::Unlisted => "the rules cannot be read: nothing is changed".to_owned(),
+        Halt::Unsettled => {
+            "the files changed all the time while they were read: nothing is changed".to_owned()
+        }
+        Halt::Homeless(files) => {
+            let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            format!("which domain these belong to cannot be read: {files}: nothing is changed")
+        }
+    }));
+    lines
+}
+
 fn tell_failures(reading: &Reading, path: &Path) {
     reading.problems.iter().take(PROBLEMS_MAX).for_each(log_problem);
     if let Some(more) = reading.problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {
@@ -173,6 +197,9 @@ fn tell_failures(reading: &Reading, path: &Path) {
 
 /// Of a file with thousands of mistakes the first few say enough.
 const PROBLEMS_MAX: usize = 1_000;
+
+/// What somebody who asked in a terminal still reads.
+const ANSWERED_MAX: usize = 20;
 
 /// As many names as fit a line.
 const FILES_MAX: usize = 16;

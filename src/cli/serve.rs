@@ -7,9 +7,12 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::admin_door::AdminDoor;
+use super::control::Daemon;
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{log, signals, watch};
+use crate::admin::{Desk, Doors, Office};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::host::{Readings, Sampler};
@@ -123,8 +126,17 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
+        let record = rules.record();
         let bell = watch::watch(rules).map_err(Failure::Run)?;
-        signals::watch(&shutdown, bell).map_err(Failure::Run)?;
+        signals::watch(&shutdown, bell.clone()).map_err(Failure::Run)?;
+        let daemon = Daemon {
+            record,
+            bell,
+            rules: settings.rules.display().to_string(),
+            unready: Box::new(Vec::new),
+        };
+        let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
+        let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
     })?;
@@ -137,6 +149,13 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
     let sampler = Sampler::start(readings, Arc::clone(clock));
     sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
+}
+
+/// Without operators everything goes on.
+fn open_office(desk: Desk, settings: &Settings) -> Option<Office> {
+    let admin = Box::new(AdminDoor::new(settings.admin_socket()));
+    let office = Office::start(desk, Doors { admin, metrics: settings.metrics });
+    office.inspect_err(|error| warn!(%error, "no admin socket, no metrics: raise TasksMax of the unit")).ok()
 }
 
 /// The directory of a socket in the usual place is made when it is missing, but not those above it.

@@ -1,6 +1,7 @@
 //! The daemon's settings: what the file says, else what works without one.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +30,10 @@ pub struct Settings {
     pub domains: Vec<DomainSettings>,
     /// The pools that something is said of, in the order of the file.
     pub pools: Vec<PoolSettings>,
+    /// Where operators ask; none: `admin.sock` beside the socket.
+    pub admin_socket: Option<PathBuf>,
+    /// Where metrics are served over TCP; none: on the admin socket alone.
+    pub metrics: Option<SocketAddr>,
     /// What is logged, and how.
     pub log: Log,
 }
@@ -152,6 +157,12 @@ impl Settings {
         if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok((settings, problems)) }
     }
 
+    /// Where operators ask.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        self.admin_socket.clone().unwrap_or_else(|| admin_socket_beside(&self.socket.path))
+    }
+
     /// A warning for each domain of the settings that has no rules: its name is misspelt, or its rules are yet to come.
     pub(super) fn domains_without_rules<'s>(
         &'s self,
@@ -171,6 +182,8 @@ impl Settings {
             connections: Connections { max: CONNECTIONS, per_user: CONNECTIONS_PER_USER },
             domains: Vec::new(),
             pools: Vec::new(),
+            admin_socket: None,
+            metrics: None,
             log: Log { format: LogFormat::Text, level: tracing::Level::INFO },
         }
     }
@@ -206,6 +219,11 @@ impl Environment {
     }
 }
 
+/// Where operators ask when nobody says so.
+pub(super) fn admin_socket_beside(socket: &Path) -> PathBuf {
+    socket.with_file_name(ADMIN_SOCKET)
+}
+
 /// Whether a socket can be bound to this path.
 ///
 /// # Errors
@@ -237,6 +255,8 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Where the settings are when nobody says so.
 pub const SETTINGS_FILE: &str = "/etc/tidegate/tidegate.yaml";
+
+const ADMIN_SOCKET: &str = "admin.sock";
 
 /// Whoever is in the group may ask.
 const SOCKET_MODE: u32 = 0o660;

@@ -1,5 +1,6 @@
 //! The settings as written: every line of the file, by the same strict reader as the rules.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use super::settings::{Connections, DomainSettings, LogFormat, PoolSettings, Settings, check_socket_path};
@@ -50,6 +51,8 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "connections" => connections(node, settings, report),
         "domains" => domains(node, settings, report),
         "pools" => pools(node, settings, report),
+        "admin" => admin(node, directory, settings, report),
+        "metrics" => metrics(node, settings, report),
         "log" => log(node, settings, report),
         _ => not_built(name, node, report),
     }
@@ -107,6 +110,33 @@ fn connections(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     settings.connections = Connections { max, per_user };
 }
 
+fn admin(node: &Node, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
+    let Some(fields) = Fields::read(node, "`admin`", ADMIN, report) else { return };
+    if let Some(node) = fields.get("socket")
+        && let Some(path) = path(node, "socket", report).map(|path| directory.join(path))
+        && report.settle(node.at, check_socket_path(&path)).is_some()
+    {
+        settings.admin_socket = Some(path);
+    }
+}
+
+fn metrics(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+    let Some(fields) = Fields::read(node, "`metrics`", METRICS, report) else { return };
+    if let Some(node) = fields.get("listen")
+        && let Some(address) = text(node, "listen", report)
+    {
+        settings.metrics = report.settle(node.at, socket_address(address)).or(settings.metrics);
+    }
+}
+
+/// An address and a port. A name would have to be looked up before the daemon can start.
+fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
+    text.parse().map_err(|_| {
+        let mend = "write an address and a port: \"127.0.0.1:9631\", or \"[::1]:9631\"";
+        Wrong::new(format!("{} is not where metrics can be served", shown(text)), mend)
+    })
+}
+
 fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     let Some(fields) = Fields::read(node, "`log`", LOG, report) else { return };
     if let Some(node) = fields.get("format") {
@@ -121,8 +151,6 @@ fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
 fn not_built(name: &str, node: &Node, report: &mut Report<'_>) {
     match name {
         "state" => drop(path(node, name, report)),
-        "metrics" => texts(node, "`metrics`", METRICS, report),
-        "admin" => texts(node, "`admin`", ADMIN, report),
         _ => texts(node, "`redis`", REDIS, report),
     }
 }
@@ -286,7 +314,7 @@ const SETTINGS: &[Field] = &[
 ];
 
 /// What is read for its shape only.
-const NOT_BUILT: [&str; 4] = ["state", "metrics", "admin", "redis"];
+const NOT_BUILT: [&str; 2] = ["state", "redis"];
 
 const SOCKET: &[Field] = &[Field::built("path"), Field::built("mode"), Field::built("group")];
 const MEMORY: &[Field] = &[Field::built("max")];

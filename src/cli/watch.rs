@@ -4,15 +4,17 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{ErrorKind, Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::Mutex;
 use tracing::warn;
 
 use super::places::Places;
 use super::rules_in_force::RulesInForce;
+use crate::admin::Reloaded;
 use crate::clock::boot_nanos;
 use crate::rules::{Fingerprint, glance};
 
@@ -22,7 +24,7 @@ use crate::rules::{Fingerprint, glance};
 /// The thread cannot be started.
 pub(super) fn watch(rules: RulesInForce) -> std::io::Result<Bell> {
     let (wake, woken) = sync_channel(1);
-    let bell = Bell { wake, asked: Arc::default(), moved: Arc::default() };
+    let bell = Bell { wake, asked: Arc::default(), moved: Arc::default(), waiting: Arc::default() };
     let thread = Thread { watching: Watching::new(bell.clone()), rules, bell: bell.clone(), woken };
     // Not joined at the end: a daemon that drains does not wait for rules.
     std::thread::Builder::new().name("rules".into()).spawn(move || thread.run())?;
@@ -37,6 +39,8 @@ pub(super) struct Bell {
     asked: Arc<AtomicBool>,
     /// A directory that is watched may not be the one it was.
     moved: Arc<AtomicBool>,
+    /// Who wants to be told what comes of the next reading.
+    waiting: Arc<Mutex<Vec<Sender<Reloaded>>>>,
 }
 
 impl Bell {
@@ -44,6 +48,14 @@ impl Bell {
     pub(super) fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
         self.ring();
+    }
+
+    /// Has the rules read again, whatever they hold, and what comes of it told.
+    pub(super) fn ask_for_answer(&self) -> Receiver<Reloaded> {
+        let (tell, told) = channel();
+        self.waiting.lock().push(tell);
+        self.ask();
+        told
     }
 
     fn ring(&self) {
@@ -83,7 +95,11 @@ impl Thread {
             // Before the files are looked at: what changes from now on rings.
             self.watching.renew(self.rules.path());
             if self.bell.asked.swap(false, Ordering::SeqCst) {
-                self.rules.reload();
+                // Who asks from here on has written after these files were read, and gets the next reading.
+                let waiting = std::mem::take(&mut *self.bell.waiting.lock());
+                let reloaded = self.rules.reload();
+                // Who waits no longer has gone.
+                waiting.iter().for_each(|tell| drop(tell.send(reloaded.clone())));
             } else {
                 self.rules.reload_if_outdated();
             }
@@ -235,7 +251,7 @@ mod tests {
 
     fn bell() -> (Bell, Receiver<()>) {
         let (wake, woken) = sync_channel(1);
-        (Bell { wake, asked: Arc::default(), moved: Arc::default() }, woken)
+        (Bell { wake, asked: Arc::default(), moved: Arc::default(), waiting: Arc::default() }, woken)
     }
 
     #[test]

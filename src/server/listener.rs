@@ -69,6 +69,14 @@ impl Listener {
         &self.path
     }
 
+    /// The same socket once more, for who accepts by himself.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn socket(&self) -> io::Result<UnixListener> {
+        self.socket.try_clone()
+    }
+
     /// The same socket, watched by the current runtime.
     pub(super) fn watch(&self) -> io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.socket.try_clone()?)

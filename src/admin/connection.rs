@@ -1,0 +1,51 @@
+//! One operator's connection: one request, one answer. It knows how long each may take.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tracing::debug;
+
+use super::Desk;
+use super::router::{self, Asker};
+
+/// Serves it to its end. Whatever comes in, nothing but this connection is harmed.
+pub(super) async fn serve<S>(desk: Arc<Desk>, asker: Asker, socket: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service =
+        service_fn(async |request| Ok::<_, Infallible>(router::answer(&desk, asker, request).await));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .max_buf_size(HEAD_BYTES_MAX)
+        // A place that nobody uses is better given to the next.
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(socket), service);
+    let whole = match asker {
+        Asker::Operator(_) => OPERATOR_PATIENCE,
+        Asker::Anybody => ANYBODY_PATIENCE,
+    };
+    match tokio::time::timeout(whole, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!(%error, "an operator's connection failed"),
+        Err(_) => debug!("an operator's connection took too long"),
+    }
+}
+
+/// A request's head is there at once, or its sender does not mean it.
+const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Paths are short; what scrapers and proxies add of their own is a few hundred bytes.
+const HEAD_BYTES_MAX: usize = 16 * 1_024;
+
+/// The head, a scrape, and some hundred kilobytes read by the other side.
+const ANYBODY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longer than any verb waits.
+const OPERATOR_PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,52 @@
+//! What operators see of the daemon beside the engine, and tell it: handed in by who starts the daemon.
+
+use crate::clock::Timestamp;
+
+/// The rest of the daemon, as far as operators may look into it or tell it something. Called on the thread that answers
+/// operators, so what only looks must not wait; a verb may.
+pub trait Control: Send + Sync {
+    /// What is in force, and how the last reading went.
+    fn rules(&self) -> RulesRecord;
+
+    /// Has the rules read again and waits for what comes of it.
+    ///
+    /// # Errors
+    /// Nothing came of it in time: what to say of that.
+    fn reload(&self) -> Result<Reloaded, String>;
+
+    /// Why work should not be sent here yet, beside the rules; empty: nothing is wrong. Each says what and how to mend it.
+    fn unready(&self) -> Vec<String>;
+}
+
+/// The rules in force and how the last reading went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RulesRecord {
+    /// Where they are read from.
+    pub path: String,
+    /// When everything that was written was last put in force.
+    pub last_success: Option<Timestamp>,
+    /// When something last had to be left out.
+    pub last_failure: Option<Timestamp>,
+    /// Whether the last reading was a success.
+    pub is_good: bool,
+    /// The domains in force.
+    pub domains: Vec<DomainInForce>,
+}
+
+/// One domain in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainInForce {
+    /// Its name.
+    pub name: Box<str>,
+    /// The fingerprint of its files, in hexadecimal digits.
+    pub sha: String,
+}
+
+/// What came of reading the rules again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// What changed, a line each.
+    pub changes: Vec<String>,
+    /// Why something had to be left out; empty: all that was written is in force.
+    pub problems: Vec<String>,
+}

@@ -1,0 +1,173 @@
+//! Where operators come in: a Unix socket for those who may run this daemon, a port for metrics. A door that cannot be
+//! opened is tried again, and shuts no other.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::Desk;
+use super::connection;
+use super::router::Asker;
+use super::verbs::By;
+use crate::clock::Timestamp;
+
+/// Opens the admin socket: how a socket gets its place is not known here.
+pub trait Door: Send {
+    /// The socket, listening. It is this door's as long as the door is there.
+    ///
+    /// # Errors
+    /// What is in the way, and how to mend it.
+    fn open(&mut self) -> Result<StdUnixListener, String>;
+}
+
+/// All of them.
+pub struct Doors {
+    /// For operators.
+    pub admin: Box<dyn Door>,
+    /// For metrics, if they are to be had over TCP.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Serves through all doors until told to stop. `tried`: each has been tried, and whoever comes now finds those open that
+/// can be opened.
+pub(super) async fn serve(desk: Arc<Desk>, mut doors: Doors, tried: impl FnOnce(), stop: &CancellationToken) {
+    let operators = open_socket(&mut *doors.admin);
+    let scrapers = match doors.metrics {
+        Some(address) => Some((address, open_port(address).await)),
+        None => None,
+    };
+    tried();
+    let served = async {
+        tokio::join!(serve_operators(&desk, operators, &mut *doors.admin), async {
+            if let Some((address, first)) = scrapers {
+                serve_scrapers(&desk, first, address).await;
+            }
+        });
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = served => {}
+    }
+}
+
+fn open_socket(door: &mut dyn Door) -> Result<UnixListener, String> {
+    let socket = door.open()?;
+    let watched = socket.set_nonblocking(true).and_then(|()| UnixListener::from_std(socket));
+    watched.map_err(|error| error.to_string())
+}
+
+async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(|error| format!("{address}: {error}: mend metrics.listen, or free the port"))
+}
+
+/// The mode of the socket keeps others out; where somebody has changed it, who is let in is asked of the kernel.
+async fn serve_operators(desk: &Arc<Desk>, first: Result<UnixListener, String>, door: &mut dyn Door) {
+    let meanwhile = "no admin socket: status, reload and switches do not reach this daemon";
+    let listener = opened(first, async || open_socket(door), meanwhile).await;
+    let own = rustix::process::geteuid().as_raw();
+    let mut told: Option<Timestamp> = None;
+    let accept = async || {
+        let (socket, _) = listener.accept().await?;
+        let by = by(&socket)?;
+        if by.uid != 0 && by.uid != own {
+            let now = desk.clock.now().at;
+            if told.is_none_or(|told| now.since(told) >= TELL_EVERY) {
+                warn!(
+                    user = by.uid,
+                    "refused on the admin socket: it is for root and for who runs the daemon"
+                );
+                told = Some(now);
+            }
+            return Ok(None);
+        }
+        Ok(Some((socket, Asker::Operator(by))))
+    };
+    take_turns(desk, accept).await;
+}
+
+async fn serve_scrapers(desk: &Arc<Desk>, first: Result<TcpListener, String>, address: SocketAddr) {
+    let meanwhile = "no metrics over TCP; they are on the admin socket, too";
+    let listener = opened(first, async || open_port(address).await, meanwhile).await;
+    info!(%address, "metrics are served");
+    let accept = async || {
+        let (socket, _) = listener.accept().await?;
+        Ok(Some((socket, Asker::Anybody)))
+    };
+    take_turns(desk, accept).await;
+}
+
+fn by(socket: &UnixStream) -> io::Result<By> {
+    let peer = rustix::net::sockopt::socket_peercred(socket)?;
+    // Zero says that it lives in another space of process numbers.
+    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok().filter(|pid| *pid > 0);
+    Ok(By { uid: peer.uid.as_raw(), pid })
+}
+
+/// Tries until it is open. What is in the way may go: the daemon before this one, say, which still drains.
+async fn opened<T>(
+    first: Result<T, String>,
+    mut open: impl AsyncFnMut() -> Result<T, String>,
+    meanwhile: &str,
+) -> T {
+    let mut tried = first;
+    let mut told = None;
+    loop {
+        match tried {
+            Ok(listener) => return listener,
+            Err(reason) => {
+                if told.as_ref() != Some(&reason) {
+                    warn!(reason, "{meanwhile}: it is tried again every second");
+                    told = Some(reason);
+                }
+            }
+        }
+        tokio::time::sleep(RETRY_PERIOD).await;
+        tried = open().await;
+    }
+}
+
+/// Accepts for ever. Who comes while all places are taken waits in the backlog.
+async fn take_turns<S>(desk: &Arc<Desk>, mut accept: impl AsyncFnMut() -> io::Result<Option<(S, Asker)>>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // It is never closed.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match accept().await {
+            Ok(Some((socket, asker))) => {
+                let desk = Arc::clone(desk);
+                tokio::spawn(async move {
+                    connection::serve(desk, asker, socket).await;
+                    drop(place);
+                });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                debug!(%error, "an operator's connection was not let in");
+                // For want of descriptors it would fail again at once.
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Through each door: a scraper or two, some commands, and what a careless script leaves open.
+const CONNECTIONS_MAX: usize = 16;
+
+/// Whoever is refused again and again is told of now and then.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+const PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,56 @@
+//! What can be looked at: each page a path. To look changes nothing.
+
+use hyper::StatusCode;
+
+use super::Desk;
+use super::answer::{self, Answer};
+
+/// One page.
+#[derive(Clone, Copy)]
+pub(super) struct Page {
+    path: &'static str,
+    what: &'static str,
+    /// Whether it tells nothing of callers, so that whoever reaches the port of the metrics may have it.
+    pub(super) is_harmless: bool,
+    /// Makes it, without waiting for anything.
+    pub(super) make: fn(&Desk) -> Answer,
+}
+
+/// The page of a path.
+pub(super) fn find(path: &str) -> Option<Page> {
+    PAGES.iter().find(|page| page.path == path).copied()
+}
+
+fn index(_: &Desk) -> Answer {
+    let lines = PAGES.iter().map(|page| format!("{:<9} {}\n", page.path, page.what));
+    answer::text(
+        StatusCode::OK,
+        format!("tidegate {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.collect::<String>()),
+    )
+}
+
+/// It answers, so it lives.
+fn healthz(_: &Desk) -> Answer {
+    answer::text(StatusCode::OK, "ok\n")
+}
+
+/// Whether work should be sent here: the reasons against it, a line each.
+fn readyz(desk: &Desk) -> Answer {
+    let mut reasons = Vec::new();
+    if !desk.control.rules().is_good {
+        reasons.push(
+            "the rules have errors: `tidegate check` shows them; what could be read is in force".to_owned(),
+        );
+    }
+    reasons.extend(desk.control.unready());
+    if reasons.is_empty() {
+        return answer::text(StatusCode::OK, "ready\n");
+    }
+    answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
+}
+
+const PAGES: &[Page] = &[
+    Page { path: "/", what: "this page", is_harmless: false, make: index },
+    Page { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
+    Page { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
+];

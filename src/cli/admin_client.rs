@@ -1,0 +1,134 @@
+//! The admin socket from the command line: one request, one answer, blocking. It speaks no more HTTP than that takes.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::client::{connect, default_socket};
+use super::settings::admin_socket_beside;
+
+/// Where the admin socket is, for every command that asks there
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct AdminArgs {
+    /// The daemon's admin socket [default: admin.sock beside the socket that `tidegate hit` asks]
+    #[arg(long, value_name = "PATH")]
+    admin: Option<PathBuf>,
+}
+
+impl AdminArgs {
+    /// A way to ask there.
+    pub(super) fn client(&self) -> AdminClient {
+        AdminClient { path: self.admin.clone().unwrap_or_else(|| admin_socket_beside(&default_socket())) }
+    }
+}
+
+/// Asks at one admin socket.
+#[derive(Clone, Debug)]
+pub(super) struct AdminClient {
+    path: PathBuf,
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answered {
+    /// The code of HTTP.
+    pub(super) status: u16,
+    /// The text.
+    pub(super) body: String,
+}
+
+/// Why there is no answer, or none that does what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{}: {source}{}", path.display(), mend(source))]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: the answer is not that of a tidegate: is this its admin socket?", path.display())]
+    NotUnderstood { path: PathBuf },
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl AdminClient {
+    /// Looks at a page, whatever its status.
+    pub(super) fn get(&self, path: &str) -> Result<Answered, Failure> {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n"), PATIENCE)
+    }
+
+    /// Has a verb carried out and returns what it says.
+    pub(super) fn post(&self, path: &str, asked: &Value) -> Result<Value, Failure> {
+        let body = asked.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let answered = self.ask(&(head + &body), VERB_PATIENCE)?;
+        self.understood(&answered)
+    }
+
+    fn understood(&self, answered: &Answered) -> Result<Value, Failure> {
+        let value: Value = serde_json::from_str(&answered.body)
+            .map_err(|_| Failure::NotUnderstood { path: self.path.clone() })?;
+        match value.get("error").and_then(Value::as_str) {
+            Some(error) => Err(Failure::Refused(error.to_owned())),
+            None => Ok(value),
+        }
+    }
+
+    fn ask(&self, request: &str, patience: Duration) -> Result<Answered, Failure> {
+        let answer = exchange(&self.path, request, patience)
+            .map_err(|source| Failure::Io { path: self.path.clone(), source })?;
+        answered(&answer).ok_or_else(|| Failure::NotUnderstood { path: self.path.clone() })
+    }
+}
+
+fn exchange(path: &Path, request: &str, patience: Duration) -> io::Result<String> {
+    let mut stream = connect(path, patience)?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    // Who may not ask is shown out without a word.
+    if answer.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Splits the head from the text. Who closes at the end of it need not say how long it is.
+fn answered(answer: &str) -> Option<Answered> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    Some(Answered { status, body: body.to_owned() })
+}
+
+/// What to do about it, where that is known.
+fn mend(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            " — is the daemon running? Its admin socket is `admin.sock` beside its socket, or where \
+             `admin.socket` of its settings says: --admin PATH"
+        }
+        io::ErrorKind::ConnectionRefused => {
+            " — nobody listens there any more: start the daemon (tidegate serve)"
+        }
+        io::ErrorKind::PermissionDenied
+        | io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset => {
+            " — it is for root and for the user who runs the daemon: try sudo"
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => " — the daemon does not answer in time",
+        _ => "",
+    }
+}
+
+/// To look takes some milliseconds, also on a busy host.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A verb may wait for files.
+const VERB_PATIENCE: Duration = Duration::from_secs(40);
+
+/// A status of thousands of rules is smaller.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;

@@ -1,0 +1,51 @@
+//! What operators see of the daemon beside its engine: the rules as they were last read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::rules_in_force::Record;
+use super::watch::Bell;
+use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord};
+
+/// The daemon as operators see it.
+pub(super) struct Daemon {
+    pub(super) record: Arc<Mutex<Record>>,
+    pub(super) bell: Bell,
+    /// The path of the rules.
+    pub(super) rules: String,
+    /// Why work should not be sent here yet, beside the rules.
+    pub(super) unready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+}
+
+impl Control for Daemon {
+    fn rules(&self) -> RulesRecord {
+        let record = self.record.lock();
+        let in_force = record.domains.iter();
+        RulesRecord {
+            path: self.rules.clone(),
+            last_success: record.last_success,
+            last_failure: record.last_failure,
+            is_good: record.is_good,
+            domains: in_force
+                .map(|(name, content)| DomainInForce { name: name.clone(), sha: content.to_string() })
+                .collect(),
+        }
+    }
+
+    fn reload(&self) -> Result<Reloaded, String> {
+        let answer = self.bell.ask_for_answer();
+        answer.recv_timeout(RELOAD_PATIENCE).map_err(|_| {
+            "the rules are still being read: the log and `tidegate status` will say what comes of it"
+                .to_owned()
+        })
+    }
+
+    fn unready(&self) -> Vec<String> {
+        (self.unready)()
+    }
+}
+
+/// Files that are written all the while they are read are waited for; a directory may be large and the disk slow.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,42 @@
+//! `tidegate healthcheck`: is the daemon well? For containers, which have no other way to ask.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use super::admin_client::AdminArgs;
+use super::log;
+
+/// Asks whether the daemon is ready for work, for the health check of a container
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// Ask only whether it lives, whatever its rules say
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const HELP: &str = "\
+Example:
+  HEALTHCHECK CMD [\"tidegate\", \"healthcheck\"]
+
+Exit codes: 0 it is; 1 it is not, with the reasons; 2 wrong usage.";
+
+/// Runs the command.
+///
+/// # Errors
+/// What cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    let path = if args.live { "/healthz" } else { "/readyz" };
+    match args.admin.client().get(path) {
+        Ok(answered) => {
+            out.write_all(answered.body.as_bytes())?;
+            Ok(if answered.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Err(failure) => {
+            log::plainly(&format!("tidegate: {failure}"));
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}

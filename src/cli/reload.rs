@@ -1,0 +1,42 @@
+//! `tidegate reload`: has the daemon read its rules again, and says what came of it.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::admin_client::AdminArgs;
+use super::log;
+
+/// Has the daemon read its rules again, as SIGHUP does, and says what came of it
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const HELP: &str = "\
+Exit codes: 0 all that is written is in force; 1 something is not, with the reason; 2 wrong usage.";
+
+/// Runs the command.
+///
+/// # Errors
+/// What cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    let done = match args.admin.client().post("/reload", &json!({})) {
+        Ok(done) => done,
+        Err(failure) => {
+            log::plainly(&format!("tidegate: {failure}"));
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let changes = done.get("changes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if changes.is_empty() {
+        writeln!(out, "the rules were read again: nothing changed")?;
+    }
+    for change in changes.iter().filter_map(Value::as_str) {
+        writeln!(out, "{change}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
