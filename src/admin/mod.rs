@@ -5,8 +5,10 @@ mod answer;
 mod connection;
 mod control;
 mod doors;
+mod ledger;
 mod pages;
 mod router;
+mod switches;
 mod verbs;
 
 use std::io;
@@ -17,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use control::{Control, DomainInForce, Reloaded, RulesRecord};
 pub use doors::{Door, Doors};
+pub use ledger::Ledger;
+pub use switches::switches;
 pub use verbs::{By, Refusal};
 
 use crate::clock::Clock;
@@ -31,6 +35,8 @@ pub struct Desk {
     pub clock: Arc<Clock>,
     /// The rest of the daemon, as far as operators may look into it or tell it something.
     pub control: Arc<dyn Control>,
+    /// What was changed over the rules.
+    pub ledger: Arc<Ledger>,
 }
 
 /// The thread that answers operators, until it is dropped.

@@ -49,8 +49,18 @@ fn readyz(desk: &Desk) -> Answer {
     answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }
 
+fn switches(desk: &Desk) -> Answer {
+    answer::value(StatusCode::OK, &super::switches(desk))
+}
+
 const PAGES: &[Page] = &[
     Page { path: "/", what: "this page", is_harmless: false, make: index },
     Page { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
+    Page {
+        path: "/switches",
+        what: "what holds over the rules, and who said so",
+        is_harmless: false,
+        make: switches,
+    },
     Page { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
 ];

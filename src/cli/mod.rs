@@ -9,11 +9,14 @@ pub mod check;
 mod client;
 mod command;
 mod control;
+mod disable_file;
 pub mod explain;
 pub mod healthcheck;
+pub mod key;
 mod lease_keeper;
 mod limit_json;
 mod log;
+mod orders;
 mod places;
 mod read_rules;
 pub mod reload;
@@ -24,6 +27,7 @@ pub mod settings;
 mod settings_file;
 mod shed_words;
 mod signals;
+pub mod switch;
 pub mod test;
 mod watch;
 mod words;
@@ -56,6 +60,10 @@ enum Command {
     Replay(replay::Args),
     Reload(reload::Args),
     Healthcheck(healthcheck::Args),
+    Switch(switch::Args),
+    Block(key::BlockArgs),
+    Unblock(key::UnblockArgs),
+    Reset(key::ResetArgs),
     Bench(bench::Args),
 }
 
@@ -89,6 +97,10 @@ pub fn run() -> ExitCode {
         Command::Acquire(args) => acquire::run(args),
         Command::Reload(args) => reload::run(args, &mut out),
         Command::Healthcheck(args) => healthcheck::run(args, &mut out),
+        Command::Switch(args) => switch::run(args, &mut out),
+        Command::Block(args) => args.run(&mut out),
+        Command::Unblock(args) => args.run(&mut out),
+        Command::Reset(args) => args.run(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };

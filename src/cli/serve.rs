@@ -9,10 +9,11 @@ use tracing::{error, info, warn};
 
 use super::admin_door::AdminDoor;
 use super::control::Daemon;
+use super::orders::{self, OrdersKept};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{log, signals, watch};
-use crate::admin::{Desk, Doors, Office};
+use crate::admin::{Desk, Doors, Ledger, Office};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::host::{Readings, Sampler};
@@ -107,12 +108,15 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         mode: settings.mode,
         memory_bytes_max: usize::try_from(settings.memory_max_bytes).unwrap_or(usize::MAX),
     }));
+    let ledger = Arc::new(Ledger::default());
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, settings.state.as_deref()));
     let rules = RulesInForce::start(&engine, &clock, &settings.rules);
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
+    let _switches = watch_switches(&orders, settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let options = server::Options {
         threads: settings.threads,
@@ -132,10 +136,16 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let daemon = Daemon {
             record,
             bell,
+            orders,
             rules: settings.rules.display().to_string(),
             unready: Box::new(Vec::new),
         };
-        let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
+        let desk = Desk {
+            engine: Arc::clone(&engine),
+            clock: Arc::clone(&clock),
+            control: Arc::new(daemon),
+            ledger,
+        };
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
@@ -149,6 +159,14 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
     let sampler = Sampler::start(readings, Arc::clone(clock));
     sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
+}
+
+/// Without it nobody is told of switches that end, and no file switches anything off.
+fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings) -> Option<orders::Watch> {
+    let watch = orders.watch(&settings.socket.path);
+    watch
+        .inspect_err(|error| warn!(%error, "the `disable` file has no effect: raise TasksMax of the unit"))
+        .ok()
 }
 
 /// Without operators everything goes on.

@@ -4,6 +4,7 @@
 mod by_hand;
 mod guard;
 mod names;
+mod said;
 mod switch;
 
 use std::sync::Arc;
@@ -13,11 +14,14 @@ use super::{Engine, Replaced};
 use crate::clock::{Now, Timestamp};
 use crate::rules::{Domain, Mode, RuleSet};
 
+pub(super) use by_hand::BlockedKeys;
+use by_hand::blocked_keys;
 pub use by_hand::{Blocked, KeyError};
-pub(super) use by_hand::{BlockedKeys, blocked_keys};
 pub use guard::Alarm;
-pub(super) use guard::{Guarding, Guards};
+pub(super) use guard::Guarding;
+use guard::Guards;
 pub use names::{NotNamed, RuleName};
+pub(super) use said::Said;
 pub use switch::{By, NotSwitched, Switch, SwitchView, Target};
 
 /// What is said over the rules, and what the rules say without it.
@@ -199,7 +203,7 @@ impl Engine {
         let rules = control.rules();
         control.guards.watch(rules.domains(), &before, mode, is_first);
         let blocked = blocked_keys(&control.blocks);
-        let said = super::ruling::Said { mode, blocked: &blocked, guards: &control.guards };
+        let said = Said { mode, blocked: &blocked, guards: &control.guards };
         let ruling = Ruling::new(rules, &before, &self.options.hash_key, &said, &mut slots, &self.pools);
         self.pools.watch(&ruling.watches());
         self.shards.memory().share_out(&ruling.kinds());

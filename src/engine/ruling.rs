@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::control::{BlockedKeys, Guarding, Guards, RuleName};
+use super::control::{BlockedKeys, Guarding, Said};
 use super::counters::{Slot, Slots};
 use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::Gate;
@@ -87,17 +87,6 @@ pub(super) struct States {
     by_allowance: Vec<(Tag, Salt)>,
     /// Counts the changes of its quotas, as far as they are told apart: a bucket that another left is taken over.
     generation: u8,
-}
-
-/// What is said over the rules.
-#[derive(Clone, Copy)]
-pub(super) struct Said<'c> {
-    /// No rule is stricter than this.
-    pub(super) mode: Mode,
-    /// Keys blocked by hand.
-    pub(super) blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
-    /// Rules whose callers are noted.
-    pub(super) guards: &'c Guards,
 }
 
 impl Ruling {
@@ -246,15 +235,6 @@ impl Terms {
     pub(super) fn blocked_until(&self, key: &Digest) -> Timestamp {
         let until = self.blocked.as_ref().and_then(|blocked| blocked.get(&[key.hash(), key.high()]));
         until.copied().unwrap_or(Timestamp::ORIGIN)
-    }
-}
-
-impl Said<'_> {
-    fn blocked(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
-        if self.blocked.is_empty() {
-            return None;
-        }
-        self.blocked.get(&RuleName { domain: domain.into(), rule: rule.into() }).cloned()
     }
 }
 

@@ -86,7 +86,9 @@ pub enum Guard {
 }
 
 /// Whether refusals are carried out. Ordered from the strictest to the mildest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Refusals are refusals.

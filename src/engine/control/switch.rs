@@ -128,6 +128,15 @@ impl Engine {
         some
     }
 
+    /// The mode that holds for a rule, an entry of a list, or a part of a shedder; `None`: the rules do not name it.
+    #[must_use]
+    pub fn mode_of(&self, name: &RuleName) -> Option<Mode> {
+        let control = self.control.lock();
+        let switched = control.switches.iter().find(|switch| switch.target.is_rule(&name.domain, &name.rule));
+        let own = control.mode_written(name)?;
+        Some(switched.map_or(own, |switch| switch.mode).max(control.mode(self.options.mode)))
+    }
+
     /// All that is switched, in the order in which it was.
     #[must_use]
     pub fn switches(&self) -> Vec<SwitchView> {
