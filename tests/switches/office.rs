@@ -171,7 +171,7 @@ fn a_file_allows_everything_as_long_as_it_is_there() {
     let mut wire = limited(&daemon, "u1");
     let file = daemon.plan.path("disable");
     let mut is = |expected: u64| {
-        eventually("the file is seen", || (verdict(&mut wire, "u1") == expected).then_some(()))
+        eventually("the file is seen", || (verdict(&mut wire, "u1") == expected).then_some(()));
     };
     fs::write(&file, "").unwrap();
     is(0);

@@ -18,7 +18,7 @@ use crate::rules::{Domain, Guard, Mode, Rule};
 pub struct Alarm {
     /// The rule.
     pub rule: RuleName,
-    /// Callers that were looked at: all of them up to 512, else a fair sample.
+    /// Callers that were looked at: all of them up to 448, else a fair sample.
     pub callers: u32,
     /// Those of them that were refused at least once.
     pub refused: u32,
@@ -30,7 +30,7 @@ pub struct Alarm {
 
 /// Whom one rule refuses. Of more callers than there is room for those stay whose digests begin with the most zeros:
 /// each caller is as likely as any other, however often he comes. A share of one half is then told to within three
-/// hundredths (one standard deviation of 256 callers); up to 512 callers it is exact.
+/// hundredths (one standard deviation of 224 callers); up to 448 callers it is exact.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Guarding {
     /// So many zeros a digest begins with that is looked at.
@@ -93,6 +93,11 @@ impl Guards {
     pub(in crate::engine) fn of(&self, domain: &str, rule: &str) -> Option<&Arc<Guarding>> {
         let is = |watched: &&Watched| *watched.rule.domain == *domain && *watched.rule.rule == *rule;
         self.watched.iter().find(is).map(|watched| &watched.guarding)
+    }
+
+    /// Bytes that the samples have allocated.
+    pub(in crate::engine) fn heap_bytes(&self) -> usize {
+        self.watched.iter().map(|watched| watched.guarding.callers.lock().allocation_size()).sum()
     }
 
     /// How often each rule was told of, in the order of the first time.
@@ -166,13 +171,14 @@ fn is_same(old: &Rule, new: &Rule) -> bool {
             && old.overrides == new.overrides
 }
 
-/// Callers of one rule that are looked at: a sample of so many tells one half from less, in 12 KiB.
-const CALLERS_MAX: usize = 512;
+/// Callers of one rule that are looked at: a sample of so many tells one half from less, and they fill a table of 9 KiB to
+/// its last place.
+const CALLERS_MAX: usize = 448;
 
 /// Of fewer callers the share says little.
 const CALLERS_MIN: u32 = 100;
 
-/// As many as are counted by name: at most 6 MiB, for five minutes.
+/// As many as are counted by name: at most 5 MiB, for five minutes.
 const WATCHED_MAX: usize = 512;
 
 /// Whoever comes in the first moments comes often, and who comes often is the first to be refused: later it is all sorts.
