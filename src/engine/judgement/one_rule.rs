@@ -105,8 +105,8 @@ impl<'d> Judgement<'d> {
         let is_sampled = is_sampled(counters.verdict(verdict));
         let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
         counters.check(terms.slot, if passes { Check::Pass } else { refusal });
-        if let Some(guarding) = &terms.guarding {
-            guarding.note(digest.hash(), terms.enforced && !passes);
+        if terms.guarding.is_some() {
+            note_guarded(terms, digest.hash(), passes);
         }
         if is_sampled || !passes {
             // The salt, mixed in twice, is out again.
@@ -169,5 +169,14 @@ impl<'d> Judgement<'d> {
             shards.count_evictions(table.make_good(shards.memory(), grown, now));
         }
         Some((outcome, level))
+    }
+}
+
+/// Notes who came to a rule that has just changed. Few have: no part of the way of most.
+#[cold]
+#[inline(never)]
+fn note_guarded(terms: &Terms, caller: u64, passes: bool) {
+    if let Some(guarding) = &terms.guarding {
+        guarding.note(caller, terms.enforced && !passes);
     }
 }
