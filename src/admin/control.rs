@@ -8,6 +8,9 @@ pub trait Control: Send + Sync {
     /// What is in force, and how the last reading went.
     fn rules(&self) -> RulesRecord;
 
+    /// What the server counts.
+    fn server(&self) -> ServerCounts;
+
     /// Has the rules read again and waits for what comes of it.
     ///
     /// # Errors
@@ -22,6 +25,19 @@ pub trait Control: Send + Sync {
 
     /// Why work should not be sent here yet, beside the rules; empty: nothing is wrong. Each says what and how to mend it.
     fn unready(&self) -> Vec<String>;
+}
+
+/// What the server counts, by names from fixed lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounts {
+    /// How many are connected.
+    pub connections: u64,
+    /// Connections that were not let in, by what was full.
+    pub refused: Vec<(&'static str, u64)>,
+    /// Frames answered by an ERROR, by its code.
+    pub errors: Vec<(&'static str, u64)>,
+    /// Decisions that clients made alone, by what the client is written in, and by its reason.
+    pub missed: Vec<(&'static str, &'static str, u64)>,
 }
 
 /// The rules in force and how the last reading went.

@@ -6,8 +6,11 @@ mod connection;
 mod control;
 mod doors;
 mod ledger;
+mod metrics;
 mod pages;
 mod router;
+mod rules_page;
+mod status;
 mod switches;
 mod verbs;
 
@@ -17,7 +20,7 @@ use std::thread::JoinHandle;
 
 use tokio_util::sync::CancellationToken;
 
-pub use control::{Control, DomainInForce, Reloaded, RulesRecord};
+pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
 pub use doors::{Door, Doors};
 pub use ledger::Ledger;
 pub use switches::switches;

@@ -56,6 +56,12 @@ impl AdminClient {
         self.ask(&format!("GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n"), PATIENCE)
     }
 
+    /// Looks at a page that is one JSON value.
+    pub(super) fn get_json(&self, path: &str) -> Result<Value, Failure> {
+        let answered = self.get(path)?;
+        self.understood(&answered)
+    }
+
     /// Has a verb carried out and returns what it says.
     pub(super) fn post(&self, path: &str, asked: &Value) -> Result<Value, Failure> {
         let body = asked.to_string();

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use super::orders::OrdersKept;
 use super::rules_in_force::Record;
 use super::watch::Bell;
-use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord};
+use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
+use crate::server::Telemetry;
 
 /// The daemon as operators see it.
 pub(super) struct Daemon {
@@ -16,6 +17,7 @@ pub(super) struct Daemon {
     pub(super) bell: Bell,
     /// Keeps what holds over the rules.
     pub(super) orders: Arc<OrdersKept>,
+    pub(super) telemetry: Arc<Telemetry>,
     /// The path of the rules.
     pub(super) rules: String,
     /// Why work should not be sent here yet, beside the rules.
@@ -34,6 +36,15 @@ impl Control for Daemon {
             domains: in_force
                 .map(|(name, content)| DomainInForce { name: name.clone(), sha: content.to_string() })
                 .collect(),
+        }
+    }
+
+    fn server(&self) -> ServerCounts {
+        ServerCounts {
+            connections: self.telemetry.connections(),
+            refused: self.telemetry.refused().collect(),
+            errors: self.telemetry.errors().collect(),
+            missed: self.telemetry.missed().collect(),
         }
     }
 

@@ -27,8 +27,10 @@ pub mod settings;
 mod settings_file;
 mod shed_words;
 mod signals;
+pub mod status;
 pub mod switch;
 pub mod test;
+pub mod top;
 mod watch;
 mod words;
 
@@ -58,6 +60,8 @@ enum Command {
     Peek(ask::PeekArgs),
     Acquire(acquire::Args),
     Replay(replay::Args),
+    Status(status::Args),
+    Top(top::Args),
     Reload(reload::Args),
     Healthcheck(healthcheck::Args),
     Switch(switch::Args),
@@ -95,6 +99,8 @@ pub fn run() -> ExitCode {
         Command::Hit(args) => args.run(&mut out),
         Command::Peek(args) => args.run(&mut out),
         Command::Acquire(args) => acquire::run(args),
+        Command::Status(args) => status::run(args, &mut out),
+        Command::Top(args) => top::run(args, &mut out),
         Command::Reload(args) => reload::run(args, &mut out),
         Command::Healthcheck(args) => healthcheck::run(args, &mut out),
         Command::Switch(args) => switch::run(args, &mut out),

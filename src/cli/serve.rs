@@ -126,6 +126,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         },
         access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
+        telemetry: Arc::default(),
         short_slices: args.scheduler_slice == OnOff::On,
     };
     runtime.block_on(async {
@@ -137,6 +138,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             record,
             bell,
             orders,
+            telemetry: Arc::clone(&options.telemetry),
             rules: settings.rules.display().to_string(),
             unready: Box::new(Vec::new),
         };
@@ -250,5 +252,6 @@ impl Failure {
 
 const GROUPS_FILE: &str = "/etc/group";
 
-/// Descriptors that are no connections: runtimes, the listener, the log, the watch over the rules and reading them.
-const DESCRIPTORS_BESIDE: u64 = 64;
+/// Descriptors that are no connections of applications: runtimes, the listeners, the log, the watch over the rules and
+/// reading them, operators.
+const DESCRIPTORS_BESIDE: u64 = 96;

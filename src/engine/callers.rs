@@ -3,9 +3,9 @@
 
 use parking_lot::Mutex;
 
-use super::counters::{SLOTS, Slot};
 use super::digest::Digest;
 use super::sketch::{Entry, Ranking, Sketches};
+use super::slots::{RULE_SLOTS, Slot};
 use crate::clock::{Now, Timestamp};
 use crate::rules::{Domain, Rule, Selection};
 
@@ -52,7 +52,7 @@ pub struct Caller {
 
 impl Callers {
     pub(super) fn new() -> Callers {
-        let by_slot = std::iter::repeat_with(Mutex::default).take(SLOTS).collect();
+        let by_slot = std::iter::repeat_with(Mutex::default).take(RULE_SLOTS).collect();
         Callers { by_slot, halved: Mutex::default() }
     }
 

@@ -1,36 +1,50 @@
-//! What is counted: plain arrays, one for each decision thread, summed when somebody looks.
+//! What is counted: plain arrays, one set for each decision thread, which writes it alone. Sums are `totals.rs`'s.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::control::RuleName;
 use super::decision::{Unmatched, Verdict};
+use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, PrioritySlot, Slot};
 
 /// The counts of one decision thread. It alone writes; whoever sums reads.
 #[derive(Debug)]
 pub(super) struct Counters {
-    rules: Box<[RuleCounts]>,
-    allowed: Count,
-    limited: Count,
-    waited: Count,
-    denied: Count,
-    shed: Count,
-    unmatched_domain: Count,
-    unmatched_rule: Count,
-    panics: Count,
+    pub(super) rules: Box<[RuleCounts]>,
+    pub(super) priorities: Box<[Verdicts]>,
+    pub(super) unmatched_domain: Count,
+    pub(super) unmatched_rule: Count,
+    pub(super) panics: Count,
+    pub(super) spans: Spans,
 }
 
-/// The counts of one rule.
+/// The counts of one rule, or of what names none.
 #[derive(Debug, Default)]
-struct RuleCounts {
-    pass: Count,
-    near: Count,
-    over: Count,
-    refuse: Count,
-    would_refuse: Count,
-    candidate_pass: Count,
-    candidate_refuse: Count,
+pub(super) struct RuleCounts {
+    pub(super) verdicts: Verdicts,
+    pub(super) pass: Count,
+    pub(super) near: Count,
+    pub(super) over: Count,
+    pub(super) refuse: Count,
+    pub(super) would_refuse: Count,
+    pub(super) candidate_pass: Count,
+    pub(super) candidate_refuse: Count,
+}
+
+/// Decisions by their verdict.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    pub(super) allow: Count,
+    pub(super) limit: Count,
+    pub(super) wait: Count,
+    pub(super) deny: Count,
+    pub(super) shed: Count,
+}
+
+/// How long what was timed took.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    /// By the first of [`SPANS_NANOS`] that it does not exceed; the last: it exceeds all.
+    pub(super) counts: [Count; SPANS_NANOS.len() + 1],
+    pub(super) nanos: Count,
 }
 
 /// What happened to a request at one rule.
@@ -49,38 +63,56 @@ pub(super) enum Check {
 
 /// A number with one writer: to add is a load and a store, not a locked instruction.
 #[derive(Debug, Default)]
-struct Count(AtomicU64);
+pub(super) struct Count(AtomicU64);
 
 impl Count {
     #[inline]
     fn add_one(&self) {
-        self.0.store(self.get().wrapping_add(1), Ordering::Relaxed);
+        self.add(1);
     }
 
     #[inline]
-    fn get(&self) -> u64 {
+    fn add(&self, more: u64) {
+        self.0.store(self.get().wrapping_add(more), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Verdicts {
+    /// Counts one and returns how many of it there were.
+    #[inline]
+    fn count(&self, verdict: Verdict) -> u64 {
+        let count = match verdict {
+            Verdict::Allow => &self.allow,
+            Verdict::Limit => &self.limit,
+            Verdict::Wait => &self.wait,
+            Verdict::Deny => &self.deny,
+            Verdict::Shed => &self.shed,
+        };
+        count.add_one();
+        count.get()
     }
 }
 
 impl Counters {
     pub(super) fn new() -> Counters {
         Counters {
-            rules: std::iter::repeat_with(RuleCounts::default).take(SLOTS).collect(),
-            allowed: Count::default(),
-            limited: Count::default(),
-            waited: Count::default(),
-            denied: Count::default(),
-            shed: Count::default(),
+            rules: std::iter::repeat_with(RuleCounts::default).take(EVERY_SLOT).collect(),
+            priorities: std::iter::repeat_with(Verdicts::default).take(PRIORITY_SLOTS).collect(),
             unmatched_domain: Count::default(),
             unmatched_rule: Count::default(),
             panics: Count::default(),
+            spans: Spans::default(),
         }
     }
 
     #[inline]
     pub(super) fn check(&self, slot: Slot, check: Check) {
-        let Some(counts) = self.rules.get(slot.0) else { return };
+        let Some(counts) = self.rules.get(slot.number()) else { return };
         match check {
             Check::Pass => counts.pass.add_one(),
             Check::Near => counts.near.add_one(),
@@ -92,18 +124,17 @@ impl Counters {
         }
     }
 
-    /// Counts a verdict and returns how many of it there were.
+    /// Counts a verdict at the rule that its answer names, and returns how many of it there were.
     #[inline]
-    pub(super) fn verdict(&self, verdict: Verdict) -> u64 {
-        let count = match verdict {
-            Verdict::Allow => &self.allowed,
-            Verdict::Limit => &self.limited,
-            Verdict::Wait => &self.waited,
-            Verdict::Deny => &self.denied,
-            Verdict::Shed => &self.shed,
-        };
-        count.add_one();
-        count.get()
+    pub(super) fn decided(&self, slot: Slot, verdict: Verdict) -> u64 {
+        self.rules.get(slot.number()).map_or(0, |counts| counts.verdicts.count(verdict))
+    }
+
+    /// Counts a verdict at a priority.
+    pub(super) fn of_priority(&self, slot: PrioritySlot, verdict: Verdict) {
+        if let Some(verdicts) = self.priorities.get(slot.number()) {
+            verdicts.count(verdict);
+        }
     }
 
     pub(super) fn unmatched(&self, reason: Unmatched) {
@@ -116,147 +147,33 @@ impl Counters {
     pub(super) fn panicked(&self) {
         self.panics.add_one();
     }
-}
 
-/// Where a rule's counts stand in every thread's array. It stays over a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot(usize);
-
-impl Slot {
-    /// Its place, below [`SLOTS`].
-    pub(super) fn number(self) -> usize {
-        self.0
-    }
-}
-
-/// Gives each rule its slot, by name. Rules past the bound share the last one.
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    by_name: HashMap<(Box<str>, Box<str>), usize>,
-    names: Vec<(Box<str>, Box<str>)>,
-}
-
-impl Slots {
-    /// The slot of a rule, if it was ever seen.
-    pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
-        self.by_name.get(&(domain.into(), rule.into())).copied().map(Slot)
-    }
-
-    /// Where a rule is counted, also one that has no slot of its own.
-    fn place_of(&self, domain: &str, rule: &str) -> usize {
-        self.find(domain, rule).map_or(NAMED_RULES_MAX, Slot::number)
-    }
-
-    pub(super) fn of(&mut self, domain: &str, rule: &str) -> Slot {
-        let name: (Box<str>, Box<str>) = (domain.into(), rule.into());
-        if let Some(slot) = self.by_name.get(&name) {
-            return Slot(*slot);
+    /// So many decisions took so long.
+    pub(super) fn took(&self, nanos: u64, decisions: u64) {
+        let place = SPANS_NANOS.iter().position(|most| nanos <= *most).unwrap_or(SPANS_NANOS.len());
+        if let Some(count) = self.spans.counts.get(place) {
+            count.add(decisions);
         }
-        if self.names.len() == NAMED_RULES_MAX {
-            return Slot(NAMED_RULES_MAX);
-        }
-        self.names.push(name.clone());
-        self.by_name.insert(name, self.names.len() - 1);
-        Slot(self.names.len() - 1)
+        self.spans.nanos.add(nanos.saturating_mul(decisions));
     }
 }
 
-/// What has been counted since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Decisions that allowed.
-    pub allowed: u64,
-    /// Decisions that limited.
-    pub limited: u64,
-    /// Decisions that allowed after a wait.
-    pub waited: u64,
-    /// Decisions that denied.
-    pub denied: u64,
-    /// Decisions that shed.
-    pub shed: u64,
-    /// Requests for a domain that has no rules.
-    pub unmatched_domain: u64,
-    /// Requests that no rule matched.
-    pub unmatched_rule: u64,
-    /// Judgements that panicked.
-    pub panics: u64,
-    /// Keys dropped for lack of room while they still mattered.
-    pub evictions: u64,
-    /// By rule, in the order in which the rules were first seen; the last is all that have no slot of their own.
-    pub rules: Vec<RuleTotals>,
-}
-
-/// What has been counted at one rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuleTotals {
-    /// The rule's domain.
-    pub domain: Box<str>,
-    /// The rule's name.
-    pub rule: Box<str>,
-    /// Requests that fitted, also where another rule refused them.
-    pub pass: u64,
-    /// Requests that fitted and left their key past the share at which its rule warns.
-    pub near: u64,
-    /// Requests that passed above the quota.
-    pub over: u64,
-    /// Requests refused.
-    pub refuse: u64,
-    /// Requests that it would have refused, had it been enforced.
-    pub would_refuse: u64,
-    /// Requests that would have fitted its candidate.
-    pub candidate_pass: u64,
-    /// Requests that its candidate would have refused.
-    pub candidate_refuse: u64,
-    /// How often it refused most callers right after a change.
-    pub guard: u64,
-}
-
-impl Totals {
-    pub(super) fn sum(
-        threads: &[Arc<Counters>],
-        slots: &Slots,
-        evictions: u64,
-        guarded: &[(RuleName, u64)],
-    ) -> Totals {
-        let guard = |slot: usize| {
-            let at_slot = guarded.iter().filter(|(name, _)| slots.place_of(&name.domain, &name.rule) == slot);
-            at_slot.map(|(_, count)| *count).sum()
-        };
-        let total = |count: fn(&Counters) -> &Count| threads.iter().map(|thread| count(thread).get()).sum();
-        let at_slot = |slot: usize, count: fn(&RuleCounts) -> &Count| {
-            threads.iter().filter_map(|thread| thread.rules.get(slot)).map(|counts| count(counts).get()).sum()
-        };
-        let other = ("".into(), "other".into());
-        let names = slots.names.iter().enumerate().chain([(NAMED_RULES_MAX, &other)]);
-        let rules = names.map(|(slot, (domain, rule))| RuleTotals {
-            domain: domain.clone(),
-            rule: rule.clone(),
-            pass: at_slot(slot, |counts| &counts.pass),
-            near: at_slot(slot, |counts| &counts.near),
-            over: at_slot(slot, |counts| &counts.over),
-            candidate_pass: at_slot(slot, |counts| &counts.candidate_pass),
-            candidate_refuse: at_slot(slot, |counts| &counts.candidate_refuse),
-            refuse: at_slot(slot, |counts| &counts.refuse),
-            would_refuse: at_slot(slot, |counts| &counts.would_refuse),
-            guard: guard(slot),
-        });
-        Totals {
-            rules: rules.collect(),
-            allowed: total(|thread| &thread.allowed),
-            limited: total(|thread| &thread.limited),
-            waited: total(|thread| &thread.waited),
-            denied: total(|thread| &thread.denied),
-            shed: total(|thread| &thread.shed),
-            unmatched_domain: total(|thread| &thread.unmatched_domain),
-            unmatched_rule: total(|thread| &thread.unmatched_rule),
-            panics: total(|thread| &thread.panics),
-            evictions,
-        }
-    }
-}
-
-/// Rules that are counted by name: more would make a scrape larger than anybody reads.
-const NAMED_RULES_MAX: usize = 512;
-
-/// One for each named rule and one for the rest.
-pub(super) const SLOTS: usize = NAMED_RULES_MAX + 1;
+/// From less than a decision takes to more than anybody waits for one: 1, 2, 5 microseconds and so on to 0.1 s.
+pub(super) const SPANS_NANOS: [u64; 16] = [
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+];

@@ -11,6 +11,7 @@ use super::judgement::Judgement;
 use super::leases::Session;
 use super::request::{Charge, Op, Request};
 use super::ruling::Ruling;
+use super::slots::Slot;
 use super::work::Granted;
 use super::workspace::Workspace;
 use crate::clock::Now;
@@ -23,13 +24,15 @@ pub struct Decider {
     ruling: Cache<Arc<ArcSwap<Ruling>>, Arc<Ruling>>,
     counters: Arc<Counters>,
     workspace: Workspace,
+    /// Counts batches of requests.
+    batches: u64,
 }
 
 impl Decider {
     /// Each has a number of its own.
     pub(super) fn new(engine: Arc<Engine>, counters: Arc<Counters>, number: u64) -> Decider {
         let ruling = Cache::new(Arc::clone(&engine.ruling));
-        Decider { engine, ruling, counters, workspace: Workspace::new(number) }
+        Decider { engine, ruling, counters, workspace: Workspace::new(number), batches: 0 }
     }
 
     /// The engine it asks.
@@ -102,6 +105,19 @@ impl Decider {
         judgement.charge(&selection, charge, workspace)
     }
 
+    /// Whether the batch of requests that comes now is to be timed.
+    #[inline]
+    pub fn is_timed(&mut self) -> bool {
+        self.batches = self.batches.wrapping_add(1);
+        self.batches.is_multiple_of(TIMED_ONE_IN)
+    }
+
+    /// A batch that was timed: how many were answered, and how long all of them took together, in nanoseconds. Each has
+    /// waited for the last.
+    pub fn took(&self, nanos: u64, decisions: u64) {
+        self.counters.took(nanos, decisions);
+    }
+
     /// Counts a judgement that panicked. The engine is whole: states change by single steps, after all is judged.
     pub fn panicked(&self) {
         self.counters.panicked();
@@ -125,13 +141,16 @@ fn allow_unmatched<'d>(
     lease: Option<u64>,
 ) -> Answer<'d> {
     if let Some(counters) = counters {
-        counters.verdict(Verdict::Allow);
+        counters.decided(Slot::NOBODY, Verdict::Allow);
         if let Some(reason) = reason {
             counters.unmatched(reason);
         }
     }
     Answer::Decided(Decision { lease, ..Decision::unlimited() })
 }
+
+/// One batch in so many is timed: two readings of the clock are dearer than a decision.
+const TIMED_ONE_IN: u64 = 64;
 
 /// The hook by which tests see that a panic while judging hurts nobody else. Not in a release build.
 #[cfg(debug_assertions)]

@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::counters::{Check, Counters, Slot};
+use super::counters::{Check, Counters};
 use super::decision::NoteKind;
 use super::digest::{Digest, KeyHash};
 use super::pool::Pool;
+use super::slots::Slot;
 use super::watch::Watch;
 use crate::clock::{Micros, Now};
 use crate::rules::Mode;

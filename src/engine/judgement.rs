@@ -5,7 +5,7 @@ mod one_rule;
 
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
-use super::counters::{Check, Counters, Slot};
+use super::counters::{Check, Counters};
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
 use super::leases::{Reservation, Session, Tie};
@@ -13,6 +13,7 @@ use super::part::{Case, Part, Stage, Stand};
 use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request};
 use super::ruling::{DomainTerms, Ruling};
+use super::slots::Slot;
 use super::sync::Ordering;
 use super::work::Granted;
 use super::workspace::Workspace;
@@ -59,7 +60,7 @@ impl<'d> Judgement<'d> {
         let entry = self.listed(&workspace.matching);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.speaks) {
             workspace.clear();
-            let mut decision = Decision { priority, ..self.by_list(entry) };
+            let mut decision = Decision { priority, ..self.by_list(entry, place) };
             if decision.verdict == Verdict::Allow {
                 decision.lease = self.engine.grant(holding, request.id, &Granted::default(), self.now);
             }
@@ -97,7 +98,7 @@ impl<'d> Judgement<'d> {
                     request.session.is_some_and(|session| self.engine.leases.is_live(session, *lease))
                 };
                 decision.lease = decision.lease.filter(is_live);
-                self.count(decision.verdict);
+                self.count(self.slot_of(&decision), decision.verdict, place);
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
@@ -181,12 +182,12 @@ impl<'d> Judgement<'d> {
         would
     }
 
-    fn by_list(&self, entry: &Entry<'d>) -> Decision<'d> {
+    fn by_list(&self, entry: &Entry<'d>, priority: Option<usize>) -> Decision<'d> {
         let (verdict, check, retry) = match entry.listed.kind {
             ListKind::Exempt => (Verdict::Allow, Check::Pass, Some(Micros::ZERO)),
             ListKind::Deny => (Verdict::Deny, Check::Refuse, None),
         };
-        self.count(verdict);
+        self.count(entry.slot, verdict, priority);
         self.check(entry.slot, check);
         Decision { verdict, listed: Some(entry.listed), retry, ..Decision::unlimited() }
     }
@@ -233,6 +234,7 @@ impl<'d> Judgement<'d> {
             lease = self.engine.grant(holding, request.id, &granted, self.now);
         }
         let mut shedder = None;
+        let mut slot = None;
         let (verdict, binding, retry) = match admission {
             Admission::Granted(wait) => {
                 let verdict = if wait > Micros::ZERO { Verdict::Wait } else { Verdict::Allow };
@@ -240,14 +242,18 @@ impl<'d> Judgement<'d> {
             }
             Admission::Refused => {
                 let (binding, retry) = longest_wait(&workspace.parts, stage, self.now);
-                (Verdict::Limit, binding.and_then(|part| self.view(part)), retry)
+                (Verdict::Limit, binding.and_then(|part| Some((part.slot, self.view(part)?))), retry)
             }
             Admission::Shed(refusal) => {
                 shedder = gate.and_then(|gate| self.domain.shedder_name(gate.first + refusal.part as u32));
+                slot = gate.and_then(|gate| gate.slots.get(refusal.part as usize)).copied();
                 (Verdict::Shed, None, Some(refusal.retry))
             }
         };
-        self.note_callers(verdict, &workspace.parts, stage, selection);
+        let slot = slot.or(binding.map(|(slot, _)| slot)).unwrap_or(self.terms.unnamed);
+        let binding = binding.map(|(_, view)| view);
+        let count = self.count(slot, verdict, priority);
+        self.note_callers(count, &workspace.parts, stage, selection);
         Decision {
             verdict,
             binding,
@@ -269,10 +275,22 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    fn count(&self, verdict: Verdict) {
-        if let Some(counters) = self.counters {
-            counters.verdict(verdict);
+    /// Counts a decision at what its answer names, and at its priority. Returns how many there were of the former.
+    fn count(&self, slot: Slot, verdict: Verdict, priority: Option<usize>) -> Option<u64> {
+        let counters = self.counters?;
+        if let Some(priority) = priority.and_then(|place| self.terms.priorities.get(place)) {
+            counters.of_priority(*priority, verdict);
         }
+        Some(counters.decided(slot, verdict))
+    }
+
+    /// Where what a decision names is counted.
+    fn slot_of(&self, decision: &Decision<'_>) -> Slot {
+        let named = decision.binding.and_then(|binding| {
+            let rules = self.domain.rules().iter().zip(&self.terms.rules);
+            rules.into_iter().find(|(rule, _)| std::ptr::eq(*rule, binding.rule))
+        });
+        named.map_or(self.terms.unnamed, |(_, terms)| terms.slot)
     }
 
     fn view(&self, part: &Part) -> Option<LimitView<'d>> {
@@ -282,12 +300,12 @@ impl<'d> Judgement<'d> {
 
     /// Of the enforced rules the one with the smallest share left, of those that may be named if there is one. Ties
     /// go to the first in the file.
-    fn least_left(&self, parts: &[Part]) -> Option<LimitView<'d>> {
-        let mut least: Option<LimitView<'d>> = None;
+    fn least_left(&self, parts: &[Part]) -> Option<(Slot, LimitView<'d>)> {
+        let mut least: Option<(Slot, LimitView<'d>)> = None;
         for part in parts.iter().filter(|part| part.stand == Stand::Enforced) {
             let Some(view) = self.view(part) else { continue };
-            if least.as_ref().is_none_or(|least| is_less(&view, least)) {
-                least = Some(view);
+            if least.as_ref().is_none_or(|(_, least)| is_less(&view, least)) {
+                least = Some((part.slot, view));
             }
         }
         least

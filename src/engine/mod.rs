@@ -12,6 +12,7 @@ mod decision;
 mod digest;
 mod footprint;
 mod gate;
+mod in_force;
 #[cfg(test)]
 #[cfg(feature = "interleavings")]
 mod interleavings;
@@ -28,10 +29,12 @@ mod shards;
 mod signals;
 mod siphash;
 mod sketch;
+mod slots;
 mod soft;
 mod sync;
 mod table;
 mod tag;
+mod totals;
 mod watch;
 mod work;
 mod workspace;
@@ -44,16 +47,17 @@ pub use callers::{Caller, TopCallers};
 pub use control::{
     Alarm, Blocked, By, Event, KeyError, NotNamed, NotSwitched, Orders, RuleName, Switch, SwitchView, Target,
 };
-pub use counters::{RuleTotals, Totals};
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
+pub use in_force::{InForce, RuleInForce, RuleKind};
 pub use leases::{LeaseTotals, NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 pub use pool::PoolView;
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
+pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use work::{Audit, Wanted};
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
@@ -65,7 +69,7 @@ pub use crate::rules::shed::{Listen, Source};
 use crate::clock::Now;
 use callers::Callers;
 use control::Control;
-use counters::{Counters, Slots};
+use counters::Counters;
 use digest::KeyHash;
 use leases::Leases;
 use memory::Memory;
@@ -73,6 +77,7 @@ use pools::Pools;
 use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
+use slots::Slots;
 use sync::{AtomicBool, Mutex, Ordering};
 
 /// What an engine is made with.
@@ -202,6 +207,12 @@ impl Engine {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.shards.memory_bytes() + self.callers.heap_bytes() + self.control.lock().guards.heap_bytes()
+    }
+
+    /// Bytes that the tables may allocate.
+    #[must_use]
+    pub fn memory_bytes_max(&self) -> usize {
+        self.options.memory_bytes_max
     }
 
     /// The busiest, the most refused and the most would-be-refused callers of a rule, as far as a bounded sketch can

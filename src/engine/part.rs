@@ -9,10 +9,10 @@ mod settle;
 mod soft;
 
 use super::algorithm::{Algorithm, each_algorithm};
-use super::counters::Slot;
 use super::digest::Digest;
 use super::ruling::Terms;
 use super::shards::{Shard, Shards};
+use super::slots::Slot;
 use super::tag::Role;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::leaky_bucket::Wait;

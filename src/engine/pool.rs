@@ -49,6 +49,8 @@ pub(super) struct Pool {
 pub struct PoolView {
     /// Its name.
     pub pool: Box<str>,
+    /// Whether the rules watch over it: only then its name is one of theirs, else it is what some client said.
+    pub watched: bool,
     /// Its slots, if they are known.
     pub slots: Option<u32>,
     /// Slots that are busy.
@@ -280,6 +282,7 @@ impl Pool {
         let severity = self.severity();
         PoolView {
             pool: self.name.clone(),
+            watched: watch.is_some(),
             slots,
             busy: self.busy(),
             utilization,

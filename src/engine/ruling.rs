@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::control::{BlockedKeys, Guarding, Said};
-use super::counters::{Slot, Slots};
 use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::Gate;
 use super::memory::Kind;
 use super::pool::Pool;
 use super::pools::Pools;
+use super::slots::{PrioritySlot, Slot, Slots};
 use super::tag::Tag;
 use super::watch::Watch;
 use crate::clock::{Micros, Timestamp};
@@ -42,6 +42,10 @@ pub(super) struct DomainTerms {
     pub(super) rules: Vec<Terms>,
     /// Where each is counted, and whether it speaks alone.
     pub(super) lists: Vec<(Slot, bool)>,
+    /// Where what names no rule is counted.
+    pub(super) unnamed: Slot,
+    /// By place, the most important first.
+    pub(super) priorities: Vec<PrioritySlot>,
     /// Whether the callers of any rule are noted.
     pub(super) is_guarded: bool,
     /// One for each pool that it watches over.
@@ -117,6 +121,8 @@ impl Ruling {
             });
             DomainTerms {
                 lists: lists.collect(),
+                unnamed: slots.of_domain(domain.name()),
+                priorities: domain.priorities().iter().map(|name| slots.of_priority(name)).collect(),
                 is_guarded: terms.iter().any(|terms| terms.guarding.is_some()),
                 rules: terms,
                 gates: gates(domain, mode, slots, pools),
@@ -145,6 +151,11 @@ impl Ruling {
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
         Some((&**self.rules.domains().get(found)?, self.domains.get(found)?))
+    }
+
+    /// Each domain with its terms.
+    pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Domain, &DomainTerms)> {
+        self.rules.domains().iter().map(|domain| &**domain).zip(&self.domains)
     }
 
     /// What watches over each pool.

@@ -85,7 +85,11 @@ fn let_in(
     refused: &mut Refused,
 ) {
     let socket = Arc::new(socket);
-    let (word, message) = match Connections::admit(shared, &socket, user) {
+    let admitted = Connections::admit(shared, &socket, user);
+    if let Err(refusal) = &admitted {
+        shared.telemetry.not_let_in(*refusal);
+    }
+    let (word, message) = match admitted {
         Ok(permit) => return thread.take(socket, permit),
         Err(Refusal::Draining) => return,
         Err(Refusal::Full) => {

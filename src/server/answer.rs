@@ -6,6 +6,7 @@ use super::Shared;
 use super::grants::Grants;
 use super::judge::Asking;
 use super::membership::{Line, Membership};
+use super::telemetry::Client;
 use crate::clock::Now;
 use crate::engine::{Decider, Op};
 use crate::protocol::{
@@ -47,6 +48,8 @@ pub(super) struct Peer {
     /// Who asks, for the names of repeated requests: the session that HELLO names, else the connection itself.
     named: [u8; SESSION_BYTES],
     grants: Grants,
+    /// What it is written in, as HELLO says.
+    client: Client,
 }
 
 impl Peer {
@@ -54,7 +57,7 @@ impl Peer {
     pub(super) fn new(shared: Arc<Shared>, line: Line) -> Peer {
         let named = named(false, &line.number.to_le_bytes());
         let confined = shared.access.confines(line.user);
-        Peer { member: None, shared, line, confined, named, grants: Grants::default() }
+        Peer { member: None, shared, line, confined, named, grants: Grants::default(), client: Client::Other }
     }
 
     /// Whether HELLO was said and answered.
@@ -74,26 +77,46 @@ impl Peer {
     /// Answers as many whole frames as fit into one turn.
     pub(super) fn answer(&mut self, decider: &mut Decider, buffer: &[u8], replies: &mut Vec<u8>) -> Turn {
         let now = self.shared.clock.now();
+        let timed = decider.is_timed();
+        let (turn, answered) = self.answer_at(now, decider, buffer, replies);
+        if timed && answered > 0 {
+            let took = self.shared.clock.now().at.as_nanos().saturating_sub(now.at.as_nanos());
+            decider.took(took, answered);
+        }
+        turn
+    }
+
+    /// The same at a moment, and how many frames it were.
+    fn answer_at(
+        &mut self,
+        now: Now,
+        decider: &mut Decider,
+        buffer: &[u8],
+        replies: &mut Vec<u8>,
+    ) -> (Turn, u64) {
         let mut consumed = 0;
-        for _ in 0..FRAMES_A_TURN {
+        for answered in 0..FRAMES_A_TURN {
             if replies.len() >= REPLY_BYTES_A_TURN {
-                break;
+                return (Turn { consumed, next: Next::Continue }, answered);
             }
             match split(buffer.get(consumed..).unwrap_or_default()) {
                 Split::Frame { payload, consumed: frame } => {
                     consumed += frame;
                     if self.answer_frame(decider, payload, replies, now) == Standing::Ended {
-                        return Turn { consumed, next: Next::Close };
+                        return (Turn { consumed, next: Next::Close }, answered + 1);
                     }
                 }
-                Split::More { needed } => return Turn { consumed, next: Next::Read { frame_bytes: needed } },
+                Split::More { needed } => {
+                    return (Turn { consumed, next: Next::Read { frame_bytes: needed } }, answered);
+                }
                 Split::Broken(fault) => {
+                    self.shared.telemetry.error(fault.code);
                     encode_fault(replies, &fault);
-                    return Turn { consumed, next: Next::Close };
+                    return (Turn { consumed, next: Next::Close }, answered + 1);
                 }
             }
         }
-        Turn { consumed, next: Next::Continue }
+        (Turn { consumed, next: Next::Continue }, FRAMES_A_TURN)
     }
 
     fn answer_frame(
@@ -114,6 +137,7 @@ impl Peer {
             confined: self.confined,
             session: member.session(),
             named: &self.named,
+            client: self.client,
             now,
         };
         match request {
@@ -125,13 +149,13 @@ impl Peer {
                 encode_reply(replies, &Reply::Done { id, ok: true });
                 Standing::Kept
             }
-            Ok(Request::Hello(hello)) => refuse(&Fault::second_hello(hello.id), replies),
+            Ok(Request::Hello(hello)) => self.refuse(&Fault::second_hello(hello.id), replies),
             Ok(Request::Release { id, lease, outcome }) => asking.release(id, lease, outcome, replies),
             Ok(Request::Renew { id, lease }) => asking.renew(id, lease, replies),
             Ok(Request::Signal { id, pool, name, permille }) => {
                 asking.signal(id, pool, name, permille, replies)
             }
-            Err(fault) => refuse(&fault, replies),
+            Err(fault) => self.refuse(&fault, replies),
         }
     }
 
@@ -139,17 +163,19 @@ impl Peer {
     fn greet(&mut self, payload: &[u8], replies: &mut Vec<u8>, now: Now) -> Standing {
         match decode_first(payload) {
             Ok(hello) => self.join(&hello, replies, now),
-            Err(fault) => refuse(&fault, replies),
+            Err(fault) => self.refuse(&fault, replies),
         }
     }
 
     fn join(&mut self, hello: &Hello<'_>, replies: &mut Vec<u8>, now: Now) -> Standing {
         let shared = &self.shared;
-        shared.missed.report(&hello.missed);
+        self.client = Client::of(hello.client);
+        shared.report(self.client, &hello.missed);
         let member = match Membership::begin(shared, &self.line, hello, now) {
             Ok(member) => member,
             Err(not) => {
                 let (code, message) = (not.code(), not.to_string());
+                shared.telemetry.error(code);
                 encode_reply(replies, &Reply::Error { id: Some(hello.id), code, message: &message });
                 return if code.closes() { Standing::Ended } else { Standing::Kept };
             }
@@ -163,6 +189,12 @@ impl Peer {
         }
         self.member = Some(member);
         Standing::Kept
+    }
+
+    fn refuse(&self, fault: &Fault, replies: &mut Vec<u8>) -> Standing {
+        self.shared.telemetry.error(fault.code);
+        encode_fault(replies, fault);
+        if fault.code.closes() { Standing::Ended } else { Standing::Kept }
     }
 }
 
@@ -181,13 +213,8 @@ pub(super) enum Standing {
     Ended,
 }
 
-fn refuse(fault: &Fault, replies: &mut Vec<u8>) -> Standing {
-    encode_fault(replies, fault);
-    if fault.code.closes() { Standing::Ended } else { Standing::Kept }
-}
-
 /// Frames answered before other connections have their turn: a flood on one holds the rest up for some 30 µs.
-const FRAMES_A_TURN: usize = 64;
+const FRAMES_A_TURN: u64 = 64;
 
 /// Replies waiting to be written. One more than this is never begun.
 const REPLY_BYTES_A_TURN: usize = 64 * 1_024;

@@ -66,6 +66,7 @@ impl Connections {
         book.last += 1;
         let number = book.last;
         book.streams.insert(number, Arc::downgrade(stream));
+        shared.telemetry.came();
         Ok(Permit { shared: Arc::clone(shared), number, user })
     }
 
@@ -122,6 +123,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut book = self.shared.connections.book();
         book.streams.remove(&self.number);
+        self.shared.telemetry.went();
         if let Some(of_user) = book.by_user.get_mut(&self.user) {
             *of_user -= 1;
             if *of_user == 0 {

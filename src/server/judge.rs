@@ -7,6 +7,7 @@ use tracing::error;
 use super::Shared;
 use super::answer::Standing;
 use super::grants::Grants;
+use super::telemetry::Client;
 use crate::clock::{Micros, Now};
 use crate::engine::{self, Answer, Decider, Engine, LimitView, Op, Repeat, Session};
 use crate::protocol::{
@@ -25,6 +26,8 @@ pub(super) struct Asking<'a> {
     pub(super) session: &'a Session,
     /// What the session is called in the names of repeated requests.
     pub(super) named: &'a [u8],
+    /// What the client is written in.
+    pub(super) client: Client,
     pub(super) now: Now,
 }
 
@@ -67,8 +70,8 @@ impl<'a> Asking<'a> {
                         grants.end_at(replies.len());
                     }
                 }
-                Answer::Conflict => write_conflict(replies, Some(judge.id)),
-                Answer::Quota => write_quota(replies, judge.id),
+                Answer::Conflict => self.write_conflict(replies, Some(judge.id)),
+                Answer::Quota => self.write_quota(replies, judge.id),
             }
         })
     }
@@ -97,7 +100,7 @@ impl<'a> Asking<'a> {
         self.guard(charge.id, decider, replies, |decider, replies| {
             match (decider.charge(&request, self.now), charge.id) {
                 (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
-                (Err(engine::Conflict), id) => write_conflict(replies, id),
+                (Err(engine::Conflict), id) => self.write_conflict(replies, id),
                 (Ok(_), None) => {}
             }
         })
@@ -105,7 +108,7 @@ impl<'a> Asking<'a> {
 
     /// The reports that ride on a request have arrived whatever becomes of it.
     fn take_reports(&self, options: &Options<'_>) {
-        self.shared.missed.report(&options.missed);
+        self.shared.report(self.client, &options.missed);
         if !options.abandoned.is_empty() {
             self.engine().abandon(self.session, &mut options.abandoned.iter(), self.now);
         }
@@ -123,6 +126,7 @@ impl<'a> Asking<'a> {
     #[cold]
     fn turn_away(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> Standing {
         self.shared.access.tell(domain, self.user, self.now.at);
+        self.shared.telemetry.error(Code::NotAllowed);
         if id.is_some() {
             let message = format!("the domain `{domain}` is not open to user {}", self.user);
             encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
@@ -144,11 +148,27 @@ impl<'a> Asking<'a> {
         }
         replies.truncate(begin);
         decider.panicked();
+        self.shared.telemetry.error(Code::Internal);
         error!("a judgement panicked: its connection is closed, nothing else is touched");
         let message = "the daemon failed to judge this";
         encode_reply(replies, &Reply::Error { id, code: Code::Internal, message });
         // The protocol keeps a connection after `internal`; after a panic nobody vouches for this one.
         Standing::Ended
+    }
+
+    fn write_quota(&self, replies: &mut Vec<u8>, id: u64) {
+        self.shared.telemetry.error(Code::Quota);
+        let message = "this session or its user holds too many leases: release what has ended";
+        encode_reply(replies, &Reply::Error { id: Some(id), code: Code::Quota, message });
+    }
+
+    fn write_conflict(&self, replies: &mut Vec<u8>, id: Option<u64>) {
+        self.shared.telemetry.error(Code::Invalid);
+        if id.is_some() {
+            let message =
+                "`idem` was used for another request: descriptors, cost and priority must be the same";
+            encode_reply(replies, &Reply::Error { id, code: Code::Invalid, message });
+        }
     }
 
     fn of_engine(&self) -> engine::Descriptors<'a> {
@@ -187,18 +207,6 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
     reply.rule = decision.rule_name();
     reply.lease = decision.lease;
     encode_decision(replies, &reply);
-}
-
-fn write_quota(replies: &mut Vec<u8>, id: u64) {
-    let message = "this session or its user holds too many leases: release what has ended";
-    encode_reply(replies, &Reply::Error { id: Some(id), code: Code::Quota, message });
-}
-
-fn write_conflict(replies: &mut Vec<u8>, id: Option<u64>) {
-    if id.is_some() {
-        let message = "`idem` was used for another request: descriptors, cost and priority must be the same";
-        encode_reply(replies, &Reply::Error { id, code: Code::Invalid, message });
-    }
 }
 
 impl engine::UnitCosts for protocol::Units<'_> {

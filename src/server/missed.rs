@@ -23,9 +23,6 @@ struct Book {
 impl Missed {
     /// Takes a client's report.
     pub(super) fn report(&self, missed: &protocol::Missed) {
-        if missed.is_empty() {
-            return;
-        }
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         for (reason, more) in missed.iter() {
             let sum = book.untold.of(reason).saturating_add(more);

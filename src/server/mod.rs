@@ -15,6 +15,7 @@ mod missed;
 mod pool_access;
 mod processes;
 mod stream;
+mod telemetry;
 mod word;
 mod work;
 
@@ -28,6 +29,7 @@ pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
 pub use listener::{BindError, Listener};
 pub use pool_access::{PoolAccess, PoolLimits};
+pub use telemetry::Telemetry;
 
 use crate::clock::Clock;
 use crate::engine::{Engine, TICK_MILLIS};
@@ -36,6 +38,7 @@ use decision_thread::DecisionThread;
 use hello::Greeting;
 use missed::Missed;
 use processes::Processes;
+use telemetry::Client;
 
 /// How the server is to run.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub struct Options {
     pub access: DomainAccess,
     /// Who may work in which pool.
     pub pools: PoolAccess,
+    /// What is counted.
+    pub telemetry: Arc<Telemetry>,
     /// Whether decision threads ask the scheduler for short slices.
     pub short_slices: bool,
 }
@@ -63,6 +68,17 @@ struct Shared {
     pools: PoolAccess,
     greeting: Greeting,
     missed: Missed,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Shared {
+    /// Takes a client's report of decisions made without us.
+    fn report(&self, client: Client, missed: &crate::protocol::Missed) {
+        if !missed.is_empty() {
+            self.missed.report(missed);
+            self.telemetry.missed_by(client, missed);
+        }
+    }
 }
 
 /// Serves until `shutdown` is cancelled, then drains: every request that was received is answered.
@@ -85,6 +101,7 @@ pub async fn run(
         pools: options.pools,
         greeting: Greeting::new(),
         missed: Missed::default(),
+        telemetry: options.telemetry,
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))

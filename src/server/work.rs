@@ -39,11 +39,15 @@ impl Asking<'_> {
     ) -> Standing {
         match (self.engine().signal(self.session, pool, name, permille, self.now), id) {
             (Err(not_its_pool), Some(_)) => {
+                self.shared.telemetry.error(Code::NotAllowed);
                 let message = format!("{not_its_pool}, which `{pool}` is not");
                 encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
                 Standing::Kept
             }
-            (Err(_), None) => Standing::Kept,
+            (Err(_), None) => {
+                self.shared.telemetry.error(Code::NotAllowed);
+                Standing::Kept
+            }
             (Ok(()), id) => done(id, true, replies),
         }
     }

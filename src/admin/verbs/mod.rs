@@ -49,6 +49,11 @@ pub(super) fn find(path: &str) -> Option<Verb> {
     VERBS.iter().find(|(name, _)| *name == path).map(|(_, verb)| *verb)
 }
 
+/// Every path that there is a verb for.
+pub(super) fn paths() -> impl Iterator<Item = &'static str> {
+    VERBS.iter().map(|(path, _)| *path)
+}
+
 /// Carries it out on the text of a request: nothing, or one JSON object.
 pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<Value, Refusal> {
     let asked = if body.trim_ascii().is_empty() { Ok(json!({})) } else { serde_json::from_slice(body) };

@@ -4,18 +4,18 @@ use std::fmt;
 
 /// Rows of cells. The first column is text and stands left, the others are numbers and stand right.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(in crate::cli) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table that begins with a row of headings.
-    pub(super) fn new(headings: &[&str]) -> Table {
+    pub(in crate::cli) fn new(headings: &[&str]) -> Table {
         Table { rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
     /// Adds a row at the foot.
-    pub(super) fn push(&mut self, row: Vec<String>) {
+    pub(in crate::cli) fn push(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }
 

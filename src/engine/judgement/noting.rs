@@ -3,22 +3,21 @@
 
 use super::Judgement;
 use crate::engine::callers::Seen;
-use crate::engine::decision::Verdict;
 use crate::engine::part::{Part, Stage, Stand};
 use crate::engine::sketch::Ranking;
 use crate::rules::Selection;
 
 impl Judgement<'_> {
-    /// Counts a verdict, and notes who came and who was refused.
+    /// Notes who came and who was refused. `count`: of the decisions alike, which one it is; none: it is not counted.
     pub(super) fn note_callers(
         &self,
-        verdict: Verdict,
+        count: Option<u64>,
         parts: &[Part],
         stage: Stage,
         selection: &Selection<'_>,
     ) {
-        let Some(counters) = self.counters else { return };
-        let is_sampled = is_sampled(counters.verdict(verdict));
+        let Some(count) = count else { return };
+        let is_sampled = is_sampled(count);
         if self.terms.is_guarded {
             self.note_guarded(parts, stage);
         }

@@ -102,7 +102,9 @@ impl<'d> Judgement<'d> {
             Outcome::Later(_) | Outcome::Never if terms.enforced => (Verdict::Limit, retry(outcome)),
             _ => (Verdict::Allow, Some(Micros::ZERO)),
         };
-        let is_sampled = is_sampled(counters.verdict(verdict));
+        // In shadow its answer does not name it.
+        let named = if terms.enforced { terms.slot } else { self.terms.unnamed };
+        let is_sampled = is_sampled(counters.decided(named, verdict));
         let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
         counters.check(terms.slot, if passes { Check::Pass } else { refusal });
         if terms.guarding.is_some() {

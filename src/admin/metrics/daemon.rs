@@ -1,0 +1,72 @@
+//! The daemon itself: its memory, its connections, its rules.
+
+use std::fmt;
+
+use super::Scrape;
+use super::sheet::Sheet;
+use crate::admin::status::unix_seconds;
+use crate::clock::Timestamp;
+use crate::rules::Mode;
+
+pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    sheet.gauge(
+        "keys",
+        "Keys whose state differs from a fresh one, or did when it was last looked at",
+        &scrape.keys,
+    )?;
+    let help = "Keys dropped for lack of memory while they still mattered";
+    sheet.counter("key_evictions", help, scrape.totals.evictions)?;
+    sheet.gauge("memory_bytes", "Bytes that the tables have allocated", &scrape.memory_bytes)?;
+    sheet.gauge(
+        "memory_max_bytes",
+        "Bytes that the tables may allocate (memory.max)",
+        &scrape.memory_bytes_max,
+    )?;
+    connections(scrape, sheet)?;
+    rules(scrape, sheet)?;
+    sheet.infos("build", "The version that runs", [[("version", env!("CARGO_PKG_VERSION"))]])?;
+    let started = unix_seconds(Timestamp::ORIGIN, scrape.now);
+    sheet.gauge("start_time_seconds", "When the daemon started, in Unix time", &started)
+}
+
+fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let server = &scrape.server;
+    sheet.gauge("connections", "Connections on the applications' socket", &server.connections)?;
+    let refused = server.refused.iter().map(|(reason, count)| ([("reason", *reason)], *count));
+    let help =
+        "Connections that were not let in, by the bound that was reached: connections.max or .per_user";
+    sheet.counters("connections_refused", help, refused)?;
+    let errors = server.errors.iter().map(|(code, count)| ([("code", *code)], *count));
+    let help = "Frames that were answered by an ERROR, by its code: their senders go on without limits";
+    sheet.counters("frames_bad", help, errors)?;
+    let missed = server.missed.iter();
+    let missed = missed.map(|(client, reason, count)| ([("client", *client), ("reason", *reason)], *count));
+    let help = "Decisions that clients made without the daemon, as they report once they reach it again";
+    sheet.counters("missed", help, missed)
+}
+
+fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let rules = &scrape.rules;
+    let help = "Whether all that was written was put in force when the rules were last read";
+    sheet.gauge("rules_reload_success", help, &u64::from(rules.is_good))?;
+    let last = rules.last_success.map_or(0.0, |at| unix_seconds(at, scrape.now));
+    let help = "When all that was written was last put in force, in Unix time; 0: never";
+    sheet.gauge("rules_last_reload_timestamp_seconds", help, &last)?;
+    let domains = rules.domains.iter().take(DOMAINS_MAX);
+    let domains = domains.map(|domain| [("domain", &*domain.name), ("sha", &*domain.sha)]);
+    sheet.infos("rules", "The domains in force, with the fingerprint of their files", domains)?;
+    let modes = scrape.in_force.each().take(RULES_MAX).flat_map(|rule| {
+        [Mode::Enforce, Mode::Shadow, Mode::Disabled].map(|mode| {
+            let labels = [("domain", rule.domain), ("rule", rule.name), ("mode", mode.name())];
+            (labels, u64::from(rule.mode == mode))
+        })
+    });
+    let help = "The mode that a rule really has, whoever said so: 1 for that one, 0 for the others";
+    sheet.gauges("mode", help, modes.collect::<Vec<_>>())
+}
+
+/// As many as are counted by name.
+const RULES_MAX: usize = 512;
+
+/// As many as have counts by name.
+const DOMAINS_MAX: usize = 64;

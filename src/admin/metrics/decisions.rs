@@ -1,0 +1,115 @@
+//! What was decided: by rule, by priority, and how long it took.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+use super::Scrape;
+use super::sheet::{Labels, Sheet, Timed};
+use crate::engine::{RuleTotals, SpanTotals, VerdictTotals};
+
+pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let rules = rules(scrape);
+    decisions(scrape, &rules, sheet)?;
+    checks(&rules, sheet)?;
+    priorities(scrape, sheet)?;
+    let totals = &scrape.totals;
+    sheet.histogram(
+        "decision_seconds",
+        "From reading requests to having their answers ready; one batch of requests in 64 is timed",
+        &timed(&totals.spans),
+    )?;
+    sheet.counters(
+        "unmatched",
+        "Requests that nothing judged, by reason: domain: it has no rules; rule: none of them matches",
+        [([("reason", "domain")], totals.unmatched_domain), ([("reason", "rule")], totals.unmatched_rule)],
+    )?;
+    sheet.counter(
+        "panics",
+        "Judgements that panicked: each ended its connection and nothing else",
+        totals.panics,
+    )
+}
+
+/// The rules in force, and those that were and have been counted; the last is all others.
+fn rules(scrape: &Scrape) -> Vec<&RuleTotals> {
+    let in_force: HashSet<(&str, &str)> =
+        scrape.in_force.each().map(|rule| (rule.domain, rule.name)).collect();
+    let is_told = |rule: &&RuleTotals| {
+        let uncounted =
+            RuleTotals { domain: rule.domain.clone(), rule: rule.rule.clone(), ..RuleTotals::default() };
+        rule.domain.is_empty() || in_force.contains(&(&*rule.domain, &*rule.rule)) || **rule != uncounted
+    };
+    scrape.totals.rules.iter().filter(is_told).collect()
+}
+
+fn decisions(scrape: &Scrape, rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> fmt::Result {
+    let named = rules.iter().map(|rule| (&*rule.domain, &*rule.rule, &rule.verdicts));
+    let unnamed = scrape.totals.unnamed.iter().map(|(domain, verdicts)| (&**domain, "", verdicts));
+    let series = named.chain(unnamed).flat_map(|(domain, rule, verdicts)| {
+        by_verdict(verdicts)
+            .map(|(verdict, count)| ([("domain", domain), ("rule", rule), ("verdict", verdict)], count))
+    });
+    let help = "Decisions by verdict, at the rule that the answer names; rule is empty where it names none, \
+                domain where none has rules";
+    sheet.counters("decisions", help, series)
+}
+
+fn checks(rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> fmt::Result {
+    let of = |rule: &RuleTotals| {
+        [
+            ("pass", rule.pass),
+            ("near", rule.near),
+            ("over", rule.over),
+            ("refuse", rule.refuse),
+            ("would_refuse", rule.would_refuse),
+        ]
+    };
+    let help =
+        "Requests that a rule judged, by what it said; of one request every rule that matches says something";
+    sheet.counters("rule_checks", help, by_outcome(rules, of))?;
+    let of = |rule: &RuleTotals| [("pass", rule.candidate_pass), ("refuse", rule.candidate_refuse)];
+    let help = "The same of the candidate that is measured beside a rule";
+    sheet.counters("candidate_checks", help, by_outcome(rules, of))?;
+    let told = rules.iter().map(|rule| ([("domain", &*rule.domain), ("rule", &*rule.rule)], rule.guard));
+    let help =
+        "How often a rule refused more than half of at least 100 callers within five minutes of a change";
+    sheet.counters("guard", help, told)
+}
+
+fn by_outcome<'r, const N: usize>(
+    rules: &'r [&'r RuleTotals],
+    of: impl Fn(&RuleTotals) -> [(&'static str, u64); N] + 'r,
+) -> impl Iterator<Item = (Labels<'r, 3>, u64)> {
+    rules.iter().flat_map(move |rule| {
+        of(rule).map(|(outcome, count)| {
+            ([("domain", &*rule.domain), ("rule", &*rule.rule), ("outcome", outcome)], count)
+        })
+    })
+}
+
+fn priorities(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    // The one that stands for all past the bound may have the name of one in the rules.
+    let mut by_name: BTreeMap<&str, VerdictTotals> = BTreeMap::new();
+    for (priority, more) in &scrape.totals.priorities {
+        let sum = by_name.entry(priority).or_default();
+        *sum = sum.plus(more);
+    }
+    let series = by_name.iter().flat_map(|(priority, verdicts)| {
+        by_verdict(verdicts).map(|(verdict, count)| ([("priority", *priority), ("verdict", verdict)], count))
+    });
+    let help = "Decisions by the priority of the request, over all domains that have priorities";
+    sheet.counters("priority", help, series)
+}
+
+fn by_verdict(verdicts: &VerdictTotals) -> [(&'static str, u64); 5] {
+    let VerdictTotals { allow, limit, wait, deny, shed } = *verdicts;
+    [("allow", allow), ("limit", limit), ("wait", wait), ("deny", deny), ("shed", shed)]
+}
+
+fn timed(spans: &SpanTotals) -> Timed {
+    let seconds = |nanos: u64| nanos as f64 / NANOS_PER_SECOND;
+    let counts = spans.counts.iter().map(|(most, count)| (most.map_or(f64::INFINITY, seconds), *count));
+    Timed { seconds: seconds(spans.nanos), counts: counts.collect() }
+}
+
+const NANOS_PER_SECOND: f64 = 1e9;

@@ -1,0 +1,82 @@
+//! What a scrape gets: everything that is counted, as OpenMetrics text. Labels come from rules and from fixed lists,
+//! never from a caller; every series is there from the start.
+
+mod daemon;
+mod decisions;
+mod sheet;
+mod work;
+
+use std::fmt;
+
+use hyper::StatusCode;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tracing::error;
+
+use super::Desk;
+use super::answer::{self, Answer};
+use super::control::{RulesRecord, ServerCounts};
+use crate::clock::Now;
+use crate::engine::{InForce, LeaseTotals, PoolView, Totals};
+use sheet::Sheet;
+
+/// Everything at one moment.
+#[derive(Debug)]
+struct Scrape {
+    now: Now,
+    totals: Totals,
+    in_force: InForce,
+    leases: LeaseTotals,
+    pools: Vec<PoolView>,
+    keys: u64,
+    memory_bytes: u64,
+    memory_bytes_max: u64,
+    rules: RulesRecord,
+    server: ServerCounts,
+}
+
+/// The page of it.
+pub(super) fn metrics(desk: &Desk) -> Answer {
+    let mut registry = Registry::with_prefix("tidegate");
+    registry.register_collector(Box::new(Scrape::take(desk)));
+    let mut text = String::with_capacity(TEXT_BYTES);
+    if let Err(error) = encode(&mut text, &registry) {
+        error!(%error, "the metrics cannot be written");
+        return answer::text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n");
+    }
+    answer::of_kind(StatusCode::OK, OPEN_METRICS, text)
+}
+
+impl Scrape {
+    fn take(desk: &Desk) -> Scrape {
+        let (engine, now) = (&desk.engine, desk.clock.now());
+        Scrape {
+            now,
+            totals: engine.totals(),
+            in_force: engine.in_force(),
+            leases: engine.leases(),
+            pools: engine.pools(now),
+            keys: engine.keys() as u64,
+            memory_bytes: engine.memory_bytes() as u64,
+            memory_bytes_max: engine.memory_bytes_max() as u64,
+            rules: desk.control.rules(),
+            server: desk.control.server(),
+        }
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut sheet = Sheet::new(encoder);
+        decisions::write(self, &mut sheet)?;
+        work::write(self, &mut sheet)?;
+        daemon::write(self, &mut sheet)
+    }
+}
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Room for the text of some fifty rules at once.
+const TEXT_BYTES: usize = 128 * 1_024;

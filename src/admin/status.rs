@@ -1,0 +1,158 @@
+//! How the daemon is, on one page: for `tidegate status`, `tidegate top` and whoever reads JSON. Callers are digests, but
+//! for attributes that a rule names in `show_keys`.
+
+mod callers;
+mod warnings;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::Desk;
+use super::answer::{self, Answer};
+use super::control::{RulesRecord, ServerCounts};
+use crate::clock::{Now, Timestamp};
+use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, Totals, VerdictTotals};
+
+/// What the page is made of.
+struct Moment {
+    now: Now,
+    totals: Totals,
+    in_force: InForce,
+    leases: LeaseTotals,
+    pools: Vec<PoolView>,
+    rules: RulesRecord,
+    server: ServerCounts,
+    unready: Vec<String>,
+}
+
+/// The page.
+pub(super) fn status(desk: &Desk) -> Answer {
+    answer::value(StatusCode::OK, &told(desk))
+}
+
+fn told(desk: &Desk) -> Value {
+    let (engine, now) = (&desk.engine, desk.clock.now());
+    let moment = Moment {
+        now,
+        totals: engine.totals(),
+        in_force: engine.in_force(),
+        leases: engine.leases(),
+        pools: engine.pools(now),
+        rules: desk.control.rules(),
+        server: desk.control.server(),
+        unready: desk.control.unready(),
+    };
+    let Moment { totals, leases, server, .. } = &moment;
+    let by_name = |counts: &[(&'static str, u64)]| {
+        counts.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect::<Value>()
+    };
+    let missed = server.missed.iter().filter(|(.., count)| *count > 0);
+    let missed =
+        missed.map(|(client, reason, count)| json!({"client": client, "reason": reason, "count": count}));
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "started": unix_seconds(Timestamp::ORIGIN, now),
+        "uptime_s": now.at.since(Timestamp::ORIGIN).as_secs(),
+        "mode": engine.mode().name(),
+        "rules": rules(&moment),
+        "connections": {"now": server.connections, "refused": by_name(&server.refused)},
+        "errors": by_name(&server.errors),
+        "missed": missed.collect::<Vec<_>>(),
+        "decisions": {
+            "allow": totals.allowed,
+            "limit": totals.limited,
+            "wait": totals.waited,
+            "deny": totals.denied,
+            "shed": totals.shed,
+        },
+        "unmatched": {"domain": totals.unmatched_domain, "rule": totals.unmatched_rule},
+        "panics": totals.panics,
+        "counts": counts(&moment),
+        "pools": moment.pools.iter().map(pool).collect::<Vec<_>>(),
+        "leases": {
+            "held": leases.live,
+            "released": leases.released,
+            "expired": leases.expired,
+            "session": leases.session,
+            "abandoned": leases.abandoned,
+        },
+        "sessions": leases.sessions,
+        "memory": {
+            "bytes": engine.memory_bytes(),
+            "max_bytes": engine.memory_bytes_max(),
+            "keys": engine.keys(),
+            "evictions": totals.evictions,
+        },
+        "callers": callers::told(engine, &moment.in_force),
+        "switches": super::switches(desk),
+        "warnings": warnings::told(desk, &moment),
+    })
+}
+
+fn rules(moment: &Moment) -> Value {
+    let RulesRecord { path, last_success, last_failure, is_good, domains } = &moment.rules;
+    let when = |at: &Option<Timestamp>| at.map(|at| unix_seconds(at, moment.now));
+    let of_domain = |name: &str| moment.in_force.each().filter(|rule| rule.domain == name).count();
+    let domains = domains
+        .iter()
+        .map(|domain| json!({"name": domain.name, "sha": domain.sha, "rules": of_domain(&domain.name)}));
+    json!({
+        "path": path,
+        "good": is_good,
+        "last_success": when(last_success),
+        "last_failure": when(last_failure),
+        "domains": domains.collect::<Vec<_>>(),
+    })
+}
+
+/// What each rule in force has come to, and all others together.
+fn counts(moment: &Moment) -> Vec<Value> {
+    let of = |domain: &str, rule: &str| {
+        moment.totals.rules.iter().find(|counts| *counts.domain == *domain && *counts.rule == *rule)
+    };
+    let in_force = moment.in_force.each().filter_map(|rule| {
+        let counts = of(rule.domain, rule.name)?;
+        Some(count(counts, Some(rule.mode.name())))
+    });
+    let others = moment.totals.rules.last().filter(|others| others.domain.is_empty());
+    in_force.chain(others.map(|others| count(others, None))).collect()
+}
+
+fn count(counts: &RuleTotals, mode: Option<&str>) -> Value {
+    let VerdictTotals { allow, limit, wait, deny, shed } = counts.verdicts;
+    json!({
+        "domain": counts.domain,
+        "rule": counts.rule,
+        "mode": mode,
+        "decisions": {"allow": allow, "limit": limit, "wait": wait, "deny": deny, "shed": shed},
+        "pass": counts.pass,
+        "near": counts.near,
+        "over": counts.over,
+        "refuse": counts.refuse,
+        "would_refuse": counts.would_refuse,
+        "candidate": {"pass": counts.candidate_pass, "refuse": counts.candidate_refuse},
+    })
+}
+
+fn pool(pool: &PoolView) -> Value {
+    let chances = pool.chances.iter().map(|(priority, chance)| json!([priority, chance]));
+    let signals = pool.signals.iter().map(|(name, value, counts)| {
+        json!({"name": name, "utilization": value, "readable": value.is_some(), "counts": counts})
+    });
+    json!({
+        "pool": pool.pool,
+        "watched": pool.watched,
+        "slots": pool.slots,
+        "busy": pool.busy,
+        "u": pool.utilization,
+        "s": pool.severity,
+        "braking": pool.braking,
+        "chances": chances.collect::<Vec<_>>(),
+        "signals": signals.collect::<Vec<_>>(),
+    })
+}
+
+/// A moment in Unix time, by the wall clock as it is now.
+pub(super) fn unix_seconds(at: Timestamp, now: Now) -> f64 {
+    (i128::from(at.as_nanos()) + i128::from(now.utc)) as f64 / 1e9
+}

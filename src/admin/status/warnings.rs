@@ -1,0 +1,72 @@
+//! What somebody should know who looks at the status: each says what and how to mend it.
+
+use super::Moment;
+use crate::admin::Desk;
+use crate::engine::Mode;
+
+pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
+    let mut warnings = moment.unready.clone();
+    warnings.extend(desk.ledger.warnings(moment.now));
+    let mut warn = |holds: bool, text: &dyn Fn() -> String| {
+        if holds {
+            warnings.push(text());
+        }
+    };
+    let Moment { totals, rules, server, .. } = moment;
+    warn(!rules.is_good, &|| {
+        format!("not all rules that are written are in force: `tidegate check {}` says why", rules.path)
+    });
+    warn(moment.in_force.rules().domains().is_empty(), &|| {
+        format!("no rule is in force, everything is allowed: write rules in {}", rules.path)
+    });
+    match desk.engine.mode() {
+        Mode::Enforce => {}
+        _ if desk.engine.is_off() => {
+            warn(true, &|| {
+                "everything is allowed: a file `disable` is there; `tidegate switch` says which".to_owned()
+            });
+        }
+        mode => warn(true, &|| {
+            format!(
+                "nothing is refused: everything is in {mode}, by `mode` of the settings or `tidegate switch --all`"
+            )
+        }),
+    }
+    warn(totals.unmatched_domain > 0, &|| {
+        let count = totals.unmatched_domain;
+        format!("{count} requests were for domains without rules: does the application name the right one?")
+    });
+    warn(totals.evictions > 0, &|| {
+        format!("{} keys were dropped while they mattered: raise memory.max", totals.evictions)
+    });
+    warn(totals.panics > 0, &|| {
+        format!("{} judgements panicked: the log says where; please report it", totals.panics)
+    });
+    let missed: u64 = server.missed.iter().map(|(.., count)| count).sum();
+    warn(missed > 0, &|| format!("clients made {missed} decisions without the daemon: `missed` says why"));
+    let refused: u64 = server.refused.iter().map(|(_, count)| count).sum();
+    warn(refused > 0, &|| {
+        format!("{refused} connections were not let in: raise connections.max or .per_user")
+    });
+    warnings.extend(of_pools(moment));
+    warnings
+}
+
+fn of_pools(moment: &Moment) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for pool in moment.pools.iter().filter(|pool| pool.watched) {
+        let name = &pool.pool;
+        if pool.slots.is_none() {
+            warnings.push(format!(
+                "pool {name}: its slots are unknown, so workers, brake and reserve do nothing: \
+                 let its processes say them, or write `slots` in the rules"
+            ));
+        }
+        for (signal, value, _) in &pool.signals {
+            if value.is_none() {
+                warnings.push(format!("pool {name}: the signal {signal} cannot be read: the log says why"));
+            }
+        }
+    }
+    warnings
+}

@@ -1,0 +1,129 @@
+//! `tidegate top`: what is going on just now, looked at again and again. It changes nothing.
+
+mod rates;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use ratatui::text::Text;
+
+use super::admin_client::{AdminArgs, Failure};
+use super::{log, status};
+use crate::clock::boot_nanos;
+use rates::Look;
+
+/// Shows what is going on: the busiest rules, callers and pools, each second anew
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// Look for one second, print, and end
+    #[arg(long)]
+    once: bool,
+    /// As JSON; together with --once
+    #[arg(long, requires = "once")]
+    json: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const HELP: &str = "\
+q ends it. Rates are those of the last second; callers fade over some ten minutes.
+
+Exit codes: 0 ended; 1 the daemon does not answer, with what to do; 2 wrong usage.";
+
+/// Runs the command.
+///
+/// # Errors
+/// What cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    let done = if args.once {
+        once(args, out)
+    } else if io::stdout().is_terminal() {
+        live(args)
+    } else {
+        log::plainly("tidegate: standard output is no terminal: ask with --once");
+        return Ok(ExitCode::from(WRONG_USAGE));
+    };
+    match done {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(Ended::NoAnswer(failure)) => {
+            log::plainly(&format!("tidegate: {failure}"));
+            Ok(ExitCode::FAILURE)
+        }
+        Err(Ended::Io(error)) => Err(error),
+    }
+}
+
+/// Why it ended otherwise than it should.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("{0}")]
+    NoAnswer(#[from] Failure),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+fn look(args: &Args) -> Result<Look, Ended> {
+    Ok(Look { at_nanos: boot_nanos(), status: status::look(&args.admin)? })
+}
+
+fn once(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
+    let before = look(args)?;
+    std::thread::sleep(PERIOD);
+    let after = look(args)?;
+    let rates = after.since(&before);
+    if args.json {
+        writeln!(out, "{:#}", rates.json())?;
+    } else {
+        write!(out, "{}", rates.text())?;
+    }
+    Ok(())
+}
+
+fn live(args: &Args) -> Result<(), Ended> {
+    let mut before = look(args)?;
+    let mut terminal = ratatui::try_init()?;
+    let shown = loop {
+        let now = match look(args) {
+            Ok(now) => now,
+            Err(ended) => break Err(ended),
+        };
+        let text = now.since(&before).text();
+        if let Err(error) = terminal.draw(|frame| frame.render_widget(Text::raw(text), frame.area())) {
+            break Err(error.into());
+        }
+        before = now;
+        match is_to_end() {
+            Ok(true) => break Ok(()),
+            Ok(false) => {}
+            Err(error) => break Err(error.into()),
+        }
+    };
+    ratatui::try_restore()?;
+    shown
+}
+
+/// Waits for the next look. Whether a key says that it was the last.
+fn is_to_end() -> io::Result<bool> {
+    let begin = boot_nanos();
+    loop {
+        let waited = Duration::from_nanos(boot_nanos().saturating_sub(begin));
+        let Some(left) = PERIOD.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(false) };
+        if !event::poll(left)? {
+            return Ok(false);
+        }
+        if let Event::Key(key) = event::read()? {
+            let interrupted = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+            if interrupted || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// As often as people look.
+const PERIOD: Duration = Duration::from_secs(1);
+
+const WRONG_USAGE: u8 = 2;

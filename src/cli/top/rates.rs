@@ -1,0 +1,154 @@
+//! What happened between two looks at the status, in numbers for a second.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::cli::replay::table::Table;
+use crate::cli::status::page::{callers, list, name, number, passed, pools, word};
+
+/// The status at a moment.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) at_nanos: u64,
+    pub(super) status: Value,
+}
+
+/// What happened between two of them.
+#[derive(Debug)]
+pub(super) struct Rates<'l> {
+    seconds: f64,
+    /// By verdict, decisions a second.
+    verdicts: Vec<(&'static str, f64)>,
+    /// The busiest first.
+    rules: Vec<RuleRate<'l>>,
+    /// The later one.
+    status: &'l Value,
+}
+
+/// What one rule said, in requests a second.
+#[derive(Debug)]
+struct RuleRate<'l> {
+    rule: &'l Value,
+    passed: f64,
+    refused: f64,
+    would_refuse: f64,
+}
+
+impl RuleRate<'_> {
+    fn all(&self) -> f64 {
+        self.passed + self.refused + self.would_refuse
+    }
+}
+
+impl Look {
+    /// What happened since an earlier one.
+    pub(super) fn since(&self, before: &Look) -> Rates<'_> {
+        let seconds = self.at_nanos.saturating_sub(before.at_nanos).max(1) as f64 / 1e9;
+        // A daemon that was started again counts from zero.
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        let verdicts = VERDICTS.map(|(verdict, pointer)| {
+            (verdict, rate(number(&self.status, pointer), number(&before.status, pointer)))
+        });
+        let known = list(&before.status, "/counts");
+        let of_rule = |rule: &'_ Value| {
+            let is_it = |other: &&Value| {
+                word(other, "/domain") == word(rule, "/domain") && word(other, "/rule") == word(rule, "/rule")
+            };
+            known.iter().find(is_it).map_or([0; 3], counts)
+        };
+        let rules = list(&self.status, "/counts").iter().map(|rule| {
+            let [passed, refused, would_refuse] = counts(rule);
+            let [passed_before, refused_before, would_refuse_before] = of_rule(rule);
+            RuleRate {
+                rule,
+                passed: rate(passed, passed_before),
+                refused: rate(refused, refused_before),
+                would_refuse: rate(would_refuse, would_refuse_before),
+            }
+        });
+        let mut rules: Vec<_> = rules.filter(|rule| rule.all() > 0.0).collect();
+        rules.sort_by(|one, other| other.all().total_cmp(&one.all()));
+        rules.truncate(RULES_SHOWN);
+        Rates { seconds, verdicts: verdicts.to_vec(), rules, status: &self.status }
+    }
+}
+
+impl Rates<'_> {
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut text =
+            format!("tidegate {}, mode {}: ", word(self.status, "/version"), word(self.status, "/mode"));
+        let verdicts = self.verdicts.iter().map(|(verdict, rate)| format!("{rate:.0} {verdict}"));
+        let _ = writeln!(text, "{} a second", verdicts.collect::<Vec<_>>().join(", "));
+        let mut table = Table::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
+        for RuleRate { rule, passed, refused, would_refuse } in &self.rules {
+            let numbers = [passed, refused, would_refuse].map(|rate| format!("{rate:.0}"));
+            table.push([name(rule)].into_iter().chain(numbers).collect());
+        }
+        let _ = write!(text, "\n{table}\n");
+        let parts = [pools(self.status), callers(self.status, "refused"), callers(self.status, "busiest")];
+        for part in parts.into_iter().flatten() {
+            let _ = write!(text, "\n{part}\n");
+        }
+        text
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        let verdicts = self.verdicts.iter().map(|(verdict, rate)| ((*verdict).to_owned(), json!(rate)));
+        let rules = self.rules.iter().map(|rate| {
+            json!({
+                "domain": word(rate.rule, "/domain"),
+                "rule": word(rate.rule, "/rule"),
+                "passed_per_s": rate.passed,
+                "refused_per_s": rate.refused,
+                "would_refuse_per_s": rate.would_refuse,
+            })
+        });
+        json!({
+            "seconds": self.seconds,
+            "decisions_per_s": verdicts.collect::<Value>(),
+            "rules": rules.collect::<Vec<_>>(),
+            "pools": self.status.get("pools"),
+            "callers": self.status.get("callers"),
+        })
+    }
+}
+
+fn counts(rule: &Value) -> [u64; 3] {
+    [passed(rule), number(rule, "/refuse"), number(rule, "/would_refuse")]
+}
+
+const VERDICTS: [(&str, &str); 5] = [
+    ("allowed", "/decisions/allow"),
+    ("limited", "/decisions/limit"),
+    ("waited", "/decisions/wait"),
+    ("denied", "/decisions/deny"),
+    ("shed", "/decisions/shed"),
+];
+
+/// A screen has room for so many.
+const RULES_SHOWN: usize = 15;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Look;
+
+    #[test]
+    fn rates_are_differences_by_time_and_never_below_zero() {
+        let look = |at_nanos, pass: u64, allow: u64| {
+            let rule = json!({"domain": "api", "rule": "a", "pass": pass, "near": 0, "over": 1, "refuse": 2});
+            Look { at_nanos, status: json!({"decisions": {"allow": allow}, "counts": [rule]}) }
+        };
+        let (before, after) = (look(0, 10, 100), look(2_000_000_000, 30, 50));
+        let told = after.since(&before).json();
+        assert_eq!(told["seconds"], 2.0);
+        assert_eq!(told["rules"][0]["passed_per_s"], 10.0);
+        assert_eq!(told["rules"][0]["refused_per_s"], 0.0);
+        assert_eq!(told["decisions_per_s"]["allowed"], 0.0, "it was started again meanwhile");
+        assert!(after.since(&before).text().contains("api/a"));
+    }
+}

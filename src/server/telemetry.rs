@@ -1,0 +1,142 @@
+//! What the server counts of its own: connections, errors answered, decisions that clients made alone. Whoever looks,
+//! looks while it changes; nothing waits for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::connections::Refusal;
+use crate::protocol::{Code, MissReason, Missed};
+
+/// Counts since the start, and how many are connected now.
+#[derive(Debug, Default)]
+pub struct Telemetry {
+    connections: AtomicU64,
+    refused: [AtomicU64; REFUSALS.len()],
+    errors: [AtomicU64; Code::ALL.len()],
+    missed: [[AtomicU64; MissReason::ALL.len()]; Client::ALL.len()],
+}
+
+/// What a client is written in, as far as it says what is known: its own text goes nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Client {
+    #[default]
+    Other,
+    Cli,
+    Python,
+    Ruby,
+    Go,
+}
+
+impl Client {
+    const ALL: [Client; 5] = [Client::Other, Client::Cli, Client::Python, Client::Ruby, Client::Go];
+
+    /// Of what HELLO says: `python/0.1.0`.
+    pub(super) fn of(said: Option<&str>) -> Client {
+        let name = said.and_then(|said| said.split('/').next()).unwrap_or_default();
+        Client::ALL.into_iter().find(|client| client.name() == name).unwrap_or_default()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Client::Other => "other",
+            Client::Cli => "cli",
+            Client::Python => "python",
+            Client::Ruby => "ruby",
+            Client::Go => "go",
+        }
+    }
+}
+
+impl Telemetry {
+    /// How many are connected.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Connections that were not let in, by what was full.
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let names = REFUSALS.iter().map(|(_, name)| *name);
+        names.zip(self.refused.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// Frames that were answered by an ERROR, or would have been had they asked for an answer, by its code.
+    pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let names = Code::ALL.into_iter().map(Code::name);
+        names.zip(self.errors.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// Decisions that clients made without us, by what the client is written in and by its reason.
+    pub fn missed(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        Client::ALL.into_iter().zip(&self.missed).flat_map(|(client, counts)| {
+            let each = MissReason::ALL.into_iter().zip(counts);
+            each.map(move |(reason, count)| (client.name(), reason.name(), count.load(Ordering::Relaxed)))
+        })
+    }
+
+    pub(super) fn came(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn went(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn not_let_in(&self, refusal: Refusal) {
+        let places = REFUSALS.iter().zip(&self.refused);
+        places.filter(|((known, _), _)| *known == refusal).for_each(|(_, count)| add(count, 1));
+    }
+
+    #[cold]
+    pub(super) fn error(&self, code: Code) {
+        let places = Code::ALL.iter().zip(&self.errors);
+        places.filter(|(known, _)| **known == code).for_each(|(_, count)| add(count, 1));
+    }
+
+    pub(super) fn missed_by(&self, client: Client, missed: &Missed) {
+        let counts = Client::ALL.iter().zip(&self.missed).find(|(known, _)| **known == client);
+        let Some((_, counts)) = counts else { return };
+        for (reason, count) in MissReason::ALL.into_iter().zip(counts) {
+            add(count, missed.of(reason));
+        }
+    }
+}
+
+/// What a peer says may be any number: a sum that would run over stays where it is.
+fn add(count: &AtomicU64, more: u64) {
+    let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| Some(sum.saturating_add(more)));
+}
+
+/// What is full when somebody is not let in.
+const REFUSALS: [(Refusal, &str); 2] = [(Refusal::Full, "max"), (Refusal::FullForUser, "per_user")];
+
+#[cfg(test)]
+mod tests {
+    use super::{Client, Telemetry};
+    use crate::protocol::{MissReason, Missed};
+
+    #[test]
+    fn a_client_is_what_it_says_if_that_is_known() {
+        let table = [
+            (Some("python/0.1.0"), Client::Python),
+            (Some("go"), Client::Go),
+            (Some("python-evil{x=\"y\"}/1"), Client::Other),
+            (Some(""), Client::Other),
+            (None, Client::Other),
+        ];
+        for (said, client) in table {
+            assert_eq!(Client::of(said), client, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_clients_report_is_added_up_and_never_runs_over() {
+        let telemetry = Telemetry::default();
+        let mut missed = Missed::default();
+        missed.set(MissReason::Timeout, u64::MAX - 1);
+        telemetry.missed_by(Client::Ruby, &missed);
+        telemetry.missed_by(Client::Ruby, &missed);
+        let found: Vec<_> = telemetry.missed().filter(|(.., count)| *count > 0).collect();
+        assert_eq!(found, [("ruby", "timeout", u64::MAX)]);
+        assert_eq!(telemetry.missed().count(), Client::ALL.len() * MissReason::ALL.len());
+    }
+}
