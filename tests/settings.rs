@@ -92,6 +92,20 @@ fn every_line_of_the_packaged_file_can_be_read() {
 }
 
 #[test]
+fn state_is_kept_where_the_service_manager_says_or_the_file() {
+    let of = |directory: Option<&str>, text: &str| {
+        let environment =
+            Environment { state_directory: directory.map(Into::into), ..Environment::default() };
+        let source = Source::new("/etc/tidegate/tidegate.yaml", text.to_owned());
+        Settings::read(Some(&source), &environment).unwrap().0.state
+    };
+    assert_eq!(of(None, ""), None);
+    assert_eq!(of(Some(""), ""), None);
+    assert_eq!(of(Some("/var/lib/one:/var/lib/two"), ""), Some("/var/lib/one".into()));
+    assert_eq!(of(Some("/var/lib/one"), "state: kept"), Some("/etc/tidegate/kept".into()));
+}
+
+#[test]
 fn a_line_says_what_it_says() {
     let (settings, problems) = good(
         "mode: disabled\nsocket: {path: s.sock, mode: 0600, group: web}\nrules: my/rules\nthreads: 7\n\

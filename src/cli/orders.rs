@@ -39,9 +39,8 @@ impl OrdersKept {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<Ledger>,
-        state: Option<&Path>,
+        path: Option<PathBuf>,
     ) -> OrdersKept {
-        let path = state.map(|directory| directory.join(FILE));
         let orders = path.as_deref().map(|path| read(path, clock)).unwrap_or_default();
         for switch in &orders.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
@@ -71,7 +70,8 @@ impl OrdersKept {
         }
         let Some(path) = &self.path else {
             return Err(
-                "it is lost when the daemon ends: there is no state directory, set `state`".to_owned()
+                "it is lost when the daemon ends: there is no state directory of its own, set `state`"
+                    .to_owned(),
             );
         };
         match write_orders(path, &orders, self.clock.now()) {
@@ -155,8 +155,6 @@ fn read(path: &Path, clock: &Clock) -> Orders {
     }
     Orders::default()
 }
-
-const FILE: &str = "switches";
 
 const ASIDE: &str = "switches.bad";
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -12,13 +13,14 @@ use super::control::Daemon;
 use super::orders::{self, OrdersKept};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
-use super::{log, signals, watch};
+use super::{log, restart, signals, watch};
 use crate::admin::{Desk, Doors, Ledger, Office};
 use crate::clock::Clock;
-use crate::engine::{Engine, HashKey, Options};
+use crate::engine::Engine;
 use crate::host::{Readings, Sampler};
 use crate::rules::Problem;
 use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess};
+use crate::state::{BOOT_ID_FILE, Keeper, WRITE_EVERY};
 use crate::sys;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
@@ -40,6 +42,12 @@ pub struct Args {
     /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices: off only to compare
     #[arg(long, value_enum, default_value_t, hide = true)]
     pub scheduler_slice: OnOff,
+    /// What names this boot: another file only to test a reboot
+    #[arg(long, value_name = "FILE", default_value = BOOT_ID_FILE, hide = true)]
+    pub boot_id: PathBuf,
+    /// How often the tables are written, in milliseconds: more often only to test
+    #[arg(long, value_name = "MS", default_value_t = WRITE_EVERY_MILLIS, value_parser = clap::value_parser!(u64).range(1..), hide = true)]
+    pub write_state_every: u64,
 }
 
 /// On or off.
@@ -102,21 +110,24 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     sys::give_large_pieces_back();
     make_directory_of(&settings.socket.path)?;
     let listener = Listener::bind(&settings.socket.path, settings.socket.mode, group_of(settings)?)?;
-    let clock = Arc::new(Clock::start());
-    let engine = Arc::new(Engine::new(Options {
-        hash_key: random_hash_key()?,
+    let plan = restart::Plan {
+        state: settings.state.as_deref(),
+        boot_id: &args.boot_id,
         mode: settings.mode,
-        memory_bytes_max: usize::try_from(settings.memory_max_bytes).unwrap_or(usize::MAX),
-    }));
+        memory_max_bytes: settings.memory_max_bytes,
+    };
+    let mut taken = plan.take_up().map_err(Failure::Run)?;
+    let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(Ledger::default());
-    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, settings.state.as_deref()));
-    let rules = RulesInForce::start(&engine, &clock, &settings.rules);
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders()));
+    let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
     let _switches = watch_switches(&orders, settings);
+    let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let options = server::Options {
         threads: settings.threads,
@@ -152,6 +163,9 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
     })?;
+    if !keeper.is_none_or(Keeper::finish) {
+        warn!("the tables could not be written at the end: the next daemon takes up what was last written");
+    }
     info!("drained: every request received was answered");
     Ok(())
 }
@@ -202,13 +216,6 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
 }
 
-fn random_hash_key() -> Result<HashKey, Failure> {
-    let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Failure::Run(error.into()))?;
-    Ok(HashKey::from_bytes(bytes))
-}
-
 /// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
 fn allow_descriptors(connections: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -249,6 +256,8 @@ impl Failure {
         }
     }
 }
+
+const WRITE_EVERY_MILLIS: u64 = WRITE_EVERY.as_secs() * 1_000;
 
 const GROUPS_FILE: &str = "/etc/group";
 

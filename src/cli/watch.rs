@@ -103,6 +103,7 @@ impl Thread {
             } else {
                 self.rules.reload_if_outdated();
             }
+            self.rules.keep();
             if !self.await_change() {
                 return;
             }
@@ -295,7 +296,8 @@ mod tests {
         let (bell, woken) = bell();
         let hash_key = HashKey::from_bytes([7; 16]);
         let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
-        let rules = RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path);
+        let rules =
+            RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path, None);
         Thread { rules, watching: Watching::new(bell.clone()), bell, woken }
     }
 

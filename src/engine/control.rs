@@ -190,8 +190,12 @@ impl Engine {
         self.control.lock().is_at_rest()
     }
 
-    /// Puts what is said in force. What it replaces is freed by a later tick, never by a decision.
+    /// Puts what is said in force. What it replaces is freed by a later tick, never by a decision. Before there are rules
+    /// there is nothing to say it of: they come with it.
     fn enact(&self, control: &mut Control) {
+        if !control.installed {
+            return;
+        }
         let replaced = self.put_in_force(control, false);
         control.retired.push(replaced);
     }
@@ -204,7 +208,10 @@ impl Engine {
         control.guards.watch(rules.domains(), &before, mode, is_first);
         let blocked = blocked_keys(&control.blocks);
         let said = Said { mode, blocked: &blocked, guards: &control.guards };
-        let ruling = Ruling::new(rules, &before, &self.options.hash_key, &said, &mut slots, &self.pools);
+        let heritage = self.heritage.lock();
+        let (inherited, hash_key) = ((&*heritage, &self.fingerprints), &self.options.hash_key);
+        let ruling = Ruling::new(rules, &before, inherited, hash_key, &said, &mut slots, &self.pools);
+        drop(heritage);
         self.pools.watch(&ruling.watches());
         self.shards.memory().share_out(&ruling.kinds());
         ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));

@@ -17,6 +17,7 @@ mod in_force;
 #[cfg(feature = "interleavings")]
 mod interleavings;
 mod judgement;
+pub mod kept;
 mod leases;
 mod memory;
 mod part;
@@ -105,6 +106,10 @@ pub struct Engine {
     callers: Callers,
     leases: Leases,
     pools: Pools,
+    /// What was put back of the rules that were in force before a restart.
+    heritage: Mutex<kept::Heritage>,
+    /// Tells rules and quotas from others, over restarts.
+    fingerprints: KeyHash,
     /// Hashes who is shed as one.
     caller_hash: KeyHash,
     /// Whether there is room for what is elastic where no pool says.
@@ -127,6 +132,8 @@ impl Engine {
             callers: Callers::new(),
             leases: Leases::new(&options.hash_key),
             pools: Pools::default(),
+            heritage: Mutex::default(),
+            fingerprints: options.hash_key.of_purpose("rules"),
             caller_hash: options.hash_key.of_purpose("callers"),
             room: AtomicBool::new(false),
             sweeper: Mutex::default(),

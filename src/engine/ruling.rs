@@ -1,12 +1,15 @@
 //! The rule set in force, with what the engine adds to each rule: the hash of its keys, what tells its states apart,
 //! its counters' slot, its mode.
 
+mod kept;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::control::{BlockedKeys, Guarding, Said};
 use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::Gate;
+use super::kept::{FIRST_RULING, Heritage, Inherited, fingerprint};
 use super::memory::Kind;
 use super::pool::Pool;
 use super::pools::Pools;
@@ -102,6 +105,7 @@ impl Ruling {
     pub(super) fn new(
         rules: RuleSet,
         before: &Ruling,
+        inherited: (&Heritage, &KeyHash),
         hash_key: &HashKey,
         said: &Said<'_>,
         slots: &mut Slots,
@@ -112,7 +116,7 @@ impl Ruling {
             let known = before.known(domain.name());
             let terms = domain.rules().iter().map(|rule| {
                 let before = known.get(&*rule.name).copied();
-                Terms::new(domain, rule, before, hash_key, said, slots)
+                Terms::new(domain, rule, before, inherited, hash_key, said, slots)
             });
             let terms: Vec<Terms> = terms.collect();
             let lists = domain.lists().iter().map(|entry| {
@@ -135,7 +139,7 @@ impl Ruling {
             .min()
             .unwrap_or_default();
         let refunding = refunding(&rules, &domains);
-        Ruling {
+        let mut ruling = Ruling {
             refunding,
             window_min,
             domains,
@@ -143,7 +147,15 @@ impl Ruling {
             mode,
             disabled: mode == Mode::Disabled,
             number: before.number + 1,
+        };
+        let (heritage, fingerprints) = inherited;
+        if ruling.number == FIRST_RULING
+            && heritage.names.is_some_and(|names| names != ruling.fingerprint(fingerprints))
+        {
+            // Grants that were put back are of other rules.
+            ruling.number += 1;
         }
+        ruling
     }
 
     /// A domain and the terms of its rules.
@@ -212,22 +224,30 @@ impl Terms {
         domain: &Domain,
         rule: &Rule,
         before: Option<(&Rule, &Terms)>,
+        (heritage, fingerprints): (&Heritage, &KeyHash),
         hash_key: &HashKey,
         said: &Said<'_>,
         slots: &mut Slots,
     ) -> Terms {
-        let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
-        let own = before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, &terms.own));
-        let candidate = before.and_then(|(old, terms)| {
-            let same = same_overrides && old.candidate == rule.candidate;
-            Some((same, terms.candidate.as_ref()?))
-        });
-        let own = States::new(&rule.limit, own, hash_key);
         let key_hash = hash_key.of_rule(domain.name(), &rule.name, &counts_by(rule));
         let blocked = said.blocked(domain.name(), &rule.name);
+        let identity = key_hash.digest_bytes(b"identity").high();
+        let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
+        let print = |limit: &Limit| fingerprint(fingerprints, limit, rule.overrides.as_deref());
+        let own =
+            before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.own.generation));
+        let own = own.or_else(|| heritage.own(identity, || print(&rule.limit)));
+        let candidate = |limit: &Limit| match before {
+            Some((old, terms)) => {
+                let same = same_overrides && old.candidate == rule.candidate;
+                Some((same, terms.candidate.as_ref()?.generation))
+            }
+            None => heritage.candidate(identity, || print(limit)),
+        };
+        let own = States::new(&rule.limit, own, hash_key);
         Terms {
             key_hash,
-            identity: key_hash.digest_bytes(b"identity").high(),
+            identity,
             slot: slots.of(domain.name(), &rule.name),
             enforced: rule.mode.max(said.mode) == Mode::Enforce,
             disabled: rule.mode == Mode::Disabled,
@@ -236,7 +256,7 @@ impl Terms {
             guarding: said.guards.of(domain.name(), &rule.name).cloned(),
             is_concurrency: rule.expires.is_some(),
             own,
-            candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate, hash_key)),
+            candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate(limit), hash_key)),
         }
     }
 }
@@ -250,11 +270,11 @@ impl Terms {
 }
 
 impl States {
-    /// `before`: those of the same limit in the rule set before, and whether its quotas are the same.
-    fn new(limit: &Limit, before: Option<(bool, &States)>, hash_key: &HashKey) -> States {
+    /// `before`: the generation of the same limit in the rule set before, and whether its quotas are the same.
+    fn new(limit: &Limit, before: Option<Inherited>, hash_key: &HashKey) -> States {
         let generation = match before {
-            Some((true, old)) => old.generation,
-            Some((false, old)) => old.generation.wrapping_add(1),
+            Some((true, generation)) => generation,
+            Some((false, generation)) => generation.wrapping_add(1),
             None => 0,
         };
         let by_allowance = limit.allowances.iter().map(|allowance| {

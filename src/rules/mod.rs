@@ -47,6 +47,7 @@ pub mod shed;
 mod shed_facts;
 mod shed_fields;
 pub mod source;
+mod texts;
 mod tree;
 mod unreachable;
 mod written;
@@ -70,6 +71,7 @@ pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
 pub use rule::{Guard, Mode, Position, RefundOn, Rule};
 pub use set::{Contents, Domain, Kind, Named, NotItsKey, RuleSet, WhyNot};
+pub use texts::Texts;
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 
 pub(crate) use fields::check_name;

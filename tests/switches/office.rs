@@ -221,6 +221,7 @@ fn switches_outlive_the_daemon_however_it_ends() {
         let daemon = plan().start();
         run(&daemon, "switch per-user disabled --for 1h");
         run(&daemon, "switch --all shadow");
+        run(&daemon, "block per-user user=u2 --for 1h");
         let daemon = restart(daemon, signal);
         let listed = run(&daemon, "switch");
         assert!(
@@ -233,7 +234,11 @@ fn switches_outlive_the_daemon_however_it_ends() {
         (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
         run(&daemon, "switch per-user --clear");
         let daemon = restart(daemon, signal);
-        drop(limited(&daemon, "u1"));
+        let mut wire = limited(&daemon, "u1");
+        assert_eq!(verdict(&mut wire, "u2"), 1, "blocked by hand before the daemon ended twice");
+        run(&daemon, "unblock per-user user=u2");
+        let daemon = restart(daemon, signal);
+        assert_eq!(verdict(&mut daemon.greeted(), "u2"), 0);
     }
 }
 

@@ -9,7 +9,7 @@ use super::conditions::conditions;
 use super::override_rows;
 use crate::rules::fields::{Field, Fields, list, text};
 use crate::rules::problem::{Wrong, shown};
-use crate::rules::source::{Place, Report, Source};
+use crate::rules::source::{Place, Report};
 use crate::rules::yaml::Node;
 use crate::rules::{Condition, KeyPart, Overrides, Rows};
 
@@ -124,12 +124,12 @@ fn rows<K: Keepers>(
         report.error(node.at, message, "write `key: [user]`, or `overrides` with a `match`");
         return None;
     }
-    let Some(directory) = report.source().directory() else {
+    let Some(read) = report.source().beside(name) else {
         let message = format!("{} cannot be found: these rules lie in no directory", shown(name));
         report.error(node.at, message, "read them from a file");
         return None;
     };
-    let source = match Source::read(&directory.join(name)) {
+    let source = match read {
         Ok(source) => source,
         Err(unreadable) => {
             let table = format!("write a table with a header: the attributes of `key`, {}", K::COLUMNS);
