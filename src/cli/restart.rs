@@ -102,6 +102,18 @@ impl TakenUp {
         (!directory.is_anothers()).then(|| LastGood::at(directory.rules()))
     }
 
+    /// Where what holds over the rules is kept, if this daemon keeps anything.
+    pub(super) fn orders(&mut self) -> Option<PathBuf> {
+        let directory = self.directory.as_mut()?;
+        if directory.is_anothers() {
+            return None;
+        }
+        // Keys that are blocked by hand are known by digests: the secret is to outlive whatever ends this daemon. What
+        // keeps it from being written is told by who writes the tables.
+        let _ = directory.prepare();
+        Some(directory.switches())
+    }
+
     /// Starts to keep it for the next one.
     pub(super) fn keep(self, every: Duration) -> Option<Keeper> {
         let TakenUp { engine, clock, directory, boot_id, record } = self;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
-use crate::admin::Reloaded;
 use super::last_good::LastGood;
+use crate::admin::Reloaded;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, Replaced};
 use crate::rules::{Domain, Fingerprint, Halt, Library, ListKind, Problem, Reading};

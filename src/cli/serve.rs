@@ -10,11 +10,12 @@ use tracing::{error, info, warn};
 
 use super::admin_door::AdminDoor;
 use super::control::Daemon;
+use super::orders::{self, OrdersKept};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, log, passed, restart, signals, watch};
-use crate::admin::{Desk, Doors, Office};
+use crate::admin::{Desk, Doors, Ledger, Office};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::host::{Readings, Sampler};
@@ -119,12 +120,15 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     let mut taken = plan.take_up().map_err(Failure::Run)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
+    let ledger = Arc::new(Ledger::default());
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders()));
     let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
+    let _switches = watch_switches(&orders, settings);
     let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));
@@ -149,12 +153,18 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let daemon = Daemon {
             record,
             bell,
+            orders,
             telemetry: Arc::clone(&options.telemetry),
             rules: settings.rules.display().to_string(),
             unready: unready(&shutdown, &pulse, &clock),
         };
         tokio::spawn(keep_told(manager, pulse, shutdown.clone()));
-        let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
+        let desk = Desk {
+            engine: Arc::clone(&engine),
+            clock: Arc::clone(&clock),
+            control: Arc::new(daemon),
+            ledger,
+        };
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
@@ -212,6 +222,14 @@ fn unready(
         });
         draining.into_iter().chain(silent).collect()
     })
+}
+
+/// Without it nobody is told of switches that end, and no file switches anything off.
+fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings) -> Option<orders::Watch> {
+    let watch = orders.watch(&settings.socket.path);
+    watch
+        .inspect_err(|error| warn!(%error, "the `disable` file has no effect: raise TasksMax of the unit"))
+        .ok()
 }
 
 /// Without operators everything goes on.

@@ -93,8 +93,8 @@ impl Decider {
                 match found {
                     Some((domain, terms)) => {
                         let judgement = Judgement { engine, ruling, domain, terms, counters, now };
-                        decision.priority =
-                            judgement.count_again(&decision, domain.priority_place(request.priority, &selection));
+                        decision.priority = judgement
+                            .count_again(&decision, domain.priority_place(request.priority, &selection));
                     }
                     None => drop(self.counters.decided(Slot::NOBODY, decision.verdict)),
                 }

@@ -69,8 +69,8 @@ pub use plan::Selection;
 pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
-pub use rule::{Mode, Position, RefundOn, Rule};
-pub use set::{Contents, Domain, RuleSet, WhyNot};
+pub use rule::{Guard, Mode, Position, RefundOn, Rule};
+pub use set::{Contents, Domain, Kind, Named, NotItsKey, RuleSet, WhyNot};
 pub use texts::Texts;
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 

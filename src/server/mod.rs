@@ -104,7 +104,7 @@ pub async fn run(
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
-        greeting: Greeting::new(engine.mode()),
+        greeting: Greeting::new(),
         missed: Missed::default(),
         pulse: options.pulse,
         telemetry: options.telemetry,

@@ -63,6 +63,12 @@ impl Directory {
         self.path.join(RULES)
     }
 
+    /// The file of what holds over the rules.
+    #[must_use]
+    pub fn switches(&self) -> PathBuf {
+        self.path.join(SWITCHES)
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -125,6 +131,8 @@ const TABLES: &str = "tables";
 const ASIDE: &str = "tables.bad";
 
 const RULES: &str = "rules";
+
+const SWITCHES: &str = "switches";
 
 const KEY: &str = "hash-key";
 

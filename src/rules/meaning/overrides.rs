@@ -2,6 +2,7 @@
 
 use std::hash::Hash;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::classes::Classes;
 use super::conditions::conditions;
@@ -56,14 +57,14 @@ pub(super) fn overrides<K: Keepers>(
     keepers: &K,
     classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
-) -> Option<Box<Overrides>> {
+) -> Option<Arc<Overrides>> {
     let list = fields.get("overrides").map(|node| entries(node, keepers, classes, report));
     let rows = fields.get("overrides_file").map(|node| rows(node, key, keepers, classes, report));
     if list.is_none() && rows.is_none() {
         return None;
     }
     let (file, rows) = rows.flatten().unzip();
-    Some(Box::new(Overrides { list: list.unwrap_or_default(), rows: rows.unwrap_or_default(), file }))
+    Some(Arc::new(Overrides { list: list.unwrap_or_default(), rows: rows.unwrap_or_default(), file }))
 }
 
 fn entries<K: Keepers>(
