@@ -83,7 +83,9 @@ impl fmt::Display for Micros {
 /// The machine's clocks, read relative to the moment this was made.
 #[derive(Debug)]
 pub struct Clock {
-    origin_nanos: u64,
+    /// What the boot-time clock showed at `begins`.
+    began_nanos: u64,
+    begins: Timestamp,
     utc: AtomicI64,
 }
 
@@ -91,7 +93,13 @@ impl Clock {
     /// Starts counting: the origin is this moment.
     #[must_use]
     pub fn start() -> Clock {
-        let clock = Clock { origin_nanos: boot_nanos(), utc: AtomicI64::new(0) };
+        Clock::resume(Timestamp::ORIGIN, boot_nanos())
+    }
+
+    /// Goes on with a timeline: it was `begins` when the boot-time clock showed this.
+    #[must_use]
+    pub fn resume(begins: Timestamp, began_nanos: u64) -> Clock {
+        let clock = Clock { began_nanos, begins, utc: AtomicI64::new(0) };
         clock.sample_utc();
         clock
     }
@@ -102,31 +110,54 @@ impl Clock {
         Now { at: self.timestamp(), utc: self.utc.load(Ordering::Relaxed) }
     }
 
+    /// What the boot-time clock shows at a moment of this timeline.
+    #[must_use]
+    pub fn boot_nanos_at(&self, at: Timestamp) -> u64 {
+        self.began_nanos.saturating_add(at.0.saturating_sub(self.begins.0))
+    }
+
     /// Looks at the wall clock again. Called once a second: a system call less on every decision.
     pub fn sample_utc(&self) {
-        let unix = SystemTime::UNIX_EPOCH;
-        #[allow(clippy::disallowed_methods, reason = "this is the one place")]
-        let unix_nanos = match SystemTime::now().duration_since(unix) {
-            Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
-            Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
-        };
+        let unix_nanos = unix_nanos();
         let at = i64::try_from(self.timestamp().as_nanos()).unwrap_or(i64::MAX);
         self.utc.store(unix_nanos.saturating_sub(at), Ordering::Relaxed);
     }
 
     fn timestamp(&self) -> Timestamp {
         // Saturating: were the boot-time clock ever to run backwards, time would stand still instead of panicking.
-        Timestamp(boot_nanos().saturating_sub(self.origin_nanos))
+        let passed = boot_nanos().saturating_sub(self.began_nanos);
+        Timestamp(self.begins.0.saturating_add(passed))
     }
 }
 
 /// The boot-time clock in nanoseconds, for tools that measure a span.
 #[must_use]
 pub fn boot_nanos() -> u64 {
+    nanos_of(ClockId::Boottime)
+}
+
+/// The monotonic clock in microseconds: the one that service managers go by. For nothing else, as it stands still while
+/// the machine sleeps.
+#[must_use]
+pub fn monotonic_micros() -> u64 {
+    nanos_of(ClockId::Monotonic) / 1_000
+}
+
+fn nanos_of(clock: ClockId) -> u64 {
     #[allow(clippy::disallowed_methods, reason = "this is the one place")]
-    let time = clock_gettime(ClockId::Boottime);
-    // Both parts are non-negative: the clock counts up from zero at boot.
+    let time = clock_gettime(clock);
+    // Both parts are non-negative: these clocks count up from zero at boot.
     time.tv_sec.unsigned_abs().saturating_mul(NANOS_PER_SECOND).saturating_add(time.tv_nsec.unsigned_abs())
+}
+
+/// The wall clock in nanoseconds since 1970. It steps: only for what is to be compared over a restart of the machine.
+#[must_use]
+pub fn unix_nanos() -> i64 {
+    #[allow(clippy::disallowed_methods, reason = "this is the one place")]
+    match SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
+    }
 }
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

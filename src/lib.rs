@@ -12,4 +12,5 @@ pub mod protocol;
 pub mod rules;
 pub mod server;
 pub mod shed;
+pub mod state;
 pub mod sys;

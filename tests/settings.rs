@@ -72,6 +72,7 @@ fn every_line_of_the_packaged_file_can_be_read() {
     let expected = Settings {
         mode: Mode::Enforce,
         threads: 4,
+        state: Some("/var/lib/tidegate".into()),
         socket: Socket { group: Some("tidegate".to_owned()), ..settings.socket.clone() },
         domains: with_all.domains.clone(),
         pools: with_all.pools.clone(),
@@ -82,12 +83,26 @@ fn every_line_of_the_packaged_file_can_be_read() {
     assert_eq!(with_all, expected);
     assert_eq!(domains(&with_all), [("api", &[][..])], "written, and open to all");
     assert_eq!(pools(&with_all), [("web", &[][..], Some(256))]);
-    let ignored = ["state", "redis"];
+    let ignored = ["redis"];
     assert_eq!(problems.len(), ignored.len(), "{problems:#?}");
     for name in ignored {
         let told = format!("`{name}` is not built yet and ignored");
         assert!(problems.iter().any(|problem| problem.contains(&told)), "{name}: {problems:#?}");
     }
+}
+
+#[test]
+fn state_is_kept_where_the_service_manager_says_or_the_file() {
+    let of = |directory: Option<&str>, text: &str| {
+        let environment =
+            Environment { state_directory: directory.map(Into::into), ..Environment::default() };
+        let source = Source::new("/etc/tidegate/tidegate.yaml", text.to_owned());
+        Settings::read(Some(&source), &environment).unwrap().0.state
+    };
+    assert_eq!(of(None, ""), None);
+    assert_eq!(of(Some(""), ""), None);
+    assert_eq!(of(Some("/var/lib/one:/var/lib/two"), ""), Some("/var/lib/one".into()));
+    assert_eq!(of(Some("/var/lib/one"), "state: kept"), Some("/etc/tidegate/kept".into()));
 }
 
 #[test]
@@ -118,6 +133,7 @@ fn a_line_says_what_it_says() {
 fn the_socket_is_where_it_is_expected() {
     let environment = |socket: Option<&str>, runtime: Option<&str>, is_root| Environment {
         socket: socket.map(Into::into),
+        state_directory: None,
         runtime_directory: runtime.map(Into::into),
         is_root,
         cores: 1,

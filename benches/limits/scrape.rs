@@ -21,6 +21,7 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         engine: Arc::clone(&limits.engine),
         clock: Arc::new(Clock::start()),
         control: Arc::new(Nothing),
+        ledger: Arc::default(),
     };
     let office = Office::start(desk, Doors { admin: Box::new(At(path.clone())), metrics: None })?;
     let bytes = scrape(&path)?;
@@ -68,6 +69,10 @@ fn rules() -> String {
 struct Nothing;
 
 impl Control for Nothing {
+    fn keep(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     fn rules(&self) -> RulesRecord {
         RulesRecord::default()
     }

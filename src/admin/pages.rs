@@ -51,11 +51,21 @@ fn readyz(desk: &Desk) -> Answer {
     answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }
 
+fn switches(desk: &Desk) -> Answer {
+    answer::value(StatusCode::OK, &super::switches(desk))
+}
+
 const PAGES: &[Page] = &[
     Page { path: "/", what: "this page", is_harmless: false, make: index },
     Page { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
     Page { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
     Page { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status::status },
     Page { path: "/rules", what: "the rules in force, as JSON", is_harmless: false, make: rules_page::rules },
+    Page {
+        path: "/switches",
+        what: "what holds over the rules, and who said so",
+        is_harmless: false,
+        make: switches,
+    },
     Page { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
 ];

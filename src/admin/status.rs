@@ -86,7 +86,8 @@ fn told(desk: &Desk) -> Value {
             "evictions": totals.evictions,
         },
         "callers": callers::told(engine, &moment.in_force),
-        "warnings": warnings::told(engine, &moment),
+        "switches": super::switches(desk),
+        "warnings": warnings::told(desk, &moment),
     })
 }
 

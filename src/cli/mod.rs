@@ -9,22 +9,31 @@ pub mod check;
 mod client;
 mod command;
 mod control;
+mod core_dumps;
+mod disable_file;
 pub mod explain;
 pub mod healthcheck;
+pub mod key;
+mod last_good;
 mod lease_keeper;
 mod limit_json;
 mod log;
+mod orders;
+mod passed;
 mod places;
 mod read_rules;
 pub mod reload;
 pub mod replay;
+mod restart;
 mod rules_in_force;
 pub mod serve;
+mod service_manager;
 pub mod settings;
 mod settings_file;
 mod shed_words;
 mod signals;
 pub mod status;
+pub mod switch;
 pub mod test;
 pub mod top;
 mod watch;
@@ -60,6 +69,10 @@ enum Command {
     Top(top::Args),
     Reload(reload::Args),
     Healthcheck(healthcheck::Args),
+    Switch(switch::Args),
+    Block(key::BlockArgs),
+    Unblock(key::UnblockArgs),
+    Reset(key::ResetArgs),
     Bench(bench::Args),
 }
 
@@ -95,6 +108,10 @@ pub fn run() -> ExitCode {
         Command::Top(args) => top::run(args, &mut out),
         Command::Reload(args) => reload::run(args, &mut out),
         Command::Healthcheck(args) => healthcheck::run(args, &mut out),
+        Command::Switch(args) => switch::run(args, &mut out),
+        Command::Block(args) => args.run(&mut out),
+        Command::Unblock(args) => args.run(&mut out),
+        Command::Reset(args) => args.run(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };

@@ -3,21 +3,25 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::admin_door::AdminDoor;
 use super::control::Daemon;
+use super::orders::{self, OrdersKept};
 use super::rules_in_force::{RulesInForce, log_problem};
+use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
-use super::{log, signals, watch};
-use crate::admin::{Desk, Doors, Office};
+use super::{core_dumps, log, passed, restart, signals, watch};
+use crate::admin::{Desk, Doors, Ledger, Office};
 use crate::clock::Clock;
-use crate::engine::{Engine, HashKey, Options};
+use crate::engine::Engine;
 use crate::host::{Readings, Sampler};
 use crate::rules::Problem;
-use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess};
+use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse};
+use crate::state::{BOOT_ID_FILE, Keeper, WRITE_EVERY};
 use crate::sys;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
@@ -39,6 +43,12 @@ pub struct Args {
     /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices: off only to compare
     #[arg(long, value_enum, default_value_t, hide = true)]
     pub scheduler_slice: OnOff,
+    /// What names this boot: another file only to test a reboot
+    #[arg(long, value_name = "FILE", default_value = BOOT_ID_FILE, hide = true)]
+    pub boot_id: PathBuf,
+    /// How often the tables are written, in milliseconds: more often only to test
+    #[arg(long, value_name = "MS", default_value_t = WRITE_EVERY_MILLIS, value_parser = clap::value_parser!(u64).range(1..), hide = true)]
+    pub write_state_every: u64,
 }
 
 /// On or off.
@@ -99,21 +109,30 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 
 fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     sys::give_large_pieces_back();
-    make_directory_of(&settings.socket.path)?;
-    let listener = Listener::bind(&settings.socket.path, settings.socket.mode, group_of(settings)?)?;
-    let clock = Arc::new(Clock::start());
-    let engine = Arc::new(Engine::new(Options {
-        hash_key: random_hash_key()?,
+    core_dumps::forbid();
+    sys::outlive_file_size_limit();
+    let listener = listen(settings)?;
+    let plan = restart::Plan {
+        state: settings.state.as_deref(),
+        boot_id: &args.boot_id,
         mode: settings.mode,
-        memory_bytes_max: usize::try_from(settings.memory_max_bytes).unwrap_or(usize::MAX),
-    }));
-    let rules = RulesInForce::start(&engine, &clock, &settings.rules);
+        memory_max_bytes: settings.memory_max_bytes,
+    };
+    let mut taken = plan.take_up().map_err(Failure::Run)?;
+    let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
+    let ledger = Arc::new(Ledger::default());
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders()));
+    let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
+    let _switches = watch_switches(&orders, settings);
+    let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
+    let pulse = Arc::new(Pulse::new(settings.threads));
+    let manager = ServiceManager::start(&pulse, &clock);
     let options = server::Options {
         threads: settings.threads,
         connections: ConnectionLimits {
@@ -124,26 +143,61 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
         telemetry: Arc::default(),
         short_slices: args.scheduler_slice == OnOff::On,
+        pulse: Arc::clone(&pulse),
     };
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
-        let bell = watch::watch(rules).map_err(Failure::Run)?;
+        let bell = watch::watch(rules, manager.clone()).map_err(Failure::Run)?;
         signals::watch(&shutdown, bell.clone()).map_err(Failure::Run)?;
         let daemon = Daemon {
             record,
             bell,
+            orders,
             telemetry: Arc::clone(&options.telemetry),
             rules: settings.rules.display().to_string(),
-            unready: unready(&shutdown),
+            unready: unready(&shutdown, &pulse, &clock),
         };
-        let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
+        tokio::spawn(keep_told(manager, pulse, shutdown.clone()));
+        let desk = Desk {
+            engine: Arc::clone(&engine),
+            clock: Arc::clone(&clock),
+            control: Arc::new(daemon),
+            ledger,
+        };
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
     })?;
+    if !keeper.is_none_or(Keeper::finish) {
+        warn!("the tables could not be written at the end: the next daemon takes up what was last written");
+    }
     info!("drained: every request received was answered");
     Ok(())
+}
+
+/// On the socket that was passed, else on one of our own.
+fn listen(settings: &Settings) -> Result<Listener, Failure> {
+    let wanted = &settings.socket.path;
+    if let Some(listener) = passed::listener()? {
+        if listener.path() != wanted {
+            let (passed, wanted) = (listener.path().display(), wanted.display());
+            warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
+        }
+        return Ok(listener);
+    }
+    make_directory_of(wanted)?;
+    Ok(Listener::bind(wanted, settings.socket.mode, group_of(settings)?)?)
+}
+
+/// Tells whoever started us when we serve, and when we cease to.
+async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
+    tokio::select! {
+        () = pulse.serving() => manager.serving(),
+        () = shutdown.cancelled() => {}
+    }
+    shutdown.cancelled().await;
+    manager.stopping();
 }
 
 /// Without readings pools are judged by their busy slots alone: no reason not to start.
@@ -154,12 +208,28 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
 }
 
 /// Why work should not be sent here, beside the rules.
-fn unready(shutdown: &CancellationToken) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
-    let shutdown = shutdown.clone();
+fn unready(
+    shutdown: &CancellationToken,
+    pulse: &Arc<Pulse>,
+    clock: &Arc<Clock>,
+) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let (shutdown, pulse, clock) = (shutdown.clone(), Arc::clone(pulse), Arc::clone(clock));
     Box::new(move || {
         let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
-        draining.into_iter().collect()
+        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
+        let silent = late.map(|(name, _)| {
+            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
+        });
+        draining.into_iter().chain(silent).collect()
     })
+}
+
+/// Without it nobody is told of switches that end, and no file switches anything off.
+fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings) -> Option<orders::Watch> {
+    let watch = orders.watch(&settings.socket.path);
+    watch
+        .inspect_err(|error| warn!(%error, "the `disable` file has no effect: raise TasksMax of the unit"))
+        .ok()
 }
 
 /// Without operators everything goes on.
@@ -193,13 +263,6 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
 }
 
-fn random_hash_key() -> Result<HashKey, Failure> {
-    let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Failure::Run(error.into()))?;
-    Ok(HashKey::from_bytes(bytes))
-}
-
 /// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
 fn allow_descriptors(connections: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -221,6 +284,8 @@ fn allow_descriptors(connections: u32) {
 enum Failure {
     #[error("{0}")]
     Bind(#[from] BindError),
+    #[error("{0}")]
+    Passed(#[from] passed::Unusable),
     #[error("{}: cannot make the directory of the socket: {source}", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
     #[error(
@@ -240,6 +305,10 @@ impl Failure {
         }
     }
 }
+
+/// A thread says several times a second that it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+const WRITE_EVERY_MILLIS: u64 = WRITE_EVERY.as_secs() * 1_000;
 
 const GROUPS_FILE: &str = "/etc/group";
 

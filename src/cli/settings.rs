@@ -20,6 +20,8 @@ pub struct Settings {
     pub socket: Socket,
     /// The rules: a directory, or one file.
     pub rules: PathBuf,
+    /// The directory of what is kept over a restart; none: nothing is.
+    pub state: Option<PathBuf>,
     /// Decision threads.
     pub threads: usize,
     /// The byte budget of the tables.
@@ -117,6 +119,8 @@ pub enum LogFormat {
 pub struct Environment {
     /// `TIDEGATE_SOCKET`.
     pub socket: Option<OsString>,
+    /// `STATE_DIRECTORY`, as systemd sets it.
+    pub state_directory: Option<OsString>,
     /// `XDG_RUNTIME_DIR`.
     pub runtime_directory: Option<OsString>,
     /// Whether root runs this.
@@ -177,6 +181,7 @@ impl Settings {
             mode: Mode::Enforce,
             socket: Socket { path: environment.default_socket(), mode: SOCKET_MODE, group: None },
             rules: PathBuf::from("/etc/tidegate/rules"),
+            state: environment.default_state(),
             threads: environment.cores.clamp(1, THREADS_BY_DEFAULT),
             memory_max_bytes: MEMORY_BYTES,
             connections: Connections { max: CONNECTIONS, per_user: CONNECTIONS_PER_USER },
@@ -195,6 +200,7 @@ impl Environment {
     pub fn of_this_process() -> Environment {
         Environment {
             socket: std::env::var_os(SOCKET_VARIABLE),
+            state_directory: std::env::var_os("STATE_DIRECTORY"),
             runtime_directory: std::env::var_os("XDG_RUNTIME_DIR"),
             is_root: rustix::process::geteuid().is_root(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -210,6 +216,13 @@ impl Environment {
         let runtime = self.runtime_directory.as_ref().map(Path::new).filter(|path| path.is_absolute());
         let directory = runtime.filter(|_| !self.is_root).unwrap_or(Path::new("/run"));
         directory.join("tidegate").join("tidegate.sock")
+    }
+
+    /// The first of the directories that the service manager made, if it made any.
+    fn default_state(&self) -> Option<PathBuf> {
+        let directories = self.state_directory.as_ref()?.as_bytes();
+        let first = directories.split(|byte| *byte == b':').next().filter(|first| !first.is_empty())?;
+        Some(PathBuf::from(std::ffi::OsStr::from_bytes(first)))
     }
 
     fn check_socket(&self, path: &Path) -> Option<Problem> {

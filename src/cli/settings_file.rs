@@ -44,6 +44,9 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "mode" => set(&mut settings.mode, choice(node, "mode", MODES, report)),
         "socket" => socket(node, directory, settings, report),
         "rules" => set(&mut settings.rules, path(node, "rules", report).map(|path| directory.join(path))),
+        "state" => {
+            set(&mut settings.state, path(node, "state", report).map(|path| Some(directory.join(path))));
+        }
         "threads" => {
             set(&mut settings.threads, number(node, "threads", THREADS_MAX, report).map(|n| n as usize));
         }
@@ -54,7 +57,8 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "admin" => admin(node, directory, settings, report),
         "metrics" => metrics(node, settings, report),
         "log" => log(node, settings, report),
-        _ => not_built(name, node, report),
+        // Known, and does nothing yet: its shape is checked, so that the file is right when it does.
+        _ => texts(node, "`redis`", REDIS, report),
     }
 }
 
@@ -144,14 +148,6 @@ fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     }
     if let Some(node) = fields.get("level") {
         set(&mut settings.log.level, choice(node, "level", LEVELS, report));
-    }
-}
-
-/// Settings that are known and do nothing yet: their shape is checked, so that the file is right when they do.
-fn not_built(name: &str, node: &Node, report: &mut Report<'_>) {
-    match name {
-        "state" => drop(path(node, name, report)),
-        _ => texts(node, "`redis`", REDIS, report),
     }
 }
 
@@ -314,7 +310,7 @@ const SETTINGS: &[Field] = &[
 ];
 
 /// What is read for its shape only.
-const NOT_BUILT: [&str; 2] = ["state", "redis"];
+const NOT_BUILT: [&str; 1] = ["redis"];
 
 const SOCKET: &[Field] = &[Field::built("path"), Field::built("mode"), Field::built("group")];
 const MEMORY: &[Field] = &[Field::built("max")];

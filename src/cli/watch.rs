@@ -14,6 +14,7 @@ use tracing::warn;
 
 use super::places::Places;
 use super::rules_in_force::RulesInForce;
+use super::service_manager::ServiceManager;
 use crate::admin::Reloaded;
 use crate::clock::boot_nanos;
 use crate::rules::{Fingerprint, glance};
@@ -22,10 +23,10 @@ use crate::rules::{Fingerprint, glance};
 ///
 /// # Errors
 /// The thread cannot be started.
-pub(super) fn watch(rules: RulesInForce) -> std::io::Result<Bell> {
+pub(super) fn watch(rules: RulesInForce, manager: ServiceManager) -> std::io::Result<Bell> {
     let (wake, woken) = sync_channel(1);
     let bell = Bell { wake, asked: Arc::default(), moved: Arc::default(), waiting: Arc::default() };
-    let thread = Thread { watching: Watching::new(bell.clone()), rules, bell: bell.clone(), woken };
+    let thread = Thread { watching: Watching::new(bell.clone()), rules, bell: bell.clone(), woken, manager };
     // Not joined at the end: a daemon that drains does not wait for rules.
     std::thread::Builder::new().name("rules".into()).spawn(move || thread.run())?;
     Ok(bell)
@@ -87,6 +88,7 @@ struct Thread {
     watching: Watching,
     bell: Bell,
     woken: Receiver<()>,
+    manager: ServiceManager,
 }
 
 impl Thread {
@@ -95,14 +97,18 @@ impl Thread {
             // Before the files are looked at: what changes from now on rings.
             self.watching.renew(self.rules.path());
             if self.bell.asked.swap(false, Ordering::SeqCst) {
+                self.manager.reloading();
                 // Who asks from here on has written after these files were read, and gets the next reading.
                 let waiting = std::mem::take(&mut *self.bell.waiting.lock());
                 let reloaded = self.rules.reload();
+                self.manager.reloaded();
                 // Who waits no longer has gone.
                 waiting.iter().for_each(|tell| drop(tell.send(reloaded.clone())));
             } else {
                 self.rules.reload_if_outdated();
             }
+            self.manager.status(self.rules.summary());
+            self.rules.keep();
             if !self.await_change() {
                 return;
             }
@@ -246,6 +252,7 @@ mod tests {
     use super::{Bell, Thread, Watching};
     use crate::cli::places::Places;
     use crate::cli::rules_in_force::RulesInForce;
+    use crate::cli::service_manager::ServiceManager;
     use crate::clock::Clock;
     use crate::engine::{Engine, HashKey, Mode, Options};
 
@@ -295,8 +302,10 @@ mod tests {
         let (bell, woken) = bell();
         let hash_key = HashKey::from_bytes([7; 16]);
         let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
-        let rules = RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path);
-        Thread { rules, watching: Watching::new(bell.clone()), bell, woken }
+        let rules =
+            RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path, None);
+        let manager = ServiceManager::default();
+        Thread { rules, watching: Watching::new(bell.clone()), bell, woken, manager }
     }
 
     /// Rings again and again, at most so often, and waits for the end of it meanwhile. How often it had rung by then.

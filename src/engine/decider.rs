@@ -90,12 +90,11 @@ impl Decider {
             Known::Granted(grant) => {
                 let mut decision = grant.again(ruling.number, domain, now, workspace);
                 decision.lease = decision.lease.filter(|lease| engine.leases.is_live(session, *lease, now));
-                decision.priority = domain.and_then(|it| it.priority(request.priority, &selection));
                 match found {
                     Some((domain, terms)) => {
-                        let place = domain.priority_place(request.priority, &selection);
                         let judgement = Judgement { engine, ruling, domain, terms, counters, now };
-                        judgement.count_again(&decision, place);
+                        decision.priority = judgement
+                            .count_again(&decision, domain.priority_place(request.priority, &selection));
                     }
                     None => drop(self.counters.decided(Slot::NOBODY, decision.verdict)),
                 }

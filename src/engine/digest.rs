@@ -89,6 +89,14 @@ pub(super) struct Salt(u64);
 
 impl Salt {
     pub(super) const NONE: Salt = Salt(0);
+
+    pub(super) fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn of_bits(bits: u64) -> Salt {
+        Salt(bits & SALT_BITS)
+    }
 }
 
 /// 112 bits of digest and, in the lowest sixteen, the tag of the state kept under it: so the sweep can tell a state
@@ -102,6 +110,19 @@ impl Digest {
     #[inline]
     fn new([low, high]: [u64; 2], tag: Tag, salt: Salt) -> Digest {
         let high = high & !TAG_BITS ^ salt.0 | u64::from(tag.bits());
+        let (halves_low, halves_high) = (halves(low), halves(high));
+        Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
+    }
+
+    /// All of it, to be kept.
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.hash()) | u128::from(self.high()) << 64).to_le_bytes()
+    }
+
+    /// What was kept.
+    pub(super) fn of_bytes(bytes: [u8; 16]) -> Digest {
+        let [a, b, c, d, e, f, g, h, high @ ..] = bytes;
+        let (low, high) = (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high));
         let (halves_low, halves_high) = (halves(low), halves(high));
         Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
     }

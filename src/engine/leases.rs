@@ -6,6 +6,7 @@
 //! to end a lease is one step, whatever their number.
 
 mod book;
+mod kept;
 mod lease;
 mod member;
 mod moving;
@@ -187,10 +188,11 @@ impl Leases {
         now: Now,
         loosen: Loosen<'_>,
     ) -> Option<Ties> {
-        let place = self.numbers.place(number);
+        let hidden = self.numbers.place(number);
         let mut book = self.book(session.0.book);
         book.member(session.0.member, session.0.generation)?;
-        let ends_at = book.lease(place, number, session.0.member)?.ends_at;
+        let (place, lease) = book.lease(hidden, number, session.0.member)?;
+        let ends_at = lease.ends_at;
         // Whether anybody has looked meanwhile makes no difference.
         let has_expired = ends_at <= now.at;
         let ties = book.end(place, ends_at.min(now.at))?;
@@ -205,26 +207,25 @@ impl Leases {
 
     /// Starts the time of a lease again.
     pub(super) fn renew(&self, session: &Session, number: u64, now: Now) -> bool {
-        let place = self.numbers.place(number);
+        let hidden = self.numbers.place(number);
         let mut book = self.book(session.0.book);
         if book.member(session.0.member, session.0.generation).is_none() {
             return false;
         }
         // What has ended by its time has ended, also before anybody has looked.
-        let is_live = book.lease(place, number, session.0.member).is_some_and(|lease| lease.ends_at > now.at);
-        if is_live {
-            let ends_at = book.renew(place, now.at);
-            drop(book);
-            self.ends_at(ends_at);
-        }
-        is_live
+        let lease = book.lease(hidden, number, session.0.member);
+        let Some((place, _)) = lease.filter(|(_, lease)| lease.ends_at > now.at) else { return false };
+        let ends_at = book.renew(place, now.at);
+        drop(book);
+        self.ends_at(ends_at);
+        true
     }
 
     /// Whether a lease of a session is still live.
     pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
         let book = self.book(session.0.book);
         let lease = book.lease(self.numbers.place(number), number, session.0.member);
-        lease.is_some_and(|lease| lease.ends_at > now.at)
+        lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
     /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted.
@@ -313,6 +314,11 @@ impl Leases {
             session: ended(Why::Session),
             abandoned: ended(Why::Abandoned),
         }
+    }
+
+    /// Numbers leases from here on.
+    pub(super) fn number_from(&self, random: u64) {
+        self.numbers.begin_at(random);
     }
 
     /// Forgets users who hold nothing and have no session.

@@ -14,6 +14,7 @@ use arc_swap::ArcSwapOption;
 use law::Law;
 use work::{Work, nanos};
 
+use super::kept::KeptPool;
 use super::signals::Signals;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::watch::Watch;
@@ -291,6 +292,16 @@ impl Pool {
             && law.severity.is_at_rest(&watch.law)
             && law.window.over(WINDOW).is_none_or(|busy| busy == 0.0)
             && self.signals.lock().is_empty()
+    }
+
+    /// Where its slow law stands, for a restart.
+    pub(super) fn kept(&self) -> Option<KeptPool> {
+        self.law.lock().kept(&self.name)
+    }
+
+    /// Goes on where the law of before a restart stood, if it is the same.
+    pub(super) fn inherit(&self, kept: &KeptPool, at: Timestamp) {
+        self.law.lock().inherit(kept, at);
     }
 
     pub(super) fn view(&self, at: Timestamp) -> PoolView {

@@ -3,6 +3,8 @@
 //! Refusals are not remembered. Which answer a name has is settled under one lock, so that of two requests that come
 //! at once only one is charged.
 
+mod kept;
+
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::memory::Kind;
@@ -64,7 +66,7 @@ pub(super) struct Grant {
     ruling: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Granted {
     asks: u64,
     grant: Box<Grant>,

@@ -1,5 +1,7 @@
 //! A table of states by digest, one for each kind of state: bounded, swept, shrinking.
 
+mod pieces;
+
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
@@ -8,12 +10,16 @@ use super::memory::{Kind, Memory};
 use super::tag::{Fading, PINNED, Tag};
 use crate::clock::Now;
 
+pub(super) use pieces::{Copied, Progress};
+
 /// States by digest.
 #[derive(Debug)]
 pub(super) struct Table<S> {
     entries: HashTable<Entry<S>>,
     sweep_at: usize,
     kind: Kind,
+    /// Counts how often its entries have moved.
+    layout: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +50,7 @@ impl<S: Fading> Entry<S> {
 
 impl<S: Fading> Table<S> {
     pub(super) fn new(kind: Kind) -> Table<S> {
-        Table { entries: HashTable::new(), sweep_at: 0, kind }
+        Table { entries: HashTable::new(), sweep_at: 0, kind, layout: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -199,6 +205,7 @@ impl<S: Fading> Table<S> {
         self.sweep_at = 0;
         if self.entries.len() < self.entries.num_buckets() / SHRINK_BELOW {
             let before = self.bytes();
+            self.layout += 1;
             self.entries.shrink_to(self.entries.len() * 2, Entry::hash);
             memory.settle(self.kind, before, self.bytes());
         }
@@ -243,6 +250,7 @@ impl<S: Fading> Table<S> {
             return false;
         }
         let claimed = self.bytes() + doubled;
+        self.layout += 1;
         self.entries.reserve(1, Entry::hash);
         memory.settle(self.kind, claimed, self.bytes());
         true
@@ -300,6 +308,7 @@ impl<S: Fading> Table<S> {
         }
         let both = self.bytes() + anew.allocation_size();
         self.entries = anew;
+        self.layout += 1;
         self.sweep_at = 0;
         memory.settle(self.kind, both, self.bytes());
     }

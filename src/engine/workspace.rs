@@ -120,7 +120,7 @@ impl Workspace {
         let tree = domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
         // Each part has its amount: a rule that is not there was never hung into the tree.
-        self.hits.retain(|hit| terms.rules.get(hit.hit.rule as usize).is_some());
+        self.hits.retain(|hit| terms.rules.get(hit.hit.rule as usize).is_some_and(|terms| !terms.disabled));
         for NodeHit { hit, times, descriptor } in &self.hits {
             let Some(terms) = terms.rules.get(hit.rule as usize) else { continue };
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();

@@ -173,10 +173,16 @@ pub(super) struct Run<'a> {
     entries: &'a [Entry],
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// How many entries it has.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Each entry, with the units that are its own.
+    pub(super) fn each(self) -> impl Iterator<Item = (u64, u32)> + 'a {
+        let before = std::iter::once(self.base).chain(self.entries.iter().map(sum));
+        self.entries.iter().zip(before).map(|(entry, before)| (nanos(entry), sum(entry).wrapping_sub(before)))
     }
 
     /// All units in it.

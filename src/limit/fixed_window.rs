@@ -192,6 +192,18 @@ impl FixedWindow {
         FixedWindow { end: [0, 0], count: 0 }
     }
 
+    /// When its window ends, in nanoseconds of its timeline, and what was counted.
+    #[must_use]
+    pub fn end_and_count(&self) -> (u64, u32) {
+        (self.end(), self.count)
+    }
+
+    /// The state that counted so much until then.
+    #[must_use]
+    pub fn of_end_and_count(end: u64, count: u32) -> FixedWindow {
+        FixedWindow { end: words(end), count }
+    }
+
     /// Judges one request of `cost` units; changes nothing. `Later` is exact: a microsecond sooner is still refused.
     #[inline]
     pub fn judge(&self, quota: &Quota, now: Now, cost: u32) -> Outcome {
@@ -264,8 +276,7 @@ impl FixedWindow {
         if used == 0 {
             // Not to an earlier window than it was in: a wall clock that stepped back does not open one again.
             let end = quota.end_of_window(timeline.reading(now)).max(self.end());
-            let [a, b, c, d, low @ ..] = end.to_be_bytes();
-            self.end = [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(low)];
+            self.end = words(end);
         }
         self.count = used.saturating_add(amount).min(most).max(used);
     }
@@ -308,6 +319,13 @@ impl Timeline {
         };
         reading.min(u64::MAX - 1)
     }
+}
+
+/// High and low word.
+#[inline]
+fn words(end: u64) -> [u32; 2] {
+    let [a, b, c, d, low @ ..] = end.to_be_bytes();
+    [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(low)]
 }
 
 /// The windows of a calendar: what is a day or longer turns with its days.

@@ -47,6 +47,22 @@ impl Default for Counters {
 }
 
 impl Ring {
+    /// The ring whose newest bucket starts then, with these counts, the newest first. `None`: of so many buckets there is
+    /// none.
+    pub(super) fn of_counts(start_nanos: u64, counts: &[u32]) -> Option<Ring> {
+        if let [newer, older] = counts {
+            return Some(Ring { start_nanos, counters: Counters::Two([*newer, *older]) });
+        }
+        let len = u8::try_from(counts.len()).ok().filter(|len| (3..=COUNTERS_MAX).contains(len))?;
+        let mut counters = Counters::new(len);
+        let (head, slots) = counters.many()?;
+        for (back, count) in counts.iter().enumerate() {
+            *slots.get_mut(head.slot(back)?)? = *count;
+        }
+        head.set_total(counts.iter().map(|count| u64::from(*count)).sum());
+        Some(Ring { start_nanos, counters })
+    }
+
     /// How many buckets there are, as far as something counts.
     pub(super) fn len(&self) -> usize {
         self.parts().0.len()
@@ -233,6 +249,9 @@ pub(super) const fn heap_bytes_of(len: u8) -> usize {
     };
     block_bytes(counters * size_of::<u32>())
 }
+
+/// Sixty buckets, and the one that the window is leaving.
+const COUNTERS_MAX: u8 = 61;
 
 /// So a table's entry has 40 bytes, its digest included.
 const _: () = assert!(size_of::<Ring>() == 24);

@@ -114,6 +114,30 @@ impl SlidingLog {
         SlidingLog::default()
     }
 
+    /// What it holds, the oldest first: times in nanoseconds since the engine's origin, each with its units.
+    pub fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.entries.all().each()
+    }
+
+    /// The log that holds this; `None` where times go back, an entry is of nothing, or there is more than a log holds.
+    #[must_use]
+    pub fn of_entries(held: &[(u64, u32)]) -> Option<SlidingLog> {
+        let entries_max = usize::try_from(COUNT_MAX).unwrap_or(usize::MAX);
+        let units: u64 = held.iter().map(|(_, units)| u64::from(*units)).sum();
+        let rises = held.is_sorted_by(|(earlier, _), (later, _)| earlier < later);
+        if held.len() > entries_max || units > u64::from(u32::MAX) || !rises {
+            return None;
+        }
+        let mut entries = Entries::default();
+        for (nanos, units) in held {
+            if *units == 0 {
+                return None;
+            }
+            entries.add(*nanos, *units, entries_max);
+        }
+        Some(SlidingLog { entries })
+    }
+
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
     pub fn judge(&self, quota: &Quota, now: Now, cost: u32) -> Outcome {
         if cost == 0 {

@@ -127,6 +127,18 @@ impl SlidingWindow {
         SlidingWindow(Ring::default())
     }
 
+    /// When its newest bucket starts, in nanoseconds of Unix time, and what its buckets count, the newest first.
+    #[must_use]
+    pub fn counts(&self) -> (u64, Vec<u32>) {
+        (self.0.start_nanos(), (0..self.0.len()).map(|back| self.0.count(back)).collect())
+    }
+
+    /// The state that counts this; `None` where no window has so many buckets.
+    #[must_use]
+    pub fn of_counts(start_nanos: u64, counts: &[u32]) -> Option<SlidingWindow> {
+        Ring::of_counts(start_nanos, counts).map(SlidingWindow)
+    }
+
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
     pub fn judge(&self, quota: &Quota, now: Now, cost: u32) -> Outcome {
         if cost == 0 {

@@ -103,6 +103,18 @@ impl Gcra {
         Gcra { arrival: ticks(now, scale) }
     }
 
+    /// Its one number, in ticks since the engine's origin: of use on the same scale while that origin stands.
+    #[must_use]
+    pub const fn arrival(self) -> u64 {
+        self.arrival
+    }
+
+    /// The state that has this number.
+    #[must_use]
+    pub const fn of_arrival(arrival: u64) -> Gcra {
+        Gcra { arrival }
+    }
+
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
     #[inline]
     pub fn judge(self, quota: &Quota, now: Timestamp, cost: u32) -> (Outcome, Gcra) {

@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 use super::Shared;
 use super::connections::{Connections, Refusal};
 use super::decision_thread::DecisionThread;
-use super::listener::Listener;
+use super::listener::{BACKLOG, Listener};
 use super::word::Word;
 use crate::clock::Timestamp;
 use crate::protocol::{Code, Reply, encode_reply};
@@ -56,7 +56,8 @@ pub(super) async fn run(
 /// Lets in who has connected and could not be let in before the end began: what they sent is answered, too.
 pub(super) fn let_in_who_waits(listener: &Listener, shared: &Arc<Shared>, threads: &[DecisionThread]) {
     let mut refused = Refused::default();
-    for thread in threads.iter().cycle() {
+    // No more than can wait at once: at a path that stays, others come meanwhile, and wait for the next daemon.
+    for thread in threads.iter().cycle().take(usize::from(BACKLOG)) {
         match listener.accept_waiting().and_then(|socket| Ok((user_of(&socket)?, socket))) {
             Ok((user, socket)) => let_in(shared, thread, socket, user, &mut refused),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock || is_shortage(&error) => return,

@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::connections::Permit;
-use super::{Shared, connection};
+use super::{Shared, connection, pulse};
 use crate::engine::{Decider, Engine};
 use crate::sys;
 
@@ -36,10 +36,13 @@ impl DecisionThread {
         let shared = Arc::clone(shared);
         let (deal, dealt) = unbounded_channel();
         let (end, ended) = oneshot::channel();
-        std::thread::Builder::new().name(format!("decide-{number}")).spawn(move || {
+        std::thread::Builder::new().name(pulse::thread_name(number)).spawn(move || {
             if short_slices && let Err(error) = sys::ask_for_short_slice() {
                 debug!(%error, "the scheduler grants no short slice: decisions wait longer on a busy host");
             }
+            let (beat, clock) = (Arc::clone(&shared.pulse), Arc::clone(&shared.clock));
+            // Ends with the runtime.
+            runtime.spawn(pulse::keep_beating(number, beat, clock, Arc::clone(&decider)));
             runtime.block_on(take_turns(dealt, &shared, &decider));
             // Nobody waits any more when the drain took too long.
             let _ = end.send(());

@@ -45,6 +45,8 @@ impl<'a> Asking<'a> {
         if self.is_closed(judge.domain) {
             return self.turn_away(Some(judge.id), judge.domain, replies);
         }
+        #[cfg(debug_assertions)]
+        stall_if_asked(self.descriptors);
         let cost = match &judge.cost {
             protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
             protocol::Cost::Units(named) => engine::Cost::Units(named),
@@ -182,6 +184,19 @@ impl<'a> Asking<'a> {
         Repeat { session: self.named, user: self.user, name }
     }
 }
+
+/// The hook by which tests see what becomes of a thread that hangs. Not in a release build.
+#[cfg(debug_assertions)]
+fn stall_if_asked(descriptors: &Descriptors<'_>) {
+    let asked = descriptors.attributes().iter().find(|(name, _)| *name == STALL_ATTRIBUTE);
+    if let Some(millis) = asked.and_then(|(_, millis)| millis.parse().ok()) {
+        std::thread::sleep(std::time::Duration::from_millis(millis));
+    }
+}
+
+/// The attribute that makes a debug build hang while judging, for so many milliseconds.
+#[cfg(debug_assertions)]
+const STALL_ATTRIBUTE: &str = "debug-stall";
 
 fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::Decision<'_>) {
     let notes: Vec<_> = decision.notes().map(|(kind, rule)| (note_kind(kind), rule)).collect();

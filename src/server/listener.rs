@@ -1,4 +1,5 @@
-//! The socket at its path: born with its final mode, never taken from a daemon that lives.
+//! The socket at its path: born with its final mode, never taken from a daemon that lives; or one that was passed by a
+//! service manager, which is used as it is and neither changed nor removed.
 //!
 //! A lock file beside the socket decides who may have the path: whoever holds it and finds that nobody answers there
 //! may replace what is left. The new socket is made under another name and renamed into place, so the path is at no
@@ -7,19 +8,29 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
-/// A socket that listens at a path which is ours.
+/// A socket that listens at a path.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    /// What we put at the path: device and inode.
+    /// `None`: the path is somebody else's, who passed the socket.
+    ours: Option<Ours>,
+}
+
+/// A path that is ours.
+#[derive(Debug)]
+struct Ours {
+    /// What we put there: device and inode.
     identity: (u64, u64),
     /// Held until the end; the file stays, for a lock on a file that is removed locks nobody out.
     _lock: File,
@@ -41,6 +52,26 @@ pub enum BindError {
     Io { path: PathBuf, doing: &'static str, source: io::Error },
 }
 
+/// Why a socket that was passed cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum NotTaken {
+    #[error("it is not a Unix socket: write a path as ListenStream=")]
+    NotUnix,
+    #[error(
+        "it is a Unix socket of another kind than a stream: write ListenStream=, not ListenDatagram= or the like"
+    )]
+    NotStream,
+    #[error("nobody can connect to it, for it does not listen: write Accept=no, or leave it out")]
+    NotListening,
+    #[error(
+        "it has no path that could have a mode, so every user could connect: write a path as ListenStream="
+    )]
+    WithoutPath,
+    #[error("it is no socket that can be used: {0}")]
+    Io(io::Error),
+}
+
 impl Listener {
     /// Listens at a path: mode such as 0o660, group if it is not to be that of the process.
     ///
@@ -60,7 +91,30 @@ impl Listener {
         let identity = place(&birth, path, group).inspect_err(|_| drop(std::fs::remove_file(&birth)));
         let identity = identity.map_err(failed("cannot put the socket in its place"))?;
         socket.set_nonblocking(true).map_err(failed("cannot listen"))?;
-        Ok(Listener { socket, path: path.into(), identity, _lock: lock })
+        Ok(Listener { socket, path: path.into(), ours: Some(Ours { identity, _lock: lock }) })
+    }
+
+    /// Takes a socket that listens already, as a service manager passes it. Its path, mode and group stay as they are,
+    /// also when this ends.
+    ///
+    /// # Errors
+    /// It is not a listening Unix stream socket with a path.
+    pub fn take(passed: OwnedFd) -> Result<Listener, NotTaken> {
+        let kind = |error: Errno| NotTaken::Io(error.into());
+        if sockopt::socket_domain(&passed).map_err(kind)? != AddressFamily::UNIX {
+            return Err(NotTaken::NotUnix);
+        }
+        if sockopt::socket_type(&passed).map_err(kind)? != SocketType::STREAM {
+            return Err(NotTaken::NotStream);
+        }
+        if !sockopt::socket_acceptconn(&passed).map_err(kind)? {
+            return Err(NotTaken::NotListening);
+        }
+        let socket = UnixListener::from(passed);
+        let address = socket.local_addr().map_err(NotTaken::Io)?;
+        let path = address.as_pathname().ok_or(NotTaken::WithoutPath)?.to_owned();
+        socket.set_nonblocking(true).map_err(NotTaken::Io)?;
+        Ok(Listener { socket, path, ours: None })
     }
 
     /// Where it listens.
@@ -83,9 +137,10 @@ impl Listener {
     }
 
     /// Removes the path if it is still the one that was made: who comes now finds no socket, instead of one that
-    /// nobody serves.
+    /// nobody serves. The path of a socket that was passed stays: who comes waits there for the next daemon.
     pub(super) fn leave(&self) {
-        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|now| identity(&now) == self.identity);
+        let Some(ours) = &self.ours else { return };
+        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|now| identity(&now) == ours.identity);
         if is_ours {
             // What cannot be removed is found stale by the next start.
             let _ = std::fs::remove_file(&self.path);
@@ -144,7 +199,7 @@ fn make_sure_nobody_listens(path: &Path) -> Result<(), BindError> {
 
 /// Connects without waiting.
 fn probe(path: &Path) -> io::Result<()> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    use rustix::net::{SocketAddrUnix, SocketFlags, connect, socket_with};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -154,14 +209,14 @@ fn probe(path: &Path) -> io::Result<()> {
 
 /// Binds under a mask that leaves just the mode: there is no moment at which others could connect.
 fn bind_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+    use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen, socket_with};
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let address = SocketAddrUnix::new(path)?;
     let mask = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
     let bound = bind(&socket, &address);
     rustix::process::umask(mask);
     bound?;
-    listen(&socket, BACKLOG)?;
+    listen(&socket, i32::from(BACKLOG))?;
     Ok(UnixListener::from(socket))
 }
 
@@ -211,4 +266,4 @@ const PATH_BYTES_MAX: usize = 107;
 const LOCK_SUFFIX: &str = ".lock";
 
 /// Every process of every application may come back at once after a restart.
-const BACKLOG: i32 = 4_096;
+pub(super) const BACKLOG: u16 = 4_096;

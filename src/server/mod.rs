@@ -14,6 +14,7 @@ mod membership;
 mod missed;
 mod pool_access;
 mod processes;
+mod pulse;
 mod stream;
 mod telemetry;
 mod word;
@@ -27,8 +28,9 @@ use tracing::{error, warn};
 
 pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
-pub use listener::{BindError, Listener};
+pub use listener::{BindError, Listener, NotTaken};
 pub use pool_access::{PoolAccess, PoolLimits};
+pub use pulse::Pulse;
 pub use telemetry::Telemetry;
 
 use crate::clock::{Clock, Now};
@@ -55,6 +57,8 @@ pub struct Options {
     pub telemetry: Arc<Telemetry>,
     /// Whether decision threads ask the scheduler for short slices.
     pub short_slices: bool,
+    /// Where threads note that they are there, made for as many as there are.
+    pub pulse: Arc<Pulse>,
 }
 
 /// What every connection needs.
@@ -68,6 +72,7 @@ struct Shared {
     pools: PoolAccess,
     greeting: Greeting,
     missed: Missed,
+    pulse: Arc<Pulse>,
     telemetry: Arc<Telemetry>,
 }
 
@@ -99,8 +104,9 @@ pub async fn run(
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
-        greeting: Greeting::new(engine.mode()),
+        greeting: Greeting::new(),
         missed: Missed::default(),
+        pulse: options.pulse,
         telemetry: options.telemetry,
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
@@ -141,6 +147,7 @@ async fn keep_house(shared: Arc<Shared>) {
         let now = shared.clock.now();
         engine.tick(now);
         engine.sweep(now);
+        shared.pulse.beat_accepting(now.at);
         if now.at.since(audited) >= AUDIT_EVERY {
             audited = now.at;
             audit(engine, now);

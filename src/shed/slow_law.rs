@@ -85,6 +85,27 @@ impl Severity {
         Severity { value: law.rest(), silent: Duration::ZERO }
     }
 
+    /// The severity that had this value when nothing had been known for so long.
+    #[must_use]
+    pub fn of(law: &SlowLaw, value: f64, silent: Duration) -> Severity {
+        Severity { value: value.max(law.rest()).min(1.0), silent: silent.min(HELD) }
+    }
+
+    /// What it is after a time of which nothing is known, however long: as without a reading, in one go.
+    #[must_use]
+    pub fn after_silence(mut self, law: &SlowLaw, elapsed: Duration) -> Severity {
+        let held = elapsed.min(HELD.saturating_sub(self.silent));
+        self.silent += held;
+        let moved = self.value + law.per_second(law.good / 2.0) * elapsed.saturating_sub(held).as_secs_f64();
+        Severity { value: moved.max(law.rest()).min(1.0), ..self }
+    }
+
+    /// For how long nothing has been known, as far as s is held for it.
+    #[must_use]
+    pub fn silent(&self) -> Duration {
+        self.silent
+    }
+
     /// s itself; below zero while nothing is to be refused.
     #[must_use]
     pub fn value(&self) -> f64 {

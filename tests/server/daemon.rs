@@ -169,6 +169,12 @@ impl Process {
         eventually("the process ends", || self.has_ended()).code()
     }
 
+    /// Its number.
+    #[allow(dead_code, reason = "not every test asks for it")]
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// A line of a file of its /proc directory.
     fn proc(&self, file: &str) -> String {
         fs::read_to_string(Path::new("/proc").join(self.0.id().to_string()).join(file)).unwrap()

@@ -1,6 +1,9 @@
 //! What operators can tell the daemon: each verb a path, a small JSON object in and one out.
 
+mod asked;
+mod key;
 mod reload;
+mod switch;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -66,4 +69,10 @@ pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<
 }
 
 /// Every verb, by its path.
-const VERBS: &[(&str, Verb)] = &[("/reload", reload::reload)];
+const VERBS: &[(&str, Verb)] = &[
+    ("/reload", reload::reload),
+    ("/switch", switch::switch),
+    ("/block", key::block),
+    ("/unblock", key::unblock),
+    ("/reset", key::reset),
+];

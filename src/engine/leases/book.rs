@@ -1,5 +1,7 @@
 //! Some of the sessions and all of their leases, under one lock.
 
+mod kept;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +14,16 @@ use super::wheel::{Batch, Wheel};
 use crate::clock::Timestamp;
 use crate::engine::pool::Pool;
 
+pub(super) use kept::tie;
+
 /// Some of the sessions.
 #[derive(Debug)]
 pub(super) struct Book {
     members: Slab<Member>,
     by_name: HashMap<[u8; 16], u32>,
     leases: Slab<Lease>,
+    /// Where leases are by their numbers that were put back after a restart: those numbers hide another place.
+    elsewhere: HashMap<u64, u32>,
     wheel: Wheel,
     /// Sessions without a connection, by when they end. One that was taken up again stands there until then.
     graces: VecDeque<(Timestamp, u32, u64)>,
@@ -41,6 +47,7 @@ impl Book {
             members: Slab::new(),
             by_name: HashMap::new(),
             leases: Slab::new(),
+            elsewhere: HashMap::new(),
             wheel: Wheel::new(),
             graces: VecDeque::new(),
             generation: 0,
@@ -135,7 +142,6 @@ impl Book {
         new: &NewLease<'_>,
         number: impl FnOnce(u32) -> u64,
     ) -> Option<u64> {
-        let owner = self.members.get_mut(member)?;
         let lease = Lease {
             number: 0,
             ends_at: new.at.after(new.lasts),
@@ -144,31 +150,41 @@ impl Book {
             connection: u32::try_from(new.connection).unwrap_or(u32::MAX),
             lasts_millis: u32::try_from(new.lasts.as_millis()).unwrap_or(u32::MAX),
             member,
-            in_session: Link { before: NONE, after: owner.first },
+            in_session: Link::NONE,
             on_spoke: Link::NONE,
             spoke: 0,
             is_other: new.is_other,
         };
-        let place = self.leases.insert(lease)?;
+        let place = self.begin(lease, new.at)?;
         let number = number(place);
+        if let Some(lease) = self.leases.get_mut(place) {
+            lease.number = number;
+        }
+        Some(number)
+    }
+
+    /// Adds a lease to its session. Returns its place.
+    #[inline]
+    fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
+        let owner = self.members.get_mut(lease.member)?;
+        lease.in_session.after = owner.first;
+        let place = self.leases.insert(lease)?;
         if owner.takes_slot() {
-            owner.pool.take_slot(new.at);
+            owner.pool.take_slot(at);
         }
         owner.working += 1;
         let next = std::mem::replace(&mut owner.first, place);
         if let Some(next) = self.leases.get_mut(next) {
             next.in_session.before = place;
         }
-        if let Some(lease) = self.leases.get_mut(place) {
-            lease.number = number;
-        }
         self.wheel.hang(place, &mut self.leases);
-        Some(number)
+        Some(place)
     }
 
-    /// The lease at a place, if its holder knows it by this number and it is this session's.
-    pub(super) fn lease(&self, place: u32, number: u64, member: u32) -> Option<&Lease> {
-        self.leases.get(place).filter(|lease| lease.number == number && lease.member == member)
+    /// A session's lease that its holder knows by this number, and its place; `hidden` is the place that the number hides.
+    pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
+        let place = self.place_of(hidden, number, member)?;
+        Some((place, self.leases.get(place)?))
     }
 
     /// Starts a lease's time again.
@@ -185,6 +201,7 @@ impl Book {
     pub(super) fn end(&mut self, place: u32, at: Timestamp) -> Option<Ties> {
         self.wheel.take_off(place, &mut self.leases);
         let lease = self.leases.remove(place)?;
+        self.forget_place(lease.number);
         let Link { before, after } = lease.in_session;
         if let Some(after) = self.leases.get_mut(after) {
             after.in_session.before = before;

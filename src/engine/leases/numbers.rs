@@ -15,6 +15,11 @@ impl Numbers {
         Numbers { secret: hash_key.of_purpose("leases"), counter: AtomicU64::new(0) }
     }
 
+    /// Counts from here on.
+    pub(super) fn begin_at(&self, number: u64) {
+        self.counter.store(number, Ordering::Relaxed);
+    }
+
     /// A number that is no other's since the start.
     pub(super) fn next(&self) -> u64 {
         self.counter.fetch_add(1, Ordering::Relaxed)

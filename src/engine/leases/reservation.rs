@@ -56,8 +56,13 @@ impl<'l> Reservation<'l> {
         let number = book.grant(member, &new, |place| leases.numbers.number(place))?;
         drop(book);
         leases.ends_at(now.at.after(terms.lasts));
-        std::mem::forget(self);
+        self.keep();
         Some(number)
+    }
+
+    /// The place is taken.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
     }
 }
 

@@ -52,6 +52,19 @@ impl<T> Slab<T> {
         Some(removed)
     }
 
+    /// The first place from a number on that holds something.
+    pub(super) fn next_from(&self, number: u32) -> Option<u32> {
+        let (mut piece, mut first) = (number as usize / PIECE, number as usize % PIECE);
+        loop {
+            let values = self.pieces.get(piece)?;
+            let found = values.iter().skip(first).position(Option::is_some);
+            if let Some(found) = found {
+                return u32::try_from(piece * PIECE + first + found).ok();
+            }
+            (piece, first) = (piece + 1, 0);
+        }
+    }
+
     /// The values of one piece of it; `None`: there is no such piece.
     pub(super) fn piece(&self, piece: usize) -> Option<impl Iterator<Item = &T>> {
         self.pieces.get(piece).map(|piece| piece.iter().flatten())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::engine::kept::KeptPool;
 use crate::engine::watch::Watch;
 use crate::shed::brake::Brake;
 use crate::shed::slow_law::{STEP_MAX, Severity, SlowLaw};
@@ -17,6 +18,8 @@ pub(super) struct Law {
     pub(super) severity: Severity,
     /// The watch whose rest the severity began at.
     pub(super) began: Option<Arc<Watch>>,
+    /// What was put back after a restart, until the rules say what they are.
+    inherited: Option<(SlowLaw, Severity, Timestamp)>,
     pub(super) ticked: Option<Timestamp>,
     pub(super) stepped: Option<Timestamp>,
     /// Slot-time so far, in nanoseconds.
@@ -32,6 +35,7 @@ impl Law {
             brake: Brake::new(),
             severity: Severity::at_rest(&SlowLaw::default()),
             began: None,
+            inherited: None,
             ticked: None,
             stepped: None,
             slot_nanos: 0,
@@ -68,9 +72,35 @@ impl Law {
             return;
         }
         if self.began.as_ref().is_none_or(|began| began.law != watch.law) {
-            self.severity = Severity::at_rest(&watch.law);
+            let inherited = self.inherited.take().filter(|(law, ..)| *law == watch.law);
+            self.severity =
+                inherited.map_or_else(|| Severity::at_rest(&watch.law), |(_, severity, _)| severity);
         }
         self.began = Some(Arc::clone(watch));
+    }
+
+    /// Where it stands.
+    pub(super) fn kept(&self, pool: &str) -> Option<KeptPool> {
+        let stepped = self.stepped.or(self.ticked).unwrap_or_default();
+        let began = self.began.as_ref().map(|watch| (watch.law, self.severity, stepped));
+        let (law, severity, stepped) = began.or(self.inherited)?;
+        let SlowLaw { good, bad, after, full, leak } = law;
+        Some(KeptPool {
+            name: pool.into(),
+            law: [good, bad, after, full, leak],
+            severity: severity.value(),
+            silent_nanos: u64::try_from(severity.silent().as_nanos()).unwrap_or(u64::MAX),
+            stepped,
+        })
+    }
+
+    /// Takes up where it stood. What has passed meanwhile was silence.
+    pub(super) fn inherit(&mut self, kept: &KeptPool, at: Timestamp) {
+        let [good, bad, after, full, leak] = kept.law;
+        let law = SlowLaw { good, bad, after, full, leak };
+        let silent = Duration::from_nanos(kept.silent_nanos);
+        let severity = Severity::of(&law, kept.severity, silent).after_silence(&law, at.since(kept.stepped));
+        self.inherited = Some((law, severity, at));
     }
 
     /// One step of the slow law, once a second.

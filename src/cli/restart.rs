@@ -1,0 +1,149 @@
+//! What a daemon takes up that another has left: the engine with its tables, and the clock that goes on. Whatever is wrong
+//! with it, there is an engine.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+
+use super::last_good::LastGood;
+use crate::clock::Clock;
+use crate::engine::{Engine, HashKey, Options};
+use crate::rules::Mode;
+use crate::state::{
+    Directory, Keeper, Keeping, KeyBytes, Moment, Record, Useless, file_bytes_max, read_tables,
+};
+
+/// Where to take it up, and what to make where there is nothing.
+#[derive(Debug)]
+pub(super) struct Plan<'s> {
+    /// The directory of what is kept, if there is one.
+    pub(super) state: Option<&'s Path>,
+    /// The file that names this boot.
+    pub(super) boot_id: &'s Path,
+    pub(super) mode: Mode,
+    pub(super) memory_max_bytes: u64,
+}
+
+/// What was taken up, before anybody asks it.
+#[derive(Debug)]
+pub(super) struct TakenUp {
+    pub(super) engine: Arc<Engine>,
+    pub(super) clock: Arc<Clock>,
+    directory: Option<Directory>,
+    boot_id: PathBuf,
+    record: Arc<Record>,
+}
+
+impl Plan<'_> {
+    /// Takes up what there is.
+    ///
+    /// # Errors
+    /// The kernel has no random numbers.
+    pub(super) fn take_up(&self) -> std::io::Result<TakenUp> {
+        let mut random = [0; 24];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let (new_key, [a, b, c, d, e, f, g, h]) = split(random);
+        let mut directory = self.state.map(|path| Directory::take(path, KeyBytes(new_key)));
+        let key = directory.as_ref().map_or(KeyBytes(new_key), Directory::key);
+        let record = Arc::new(Record::default());
+        let here = Moment::here(self.boot_id);
+        let taken = directory.as_mut().and_then(|directory| self.read(directory, &here, &record));
+        let (engine, clock) = taken.unwrap_or_else(|| (self.engine(key), Clock::start()));
+        engine.number_leases_from(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        let (engine, clock) = (Arc::new(engine), Arc::new(clock));
+        Ok(TakenUp { engine, clock, directory, boot_id: self.boot_id.to_owned(), record })
+    }
+
+    fn engine(&self, key: KeyBytes) -> Engine {
+        Engine::new(Options {
+            hash_key: HashKey::from_bytes(key.0),
+            mode: self.mode,
+            memory_bytes_max: usize::try_from(self.memory_max_bytes).unwrap_or(usize::MAX),
+        })
+    }
+
+    /// Reads the tables, or sets them aside.
+    fn read(&self, directory: &mut Directory, here: &Moment, record: &Record) -> Option<(Engine, Clock)> {
+        if directory.is_anothers() {
+            return None;
+        }
+        let engine = self.engine(directory.key());
+        let bytes_max = file_bytes_max(self.memory_max_bytes);
+        match read_tables(&directory.tables(), directory.key(), &engine, here, bytes_max) {
+            Ok(back) => {
+                let (entries, passed) = (back.entries, humantime::format_duration(whole_millis(back.passed)));
+                let sessions = engine.leases().sessions;
+                info!(entries, sessions, after = %passed, "taken up where the last daemon ended");
+                if !back.is_final {
+                    warn!("it ended without a word: what it admitted in that time is admitted again");
+                }
+                Some((engine, Clock::resume(back.at, here.boot_nanos)))
+            }
+            Err(Useless::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+                info!(path = %directory.path().display(), "nothing was kept here: every caller begins afresh");
+                None
+            }
+            Err(useless) => {
+                record.set_aside.fetch_add(1, Ordering::Relaxed);
+                set_aside(directory, &useless);
+                None
+            }
+        }
+    }
+}
+
+impl TakenUp {
+    /// Where the rules are kept that were last good, if this daemon keeps anything.
+    pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
+        let directory = self.directory.as_mut()?;
+        (!directory.is_anothers()).then(|| LastGood::at(directory.rules()))
+    }
+
+    /// Where what holds over the rules is kept, if this daemon keeps anything.
+    pub(super) fn orders(&mut self) -> Option<PathBuf> {
+        let directory = self.directory.as_mut()?;
+        if directory.is_anothers() {
+            return None;
+        }
+        // Keys that are blocked by hand are known by digests: the secret is to outlive whatever ends this daemon. What
+        // keeps it from being written is told by who writes the tables.
+        let _ = directory.prepare();
+        Some(directory.switches())
+    }
+
+    /// Starts to keep it for the next one.
+    pub(super) fn keep(self, every: Duration) -> Option<Keeper> {
+        let TakenUp { engine, clock, directory, boot_id, record } = self;
+        let keeping = Keeping { directory: directory?, engine, clock, boot_id, every, record };
+        let keeper = Keeper::start(keeping);
+        keeper
+            .inspect_err(|error| warn!(%error, "nothing is kept for a restart: raise TasksMax of the unit"))
+            .ok()
+    }
+}
+
+fn set_aside(directory: &Directory, useless: &Useless) {
+    let path = directory.tables();
+    let path = path.display();
+    match directory.set_aside() {
+        Ok(aside) => {
+            let aside = aside.display();
+            error!(%path, %aside, "the tables are of no use: {useless}; they are set aside and every caller begins afresh");
+        }
+        Err(error) => {
+            error!(%path, "the tables are of no use: {useless}; every caller begins afresh. They cannot be set aside: {error}");
+        }
+    }
+}
+
+fn split(random: [u8; 24]) -> ([u8; 16], [u8; 8]) {
+    let (key, rest) = random.split_first_chunk().unwrap_or((&[0; 16], &[]));
+    (*key, rest.first_chunk().copied().unwrap_or_default())
+}
+
+fn whole_millis(span: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}

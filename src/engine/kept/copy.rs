@@ -1,0 +1,111 @@
+//! Copies out what a restart keeps while work goes on: a few entries under a lock at a time, so that a decision waits for
+//! none of it longer than for another decision. What changes meanwhile may be in the copy or not, each key for itself.
+
+use super::{Kept, KeptKey};
+use crate::clock::Now;
+use crate::engine::Engine;
+use crate::engine::digest::Digest;
+use crate::engine::shards::{SHARDS, Shard};
+use crate::engine::soft::Soft;
+use crate::engine::table::{Copied, Progress, Table};
+use crate::engine::tag::{Fading, Until};
+use crate::limit::fixed_window::FixedWindow;
+use crate::limit::sliding_log::SlidingLog;
+use crate::limit::sliding_window::SlidingWindow;
+use crate::limit::token_bucket::Gcra;
+
+impl Engine {
+    /// Hands over all that a restart keeps, without any lock held.
+    ///
+    /// A key may come twice where its table grew meanwhile: the later one counts. What is as good as new is left out.
+    pub fn copy_out(&self, now: Now, visit: &mut dyn FnMut(Kept)) {
+        let ruling = self.ruling.load_full();
+        visit(Kept::Rules(ruling.fingerprint(&self.fingerprints)));
+        let heritage = self.heritage.lock().all();
+        let kept = ruling.kept(&self.fingerprints);
+        let gone = heritage.into_iter().filter(|old| kept.iter().all(|rule| rule.identity != old.identity));
+        gone.collect::<Vec<_>>()
+            .into_iter()
+            .chain(kept.iter().copied())
+            .for_each(|rule| visit(Kept::Rule(rule)));
+        self.pools
+            .all()
+            .iter()
+            .filter_map(|pool| pool.kept())
+            .for_each(|pool| visit(Kept::Pool(pool.into())));
+        for shard in 0..SHARDS {
+            self.copy_shard(shard, now, visit);
+        }
+        self.repeats.copy_out(ruling.number, now, visit);
+        self.leases.copy_out(visit);
+    }
+
+    /// About how many buckets and fixed windows there are, the most that a restart keeps.
+    #[must_use]
+    pub fn count_keys(&self) -> (usize, usize) {
+        (0..SHARDS).fold((0, 0), |(buckets, windows), shard| {
+            let shard = self.shards.lock(shard);
+            (buckets + shard.buckets.len(), windows + shard.windows.len())
+        })
+    }
+
+    fn copy_shard(&self, shard: usize, now: Now, visit: &mut dyn FnMut(Kept)) {
+        self.copy_table(shard, |shard| &shard.buckets, now, &mut |key, state: Gcra| {
+            visit(Kept::Bucket(key, state.arrival()));
+        });
+        self.copy_table(shard, |shard| &shard.windows, now, &mut |key, state: FixedWindow| {
+            let (end, count) = state.end_and_count();
+            visit(Kept::Window(key, end, count));
+        });
+        self.copy_table(shard, |shard| &shard.sliding_windows, now, &mut |key, state: SlidingWindow| {
+            let (start, counts) = state.counts();
+            visit(Kept::SlidingWindow(key, start, counts));
+        });
+        self.copy_table(shard, |shard| &shard.logs, now, &mut |key, state: SlidingLog| {
+            visit(Kept::Log(key, state.entries().collect()));
+        });
+        self.copy_table(shard, |shard| &shard.blocks, now, &mut |key, state: Until| {
+            visit(Kept::Block(key, state.0));
+        });
+        self.copy_table(shard, |shard| &shard.softs, now, &mut |key, state: Soft| {
+            visit(Kept::Soft(key, state.since, state.ends));
+        });
+    }
+
+    fn copy_table<S: Fading + Clone>(
+        &self,
+        shard: usize,
+        table: fn(&Shard) -> &Table<S>,
+        now: Now,
+        visit: &mut dyn FnMut(KeptKey, S),
+    ) {
+        let piece = &mut |from: Progress, piece, copies: &mut Vec<(Digest, S)>| {
+            table(&self.shards.lock(shard)).copy_piece(from, piece, now, copies)
+        };
+        copy_pieces(piece, visit);
+    }
+}
+
+/// How a piece of a table is copied, under the lock of that.
+type CopyPiece<'c, S> = &'c mut dyn FnMut(Progress, (usize, usize), &mut Vec<(Digest, S)>) -> Copied;
+
+/// Copies a table piece by piece. One that is laid out anew again and again is copied at once in the end.
+pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: &mut dyn FnMut(KeptKey, S)) {
+    let (mut progress, mut moved, mut copies) = (Progress::default(), 0, Vec::new());
+    loop {
+        let size = if moved < MOVED_MAX { PIECE } else { (usize::MAX, usize::MAX) };
+        let copied = piece(progress, size, &mut copies);
+        copies.drain(..).for_each(|(digest, state)| visit(KeptKey::of(&digest), state));
+        match copied {
+            Copied::Some(next) => progress = next,
+            Copied::All => return,
+            Copied::Moved => (progress, moved) = (Progress::default(), moved + 1),
+        }
+    }
+}
+
+/// Buckets under one lock, a few microseconds, and bytes outside of the table that are copied with them.
+const PIECE: (usize, usize) = (512, 32 << 10);
+
+/// A table that doubles does so a few times at most while it is copied.
+const MOVED_MAX: u32 = 4;

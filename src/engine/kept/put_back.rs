@@ -1,0 +1,170 @@
+//! Puts back what a restart has kept, into an engine that nobody asks yet and that has no rules yet.
+//!
+//! How many places of a concurrency limit are taken is not kept: every lease that comes back takes its own, so the two
+//! always agree.
+
+use super::{Kept, KeptKey, KeptLease, KeptPool};
+use crate::clock::Now;
+use crate::engine::Engine;
+use crate::engine::leases::{Opening, Session, Tie};
+use crate::engine::memory::Memory;
+use crate::engine::shards::{SHARDS, Shard};
+use crate::engine::soft::Soft;
+use crate::engine::table::Table;
+use crate::engine::tag::{Fading, Until};
+use crate::limit::concurrency::InProgress;
+use crate::limit::fixed_window::FixedWindow;
+use crate::limit::sliding_log::SlidingLog;
+use crate::limit::sliding_window::SlidingWindow;
+use crate::limit::token_bucket::Gcra;
+
+/// Something that no engine has handed out: what was kept is not what it seems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it holds {0}")]
+pub struct Unfit(pub(super) &'static str);
+
+/// An engine that is being filled. Sessions wait for their connections from when it ends.
+#[derive(Debug)]
+pub struct PuttingBack<'e> {
+    engine: &'e Engine,
+    now: Now,
+    /// The session whose leases come.
+    session: Option<Session>,
+}
+
+impl Engine {
+    /// Begins to put back what [`Engine::copy_out`] handed over, in the same order. To be called before rules are
+    /// installed and before anybody asks; after an error the engine is of no use.
+    #[must_use]
+    pub fn putting_back(&self, now: Now) -> PuttingBack<'_> {
+        PuttingBack { engine: self, now, session: None }
+    }
+
+    /// Makes room for so many buckets and fixed windows, the most there are, as far as the budget goes.
+    pub fn expect_keys(&self, buckets: usize, windows: usize) {
+        // Some shards have a few more than their part.
+        let part = |keys: usize| keys / SHARDS + keys / SHARDS / 32;
+        for shard in 0..SHARDS {
+            let (mut shard, memory) = (self.shards.lock(shard), self.shards.memory());
+            shard.buckets.reserve(part(buckets), memory);
+            shard.windows.reserve(part(windows), memory);
+        }
+    }
+
+    /// Where the numbers of leases begin: from a random place, no lease of this process has a number that one of an
+    /// earlier process had.
+    pub fn number_leases_from(&self, random: u64) {
+        self.leases.number_from(random);
+    }
+}
+
+impl PuttingBack<'_> {
+    /// Puts one thing back.
+    ///
+    /// # Errors
+    /// It is nothing that an engine hands out.
+    pub fn put(&mut self, kept: Kept) -> Result<(), Unfit> {
+        match kept {
+            Kept::Rules(names) => self.engine.heritage.lock().names = Some(names),
+            Kept::Rule(rule) => self.engine.heritage.lock().add(rule),
+            Kept::Pool(pool) => self.pool(&pool)?,
+            Kept::Bucket(key, arrival) => {
+                self.state(key, Gcra::of_arrival(arrival), |shard| &mut shard.buckets);
+            }
+            Kept::Window(key, end, count) => {
+                self.state(key, FixedWindow::of_end_and_count(end, count), |shard| &mut shard.windows);
+            }
+            Kept::SlidingWindow(key, start, counts) => {
+                let state = SlidingWindow::of_counts(start, &counts);
+                let state = state.ok_or(Unfit("a sliding window of no such size"))?;
+                self.state(key, state, |shard| &mut shard.sliding_windows);
+            }
+            Kept::Log(key, entries) => {
+                let state = SlidingLog::of_entries(&entries).ok_or(Unfit("a log that is out of order"))?;
+                self.state(key, state, |shard| &mut shard.logs);
+            }
+            Kept::Block(key, until) => self.state(key, Until(until), |shard| &mut shard.blocks),
+            Kept::Soft(key, since, ends) => self.state(key, Soft { since, ends }, |shard| &mut shard.softs),
+            Kept::Repeat(grant) => {
+                let engine = self.engine;
+                engine.repeats.put_back(*grant, FIRST_RULING, &engine.shards, self.now);
+            }
+            Kept::Session(session) => {
+                self.end_session();
+                self.session = self
+                    .engine
+                    .open(
+                        &Opening {
+                            name: Some(session.name),
+                            user: session.user,
+                            pool: &session.pool,
+                            slots: session.slots,
+                            connection: 0,
+                            pid: session.pid,
+                        },
+                        self.now,
+                    )
+                    .map_err(|_| Unfit("more sessions than there may be"))?
+                    .into();
+            }
+            Kept::Lease(lease) => self.lease(&lease)?,
+        }
+        Ok(())
+    }
+
+    fn state<S: Fading>(&self, key: KeptKey, state: S, table: fn(&mut Shard) -> &mut Table<S>) {
+        let (digest, shards) = (key.digest(), &self.engine.shards);
+        let memory: &Memory = shards.memory();
+        if state.nanos_until_fresh(digest.tag(), self.now) == 0 {
+            return;
+        }
+        let evicted = table(&mut shards.lock(shards.of(&digest))).put(digest, state, memory, self.now);
+        shards.count_evictions(evicted);
+    }
+
+    fn pool(&self, kept: &KeptPool) -> Result<(), Unfit> {
+        let numbers = kept.law.iter().chain([&kept.severity]);
+        if !numbers.into_iter().all(|number| number.is_finite()) {
+            return Err(Unfit("a severity that is no number"));
+        }
+        self.engine.pools.of(&kept.name).inherit(kept, self.now.at);
+        Ok(())
+    }
+
+    fn lease(&self, kept: &KeptLease) -> Result<(), Unfit> {
+        let session = self.session.as_ref().ok_or(Unfit("a lease of no session"))?;
+        let (engine, pool) = (self.engine, session.pool());
+        if kept.number == 0 || engine.leases.is_live(session, kept.number, self.now) {
+            return Err(Unfit("the same lease twice"));
+        }
+        let Some(ties) = engine.leases.put_back(session, kept, self.now) else { return Ok(()) };
+        pool.enter_work(kept.is_other, None);
+        for tie in ties {
+            if let Tie::Place(digest) = tie {
+                let shards = &engine.shards;
+                let mut shard = shards.lock(shards.of(&digest));
+                let (memory, fresh) = (shards.memory(), InProgress::default);
+                let (_, evicted) =
+                    shard.in_progress.change(digest, memory, self.now, fresh, InProgress::begin);
+                shards.count_evictions(evicted);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_session(&mut self) {
+        // Its connections are gone: from now on it is waited for.
+        if let Some(session) = self.session.take() {
+            self.engine.close(&session, self.now);
+        }
+    }
+}
+
+impl Drop for PuttingBack<'_> {
+    fn drop(&mut self) {
+        self.end_session();
+    }
+}
+
+/// The number of the first rule set that is installed, if its rules are still those of the grants.
+pub(in crate::engine) const FIRST_RULING: u64 = 1;

@@ -1,0 +1,207 @@
+//! An engine under written rules with sessions that ask it, in virtual time, and its copy after a restart.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tidegate::clock::{Micros, Now, Timestamp};
+use tidegate::engine::{
+    Amount, Answer, Charge, Cost, Decider, Descriptors, Engine, HashKey, Op, Opening, Options, Repeat,
+    Request, Session, WorkOutcome,
+};
+use tidegate::rules::{Mode, RuleSet, read_text};
+use tidegate::state::{KeyBytes, Moment, PutBack, Useless, read_tables, write_tables};
+
+pub(crate) const KEY: KeyBytes = KeyBytes([7; 16]);
+
+/// What the wall clock shows at the engine's origin: the 3rd of March 2026, so that calendars are not at their beginning.
+pub(crate) const UTC: i64 = 1_772_539_200_000_000_000;
+
+pub(crate) const ANY_SIZE: u64 = 1 << 30;
+
+pub(crate) struct Office {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) decider: Decider,
+    /// By the number of their session's name.
+    pub(crate) sessions: BTreeMap<u8, Session>,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) op: Op,
+    pub(crate) attributes: &'a [(&'a str, &'a str)],
+    pub(crate) cost: u32,
+    pub(crate) wait_max: Option<u64>,
+    pub(crate) name: Option<&'a [u8]>,
+    pub(crate) session: Option<u8>,
+}
+
+pub(crate) fn engine() -> Engine {
+    let hash_key = HashKey::from_bytes(KEY.0);
+    let engine = Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
+    engine.set_room(true);
+    engine
+}
+
+pub(crate) fn at(nanos: u64) -> Now {
+    Now { at: Timestamp::from_nanos(nanos), utc: UTC }
+}
+
+pub(crate) fn s(seconds: u64) -> Now {
+    at(seconds * 1_000_000_000)
+}
+
+/// A moment of the one machine that there is in these tests: its clocks and the engine's go alike.
+pub(crate) fn here(now: Now) -> Moment {
+    let nanos = now.at.as_nanos();
+    Moment {
+        clock: Some(1),
+        boot_nanos: 5_000_000_000 + nanos,
+        unix_nanos: UTC + i64::try_from(nanos).unwrap(),
+    }
+}
+
+impl Office {
+    pub(crate) fn new(rules: &str) -> Office {
+        let office = Office::of(engine());
+        office.install(rules);
+        office
+    }
+
+    pub(crate) fn of(engine: Engine) -> Office {
+        let engine = Arc::new(engine);
+        Office { decider: engine.decider(), engine, sessions: BTreeMap::new() }
+    }
+
+    pub(crate) fn install(&self, rules: &str) {
+        let text = format!("domain: api\n{rules}");
+        let loaded = read_text("rules.yaml", &text);
+        assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
+        drop(self.engine.install(RuleSet::new(loaded.domains)));
+    }
+
+    pub(crate) fn write(&self, path: &Path, now: Now) {
+        write_tables(path, KEY, &self.engine, now, &here(now), false).unwrap();
+    }
+
+    /// What comes back of a file at a later moment, before any rule is in force.
+    pub(crate) fn restart(path: &Path, now: Now) -> Office {
+        Office::try_restart(path, now).unwrap().0
+    }
+
+    pub(crate) fn try_restart(path: &Path, now: Now) -> Result<(Office, PutBack), Useless> {
+        let engine = engine();
+        let back = read_tables(path, KEY, &engine, &here(now), ANY_SIZE)?;
+        assert_eq!(back.at, now.at, "the timeline goes on");
+        engine.number_leases_from(u64::from(back.entries > 0) << 40);
+        Ok((Office::of(engine), back))
+    }
+
+    pub(crate) fn open(&mut self, number: u8, slots: u32, now: Now) {
+        let opening = Opening {
+            name: Some([number; 16]),
+            user: u32::from(number % 3),
+            pool: if number.is_multiple_of(2) { "web" } else { "jobs" },
+            slots,
+            connection: 1,
+            pid: None,
+        };
+        let session = self.engine.open(&opening, now).unwrap();
+        self.sessions.insert(number, session);
+    }
+
+    /// A connection ends.
+    pub(crate) fn close(&mut self, number: u8, now: Now) {
+        if let Some(session) = self.sessions.remove(&number) {
+            self.engine.close(&session, now);
+        }
+    }
+
+    /// All that is answered, in one line, and the lease.
+    pub(crate) fn ask(&mut self, ask: &Ask<'_>, now: Now) -> (String, Option<u64>) {
+        let request = Request {
+            cost: Cost::Requests(ask.cost),
+            wait_max: ask.wait_max.map(Micros),
+            session: ask.session.and_then(|number| self.sessions.get(&number)),
+            repeat: ask.name.map(|name| Repeat { session: b"s", user: 1, name }),
+            all: true,
+            ..Request::new(ask.op, "api", Descriptors::one(ask.attributes))
+        };
+        let decision = match self.decider.decide(&request, now) {
+            Answer::Decided(decision) => decision,
+            other => return (format!("{other:?}").split_whitespace().next().unwrap().to_owned(), None),
+        };
+        let notes: Vec<_> = decision.notes().collect();
+        let all: Vec<_> = decision.all().map(|view| (&*view.rule.name, view.level)).collect();
+        let binding = decision.binding.map(|view| (&*view.rule.name, view.level));
+        let line = format!(
+            "{:?} {:?} {binding:?} {:?} {notes:?} {all:?} lease: {}",
+            decision.verdict,
+            decision.rule_name(),
+            decision.retry,
+            decision.lease.is_some()
+        );
+        (line, decision.lease)
+    }
+
+    pub(crate) fn charge(&mut self, attributes: &[(&str, &str)], amount: i64, now: Now) -> bool {
+        let descriptors = Descriptors::one(attributes);
+        let charge = Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
+        self.decider.charge(&charge, now).unwrap()
+    }
+
+    pub(crate) fn acquire(&mut self, session: u8, attributes: &[(&str, &str)], now: Now) -> Option<u64> {
+        let ask =
+            Ask { op: Op::Acquire, attributes, cost: 1, wait_max: None, name: None, session: Some(session) };
+        self.ask(&ask, now).1
+    }
+
+    pub(crate) fn hit(&mut self, attributes: &[(&str, &str)], now: Now) -> String {
+        let ask = Ask { op: Op::Hit, attributes, cost: 1, wait_max: None, name: None, session: None };
+        self.ask(&ask, now).0
+    }
+
+    pub(crate) fn release(&self, session: u8, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
+        self.sessions.get(&session).is_some_and(|session| self.engine.release(session, lease, outcome, now))
+    }
+
+    /// Asserts that leases and counters agree on so many places.
+    #[track_caller]
+    pub(crate) fn assert_places(&self, places: u64) {
+        let audit = self.engine.audit();
+        assert_eq!((audit.held, audit.counted, audit.differing), (places, places, 0));
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood, 2014).
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    /// From the seed of the environment, or this one.
+    pub(crate) fn thrown(seed: u64) -> Dice {
+        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(seed);
+        println!("SEED={seed}");
+        Dice(seed)
+    }
+
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    pub(crate) fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.word() % end
+    }
+
+    pub(crate) fn one_of<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[usize::try_from(self.below(of.len() as u64)).unwrap()]
+    }
+}

@@ -1,0 +1,204 @@
+//! The daemon ended and started again: what is kept, exactly.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::msgpack::frame;
+use super::wire::{Wire, hit, verdict_of};
+
+pub(crate) const RULES: &str = "\
+domain: api
+limits:
+  - {name: per-user, key: [user], rate: 1/h, burst: 5}
+concurrency:
+  - {name: at-once, match: {job: export}, key: [org], max: 2, expires: 2h}
+";
+
+/// With a state directory.
+pub(crate) fn plan() -> Plan {
+    let plan = Plan::new().settings("state: state").rules("api.yaml", RULES);
+    fs::create_dir(plan.path("state")).unwrap();
+    plan
+}
+
+pub(crate) fn state(plan: &Plan) -> PathBuf {
+    plan.path("state")
+}
+
+/// Ends it in order and says what was in its log.
+pub(crate) fn end(mut daemon: Daemon) -> (Plan, String) {
+    let begun = boot_nanos();
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+    // It may take a second; a busy machine adds to that.
+    assert!(boot_nanos() - begun < 5_000_000_000, "it took long to end");
+    let log = daemon.log();
+    (daemon.plan, log)
+}
+
+pub(crate) fn kill(daemon: Daemon) -> Plan {
+    daemon.process.signal(libc::SIGKILL);
+    let Daemon { mut process, plan } = daemon;
+    assert_eq!(process.exit_code(), None);
+    plan
+}
+
+pub(crate) fn allowed(wire: &mut Wire, user: &str, hits: u64) -> u64 {
+    (0..hits).filter(|id| verdict_of(&wire.ask(&hit(*id, user))) == 0).count() as u64
+}
+
+fn of_session(daemon: &Daemon, number: u8) -> Wire {
+    let mut wire = daemon.connect();
+    let name = format!("{number:02x}").repeat(16);
+    let welcome = wire.ask(&json!([0, 1, 1, {"pool": "jobs", "slots": 4, "session": {"bin": name}}]));
+    assert_eq!(welcome[0], 0, "{welcome}");
+    wire
+}
+
+fn export(id: u64, org: &str) -> Value {
+    json!([1, id, "api", [["job", "export", "org", org]]])
+}
+
+#[test]
+fn a_restart_refills_nobodys_bucket() {
+    let daemon = plan().start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
+    let (plan, log) = end(daemon);
+    assert!(log.contains("every caller begins afresh"), "{log}");
+    let mode = |name: &str| fs::metadata(state(&plan).join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("tables"), mode("hash-key")), (0o600, 0o600));
+    let daemon = plan.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 2);
+    daemon.await_log(&["taken up", "entries="]);
+    let daemon = end(daemon).0.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0);
+    assert_eq!(allowed(&mut daemon.greeted(), "another", 6), 5);
+}
+
+#[test]
+fn without_a_directory_nothing_is_kept_and_nothing_said() {
+    let daemon = Plan::new().start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 9), 5);
+    let (plan, log) = end(daemon);
+    assert!(!log.contains("state") && !log.contains("tables"), "{log}");
+    let daemon = plan.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 9), 5);
+}
+
+#[test]
+fn sessions_find_their_leases_again_and_who_stays_away_loses_them() {
+    let daemon = plan().start();
+    let (mut one, mut other) = (of_session(&daemon, 1), of_session(&daemon, 2));
+    let lease = |reply: &Value| reply[9].as_u64().expect("a lease");
+    let kept = lease(&one.ask(&export(1, "a")));
+    let abandoned = lease(&other.ask(&export(1, "a")));
+    assert_eq!(verdict_of(&one.ask(&export(2, "a"))), 1, "two at once");
+    let daemon = end(daemon).0.start();
+    let begun = boot_nanos();
+    let mut one = of_session(&daemon, 1);
+    assert_eq!(verdict_of(&one.ask(&export(3, "a"))), 1, "both places are still held");
+    assert_eq!(one.ask(&json!([6, 4, kept])), json!([2, 4, true]), "it can be renewed");
+    assert_eq!(one.ask(&json!([2, 5, abandoned, 0])), json!([2, 5, false]), "another's");
+    // The other's process is gone: it is waited for as for any other, and no longer.
+    eventually("the other's place is free", || (verdict_of(&one.ask(&export(6, "a"))) == 0).then_some(()));
+    assert!(boot_nanos() - begun > 4_000_000_000, "before its time");
+    assert_eq!(one.ask(&json!([2, 7, kept, 0])), json!([2, 7, true]));
+    assert_eq!(one.ask(&json!([2, 8, kept, 0])), json!([2, 8, false]), "once");
+    assert!(!daemon.log().contains("differ"), "{}", daemon.log());
+}
+
+#[test]
+fn a_killed_daemon_gives_again_what_came_since_the_last_write_and_no_more() {
+    let mut plan = plan();
+    plan.arguments.extend(["--write-state-every".into(), "20".into()]);
+    let rounds = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
+    let (mut all, mut again) = (0, 0);
+    for round in 0..rounds {
+        let daemon = plan.start();
+        let mut wire = daemon.greeted();
+        all += allowed(&mut wire, "u", 1 + round % 3);
+        // Each file is another one.
+        let tables = state(&daemon.plan).join("tables");
+        let inode = || fs::metadata(&tables).map(|tables| std::os::unix::fs::MetadataExt::ino(&tables)).ok();
+        if round % 2 == 0 {
+            for _ in 0..2 {
+                let before = inode();
+                eventually("it is written", || (inode() != before).then_some(()));
+            }
+        } else {
+            sleep(Duration::from_millis(7));
+        }
+        // What comes now may be lost, and is counted.
+        again += allowed(&mut wire, "u", round % 2);
+        plan = kill(daemon);
+        if round % 2 == 1 {
+            again += 1 + round % 3;
+        }
+    }
+    assert!(all <= 5 + again, "{all} were admitted of 5, and at most {again} again");
+    let daemon = plan.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0);
+    assert!(!state(&daemon.plan).join("tables.bad").exists());
+}
+
+#[test]
+fn under_load_no_more_is_admitted_over_restarts_than_without() {
+    let mut plan = plan();
+    let mut admitted = 0;
+    for _ in 0..5 {
+        let daemon = plan.start();
+        let socket = daemon.socket();
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                let mut wire = Wire::greeted(&socket);
+                std::thread::spawn(move || {
+                    let mut mine = 0_u64;
+                    for id in 0.. {
+                        if wire.stream.write_all(&frame(&hit(id, "shared"))).is_err() {
+                            break;
+                        }
+                        match wire.hear() {
+                            Some(reply) if reply[0] == 1 => mine += u64::from(reply[2] == 0),
+                            _ => break,
+                        }
+                    }
+                    mine
+                })
+            })
+            .collect();
+        sleep(Duration::from_millis(40));
+        plan = end(daemon).0;
+        admitted += clients.into_iter().map(|client| client.join().unwrap()).sum::<u64>();
+    }
+    assert_eq!(admitted, 5);
+}
+
+#[test]
+fn killed_at_any_moment_of_a_write_it_leaves_the_old_file_or_the_new_one() {
+    let mut plan = plan();
+    plan.arguments.extend(["--write-state-every".into(), "1".into()]);
+    let rounds = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
+    for round in 0..rounds {
+        let daemon = plan.start();
+        let log = daemon.log();
+        assert!(!log.contains("of no use"), "round {round}: {log}");
+        assert!(round == 0 || log.contains("taken up"), "round {round}: {log}");
+        let mut wire = daemon.greeted();
+        for user in 0..300 {
+            wire.send(&hit(1, &format!("{round}-{user}")));
+        }
+        (0..300).for_each(|_| drop(wire.hear()));
+        let tables = state(&daemon.plan).join("tables");
+        eventually("it is written", || tables.exists().then_some(()));
+        sleep(Duration::from_micros(round * 977 % 20_000));
+        plan = kill(daemon);
+    }
+}

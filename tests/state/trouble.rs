@@ -1,0 +1,221 @@
+//! A state directory in which something is wrong: the daemon serves all the same, says it once, and mends itself.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use super::daemon::{Plan, eventually};
+use super::restarts::{allowed, end, kill, plan, state};
+
+/// Asserts that it serves and that its log says something with these words, once.
+fn serves_and_says(plan: Plan, words: &[&str]) -> Plan {
+    let daemon = plan.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    daemon.await_log(words);
+    let (plan, log) = end(daemon);
+    let said = log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+    assert_eq!(said, 1, "{log}");
+    plan
+}
+
+fn often(mut plan: Plan) -> Plan {
+    plan.arguments.extend(["--write-state-every".into(), "15".into()]);
+    plan
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_one_is_kept() {
+    let mut plan = plan();
+    for damage in ["first", "second"] {
+        fs::write(state(&plan).join("tables"), damage).unwrap();
+        plan = serves_and_says(plan, &["ERROR", "of no use: it is no file of tables", "begins afresh"]);
+        assert_eq!(fs::read(state(&plan).join("tables.bad")).unwrap(), damage.as_bytes());
+        fs::remove_file(state(&plan).join("tables")).unwrap();
+    }
+    // One bit of a good one, and a key that is another's.
+    let daemon = plan.start();
+    allowed(&mut daemon.greeted(), "u", 1);
+    let plan = end(daemon).0;
+    let tables = state(&plan).join("tables");
+    let mut bytes = fs::read(&tables).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&tables, &bytes).unwrap();
+    let plan = serves_and_says(plan, &["ERROR", "it is damaged"]);
+    assert_eq!(fs::read(state(&plan).join("tables.bad")).unwrap(), bytes);
+    fs::write(state(&plan).join("hash-key"), [1; 16]).unwrap();
+    let plan = serves_and_says(plan, &["ERROR", "another hash key"]);
+    fs::remove_file(state(&plan).join("hash-key")).unwrap();
+    serves_and_says(plan, &["ERROR", "another hash key"]);
+}
+
+#[test]
+fn a_newer_version_is_set_aside_and_does_not_refuse_a_start() {
+    let daemon = plan().start();
+    let plan = end(daemon).0;
+    let tables = state(&plan).join("tables");
+    let mut bytes = fs::read(&tables).unwrap();
+    bytes[8] += 1;
+    fs::write(&tables, &bytes).unwrap();
+    serves_and_says(plan, &["ERROR", "version 2", "reads version 1"]);
+}
+
+#[test]
+fn a_directory_that_is_missing_is_said_and_used_once_it_is_there() {
+    let plan = often(plan());
+    fs::remove_dir(state(&plan)).unwrap();
+    let daemon = plan.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    daemon.await_log(&["WARN", "cannot be written", "No such file"]);
+    fs::create_dir(state(&daemon.plan)).unwrap();
+    daemon.await_log(&["can be written again"]);
+    let daemon = end(daemon).0.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0);
+    // It goes away under the daemon.
+    fs::rename(state(&daemon.plan), daemon.plan.path("elsewhere")).unwrap();
+    daemon.await_log(&["WARN", "cannot be written"]);
+    assert_eq!(allowed(&mut daemon.greeted(), "other", 6), 5);
+    end(daemon);
+}
+
+#[test]
+fn a_file_in_its_place_or_a_link_harms_nobody() {
+    let plan = often(plan());
+    fs::remove_dir(state(&plan)).unwrap();
+    fs::write(state(&plan), "a file").unwrap();
+    let plan = serves_and_says(plan, &["WARN", "cannot be written", "Not a directory"]);
+    fs::remove_file(state(&plan)).unwrap();
+    fs::create_dir(state(&plan)).unwrap();
+    fs::write(plan.path("victim"), "untouched").unwrap();
+    for planted in ["tables.new", "hash-key.new", "lock"] {
+        symlink(plan.path("victim"), state(&plan).join(planted)).unwrap();
+    }
+    let daemon = plan.start();
+    daemon.await_log(&["WARN", "cannot be written"]);
+    let plan = end(daemon).0;
+    assert_eq!(fs::read(plan.path("victim")).unwrap(), b"untouched");
+}
+
+#[test]
+fn two_daemons_do_not_write_into_one_another() {
+    let first = plan().start();
+    let mut second = often(Plan::new());
+    second.settings = format!("state: {}", state(&first.plan).display());
+    let second = second.start();
+    second.await_log(&["WARN", "another tidegate keeps its state here"]);
+    assert_eq!(allowed(&mut second.greeted(), "u", 6), 5);
+    end(second);
+    assert!(!state(&first.plan).join("tables").exists(), "it is the other's to write");
+    assert_eq!(allowed(&mut first.greeted(), "u", 3), 3);
+    let first = end(first).0.start();
+    assert_eq!(allowed(&mut first.greeted(), "u", 3), 2);
+}
+
+#[test]
+fn after_another_boot_the_wall_clock_says_how_much_has_passed() {
+    let mut plan = plan();
+    let boot_id = plan.path("boot_id");
+    plan.arguments.extend(["--boot-id".into(), boot_id.to_string_lossy().into_owned()]);
+    for (name, left) in [("one", 3), ("another", 2), ("a third", 0)] {
+        fs::write(&boot_id, name).unwrap();
+        let daemon = plan.start();
+        assert_eq!(allowed(&mut daemon.greeted(), "u", if left == 3 { 3 } else { 6 }), left);
+        plan = end(daemon).0;
+    }
+}
+
+/// Whether a command may be run here; else it is said that the test was not.
+fn may(command: &str, arguments: &[&str]) -> bool {
+    let ran = Command::new(command).args(arguments).arg("true").output();
+    let may = ran.as_ref().is_ok_and(|ran| ran.status.success());
+    if !may {
+        eprintln!("SKIPPED: `{command} {}` is not permitted here: {ran:?}", arguments.join(" "));
+    }
+    may
+}
+
+#[test]
+fn in_another_time_namespace_nobody_is_stuck() {
+    if !may("unshare", &["--time", "--boottime", "3600", "--fork"]) {
+        return;
+    }
+    // The bucket of five fills in five hours: an hour too much or too little would be seen.
+    let daemon = plan().start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 5);
+    let mut plan = end(daemon).0.shell("exec unshare --time --boottime 7200 \"$@\"");
+    for _ in 0..2 {
+        let daemon = plan.start();
+        assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0, "no time has passed");
+        daemon.await_log(&["taken up"]);
+        plan = end(daemon).0;
+        // And back again, where the clock shows two hours less.
+        plan.shell = None;
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_is_said_once_and_tried_again() {
+    if !may("unshare", &["--mount"]) {
+        return;
+    }
+    let plan = often(plan());
+    let mount = format!(
+        "exec unshare --mount sh -c 'mount -t tmpfs -o size=64k none {0} && dd if=/dev/zero of={0}/filler bs=4096 \
+         count=15 2>/dev/null && exec \"$@\"' sh \"$@\"",
+        state(&plan).display()
+    );
+    let plan = plan.shell(Box::leak(mount.into_boxed_str()));
+    let daemon = plan.start();
+    let mut wire = daemon.greeted();
+    for user in 0..2_000 {
+        assert_eq!(allowed(&mut wire, &format!("u{user}"), 1), 1);
+    }
+    daemon.await_log(&["WARN", "cannot be written", "No space left"]);
+    let inside = |name: &str| {
+        let pid = daemon.process.id();
+        std::path::PathBuf::from(format!("/proc/{pid}/root{}/{name}", state(&daemon.plan).display()))
+    };
+    // What was begun is removed, and the old one stands or there was none.
+    eventually("nothing is left of it", || (!inside("tables.new").exists()).then_some(()));
+    fs::remove_file(inside("filler")).unwrap();
+    daemon.await_log(&["can be written again"]);
+    assert!(inside("tables").exists());
+    assert_eq!(allowed(&mut wire, "another", 6), 5);
+    let said = daemon.log().matches("cannot be written").count();
+    assert_eq!(said, 1, "{}", daemon.log());
+    kill(daemon);
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_ends_nobody() {
+    // In blocks of half a kilobyte: enough for the log.
+    let daemon = often(plan()).shell("ulimit -f 64; exec \"$@\"").start();
+    let mut wire = daemon.greeted();
+    for user in 0..2_000 {
+        assert_eq!(allowed(&mut wire, &format!("u{user}"), 1), 1);
+    }
+    daemon.await_log(&["WARN", "cannot be written", "File too large"]);
+    assert_eq!(allowed(&mut wire, "another", 6), 5);
+    let plan = end(daemon).0;
+    assert!(!state(&plan).join("tables.new").exists());
+}
+
+#[test]
+fn a_directory_that_became_read_only_is_read_all_the_same() {
+    if !may("unshare", &["--mount"]) {
+        return;
+    }
+    let daemon = plan().start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
+    let plan = often(end(daemon).0);
+    let tables = fs::read(state(&plan).join("tables")).unwrap();
+    let mount = format!(
+        "exec unshare --mount sh -c 'mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$@\"' sh \"$@\"",
+        state(&plan).display()
+    );
+    let daemon = plan.shell(Box::leak(mount.into_boxed_str())).start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2);
+    daemon.await_log(&["WARN", "cannot be written", "Read-only"]);
+    let plan = end(daemon).0;
+    assert_eq!(fs::read(state(&plan).join("tables")).unwrap(), tables);
+}

@@ -1,0 +1,163 @@
+//! A socket that is passed: it is used as it is.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::Command;
+
+use super::daemon::{Daemon, Plan, Process, eventually};
+use super::tools::program;
+use super::wire::{Wire, hello, hit, verdict_of};
+
+/// The daemon behind `systemd-socket-activate`, which starts it when somebody connects.
+fn activated(plan: &Plan, arguments: &[&str]) -> Option<Command> {
+    let activate = program("systemd-socket-activate")?;
+    let daemon = plan.command("log");
+    let mut command = Command::new(activate);
+    command.args(arguments).arg(daemon.get_program()).args(daemon.get_args());
+    command.env_remove("TIDEGATE_SOCKET").env_remove("NOTIFY_SOCKET");
+    command.stderr(File::create(plan.path("log")).unwrap()).stdout(std::process::Stdio::null());
+    Some(command)
+}
+
+/// Connects once somebody listens.
+fn knock(path: &Path) -> UnixStream {
+    eventually("somebody listens", || UnixStream::connect(path).ok())
+}
+
+#[test]
+fn the_socket_that_is_passed_is_used_as_it_is() {
+    let plan = Plan::new().settings("socket: {mode: \"0600\", group: \"4711\"}");
+    let path = plan.socket();
+    let listen = format!("--listen={}", path.display());
+    let Some(mut command) = activated(&plan, &[&listen, "--fdname=clients"]) else { return };
+    let mut process = Process::start(&mut command);
+    let before = eventually("the socket is there", || fs::symlink_metadata(&path).ok());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    // Who connects before the daemon has begun is served.
+    let mut wire = Wire::over(knock(&path));
+    assert_eq!(wire.ask(&hello())[0], 0);
+    assert_eq!(verdict_of(&wire.ask(&hit(2, "u1"))), 0);
+    Wire::greeted(&path).assert_served();
+    let during = fs::symlink_metadata(&path).unwrap();
+    assert_eq!((during.ino(), during.gid()), (before.ino(), before.gid()));
+    assert_eq!(during.mode() & 0o777, 0o640);
+    assert!(!plan.path("t.sock.lock").exists(), "the path is not ours: nothing is locked");
+    // It stays when the daemon ends: who comes then waits for the next one, and is not refused.
+    process.signal(libc::SIGTERM);
+    assert_eq!(process.exit_code(), Some(0));
+    assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before.ino());
+}
+
+#[test]
+fn who_waits_when_the_daemon_ends_is_let_in_and_the_only_socket_needs_no_name() {
+    let plan = Plan::new();
+    let path = plan.socket();
+    let listen = format!("--listen={}", path.display());
+    let Some(mut command) = activated(&plan, &[&listen]) else { return };
+    let process = Process::start(&mut command);
+    let mut here = Wire::over(knock(&path));
+    assert_eq!(here.ask(&hello())[0], 0);
+    let mut daemon = Daemon { process, plan };
+    daemon.process.signal(libc::SIGSTOP);
+    let mut waiting = daemon.connect();
+    waiting.send(&hello());
+    waiting.send(&hit(2, "u1"));
+    daemon.process.signal(libc::SIGTERM);
+    daemon.process.signal(libc::SIGCONT);
+    let replies = waiting.hear_all();
+    assert_eq!((replies[0][0].as_u64(), replies[1][0].as_u64()), (Some(0), Some(1)), "{replies:?}");
+    assert_eq!(daemon.process.exit_code(), Some(0));
+}
+
+#[test]
+fn a_socket_elsewhere_than_the_settings_say_is_told() {
+    let plan = Plan::new();
+    let elsewhere = plan.path("other.sock");
+    let listen = format!("--listen={}", elsewhere.display());
+    let Some(mut command) = activated(&plan, &[&listen]) else { return };
+    let process = Process::start(&mut command);
+    let mut wire = Wire::over(knock(&elsewhere));
+    assert_eq!(wire.ask(&hello())[0], 0);
+    let daemon = Daemon { process, plan };
+    daemon.await_log(&["WARN", "other.sock", "t.sock", "elsewhere than `socket.path`"]);
+    assert!(!daemon.socket().exists());
+}
+
+#[test]
+fn what_cannot_be_listened_on_is_refused_with_words() {
+    let table: [(&[&str], &str); 5] = [
+        (&["--datagram", "--listen=SOCKET"], "another kind than a stream"),
+        (&["--accept", "--listen=SOCKET"], "it does not listen: write Accept=no"),
+        (&["--listen=PORT"], "is not a Unix socket: write a path as ListenStream="),
+        (&["--listen=@tidegate-test-PORT"], "it has no path"),
+        (
+            &["--listen=SOCKET", "--listen=SOCKET.other", "--fdname=one:two"],
+            "2 sockets were passed (one, two)",
+        ),
+    ];
+    for (arguments, words) in table {
+        let plan = Plan::new();
+        let port = 20_000 + std::process::id() % 20_000;
+        let fill = |argument: &&str| {
+            argument.replace("SOCKET", plan.socket().to_str().unwrap()).replace("PORT", &port.to_string())
+        };
+        let arguments: Vec<String> = arguments.iter().map(fill).collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let Some(mut command) = activated(&plan, &arguments) else { return };
+        let mut process = Process::start(&mut command);
+        let accepts = arguments.contains(&"--accept");
+        let _held = eventually("it is woken", || wake(&plan.socket(), port, arguments[arguments.len() - 1]));
+        let log = || fs::read_to_string(plan.path("log")).unwrap();
+        if !accepts {
+            assert_eq!(process.exit_code(), Some(1), "{}", log());
+        }
+        eventually(words, || log().contains(words).then_some(()));
+        assert!(log().contains("ERROR"), "{}", log());
+    }
+}
+
+/// Connects or sends to whatever kind of socket it is.
+fn wake(path: &Path, port: u32, last: &str) -> Option<Box<dyn std::any::Any>> {
+    if last.contains('@') {
+        use std::os::linux::net::SocketAddrExt;
+        let name = format!("tidegate-test-{port}");
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        return UnixStream::connect_addr(&address).ok().map(|stream| Box::new(stream) as _);
+    }
+    if let Ok(stream) = TcpStream::connect(("127.0.0.1", u16::try_from(port).unwrap())) {
+        return Some(Box::new(stream));
+    }
+    match UnixStream::connect(path) {
+        Ok(stream) => Some(Box::new(stream)),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(_) => {
+            let sender = UnixDatagram::unbound().unwrap();
+            sender.send_to(b"x", path).ok().map(|_| Box::new(sender) as _)
+        }
+    }
+}
+
+#[test]
+fn what_is_passed_to_another_process_is_left_alone() {
+    // As a shell leaves it behind that systemd has started: the number of the process is its own.
+    let plan = Plan::new().shell("LISTEN_PID=1 LISTEN_FDS=1 exec \"$@\" 3</dev/null");
+    plan.start().greeted().assert_served();
+    // A descriptor that is no socket, one that is not open, and too many.
+    let table = [
+        ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3</dev/null", "it is no socket that can be used"),
+        ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3<&-", "cannot be taken"),
+        ("LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=a exec \"$@\" 3</dev/null 4</dev/null", "must agree"),
+        ("LISTEN_PID=$$ LISTEN_FDS=900 exec \"$@\" 3</dev/null", "more than 16"),
+    ];
+    for (script, words) in table {
+        let plan = Plan::new().shell(script);
+        let mut process = Process::start(&mut plan.command("log"));
+        assert_eq!(process.exit_code(), Some(1), "{script}");
+        let log = fs::read_to_string(plan.path("log")).unwrap();
+        assert!(log.contains("ERROR") && log.contains(words), "{script}: {log}");
+    }
+}

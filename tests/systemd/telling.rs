@@ -1,0 +1,141 @@
+//! What a service manager is told, as it hears it.
+
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+use tidegate::clock::monotonic_micros;
+
+use super::daemon::{Daemon, Plan, Process, eventually};
+use super::wire::PATIENCE;
+
+/// The manager's end of its socket.
+struct Ear(UnixDatagram);
+
+impl Ear {
+    fn beside(plan: &Plan) -> Ear {
+        let ear = UnixDatagram::bind(plan.path("notify")).unwrap();
+        ear.set_read_timeout(Some(PATIENCE)).unwrap();
+        Ear(ear)
+    }
+
+    /// The next message, as lines.
+    fn next(&self) -> Vec<String> {
+        let mut bytes = [0; 4_096];
+        let count = self.0.recv(&mut bytes).expect("a message");
+        std::str::from_utf8(&bytes[..count]).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// The next message that has a line which begins like this.
+    fn next_with(&self, begin: &str) -> Vec<String> {
+        std::iter::repeat_with(|| self.next())
+            .find(|lines| lines.iter().any(|line| line.starts_with(begin)))
+            .unwrap()
+    }
+
+    /// What has been said and not been heard yet.
+    fn rest(&self) -> Vec<String> {
+        self.0.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 4_096];
+        let heard = std::iter::from_fn(|| self.0.recv(&mut bytes).ok().map(|count| bytes[..count].to_vec()));
+        let heard = heard.map(|message| String::from_utf8(message).unwrap()).collect();
+        self.0.set_nonblocking(false).unwrap();
+        heard
+    }
+}
+
+fn told(plan: &Plan, watchdog: Option<Duration>) -> Command {
+    let mut command = plan.command("log");
+    command.env("NOTIFY_SOCKET", plan.path("notify"));
+    if let Some(watchdog) = watchdog {
+        command.env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+    }
+    command
+}
+
+#[test]
+fn it_is_ready_once_it_serves_and_says_when_it_reloads_and_stops() {
+    let plan = Plan::new();
+    let ear = Ear::beside(&plan);
+    let process = Process::start(&mut told(&plan, None));
+    let mut daemon = Daemon { process, plan };
+    ear.next_with("READY=1");
+    // Now, at once.
+    daemon.greeted().assert_served();
+    // Asked to read its rules again. systemd 253 and later wants to know that this is about its own wish.
+    let before = monotonic_micros();
+    daemon.process.signal(libc::SIGHUP);
+    let reloading = ear.next_with("RELOADING=1");
+    let stamp = reloading.iter().find_map(|line| line.strip_prefix("MONOTONIC_USEC=")).expect("a stamp");
+    let stamp: u64 = stamp.parse().unwrap();
+    assert!(before <= stamp && stamp <= monotonic_micros(), "{reloading:?}");
+    ear.next_with("READY=1");
+    assert_eq!(ear.next_with("STATUS="), ["STATUS=serving: 1 rules in 1 domains"]);
+    // Rules with errors: it goes on, and says so.
+    std::fs::write(daemon.plan.path("rules").join("api.yaml"), "domain: api\nlimits: [").unwrap();
+    daemon.process.signal(libc::SIGHUP);
+    ear.next_with("RELOADING=1");
+    ear.next_with("READY=1");
+    let status = ear.next_with("STATUS=");
+    assert!(status[0].contains("the files have ERRORS"), "{status:?}");
+    daemon.process.signal(libc::SIGTERM);
+    ear.next_with("STOPPING=1");
+    assert_eq!(daemon.process.exit_code(), Some(0));
+    // Nobody asked for a watchdog.
+    assert!(ear.rest().iter().all(|message| !message.contains("WATCHDOG")));
+}
+
+#[test]
+fn the_watchdog_is_told_only_while_every_decision_thread_decides() {
+    let mut plan = Plan::new();
+    plan.arguments = vec!["--threads".into(), "2".into()];
+    let ear = Ear::beside(&plan);
+    let process = Process::start(&mut told(&plan, Some(Duration::from_secs(1))));
+    let daemon = Daemon { process, plan };
+    for _ in 0..3 {
+        ear.next_with("WATCHDOG=1");
+    }
+    // One of the two hangs, in the middle of a decision.
+    let mut wires = [daemon.greeted(), daemon.greeted()];
+    wires[0].send(&json!([3, 2, "api", [["user", "u1", "debug-stall", "4000"]]]));
+    let line = daemon.await_log(&["WARN", "these do not answer: the watchdog is not told"]);
+    assert!(line.contains("threads=\"decide-0\"") || line.contains("threads=\"decide-1\""), "{line}");
+    ear.rest();
+    // The other one decides, and that is not enough.
+    wires[1].assert_served();
+    wires[0].hear().expect("an answer after all");
+    let meanwhile = ear.rest();
+    let pings = meanwhile.iter().filter(|message| message.contains("WATCHDOG")).count();
+    // The thread may have judged its own question just now.
+    assert!(pings <= 1, "{meanwhile:?}");
+    ear.next_with("WATCHDOG=1");
+    daemon.await_log(&["INFO", "every thread does its work again"]);
+}
+
+#[test]
+fn a_manager_that_is_not_there_or_does_not_listen_holds_nothing_up() {
+    // Nobody is bound there.
+    let plan = Plan::new();
+    let mut process = Process::start(&mut told(&plan, Some(Duration::from_millis(200))));
+    eventually("it serves", || std::os::unix::net::UnixStream::connect(plan.socket()).ok());
+    super::wire::Wire::greeted(&plan.socket()).assert_served();
+    process.signal(libc::SIGTERM);
+    assert_eq!(process.exit_code(), Some(0));
+    // Somebody is, and never reads: the kernel takes some messages, then the sender waits.
+    let plan = Plan::new();
+    let ear = Ear::beside(&plan);
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.send_to(b"X=1", plan.path("notify")).is_ok() {}
+    let process = Process::start(&mut told(&plan, Some(Duration::from_millis(200))));
+    let mut daemon = Daemon { process, plan };
+    daemon.await_log(&[" serving "]);
+    daemon.greeted().assert_served();
+    daemon.process.signal(libc::SIGHUP);
+    daemon.await_log(&["the rules were read again"]);
+    daemon.greeted().assert_served();
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0));
+    drop(ear);
+}

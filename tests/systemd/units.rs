@@ -1,0 +1,96 @@
+//! The packaged files: systemd reads them without a word, and what a service may do that is broken into is little.
+
+use std::fs;
+use std::path::Path;
+
+use super::daemon::BINARY;
+use super::tools::{program, project, run, said};
+
+/// The units in a directory, with the binary of this build in place of the packaged one.
+fn units(directory: &Path) -> [String; 2] {
+    ["tidegate.service", "tidegate.socket"].map(|name| {
+        let unit = fs::read_to_string(project("systemd").join(name)).unwrap();
+        let path = directory.join(name);
+        fs::write(&path, unit.replace("/usr/bin/tidegate", BINARY)).unwrap();
+        path.to_str().unwrap().to_owned()
+    })
+}
+
+#[test]
+fn systemd_reads_the_units_without_a_word() {
+    let Some(analyze) = program("systemd-analyze") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let [service, socket] = units(directory.path());
+    let output = run(&analyze, &["verify", &service, &socket]);
+    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+    // And would have a word to say.
+    fs::write(&service, fs::read_to_string(&service).unwrap().replace("Type=notify", "Type=notified"))
+        .unwrap();
+    assert!(said(&run(&analyze, &["verify", &service, &socket])).contains("notified"));
+}
+
+#[test]
+fn little_is_left_to_who_breaks_in() {
+    let Some(analyze) = program("systemd-analyze") else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let [service, _] = units(directory.path());
+    // In tenths.
+    let output = run(&analyze, &["security", "--offline=true", "--threshold=15", "--no-pager", &service]);
+    assert!(output.status.success(), "{}", said(&output));
+    // The drop-in of docs/operate.md for a Redis on another host.
+    let remote =
+        fs::read_to_string(&service).unwrap().replace("[Install]", "IPAddressAllow=192.0.2.7\n\n[Install]");
+    fs::write(&service, remote).unwrap();
+    let output = run(&analyze, &["security", "--offline=true", "--threshold=16", "--no-pager", &service]);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn what_the_daemon_needs_stays_open() {
+    let unit = fs::read_to_string(project("systemd/tidegate.service")).unwrap();
+    let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
+    for option in ["PrivateUsers=", "ProtectProc=", "ProcSubset=", "PrivateNetwork=", "RuntimeDirectory="] {
+        assert!(!lines.iter().any(|line| line.starts_with(option)), "{option} is left out with a reason");
+    }
+    for line in
+        ["Type=notify", "Restart=always", "RestartSec=100ms", "StartLimitIntervalSec=0", "LimitCORE=0"]
+    {
+        assert!(lines.contains(&line), "{line}");
+    }
+    let families = lines.iter().find(|line| line.starts_with("RestrictAddressFamilies=")).unwrap();
+    assert!(families.contains("AF_NETLINK"), "{families}");
+    let socket = fs::read_to_string(project("systemd/tidegate.socket")).unwrap();
+    for line in ["ListenStream=/run/tidegate/tidegate.sock", "SocketMode=0660", "SocketGroup=tidegate"] {
+        assert!(socket.lines().any(|other| other == line), "{line}");
+    }
+}
+
+#[test]
+fn the_user_and_the_directory_are_made() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("etc")).unwrap();
+    let at = format!("--root={}", root.path().display());
+    if let Some(sysusers) = program("systemd-sysusers") {
+        let made = run(&sysusers, &[&at, project("systemd/sysusers.d/tidegate.conf").to_str().unwrap()]);
+        assert!(made.status.success(), "{}", said(&made));
+        let users = fs::read_to_string(root.path().join("etc/passwd")).unwrap();
+        assert!(users.starts_with("tidegate:") && users.contains(":/usr/sbin/nologin"), "{users}");
+        assert!(fs::read_to_string(root.path().join("etc/group")).unwrap().starts_with("tidegate:"));
+    }
+    let Some(tmpfiles) = program("systemd-tmpfiles").filter(|_| root.path().join("etc/passwd").exists())
+    else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give a directory to another user");
+        return;
+    }
+    // This one file, below this one root: nothing else of the machine is looked at.
+    let configuration = project("systemd/tmpfiles.d/tidegate.conf");
+    let made = run(&tmpfiles, &["--create", &at, configuration.to_str().unwrap()]);
+    assert!(made.status.success(), "{}", said(&made));
+    let directory = fs::metadata(root.path().join("run/tidegate")).unwrap();
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(directory.mode() & 0o777, 0o755);
+    assert_ne!(directory.uid(), 0, "the operators' socket is made there by the daemon");
+}
