@@ -129,7 +129,7 @@ fn leases_end_when_they_would_have_after_a_reboot_too() {
     let mut office = Office::of(engine);
     office.open(2, 6, s(61));
     office.engine.tick(at(100_999_999_999));
-    assert!(office.engine.holds(&office.sessions[&2], lease));
+    assert!(office.engine.holds(&office.sessions[&2], lease, at(100_999_999_999)));
     office.engine.tick(s(101));
     assert_eq!(office.engine.leases().live, 0);
     office.assert_places(0);
