@@ -109,3 +109,61 @@ const PIECE: (usize, usize) = (512, 32 << 10);
 
 /// A table that doubles does so a few times at most while it is copied.
 const MOVED_MAX: u32 = 4;
+
+// The checker's locks are for its own tests alone.
+#[cfg(test)]
+#[cfg(not(feature = "interleavings"))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::copy_pieces;
+    use crate::clock::{Now, Timestamp};
+    use crate::engine::digest::{Digest, HashKey};
+    use crate::engine::memory::{Kind, Memory};
+    use crate::engine::table::Table;
+    use crate::engine::tag::Until;
+
+    /// A table into which keys come between any two pieces of a copy.
+    struct Filling {
+        table: Table<Until>,
+        memory: Memory,
+        keys: u64,
+    }
+
+    impl Filling {
+        fn add(&mut self, keys: u64) {
+            let hash = HashKey::from_bytes([7; 16]).of_purpose("test");
+            for key in self.keys..self.keys + keys {
+                let until = Until(Timestamp::from_nanos(1_000 + key));
+                self.table.insert(
+                    hash.digest_bytes(&key.to_le_bytes()),
+                    until,
+                    &self.memory,
+                    Now::at_nanos(1),
+                );
+            }
+            self.keys += keys;
+        }
+    }
+
+    #[test]
+    fn every_key_that_was_there_is_copied_however_often_the_table_grows() {
+        for (first, between) in [(2_000, 0), (2_000, 1), (2_000, 700), (5_000, 4_000), (700, 20_000)] {
+            let memory = Memory::new(64 << 20);
+            memory.share_out(&[Kind::Blocks]);
+            let mut filling = Filling { table: Table::new(Kind::Blocks), memory, keys: 0 };
+            filling.add(first);
+            let (mut seen, mut pieces) = (HashSet::new(), 0);
+            let piece = &mut |from, size, copies: &mut Vec<(Digest, Until)>| {
+                pieces += 1;
+                filling.add(if filling.keys < 100_000 { between } else { 0 });
+                filling.table.copy_piece(from, size, Now::at_nanos(1), copies)
+            };
+            copy_pieces(piece, &mut |_, until| {
+                seen.insert(until.0.as_nanos());
+            });
+            assert!((1_000..1_000 + first).all(|until| seen.contains(&until)), "{first} and {between}");
+            assert!(pieces > 2, "{pieces} pieces");
+        }
+    }
+}
