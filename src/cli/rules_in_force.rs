@@ -11,7 +11,7 @@ use super::last_good::LastGood;
 use crate::admin::Reloaded;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, Replaced};
-use crate::rules::{Domain, Fingerprint, Halt, Library, Problem, Reading};
+use crate::rules::{Domain, Fingerprint, Halt, Library, ListKind, Problem, Reading};
 
 /// The rules in force and the way to read them again.
 #[derive(Debug)]
@@ -158,10 +158,17 @@ impl RulesInForce {
         let rules: usize = domains.iter().map(|domain| domain.rules().len()).sum();
         let path = self.library.path().display();
         info!(%path, domains = domains.len(), rules, "{message}");
-        if rules == 0 {
+        if !domains.iter().any(|domain| may_refuse(domain)) {
             warn!(%path, "no rule is in force: everything is allowed");
         }
     }
+}
+
+/// Whether anything of a domain may refuse: a rule, an entry of `deny`, or a part of `shed`.
+fn may_refuse(domain: &Domain) -> bool {
+    let denies = domain.lists().iter().any(|listed| listed.kind == ListKind::Deny);
+    let sheds = domain.sheds().iter().any(|shed| shed.parts().next().is_some());
+    denies || sheds || !domain.rules().is_empty()
 }
 
 /// Says a problem in the log.
@@ -237,9 +244,10 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use super::RulesInForce;
+    use super::{RulesInForce, may_refuse};
     use crate::clock::{Clock, Now};
     use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+    use crate::rules::read_text;
 
     fn engine() -> Arc<Engine> {
         let hash_key = HashKey::from_bytes([7; 16]);
@@ -255,6 +263,23 @@ mod tests {
         let request = Request::new(Op::Hit, "api", Descriptors::one(&[]));
         let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(1)) else { return false };
         decision.verdict == Verdict::Allow
+    }
+
+    #[test]
+    fn a_domain_may_refuse_by_whatever_it_has() {
+        for (text, may) in [
+            ("limits: [{name: a, key: [], rate: 1/s}]", true),
+            ("concurrency: [{name: a, key: [], max: 1}]", true),
+            ("deny: [{name: a, match: {b: c}}]", true),
+            ("shed: [{pool: web, queue_age: {}}]", true),
+            ("descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]", true),
+            ("exempt: [{name: a, match: {b: c}}]", false),
+            ("shed: [{pool: web, slots: 4}]", false),
+            ("limits: []", false),
+        ] {
+            let loaded = read_text("rules.yaml", &format!("domain: api\n{text}\n"));
+            assert_eq!(loaded.domains.iter().any(|domain| may_refuse(domain)), may, "{text}");
+        }
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             orders,
             telemetry: Arc::clone(&options.telemetry),
             rules: settings.rules.display().to_string(),
-            unready: Box::new(Vec::new),
+            unready: unready(&shutdown),
         };
         let desk = Desk {
             engine: Arc::clone(&engine),
@@ -183,6 +183,15 @@ fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings) -> Option<order
     watch
         .inspect_err(|error| warn!(%error, "the `disable` file has no effect: raise TasksMax of the unit"))
         .ok()
+}
+
+/// Why work should not be sent here, beside the rules.
+fn unready(shutdown: &CancellationToken) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let shutdown = shutdown.clone();
+    Box::new(move || {
+        let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
+        draining.into_iter().collect()
+    })
 }
 
 /// Without operators everything goes on.

@@ -8,14 +8,14 @@ use super::admission::{Admission, Intent, admit, settle_up};
 use super::counters::{Check, Counters};
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
-use super::leases::{Reservation, Session, Tie};
+use super::leases::Session;
 use super::part::{Case, Part, Stage, Stand};
 use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::slots::Slot;
 use super::sync::Ordering;
-use super::work::Granted;
+use super::work::{Granted, Holding};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
@@ -53,7 +53,7 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-        holding: Option<Reservation<'_>>,
+        holding: Option<Holding<'_>>,
     ) -> Answer<'d> {
         let place = self.domain.priority_place(request.priority, selection);
         let priority = place.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name);
@@ -62,7 +62,7 @@ impl<'d> Judgement<'d> {
             workspace.clear();
             let mut decision = Decision { priority, ..self.by_list(entry, place) };
             if decision.verdict == Verdict::Allow {
-                decision.lease = self.engine.grant(holding, request.id, &Granted::default(), self.now);
+                decision.lease = self.engine.grant_unlimited(holding, request.id, self.now);
             }
             return Answer::Decided(decision);
         }
@@ -79,40 +79,30 @@ impl<'d> Judgement<'d> {
         {
             counters.unmatched(Unmatched::Rule);
         }
-        // What is not limited is not named either, but for its lease.
-        let is_free = workspace.parts.is_empty() && gate.is_none() && holding.is_none();
-        let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek && !is_free) else {
+        // What is not limited is not named either, nor is what is held: who granted that knows its name.
+        let is_named = request.op != Op::Peek && holding.is_none();
+        let is_free = workspace.parts.is_empty() && gate.is_none();
+        let named = if is_named && !is_free {
+            self.engine.repeats.named(request, &mut workspace.written)
+        } else {
+            None
+        };
+        let Some(mut named) = named else {
             let decision = self.admit(selection, request, workspace, gate, place, holding);
             return Answer::Decided(Decision { priority, ..decision });
         };
-        let repeats = &self.engine.repeats;
-        let name = repeats.name_request(&repeat, request, &mut workspace.written);
-        // Held to the end: of two that come at once, one is judged and the other is its repeat.
-        let mut known = repeats.lock(&name);
-        match known.find(&name, self.now) {
+        match named.find(self.now) {
             Known::Not => {}
             Known::Other => return Answer::Conflict,
             Known::Granted(grant) => {
-                let mut decision = grant.again(self.ruling.number, self.domain, self.now, workspace);
-                let is_live = |lease: &u64| {
-                    request.session.is_some_and(|session| self.engine.leases.is_live(session, *lease))
-                };
-                decision.lease = decision.lease.filter(is_live);
-                self.count(self.slot_of(&decision), decision.verdict, place);
+                let decision = grant.again(self.ruling.number, Some(self.domain), self.now, workspace);
+                self.count_again(&decision, place);
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
-        let holds = holding.is_some();
-        workspace.ties.push(Tie::Repeat(name.digest()));
-        let decision = self.admit(selection, request, workspace, gate, place, holding);
-        // One that was given up on before it was granted is known by its name no more.
-        if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) && holds == decision.lease.is_some() {
-            known.keep(
-                &name,
-                Grant::of(&decision, self.ruling.number, self.now),
-                &self.engine.shards,
-                self.now,
-            );
+        let decision = self.admit(selection, request, workspace, gate, place, None);
+        if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
+            named.keep(Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
         }
         Answer::Decided(Decision { priority, ..decision })
     }
@@ -131,21 +121,17 @@ impl<'d> Judgement<'d> {
         if workspace.parts.is_empty() {
             return Ok(false);
         }
-        let repeats = &self.engine.repeats;
-        let name = charge.repeat.map(|repeat| repeats.name_charge(&repeat, charge, &mut workspace.written));
-        let mut known = name.as_ref().map(|name| (name, repeats.lock(name)));
-        if let Some((name, known)) = &known {
-            match known.find(name, self.now) {
-                Known::Not => {}
-                Known::Other => return Err(Conflict),
-                Known::Granted(_) => return Ok(true),
-            }
+        let mut named = self.engine.repeats.named_charge(charge, &mut workspace.written);
+        match named.as_ref().map_or(Known::Not, |named| named.find(self.now)) {
+            Known::Not => {}
+            Known::Other => return Err(Conflict),
+            Known::Granted(_) => return Ok(true),
         }
         let (parts, amounts) = workspace.parts_and_amounts();
         settle_up(&self.case(None), parts, amounts);
-        if let Some((name, known)) = &mut known {
+        if let Some(named) = &mut named {
             let grant = Grant::of(&Decision::unlimited(), self.ruling.number, self.now);
-            known.keep(name, grant, &self.engine.shards, self.now);
+            named.keep(grant, &self.engine.shards, self.now);
         }
         Ok(true)
     }
@@ -199,7 +185,7 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
         gate: Option<&'d Gate>,
         priority: Option<usize>,
-        holding: Option<Reservation<'_>>,
+        holding: Option<Holding<'_>>,
     ) -> Decision<'d> {
         let intent = if request.op == Op::Peek { Intent::Look } else { Intent::Admit };
         let mut case = self.case(request.wait_max);
@@ -215,7 +201,8 @@ impl<'d> Judgement<'d> {
             now: self.now,
             counters: self.counters,
             callers: &self.engine.caller_hash,
-            draws: &workspace.draws,
+            draws: if intent == Intent::Look { &workspace.draws_of_looks } else { &workspace.draws },
+            notes_caller: intent == Intent::Admit,
         };
         let notes = &mut workspace.shed_notes;
         let mut judge_gate = || gate.and_then(|gate| gate.judge(&asked, notes));
@@ -227,11 +214,11 @@ impl<'d> Judgement<'d> {
             workspace.list_all(self.domain);
         }
         let mut lease = None;
-        if granted && holding.is_some() {
-            workspace.tie(self.domain, self.terms);
+        if let Some(holding) = holding.filter(|_| granted) {
+            workspace.tie(self.domain, self.terms, holding.name);
             let place = gate.map(|gate| gate.watch.is_other(priority));
             let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place };
-            lease = self.engine.grant(holding, request.id, &granted, self.now);
+            lease = self.engine.grant(holding.reserved, request.id, &granted, self.now);
         }
         let mut shedder = None;
         let mut slot = None;
@@ -282,6 +269,11 @@ impl<'d> Judgement<'d> {
             counters.of_priority(*priority, verdict);
         }
         Some(counters.decided(slot, verdict))
+    }
+
+    /// Counts a decision that was made before.
+    pub(super) fn count_again(&self, decision: &Decision<'_>, priority: Option<usize>) {
+        self.count(self.slot_of(decision), decision.verdict, priority);
     }
 
     /// Where what a decision names is counted.

@@ -4,6 +4,7 @@
 
 mod admission;
 mod algorithm;
+mod audit;
 mod callers;
 mod control;
 mod counters;
@@ -44,6 +45,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+pub use audit::Audit;
 pub use callers::{Caller, TopCallers};
 pub use control::{
     Alarm, Blocked, By, Event, KeyError, NotNamed, NotSwitched, Orders, RuleName, Switch, SwitchView, Target,
@@ -59,7 +61,7 @@ pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
-pub use work::{Audit, Wanted};
+pub use work::Wanted;
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
 pub use crate::rules::Mode;

@@ -216,6 +216,11 @@ fn reloads_show_and_counts_stay() {
     assert_eq!(modes, [0.0, 1.0, 0.0]);
     let allowed = "tidegate_decisions_total{domain=\"api\",rule=\"per-user\",verdict=\"allow\"}";
     assert_eq!([before.of(allowed), mended.of(allowed)], [1.0, 1.0]);
+    // In shadow an answer names no rule.
+    wire.ask(&hit(2, "u"));
+    let unnamed = "tidegate_decisions_total{domain=\"api\",rule=\"\",verdict=\"allow\"}";
+    let metrics = scrape(&daemon);
+    assert_eq!([metrics.of(allowed), metrics.of(unnamed)], [1.0, 1.0]);
     // Gone with its counts kept; a rule that never counted is gone without a trace.
     std::fs::write(&file, "domain: api\nlimits: [{name: never, key: [user], rate: 1/h}]\n").unwrap();
     assert_eq!(post(&daemon, "/reload", "").status, 200);
@@ -224,6 +229,15 @@ fn reloads_show_and_counts_stay() {
     let last = scrape(&daemon);
     assert_eq!(last.of(allowed), 1.0);
     assert!(!last.series.keys().any(|series| series.contains("never")));
+}
+
+#[test]
+fn names_of_rules_are_escaped_whatever_they_hold() {
+    let rules = "domain: tree\ndescriptors: [{key: k, value: \"a\\\"b\\\\c\\nd{}=,\", rate_limit: {unit: day, requests_per_unit: 5}}]\n";
+    let daemon = Plan::new().rules("tree.yaml", rules).start();
+    let metrics = scrape(&daemon);
+    let escaped = "rule=\"k_a\\\"b\\\\c_d{}=,\",mode=\"enforce\"";
+    assert_eq!(metrics.sum(&[escaped]), 1.0, "{:?}", metrics.series.keys());
 }
 
 #[test]
