@@ -21,6 +21,7 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         engine: Arc::clone(&limits.engine),
         clock: Arc::new(Clock::start()),
         control: Arc::new(Nothing),
+        ledger: Arc::default(),
     };
     let office = Office::start(desk, Doors { admin: Box::new(At(path.clone())), metrics: None })?;
     let bytes = scrape(&path)?;
@@ -78,6 +79,10 @@ impl Control for Nothing {
 
     fn reload(&self) -> Result<Reloaded, String> {
         Ok(Reloaded::default())
+    }
+
+    fn keep(&self) -> Result<(), String> {
+        Ok(())
     }
 
     fn unready(&self) -> Vec<String> {

@@ -108,6 +108,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 
 fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     sys::give_large_pieces_back();
+    sys::outlive_file_size_limit();
     make_directory_of(&settings.socket.path)?;
     let listener = Listener::bind(&settings.socket.path, settings.socket.mode, group_of(settings)?)?;
     let plan = restart::Plan {

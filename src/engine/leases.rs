@@ -225,7 +225,7 @@ impl Leases {
     pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
         let book = self.book(session.0.book);
         let lease = book.lease(self.numbers.place(number), number, session.0.member);
-        lease.is_some_and(|lease| lease.ends_at > now.at)
+        lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
     /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted.

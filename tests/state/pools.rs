@@ -129,8 +129,30 @@ fn leases_end_when_they_would_have_after_a_reboot_too() {
     let mut office = Office::of(engine);
     office.open(2, 6, s(61));
     office.engine.tick(at(100_999_999_999));
-    assert!(office.engine.holds(&office.sessions[&2], lease));
+    assert!(office.engine.holds(&office.sessions[&2], lease, at(100_999_999_999)));
     office.engine.tick(s(101));
     assert_eq!(office.engine.leases().live, 0);
     office.assert_places(0);
+}
+
+#[test]
+fn sessions_that_do_not_fit_are_left_out_and_nothing_else_is() {
+    use tidegate::engine::kept::{Kept, KeptSession};
+    let office = busy_for(1);
+    let other = engine();
+    let mut putting = other.putting_back(s(2));
+    let mut copied = Vec::new();
+    office.engine.copy_out(s(2), &mut |kept| copied.push(kept));
+    // A user has at most 4 096 sessions: some that are there no more were copied as well.
+    for number in 0..5_000_u16 {
+        let mut name = [9; 16];
+        name[..2].copy_from_slice(&number.to_le_bytes());
+        let session = KeptSession { name, user: 2, pid: None, pool: "web".into(), slots: 1 };
+        putting.put(Kept::Session(Box::new(session))).unwrap();
+    }
+    copied.into_iter().for_each(|kept| putting.put(kept).unwrap());
+    drop(putting);
+    assert_eq!((other.leases().sessions, other.leases().live), (4_096, 0));
+    let audit = other.audit();
+    assert_eq!((audit.held, audit.counted), (0, 0));
 }

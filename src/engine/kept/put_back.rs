@@ -3,7 +3,7 @@
 //! How many places of a concurrency limit are taken is not kept: every lease that comes back takes its own, so the two
 //! always agree.
 
-use super::{Kept, KeptKey, KeptLease, KeptPool};
+use super::{Kept, KeptKey, KeptLease, KeptPool, KeptSession};
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::leases::{Opening, Session, Tie};
@@ -28,8 +28,9 @@ pub struct Unfit(pub(super) &'static str);
 pub struct PuttingBack<'e> {
     engine: &'e Engine,
     now: Now,
-    /// The session whose leases come.
+    /// The session whose leases come; none if it does not fit.
     session: Option<Session>,
+    is_any_session: bool,
 }
 
 impl Engine {
@@ -37,7 +38,7 @@ impl Engine {
     /// installed and before anybody asks; after an error the engine is of no use.
     #[must_use]
     pub fn putting_back(&self, now: Now) -> PuttingBack<'_> {
-        PuttingBack { engine: self, now, session: None }
+        PuttingBack { engine: self, now, session: None, is_any_session: false }
     }
 
     /// Makes room for so many buckets and fixed windows, the most there are, as far as the budget goes.
@@ -89,24 +90,7 @@ impl PuttingBack<'_> {
                 let engine = self.engine;
                 engine.repeats.put_back(*grant, FIRST_RULING, &engine.shards, self.now);
             }
-            Kept::Session(session) => {
-                self.end_session();
-                self.session = self
-                    .engine
-                    .open(
-                        &Opening {
-                            name: Some(session.name),
-                            user: session.user,
-                            pool: &session.pool,
-                            slots: session.slots,
-                            connection: 0,
-                            pid: session.pid,
-                        },
-                        self.now,
-                    )
-                    .map_err(|_| Unfit("more sessions than there may be"))?
-                    .into();
-            }
+            Kept::Session(session) => self.session(&session),
             Kept::Lease(lease) => self.lease(&lease)?,
         }
         Ok(())
@@ -131,11 +115,30 @@ impl PuttingBack<'_> {
         Ok(())
     }
 
+    /// While sessions were copied some may have ended and others begun, more than there may be at once: those that do not
+    /// fit, and their leases, are left out.
+    fn session(&mut self, kept: &KeptSession) {
+        self.end_session();
+        let opening = Opening {
+            name: Some(kept.name),
+            user: kept.user,
+            pool: &kept.pool,
+            slots: kept.slots,
+            connection: 0,
+            pid: kept.pid,
+        };
+        self.session = self.engine.open(&opening, self.now).ok();
+        self.is_any_session = true;
+    }
+
     fn lease(&self, kept: &KeptLease) -> Result<(), Unfit> {
-        let session = self.session.as_ref().ok_or(Unfit("a lease of no session"))?;
+        if kept.number == 0 || !self.is_any_session {
+            return Err(Unfit("a lease of no session"));
+        }
+        let Some(session) = &self.session else { return Ok(()) };
         let (engine, pool) = (self.engine, session.pool());
-        if kept.number == 0 || engine.leases.is_live(session, kept.number) {
-            return Err(Unfit("the same lease twice"));
+        if engine.leases.is_live(session, kept.number, self.now) {
+            return Ok(());
         }
         let Some(ties) = engine.leases.put_back(session, kept, self.now) else { return Ok(()) };
         pool.enter_work(kept.is_other, None);
