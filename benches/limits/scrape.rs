@@ -85,6 +85,10 @@ impl Control for Nothing {
         Ok(Reloaded::default())
     }
 
+    fn keep(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     fn unready(&self) -> Vec<String> {
         Vec::new()
     }

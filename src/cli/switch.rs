@@ -105,39 +105,13 @@ fn list(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What holds over the rules, a line each.
+/// What holds over the rules, and what was last changed of it.
 fn print(found: &Value, out: &mut dyn Write) -> io::Result<()> {
-    if found.get("off").and_then(Value::as_bool) == Some(true) {
-        writeln!(out, "EVERYTHING IS ALLOWED: a file called `disable` says so")?;
-    }
-    let (switches, blocks) = (list_of(found, "switches"), list_of(found, "blocks"));
-    if switches.is_empty() && blocks.is_empty() {
+    let held = held(found);
+    if held.is_empty() {
         writeln!(out, "nothing is switched and no key is blocked by hand")?;
     }
-    for switch in switches {
-        let rule = switch.get("rule").and_then(Value::as_str).unwrap_or("everything");
-        let (mode, holds) = (text(switch, "mode"), text(switch, "holds"));
-        write!(out, "switched  {rule}: {mode}{}, by {}", until(switch), text(switch, "by"))?;
-        match switch.get("written").and_then(Value::as_str) {
-            Some(written) => write!(out, " (without it: {written})")?,
-            None => write!(out, " (no rule is called so now: it waits)")?,
-        }
-        writeln!(
-            out,
-            "{}",
-            if holds == mode { String::new() } else { format!("; the daemon's mode makes it {holds}") }
-        )?;
-    }
-    for block in blocks {
-        let shown = block.get("text").and_then(Value::as_str).unwrap_or_else(|| text(block, "key"));
-        writeln!(
-            out,
-            "blocked   {}: {shown}{}, by {}",
-            text(block, "rule"),
-            until(block),
-            text(block, "by")
-        )?;
-    }
+    held.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     for warning in list_of(found, "warnings").iter().filter_map(Value::as_str) {
         writeln!(out, "warning   {warning}")?;
     }
@@ -145,6 +119,34 @@ fn print(found: &Value, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}  {}: {}", text(change, "at"), text(change, "by"), text(change, "what"))?;
     }
     Ok(())
+}
+
+/// What holds over the rules, a line each.
+pub(super) fn held(found: &Value) -> Vec<String> {
+    let mut lines = Vec::new();
+    if found.get("off").and_then(Value::as_bool) == Some(true) {
+        lines.push("EVERYTHING IS ALLOWED: a file called `disable` says so".to_owned());
+    }
+    for switch in list_of(found, "switches") {
+        let rule = switch.get("rule").and_then(Value::as_str).unwrap_or("everything");
+        let (mode, holds) = (text(switch, "mode"), text(switch, "holds"));
+        let without = match switch.get("written").and_then(Value::as_str) {
+            Some(written) => format!("without it: {written}"),
+            None => "no rule is called so now: it waits".to_owned(),
+        };
+        let milder = match holds == mode {
+            true => String::new(),
+            false => format!("; the daemon's mode makes it {holds}"),
+        };
+        let (until, by) = (until(switch), text(switch, "by"));
+        lines.push(format!("switched  {rule}: {mode}{until}, by {by} ({without}){milder}"));
+    }
+    for block in list_of(found, "blocks") {
+        let shown = block.get("text").and_then(Value::as_str).unwrap_or_else(|| text(block, "key"));
+        let (rule, until, by) = (text(block, "rule"), until(block), text(block, "by"));
+        lines.push(format!("blocked   {rule}: {shown}{until}, by {by}"));
+    }
+    lines
 }
 
 fn until(of: &Value) -> String {

@@ -82,6 +82,8 @@ fn a_switch_is_a_command_and_holds_for_the_next_request() {
     let listed = run(&daemon, "switch");
     assert!(listed.starts_with("switched  api/per-user: disabled until 2"), "{listed}");
     let by = format!("by uid {}", rustix::process::geteuid().as_raw());
+    let status = run(&daemon, "status");
+    assert!(status.contains("\nswitched  api/per-user: disabled until 2"), "{status}");
     assert!(listed.contains(&by) && listed.contains("(without it: enforce)"), "{listed}");
     assert_eq!(run(&daemon, "switch api/per-user --clear"), "api/per-user: back to what its file says\n");
     assert_eq!(run(&daemon, "switch api/per-user --clear"), "api/per-user: was not switched\n");

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::cli::replay::table::{Table, count};
+use crate::cli::switch::held;
 
 /// The whole page.
 pub(in crate::cli) fn text(status: &Value) -> String {
@@ -13,6 +14,10 @@ pub(in crate::cli) fn text(status: &Value) -> String {
     let parts = [rules(status), pools(status), callers(status, "refused"), callers(status, "busiest")];
     for part in parts.into_iter().flatten() {
         let _ = write!(text, "\n{part}\n");
+    }
+    let held = status.get("switches").map(held).unwrap_or_default();
+    if !held.is_empty() {
+        let _ = write!(text, "\n{}\n", held.join("\n"));
     }
     let warnings = list(status, "/warnings");
     if !warnings.is_empty() {
