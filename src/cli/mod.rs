@@ -10,6 +10,7 @@ mod client;
 mod command;
 mod control;
 mod core_dumps;
+pub mod doctor;
 pub mod explain;
 pub mod healthcheck;
 mod lease_keeper;
@@ -65,6 +66,7 @@ enum Command {
     Reload(reload::Args),
     Healthcheck(healthcheck::Args),
     Bench(bench::Args),
+    Doctor(doctor::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -100,6 +102,7 @@ pub fn run() -> ExitCode {
         Command::Reload(args) => reload::run(args, &mut out),
         Command::Healthcheck(args) => healthcheck::run(args, &mut out),
         Command::Bench(args) => bench::run(args, &mut out),
+        Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };
     finish(done.and_then(|code| out.flush().map(|()| code)))

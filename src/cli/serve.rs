@@ -239,11 +239,15 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
 }
 
+/// How many files the daemon opens at most: for each connection one, and one for the process behind it.
+pub(super) fn descriptors_needed(connections: u32) -> u64 {
+    2 * u64::from(connections) + DESCRIPTORS_BESIDE
+}
+
 /// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
 fn allow_descriptors(connections: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // A connection, and the process behind it.
-    let needed = 2 * u64::from(connections) + DESCRIPTORS_BESIDE;
+    let needed = descriptors_needed(connections);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return;
