@@ -16,6 +16,7 @@ pub mod healthcheck;
 mod lease_keeper;
 mod limit_json;
 mod log;
+mod log_limit;
 mod passed;
 mod places;
 mod read_rules;
