@@ -152,16 +152,21 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             rules: settings.rules.display().to_string(),
             unready: silent_threads(&pulse, &clock),
         };
-        tokio::spawn(keep_told(manager, pulse, shutdown.clone()));
+        let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
         let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
-        server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
+        let served = server::run(listener, &engine, &clock, options, shutdown.clone()).await;
+        shutdown.cancel();
+        // Says no more than that the end has begun, and waits for nothing.
+        let _ = told.await;
+        served.map_err(Failure::Run)
     })?;
     if !keeper.is_none_or(Keeper::finish) {
         warn!("the tables could not be written at the end: the next daemon takes up what was last written");
     }
     info!("drained: every request received was answered");
+    manager.finish();
     Ok(())
 }
 
