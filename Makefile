@@ -50,6 +50,8 @@ nightly:         ## Long properties; hours are welcome
 	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --release --locked --lib --features interleavings engine::interleavings
 	cargo test --release --locked --test engine --test memory -- --ignored --nocapture
 	SEEDS=$${SEEDS:-20} cargo test --release --locked --test shedding -- --ignored
+	cargo build --locked
+	KILLS=$${KILLS:-100} TIDEGATE_BIN=$(CURDIR)/target/debug/tidegate $(PYTHON) -m pytest -q -s tests/python/test_restarts.py
 
 clean:           ## Removes everything that was built
 	cargo clean

@@ -139,12 +139,12 @@ fn json_says_the_same_to_programs() {
 
 #[test]
 fn a_settings_file_brings_its_rules_with_it() {
-    let (directory, path) = file("tidegate.yaml", "rules: rules\nstate: /var/lib/tidegate\n");
+    let (directory, path) = file("tidegate.yaml", "rules: rules\nredis: {url: \"redis://127.0.0.1\"}\n");
     fs::create_dir(directory.path().join("rules")).unwrap();
     fs::write(directory.path().join("rules/api.yaml"), GOOD).unwrap();
     let (text, fine) = check(&path, Format::Text);
     assert!(fine);
-    assert!(text.contains("`state` is not built yet"), "{text}");
+    assert!(text.contains("`redis` is not built yet"), "{text}");
     assert!(text.ends_with("./tidegate.yaml, ./rules: 1 domain, 4 rules; 0 errors, 2 warnings\n"), "{text}");
 
     let (_directory, path) = file("tidegate.yaml", "threads: none\n");

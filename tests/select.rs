@@ -11,6 +11,7 @@
 )]
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::limit::Rate;
@@ -199,13 +200,20 @@ impl Asks {
             conditions: self.conditions(),
             key: key.collect(),
             mode: self.mode,
-            overrides: (!overrides.is_empty()).then(|| Box::new(Overrides { list, ..Overrides::default() })),
+            overrides: (!overrides.is_empty()).then(|| Arc::new(Overrides { list, ..Overrides::default() })),
             ..Rule::new("rule", position(), quota.into())
         }
     }
 
     fn listed(&self, kind: ListKind) -> Listed {
-        Listed { name: "entry".into(), position: position(), kind, conditions: self.conditions(), help: None }
+        Listed {
+            name: "entry".into(),
+            position: position(),
+            kind,
+            conditions: self.conditions(),
+            mode: Mode::Enforce,
+            help: None,
+        }
     }
 }
 

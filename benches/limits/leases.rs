@@ -11,7 +11,7 @@ use crate::contestant::{Limits, MEMORY_BYTES};
 use crate::report::{Bound, Row};
 use crate::resident::said_by;
 use crate::rules;
-use crate::stopwatch::{Times, cpu_nanos, resident_bytes};
+use crate::stopwatch::{Sleeps, Times, cpu_nanos, resident_bytes};
 use crate::workload::{DOMAIN, UserName, Users};
 
 /// Rows about time, then those about memory and about pauses.
@@ -27,8 +27,8 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     let (usual, longest): (Vec<f64>, Vec<f64>) = pauses.into_iter().unzip();
     let figure = "p99.99 of requests while 1000 sessions of 1000 leases end";
     rows.push(Row::alone(figure, "ms", &usual).must(Bound::AtMost(1.0)));
-    // A CPU that the machine takes away is in it, now and then: what is ours comes in every repetition.
-    rows.push(Row::alone("the slowest of these requests", "ms", &longest).must(Bound::AtMost(1.0)));
+    let figure = "the slowest of these requests, a CPU taken away not counted";
+    rows.push(Row::alone(figure, "ms", &longest).must(Bound::AtMost(1.0)));
     Ok(rows)
 }
 
@@ -97,8 +97,11 @@ pub(crate) fn hold(leases: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// How long requests take on this thread, nearly all of them and the slowest, while another ends a thousand sessions of a thousand leases each,
-/// and a million leases by their time, in milliseconds.
+/// How long requests take on this thread, nearly all of them and the slowest, while another ends a thousand sessions of a
+/// thousand leases each, in milliseconds.
+///
+/// Of the slowest only what it did or waited for by itself counts: if it never slept it was not held up by a lock, and
+/// what is missing between its CPU time and the clock on the wall is a CPU that the machine gave to somebody else.
 fn pauses() -> (f64, f64) {
     let mut limits = Limits::new(ONE_RULE, MEMORY_BYTES);
     let sessions: Vec<Session> = (0..1_000).map(|number| session(&limits, number, number)).collect();
@@ -112,24 +115,30 @@ fn pauses() -> (f64, f64) {
     let engine = std::sync::Arc::clone(&limits.engine);
     let mut times = Times::new();
     let now = limits.later();
-    std::thread::scope(|scope| {
+    let mut sleeps = Sleeps::of_this_thread();
+    let slowest = std::thread::scope(|scope| {
         let ending = scope.spawn(move || {
             let (half, rest) = sessions.split_at(sessions.len() / 2);
             half.iter().for_each(|session| engine.end(session, now));
             engine.end_due(Now::at_nanos(now.at.as_nanos() + 60_000_000_000));
             rest.iter().for_each(|session| engine.end(session, now));
         });
-        let mut turn = 0;
+        let (mut turn, mut slowest) = (0, 0.0_f64);
         while !ending.is_finished() {
             turn += 1;
             let user = UserName::new(turn);
-            times.of(|| {
-                let lease = limits.acquire(&asking, &user);
-                limits.release(&asking, Some(lease));
+            let slept = sleeps.so_far();
+            let cpu = cpu_nanos(|| {
+                times.of(|| {
+                    let lease = limits.acquire(&asking, &user);
+                    limits.release(&asking, Some(lease));
+                });
             });
+            slowest = slowest.max(if sleeps.so_far() == slept { cpu } else { times.last() });
         }
+        slowest
     });
-    (times.at(0.9999) / 1e6, times.max() / 1e6)
+    (times.at(0.9999) / 1e6, slowest / 1e6)
 }
 
 fn session(limits: &Limits, number: u32, user: u32) -> Session {

@@ -26,6 +26,7 @@ mod report;
 mod resident;
 mod rules;
 mod sampler;
+mod scrape;
 mod speed;
 mod stopwatch;
 mod tails;
@@ -80,6 +81,8 @@ enum Suite {
     Leases,
     /// What it costs to read the machine
     Sampler,
+    /// What a scrape costs
+    Scrape,
     /// A replay of 1 000 000 lines
     Replay,
 }
@@ -129,6 +132,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
             Suite::Overrides => files::overrides(directory.path(), reps),
             Suite::Leases => leases::run(reps),
             Suite::Sampler => sampler::run(reps),
+            Suite::Scrape => scrape::run(directory.path(), reps),
             Suite::Replay => files::replay(&arguments.daemon, directory.path(), reps.min(REPLAY_REPS_MAX)),
         };
         // A suite that fails is a row that says so, not the end of the others.

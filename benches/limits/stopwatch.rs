@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
@@ -35,26 +36,36 @@ fn thread_cpu_nanos() -> u64 {
 }
 
 /// The times of single decisions, reading the clock included.
-pub(crate) struct Times(Histogram<u64>);
+pub(crate) struct Times {
+    histogram: Histogram<u64>,
+    last: u64,
+}
 
 impl Times {
     pub(crate) fn new() -> Times {
-        Times(Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|error| panic!("{error}")))
+        let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3);
+        Times { histogram: histogram.unwrap_or_else(|error| panic!("{error}")), last: 0 }
     }
 
     #[inline]
     pub(crate) fn of(&mut self, decision: impl FnOnce()) {
         let start = boot_nanos();
         decision();
-        self.0.saturating_record(boot_nanos() - start);
+        self.last = boot_nanos() - start;
+        self.histogram.saturating_record(self.last);
     }
 
     pub(crate) fn at(&self, quantile: f64) -> f64 {
-        self.0.value_at_quantile(quantile) as f64
+        self.histogram.value_at_quantile(quantile) as f64
+    }
+
+    /// Nanoseconds of the last one.
+    pub(crate) fn last(&self) -> f64 {
+        self.last as f64
     }
 
     pub(crate) fn max(&self) -> f64 {
-        self.0.max() as f64
+        self.histogram.max() as f64
     }
 }
 
@@ -66,4 +77,24 @@ pub(crate) fn resident_bytes() -> io::Result<u64> {
         .find_map(|line| line.strip_prefix("Rss:"))
         .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.map(|kib| kib * 1_024).ok_or_else(|| io::Error::other("smaps_rollup is not as expected"))
+}
+
+/// How often this thread has slept: a lock that another holds makes it sleep, a CPU that is taken away does not.
+pub(crate) struct Sleeps {
+    status: fs::File,
+    text: Vec<u8>,
+}
+
+impl Sleeps {
+    pub(crate) fn of_this_thread() -> Sleeps {
+        let status = fs::File::open("/proc/thread-self/status").unwrap_or_else(|error| panic!("{error}"));
+        Sleeps { status, text: vec![0; 8_192] }
+    }
+
+    pub(crate) fn so_far(&mut self) -> u64 {
+        let length = self.status.read_at(&mut self.text, 0).unwrap_or_else(|error| panic!("{error}"));
+        let text = std::str::from_utf8(&self.text[..length]).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("no count of sleeps"))
+    }
 }

@@ -17,6 +17,12 @@ pub trait Control: Send + Sync {
     /// Nothing came of it in time: what to say of that.
     fn reload(&self) -> Result<Reloaded, String>;
 
+    /// Has what holds over the rules kept over a restart, on the disk before this returns.
+    ///
+    /// # Errors
+    /// Why it is not: it holds all the same, until then.
+    fn keep(&self) -> Result<(), String>;
+
     /// Why work should not be sent here yet, beside the rules; empty: nothing is wrong. Each says what and how to mend it.
     fn unready(&self) -> Vec<String>;
 }

@@ -5,11 +5,13 @@ mod answer;
 mod connection;
 mod control;
 mod doors;
+mod ledger;
 mod metrics;
 mod pages;
 mod router;
 mod rules_page;
 mod status;
+mod switches;
 mod verbs;
 
 use std::io;
@@ -20,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
 pub use doors::{Door, Doors};
+pub use ledger::Ledger;
+pub use switches::switches;
 pub use verbs::{By, Refusal};
 
 use crate::clock::Clock;
@@ -34,6 +38,8 @@ pub struct Desk {
     pub clock: Arc<Clock>,
     /// The rest of the daemon, as far as operators may look into it or tell it something.
     pub control: Arc<dyn Control>,
+    /// What was changed over the rules.
+    pub ledger: Arc<Ledger>,
 }
 
 /// The thread that answers operators, until it is dropped.

@@ -3,6 +3,7 @@
 use hyper::StatusCode;
 
 use super::answer::{self, Answer};
+use super::verbs;
 use super::{Desk, metrics, rules_page, status};
 
 /// One page.
@@ -22,7 +23,8 @@ pub(super) fn find(path: &str) -> Option<Page> {
 }
 
 fn index(_: &Desk) -> Answer {
-    let lines = PAGES.iter().map(|page| format!("{:<9} {}\n", page.path, page.what));
+    let pages = PAGES.iter().map(|page| format!("GET  {:<9} {}\n", page.path, page.what));
+    let lines = pages.chain(verbs::paths().map(|path| format!("POST {path}\n")));
     answer::text(
         StatusCode::OK,
         format!("tidegate {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.collect::<String>()),
@@ -49,11 +51,21 @@ fn readyz(desk: &Desk) -> Answer {
     answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }
 
+fn switches(desk: &Desk) -> Answer {
+    answer::value(StatusCode::OK, &super::switches(desk))
+}
+
 const PAGES: &[Page] = &[
     Page { path: "/", what: "this page", is_harmless: false, make: index },
     Page { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
     Page { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
     Page { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status::status },
     Page { path: "/rules", what: "the rules in force, as JSON", is_harmless: false, make: rules_page::rules },
+    Page {
+        path: "/switches",
+        what: "what holds over the rules, and who said so",
+        is_harmless: false,
+        make: switches,
+    },
     Page { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
 ];

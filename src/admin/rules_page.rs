@@ -1,5 +1,7 @@
 //! The rules in force, each with its place in the files, its mode, and what it says.
 
+use std::collections::HashMap;
+
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
@@ -12,15 +14,13 @@ use crate::rules::facts;
 pub(super) fn rules(desk: &Desk) -> Answer {
     let record = desk.control.rules();
     let in_force = desk.engine.in_force();
-    let mut domains: Vec<(&str, Vec<Value>)> =
-        in_force.rules().domains().iter().map(|domain| (domain.name(), Vec::new())).collect();
-    for rule in in_force.each() {
-        if let Some((_, rules)) = domains.iter_mut().find(|(name, _)| *name == rule.domain) {
-            rules.push(one(&rule));
-        }
-    }
+    let mut by_domain: HashMap<&str, Vec<Value>> = HashMap::new();
+    in_force.each().for_each(|rule| by_domain.entry(rule.domain).or_default().push(one(&rule)));
     let sha = |name: &str| record.domains.iter().find(|domain| *domain.name == *name).map(|known| &known.sha);
-    let domains = domains.iter().map(|(name, rules)| json!({"name": name, "sha": sha(name), "rules": rules}));
+    let domains = in_force.rules().domains().iter().map(|domain| {
+        let rules = by_domain.remove(domain.name()).unwrap_or_default();
+        json!({"name": domain.name(), "sha": sha(domain.name()), "rules": rules})
+    });
     let page = json!({"path": record.path, "good": record.is_good, "domains": domains.collect::<Vec<_>>()});
     answer::value(StatusCode::OK, &page)
 }

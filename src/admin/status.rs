@@ -4,6 +4,8 @@
 mod callers;
 mod warnings;
 
+use std::collections::HashMap;
+
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
@@ -84,17 +86,20 @@ fn told(desk: &Desk) -> Value {
             "evictions": totals.evictions,
         },
         "callers": callers::told(engine, &moment.in_force),
-        "warnings": warnings::told(engine, &moment),
+        "switches": super::switches(desk),
+        "warnings": warnings::told(desk, &moment),
     })
 }
 
 fn rules(moment: &Moment) -> Value {
     let RulesRecord { path, last_success, last_failure, is_good, domains } = &moment.rules;
     let when = |at: &Option<Timestamp>| at.map(|at| unix_seconds(at, moment.now));
-    let of_domain = |name: &str| moment.in_force.each().filter(|rule| rule.domain == name).count();
-    let domains = domains
-        .iter()
-        .map(|domain| json!({"name": domain.name, "sha": domain.sha, "rules": of_domain(&domain.name)}));
+    let mut by_domain: HashMap<&str, usize> = HashMap::new();
+    moment.in_force.each().for_each(|rule| *by_domain.entry(rule.domain).or_default() += 1);
+    let domains = domains.iter().map(|domain| {
+        let rules = by_domain.get(&*domain.name).copied().unwrap_or_default();
+        json!({"name": domain.name, "sha": domain.sha, "rules": rules})
+    });
     json!({
         "path": path,
         "good": is_good,
@@ -106,11 +111,10 @@ fn rules(moment: &Moment) -> Value {
 
 /// What each rule in force has come to, and all others together.
 fn counts(moment: &Moment) -> Vec<Value> {
-    let of = |domain: &str, rule: &str| {
-        moment.totals.rules.iter().find(|counts| *counts.domain == *domain && *counts.rule == *rule)
-    };
+    let known: HashMap<(&str, &str), &RuleTotals> =
+        moment.totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();
     let in_force = moment.in_force.each().filter_map(|rule| {
-        let counts = of(rule.domain, rule.name)?;
+        let counts = known.get(&(rule.domain, rule.name))?;
         Some(count(counts, Some(rule.mode.name())))
     });
     let others = moment.totals.rules.last().filter(|others| others.domain.is_empty());

@@ -23,7 +23,8 @@ impl AdminDoor {
 
 impl Door for AdminDoor {
     fn open(&mut self) -> Result<UnixListener, String> {
-        let listener = Listener::bind(&self.path, MODE, None).map_err(|error| error.to_string())?;
+        let listener = Listener::bind(&self.path, MODE, None)
+            .map_err(|error| format!("{error}; `admin.socket` of the settings may say another place"))?;
         let socket = listener.socket().map_err(|error| error.to_string())?;
         self.listener = Some(listener);
         Ok(socket)

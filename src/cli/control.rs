@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::orders::OrdersKept;
 use super::rules_in_force::Record;
 use super::watch::Bell;
 use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
@@ -14,6 +15,8 @@ use crate::server::Telemetry;
 pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<Record>>,
     pub(super) bell: Bell,
+    /// Keeps what holds over the rules.
+    pub(super) orders: Arc<OrdersKept>,
     pub(super) telemetry: Arc<Telemetry>,
     /// The path of the rules.
     pub(super) rules: String,
@@ -51,6 +54,10 @@ impl Control for Daemon {
             "the rules are still being read: the log and `tidegate status` will say what comes of it"
                 .to_owned()
         })
+    }
+
+    fn keep(&self) -> Result<(), String> {
+        self.orders.keep()
     }
 
     fn unready(&self) -> Vec<String> {

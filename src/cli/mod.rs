@@ -10,13 +10,17 @@ mod client;
 mod command;
 mod control;
 mod core_dumps;
+mod disable_file;
 pub mod doctor;
 pub mod explain;
 pub mod healthcheck;
+pub mod key;
+mod last_good;
 mod lease_keeper;
 mod limit_json;
 mod log;
 mod log_limit;
+mod orders;
 mod passed;
 mod places;
 mod read_rules;
@@ -31,6 +35,7 @@ mod settings_file;
 mod shed_words;
 mod signals;
 pub mod status;
+pub mod switch;
 pub mod test;
 pub mod top;
 mod watch;
@@ -66,6 +71,10 @@ enum Command {
     Top(top::Args),
     Reload(reload::Args),
     Healthcheck(healthcheck::Args),
+    Switch(switch::Args),
+    Block(key::BlockArgs),
+    Unblock(key::UnblockArgs),
+    Reset(key::ResetArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
 }
@@ -102,6 +111,10 @@ pub fn run() -> ExitCode {
         Command::Top(args) => top::run(args, &mut out),
         Command::Reload(args) => reload::run(args, &mut out),
         Command::Healthcheck(args) => healthcheck::run(args, &mut out),
+        Command::Switch(args) => switch::run(args, &mut out),
+        Command::Block(args) => args.run(&mut out),
+        Command::Unblock(args) => args.run(&mut out),
+        Command::Reset(args) => args.run(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),

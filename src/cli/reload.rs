@@ -33,7 +33,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     };
     let changes = done.get("changes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     if changes.is_empty() {
-        writeln!(out, "the rules were read again: nothing changed")?;
+        writeln!(out, "all that is written is in force: nothing changed since the files were last read")?;
     }
     for change in changes.iter().filter_map(Value::as_str) {
         writeln!(out, "{change}")?;

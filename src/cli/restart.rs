@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 
+use super::last_good::LastGood;
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Mode;
@@ -95,6 +96,24 @@ impl Plan<'_> {
 }
 
 impl TakenUp {
+    /// Where the rules are kept that were last good, if this daemon keeps anything.
+    pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
+        let directory = self.directory.as_mut()?;
+        (!directory.is_anothers()).then(|| LastGood::at(directory.rules()))
+    }
+
+    /// Where what holds over the rules is kept, if this daemon keeps anything.
+    pub(super) fn orders(&mut self) -> Option<PathBuf> {
+        let directory = self.directory.as_mut()?;
+        if directory.is_anothers() {
+            return None;
+        }
+        // Keys that are blocked by hand are known by digests: the secret is to outlive whatever ends this daemon. What
+        // keeps it from being written is told by who writes the tables.
+        let _ = directory.prepare();
+        Some(directory.switches())
+    }
+
     /// Starts to keep it for the next one.
     pub(super) fn keep(self, every: Duration) -> Option<Keeper> {
         let TakenUp { engine, clock, directory, boot_id, record } = self;

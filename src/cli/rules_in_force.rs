@@ -7,10 +7,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
+use super::last_good::LastGood;
 use crate::admin::Reloaded;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, Replaced};
-use crate::rules::{Domain, Fingerprint, Halt, Library, Problem, Reading};
+use crate::rules::{Domain, Fingerprint, Halt, Library, ListKind, Problem, Reading};
 
 /// The rules in force and the way to read them again.
 #[derive(Debug)]
@@ -22,6 +23,10 @@ pub(super) struct RulesInForce {
     /// Rule sets that were replaced and that a decision thread may still look at. They are kept until none does, so
     /// that it is never a decision that waits while thousands of rules are freed.
     retired: Vec<Replaced>,
+    /// Where they are kept for a start at which the files have errors.
+    last_good: Option<LastGood>,
+    /// Whether they differ from what is kept there.
+    is_unkept: bool,
 }
 
 /// What is to be told of the rules in force.
@@ -38,15 +43,25 @@ pub(super) struct Record {
 }
 
 impl RulesInForce {
-    /// Reads the rules at a path and puts them in force.
-    pub(super) fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, path: &Path) -> RulesInForce {
+    /// Reads the rules at a path and puts them in force. What has errors is as it was last good, if that was kept.
+    pub(super) fn start(
+        engine: &Arc<Engine>,
+        clock: &Arc<Clock>,
+        path: &Path,
+        last_good: Option<LastGood>,
+    ) -> RulesInForce {
         let mut rules = RulesInForce {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
             library: Library::new(path),
             record: Arc::default(),
             retired: Vec::new(),
+            is_unkept: last_good.is_some(),
+            last_good,
         };
+        if let Some(last_good) = &rules.last_good {
+            rules.library.remember(last_good.read());
+        }
         let reading = rules.read();
         tell_failures(&reading, path);
         let domains = rules.library.domains();
@@ -111,6 +126,14 @@ impl RulesInForce {
         Reloaded { changes: reading.difference.lines().collect(), problems: failures(&reading) }
     }
 
+    /// Keeps the rules in force, if they have changed, for a start at which their files have errors.
+    pub(super) fn keep(&mut self) {
+        if let Some(last_good) = self.last_good.as_mut().filter(|_| self.is_unkept) {
+            last_good.write(&self.library);
+            self.is_unkept = false;
+        }
+    }
+
     /// Frees what no decision thread looks at any more. Whether there is still something to free.
     pub(super) fn let_go(&mut self) -> bool {
         self.retired.retain(Replaced::is_in_use);
@@ -126,6 +149,7 @@ impl RulesInForce {
         };
         if !is_same(&before, &after) {
             self.retired.push(self.engine.install(self.library.rules()));
+            self.is_unkept = true;
         }
         self.let_go();
         self.note(reading.is_good());
@@ -146,10 +170,17 @@ impl RulesInForce {
         let rules: usize = domains.iter().map(|domain| domain.rules().len()).sum();
         let path = self.library.path().display();
         info!(%path, domains = domains.len(), rules, "{message}");
-        if rules == 0 {
+        if !domains.iter().any(|domain| may_refuse(domain)) {
             warn!(%path, "no rule is in force: everything is allowed");
         }
     }
+}
+
+/// Whether anything of a domain may refuse: a rule, an entry of `deny`, or a part of `shed`.
+fn may_refuse(domain: &Domain) -> bool {
+    let denies = domain.lists().iter().any(|listed| listed.kind == ListKind::Deny);
+    let sheds = domain.sheds().iter().any(|shed| shed.parts().next().is_some());
+    denies || sheds || !domain.rules().is_empty()
 }
 
 /// Says a problem in the log.
@@ -188,7 +219,10 @@ fn tell_failures(reading: &Reading, path: &Path) {
     for domain in &reading.without {
         error!(%domain, "its rules have errors: this domain has NO LIMITS until they are mended");
     }
-    for domain in &reading.kept {
+    for domain in &reading.recalled {
+        error!(%domain, "its rules have errors: it has YESTERDAY'S, the last that were good, until they are mended");
+    }
+    for domain in reading.kept.iter().filter(|domain| !reading.recalled.contains(domain)) {
         error!(%domain, "its rules have errors: it keeps its last good rules until they are mended");
     }
     match &reading.halt {
@@ -222,9 +256,10 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use super::RulesInForce;
+    use super::{RulesInForce, may_refuse};
     use crate::clock::{Clock, Now};
     use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+    use crate::rules::read_text;
 
     fn engine() -> Arc<Engine> {
         let hash_key = HashKey::from_bytes([7; 16]);
@@ -243,12 +278,29 @@ mod tests {
     }
 
     #[test]
+    fn a_domain_may_refuse_by_whatever_it_has() {
+        for (text, may) in [
+            ("limits: [{name: a, key: [], rate: 1/s}]", true),
+            ("concurrency: [{name: a, key: [], max: 1}]", true),
+            ("deny: [{name: a, match: {b: c}}]", true),
+            ("shed: [{pool: web, queue_age: {}}]", true),
+            ("descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]", true),
+            ("exempt: [{name: a, match: {b: c}}]", false),
+            ("shed: [{pool: web, slots: 4}]", false),
+            ("limits: []", false),
+        ] {
+            let loaded = read_text("rules.yaml", &format!("domain: api\n{text}\n"));
+            assert_eq!(loaded.domains.iter().any(|domain| may_refuse(domain)), may, "{text}");
+        }
+    }
+
+    #[test]
     fn replaced_rules_are_kept_until_no_decision_looks_at_them() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a.yaml");
         write(&file, "1/h");
         let engine = engine();
-        let mut rules = RulesInForce::start(&engine, &Arc::new(Clock::start()), directory.path());
+        let mut rules = RulesInForce::start(&engine, &Arc::new(Clock::start()), directory.path(), None);
         let mut decider = engine.decider();
         assert!(allows(&mut decider) && !allows(&mut decider), "the rules are in force");
         write(&file, "2/h");
@@ -266,7 +318,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a.yaml");
         write(&file, "1/h");
-        let mut rules = RulesInForce::start(&engine(), &Arc::new(Clock::start()), directory.path());
+        let mut rules = RulesInForce::start(&engine(), &Arc::new(Clock::start()), directory.path(), None);
         let record = rules.record();
         let start = record.lock().clone();
         assert!(start.is_good && start.last_success.is_some() && start.last_failure.is_none());

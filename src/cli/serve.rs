@@ -10,11 +10,12 @@ use tracing::{error, info, warn};
 
 use super::admin_door::AdminDoor;
 use super::control::Daemon;
+use super::orders::{self, OrdersKept};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, log, passed, restart, signals, watch};
-use crate::admin::{Desk, Doors, Office};
+use crate::admin::{Desk, Doors, Ledger, Office};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::host::{Readings, Sampler};
@@ -109,6 +110,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     sys::give_large_pieces_back();
     core_dumps::forbid();
+    sys::outlive_file_size_limit();
     let listener = listen(settings)?;
     let plan = restart::Plan {
         state: settings.state.as_deref(),
@@ -116,14 +118,17 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };
-    let taken = plan.take_up().map_err(Failure::Run)?;
+    let mut taken = plan.take_up().map_err(Failure::Run)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
-    let rules = RulesInForce::start(&engine, &clock, &settings.rules);
+    let ledger = Arc::new(Ledger::default());
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders()));
+    let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
+    let _switches = watch_switches(&orders, settings);
     let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));
@@ -148,12 +153,18 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let daemon = Daemon {
             record,
             bell,
+            orders,
             telemetry: Arc::clone(&options.telemetry),
             rules: settings.rules.display().to_string(),
-            unready: silent_threads(&pulse, &clock),
+            unready: unready(&shutdown, &pulse, &clock),
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
-        let desk = Desk { engine: Arc::clone(&engine), clock: Arc::clone(&clock), control: Arc::new(daemon) };
+        let desk = Desk {
+            engine: Arc::clone(&engine),
+            clock: Arc::clone(&clock),
+            control: Arc::new(daemon),
+            ledger,
+        };
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         let served = server::run(listener, &engine, &clock, options, shutdown.clone()).await;
@@ -184,18 +195,6 @@ fn listen(settings: &Settings) -> Result<Listener, Failure> {
     Ok(Listener::bind(wanted, settings.socket.mode, group_of(settings)?)?)
 }
 
-/// What keeps work from being sent here: threads that hang.
-fn silent_threads(pulse: &Arc<Pulse>, clock: &Arc<Clock>) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
-    let (pulse, clock) = (Arc::clone(pulse), Arc::clone(clock));
-    Box::new(move || {
-        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
-        late.map(|(name, _)| {
-            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
-        })
-        .collect()
-    })
-}
-
 /// Tells whoever started us when we serve, and when we cease to.
 async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
     tokio::select! {
@@ -211,6 +210,31 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
     let sampler = Sampler::start(readings, Arc::clone(clock));
     sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
+}
+
+/// Why work should not be sent here, beside the rules.
+fn unready(
+    shutdown: &CancellationToken,
+    pulse: &Arc<Pulse>,
+    clock: &Arc<Clock>,
+) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let (shutdown, pulse, clock) = (shutdown.clone(), Arc::clone(pulse), Arc::clone(clock));
+    Box::new(move || {
+        let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
+        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
+        let silent = late.map(|(name, _)| {
+            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
+        });
+        draining.into_iter().chain(silent).collect()
+    })
+}
+
+/// Without it nobody is told of switches that end, and no file switches anything off.
+fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings) -> Option<orders::Watch> {
+    let watch = orders.watch(&settings.socket.path);
+    watch
+        .inspect_err(|error| warn!(%error, "the `disable` file has no effect: raise TasksMax of the unit"))
+        .ok()
 }
 
 /// Without operators everything goes on.

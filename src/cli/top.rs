@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::text::Text;
 
@@ -83,26 +84,25 @@ fn once(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
 }
 
 fn live(args: &Args) -> Result<(), Ended> {
-    let mut before = look(args)?;
+    let before = look(args)?;
     let mut terminal = ratatui::try_init()?;
-    let shown = loop {
-        let now = match look(args) {
-            Ok(now) => now,
-            Err(ended) => break Err(ended),
-        };
-        let text = now.since(&before).text();
-        if let Err(error) = terminal.draw(|frame| frame.render_widget(Text::raw(text), frame.area())) {
-            break Err(error.into());
-        }
-        before = now;
-        match is_to_end() {
-            Ok(true) => break Ok(()),
-            Ok(false) => {}
-            Err(error) => break Err(error.into()),
-        }
-    };
+    let shown = show(args, before, &mut terminal);
     ratatui::try_restore()?;
     shown
+}
+
+/// Shows one second after the other until a key says that it is enough.
+fn show(args: &Args, mut before: Look, terminal: &mut DefaultTerminal) -> Result<(), Ended> {
+    let mut text = "looking for a second; q ends it".to_owned();
+    loop {
+        terminal.draw(|frame| frame.render_widget(Text::raw(&*text), frame.area()))?;
+        if is_to_end()? {
+            return Ok(());
+        }
+        let now = look(args)?;
+        text = now.since(&before).text();
+        before = now;
+    }
 }
 
 /// Waits for the next look. Whether a key says that it was the last.

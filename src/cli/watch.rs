@@ -108,6 +108,7 @@ impl Thread {
                 self.rules.reload_if_outdated();
             }
             self.manager.status(self.rules.summary());
+            self.rules.keep();
             if !self.await_change() {
                 return;
             }
@@ -301,7 +302,8 @@ mod tests {
         let (bell, woken) = bell();
         let hash_key = HashKey::from_bytes([7; 16]);
         let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
-        let rules = RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path);
+        let rules =
+            RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path, None);
         let manager = ServiceManager::default();
         Thread { rules, watching: Watching::new(bell.clone()), bell, woken, manager }
     }

@@ -9,10 +9,11 @@ use super::counters::Counters;
 use super::decision::{Answer, Conflict, Decision, Unmatched, Verdict};
 use super::judgement::Judgement;
 use super::leases::Session;
+use super::repeats::{Grant, Known, Named};
 use super::request::{Charge, Op, Request};
 use super::ruling::Ruling;
 use super::slots::Slot;
-use super::work::Granted;
+use super::work::Holding;
 use super::workspace::Workspace;
 use crate::clock::Now;
 use crate::rules::{Domain, Selection};
@@ -72,20 +73,54 @@ impl Decider {
     #[inline(never)]
     fn begin(&mut self, request: &Request<'_>, session: &Session, now: Now) -> Answer<'_> {
         let ruling: &Ruling = self.ruling.load();
-        let (engine, counters) = (&*self.engine, Some(&*self.counters));
-        let Some(holding) = engine.leases.reserve(session) else { return Answer::Quota };
+        let (engine, counters, workspace) = (&*self.engine, Some(&*self.counters), &mut self.workspace);
         let found = if ruling.disabled { None } else { ruling.find(request.domain) };
-        let Some((domain, terms)) = found else {
-            let lease = engine.grant(Some(holding), request.id, &Granted::default(), now);
-            return allow_unmatched(counters, (!ruling.disabled).then_some(Unmatched::Domain), lease);
-        };
-        let workspace = &mut self.workspace;
+        let domain = found.map(|(domain, _)| domain);
         let mut selection = Selection::default();
-        select(domain, request.descriptors.attributes, &mut selection, &mut workspace.matching);
-        #[cfg(debug_assertions)]
-        panic_if_asked(request);
-        let judgement = Judgement { engine, ruling, domain, terms, counters, now };
-        judgement.of_all(&selection, request, workspace, Some(holding))
+        if let Some(domain) = domain {
+            select(domain, request.descriptors.attributes, &mut selection, &mut workspace.matching);
+            #[cfg(debug_assertions)]
+            panic_if_asked(request);
+        }
+        // Held to the end: of two that come at once, one is judged and the other is its repeat.
+        let mut named = engine.repeats.named(request, &mut workspace.written);
+        match named.as_ref().map_or(Known::Not, |named| named.find(now)) {
+            Known::Not => {}
+            Known::Other => return Answer::Conflict,
+            Known::Granted(grant) => {
+                let mut decision = grant.again(ruling.number, domain, now, workspace);
+                decision.lease = decision.lease.filter(|lease| engine.leases.is_live(session, *lease, now));
+                match found {
+                    Some((domain, terms)) => {
+                        let judgement = Judgement { engine, ruling, domain, terms, counters, now };
+                        decision.priority = judgement
+                            .count_again(&decision, domain.priority_place(request.priority, &selection));
+                    }
+                    None => drop(self.counters.decided(Slot::NOBODY, decision.verdict)),
+                }
+                return Answer::Decided(decision);
+            }
+        }
+        let Some(reserved) = engine.leases.reserve(session) else { return Answer::Quota };
+        let _moving = engine.leases.moving(Some(session));
+        let holding = Holding { reserved, name: named.as_ref().map(Named::digest) };
+        let answer = match found {
+            Some((domain, terms)) => {
+                let judgement = Judgement { engine, ruling, domain, terms, counters, now };
+                judgement.of_all(&selection, request, workspace, Some(holding))
+            }
+            None => {
+                let lease = engine.grant_unlimited(Some(holding), request.id, now);
+                allow_unmatched(counters, (!ruling.disabled).then_some(Unmatched::Domain), lease)
+            }
+        };
+        if let (Some(named), Answer::Decided(decision)) = (&mut named, &answer)
+            && decision.lease.is_some()
+        {
+            // One that was given up on before it was granted is known by its name no more.
+            named.keep(Grant::of(decision, ruling.number, now), &engine.shards, now);
+        }
+        answer
     }
 
     /// Charges, or gives back, what a piece of work turned out to cost. Returns whether a rule was there to charge.

@@ -12,7 +12,7 @@ use super::watch::Watch;
 use crate::clock::{Micros, Now};
 use crate::rules::Mode;
 use crate::rules::shed::{Part, Workers};
-use crate::shed::{band_slots, draw, hint, most_others, queue_age};
+use crate::shed::{band_slots, draw, hint, queue_age};
 
 /// What stands between a request and a pool.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(super) struct Asked<'a> {
     pub(super) callers: &'a KeyHash,
     /// Counts what is drawn by request.
     pub(super) draws: &'a Cell<u64>,
+    /// Whether its caller is noted as one who came.
+    pub(super) notes_caller: bool,
 }
 
 /// What a gate says.
@@ -91,7 +93,7 @@ impl Gate {
         let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.watch.shed.fleet, is_other) else {
             return (false, false);
         };
-        let most = most_others(slots, reserve.reserve);
+        let most = self.pool.most_others(slots, reserve.reserve);
         if asked.takes_place && mode == Mode::Enforce {
             let entered = self.pool.enter_work(true, Some(most));
             return (!entered, entered);
@@ -111,7 +113,7 @@ impl Gate {
     fn workers(&self, asked: &Asked<'_>) -> Option<f64> {
         let workers = self.watch.shed.workers.as_ref()?;
         let (priority, severity) = (asked.priority?, self.pool.severity());
-        if severity <= 0.0 || self.pool.slots().is_none() && self.watch.shed.signals.is_empty() {
+        if severity <= 0.0 || self.pool.slots().is_none() {
             return None;
         }
         let chance = self.watch.chance(priority, severity);
@@ -126,7 +128,7 @@ impl Gate {
             return asked.draw();
         }
         let Some(caller) = self.caller(asked) else { return asked.draw() };
-        if self.pool.is_heavy(place, caller.hash(), asked.now.at) {
+        if self.pool.is_heavy(place, caller.hash(), asked.now.at, asked.notes_caller) {
             return asked.draw();
         }
         let epoch = draw::epoch(asked.now.at, caller.hash(), self.watch.shed.callers.rotate);

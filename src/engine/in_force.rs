@@ -86,9 +86,9 @@ fn lists<'r>(ruling: &'r Ruling, domain: &'r Domain) -> impl Iterator<Item = Rul
         name: &listed.name,
         kind: RuleKind::Listed(listed.kind),
         mode: match listed.kind {
-            _ if ruling.disabled => Mode::Disabled,
-            ListKind::Deny if !ruling.enforced => Mode::Shadow,
-            ListKind::Deny | ListKind::Exempt => Mode::Enforce,
+            _ if ruling.disabled || listed.mode == Mode::Disabled => Mode::Disabled,
+            ListKind::Deny => listed.mode.max(ruling.mode),
+            ListKind::Exempt => Mode::Enforce,
         },
         position: &listed.position,
     })

@@ -1,22 +1,21 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
+mod noting;
 mod one_rule;
 
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
-use super::callers::Seen;
 use super::counters::{Check, Counters};
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
-use super::leases::{Reservation, Session, Tie};
+use super::leases::Session;
 use super::part::{Case, Part, Stage, Stand};
 use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request};
 use super::ruling::{DomainTerms, Ruling};
-use super::sketch::Ranking;
 use super::slots::Slot;
 use super::sync::Ordering;
-use super::work::Granted;
+use super::work::{Granted, Holding};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
@@ -42,6 +41,8 @@ pub(super) struct Judgement<'d> {
 struct Entry<'d> {
     number: u32,
     slot: Slot,
+    /// It decides alone.
+    speaks: bool,
     listed: &'d Listed,
 }
 
@@ -52,16 +53,16 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-        holding: Option<Reservation<'_>>,
+        holding: Option<Holding<'_>>,
     ) -> Answer<'d> {
         let place = self.domain.priority_place(request.priority, selection);
         let priority = place.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name);
         let entry = self.listed(&workspace.matching);
-        if let Some(entry) = entry.as_ref().filter(|entry| self.decides(entry)) {
+        if let Some(entry) = entry.as_ref().filter(|entry| entry.speaks) {
             workspace.clear();
             let mut decision = Decision { priority, ..self.by_list(entry, place) };
             if decision.verdict == Verdict::Allow {
-                decision.lease = self.engine.grant(holding, request.id, &Granted::default(), self.now);
+                decision.lease = self.engine.grant_unlimited(holding, request.id, self.now);
             }
             return Answer::Decided(decision);
         }
@@ -78,40 +79,30 @@ impl<'d> Judgement<'d> {
         {
             counters.unmatched(Unmatched::Rule);
         }
-        // What is not limited is not named either, but for its lease.
-        let is_free = workspace.parts.is_empty() && gate.is_none() && holding.is_none();
-        let Some(repeat) = request.repeat.filter(|_| request.op != Op::Peek && !is_free) else {
+        // What is not limited is not named either, nor is what is held: who granted that knows its name.
+        let is_named = request.op != Op::Peek && holding.is_none();
+        let is_free = workspace.parts.is_empty() && gate.is_none();
+        let named = if is_named && !is_free {
+            self.engine.repeats.named(request, &mut workspace.written)
+        } else {
+            None
+        };
+        let Some(mut named) = named else {
             let decision = self.admit(selection, request, workspace, gate, place, holding);
             return Answer::Decided(Decision { priority, ..decision });
         };
-        let repeats = &self.engine.repeats;
-        let name = repeats.name_request(&repeat, request, &mut workspace.written);
-        // Held to the end: of two that come at once, one is judged and the other is its repeat.
-        let mut known = repeats.lock(&name);
-        match known.find(&name, self.now) {
+        match named.find(self.now) {
             Known::Not => {}
             Known::Other => return Answer::Conflict,
             Known::Granted(grant) => {
-                let mut decision = grant.again(self.ruling.number, self.domain, self.now, workspace);
-                let is_live = |lease: &u64| {
-                    request.session.is_some_and(|session| self.engine.leases.is_live(session, *lease))
-                };
-                decision.lease = decision.lease.filter(is_live);
+                let decision = grant.again(self.ruling.number, Some(self.domain), self.now, workspace);
                 self.count(self.slot_of(&decision), decision.verdict, place);
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
-        let holds = holding.is_some();
-        workspace.ties.push(Tie::Repeat(name.digest()));
-        let decision = self.admit(selection, request, workspace, gate, place, holding);
-        // One that was given up on before it was granted is known by its name no more.
-        if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) && holds == decision.lease.is_some() {
-            known.keep(
-                &name,
-                Grant::of(&decision, self.ruling.number, self.now),
-                &self.engine.shards,
-                self.now,
-            );
+        let decision = self.admit(selection, request, workspace, gate, place, None);
+        if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
+            named.keep(Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
         }
         Answer::Decided(Decision { priority, ..decision })
     }
@@ -123,28 +114,24 @@ impl<'d> Judgement<'d> {
         charge: &Charge<'_>,
         workspace: &mut Workspace,
     ) -> Result<bool, Conflict> {
-        if self.listed(&workspace.matching).is_some_and(|entry| self.decides(&entry)) {
+        if self.listed(&workspace.matching).is_some_and(|entry| entry.speaks) {
             return Ok(false);
         }
         workspace.gather_charge(self.domain, self.terms, selection, charge);
         if workspace.parts.is_empty() {
             return Ok(false);
         }
-        let repeats = &self.engine.repeats;
-        let name = charge.repeat.map(|repeat| repeats.name_charge(&repeat, charge, &mut workspace.written));
-        let mut known = name.as_ref().map(|name| (name, repeats.lock(name)));
-        if let Some((name, known)) = &known {
-            match known.find(name, self.now) {
-                Known::Not => {}
-                Known::Other => return Err(Conflict),
-                Known::Granted(_) => return Ok(true),
-            }
+        let mut named = self.engine.repeats.named_charge(charge, &mut workspace.written);
+        match named.as_ref().map_or(Known::Not, |named| named.find(self.now)) {
+            Known::Not => {}
+            Known::Other => return Err(Conflict),
+            Known::Granted(_) => return Ok(true),
         }
         let (parts, amounts) = workspace.parts_and_amounts();
         settle_up(&self.case(None), parts, amounts);
-        if let Some((name, known)) = &mut known {
+        if let Some(named) = &mut named {
             let grant = Grant::of(&Decision::unlimited(), self.ruling.number, self.now);
-            known.keep(name, grant, &self.engine.shards, self.now);
+            named.keep(grant, &self.engine.shards, self.now);
         }
         Ok(true)
     }
@@ -165,17 +152,20 @@ impl<'d> Judgement<'d> {
         self.terms.gates.iter().find(|gate| Arc::ptr_eq(&gate.pool, session.pool()))
     }
 
-    /// The entry of a list that speaks: the first that exempts, else the first that denies.
+    /// The entry of a list that decides: the first that exempts, else the first that denies. Where none does, the first
+    /// that would have denied.
     fn listed(&self, matching: &[u32]) -> Option<Entry<'d>> {
         let rules = self.domain.rules().len();
-        let number = *matching.iter().find(|number| **number as usize >= rules)?;
-        let slot = *self.terms.lists.get((number as usize).checked_sub(rules)?)?;
-        Some(Entry { number, slot, listed: self.domain.listed(number)? })
-    }
-
-    /// Whether an entry decides alone. Where nothing is refused nothing is denied either.
-    fn decides(&self, entry: &Entry<'_>) -> bool {
-        entry.listed.kind == ListKind::Exempt || self.ruling.enforced
+        let mut would: Option<Entry<'d>> = None;
+        for number in matching.iter().filter(|number| **number as usize >= rules) {
+            let (slot, speaks) = *self.terms.lists.get((*number as usize).checked_sub(rules)?)?;
+            let entry = Entry { number: *number, slot, speaks, listed: self.domain.listed(*number)? };
+            if speaks {
+                return Some(entry);
+            }
+            would = would.or(Some(entry));
+        }
+        would
     }
 
     fn by_list(&self, entry: &Entry<'d>, priority: Option<usize>) -> Decision<'d> {
@@ -195,7 +185,7 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
         gate: Option<&'d Gate>,
         priority: Option<usize>,
-        holding: Option<Reservation<'_>>,
+        holding: Option<Holding<'_>>,
     ) -> Decision<'d> {
         let intent = if request.op == Op::Peek { Intent::Look } else { Intent::Admit };
         let mut case = self.case(request.wait_max);
@@ -211,7 +201,8 @@ impl<'d> Judgement<'d> {
             now: self.now,
             counters: self.counters,
             callers: &self.engine.caller_hash,
-            draws: &workspace.draws,
+            draws: if intent == Intent::Look { &workspace.draws_of_looks } else { &workspace.draws },
+            notes_caller: intent == Intent::Admit,
         };
         let notes = &mut workspace.shed_notes;
         let mut judge_gate = || gate.and_then(|gate| gate.judge(&asked, notes));
@@ -223,11 +214,11 @@ impl<'d> Judgement<'d> {
             workspace.list_all(self.domain);
         }
         let mut lease = None;
-        if granted && holding.is_some() {
-            workspace.tie(self.domain, self.terms);
+        if let Some(holding) = holding.filter(|_| granted) {
+            workspace.tie(self.domain, self.terms, holding.name);
             let place = gate.map(|gate| gate.watch.is_other(priority));
             let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place };
-            lease = self.engine.grant(holding, request.id, &granted, self.now);
+            lease = self.engine.grant(holding.reserved, request.id, &granted, self.now);
         }
         let mut shedder = None;
         let mut slot = None;
@@ -237,7 +228,7 @@ impl<'d> Judgement<'d> {
                 (verdict, self.least_left(&workspace.parts), Some(wait))
             }
             Admission::Refused => {
-                let (binding, retry) = longest_wait(&workspace.parts, stage);
+                let (binding, retry) = longest_wait(&workspace.parts, stage, self.now);
                 (Verdict::Limit, binding.and_then(|part| Some((part.slot, self.view(part)?))), retry)
             }
             Admission::Shed(refusal) => {
@@ -265,33 +256,6 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    /// Notes who came and who was refused. `count`: of the decisions alike, which one it is; none: it is not counted.
-    fn note_callers(&self, count: Option<u64>, parts: &[Part], stage: Stage, selection: &Selection<'_>) {
-        let Some(count) = count else { return };
-        let is_sampled = is_sampled(count);
-        for part in parts.iter().filter(|part| stage.asks(part) && (is_sampled || !part.passes())) {
-            let Part { rule, slot, key, cost, stand, .. } = *part;
-            let seen = Seen { domain: self.domain, rule, slot, key, selection };
-            let refused = match stand {
-                Stand::Enforced => Ranking::Refused,
-                Stand::Shadow | Stand::Candidate => Ranking::WouldRefuse,
-            };
-            // A candidate's key is its rule's, which is noted as busy once.
-            let is_busy = is_sampled && !part.is_candidate();
-            self.note_caller(&seen, cost, is_busy, (!part.passes()).then_some(refused));
-        }
-    }
-
-    #[cold]
-    fn note_caller(&self, seen: &Seen<'_, '_>, cost: u32, is_busy: bool, refused: Option<Ranking>) {
-        if let Some(ranking) = refused {
-            self.engine.callers.note(ranking, seen, u64::from(cost));
-        }
-        if is_busy {
-            self.engine.callers.note(Ranking::Busiest, seen, u64::from(cost).saturating_mul(SAMPLED_ONE_IN));
-        }
-    }
-
     fn check(&self, slot: Slot, check: Check) {
         if let Some(counters) = self.counters {
             counters.check(slot, check);
@@ -305,6 +269,12 @@ impl<'d> Judgement<'d> {
             counters.of_priority(*priority, verdict);
         }
         Some(counters.decided(slot, verdict))
+    }
+
+    /// Counts a decision that is told again. Returns the name of its priority.
+    pub(super) fn count_again(&self, decision: &Decision<'_>, priority: Option<usize>) -> Option<&'d str> {
+        self.count(self.slot_of(decision), decision.verdict, priority);
+        priority.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name)
     }
 
     /// Where what a decision names is counted.
@@ -335,12 +305,6 @@ impl<'d> Judgement<'d> {
     }
 }
 
-/// Whether the decision that makes the count so many is looked at. Not every sixteenth: of callers who come in turns
-/// none must always be passed over.
-fn is_sampled(count: u64) -> bool {
-    count.wrapping_mul(GOLDEN) < u64::MAX / SAMPLED_ONE_IN
-}
-
 /// Whether one view goes before another in a grant.
 fn is_less(view: &LimitView<'_>, least: &LimitView<'_>) -> bool {
     if view.rule.advertise != least.rule.advertise {
@@ -358,11 +322,13 @@ fn stage(parts: &[Part]) -> Stage {
 
 /// Of the rules that refuse the one with the longest wait, `None` (never) being the longest; and the wait after which
 /// all would pass. When work of others ends is not known: a concurrency limit gives a hint.
-fn longest_wait(parts: &[Part], stage: Stage) -> (Option<&Part>, Option<Micros>) {
+fn longest_wait(parts: &[Part], stage: Stage, now: Now) -> (Option<&Part>, Option<Micros>) {
     let mut longest: Option<(&Part, Option<Micros>)> = None;
     for part in parts.iter().filter(|part| part.refuses() && stage.asks(part)) {
         let wait = match stage {
             Stage::Rates => retry(part.outcome),
+            // But when somebody's word ends is known.
+            Stage::Concurrency if part.blocked_by_hand(now) > Micros::ZERO => retry(part.outcome),
             Stage::Concurrency => Some(hint::jittered(AFTER_CONCURRENCY, part.key.high())),
         };
         let is_longer = match (longest, wait) {
@@ -390,9 +356,3 @@ fn retry(outcome: Outcome) -> Option<Micros> {
 
 /// About when to ask again for a place that others hold.
 const AFTER_CONCURRENCY: Duration = Duration::from_secs(1);
-
-/// One decision in so many is looked at for the busiest callers; every refusal is for the most refused.
-const SAMPLED_ONE_IN: u64 = 16;
-
-/// 2⁶⁴ ÷ the golden ratio: its multiples fall evenly over the circle, and in step with nothing.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -106,6 +106,8 @@ pub struct KeptGrant {
     pub lease: Option<u64>,
     /// The limit that binds: the rule's number and name.
     pub binding: Option<(u32, Box<str>, KeptLevel)>,
+    /// The name of the entry that exempted it.
+    pub listed: Option<Box<str>>,
     /// What was worth knowing, by numbers of rules.
     pub notes: Vec<(NoteKind, u32)>,
     /// All limits, by numbers of rules.

@@ -9,6 +9,7 @@ mod book;
 mod kept;
 mod lease;
 mod member;
+mod moving;
 mod numbers;
 mod reservation;
 mod session;
@@ -25,6 +26,7 @@ use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use book::{Book, Left};
 use member::{Holdings, OfUser};
+use moving::{Moves, Moving};
 use numbers::Numbers;
 use session::Attached;
 
@@ -43,6 +45,8 @@ pub(super) struct Leases {
     /// No lease or session ends by itself before this moment.
     none_before: AtomicU64,
     ended: [AtomicU64; WHYS],
+    /// Places on their way between a counter and a lease.
+    moves: Moves,
 }
 
 /// Why a lease ended.
@@ -88,6 +92,7 @@ impl Leases {
             sessions: AtomicUsize::new(0),
             none_before: AtomicU64::new(u64::MAX),
             ended: Default::default(),
+            moves: Moves::new(),
         }
     }
 
@@ -217,8 +222,10 @@ impl Leases {
     }
 
     /// Whether a lease of a session is still live.
-    pub(super) fn is_live(&self, session: &Session, number: u64) -> bool {
-        self.book(session.0.book).lease(self.numbers.place(number), number, session.0.member).is_some()
+    pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
+        let book = self.book(session.0.book);
+        let lease = book.lease(self.numbers.place(number), number, session.0.member);
+        lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
     /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted.
@@ -284,6 +291,17 @@ impl Leases {
                 piece += 1;
             }
         }
+    }
+
+    /// Says that places may be on their way between counters and leases, of a session or of any, until what is returned
+    /// drops. To be said before the first step on either side.
+    pub(super) fn moving(&self, session: Option<&Session>) -> Moving<'_> {
+        self.moves.begin(session.map_or(0, |session| session.0.book))
+    }
+
+    /// Whether any place may be on its way.
+    pub(super) fn are_moving(&self) -> bool {
+        self.moves.are_some()
     }
 
     pub(super) fn totals(&self) -> LeaseTotals {

@@ -4,7 +4,9 @@
 
 mod admission;
 mod algorithm;
+mod audit;
 mod callers;
+mod control;
 mod counters;
 mod decider;
 mod decision;
@@ -43,7 +45,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+pub use audit::Audit;
 pub use callers::{Caller, TopCallers};
+pub use control::{
+    Alarm, Blocked, By, Event, KeyError, NotNamed, NotSwitched, Orders, RuleName, Switch, SwitchView, Target,
+};
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
@@ -55,7 +61,7 @@ pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
-pub use work::{Audit, Wanted};
+pub use work::Wanted;
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
 pub use crate::rules::Mode;
@@ -64,8 +70,8 @@ pub use crate::rules::Mode;
 pub use crate::rules::shed::{Listen, Source};
 
 use crate::clock::Now;
-use crate::rules::RuleSet;
 use callers::Callers;
+use control::Control;
 use counters::Counters;
 use digest::KeyHash;
 use leases::Leases;
@@ -94,6 +100,8 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Engine {
     options: Options,
+    /// Taken before every other lock.
+    control: Mutex<Control>,
     ruling: Arc<ArcSwap<Ruling>>,
     shards: Shards,
     repeats: Repeats,
@@ -119,7 +127,8 @@ impl Engine {
     pub fn new(options: Options) -> Engine {
         Engine {
             options,
-            ruling: Arc::new(ArcSwap::from_pointee(Ruling::default())),
+            control: Mutex::default(),
+            ruling: Arc::new(ArcSwap::from_pointee(Ruling::empty(options.mode))),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
             repeats: Repeats::new(&options.hash_key),
             callers: Callers::new(),
@@ -133,23 +142,6 @@ impl Engine {
             slots: Mutex::default(),
             threads: Mutex::default(),
         }
-    }
-
-    /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state, as far as what the rule
-    /// counts can be compared. Returns what was in force before: whoever drops it may free thousands of rules.
-    pub fn install(&self, rules: RuleSet) -> Replaced {
-        let mut slots = self.slots.lock();
-        let before = self.ruling.load();
-        let heritage = self.heritage.lock();
-        let Options { hash_key, mode, .. } = &self.options;
-        let inherited = (&*heritage, &self.fingerprints);
-        let ruling = Ruling::new(rules, &before, inherited, hash_key, *mode, &mut slots, &self.pools);
-        drop(heritage);
-        self.pools.watch(&ruling.watches());
-        self.shards.memory().share_out(&ruling.kinds());
-        ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
-        drop(before);
-        Replaced(self.ruling.swap(Arc::new(ruling)))
     }
 
     /// Says whether there is room for what is elastic, for those who ask without a session. There is none until somebody
@@ -167,18 +159,19 @@ impl Engine {
         Decider::new(Arc::clone(self), counters, threads.len() as u64)
     }
 
-    /// Does what happens by itself and must happen in order with everything else: ends what has ended, looks how full
-    /// each pool is. Called every [`TICK_MILLIS`].
+    /// Does what happens by itself and must happen in order with everything else: ends what has ended, switches among it,
+    /// looks how full each pool is. Called every [`TICK_MILLIS`].
     pub fn tick(&self, now: Now) {
+        self.tend(now);
         self.end_due(now);
         self.pools.tick(now.at);
     }
 
-    /// Whether every pool is at rest, whoever is in it: until work begins or a reading comes, a tick does no more than
+    /// Whether every pool is at rest, whoever is in it, and nothing is switched for a time: until work begins or a reading comes, a tick does no more than
     /// [`Engine::end_due`].
     #[must_use]
     pub fn is_calm(&self) -> bool {
-        self.pools.is_at_rest()
+        self.pools.is_at_rest() && self.is_untended()
     }
 
     /// Every pool that somebody is in, or that the rules watch over, in the order of their names.
@@ -206,10 +199,10 @@ impl Engine {
         self.leases.forget_users();
     }
 
-    /// The mode that no rule is stricter than.
+    /// The mode that no rule is stricter than: what it was made with, unless it was switched to a milder one.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.options.mode
+        self.ruling.load().mode
     }
 
     /// Keys whose state differs from a fresh one, or did when they were last looked at.
@@ -218,10 +211,11 @@ impl Engine {
         self.shards.keys()
     }
 
-    /// Bytes that the tables have allocated, which keep to the budget, and what is noted of callers, at most 3 MiB.
+    /// Bytes that the tables have allocated, which keep to the budget, and what is noted of callers, at most 3 MiB; for
+    /// some minutes after a change at most 5 MiB more.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.shards.memory_bytes() + self.callers.heap_bytes()
+        self.shards.memory_bytes() + self.callers.heap_bytes() + self.control.lock().guards.heap_bytes()
     }
 
     /// Bytes that the tables may allocate.
@@ -241,8 +235,9 @@ impl Engine {
     /// What has been counted since the start, over all decision threads.
     #[must_use]
     pub fn totals(&self) -> Totals {
+        let control = self.control.lock();
         let slots = self.slots.lock();
-        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions())
+        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions(), control.guards.told())
     }
 }
 

@@ -14,7 +14,7 @@ use super::ruling::Terms;
 use super::shards::{Shard, Shards};
 use super::slots::Slot;
 use super::tag::Role;
-use crate::clock::{Micros, Now};
+use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::leaky_bucket::Wait;
 use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Allowance, Limit, Over, Rule};
@@ -49,6 +49,8 @@ pub(super) struct Part {
     pub(super) is_concurrency: bool,
     /// Whether it was charged.
     pub(super) charged: bool,
+    /// Until when somebody said that the key is refused.
+    pub(super) blocked_until: Timestamp,
 }
 
 /// Which rules speak for a refusal.
@@ -121,6 +123,11 @@ impl Part {
             _ => (&terms.own, Role::Own),
         };
         let (tag, salt) = states.of(allowance);
+        // Somebody's word is about the rule, whatever may come to stand in its place.
+        let blocked_until = match stand {
+            Stand::Candidate => Timestamp::ORIGIN,
+            Stand::Enforced | Stand::Shadow => terms.blocked_until(&key),
+        };
         Part {
             rule,
             slot: terms.slot,
@@ -137,6 +144,7 @@ impl Part {
             cost,
             is_concurrency: terms.is_concurrency,
             charged: false,
+            blocked_until,
         }
     }
 
@@ -190,14 +198,15 @@ impl Part {
 
     /// Judges the request on the state as it is, which was looked up. One that costs nothing passes.
     pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
-        let Some(law) = self.law(case) else { return };
+        let Some(law) = self.law(case) else { return self.judge_unlimited(case) };
         if self.cost == 0 || matches!(law.allowance.over, Over::Elastic(_)) {
             self.adopt(&law, case.now, shard);
         }
         if self.cost == 0 {
             return;
         }
-        let left = law.limit.block.map_or(Micros::ZERO, |_| self.blocked_for(case.now, shard));
+        let own = law.limit.block.map_or(Micros::ZERO, |_| self.blocked_for(case.now, shard));
+        let left = own.max(self.blocked_by_hand(case.now));
         let mut then = *case;
         if left > Micros::ZERO {
             // Whoever is blocked is judged as of the end of it: what would pass now may have ended by then.

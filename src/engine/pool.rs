@@ -19,6 +19,7 @@ use super::signals::Signals;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::watch::Watch;
 use crate::clock::Timestamp;
+use crate::shed::FleetSums;
 use crate::shed::heavy::Heavy;
 
 /// One pool.
@@ -37,6 +38,8 @@ pub(super) struct Pool {
     /// Leases of the most important work, and of all other.
     critical: AtomicU32,
     others: AtomicU32,
+    /// What the pool's processes on other hosts do.
+    elsewhere: Mutex<FleetSums>,
     /// s, as the bits of an `f64`.
     severity: AtomicU64,
     is_braking: AtomicBool,
@@ -84,6 +87,7 @@ impl Pool {
             slots: AtomicU32::new(0),
             critical: AtomicU32::new(0),
             others: AtomicU32::new(0),
+            elsewhere: Mutex::default(),
             severity: AtomicU64::new((-1.0_f64).to_bits()),
             is_braking: AtomicBool::new(false),
             has_room: AtomicBool::new(false),
@@ -185,6 +189,16 @@ impl Pool {
         self.others.load(Ordering::Relaxed)
     }
 
+    /// What is in progress on other hosts, from now on.
+    pub(super) fn set_elsewhere(&self, sums: FleetSums) {
+        *self.elsewhere.lock() = sums;
+    }
+
+    /// How many pieces of other work may be in progress here, with so many slots of this host.
+    pub(super) fn most_others(&self, slots: u32, reserve_permille: u16) -> u32 {
+        self.elsewhere.lock().most_others_here(slots, reserve_permille)
+    }
+
     pub(super) fn busy(&self) -> u32 {
         self.busy.load(Ordering::Relaxed)
     }
@@ -207,9 +221,15 @@ impl Pool {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    /// Notes a caller of a priority's work, and says whether it makes up a large part of that.
-    pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp) -> bool {
+    /// Says whether a caller of a priority's work makes up a large part of that, this request included, and notes him if
+    /// it is to.
+    pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp, notes: bool) -> bool {
         let Some(mut heavy) = self.heavy.try_lock() else { return false };
+        if !notes {
+            let mut copy = heavy.get(place).cloned().unwrap_or_default();
+            copy.age(at);
+            return copy.note(caller);
+        }
         if heavy.len() <= place {
             heavy.resize_with(place + 1, Heavy::new);
         }
@@ -251,15 +271,14 @@ impl Pool {
         let is_braking = law.brake.is_on();
         self.is_braking.store(is_braking, Ordering::Relaxed);
         let workers = slots.and_then(|_| law.window.over(WINDOW));
-        let counted = self.signals.lock().counted(&watch, at);
+        let counted = slots.and_then(|_| self.signals.lock().counted(&watch, at));
         let utilization = [workers, counted].into_iter().flatten().reduce(f64::max);
         // Else the brake would hide the load from the slow law.
         let seen = if is_braking && watch.brakes() { Some(1.0) } else { utilization };
         law.step(&watch, seen, at);
         self.severity.store(law.severity.value().to_bits(), Ordering::Relaxed);
         let good = watch.law.good;
-        let has_room =
-            !is_braking && law.severity.value() <= 0.0 && workers.is_some_and(|workers| workers < good);
+        let has_room = !is_braking && law.severity.value() <= 0.0 && utilization.is_some_and(|u| u < good);
         self.has_room.store(has_room, Ordering::Relaxed);
     }
 

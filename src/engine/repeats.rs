@@ -16,7 +16,7 @@ use super::tag::{Fading, Tag};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::{Level, block_bytes};
-use crate::rules::{Domain, Listed, Rule};
+use crate::rules::{Domain, ListKind, Listed, Rule};
 use std::time::Duration;
 
 /// Grants by the names of their requests.
@@ -29,13 +29,16 @@ pub(super) struct Repeats {
 
 /// What a request is known by, and what it asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Name {
+struct Name {
     digest: Digest,
     asks: u64,
 }
 
-/// The grants among which a name is, locked.
-pub(super) struct Among<'e>(MutexGuard<'e, Table<Granted>>);
+/// A name and the grants among which it is, locked.
+pub(super) struct Named<'e> {
+    name: Name,
+    among: MutexGuard<'e, Table<Granted>>,
+}
 
 /// What is known of a name.
 pub(super) enum Known {
@@ -55,6 +58,8 @@ pub(super) struct Grant {
     wait: Micros,
     lease: Option<u64>,
     binding: Option<(u32, Box<str>, Level)>,
+    /// The entry of a list that exempted it.
+    listed: Option<Box<str>>,
     notes: Box<[(NoteKind, u32)]>,
     all: Box<[(u32, Level)]>,
     /// Which rule set the numbers are of.
@@ -77,13 +82,20 @@ impl Repeats {
         }
     }
 
-    /// The name of a request; `written` is to write it out in.
-    pub(super) fn name_request(
-        &self,
-        repeat: &Repeat<'_>,
-        request: &Request<'_>,
-        written: &mut Vec<u8>,
-    ) -> Name {
+    /// What is known of a request that has a name, locked; `written` is to write it out in. Taken before any shard of
+    /// states, never after.
+    pub(super) fn named(&self, request: &Request<'_>, written: &mut Vec<u8>) -> Option<Named<'_>> {
+        let name = self.name_request(&request.repeat?, request, written);
+        Some(Named { name, among: self.lock(&name) })
+    }
+
+    /// The same of a charge.
+    pub(super) fn named_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Option<Named<'_>> {
+        let name = self.name_charge(&charge.repeat?, charge, written);
+        Some(Named { name, among: self.lock(&name) })
+    }
+
+    fn name_request(&self, repeat: &Repeat<'_>, request: &Request<'_>, written: &mut Vec<u8>) -> Name {
         let op = match request.op {
             Op::Acquire => 1,
             Op::Hit => 3,
@@ -100,13 +112,7 @@ impl Repeats {
         self.name(repeat, op, request.domain, &request.descriptors, costs, request.priority, written)
     }
 
-    /// The name of a charge.
-    pub(super) fn name_charge(
-        &self,
-        repeat: &Repeat<'_>,
-        charge: &Charge<'_>,
-        written: &mut Vec<u8>,
-    ) -> Name {
+    fn name_charge(&self, repeat: &Repeat<'_>, charge: &Charge<'_>, written: &mut Vec<u8>) -> Name {
         let amounts = match charge.amount {
             Amount::Requests(amount) => self.entry("", amount, written),
             Amount::Units(units) => {
@@ -156,10 +162,9 @@ impl Repeats {
         self.requests.digest_bytes(written).hash()
     }
 
-    /// Locks what may be known of a name. Taken before any shard of states, never after.
-    pub(super) fn lock(&self, name: &Name) -> Among<'_> {
+    fn lock(&self, name: &Name) -> MutexGuard<'_, Table<Granted>> {
         #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
-        Among(self.shards[name.digest.shard(SHARDS)].lock())
+        self.shards[name.digest.shard(SHARDS)].lock()
     }
 
     /// Forgets one grant.
@@ -179,26 +184,25 @@ impl Repeats {
     }
 }
 
-impl Name {
+impl Named<'_> {
     pub(super) fn digest(&self) -> Digest {
-        self.digest
+        self.name.digest
     }
-}
 
-impl Among<'_> {
-    pub(super) fn find(&self, name: &Name, now: Now) -> Known {
-        match self.0.find(&name.digest) {
+    pub(super) fn find(&self, now: Now) -> Known {
+        match self.among.find(&self.name.digest) {
             Some(granted) if granted.nanos_until_fresh(Tag::NONE, now) == 0 => Known::Not,
             None => Known::Not,
-            Some(granted) if granted.asks != name.asks => Known::Other,
+            Some(granted) if granted.asks != self.name.asks => Known::Other,
             Some(granted) => Known::Granted((*granted.grant).clone()),
         }
     }
 
-    pub(super) fn keep(&mut self, name: &Name, grant: Grant, shards: &Shards, now: Now) {
+    pub(super) fn keep(&mut self, grant: Grant, shards: &Shards, now: Now) {
+        let Named { name, among } = self;
         let granted = Granted { asks: name.asks, grant: Box::new(grant) };
-        self.0.remove(&name.digest, shards.memory());
-        let (_, evicted) = self.0.change(name.digest, shards.memory(), now, || granted, |_| ());
+        among.remove(&name.digest, shards.memory());
+        let (_, evicted) = among.change(name.digest, shards.memory(), now, || granted, |_| ());
         shards.count_evictions(evicted);
     }
 }
@@ -219,6 +223,7 @@ impl Grant {
             wait: decision.retry.unwrap_or_default(),
             lease: decision.lease,
             binding,
+            listed: decision.listed.map(|listed| listed.name.clone()),
             notes: decision.notes.into(),
             all: decision.all.into(),
             ruling,
@@ -229,7 +234,7 @@ impl Grant {
     pub(super) fn again<'d, 'w: 'd>(
         &self,
         ruling: u64,
-        domain: &'d Domain,
+        domain: Option<&'d Domain>,
         now: Now,
         workspace: &'w mut Workspace,
     ) -> Decision<'d> {
@@ -237,10 +242,15 @@ impl Grant {
         let less = |wait: Micros| Micros(wait.0.saturating_sub(whole_micros(passed)));
         let aged = |level: Level| Level { reset: less(level.reset), ..level };
         let binding = self.binding.as_ref().and_then(|(number, name, level)| {
-            let same = domain.rules().get(*number as usize).filter(|rule| rule.name == *name);
+            let rules = domain?.rules();
+            let same = rules.get(*number as usize).filter(|rule| rule.name == *name);
             // After a reload it may stand elsewhere, or nowhere.
-            let rule = same.or_else(|| domain.rules().iter().find(|rule| rule.name == *name))?;
+            let rule = same.or_else(|| rules.iter().find(|rule| rule.name == *name))?;
             Some(LimitView { rule, level: aged(*level) })
+        });
+        let listed = self.listed.as_ref().and_then(|name| {
+            let exempts = |listed: &&Listed| listed.kind == ListKind::Exempt && listed.name == *name;
+            domain?.lists().iter().find(exempts)
         });
         workspace.clear();
         if ruling == self.ruling {
@@ -250,12 +260,12 @@ impl Grant {
         Decision {
             verdict: self.verdict,
             binding,
-            listed: None::<&Listed>,
+            listed,
             shedder: None,
             lease: self.lease,
             retry: Some(less(self.wait)),
             priority: None,
-            domain: Some(domain),
+            domain,
             notes: &workspace.notes,
             all: &workspace.all,
             looked_at: LookedAt::Parts(&[]),
@@ -270,9 +280,10 @@ impl Fading for Granted {
     }
 
     fn heap_bytes(&self) -> usize {
-        let Grant { binding, notes, all, .. } = &*self.grant;
+        let Grant { binding, listed, notes, all, .. } = &*self.grant;
         let name = binding.as_ref().map_or(0, |(_, name, _)| name.len());
-        let blocks = [size_of::<Grant>(), name, size_of_val(&**notes), size_of_val(&**all)];
+        let listed = listed.as_ref().map_or(0, |name| name.len());
+        let blocks = [size_of::<Grant>(), name, listed, size_of_val(&**notes), size_of_val(&**all)];
         blocks.into_iter().map(block_bytes).sum()
     }
 }

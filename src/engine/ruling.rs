@@ -6,7 +6,8 @@ mod kept;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::digest::{HashKey, KeyHash, Salt};
+use super::control::{BlockedKeys, Guarding, Said};
+use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::Gate;
 use super::kept::{FIRST_RULING, Heritage, Inherited, fingerprint};
 use super::memory::Kind;
@@ -15,10 +16,10 @@ use super::pools::Pools;
 use super::slots::{PrioritySlot, Slot, Slots};
 use super::tag::Tag;
 use super::watch::Watch;
-use crate::clock::Micros;
+use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
 use crate::rules::shed::{Part, Shed};
-use crate::rules::{Domain, Limit, Mode, Over, Refused, Rule, RuleSet};
+use crate::rules::{Domain, Limit, ListKind, Mode, Over, Refused, Rule, RuleSet};
 
 /// A rule set in force.
 #[derive(Debug, Default)]
@@ -26,10 +27,10 @@ pub(super) struct Ruling {
     pub(super) rules: RuleSet,
     /// By domain, as in `rules`.
     domains: Vec<DomainTerms>,
+    /// No rule is stricter than this.
+    pub(super) mode: Mode,
     /// Nothing is judged at all.
     pub(super) disabled: bool,
-    /// Refusals are carried out, where rules do not say otherwise.
-    pub(super) enforced: bool,
     /// Counts the rule sets that were in force before it.
     pub(super) number: u64,
     /// Where rules stand that may give back what they charged, by their identity: domain and rule.
@@ -42,11 +43,14 @@ pub(super) struct Ruling {
 #[derive(Debug)]
 pub(super) struct DomainTerms {
     pub(super) rules: Vec<Terms>,
-    pub(super) lists: Vec<Slot>,
+    /// Where each is counted, and whether it speaks alone.
+    pub(super) lists: Vec<(Slot, bool)>,
     /// Where what names no rule is counted.
     pub(super) unnamed: Slot,
     /// By place, the most important first.
     pub(super) priorities: Vec<PrioritySlot>,
+    /// Whether the callers of any rule are noted.
+    pub(super) is_guarded: bool,
     /// One for each pool that it watches over.
     pub(super) gates: Vec<Gate>,
 }
@@ -60,6 +64,12 @@ pub(super) struct Terms {
     pub(super) slot: Slot,
     /// Refusals are carried out.
     pub(super) enforced: bool,
+    /// Not judged at all: only of the rules of a descriptor, which are found all the same.
+    pub(super) disabled: bool,
+    /// Keys that are refused until a moment because somebody said so.
+    blocked: Option<Arc<BlockedKeys>>,
+    /// Notes callers, for some minutes after a change.
+    pub(super) guarding: Option<Arc<Guarding>>,
     /// Set where it has one quota and nothing besides, in a domain that has nothing but rules: then one look-up
     /// decides.
     pub(super) plain: Option<Plain>,
@@ -87,26 +97,38 @@ pub(super) struct States {
 }
 
 impl Ruling {
+    /// Without a rule.
+    pub(super) fn empty(mode: Mode) -> Ruling {
+        Ruling { mode, disabled: mode == Mode::Disabled, ..Ruling::default() }
+    }
+
     pub(super) fn new(
         rules: RuleSet,
         before: &Ruling,
         inherited: (&Heritage, &KeyHash),
         hash_key: &HashKey,
-        mode: Mode,
+        said: &Said<'_>,
         slots: &mut Slots,
         pools: &Pools,
     ) -> Ruling {
+        let mode = said.mode;
         let domains = rules.domains().iter().map(|domain| {
             let known = before.known(domain.name());
             let terms = domain.rules().iter().map(|rule| {
                 let before = known.get(&*rule.name).copied();
-                Terms::new(domain, rule, before, inherited, hash_key, mode, slots)
+                Terms::new(domain, rule, before, inherited, hash_key, said, slots)
+            });
+            let terms: Vec<Terms> = terms.collect();
+            let lists = domain.lists().iter().map(|entry| {
+                let speaks = entry.kind == ListKind::Exempt || entry.mode.max(mode) == Mode::Enforce;
+                (slots.of(domain.name(), &entry.name), speaks)
             });
             DomainTerms {
-                rules: terms.collect(),
-                lists: domain.lists().iter().map(|entry| slots.of(domain.name(), &entry.name)).collect(),
+                lists: lists.collect(),
                 unnamed: slots.of_domain(domain.name()),
                 priorities: domain.priorities().iter().map(|name| slots.of_priority(name)).collect(),
+                is_guarded: terms.iter().any(|terms| terms.guarding.is_some()),
+                rules: terms,
                 gates: gates(domain, mode, slots, pools),
             }
         });
@@ -122,8 +144,8 @@ impl Ruling {
             window_min,
             domains,
             rules,
+            mode,
             disabled: mode == Mode::Disabled,
-            enforced: mode == Mode::Enforce,
             number: before.number + 1,
         };
         let (heritage, fingerprints) = inherited;
@@ -163,7 +185,7 @@ impl Ruling {
     }
 
     /// The rules of a domain by name, with their terms.
-    fn known(&self, domain: &str) -> HashMap<&str, (&Rule, &Terms)> {
+    pub(super) fn known(&self, domain: &str) -> HashMap<&str, (&Rule, &Terms)> {
         let Some((domain, terms)) = self.find(domain) else { return HashMap::new() };
         domain.rules().iter().zip(&terms.rules).map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
@@ -204,10 +226,11 @@ impl Terms {
         before: Option<(&Rule, &Terms)>,
         (heritage, fingerprints): (&Heritage, &KeyHash),
         hash_key: &HashKey,
-        mode: Mode,
+        said: &Said<'_>,
         slots: &mut Slots,
     ) -> Terms {
         let key_hash = hash_key.of_rule(domain.name(), &rule.name, &counts_by(rule));
+        let blocked = said.blocked(domain.name(), &rule.name);
         let identity = key_hash.digest_bytes(b"identity").high();
         let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
         let print = |limit: &Limit| fingerprint(fingerprints, limit, rule.overrides.as_deref());
@@ -226,12 +249,23 @@ impl Terms {
             key_hash,
             identity,
             slot: slots.of(domain.name(), &rule.name),
-            enforced: rule.mode.max(mode) == Mode::Enforce,
-            plain: own.plain(rule).filter(|_| is_simple(domain)),
+            enforced: rule.mode.max(said.mode) == Mode::Enforce,
+            disabled: rule.mode == Mode::Disabled,
+            plain: own.plain(rule).filter(|_| is_simple(domain) && blocked.is_none()),
+            blocked,
+            guarding: said.guards.of(domain.name(), &rule.name).cloned(),
             is_concurrency: rule.expires.is_some(),
             own,
             candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate(limit), hash_key)),
         }
+    }
+}
+
+impl Terms {
+    /// Until when a key is refused because somebody said so; the origin of time: it is not.
+    pub(super) fn blocked_until(&self, key: &Digest) -> Timestamp {
+        let until = self.blocked.as_ref().and_then(|blocked| blocked.get(&[key.hash(), key.high()]));
+        until.copied().unwrap_or(Timestamp::ORIGIN)
     }
 }
 
@@ -254,6 +288,11 @@ impl States {
     #[inline]
     pub(super) fn of(&self, allowance: u32) -> (Tag, Salt) {
         self.by_allowance.get(allowance as usize).copied().unwrap_or((Tag::NONE, Salt::NONE))
+    }
+
+    /// Those of all allowances.
+    pub(super) fn each(&self) -> impl Iterator<Item = (Tag, Salt)> {
+        self.by_allowance.iter().copied()
     }
 
     fn plain(&self, rule: &Rule) -> Option<Plain> {

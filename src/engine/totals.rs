@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::control::RuleName;
 use super::counters::{Count, Counters, RuleCounts, SPANS_NANOS, Verdicts};
 use super::slots::{Slot, Slots};
 
@@ -59,6 +60,8 @@ pub struct RuleTotals {
     pub candidate_pass: u64,
     /// Requests that its candidate would have refused.
     pub candidate_refuse: u64,
+    /// How often it refused most callers right after a change.
+    pub guard: u64,
 }
 
 /// Decisions by verdict.
@@ -86,7 +89,12 @@ pub struct SpanTotals {
 }
 
 impl Totals {
-    pub(super) fn sum(threads: &[Arc<Counters>], slots: &Slots, evictions: u64) -> Totals {
+    pub(super) fn sum(
+        threads: &[Arc<Counters>],
+        slots: &Slots,
+        evictions: u64,
+        guarded: &[(RuleName, u64)],
+    ) -> Totals {
         let total = |count: fn(&Counters) -> &Count| threads.iter().map(|thread| count(thread).get()).sum();
         let rules = slots.rules().map(|(domain, rule, slot)| RuleTotals::sum(domain, rule, slot, threads));
         let unnamed = slots
@@ -95,8 +103,16 @@ impl Totals {
         let priorities = slots
             .priorities()
             .map(|(name, slot)| (name.into(), of_verdicts(threads, |one| one.priorities.get(slot.number()))));
+        let mut rules: Vec<RuleTotals> = rules.collect();
+        for (name, count) in guarded {
+            let is = |rule: &RuleTotals| *rule.domain == *name.domain && *rule.rule == *name.rule;
+            let place = rules.iter().position(is).unwrap_or(rules.len().saturating_sub(1));
+            if let Some(rule) = rules.get_mut(place) {
+                rule.guard += count;
+            }
+        }
         let mut totals = Totals {
-            rules: rules.collect(),
+            rules,
             unnamed: unnamed.collect(),
             priorities: priorities.collect(),
             unmatched_domain: total(|thread| &thread.unmatched_domain),
@@ -149,6 +165,7 @@ impl RuleTotals {
             would_refuse: total(|counts| &counts.would_refuse),
             candidate_pass: total(|counts| &counts.candidate_pass),
             candidate_refuse: total(|counts| &counts.candidate_refuse),
+            guard: 0,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Work from its begin to its end: sessions, leases, and what ends with them.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
+use super::digest::Digest;
 use super::leases::{
     NotItsPool, NotOpened, Opening, Refund, Reservation, Session, Terms, Tie, Ties, Why, WorkOutcome,
 };
@@ -13,6 +13,7 @@ use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::shed::Source;
 use crate::rules::{Limit, Over};
+use crate::shed::FleetSums;
 
 /// What is granted with a lease.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +23,14 @@ pub(super) struct Granted<'t> {
     pub(super) lasts: Option<Duration>,
     /// Set if it has its place among the pool's work already: whether as other work.
     pub(super) place: Option<bool>,
+}
+
+/// What work that is granted is held by.
+#[derive(Debug)]
+pub(super) struct Holding<'l> {
+    pub(super) reserved: Reservation<'l>,
+    /// The name of its request, if it has one.
+    pub(super) name: Option<Digest>,
 }
 
 /// A reading that the rules in force ask the host for.
@@ -37,17 +46,6 @@ pub struct Wanted {
     pub pid: Option<u32>,
 }
 
-/// Leases counted against the counters of concurrency limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Audit {
-    /// Places that leases hold.
-    pub held: u64,
-    /// Places that counters count.
-    pub counted: u64,
-    /// Keys on which the two do not agree: none, unless something is wrong.
-    pub differing: u64,
-}
-
 impl Engine {
     /// A connection begins: it joins its session, or is the first of one.
     ///
@@ -60,11 +58,13 @@ impl Engine {
     /// A connection of a session ends. After the last one a session with a name is waited for, for five seconds; one
     /// without ends at once.
     pub fn close(&self, session: &Session, now: Now) {
+        let _moving = self.leases.moving(Some(session));
         self.leases.close(session, now, &mut self.loosening(false, now));
     }
 
     /// A session ends, and all its leases with it: its process has died.
     pub fn end(&self, session: &Session, now: Now) {
+        let _moving = self.leases.moving(Some(session));
         self.leases.end_session(session, now.at, &mut self.loosening(false, now));
     }
 
@@ -79,6 +79,7 @@ impl Engine {
     }
 
     fn release_for(&self, session: &Session, lease: u64, outcome: WorkOutcome, why: Why, now: Now) -> bool {
+        let _moving = self.leases.moving(Some(session));
         let ended = self.leases.release(session, lease, why, now, &mut self.loosening(false, now));
         let Some(ties) = ended else { return false };
         self.loosen(ties.iter(), outcome, why == Why::Abandoned, now);
@@ -93,13 +94,14 @@ impl Engine {
 
     /// Whether a session still has a lease.
     #[must_use]
-    pub fn holds(&self, session: &Session, lease: u64) -> bool {
-        self.leases.is_live(session, lease)
+    pub fn holds(&self, session: &Session, lease: u64, now: Now) -> bool {
+        self.leases.is_live(session, lease, now)
     }
 
     /// Requests that were given up on, each by the count of its connection and its id: what was granted to them ends, and
     /// what will be as well.
     pub fn abandon(&self, session: &Session, reports: &mut dyn Iterator<Item = (u64, u64)>, now: Now) {
+        let _moving = self.leases.moving(Some(session));
         self.leases.abandon(session, reports, now, &mut self.loosening(true, now));
     }
 
@@ -130,6 +132,11 @@ impl Engine {
         }
     }
 
+    /// Says what the processes of a pool do on all other hosts together: the fleet's reserve counts it from now on.
+    pub fn set_elsewhere(&self, pool: &str, sums: FleetSums) {
+        self.pools.of(pool).set_elsewhere(sums);
+    }
+
     /// What the rules in force ask the host to read.
     #[must_use]
     pub fn wanted_readings(&self) -> Vec<Wanted> {
@@ -149,58 +156,24 @@ impl Engine {
 
     /// Ends leases and sessions whose time has come, each as of its own time.
     pub fn end_due(&self, now: Now) {
+        let _moving = self.leases.moving(None);
         self.leases.end_due(now, &mut self.loosening(false, now));
     }
 
-    /// Counts leases against the counters of concurrency limits.
-    ///
-    /// They are looked at one after the other while work goes on, so a key differs for good only if it does each time, by
-    /// the same number.
-    #[must_use]
-    pub fn audit(&self) -> Audit {
-        let (mut audit, mut differing) = self.compare_leases();
-        for _ in 1..AUDITS {
-            if differing.is_empty() {
-                break;
-            }
-            let again = self.compare_leases().1;
-            differing.retain(|state, difference| again.get(state) == Some(difference));
-        }
-        audit.differing = differing.len() as u64;
-        audit
-    }
-
-    /// By how many places leases and counters differ on a key, where they do.
-    fn compare_leases(&self) -> (Audit, HashMap<[u64; 2], i64>) {
-        let mut by_state: HashMap<[u64; 2], i64> = HashMap::new();
-        let mut audit = Audit::default();
-        self.leases.each_tie(&mut |tie| {
-            if let Tie::Place(digest) = tie {
-                *by_state.entry([digest.hash(), digest.high()]).or_default() += 1;
-                audit.held += 1;
-            }
-        });
-        self.shards.each_in_progress(&mut |digest, count| {
-            *by_state.entry([digest.hash(), digest.high()]).or_default() -= i64::from(count);
-            audit.counted += u64::from(count);
-        });
-        by_state.retain(|_, difference| *difference != 0);
-        (audit, by_state)
+    /// Grants the lease of what no rule judges.
+    pub(super) fn grant_unlimited(
+        &self,
+        holding: Option<Holding<'_>>,
+        request: u64,
+        now: Now,
+    ) -> Option<u64> {
+        let Holding { reserved, name } = holding?;
+        let name = name.map(Tie::Repeat);
+        self.grant(reserved, request, &Granted { ties: name.as_slice(), ..Granted::default() }, now)
     }
 
     /// Grants the lease that a place was kept for.
-    #[inline]
     pub(super) fn grant(
-        &self,
-        holding: Option<Reservation<'_>>,
-        request: u64,
-        granted: &Granted<'_>,
-        now: Now,
-    ) -> Option<u64> {
-        self.begin_work(holding?, request, granted, now)
-    }
-
-    fn begin_work(
         &self,
         holding: Reservation<'_>,
         request: u64,
@@ -280,9 +253,6 @@ fn give_back<A: Algorithm>(quota: &A, refund: &Refund, shard: &mut Shard, memory
         }
     }
 }
-
-/// How often a key must differ.
-const AUDITS: usize = 3;
 
 /// How long work may take that no concurrency rule says anything about.
 const LASTS: Duration = Duration::from_secs(60);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::counters::{Check, Counters};
 use super::decision::NoteKind;
+use super::digest::Digest;
 use super::leases::Tie;
 use super::part::{Part, Stage, Stand};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
@@ -26,6 +27,8 @@ pub(super) struct Workspace {
     pub(super) lasts: Option<Duration>,
     /// Counts what is drawn by request.
     pub(super) draws: Cell<u64>,
+    /// The same for what is only looked at: it leaves the draws of others as they are.
+    pub(super) draws_of_looks: Cell<u64>,
     /// What a repeat is told by.
     pub(super) written: Vec<u8>,
     /// By part, what a charge adds.
@@ -38,7 +41,9 @@ impl Workspace {
     /// That of the decider of this number.
     pub(super) fn new(number: u64) -> Workspace {
         // Numbers apart: no two deciders draw the same.
-        Workspace { draws: Cell::new(number << 48), ..Workspace::default() }
+        let first = number << 48;
+        let (draws, draws_of_looks) = (Cell::new(first), Cell::new(first | 1 << 47));
+        Workspace { draws, draws_of_looks, ..Workspace::default() }
     }
 
     pub(super) fn clear(&mut self) {
@@ -115,7 +120,7 @@ impl Workspace {
         let tree = domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
         // Each part has its amount: a rule that is not there was never hung into the tree.
-        self.hits.retain(|hit| terms.rules.get(hit.hit.rule as usize).is_some());
+        self.hits.retain(|hit| terms.rules.get(hit.hit.rule as usize).is_some_and(|terms| !terms.disabled));
         for NodeHit { hit, times, descriptor } in &self.hits {
             let Some(terms) = terms.rules.get(hit.rule as usize) else { continue };
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
@@ -195,8 +200,9 @@ impl Workspace {
         self.notes.append(&mut self.shed_notes);
     }
 
-    /// Ties to a lease what ends with it, or may be given back.
-    pub(super) fn tie(&mut self, domain: &Domain, terms: &DomainTerms) {
+    /// Ties to a lease what ends with it, or may be given back, and the name of its request.
+    pub(super) fn tie(&mut self, domain: &Domain, terms: &DomainTerms, name: Option<Digest>) {
+        self.ties.extend(name.map(Tie::Repeat));
         for part in self.parts.iter().filter(|part| part.charged) {
             if part.is_concurrency {
                 self.ties.push(Tie::Place(part.state()));

@@ -34,6 +34,12 @@ impl Quota {
 pub struct InProgress(u32);
 
 impl InProgress {
+    /// So many are in progress, as whoever holds the leases knows.
+    #[must_use]
+    pub const fn of(count: u32) -> InProgress {
+        InProgress(count)
+    }
+
     /// So many.
     #[must_use]
     pub const fn count(self) -> u32 {

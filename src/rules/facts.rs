@@ -1,7 +1,7 @@
 //! All that a rule says, field by field, as one would write it: for people who compare, check or ask.
 
 use super::percent::Share;
-use super::{Allowance, Condition, KeyPart, Limit, Over, Pattern, Refused, Rule};
+use super::{Allowance, Condition, Guard, KeyPart, Limit, Over, Pattern, Refused, Rule};
 use crate::limit::Quota;
 
 /// A field of a rule and what it says. A field that says nothing is left out.
@@ -22,6 +22,7 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     facts.extend(
         (!rule.show_keys.is_empty()).then(|| ("show_keys", format!("[{}]", rule.show_keys.join(", ")))),
     );
+    facts.extend((rule.guard == Guard::Shadow).then(|| ("guard", "shadow".to_owned())));
     facts.extend(rule.overrides.as_ref().map(|overrides| ("overrides", overrides_text(rule, overrides))));
     facts.extend(rule.candidate.as_ref().map(|candidate| ("candidate", candidate_text(rule, candidate))));
     facts.extend(rule.help.as_ref().map(|help| ("help", help.to_string())));

@@ -92,7 +92,9 @@ impl Index {
         for listed in lists {
             // Their number is bounded with that of the rules.
             let number = u32::try_from(index.plans.len()).unwrap_or(u32::MAX);
-            hanging.push((number, &listed.conditions));
+            if listed.mode != Mode::Disabled {
+                hanging.push((number, &listed.conditions));
+            }
             let plan = index.conditions(&listed.conditions);
             index.plans.push(plan);
         }
@@ -339,7 +341,7 @@ const REPEATED: u32 = 1 << 16;
 #[cfg(test)]
 mod tests {
     use super::Index;
-    use crate::rules::{Condition, ListKind, Listed, Pattern, Position, Priorities, Selection};
+    use crate::rules::{Condition, ListKind, Listed, Mode, Pattern, Position, Priorities, Selection};
 
     #[test]
     fn lists_are_numbered_from_where_they_are_told_to_be() {
@@ -348,6 +350,7 @@ mod tests {
             position: Position { file: "rules.yaml".into(), line: 1, column: 1 },
             kind: ListKind::Deny,
             conditions: vec![Condition::new("user", vec![Pattern::parse(value)])],
+            mode: Mode::Enforce,
             help: None,
         };
         let index = Index::new(&[], 5, &[listed("a*"), listed("ab")], &Priorities::default());

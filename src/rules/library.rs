@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::contents::{Contents, Fingerprint};
 use super::difference::Difference;
-use super::load::{Homes, Loaded, read_knowing};
-use super::{Domain, Problem, RuleSet};
+use super::load::{Homes, Loaded, read_kept, read_knowing};
+use super::{Domain, Problem, RuleSet, Texts};
 
 /// The rules of one path, over many readings.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct Library {
     seen: Option<Fingerprint>,
     /// Whether a reading has been put in force.
     begun: bool,
+    /// What an earlier process found good, until a reading has been put in force.
+    remembered: Vec<Texts>,
 }
 
 /// A domain read without errors, and the fingerprint of what it was read from.
@@ -41,6 +43,8 @@ pub struct Reading {
     pub kept: Vec<Box<str>>,
     /// Domains with errors that never had good rules: they have no limits.
     pub without: Vec<Box<str>>,
+    /// Of those that keep theirs, these have the rules that an earlier process had found good.
+    pub recalled: Vec<Box<str>>,
     /// Why nothing at all was swapped.
     pub halt: Option<Halt>,
     /// What is in force now and was not before, and the other way round.
@@ -71,7 +75,43 @@ impl Library {
     /// The rules at a path, a directory or one file, before the first reading.
     #[must_use]
     pub fn new(path: &Path) -> Library {
-        Library { path: path.to_owned(), good: Vec::new(), homes: Homes::new(), seen: None, begun: false }
+        Library {
+            path: path.to_owned(),
+            good: Vec::new(),
+            homes: Homes::new(),
+            seen: None,
+            begun: false,
+            remembered: Vec::new(),
+        }
+    }
+
+    /// What an earlier process found good, for domains that have errors at the first reading: to be called before it.
+    pub fn remember(&mut self, texts: Vec<Texts>) {
+        for Texts { domain, files, .. } in &texts {
+            for (file, _) in files {
+                self.homes.entry(file.as_str().into()).or_default().push(domain.clone());
+            }
+        }
+        self.remembered = texts;
+    }
+
+    /// The texts of the domains that are in force as their files stand. Nothing where a file has changed since it was
+    /// read: then there will be another reading.
+    #[must_use]
+    pub fn texts(&self) -> Vec<Texts> {
+        let contents = Contents::of(&self.path);
+        if self.seen != Some(contents.fingerprint()) {
+            return Vec::new();
+        }
+        let stands =
+            |good: &&Good| good.settled && good.content == self.content(&contents, good.domain.name());
+        let texts = self.good.iter().filter(stands).filter_map(|good| {
+            let name = good.domain.name();
+            let files = self.homes.iter().filter(|(_, homes)| homes.iter().any(|home| **home == *name));
+            Texts::of(&good.domain, files.map(|(file, _)| &**file))
+        });
+        let texts = texts.collect();
+        if self.is_outdated() { Vec::new() } else { texts }
     }
 
     /// Where they are.
@@ -91,6 +131,7 @@ impl Library {
         let (contents, loaded) = self.read_settled();
         let settled = self.seen.is_some();
         let Loaded { domains, problems, failed, homes, homeless, unlisted } = loaded;
+        let recalled = self.recall(|name| unlisted || failed.iter().any(|failed| **failed == *name));
         // At the start there is nothing to lose: what can be read is better than nothing.
         let halt = match (unlisted, settled, homeless.is_empty()) {
             (true, ..) => Some(Halt::Unlisted),
@@ -99,18 +140,12 @@ impl Library {
             _ => None,
         };
         if halt.is_some() {
-            return Reading { problems, halt, ..Reading::default() };
+            return Reading { problems, recalled, halt, ..Reading::default() };
         }
-        let content = |name: &str| {
-            contents.of_domain(|file| {
-                homes
-                    .get(&*file.to_string_lossy())
-                    .is_some_and(|homes| homes.iter().any(|home| **home == *name))
-            })
-        };
+        self.homes = homes;
         let mut good: Vec<Good> = Vec::with_capacity(domains.len() + failed.len());
         for domain in domains {
-            let content = content(domain.name());
+            let content = self.content(&contents, domain.name());
             let same = |known: &&Good| known.settled && settled && known.content == content;
             let unchanged = self.find(domain.name()).filter(same);
             good.push(unchanged.cloned().unwrap_or(Good { domain, content, settled }));
@@ -119,8 +154,35 @@ impl Library {
             failed.into_iter().partition(|name| self.find(name).is_some());
         good.extend(kept.iter().filter_map(|name| self.find(name)).cloned());
         let difference = Difference::between(&shared(&self.good), &shared(&good));
-        (self.good, self.homes, self.begun) = (good, homes, true);
-        Reading { problems, kept, without, halt, difference }
+        (self.good, self.begun) = (good, true);
+        self.remembered = Vec::new();
+        Reading { problems, kept, without, recalled, halt, difference }
+    }
+
+    /// Before anything is in force, takes up what was good before, where it is wanted. Returns what was taken up.
+    fn recall(&mut self, is_wanted: impl Fn(&str) -> bool) -> Vec<Box<str>> {
+        if self.begun {
+            return Vec::new();
+        }
+        let wanted: Vec<&Texts> = self
+            .remembered
+            .iter()
+            .filter(|texts| is_wanted(&texts.domain) && self.find(&texts.domain).is_none())
+            .collect();
+        let recalled: Vec<Arc<Domain>> = wanted.into_iter().filter_map(read_kept).collect();
+        let names = recalled.iter().map(|domain| domain.name().into()).collect();
+        let good = |domain| Good { domain, content: Fingerprint::default(), settled: false };
+        self.good.extend(recalled.into_iter().map(good));
+        names
+    }
+
+    /// What a domain is made of, by what its files hold.
+    fn content(&self, contents: &Contents, name: &str) -> Fingerprint {
+        contents.of_domain(|file| {
+            self.homes
+                .get(&*file.to_string_lossy())
+                .is_some_and(|homes| homes.iter().any(|home| **home == *name))
+        })
     }
 
     /// What is in force: each domain as it was last read well.

@@ -1,6 +1,6 @@
 //! Entries of `exempt` and `deny`: requests that no limit judges.
 
-use super::{Condition, Position};
+use super::{Condition, Mode, Position};
 
 /// One entry. Names are unique within a domain, those of rules included.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub struct Listed {
     pub kind: ListKind,
     /// All of them must hold.
     pub conditions: Vec<Condition>,
+    /// Whether it speaks. In shadow an entry of `deny` refuses nobody, and one of `exempt` exempts all the same.
+    pub mode: Mode,
     /// Shown to the caller that is denied.
     pub help: Option<Box<str>>,
 }

@@ -11,6 +11,7 @@ use super::pools::Pools;
 use super::problem::{Problem, Severity, Wrong, shown};
 use super::redundant::redundant;
 use super::source::{Report, Source, about_file};
+use super::texts::Texts;
 use super::written::File;
 use super::{Domain, ListKind, Position, yaml};
 
@@ -82,6 +83,15 @@ pub(super) fn read_knowing(path: &Path, known: &Homes) -> Loaded {
         }
     }
     reading.finish()
+}
+
+/// Reads one domain from the texts that were kept of it. `None`: they have errors, for a reader that is not the one that
+/// they were kept by.
+pub(super) fn read_kept(texts: &Texts) -> Option<Arc<Domain>> {
+    let known = Homes::default();
+    let mut reading = Reading::new(&known);
+    texts.sources().for_each(|source| reading.source(source));
+    reading.finish().domains.into_iter().find(|domain| domain.name() == &*texts.domain)
 }
 
 /// Reads the rules of one text, as if it were a file of this name.

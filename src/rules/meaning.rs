@@ -22,7 +22,7 @@ use super::problem::shown;
 use super::source::{Place, Report};
 use super::written::RULE;
 use super::yaml::Node;
-use super::{KeyPart, Mode, RefundOn, Rule, concurrency_fields, doubt, percent, unreachable};
+use super::{Guard, KeyPart, Mode, RefundOn, Rule, concurrency_fields, doubt, percent, unreachable};
 use concurrency::at_once;
 use concurrency_fields::CONCURRENCY;
 use conditions::conditions;
@@ -97,6 +97,14 @@ fn the_rest(
         .and_then(|node| report.settle(node.at, percent::read(node, "warn_at", WARN_AT_MAX)));
     let refund_on = fields.get("refund_on").and_then(|node| choice(node, "refund_on", REFUND_ON, report));
     let show_keys = fields.get("show_keys").and_then(|node| show_keys(node, key.as_deref(), report));
+    let guard = fields.get("guard").and_then(|node| {
+        let guard = choice(node, "guard", GUARDS, report)?;
+        if guard == Guard::Shadow && key.as_ref().is_some_and(Vec::is_empty) {
+            let message = "`guard` counts callers, and `key: []` takes all for one";
+            report.warning(node.at, message, "leave `guard` out: it will never act");
+        }
+        Some(guard)
+    });
     let (name, at) = name.clone()?;
     let position = report.source().position(at);
     let Admitted { limit, overrides, candidate, expires } = admitted?;
@@ -111,6 +119,7 @@ fn the_rest(
         warn_at,
         refund_on,
         show_keys: show_keys.unwrap_or_default(),
+        guard: guard.unwrap_or_default(),
         overrides,
         candidate,
         expires,
@@ -195,6 +204,9 @@ pub(crate) const MODES: &[(Field, Mode)] = &[
     (Field::built("shadow"), Mode::Shadow),
     (Field::built("disabled"), Mode::Disabled),
 ];
+
+const GUARDS: &[(Field, Guard)] =
+    &[(Field::built("tell"), Guard::Tell), (Field::built("shadow"), Guard::Shadow)];
 
 const REFUND_ON: &[(Field, RefundOn)] = &[(Field::built("ok"), RefundOn::Ok)];
 

@@ -22,7 +22,7 @@ pub struct Rule {
     /// What it admits.
     pub limit: Limit,
     /// Limits of some keys alone.
-    pub overrides: Option<Box<Overrides>>,
+    pub overrides: Option<Arc<Overrides>>,
     /// What may come to stand in its place, measured beside it.
     pub candidate: Option<Box<Limit>>,
     /// Whether its refusals are carried out.
@@ -39,6 +39,8 @@ pub struct Rule {
     pub help: Option<Box<str>>,
     /// The attributes of its key whose text operators may see.
     pub show_keys: Vec<Box<str>>,
+    /// What becomes of it when it refuses most callers right after a change.
+    pub guard: Guard,
 }
 
 impl Rule {
@@ -61,6 +63,7 @@ impl Rule {
             advertise: true,
             help: None,
             show_keys: Vec::new(),
+            guard: Guard::Tell,
         }
     }
 }
@@ -72,8 +75,20 @@ pub enum RefundOn {
     Ok,
 }
 
+/// What becomes of a rule that refuses most callers right after a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Guard {
+    /// It is told.
+    #[default]
+    Tell,
+    /// It is told, and the rule is in shadow for a while.
+    Shadow,
+}
+
 /// Whether refusals are carried out. Ordered from the strictest to the mildest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Refusals are refusals.

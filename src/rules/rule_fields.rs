@@ -215,5 +215,7 @@ pub(super) const FLEET: Field = Field::reserved("fleet").about("how hosts share 
 pub(super) const MAX_OVER: Field =
     Field::reserved("max_over").about("how far the fleet may go past its budget");
 pub(super) const ON_REDIS_DOWN: Field = Field::reserved("on_redis_down").about("what holds without Redis");
-pub(super) const GUARD: Field =
-    Field::reserved("guard").about("a second limit on this host beside the fleet's");
+pub(super) const GUARD: Field = Field::built("guard")
+    .of(Kind::Words(&["tell", "shadow"]))
+    .or("`tell`")
+    .about("what becomes of it when it refuses most callers right after a change: see docs/kill-switches.md");

@@ -1,11 +1,15 @@
 //! The rule set, swapped whole: domains by name, each with its rules and their index.
 
+mod named;
+
 use std::sync::Arc;
 
 use super::index::Index;
 use super::names::Names;
 use super::shed::{self, Shed};
 use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Prioritize, Rule, Selection, Tree};
+
+pub use named::{Kind, Named, NotItsKey};
 
 /// All domains that have rules.
 #[derive(Debug, Default)]
@@ -54,7 +58,7 @@ pub struct Domain {
     sheds: Vec<Shed>,
     /// Of each part of each of them.
     shedder_names: Vec<Box<str>>,
-    tree: Tree,
+    tree: Arc<Tree>,
     index: Index,
 }
 
@@ -106,6 +110,7 @@ impl Domain {
         tree.hang_behind(&mut rules);
         let names = |shed: &Shed| shed::Part::ALL.map(|part| shed.rule_name(part).into_boxed_str());
         let shedder_names = sheds.iter().flat_map(names).collect();
+        let tree = Arc::new(tree);
         Domain { name: name.into(), rules, lists, priorities, sheds, shedder_names, tree, index }
     }
 
@@ -254,7 +259,8 @@ impl Domain {
     #[must_use]
     pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<WhyNot<'_>> {
         let rule = self.rules.get(number as usize);
-        if rule.is_some_and(|rule| rule.mode == Mode::Disabled) {
+        let mode = rule.map(|rule| rule.mode).or_else(|| self.listed(number).map(|listed| listed.mode));
+        if mode == Some(Mode::Disabled) {
             return Some(WhyNot::Disabled);
         }
         let value = |name: &str| {

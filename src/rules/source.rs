@@ -13,8 +13,21 @@ use super::problem::{Excerpt, Problem, Severity, Wrong};
 pub struct Source {
     file: Arc<str>,
     text: String,
-    /// Where other files that it names are looked for.
-    directory: Option<PathBuf>,
+    beside: Beside,
+}
+
+/// A table by its name, as a text.
+pub(super) type Table = (String, String);
+
+/// Where other files that it names are looked for.
+#[derive(Debug)]
+enum Beside {
+    /// Nowhere.
+    Nothing,
+    /// In the directory that it lies in.
+    Directory(PathBuf),
+    /// Among these, which were kept together with it.
+    Kept(Arc<[Table]>),
 }
 
 /// A file that is no text.
@@ -54,7 +67,12 @@ impl Source {
     /// A text that was read elsewhere.
     #[must_use]
     pub fn new(file: &str, text: String) -> Source {
-        Source { file: file.into(), text, directory: None }
+        Source { file: file.into(), text, beside: Beside::Nothing }
+    }
+
+    /// A text that was kept, with the tables that lay beside it.
+    pub(super) fn kept(file: &str, text: String, tables: Arc<[Table]>) -> Source {
+        Source { file: file.into(), text, beside: Beside::Kept(tables) }
     }
 
     /// Reads a file.
@@ -77,7 +95,8 @@ impl Source {
             Ok(text) => {
                 let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
                 let directory = path.parent().map(Path::to_owned);
-                Ok(Source { directory, ..Source::new(&name, text) })
+                let beside = directory.map_or(Beside::Nothing, Beside::Directory);
+                Ok(Source { beside, ..Source::new(&name, text) })
             }
             Err(error) => Err(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to())),
         }
@@ -92,7 +111,25 @@ impl Source {
     /// The directory that it lies in; none for a text that was read elsewhere.
     #[must_use]
     pub fn directory(&self) -> Option<&Path> {
-        self.directory.as_deref()
+        match &self.beside {
+            Beside::Directory(directory) => Some(directory),
+            Beside::Nothing | Beside::Kept(_) => None,
+        }
+    }
+
+    /// The file of this name that lies beside it; `None` for a text that was read elsewhere, beside which nothing lies.
+    pub(super) fn beside(&self, name: &str) -> Option<Result<Source, Unreadable>> {
+        match &self.beside {
+            Beside::Nothing => None,
+            Beside::Directory(directory) => Some(Source::read(&directory.join(name))),
+            Beside::Kept(tables) => {
+                let path = Path::new(&*self.file).with_file_name(name);
+                let text = tables.iter().find(|(table, _)| table == name).map(|(_, text)| text.clone());
+                let wrong = || Wrong::new("it was not kept", "read the rules from their files");
+                let missing = || Unreadable::new(&path, wrong(), String::new());
+                Some(text.map(|text| Source::new(&path.to_string_lossy(), text)).ok_or_else(missing))
+            }
+        }
     }
 
     /// The name of the file.

@@ -138,6 +138,11 @@ impl Tree {
         rules.append(&mut self.rules);
     }
 
+    /// The number of the first of its rules in the domain.
+    pub(super) fn first_rule(&self) -> usize {
+        self.first_rule as usize
+    }
+
     /// How many rules it has to hand over.
     pub(super) fn rules_len(&self) -> usize {
         self.rules.len()

@@ -183,7 +183,7 @@ impl Peer {
         if !hello.abandoned.is_empty() {
             shared.engine.abandon(member.session(), &mut hello.abandoned.iter(), now);
         }
-        encode_reply(replies, &shared.greeting.welcome(hello));
+        encode_reply(replies, &shared.greeting.welcome(hello, shared.engine.mode()));
         if let Some(session) = hello.session {
             self.named = named(true, &session);
         }

@@ -7,21 +7,20 @@ use crate::protocol::{self, FRAME_BYTES_MAX, Hello, Reply, VERSION};
 #[derive(Debug)]
 pub(super) struct Greeting {
     boot: u64,
-    mode: protocol::Mode,
 }
 
 impl Greeting {
-    pub(super) fn new(mode: Mode) -> Greeting {
+    pub(super) fn new() -> Greeting {
+        Greeting { boot: random_boot() }
+    }
+
+    /// Answers HELLO, in the older of both versions, with the mode that the daemon is in just now.
+    pub(super) fn welcome(&self, hello: &Hello<'_>, mode: Mode) -> Reply<'static> {
         let mode = match mode {
             Mode::Enforce => protocol::Mode::Enforce,
             Mode::Shadow => protocol::Mode::Shadow,
             Mode::Disabled => protocol::Mode::Disabled,
         };
-        Greeting { boot: random_boot(), mode }
-    }
-
-    /// Answers HELLO, in the older of both versions.
-    pub(super) fn welcome(&self, hello: &Hello<'_>) -> Reply<'static> {
         Reply::Welcome {
             id: hello.id,
             version: hello.version.min(VERSION),
@@ -29,7 +28,7 @@ impl Greeting {
             boot: self.boot,
             connection: hello.connection,
             frame_bytes_max: FRAME_BYTES_MAX as u64,
-            mode: self.mode,
+            mode,
         }
     }
 }

@@ -34,7 +34,7 @@ pub use pool_access::{PoolAccess, PoolLimits};
 pub use pulse::Pulse;
 pub use telemetry::Telemetry;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Now};
 use crate::engine::{Engine, TICK_MILLIS};
 use connections::Connections;
 use decision_thread::DecisionThread;
@@ -108,7 +108,7 @@ pub async fn run(
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
-        greeting: Greeting::new(engine.mode()),
+        greeting: Greeting::new(),
         missed: Missed::default(),
         pulse: options.pulse,
         telemetry: options.telemetry,
@@ -154,18 +154,25 @@ async fn keep_house(shared: Arc<Shared>) {
         shared.pulse.beat_accepting(now.at);
         if now.at.since(audited) >= AUDIT_EVERY {
             audited = now.at;
-            audit(engine);
+            audit(engine, now);
         }
         shared.missed.tell(now.at);
     }
 }
 
-/// Whoever holds a place has a lease, and the other way round: else something is wrong with us, and somebody is to know.
-fn audit(engine: &Engine) {
-    let audit = engine.audit();
+/// Whoever holds a place has a lease, and the other way round: else something is wrong with us, and somebody is to know. The
+/// counters are put right meanwhile.
+fn audit(engine: &Engine, now: Now) {
+    let (audit, repaired) = engine.repair(now);
     if audit.differing > 0 {
         let (held, counted) = (audit.held, audit.counted);
-        error!(held, counted, "leases and concurrency counters differ on {} keys", audit.differing);
+        let differing = audit.differing;
+        error!(
+            held,
+            counted,
+            repaired,
+            "leases and concurrency counters differ on {differing} keys: please report this"
+        );
     }
 }
 

@@ -4,8 +4,8 @@
 //! are counted here, and the slots are those of live processes, where the published script counts the others against a
 //! constant.
 
-/// How many pieces of other work may be in progress at once: `⌊(1 − reserve) · slots⌋`. A reserve of more than 1000
-/// thousandths is all slots.
+/// How many pieces of other work may be in progress at once on a host that stands alone: `⌊(1 − reserve) · slots⌋`. A
+/// reserve of more than 1000 thousandths is all slots.
 ///
 /// ```
 /// # use tidegate::shed::most_others;
@@ -14,26 +14,34 @@
 /// ```
 #[must_use]
 pub fn most_others(slots: u32, reserve_permille: u16) -> u32 {
-    // Not above `slots`, so it fits.
-    u32::try_from(share(u64::from(slots), reserve_permille)).unwrap_or(slots)
+    FleetSums::default().most_others_here(slots, reserve_permille)
 }
 
-/// What is in progress over all hosts of a pool, or on one host that stands alone.
+/// What the other hosts of a pool said last, added up; all zero for a host that stands alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetSums {
-    /// How many pieces of work the hosts can do at once.
+    /// How many pieces of work they can do at once.
     pub slots: u64,
-    /// Pieces of work in progress for which the reserve is kept.
+    /// Pieces of work in progress for which the reserve is kept. It takes nothing from the others.
     pub critical: u64,
     /// All others in progress.
     pub others: u64,
 }
 
 impl FleetSums {
-    /// Whether one more of the others may start. Critical work in progress takes nothing from them.
+    /// How many pieces of other work may be in progress on this host: what all hosts together may have,
+    /// `⌊(1 − reserve) · slots⌋`, less what the other hosts have.
+    ///
+    /// ```
+    /// # use tidegate::shed::FleetSums;
+    /// let elsewhere = FleetSums { slots: 100, critical: 9, others: 90 };
+    /// assert_eq!(elsewhere.most_others_here(100, 200), 70);
+    /// ```
     #[must_use]
-    pub fn has_room_for_other(&self, reserve_permille: u16) -> bool {
-        self.others < share(self.slots, reserve_permille)
+    pub fn most_others_here(self, slots_here: u32, reserve_permille: u16) -> u32 {
+        let all = self.slots.saturating_add(u64::from(slots_here));
+        let most = share(all, reserve_permille).saturating_sub(self.others);
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 }
 

@@ -57,6 +57,18 @@ impl Directory {
         self.path.join(TABLES)
     }
 
+    /// The file of the rules that were last good.
+    #[must_use]
+    pub fn rules(&self) -> PathBuf {
+        self.path.join(RULES)
+    }
+
+    /// The file of what holds over the rules.
+    #[must_use]
+    pub fn switches(&self) -> PathBuf {
+        self.path.join(SWITCHES)
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -117,6 +129,10 @@ const TABLES: &str = "tables";
 
 /// One is kept, for who wants to know what was wrong with it.
 const ASIDE: &str = "tables.bad";
+
+const RULES: &str = "rules";
+
+const SWITCHES: &str = "switches";
 
 const KEY: &str = "hash-key";
 

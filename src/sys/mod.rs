@@ -1,6 +1,7 @@
 //! THE KERNEL: the few calls no crate offers safely. The only `unsafe`, each with its proof.
 #![allow(unsafe_code)]
 
+mod file_size;
 mod memory;
 mod passed;
 mod process;
@@ -8,6 +9,7 @@ mod process_end;
 mod readable;
 mod scheduler;
 
+pub use file_size::outlive_file_size_limit;
 pub use memory::give_large_pieces_back;
 pub use passed::{Passed, passed_descriptors};
 pub use process::{peer_pid, peer_pidfd, pidfd_open};

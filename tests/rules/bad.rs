@@ -117,6 +117,7 @@ fn a_wrong_value_is_told_where_and_how() {
             (3, 46, "`advertise` is true or false, not `yes`", "`true`"),
         ),
         ("name: a, key: [], rate: 1/s, scope: hots", (3, 42, "unknown scope `hots`", "did you mean `host`?")),
+        ("name: a, key: [x], rate: 1/s, guard: dark", (3, 43, "unknown guard `dark`", "tell, shadow")),
     ];
     for (fields, expected) in table {
         check_rule(fields, *expected);
@@ -125,7 +126,7 @@ fn a_wrong_value_is_told_where_and_how() {
 
 #[test]
 fn what_is_not_built_yet_is_no_unknown_field() {
-    let fields = "fleet max_over on_redis_down guard";
+    let fields = "fleet max_over on_redis_down";
     for field in fields.split_whitespace() {
         let message = format!("`{field}` is not supported yet");
         check_rule(&format!("name: a, key: [], rate: 1/s, {field}: 1"), (3, 35, &message, "reserved"));

@@ -171,3 +171,30 @@ fn rates_that_are_not_exact_together_say_by_how_much() {
         &[(3, "the rate 1009/s of an override is not exact", "up to 128")],
     );
 }
+
+#[test]
+fn bands_and_reserves_that_come_to_all_of_a_few_slots() {
+    let check = |fields: &str, expected: &[(u32, &str, &str)]| {
+        let text = format!(
+            "domain: api\npriorities: [critical, post, get, test]\nshed:\n- {{pool: web, {fields}}}\n"
+        );
+        assert_eq!(warnings("rules.yaml", &text, expected).domains.len(), 1);
+    };
+    let rounded = "write at most 75% for it: bands are rounded up to whole slots";
+    let of_four = "of `slots: 4` the band of `get`, `post` is all: the brake keeps no slot free of that";
+    check("slots: 4, brake: {}", &[(4, of_four, rounded)]);
+    check("slots: 4, brake: {bands: [25%, 50%, 75%]}", &[]);
+    // 75.1 % of four is more than three.
+    check("slots: 4, brake: {bands: [25%, 50%, 75.1%]}", &[(4, "the band of `post` is all", rounded)]);
+    // Whoever writes 100 % means all.
+    check("slots: 4, brake: {bands: [25%, 50%, 100%]}", &[]);
+    check("slots: 10, brake: {}", &[]);
+    check("slots: 9, brake: {}", &[(4, "of `slots: 9` the band of `post` is all", "at most 88%")]);
+    check("slots: 1, brake: {}", &[(4, "`test`, `get`, `post` is all", "leave `brake` out")]);
+    // The processes say how many.
+    check("brake: {}", &[]);
+    let none = "of `slots: 4` a reserve of 80% leaves none to other work: all of it is refused";
+    check("slots: 4, fleet: {reserve: 80%}", &[(4, none, "write a smaller `reserve`")]);
+    check("slots: 4, fleet: {reserve: 75%}", &[]);
+    check("slots: 1, fleet: {reserve: 0.1%}", &[(4, "of `slots: 1` a reserve of 0.1%", "")]);
+}

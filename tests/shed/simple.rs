@@ -54,11 +54,26 @@ fn the_reserve_is_never_touched() {
     ];
     for (slots, reserve, most) in table {
         assert_eq!(most_others(slots, reserve), most, "{reserve} of {slots}");
-        let sums = |others| FleetSums { slots: slots.into(), critical: 5, others };
-        assert!(!sums(most.into()).has_room_for_other(reserve), "{reserve} of {slots}");
-        assert!(most == 0 || sums(u64::from(most) - 1).has_room_for_other(reserve), "{reserve} of {slots}");
     }
-    assert!(FleetSums { slots: u64::MAX, critical: 0, others: 1 << 62 }.has_room_for_other(500));
+}
+
+#[test]
+fn what_other_hosts_do_leaves_the_rest_of_the_fleets_part() {
+    // Slots and other work elsewhere, slots here, the reserve, and what this host may have.
+    let table = [
+        (0, 0, 100, 200, 80),
+        (100, 0, 100, 200, 160), // the other host is idle: its part may be used here
+        (100, 80, 100, 200, 80),
+        (100, 159, 100, 200, 1),
+        (100, 160, 100, 200, 0),
+        (100, 500, 100, 200, 0), // it has more than it should
+        (u64::MAX, 0, 1, 0, u32::MAX),
+        (u64::MAX, u64::MAX, u32::MAX, 0, 0),
+    ];
+    for (slots, others, here, reserve, most) in table {
+        let elsewhere = FleetSums { slots, critical: 5, others };
+        assert_eq!(elsewhere.most_others_here(here, reserve), most, "{elsewhere:?} and {here}, {reserve}");
+    }
 }
 
 #[test]

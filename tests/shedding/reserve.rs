@@ -2,6 +2,7 @@
 
 use tidegate::clock::Now;
 use tidegate::engine::{Answer, Decider, Descriptors, Op, Request, Session, Verdict, WorkOutcome};
+use tidegate::shed::FleetSums;
 
 use crate::real::{engine, open, web};
 
@@ -58,4 +59,28 @@ fn other_work_never_has_more_than_its_part_and_critical_work_may_have_all() {
     let room: Vec<_> = (0..80).map(|_| ask("critical").0).collect();
     assert_eq!(room, [Verdict::Allow; 80]);
     assert_eq!(web(&engine, 0).critical, 99);
+}
+
+#[test]
+fn other_hosts_count_as_they_said_last() {
+    let engine = engine(RULES, 7);
+    let session = open(&engine, 100);
+    let mut decider = engine.decider();
+    let mut at = 0;
+    let mut allowed_until_shed = || {
+        (0..)
+            .find(|_| {
+                at += 1_000;
+                ask(&mut decider, &session, "other", at).0 == Verdict::Shed
+            })
+            .unwrap_or(0)
+    };
+    assert_eq!(allowed_until_shed(), 80);
+    // An idle host joins: the reserve is a part of both, wherever the work is.
+    engine.set_elsewhere("web", FleetSums { slots: 100, critical: 0, others: 60 });
+    assert_eq!(allowed_until_shed(), 20, "100 here and 60 there");
+    engine.set_elsewhere("web", FleetSums { slots: 100, critical: 100, others: 60 });
+    assert_eq!(allowed_until_shed(), 0, "critical work elsewhere makes no room and takes none");
+    engine.set_elsewhere("web", FleetSums::default());
+    assert_eq!(allowed_until_shed(), 0, "alone again, with 100 at work");
 }

@@ -4,21 +4,26 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::cast_precision_loss,
     clippy::indexing_slicing,
     clippy::print_stderr,
     clippy::print_stdout,
     reason = "a test fails by panicking, and says on which seed or why it did not run"
 )]
 
+mod beside;
 mod clocks;
 #[path = "../server/daemon.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
 mod daemon;
 mod damage;
+mod last_good;
+mod measured;
 #[path = "../server/msgpack.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
 mod msgpack;
 mod office;
+mod pools;
 mod restarts;
 mod trouble;
 mod twins;

@@ -151,6 +151,12 @@ impl Office {
         self.decider.charge(&charge, now).unwrap()
     }
 
+    pub(crate) fn acquire(&mut self, session: u8, attributes: &[(&str, &str)], now: Now) -> Option<u64> {
+        let ask =
+            Ask { op: Op::Acquire, attributes, cost: 1, wait_max: None, name: None, session: Some(session) };
+        self.ask(&ask, now).1
+    }
+
     pub(crate) fn hit(&mut self, attributes: &[(&str, &str)], now: Now) -> String {
         let ask = Ask { op: Op::Hit, attributes, cost: 1, wait_max: None, name: None, session: None };
         self.ask(&ask, now).0

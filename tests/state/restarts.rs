@@ -180,3 +180,25 @@ fn under_load_no_more_is_admitted_over_restarts_than_without() {
     }
     assert_eq!(admitted, 5);
 }
+
+#[test]
+fn killed_at_any_moment_of_a_write_it_leaves_the_old_file_or_the_new_one() {
+    let mut plan = plan();
+    plan.arguments.extend(["--write-state-every".into(), "1".into()]);
+    let rounds = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
+    for round in 0..rounds {
+        let daemon = plan.start();
+        let log = daemon.log();
+        assert!(!log.contains("of no use"), "round {round}: {log}");
+        assert!(round == 0 || log.contains("taken up"), "round {round}: {log}");
+        let mut wire = daemon.greeted();
+        for user in 0..300 {
+            wire.send(&hit(1, &format!("{round}-{user}")));
+        }
+        (0..300).for_each(|_| drop(wire.hear()));
+        let tables = state(&daemon.plan).join("tables");
+        eventually("it is written", || tables.exists().then_some(()));
+        sleep(Duration::from_micros(round * 977 % 20_000));
+        plan = kill(daemon);
+    }
+}

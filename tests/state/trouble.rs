@@ -185,3 +185,37 @@ fn a_disk_that_is_full_is_said_once_and_tried_again() {
     assert_eq!(said, 1, "{}", daemon.log());
     kill(daemon);
 }
+
+#[test]
+fn a_limit_on_the_size_of_files_ends_nobody() {
+    // In blocks of half a kilobyte: enough for the log.
+    let daemon = often(plan()).shell("ulimit -f 64; exec \"$@\"").start();
+    let mut wire = daemon.greeted();
+    for user in 0..2_000 {
+        assert_eq!(allowed(&mut wire, &format!("u{user}"), 1), 1);
+    }
+    daemon.await_log(&["WARN", "cannot be written", "File too large"]);
+    assert_eq!(allowed(&mut wire, "another", 6), 5);
+    let plan = end(daemon).0;
+    assert!(!state(&plan).join("tables.new").exists());
+}
+
+#[test]
+fn a_directory_that_became_read_only_is_read_all_the_same() {
+    if !may("unshare", &["--mount"]) {
+        return;
+    }
+    let daemon = plan().start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
+    let plan = often(end(daemon).0);
+    let tables = fs::read(state(&plan).join("tables")).unwrap();
+    let mount = format!(
+        "exec unshare --mount sh -c 'mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec \"$@\"' sh \"$@\"",
+        state(&plan).display()
+    );
+    let daemon = plan.shell(Box::leak(mount.into_boxed_str())).start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2);
+    daemon.await_log(&["WARN", "cannot be written", "Read-only"]);
+    let plan = end(daemon).0;
+    assert_eq!(fs::read(state(&plan).join("tables")).unwrap(), tables);
+}

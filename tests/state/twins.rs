@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidegate::clock::Now;
 use tidegate::engine::{Op, WorkOutcome};
 
-use crate::office::{Ask, Dice, Office, at};
+use crate::office::{Ask, Dice, Office, at, s};
 
 /// Rules of every algorithm and with everything that leaves a state beside theirs. `{a}` and `{b}` differ after a reload.
 const LIMITS: &[&str] = &[
@@ -209,4 +209,20 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
         }
         twins.step(&mut one, Some(&mut other));
     }
+}
+
+#[test]
+fn the_time_in_the_soft_part_of_an_allowance_goes_on() {
+    let rules = "limits:\n- {name: soft, key: [u], algorithm: fixed_window, rate: 4/h, \
+                 over: {soft: 100%, for: 10s}}\n";
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let mut office = Office::new(rules);
+    let passes = |office: &mut Office, seconds| office.hit(&[("u", "x")], s(seconds)).starts_with("Allow");
+    assert!((0..5).all(|_| passes(&mut office, 1)), "the fifth is over");
+    office.write(&path, s(3));
+    let mut office = Office::restart(&path, s(6));
+    office.install(rules);
+    assert!(passes(&mut office, 10));
+    assert!(!passes(&mut office, 11), "ten seconds after the first that was over");
 }

@@ -3,7 +3,7 @@
 use tidegate::engine::{Op, WorkOutcome};
 use tidegate::rules::Mode;
 
-use crate::office::{Ask, Office, ms, s};
+use crate::office::{Ask, Office, s};
 
 const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
 
@@ -218,23 +218,4 @@ fn a_refund_finds_its_rule_after_a_reload_and_leaves_alone_what_it_cannot_compar
     assert_eq!(other.line, "allow w 1/2");
     assert!(office.release(&session, told.lease, s(0)));
     assert_eq!(office.acquire(&session, s(0), "a=a").line, "allow w 0/2");
-}
-
-#[test]
-fn a_repeat_of_an_acquire_has_the_same_lease_as_long_as_it_lives() {
-    let mut office = Office::new(EXPORTS);
-    let session = office.session(1, 0, s(0));
-    let ask = Ask { name: Some(b"x"), ..Ask::acquire("org=a") };
-    let first = office.ask(&session, s(0), ask);
-    assert!(first.lease.is_some());
-    assert_eq!(office.ask(&session, s(1), ask).lease, first.lease);
-    office.holds(1);
-    assert!(office.release(&session, first.lease, s(2)));
-    let again = office.ask(&session, s(3), ask);
-    assert_eq!((again.line.as_str(), again.lease), ("allow exports 1/2", None));
-    office.holds(0);
-    // Without a rule as well.
-    let free = Ask { name: Some(b"y"), ..Ask::acquire("no=rule") };
-    let first = office.ask(&session, s(0), free);
-    assert_eq!(office.ask(&session, ms(1), free).lease, first.lease);
 }

@@ -10,7 +10,9 @@
 mod ends;
 mod limits;
 mod office;
+mod pool_counts;
 mod random;
+mod repeats;
 mod shedding;
 
 #[path = "../support/mod.rs"]

@@ -107,6 +107,37 @@ fn run(office: &mut Office, session: &Session, from: u64, to: u64, busy: u32) {
 }
 
 #[test]
+fn a_look_leaves_no_trace_before_the_slow_law() {
+    for exact in ["{leak: 0}", "{stripe_exact: true}"] {
+        let told = |looks: bool| {
+            let mut office = Office::new(&rules(&format!("workers: {exact}")));
+            let session = office.session(1, 10, s(0));
+            office.engine.tick(s(0));
+            run(&mut office, &session, 0, 46, 10);
+            office.engine.tick(s(46));
+            let mut lines = Vec::new();
+            for number in 0..2_000_u64 {
+                let caller = format!("user={}", number % 40);
+                let hit = Ask { op: Op::Hit, ..ask(&caller, "test") };
+                // The same caller over and over, who would be a large part of it all; then the one who asks.
+                let lookers = if looks { &["user=7", "user=7", "user=7", &caller][..] } else { &[] };
+                let seen = lookers.iter().map(|caller| {
+                    office.ask(&session, s(46), Ask { op: Op::Peek, attributes: caller, ..hit }).line
+                });
+                let seen = seen.last();
+                let line = office.ask(&session, s(46), hit).line;
+                // Drawn by caller, what a look says holds.
+                assert!(exact.contains("true") || seen.is_none_or(|seen| seen == line), "{exact} {number}");
+                lines.push(line);
+            }
+            assert!(lines.iter().any(|line| line == "shed web/workers"));
+            lines
+        };
+        assert!(told(false) == told(true), "{exact}: who looks changes nothing");
+    }
+}
+
+#[test]
 fn the_slow_law_runs_on_leases_as_its_table_says() {
     let mut office = Office::new(&rules("workers: {leak: 0}"));
     let session = office.session(1, 10, s(0));
@@ -159,10 +190,16 @@ fn one_who_makes_up_most_of_it_is_shed_by_request() {
     office.engine.tick(s(52));
     let mut shed = 0;
     for _ in 0..2_000 {
-        let told = office.ask(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
+        let told = office.ask(&session, s(52), Ask { op: Op::Hit, ..ask("user=big", "test") });
         shed += u32::from(told.line == "shed web/workers");
     }
     assert!((1_000..1_400).contains(&shed), "{shed} of 2000 by a chance of 0.6");
+    let looks = (0..200).filter(|_| {
+        let told = office.ask(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
+        told.line == "shed web/workers"
+    });
+    let seen = looks.count();
+    assert!((80..160).contains(&seen), "{seen} of 200 looks");
 }
 
 #[test]
@@ -244,4 +281,41 @@ fn what_is_elastic_passes_while_the_pool_has_room() {
     run(&mut office, &session, 10, 20, 10);
     office.engine.tick(s(20));
     assert!(office.ask(&session, s(20), ask).line.starts_with("limit per-user"));
+}
+
+#[test]
+fn a_pool_that_a_signal_says_is_full_has_no_room_for_what_is_elastic() {
+    let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
+    for (counts, permille, line) in [
+        ("true", 950, "limit per-user 0/1"),
+        ("true", 650, "allow per-user 0/1 [over per-user]"),
+        ("false", 950, "allow per-user 0/1 [over per-user]"),
+    ] {
+        let shed = rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}"));
+        let mut office = Office::new(&format!("{limits}{shed}"));
+        let session = office.session(1, 10, s(0));
+        (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
+        office.engine.signal(&session, "web", "lag", permille, s(10)).unwrap();
+        office.engine.tick(ms(10_250));
+        let ask = ask("user=a", "get");
+        assert_eq!(office.ask(&session, ms(10_250), ask).line, "allow per-user 0/1");
+        assert_eq!(office.ask(&session, ms(10_250), ask).line, line, "use: {counts}, {permille}");
+    }
+}
+
+#[test]
+fn without_slots_the_slow_law_refuses_nobody_whatever_signals_say() {
+    for counts in ["false", "true"] {
+        let mut office = Office::new(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")));
+        let session = office.session(1, 10, s(0));
+        office.engine.tick(s(0));
+        run(&mut office, &session, 0, 148, 10);
+        // Another that says nothing of its slots is left.
+        let unknown = office.session(2, 0, s(148));
+        office.engine.end(&session, s(148));
+        office.engine.signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
+        office.engine.tick(s(149));
+        let told = office.ask(&unknown, s(149), ask("user=a", "test"));
+        assert_eq!(told.line, "allow", "use: {counts}");
+    }
 }

@@ -69,7 +69,11 @@ fn checks(rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counters("rule_checks", help, by_outcome(rules, of))?;
     let of = |rule: &RuleTotals| [("pass", rule.candidate_pass), ("refuse", rule.candidate_refuse)];
     let help = "The same of the candidate that is measured beside a rule";
-    sheet.counters("candidate_checks", help, by_outcome(rules, of))
+    sheet.counters("candidate_checks", help, by_outcome(rules, of))?;
+    let told = rules.iter().map(|rule| ([("domain", &*rule.domain), ("rule", &*rule.rule)], rule.guard));
+    let help =
+        "How often a rule refused more than half of at least 100 callers within five minutes of a change";
+    sheet.counters("guard", help, told)
 }
 
 fn by_outcome<'r, const N: usize>(

@@ -1,10 +1,12 @@
 //! What somebody should know who looks at the status: each says what and how to mend it.
 
 use super::Moment;
-use crate::engine::{Engine, Mode};
+use crate::admin::Desk;
+use crate::engine::Mode;
 
-pub(super) fn told(engine: &Engine, moment: &Moment) -> Vec<String> {
+pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
     let mut warnings = moment.unready.clone();
+    warnings.extend(desk.ledger.warnings(moment.now));
     let mut warn = |holds: bool, text: &dyn Fn() -> String| {
         if holds {
             warnings.push(text());
@@ -17,9 +19,18 @@ pub(super) fn told(engine: &Engine, moment: &Moment) -> Vec<String> {
     warn(moment.in_force.rules().domains().is_empty(), &|| {
         format!("no rule is in force, everything is allowed: write rules in {}", rules.path)
     });
-    match engine.mode() {
+    match desk.engine.mode() {
         Mode::Enforce => {}
-        mode => warn(true, &|| format!("nothing is refused: `mode: {mode}` in the settings")),
+        _ if desk.engine.is_off() => {
+            warn(true, &|| {
+                "everything is allowed: a file `disable` is there; `tidegate switch` says which".to_owned()
+            });
+        }
+        mode => warn(true, &|| {
+            format!(
+                "nothing is refused: everything is in {mode}, by `mode` of the settings or `tidegate switch --all`"
+            )
+        }),
     }
     warn(totals.unmatched_domain > 0, &|| {
         let count = totals.unmatched_domain;

@@ -1,6 +1,9 @@
 //! What operators can tell the daemon: each verb a path, a small JSON object in and one out.
 
+mod asked;
+mod key;
 mod reload;
+mod switch;
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -46,6 +49,11 @@ pub(super) fn find(path: &str) -> Option<Verb> {
     VERBS.iter().find(|(name, _)| *name == path).map(|(_, verb)| *verb)
 }
 
+/// Every path that there is a verb for.
+pub(super) fn paths() -> impl Iterator<Item = &'static str> {
+    VERBS.iter().map(|(path, _)| *path)
+}
+
 /// Carries it out on the text of a request: nothing, or one JSON object.
 pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<Value, Refusal> {
     let asked = if body.trim_ascii().is_empty() { Ok(json!({})) } else { serde_json::from_slice(body) };
@@ -61,4 +69,10 @@ pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<
 }
 
 /// Every verb, by its path.
-const VERBS: &[(&str, Verb)] = &[("/reload", reload::reload)];
+const VERBS: &[(&str, Verb)] = &[
+    ("/reload", reload::reload),
+    ("/switch", switch::switch),
+    ("/block", key::block),
+    ("/unblock", key::unblock),
+    ("/reset", key::reset),
+];

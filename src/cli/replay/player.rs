@@ -129,7 +129,7 @@ impl Player {
             self.callers.note(request.domain, decision.keys());
         }
         if let (Some(id), Some(lease), Some(session)) = (by.id, decision.lease, session) {
-            self.work.note(&self.engine, id, session, lease);
+            self.work.note(&self.engine, id, session, lease, self.now);
         }
         Ok(Some(decision))
     }

@@ -72,9 +72,9 @@ impl Work {
     }
 
     /// A piece of work was granted.
-    pub(super) fn note(&mut self, engine: &Engine, id: Id, session: Session, lease: u64) {
+    pub(super) fn note(&mut self, engine: &Engine, id: Id, session: Session, lease: u64, now: Now) {
         if self.leases.len() >= self.leases_until.max(LEASES_UNTIL_MIN) {
-            self.leases.retain(|held| engine.holds(&held.session, held.lease));
+            self.leases.retain(|held| engine.holds(&held.session, held.lease, now));
             self.leases_until = self.leases.len().saturating_mul(2);
         }
         self.leases.insert_unique(id.hash(), Held { id, session, lease }, |held| held.id.hash());

@@ -1,6 +1,6 @@
 //! Work in progress in many orders of the threads: what is held goes back once, whoever ends it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{beside, check};
 use crate::clock::Now;
@@ -143,5 +143,38 @@ fn other_work_never_takes_what_is_kept_back() {
         assert_eq!(granted, 1);
         let pools = engine.pools(at(0));
         assert_eq!(pools.iter().map(|pool| pool.others).collect::<Vec<_>>(), [1]);
+    });
+}
+
+/// The name of a session that is among the first whose leases are looked at: what is granted to it is missed the longest.
+fn looked_at_first() -> u8 {
+    static NAME: OnceLock<u8> = OnceLock::new();
+    *NAME.get_or_init(|| {
+        let engine = engine(RULES);
+        (0..=u8::MAX).min_by_key(|name| session(&engine, *name).number() & 0xff).unwrap()
+    })
+}
+
+#[test]
+fn a_repair_beside_work_in_flight_changes_nothing() {
+    check(|| {
+        let engine = engine(&RULES.replace("max: 1,", "max: 2,").replace("slots: 2,", "slots: 4,"));
+        let name = looked_at_first();
+        let held = session(&engine, name.wrapping_add(1));
+        let lease = acquire(&engine, &held, "a").unwrap();
+        let keys = engine.counted_keys();
+        let began = session(&engine, name);
+        let (asking, ending, repairing) =
+            ((Arc::clone(&engine), began.clone()), Arc::clone(&engine), Arc::clone(&engine));
+        let works: Vec<Work> = vec![
+            // Held on to: whoever goes on to release it is seen on his way.
+            Box::new(move || acquire(&asking.0, &asking.1, "b").is_some()),
+            Box::new(move || ending.release(&held, lease, WorkOutcome::Ok, at(0))),
+            Box::new(move || repairing.repair_keys(&keys, at(0)) == 0),
+        ];
+        assert!(beside(works).into_iter().all(|as_it_should| as_it_should), "nothing was wrong");
+        assert_eq!(engine.audit(), Audit { held: 1, counted: 1, differing: 0 });
+        engine.end(&began, at(0));
+        assert_all_is_back(&engine);
     });
 }

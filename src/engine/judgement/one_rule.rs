@@ -1,7 +1,8 @@
 //! The common request: one rule judges it, and that has one quota and nothing besides; nothing
 //! is held to its end. One lock, one look-up, no lists.
 
-use super::{Judgement, is_sampled, retry};
+use super::noting::is_sampled;
+use super::{Judgement, retry};
 use crate::clock::Micros;
 use crate::engine::algorithm::Algorithm;
 use crate::engine::callers::Seen;
@@ -106,6 +107,9 @@ impl<'d> Judgement<'d> {
         let is_sampled = is_sampled(counters.decided(named, verdict));
         let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
         counters.check(terms.slot, if passes { Check::Pass } else { refusal });
+        if terms.guarding.is_some() {
+            note_guarded(terms, digest.hash(), passes);
+        }
         if is_sampled || !passes {
             // The salt, mixed in twice, is out again.
             let key = digest.of(plain.tag, plain.salt);
@@ -167,5 +171,14 @@ impl<'d> Judgement<'d> {
             shards.count_evictions(table.make_good(shards.memory(), grown, now));
         }
         Some((outcome, level))
+    }
+}
+
+/// Notes who came to a rule that has just changed. Few have: no part of the way of most.
+#[cold]
+#[inline(never)]
+fn note_guarded(terms: &Terms, caller: u64, passes: bool) {
+    if let Some(guarding) = &terms.guarding {
+        guarding.note(caller, terms.enforced && !passes);
     }
 }

@@ -134,7 +134,7 @@ impl PuttingBack<'_> {
     fn lease(&self, kept: &KeptLease) -> Result<(), Unfit> {
         let session = self.session.as_ref().ok_or(Unfit("a lease of no session"))?;
         let (engine, pool) = (self.engine, session.pool());
-        if kept.number == 0 || engine.leases.is_live(session, kept.number) {
+        if kept.number == 0 || engine.leases.is_live(session, kept.number, self.now) {
             return Err(Unfit("the same lease twice"));
         }
         let Some(ties) = engine.leases.put_back(session, kept, self.now) else { return Ok(()) };

@@ -4,7 +4,7 @@ use super::{Case, Part};
 use crate::clock::{Micros, Now};
 use crate::engine::shards::Shard;
 use crate::engine::tag::Until;
-use crate::limit::Outcome;
+use crate::limit::{Level, Outcome};
 
 impl Part {
     /// How long the key is blocked. A block that has ended lies there until it is swept away, and means nothing.
@@ -13,10 +13,25 @@ impl Part {
         micros_up(ends.since(now.at))
     }
 
+    /// How long somebody said that the key is refused.
+    pub(in crate::engine) fn blocked_by_hand(&self, now: Now) -> Micros {
+        micros_up(self.blocked_until.since(now.at))
+    }
+
+    /// Without a limit nothing but somebody's word refuses a key. What it has is nothing then.
+    pub(super) fn judge_unlimited(&mut self, case: &Case<'_>) {
+        let left = self.blocked_by_hand(case.now);
+        if left > Micros::ZERO && self.cost > 0 {
+            self.outcome = Outcome::Later(left);
+            self.level = Some(Level { limit: 0, window: Micros::ZERO, remaining: 0, reset: left });
+        }
+    }
+
     /// Starts the block of a limit that has refused what it could pass later. It is told as part of the wait.
     pub(in crate::engine) fn block(&mut self, case: &Case<'_>, shard: &mut Shard) {
         let Some(lasts) = self.law(case).and_then(|law| law.limit.block) else { return };
-        if !matches!(self.outcome, Outcome::Later(_)) {
+        // What somebody said is no refusal of its own.
+        if !matches!(self.outcome, Outcome::Later(_)) || self.blocked_until > case.now.at {
             return;
         }
         if let Some(block) = shard.blocks.find_mut(&self.digest) {

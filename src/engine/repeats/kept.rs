@@ -41,6 +41,7 @@ fn kept(name: KeptKey, granted: Granted, ruling: u64) -> KeptGrant {
         wait_micros: grant.wait.0,
         lease: grant.lease,
         binding,
+        listed: grant.listed,
         notes: grant.notes.into_vec(),
         all: grant.all.iter().map(|(rule, level)| (*rule, kept_level(*level))).collect(),
         is_current: grant.ruling == ruling,
@@ -54,6 +55,7 @@ fn granted(kept: KeptGrant, ruling: u64) -> (Digest, Granted) {
         wait: Micros(kept.wait_micros),
         lease: kept.lease,
         binding: kept.binding.map(|(number, name, kept)| (number, name, level(kept))),
+        listed: kept.listed,
         notes: kept.notes.into(),
         all: kept.all.into_iter().map(|(rule, kept)| (rule, level(kept))).collect(),
         // No rule set that was ever in force has the number zero.

@@ -1,5 +1,6 @@
 //! What a rule admits as meant: its limit, its overrides, its candidate.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::classes::{Classes, Terms};
@@ -14,7 +15,7 @@ use crate::rules::{KeyPart, Limit, Overrides, amount, doubt, rate_text};
 /// What a rule admits.
 pub(super) struct Admitted {
     pub(super) limit: Limit,
-    pub(super) overrides: Option<Box<Overrides>>,
+    pub(super) overrides: Option<Arc<Overrides>>,
     pub(super) candidate: Option<Box<Limit>>,
     /// How long work may take; of a rule that limits concurrency, and only then.
     pub(super) expires: Option<Duration>,

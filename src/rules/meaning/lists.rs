@@ -6,7 +6,7 @@ use crate::rules::problem::shown;
 use crate::rules::source::{Place, Report};
 use crate::rules::written::LISTED_ENTRY;
 use crate::rules::yaml::Node;
-use crate::rules::{ListKind, Listed};
+use crate::rules::{ListKind, Listed, Mode};
 
 /// What was read of one entry.
 pub(crate) struct MeantListed {
@@ -35,7 +35,7 @@ pub(crate) fn listed(node: &Node, kind: ListKind, report: &mut Report<'_>) -> Me
     let listed = || {
         let (name, at) = name.clone()?;
         let position = report.source().position(at);
-        Some(Listed { name, position, kind, conditions: conditions?, help })
+        Some(Listed { name, position, kind, conditions: conditions?, mode: Mode::Enforce, help })
     };
     let listed = listed().filter(|_| report.errors() == errors_before);
     if let Some((listed, (_, at))) =

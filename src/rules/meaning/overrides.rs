@@ -2,13 +2,14 @@
 
 use std::hash::Hash;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::classes::Classes;
 use super::conditions::conditions;
 use super::override_rows;
 use crate::rules::fields::{Field, Fields, list, text};
 use crate::rules::problem::{Wrong, shown};
-use crate::rules::source::{Place, Report, Source};
+use crate::rules::source::{Place, Report};
 use crate::rules::yaml::Node;
 use crate::rules::{Condition, KeyPart, Overrides, Rows};
 
@@ -56,14 +57,14 @@ pub(super) fn overrides<K: Keepers>(
     keepers: &K,
     classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
-) -> Option<Box<Overrides>> {
+) -> Option<Arc<Overrides>> {
     let list = fields.get("overrides").map(|node| entries(node, keepers, classes, report));
     let rows = fields.get("overrides_file").map(|node| rows(node, key, keepers, classes, report));
     if list.is_none() && rows.is_none() {
         return None;
     }
     let (file, rows) = rows.flatten().unzip();
-    Some(Box::new(Overrides { list: list.unwrap_or_default(), rows: rows.unwrap_or_default(), file }))
+    Some(Arc::new(Overrides { list: list.unwrap_or_default(), rows: rows.unwrap_or_default(), file }))
 }
 
 fn entries<K: Keepers>(
@@ -123,12 +124,12 @@ fn rows<K: Keepers>(
         report.error(node.at, message, "write `key: [user]`, or `overrides` with a `match`");
         return None;
     }
-    let Some(directory) = report.source().directory() else {
+    let Some(read) = report.source().beside(name) else {
         let message = format!("{} cannot be found: these rules lie in no directory", shown(name));
         report.error(node.at, message, "read them from a file");
         return None;
     };
-    let source = match Source::read(&directory.join(name)) {
+    let source = match read {
         Ok(source) => source,
         Err(unreadable) => {
             let table = format!("write a table with a header: the attributes of `key`, {}", K::COLUMNS);

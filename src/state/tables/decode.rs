@@ -80,6 +80,7 @@ fn grant(bytes: &mut Bytes<'_>) -> Result<KeptGrant, Useless> {
         wait_micros: bytes.u64()?,
         lease: bytes.maybe(Bytes::u64)?,
         binding: bytes.maybe(|bytes| Ok((bytes.u32()?, bytes.text()?, level(bytes)?)))?,
+        listed: bytes.maybe(Bytes::text)?,
         notes: bytes.list(|bytes| {
             let kind = match bytes.u8()? {
                 0 => NoteKind::Shadow,

@@ -95,6 +95,7 @@ fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
         text(name, to);
         level(shown, to);
     });
+    maybe(grant.listed.as_ref(), to, |name, to| text(name, to));
     list(&grant.notes, to, |(kind, number), to| {
         to.push(match kind {
             NoteKind::Shadow => 0,

@@ -2,6 +2,7 @@
 
 use super::super::priorities::nearest;
 use super::UnsettledShed;
+use crate::rules::percent::Share;
 use crate::rules::problem::shown;
 use crate::rules::shed::{Part, Shed};
 use crate::rules::source::{Place, Report};
@@ -41,9 +42,12 @@ impl UnsettledShed {
         let Some(brake) = &mut self.shed.brake else { return };
         let Some(bands_at) = self.bands_at else {
             brake.bands = default_bands(sheddable);
+            self.doubt_bands(priorities, at, report);
             return;
         };
-        if brake.bands.len() != sheddable {
+        if brake.bands.len() == sheddable {
+            self.doubt_bands(priorities, bands_at, report);
+        } else {
             let message =
                 format!("`bands` has {}, and {sheddable} priorities can be refused", brake.bands.len());
             let names: Vec<_> = priorities.iter().skip(1).rev().map(|name| shown(name)).collect();
@@ -53,6 +57,33 @@ impl UnsettledShed {
                 format!("write one for each of {}, in this order", names.join(", ")),
             );
         }
+    }
+
+    /// Bands are rounded up to whole slots: of few slots a band below 100 % may be all of them.
+    fn doubt_bands(&self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
+        let (Some(slots), Some(brake)) = (self.shed.slots, &self.shed.brake) else { return };
+        let is_all = |band: u16| {
+            band < WHOLE
+                && (u64::from(slots) * u64::from(band)).div_ceil(u64::from(WHOLE)) >= u64::from(slots)
+        };
+        let each = priorities.iter().skip(1).rev().zip(&brake.bands);
+        let free: Vec<_> =
+            each.filter(|(_, band)| is_all(**band)).map(|(name, _)| shown(name).to_string()).collect();
+        if free.is_empty() {
+            return;
+        }
+        let message = format!(
+            "of `slots: {slots}` the band of {} is all: the brake keeps no slot free of that",
+            free.join(", ")
+        );
+        // In whole percents: of one slot there is nothing to keep free.
+        let most = (u64::from(slots) - 1) * 100 / u64::from(slots);
+        let mend = if most == 0 {
+            "leave `brake` out: of one slot there is none to keep free".to_owned()
+        } else {
+            format!("write at most {most}% for it: bands are rounded up to whole slots")
+        };
+        report.warning(at, message, mend);
     }
 
     fn settle_reserve(&mut self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
@@ -70,6 +101,19 @@ impl UnsettledShed {
         if reserve.reserved_for + 1 >= priorities.len() {
             let message = "the reserve is for every priority: it keeps nothing back";
             report.error(for_at, message, "write one in `for` that is more important than the last");
+            return;
+        }
+        let left = u64::from(WHOLE.saturating_sub(reserve.reserve));
+        if let Some(slots) = self.shed.slots.filter(|slots| u64::from(*slots) * left < u64::from(WHOLE)) {
+            let share = Share(u32::from(reserve.reserve));
+            let message = format!(
+                "of `slots: {slots}` a reserve of {share} leaves none to other work: all of it is refused"
+            );
+            report.warning(
+                at,
+                message,
+                "write a smaller `reserve`: what is left is rounded down to whole slots",
+            );
         }
     }
 
@@ -98,6 +142,9 @@ fn default_bands(sheddable: usize) -> Vec<u16> {
 }
 
 const MEND_ALONE: &str = "write a less important priority behind it in `priorities`";
+
+/// In thousandths.
+const WHOLE: u16 = 1_000;
 
 const LOWEST: u16 = 700;
 const HIGHEST: u16 = 900;

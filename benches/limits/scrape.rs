@@ -1,0 +1,104 @@
+//! What a scrape costs: 64 rules with candidates, a pool, four decision threads' counts, over the admin socket.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate::admin::{Control, Desk, Door, Doors, Office, Reloaded, RulesRecord, ServerCounts};
+use tidegate::clock::Clock;
+
+use crate::contestant::Limits;
+use crate::report::{Bound, Row};
+use crate::stopwatch::{millis, process_cpu_nanos};
+
+pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
+    let limits = Limits::new(&rules(), 64 << 20);
+    let _deciders: Vec<_> = (0..THREADS).map(|_| limits.engine.decider()).collect();
+    let path = directory.join("admin.sock");
+    let desk = Desk {
+        engine: Arc::clone(&limits.engine),
+        clock: Arc::new(Clock::start()),
+        control: Arc::new(Nothing),
+        ledger: Arc::default(),
+    };
+    let office = Office::start(desk, Doors { admin: Box::new(At(path.clone())), metrics: None })?;
+    let bytes = scrape(&path)?;
+    let (mut took, mut percent) = (Vec::new(), Vec::new());
+    for _ in 0..reps {
+        let cpu = process_cpu_nanos();
+        for _ in 0..SCRAPES {
+            let (millis, scraped) = millis(|| scrape(&path));
+            scraped?;
+            took.push(millis);
+        }
+        // Of one scrape, asking for it and reading it included; at one in a second that is a share of a core.
+        percent.push((process_cpu_nanos() - cpu) as f64 / f64::from(SCRAPES) / 1e9 * 100.0);
+    }
+    drop(office);
+    let kib = bytes as f64 / 1_024.0;
+    Ok(vec![
+        Row::alone("a scrape, 64 rules", "ms", &took).must(Bound::AtMost(5.0)),
+        Row::alone("CPU of a scrape each second", "% of a core", &percent).must(Bound::AtMost(0.5)),
+        Row::alone("size of a scrape, 64 rules", "KiB", &[kib]).must(Bound::AtMost(256.0)),
+    ])
+}
+
+fn scrape(path: &Path) -> io::Result<usize> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    if !answer.starts_with(b"HTTP/1.1 200") || !answer.ends_with(b"# EOF\n") {
+        return Err(io::Error::other("no scrape came back"));
+    }
+    Ok(answer.len())
+}
+
+fn rules() -> String {
+    let mut rules = "domain: api\npriorities: [critical, post, get, test]\nlimits:\n".to_owned();
+    for number in 0..64 {
+        let _ =
+            writeln!(rules, "- {{name: rule-{number}, key: [user], rate: 9/s, candidate: {{rate: 5/s}}}}");
+    }
+    rules + "shed:\n- {pool: web, slots: 8, queue_age: {}, workers: {}, brake: {}}\n"
+}
+
+/// A daemon of which there is nothing more to tell.
+struct Nothing;
+
+impl Control for Nothing {
+    fn keep(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn rules(&self) -> RulesRecord {
+        RulesRecord::default()
+    }
+
+    fn server(&self) -> ServerCounts {
+        ServerCounts::default()
+    }
+
+    fn reload(&self) -> Result<Reloaded, String> {
+        Ok(Reloaded::default())
+    }
+
+    fn unready(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// A socket at a path of its own.
+struct At(PathBuf);
+
+impl Door for At {
+    fn open(&mut self) -> Result<UnixListener, String> {
+        UnixListener::bind(&self.0).map_err(|error| error.to_string())
+    }
+}
+
+const SCRAPES: u32 = 100;
+
+const THREADS: usize = 4;

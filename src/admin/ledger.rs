@@ -1,0 +1,113 @@
+//! What was last changed over the rules, by whom, and when: each change is a line of the log and stays here for a while.
+//! It names no caller: of a key its digest alone.
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tracing::{error, info};
+
+use crate::clock::{Now, Timestamp};
+use crate::engine::{Alarm, By, Engine, Event};
+
+/// The last changes, and the last rules that the guard told of.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    changes: Mutex<VecDeque<Change>>,
+    alarms: Mutex<VecDeque<(Timestamp, Alarm)>>,
+}
+
+#[derive(Clone, Debug)]
+struct Change {
+    at: String,
+    by: String,
+    what: String,
+}
+
+impl Ledger {
+    /// Notes a change, here and in the log.
+    pub fn enter(&self, by: &str, what: &str, now: Now) {
+        info!(by, "{what}");
+        let mut changes = self.changes.lock();
+        if changes.len() >= CHANGES_MAX {
+            changes.pop_front();
+        }
+        changes.push_back(Change { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
+    }
+
+    /// Notes what happened by itself since this was last called. Whether anything has.
+    pub fn enter_events(&self, engine: &Engine, now: Now) -> bool {
+        let events = engine.events();
+        for event in &events {
+            match event {
+                Event::SwitchEnded(switch) => {
+                    let what = format!("{}: no longer {}, its time is over", switch.target, switch.mode);
+                    self.enter("time", &what, now);
+                }
+                Event::BlockEnded(block) => {
+                    let what =
+                        format!("{}: the key {} is free, its time is over", block.rule, block.digest());
+                    self.enter("time", &what, now);
+                }
+                Event::Guard(alarm) => self.alarm(alarm, now),
+            }
+        }
+        !events.is_empty()
+    }
+
+    fn alarm(&self, alarm: &Alarm, now: Now) {
+        let Alarm { rule, callers, refused, .. } = alarm;
+        let message = warning(alarm);
+        error!(%rule, callers, refused, "{message}");
+        if let Some(until) = alarm.shadow_until {
+            let until = utc(until, now);
+            self.enter(&By::Guard.to_string(), &format!("switched {rule} to shadow until {until}"), now);
+        }
+        let mut alarms = self.alarms.lock();
+        if alarms.len() >= CHANGES_MAX {
+            alarms.pop_front();
+        }
+        alarms.push_back((now.at, alarm.clone()));
+    }
+
+    /// What somebody should look at: what the guard told of in the last hour.
+    #[must_use]
+    pub fn warnings(&self, now: Now) -> Vec<String> {
+        let alarms = self.alarms.lock();
+        let recent = alarms.iter().filter(|(at, _)| now.at.since(*at) < SHOWN_FOR);
+        recent.map(|(at, alarm)| format!("{} {}", utc(*at, now), warning(alarm))).collect()
+    }
+
+    /// The last changes, the latest first.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Value> {
+        let changes = self.changes.lock();
+        let shown = |change: &Change| json!({"at": change.at, "by": change.by, "what": change.what});
+        changes.iter().rev().map(shown).collect()
+    }
+}
+
+fn warning(alarm: &Alarm) -> String {
+    let Alarm { rule, callers, refused, after, shadow_until } = alarm;
+    let after = after.as_secs();
+    let mend = match shadow_until {
+        Some(_) => "it is in shadow for 10 minutes: mend the rule".to_owned(),
+        None => format!("`tidegate switch {rule} shadow` lets them pass"),
+    };
+    format!("{rule} REFUSES MOST CALLERS since it changed {after} s ago: {refused} of {callers}; {mend}")
+}
+
+/// A moment as people write it, to the second.
+pub(super) fn utc(at: Timestamp, now: Now) -> String {
+    let nanos = i128::from(at.as_nanos()) + i128::from(now.utc);
+    // Before 1970 no daemon ran; the other end is in the year 2554.
+    let nanos = u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).to_string()
+}
+
+/// As many as a page shows; older ones are in the log.
+const CHANGES_MAX: usize = 100;
+
+/// Whoever looks later has the log and the metric.
+const SHOWN_FOR: Duration = Duration::from_secs(3_600);

@@ -1,0 +1,98 @@
+//! What an operator asks for, read strictly: a field that nobody knows is an error, and so is one of another kind.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::Refusal;
+use crate::admin::Desk;
+use crate::clock::{Now, Timestamp};
+use crate::engine::RuleName;
+
+/// Attributes and their values.
+pub(super) type Pairs<'a> = Vec<(&'a str, &'a str)>;
+
+/// The fields of one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a>(Option<&'a Map<String, Value>>);
+
+impl<'a> Asked<'a> {
+    /// Of an object that has these fields and no other.
+    pub(super) fn of(asked: &'a Value, known: &[&str]) -> Result<Asked<'a>, Refusal> {
+        let fields = asked.as_object();
+        let mut names = fields.into_iter().flat_map(Map::keys);
+        match names.find(|name| !known.contains(&name.as_str())) {
+            Some(unknown) => {
+                let known = known.join("`, `");
+                Err(Refusal::bad(format!("unknown field `{}`: known are `{known}`", shown(unknown))))
+            }
+            None => Ok(Asked(fields)),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.0.and_then(|fields| fields.get(name)).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, Refusal> {
+        let text =
+            |value: &'a Value| value.as_str().ok_or_else(|| Refusal::bad(format!("`{name}` is a text")));
+        self.get(name).map(text).transpose()
+    }
+
+    /// Not there, it is not set.
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Refusal> {
+        let flag =
+            |value: &Value| value.as_bool().ok_or_else(|| Refusal::bad(format!("`{name}` is true or false")));
+        Ok(self.get(name).map(flag).transpose()?.unwrap_or(false))
+    }
+
+    /// The end of `for_s` from now on; `None`: it is not there.
+    pub(super) fn until(&self, now: Now) -> Result<Option<Timestamp>, Refusal> {
+        let Some(value) = self.get("for_s") else { return Ok(None) };
+        let seconds = value.as_u64().filter(|seconds| (1..=FOR_S_MAX).contains(seconds));
+        let seconds = seconds.ok_or_else(|| {
+            Refusal::bad(format!("`for_s` is a whole number of seconds, 1 to {FOR_S_MAX} (366 days)"))
+        })?;
+        Ok(Some(now.at.after(Duration::from_secs(seconds))))
+    }
+
+    /// Attributes: a list of pairs, in their order, or an object where that is free.
+    pub(super) fn pairs(&self, name: &str) -> Result<Pairs<'a>, Refusal> {
+        let wrong = || Refusal::bad(format!("`{name}` is a list of pairs of texts: [[\"user\", \"u1\"]]"));
+        let pair = |pair: &'a Value| match pair.as_array().map(Vec::as_slice) {
+            Some([Value::String(key), Value::String(value)]) => Ok((key.as_str(), value.as_str())),
+            _ => Err(wrong()),
+        };
+        match self.get(name) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(pairs)) => pairs.iter().map(pair).collect(),
+            Some(Value::Object(pairs)) => {
+                let pairs =
+                    pairs.iter().map(|(key, value)| Ok((key.as_str(), value.as_str().ok_or_else(wrong)?)));
+                pairs.collect()
+            }
+            Some(_) => Err(wrong()),
+        }
+    }
+}
+
+/// The rule of a name.
+pub(super) fn rule(desk: &Desk, name: &str) -> Result<RuleName, Refusal> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Refusal::bad(format!("`rule` has {} bytes: no name is so long", name.len())));
+    }
+    desk.engine.named(name).map_err(|error| Refusal::bad(error.to_string()))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(SHOWN_MAX).collect()
+}
+
+/// What is to hold for longer belongs into the files.
+const FOR_S_MAX: u64 = 366 * 86_400;
+
+/// A domain's 64 bytes, a node's 255, and what is between.
+const NAME_BYTES_MAX: usize = 512;
+
+const SHOWN_MAX: usize = 64;

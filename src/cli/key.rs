@@ -1,0 +1,98 @@
+//! `tidegate block`, `unblock`, `reset`: one key of one rule.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::admin_client::AdminArgs;
+use super::ask::{attribute, usage};
+use super::switch::{finish, whole_seconds};
+
+/// Refuses one key of a rule for a time
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = BLOCK_HELP)]
+pub struct BlockArgs {
+    #[command(flatten)]
+    key: Key,
+    /// For how long
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    lasts: Duration,
+}
+
+/// Frees one key of a rule: of `tidegate block`, and of the rule's own `block`
+#[derive(Clone, Debug, clap::Args)]
+pub struct UnblockArgs {
+    #[command(flatten)]
+    key: Key,
+}
+
+/// Has one key of a rule counted afresh, and frees it; leases stay
+#[derive(Clone, Debug, clap::Args)]
+pub struct ResetArgs {
+    #[command(flatten)]
+    key: Key,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct Key {
+    /// The rule: [DOMAIN/]RULE
+    rule: String,
+    /// The key: every attribute that the rule counts by
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const BLOCK_HELP: &str = "\
+Examples:
+  tidegate block per-user user=u1 --for 1h
+  tidegate unblock per-user user=u1
+
+The key is refused with the exact wait, whatever it has left, as far as the rule enforces.
+Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
+
+impl Key {
+    fn asked(&self) -> Value {
+        json!({"rule": self.rule, "key": self.attributes})
+    }
+}
+
+impl BlockArgs {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
+        let Some(seconds) = whole_seconds(self.lasts) else {
+            return usage("--for takes at least one second");
+        };
+        let mut asked = self.key.asked();
+        if let Some(fields) = asked.as_object_mut() {
+            fields.insert("for_s".to_owned(), seconds.into());
+        }
+        finish(self.key.admin.client().post("/block", &asked), out)
+    }
+}
+
+impl UnblockArgs {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
+        finish(self.key.admin.client().post("/unblock", &self.key.asked()), out)
+    }
+}
+
+impl ResetArgs {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
+        finish(self.key.admin.client().post("/reset", &self.key.asked()), out)
+    }
+}

@@ -1,0 +1,162 @@
+//! What operators say over the rules, in the running daemon: taken up at the start, kept whenever it changes, told when
+//! it ends by itself. A thread of its own looks twice a second, also for the file that switches everything off.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tracing::{error, info, warn};
+
+use super::disable_file::DisableFiles;
+use crate::admin::Ledger;
+use crate::clock::Clock;
+use crate::engine::{Engine, Orders};
+use crate::state::{Unreadable, read_orders, write_orders};
+
+/// Keeps what holds over the rules.
+#[derive(Debug)]
+pub(super) struct OrdersKept {
+    engine: Arc<Engine>,
+    clock: Arc<Clock>,
+    ledger: Arc<Ledger>,
+    /// None: there is no state directory.
+    path: Option<PathBuf>,
+    /// What the file says.
+    written: Mutex<Orders>,
+}
+
+/// The thread, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Watch {
+    _stop: SyncSender<()>,
+}
+
+impl OrdersKept {
+    /// Takes up what held before, in an engine that has no rules yet.
+    pub(super) fn start(
+        engine: &Arc<Engine>,
+        clock: &Arc<Clock>,
+        ledger: &Arc<Ledger>,
+        path: Option<PathBuf>,
+    ) -> OrdersKept {
+        let orders = path.as_deref().map(|path| read(path, clock)).unwrap_or_default();
+        for switch in &orders.switches {
+            info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
+        }
+        if !orders.blocks.is_empty() {
+            info!("{} keys are still blocked by hand", orders.blocks.len());
+        }
+        engine.take_up(orders.clone());
+        OrdersKept {
+            engine: Arc::clone(engine),
+            clock: Arc::clone(clock),
+            ledger: Arc::clone(ledger),
+            path,
+            written: Mutex::new(orders),
+        }
+    }
+
+    /// Writes what holds, if the file says something else.
+    ///
+    /// # Errors
+    /// Why it is not kept, and how to mend that.
+    pub(super) fn keep(&self) -> Result<(), String> {
+        let mut written = self.written.lock();
+        let orders = self.engine.orders();
+        if *written == orders {
+            return Ok(());
+        }
+        let Some(path) = &self.path else {
+            return Err(
+                "it is lost when the daemon ends: there is no state directory of its own, set `state`"
+                    .to_owned(),
+            );
+        };
+        match write_orders(path, &orders, self.clock.now()) {
+            Ok(()) => {
+                *written = orders;
+                Ok(())
+            }
+            Err(error) => {
+                let path = path.display();
+                Err(format!(
+                    "it is lost when the daemon ends: {path}: {error}: make room there, or let the daemon write"
+                ))
+            }
+        }
+    }
+
+    /// Starts to look twice a second for what ends by itself and for the file that switches everything off. The first
+    /// look is taken before this returns.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(super) fn watch(self: &Arc<OrdersKept>, socket: &Path) -> std::io::Result<Watch> {
+        let (stop, stopped) = sync_channel(0);
+        let mut files = DisableFiles::new(socket);
+        let mut told = None;
+        self.look_for_file(&mut files);
+        let kept = Arc::clone(self);
+        std::thread::Builder::new().name("switches".into()).spawn(move || {
+            // A file system that hangs holds up this thread, and nobody else: it is not joined at the end.
+            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                kept.look_for_file(&mut files);
+                kept.ledger.enter_events(&kept.engine, kept.clock.now());
+                let failure = kept.keep().err().filter(|_| kept.path.is_some());
+                if let Some(failure) = failure.as_ref().filter(|failure| told.as_ref() != Some(*failure)) {
+                    error!("what is switched or blocked is not kept: {failure}");
+                }
+                told = failure;
+            }
+        })?;
+        Ok(Watch { _stop: stop })
+    }
+
+    fn look_for_file(&self, files: &mut DisableFiles) {
+        let found = files.look();
+        if found.is_some() == self.engine.is_off() {
+            return;
+        }
+        self.engine.set_off(found.is_some());
+        let what = match found {
+            Some(path) => {
+                let path = path.display();
+                warn!(%path, "EVERYTHING IS ALLOWED as long as this file is there");
+                format!("switched everything off: {path} is there")
+            }
+            None => "switched everything on again: no file says otherwise".to_owned(),
+        };
+        self.ledger.enter("file", &what, self.clock.now());
+    }
+}
+
+fn read(path: &Path, clock: &Clock) -> Orders {
+    let shown = path.display();
+    match read_orders(path, clock.now()) {
+        Ok(orders) => return orders,
+        Err(Unreadable::Io(error)) => {
+            warn!(path = %shown, %error, "what was switched or blocked before cannot be read: let the daemon read it");
+        }
+        Err(Unreadable::Damaged(reason)) => {
+            let aside = path.with_file_name(ASIDE);
+            let moved = std::fs::rename(path, &aside);
+            let aside = aside.display();
+            match moved {
+                Ok(()) => {
+                    warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
+                }
+                Err(error) => {
+                    warn!(path = %shown, reason, %error, "what was switched or blocked before is lost");
+                }
+            }
+        }
+    }
+    Orders::default()
+}
+
+const ASIDE: &str = "switches.bad";
+
+/// A file takes hold within a second, with room for a busy host.
+const LOOK_EVERY: Duration = Duration::from_millis(500);

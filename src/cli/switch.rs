@@ -1,0 +1,163 @@
+//! `tidegate switch`: a rule, or everything, in another mode than the files say.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::admin_client::{AdminArgs, Failure};
+use super::ask::usage;
+use super::log;
+
+/// Switches a rule, or everything, to another mode, over what the files say; alone, it lists what is switched
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// A rule ([DOMAIN/]RULE), unless --all, and a mode: enforce, shadow or disabled
+    #[arg(value_name = "RULE MODE", num_args = 0..=2)]
+    words: Vec<String>,
+    /// Everything: no rule is stricter than the mode
+    #[arg(long)]
+    all: bool,
+    /// Go back to what the files say
+    #[arg(long)]
+    clear: bool,
+    /// For how long [default: until it is cleared]
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    lasts: Option<Duration>,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const HELP: &str = "\
+Examples:
+  tidegate switch                                what is switched and blocked, and who did it
+  tidegate switch per-user shadow --for 30m      it refuses nobody; metrics show whom it would refuse
+  tidegate switch web/workers disabled           it is not judged at all
+  tidegate switch per-user --clear               back to what its file says
+  tidegate switch --all disabled --for 1h        everything is allowed
+
+It holds for the next decision, over reloads, and over restarts where there is a state directory.
+Nothing is ever stricter than `mode` of the settings.
+
+Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
+
+/// Runs the command.
+///
+/// # Errors
+/// What cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
+    let mut asked = match (words.as_slice(), args.all, args.clear) {
+        ([], false, false) if args.lasts.is_none() => return list(args, out),
+        ([rule, mode], false, false) => json!({"rule": rule, "mode": mode}),
+        ([mode], true, false) => json!({"all": true, "mode": mode}),
+        ([rule], false, true) => json!({"rule": rule, "clear": true}),
+        ([], true, true) => json!({"all": true, "clear": true}),
+        _ => {
+            return usage("write `switch RULE MODE`, `switch --all MODE`, `switch RULE --clear` or `switch`");
+        }
+    };
+    if let Some(lasts) = args.lasts {
+        let Some(seconds) = whole_seconds(lasts) else { return usage("--for takes at least one second") };
+        if let Some(fields) = asked.as_object_mut() {
+            fields.insert("for_s".to_owned(), seconds.into());
+        }
+    }
+    finish(args.admin.client().post("/switch", &asked), out)
+}
+
+/// Upwards: what is asked for is never cut short.
+pub(super) fn whole_seconds(lasts: Duration) -> Option<u64> {
+    let seconds = lasts.as_secs().saturating_add(u64::from(lasts.subsec_nanos() > 0));
+    (seconds > 0).then_some(seconds)
+}
+
+/// Prints what a verb says of itself.
+pub(super) fn finish(done: Result<Value, Failure>, out: &mut dyn Write) -> io::Result<ExitCode> {
+    match done {
+        Ok(done) => {
+            writeln!(out, "{}", text(&done, "said"))?;
+            if let Some(warning) = done.get("warning").and_then(Value::as_str) {
+                log::plainly(&format!("tidegate: {warning}"));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(failure) => {
+            log::plainly(&format!("tidegate: {failure}"));
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn list(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    let answered = args.admin.client().get("/switches");
+    let found = answered.map(|answered| serde_json::from_str::<Value>(&answered.body));
+    let found = match found {
+        Ok(Ok(found)) => found,
+        Ok(Err(_)) => {
+            return finish(Err(Failure::Refused("the answer is not that of this tidegate".to_owned())), out);
+        }
+        Err(failure) => return finish(Err(failure), out),
+    };
+    print(&found, out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What holds over the rules, a line each.
+fn print(found: &Value, out: &mut dyn Write) -> io::Result<()> {
+    if found.get("off").and_then(Value::as_bool) == Some(true) {
+        writeln!(out, "EVERYTHING IS ALLOWED: a file called `disable` says so")?;
+    }
+    let (switches, blocks) = (list_of(found, "switches"), list_of(found, "blocks"));
+    if switches.is_empty() && blocks.is_empty() {
+        writeln!(out, "nothing is switched and no key is blocked by hand")?;
+    }
+    for switch in switches {
+        let rule = switch.get("rule").and_then(Value::as_str).unwrap_or("everything");
+        let (mode, holds) = (text(switch, "mode"), text(switch, "holds"));
+        write!(out, "switched  {rule}: {mode}{}, by {}", until(switch), text(switch, "by"))?;
+        match switch.get("written").and_then(Value::as_str) {
+            Some(written) => write!(out, " (without it: {written})")?,
+            None => write!(out, " (no rule is called so now: it waits)")?,
+        }
+        writeln!(
+            out,
+            "{}",
+            if holds == mode { String::new() } else { format!("; the daemon's mode makes it {holds}") }
+        )?;
+    }
+    for block in blocks {
+        let shown = block.get("text").and_then(Value::as_str).unwrap_or_else(|| text(block, "key"));
+        writeln!(
+            out,
+            "blocked   {}: {shown}{}, by {}",
+            text(block, "rule"),
+            until(block),
+            text(block, "by")
+        )?;
+    }
+    for warning in list_of(found, "warnings").iter().filter_map(Value::as_str) {
+        writeln!(out, "warning   {warning}")?;
+    }
+    for change in list_of(found, "changes").iter().take(CHANGES_SHOWN) {
+        writeln!(out, "{}  {}: {}", text(change, "at"), text(change, "by"), text(change, "what"))?;
+    }
+    Ok(())
+}
+
+fn until(of: &Value) -> String {
+    of.get("until").and_then(Value::as_str).map(|until| format!(" until {until}")).unwrap_or_default()
+}
+
+fn list_of<'v>(value: &'v Value, field: &str) -> &'v [Value] {
+    value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What fits a screen beside the rest; `GET /switches` has more.
+const CHANGES_SHOWN: usize = 10;

@@ -1,0 +1,224 @@
+//! What operators say over the rules: switches, keys blocked by hand, everything off. Each change makes a ruling of its
+//! own, so that no request ever looks one up. It ends what has ended by itself; it logs nothing and keeps nothing on disk.
+
+mod by_hand;
+mod guard;
+mod names;
+mod said;
+mod switch;
+
+use std::sync::Arc;
+
+use super::ruling::Ruling;
+use super::{Engine, Replaced};
+use crate::clock::{Now, Timestamp};
+use crate::rules::{Domain, Mode, RuleSet};
+
+pub(super) use by_hand::BlockedKeys;
+use by_hand::blocked_keys;
+pub use by_hand::{Blocked, KeyError};
+pub use guard::Alarm;
+pub(super) use guard::Guarding;
+use guard::Guards;
+pub use names::{NotNamed, RuleName};
+pub(super) use said::Said;
+pub use switch::{By, NotSwitched, Switch, SwitchView, Target};
+
+/// What is said over the rules, and what the rules say without it.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    /// The domains as their files have them.
+    written: Vec<Arc<Domain>>,
+    /// Whether rules were ever put in force: what comes first is no change.
+    installed: bool,
+    /// Everything is allowed.
+    off: bool,
+    switches: Vec<Switch>,
+    blocks: Vec<Blocked>,
+    pub(super) guards: Guards,
+    /// What happened by itself and was not asked for yet.
+    events: Vec<Event>,
+    /// Rulings that were replaced and that a decision thread may still look at.
+    retired: Vec<Replaced>,
+}
+
+/// Something that happened by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A switch had its time.
+    SwitchEnded(Switch),
+    /// A key that was blocked by hand had its time.
+    BlockEnded(Blocked),
+    /// A rule refuses most callers right after a change.
+    Guard(Alarm),
+}
+
+/// What holds over the rules, to be kept over a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// What is switched.
+    pub switches: Vec<Switch>,
+    /// The keys that are blocked by hand.
+    pub blocks: Vec<Blocked>,
+}
+
+impl Control {
+    /// The mode of the whole daemon: never stricter than what it was made with.
+    fn mode(&self, made_with: Mode) -> Mode {
+        let switched = self.switches.iter().find(|switch| switch.target == Target::Everything);
+        let switched = switched.map_or(Mode::Enforce, |switch| switch.mode);
+        let off = if self.off { Mode::Disabled } else { Mode::Enforce };
+        made_with.max(switched).max(off)
+    }
+
+    /// The rules with what is switched in its mode. Domains of which nothing is switched are shared with the files'.
+    fn rules(&self) -> RuleSet {
+        let switched = |domain: &str, rule: &str| {
+            self.switches.iter().find(|switch| switch.target.is_rule(domain, rule)).map(|switch| switch.mode)
+        };
+        let domains = self.written.iter().map(|domain| {
+            let is_touched = domain.named().any(|named| switched(domain.name(), named.name).is_some());
+            match is_touched {
+                true => Arc::new(domain.in_modes(&|rule| switched(domain.name(), rule))),
+                false => Arc::clone(domain),
+            }
+        });
+        RuleSet::new(domains)
+    }
+
+    fn happened(&mut self, event: Event) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.remove(0);
+        }
+        self.events.push(event);
+    }
+
+    /// What comes next by itself, and when, is nothing.
+    fn is_at_rest(&self) -> bool {
+        self.switches.iter().all(|switch| switch.until.is_none())
+            && self.blocks.is_empty()
+            && self.guards.is_empty()
+    }
+
+    /// Ends what has ended. Whether anything has.
+    fn end_due(&mut self, at: Timestamp) -> bool {
+        let has_ended = |until: Option<Timestamp>| until.is_some_and(|until| until <= at);
+        let ended: Vec<Switch> = self.switches.extract_if(.., |switch| has_ended(switch.until)).collect();
+        let freed: Vec<Blocked> = self.blocks.extract_if(.., |block| has_ended(Some(block.until))).collect();
+        let some = !ended.is_empty() || !freed.is_empty();
+        ended.into_iter().for_each(|switch| self.happened(Event::SwitchEnded(switch)));
+        freed.into_iter().for_each(|block| self.happened(Event::BlockEnded(block)));
+        some
+    }
+}
+
+impl Engine {
+    /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state, as far as what the rule
+    /// counts can be compared; what is switched stays so, by name. Returns what was in force before: whoever drops it
+    /// may free thousands of rules.
+    pub fn install(&self, rules: RuleSet) -> Replaced {
+        let mut control = self.control.lock();
+        control.written = rules.domains().to_vec();
+        drop(rules);
+        let is_first = !std::mem::replace(&mut control.installed, true);
+        self.put_in_force(&mut control, is_first)
+    }
+
+    /// Allows everything, or goes on as before: what the files that need no command ask for.
+    pub fn set_off(&self, off: bool) {
+        let mut control = self.control.lock();
+        if control.off != off {
+            control.off = off;
+            self.enact(&mut control);
+        }
+    }
+
+    /// Whether everything is allowed because a file says so.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.control.lock().off
+    }
+
+    /// What holds over the rules.
+    #[must_use]
+    pub fn orders(&self) -> Orders {
+        let control = self.control.lock();
+        Orders { switches: control.switches.clone(), blocks: control.blocks.clone() }
+    }
+
+    /// Takes up what held before a restart, also for rules that are not there yet.
+    pub fn take_up(&self, orders: Orders) {
+        let mut control = self.control.lock();
+        control.switches = orders.switches;
+        control.switches.truncate(switch::SWITCHES_MAX);
+        control.blocks = orders.blocks;
+        control.blocks.truncate(by_hand::BLOCKS_MAX);
+        self.enact(&mut control);
+    }
+
+    /// What happened by itself since it was last asked, at most the last 1 000.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.control.lock().events)
+    }
+
+    /// Ends switches and blocks that have had their time, and looks at rules that have just changed.
+    pub(super) fn tend(&self, now: Now) {
+        let mut control = self.control.lock();
+        control.retired.retain(Replaced::is_in_use);
+        let mut some = control.end_due(now.at);
+        let (alarms, ended) = control.guards.look(now.at);
+        some |= ended;
+        for alarm in alarms {
+            if let Some(until) = alarm.shadow_until {
+                control.set(Switch {
+                    target: Target::Rule(alarm.rule.clone()),
+                    mode: Mode::Shadow,
+                    until: Some(until),
+                    by: By::Guard,
+                });
+            }
+            control.happened(Event::Guard(alarm));
+        }
+        if some {
+            self.enact(&mut control);
+        }
+    }
+
+    /// Whether nothing of all this is to end by itself.
+    pub(super) fn is_untended(&self) -> bool {
+        self.control.lock().is_at_rest()
+    }
+
+    /// Puts what is said in force. What it replaces is freed by a later tick, never by a decision. Before there are rules
+    /// there is nothing to say it of: they come with it.
+    fn enact(&self, control: &mut Control) {
+        if !control.installed {
+            return;
+        }
+        let replaced = self.put_in_force(control, false);
+        control.retired.push(replaced);
+    }
+
+    fn put_in_force(&self, control: &mut Control, is_first: bool) -> Replaced {
+        let mut slots = self.slots.lock();
+        let before = self.ruling.load_full();
+        let mode = control.mode(self.options.mode);
+        let rules = control.rules();
+        control.guards.watch(rules.domains(), &before, mode, is_first);
+        let blocked = blocked_keys(&control.blocks);
+        let said = Said { mode, blocked: &blocked, guards: &control.guards };
+        let heritage = self.heritage.lock();
+        let (inherited, hash_key) = ((&*heritage, &self.fingerprints), &self.options.hash_key);
+        let ruling = Ruling::new(rules, &before, inherited, hash_key, &said, &mut slots, &self.pools);
+        drop(heritage);
+        self.pools.watch(&ruling.watches());
+        self.shards.memory().share_out(&ruling.kinds());
+        ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
+        drop(before);
+        Replaced(self.ruling.swap(Arc::new(ruling)))
+    }
+}
+
+/// More than happens between two looks, but for somebody who blocks by the thousand.
+const EVENTS_MAX: usize = 1_000;

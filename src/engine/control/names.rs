@@ -1,0 +1,119 @@
+//! What an operator means by a name: `domain/rule`, or the rule alone where only one domain has it.
+
+use std::fmt;
+
+use super::{Control, Target};
+use crate::engine::Engine;
+use crate::rules::{Domain, Named};
+
+/// A rule, an entry of a list or a part of a shedder, by its full name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleName {
+    /// Its domain.
+    pub domain: Box<str>,
+    /// Its name there: `per-user`, `web/workers`.
+    pub rule: Box<str>,
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.domain, self.rule)
+    }
+}
+
+/// Why a name says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotNamed {
+    /// Nothing has this name.
+    #[error("nothing is called `{name}`: {}", suggestion(.like))]
+    Unknown {
+        /// What was asked for.
+        name: Box<str>,
+        /// What is called much like it.
+        like: Option<RuleName>,
+    },
+    /// More than one has it.
+    #[error("`{name}` may be {one} or {other}: write the full name")]
+    Ambiguous {
+        /// What was asked for.
+        name: Box<str>,
+        /// The first that has it.
+        one: RuleName,
+        /// The second.
+        other: RuleName,
+    },
+}
+
+fn suggestion(like: &Option<RuleName>) -> String {
+    match like {
+        Some(like) => format!("did you mean `{like}`?"),
+        None => "`tidegate status` shows the rules in force".to_owned(),
+    }
+}
+
+impl RuleName {
+    fn of(domain: &Domain, named: &Named<'_>) -> RuleName {
+        RuleName { domain: domain.name().into(), rule: named.name.into() }
+    }
+}
+
+impl Engine {
+    /// What is meant by a name. A full one goes before a short one.
+    ///
+    /// # Errors
+    /// Nothing has it, or more than one.
+    pub fn named(&self, name: &str) -> Result<RuleName, NotNamed> {
+        self.control.lock().named(name)
+    }
+}
+
+impl Control {
+    pub(super) fn named(&self, name: &str) -> Result<RuleName, NotNamed> {
+        let mut short: Vec<RuleName> = Vec::new();
+        for known in self.names() {
+            if is_full(&known, name) {
+                return Ok(known);
+            }
+            if *known.rule == *name && !short.contains(&known) {
+                short.push(known);
+            }
+        }
+        let mut short = short.into_iter();
+        match (short.next(), short.next()) {
+            (Some(one), None) => Ok(one),
+            (Some(one), Some(other)) => Err(NotNamed::Ambiguous { name: name.into(), one, other }),
+            (None, _) => Err(NotNamed::Unknown { name: name.into(), like: self.like(name) }),
+        }
+    }
+
+    /// All that the rules name, and what is switched although its rule is gone.
+    fn names(&self) -> impl Iterator<Item = RuleName> {
+        let rules = self
+            .written
+            .iter()
+            .flat_map(|domain| domain.named().map(|named| RuleName::of(domain, &named)).collect::<Vec<_>>());
+        let switched = self.switches.iter().filter_map(|switch| match &switch.target {
+            Target::Rule(rule) => Some(rule.clone()),
+            Target::Everything => None,
+        });
+        rules.chain(switched)
+    }
+
+    fn like(&self, name: &str) -> Option<RuleName> {
+        let distance = |known: &RuleName| {
+            let full = strsim::osa_distance(name, &known.to_string());
+            full.min(strsim::osa_distance(name, &known.rule))
+        };
+        let nearest =
+            self.names().map(|known| (distance(&known), known)).min_by_key(|(distance, _)| *distance)?;
+        (nearest.0 <= SLIPS_MAX).then_some(nearest.1)
+    }
+}
+
+fn is_full(known: &RuleName, name: &str) -> bool {
+    let rest = name.strip_prefix(&*known.domain).and_then(|rest| rest.strip_prefix('/'));
+    rest == Some(&*known.rule)
+}
+
+/// More slips than this in one name make it another.
+const SLIPS_MAX: usize = 3;

@@ -1,0 +1,171 @@
+//! What of a domain has a name: all that can be switched, and the domain with some of it in another mode. It says
+//! which key an operator means; that keys have state is not known here.
+
+use std::sync::Arc;
+
+use super::Domain;
+use crate::rules::index::Index;
+use crate::rules::shed::{Part, Shed};
+use crate::rules::{Hit, KeyScratch, ListKind, Mode, Rule};
+
+/// Something that has a name in its domain, and a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'d> {
+    /// Its name, without that of the domain: `per-user`, `web/workers`.
+    pub name: &'d str,
+    /// What it is.
+    pub kind: Kind,
+    /// Its mode.
+    pub mode: Mode,
+}
+
+/// What has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A rule, with its number: of `limits`, of `concurrency`, or of a descriptor.
+    Rule(u32),
+    /// An entry of `exempt` or `deny`.
+    Listed(ListKind),
+    /// A part of an entry of `shed`.
+    Shedder,
+}
+
+/// Attributes that do not name one key of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotItsKey {
+    /// Others are asked for.
+    #[error("its key is made of {asked}, and what is given is {given}: write exactly {}", example(.asked))]
+    Others {
+        /// What the key is made of.
+        asked: Attributes,
+        /// What was given.
+        given: Attributes,
+    },
+    /// A value is empty: no request with it is ever judged by the rule.
+    #[error("`{0}` is empty, and an empty attribute matches no rule: write {0}=VALUE")]
+    Empty(Box<str>),
+    /// No descriptor of these entries comes to the node.
+    #[error("these entries do not come to it: write those of its path in their order, {}", path(.0))]
+    Path(Vec<Box<str>>),
+}
+
+/// Names of attributes, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes(Vec<Box<str>>);
+
+impl Attributes {
+    fn of<'a>(names: impl Iterator<Item = &'a str>) -> Attributes {
+        Attributes(names.map(Into::into).collect())
+    }
+}
+
+impl std::fmt::Display for Attributes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("nothing");
+        }
+        let names: Vec<String> = self.0.iter().map(|name| format!("`{name}`")).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+fn example(asked: &Attributes) -> String {
+    if asked.0.is_empty() {
+        return "no attribute".to_owned();
+    }
+    asked.0.iter().map(|name| format!("{name}=VALUE")).collect::<Vec<_>>().join(" ")
+}
+
+fn path(entries: &[Box<str>]) -> String {
+    entries.iter().map(|entry| format!("`{entry}`")).collect::<Vec<_>>().join(", then ")
+}
+
+impl Domain {
+    /// All that has a name: rules in file order, those of descriptors behind them, entries of lists, parts of shedders.
+    pub fn named(&self) -> impl Iterator<Item = Named<'_>> {
+        let rules = (0u32..).zip(&self.rules);
+        let rules = rules.map(|(number, rule)| (&*rule.name, Kind::Rule(number), rule.mode));
+        let lists = self.lists.iter().map(|entry| (&*entry.name, Kind::Listed(entry.kind), entry.mode));
+        let names = self.shedder_names.chunks(Part::ALL.len());
+        let shedders = self.sheds.iter().zip(names).flat_map(|(shed, names)| {
+            let parts = Part::ALL.into_iter().zip(names);
+            parts.filter_map(|(part, name)| Some((&**name, Kind::Shedder, shed.mode(part)?)))
+        });
+        rules.chain(lists).chain(shedders).map(|(name, kind, mode)| Named { name, kind, mode })
+    }
+
+    /// The same domain with what has one of these names in another mode. Numbers stay as they are.
+    #[must_use]
+    pub fn in_modes(&self, mode_of: &dyn Fn(&str) -> Option<Mode>) -> Domain {
+        let mut rules: Vec<Rule> = self.rules.clone();
+        for rule in &mut rules {
+            rule.mode = mode_of(&rule.name).unwrap_or(rule.mode);
+        }
+        let mut lists = self.lists.clone();
+        for listed in &mut lists {
+            listed.mode = mode_of(&listed.name).unwrap_or(listed.mode);
+        }
+        let mut sheds = self.sheds.clone();
+        for shed in &mut sheds {
+            for part in Part::ALL {
+                if let Some(mode) = mode_of(&shed.rule_name(part)) {
+                    set_mode(shed, part, mode);
+                }
+            }
+        }
+        // The nodes of the tree are found by the tree, as ever.
+        let own = self.tree.first_rule().min(rules.len());
+        let index = Index::new(rules.get(..own).unwrap_or_default(), rules.len(), &lists, &self.priorities);
+        Domain {
+            name: self.name.clone(),
+            rules,
+            lists,
+            priorities: self.priorities.clone(),
+            sheds,
+            shedder_names: self.shedder_names.clone(),
+            tree: Arc::clone(&self.tree),
+            index,
+        }
+    }
+
+    /// The values that a rule counts by for the one key that these attributes name, as a request with them would be
+    /// counted. Their order is free, but for a descriptor's.
+    ///
+    /// # Errors
+    /// They name no key of the rule, or more than one.
+    pub fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, NotItsKey> {
+        if let Some((name, _)) = attributes.iter().find(|(_, value)| value.is_empty()) {
+            return Err(NotItsKey::Empty((*name).into()));
+        }
+        if let Some(path) = self.tree.path(rule) {
+            let hit: Option<Hit> = self.tree.find(attributes).filter(|hit| hit.rule == rule);
+            let hit = hit.ok_or_else(|| NotItsKey::Path(path.into_iter().map(Into::into).collect()))?;
+            return Ok(self.tree.key_values(hit, attributes).map(str::to_owned).collect());
+        }
+        let key = self.rules.get(rule as usize).map_or(&[][..], |rule| &rule.key);
+        let value = |name: &str| attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+        let values: Vec<&str> = key.iter().filter_map(|part| value(&part.attribute)).collect();
+        if values.len() != key.len() || attributes.len() != key.len() {
+            let asked = Attributes::of(key.iter().map(|part| &*part.attribute));
+            return Err(NotItsKey::Others {
+                asked,
+                given: Attributes::of(attributes.iter().map(|(name, _)| *name)),
+            });
+        }
+        let mut scratch = KeyScratch::default();
+        scratch.fill(key.iter().map(|part| part.transform).zip(values));
+        Ok(scratch.values().map(str::to_owned).collect())
+    }
+}
+
+fn set_mode(shed: &mut Shed, part: Part, mode: Mode) {
+    let place = match part {
+        Part::Fleet => shed.fleet.as_mut().map(|it| &mut it.mode),
+        Part::Brake => shed.brake.as_mut().map(|it| &mut it.mode),
+        Part::Workers => shed.workers.as_mut().map(|it| &mut it.mode),
+        Part::QueueAge => shed.queue_age.as_mut().map(|it| &mut it.mode),
+    };
+    if let Some(place) = place {
+        *place = mode;
+    }
+}

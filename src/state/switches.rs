@@ -1,0 +1,179 @@
+//! What holds over the rules, kept over a restart: a small file that says of itself whether it is whole. What is wrong
+//! with it is told, and never stops a start.
+
+use std::fs::File;
+use std::hash::Hasher;
+use std::io::{self, Read};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::write_whole;
+use crate::clock::{Now, Timestamp};
+use crate::engine::{Blocked, By, Mode, Orders, RuleName, Switch, Target};
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// The file system says so. It may be another time.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is not what was written, or was written by another version: to be set aside.
+    #[error("{0}")]
+    Damaged(&'static str),
+}
+
+/// Reads it. No file is nothing that holds.
+///
+/// # Errors
+/// It cannot be read, or is damaged.
+pub fn read_orders(path: &Path, now: Now) -> Result<Orders, Unreadable> {
+    let mut text = String::new();
+    match File::open(path) {
+        Ok(file) => file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(not_text)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Orders::default()),
+        Err(error) => return Err(error.into()),
+    }
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > BYTES_MAX {
+        return Err(Unreadable::Damaged("it is longer than any that is written"));
+    }
+    let document: Document =
+        serde_json::from_str(&text).map_err(|_| Unreadable::Damaged("it is cut short or damaged"))?;
+    if document.version != VERSION {
+        return Err(Unreadable::Damaged("another version of tidegate has written it"));
+    }
+    if document.sum != sum(document.orders.get()) {
+        return Err(Unreadable::Damaged("its checksum is not that of what it says"));
+    }
+    let kept: Kept = serde_json::from_str(document.orders.get())
+        .map_err(|_| Unreadable::Damaged("it says what no tidegate of this version writes"))?;
+    Ok(kept.orders(now))
+}
+
+/// Writes it, whole or not at all.
+///
+/// # Errors
+/// What the file system says: what was written before stands then.
+pub fn write_orders(path: &Path, orders: &Orders, now: Now) -> io::Result<()> {
+    let orders = to_raw_value(&Kept::of(orders, now))?;
+    let document = Document { version: VERSION, sum: sum(orders.get()), orders };
+    write_whole(path, &serde_json::to_vec(&document)?)
+}
+
+fn not_text(error: io::Error) -> Result<(), Unreadable> {
+    match error.kind() {
+        io::ErrorKind::InvalidData => Err(Unreadable::Damaged("it is no text")),
+        _ => Err(error.into()),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    version: u32,
+    sum: String,
+    orders: Box<RawValue>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    switches: Vec<KeptSwitch>,
+    blocks: Vec<KeptBlock>,
+}
+
+/// `rule: null` is everything; `by: null` is the guard; times are of Unix, in nanoseconds.
+#[derive(Serialize, Deserialize)]
+struct KeptSwitch {
+    rule: Option<(Box<str>, Box<str>)>,
+    mode: Mode,
+    until: Option<i64>,
+    by: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptBlock {
+    rule: (Box<str>, Box<str>),
+    key: [u64; 2],
+    text: Option<Box<str>>,
+    until: i64,
+    by: Option<u32>,
+}
+
+impl Kept {
+    fn of(orders: &Orders, now: Now) -> Kept {
+        let switch = |switch: &Switch| KeptSwitch {
+            rule: match &switch.target {
+                Target::Everything => None,
+                Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
+            },
+            mode: switch.mode,
+            until: switch.until.map(|until| unix(until, now)),
+            by: user(switch.by),
+        };
+        let block = |block: &Blocked| KeptBlock {
+            rule: (block.rule.domain.clone(), block.rule.rule.clone()),
+            key: block.key,
+            text: block.text.clone(),
+            until: unix(block.until, now),
+            by: user(block.by),
+        };
+        Kept {
+            switches: orders.switches.iter().map(switch).collect(),
+            blocks: orders.blocks.iter().map(block).collect(),
+        }
+    }
+
+    /// What has ended meanwhile ends with the first tick, and is told then.
+    fn orders(self, now: Now) -> Orders {
+        let name = |(domain, rule)| RuleName { domain, rule };
+        let switch = |kept: KeptSwitch| Switch {
+            target: kept.rule.map_or(Target::Everything, |rule| Target::Rule(name(rule))),
+            mode: kept.mode,
+            until: kept.until.map(|until| timestamp(until, now)),
+            by: by(kept.by),
+        };
+        let block = |kept: KeptBlock| Blocked {
+            rule: name(kept.rule),
+            key: kept.key,
+            text: kept.text,
+            until: timestamp(kept.until, now),
+            by: by(kept.by),
+        };
+        Orders {
+            switches: self.switches.into_iter().map(switch).collect(),
+            blocks: self.blocks.into_iter().map(block).collect(),
+        }
+    }
+}
+
+fn unix(at: Timestamp, now: Now) -> i64 {
+    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX).saturating_add(now.utc)
+}
+
+fn timestamp(unix: i64, now: Now) -> Timestamp {
+    Timestamp::from_nanos(u64::try_from(unix.saturating_sub(now.utc)).unwrap_or(0))
+}
+
+fn user(by: By) -> Option<u32> {
+    match by {
+        By::User(uid) => Some(uid),
+        By::Guard => None,
+    }
+}
+
+fn by(user: Option<u32>) -> By {
+    user.map_or(By::Guard, By::User)
+}
+
+/// Against damage, not against people: whoever may write the file may switch as well.
+fn sum(text: &str) -> String {
+    let mut hasher = SipHasher13::new();
+    hasher.write(text.as_bytes());
+    format!("{:032x}", hasher.finish128().as_u128())
+}
+
+const VERSION: u32 = 1;
+
+/// Some thousand blocks of some hundred bytes, and room.
+const BYTES_MAX: u64 = 4 << 20;

@@ -1,0 +1,140 @@
+//! Who may ask, where, and what happens when a door cannot be opened.
+
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+
+use super::daemon::{BINARY, Plan, daemon, eventually};
+use super::http::{admin_socket, get, get_over_tcp};
+
+/// A port that nobody listened at a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn the_socket_is_nobodys_but_the_users() {
+    let daemon = daemon();
+    let there = std::fs::symlink_metadata(admin_socket(&daemon)).unwrap();
+    assert_eq!(there.mode() & 0o777, 0o600);
+    assert_eq!(there.uid(), rustix::process::geteuid().as_raw());
+}
+
+#[test]
+fn another_user_is_refused_even_where_the_mode_lets_him_in() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root can ask as another user");
+        return;
+    }
+    let daemon = daemon();
+    let as_another = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "4711", "--regid", "4711", "--clear-groups", BINARY, "reload", "--admin"]);
+        command.arg(admin_socket(&daemon)).stdin(Stdio::null()).output()
+    };
+    let Ok(refused) = as_another() else {
+        eprintln!("left out: there is no setpriv here");
+        return;
+    };
+    // The directory of the test is root's own: it is refused on the way.
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(daemon.plan.directory.path(), 0o755);
+    let refused = as_another().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("it is for root and for the user"), "{said}");
+    // Somebody has opened it wide: who asks is asked of the kernel.
+    open(&admin_socket(&daemon), 0o666);
+    for _ in 0..20 {
+        let refused = as_another().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            refused.status.code() == Some(1) && said.contains("it is for root and for the user"),
+            "{said}"
+        );
+    }
+    let log = daemon.await_log(&["refused on the admin socket", "user=4711"]);
+    assert_eq!(daemon.log().matches("refused on the admin socket").count(), 1, "{log}");
+    assert!(!daemon.log().contains("read again"), "nothing was reloaded");
+    assert_eq!(get(&daemon, "/healthz").status, 200, "the places of the refused are free again");
+}
+
+#[test]
+fn the_port_has_the_harmless_paths_alone() {
+    let port = free_port();
+    let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
+    for path in ["/metrics", "/healthz", "/readyz"] {
+        assert_eq!(get_over_tcp(port, path).status, 200, "{path}");
+        assert_eq!(get(&daemon, path).status, 200, "{path}");
+    }
+    for path in ["/", "/status", "/rules", "/reload", "/switch", "/metrics/"] {
+        let answer = get_over_tcp(port, path);
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.error().contains("admin socket"), "{}", answer.body);
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_and_tried_again() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
+    daemon.await_log(&["no metrics over TCP", "mend metrics.listen", &port.to_string()]);
+    daemon.greeted().assert_served();
+    assert_eq!(get(&daemon, "/metrics").status, 200, "they are on the admin socket, too");
+    drop(taken);
+    daemon.await_log(&["metrics are served"]);
+    assert_eq!(get_over_tcp(port, "/healthz").status, 200);
+    assert_eq!(daemon.log().matches("no metrics over TCP").count(), 1, "{}", daemon.log());
+}
+
+#[test]
+fn an_admin_socket_that_cannot_be_had_is_told_and_tried_again() {
+    let plan = Plan::new().settings("admin: {socket: elsewhere.sock}");
+    let path = plan.path("elsewhere.sock");
+    let taken = UnixListener::bind(&path).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["no admin socket", "another process is listening here"]);
+    daemon.greeted().assert_served();
+    drop(taken);
+    eventually("it has its admin socket", || {
+        let answer = super::http::say(
+            std::os::unix::net::UnixStream::connect(&path).ok()?,
+            b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
+        );
+        (super::http::Answer::read(&answer)?.status == 200).then_some(())
+    });
+}
+
+#[test]
+fn what_somebody_planted_at_the_path_is_left_alone() {
+    let plan = Plan::new();
+    let precious = plan.path("precious");
+    std::fs::write(&precious, "kept").unwrap();
+    std::os::unix::fs::symlink(&precious, plan.path("admin.sock")).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["no admin socket", "not a socket"]);
+    daemon.greeted().assert_served();
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+    assert!(std::fs::symlink_metadata(daemon.plan.path("admin.sock")).unwrap().is_symlink());
+}
+
+#[test]
+fn a_daemon_that_follows_has_the_admin_socket_soon() {
+    let mut first = daemon();
+    first.process.signal(libc::SIGTERM);
+    let mut second = super::daemon::Process::start(&mut first.plan.command("log-2"));
+    eventually("the second answers", || {
+        if second.has_ended().is_some() {
+            // It came before the first had let go.
+            second = super::daemon::Process::start(&mut first.plan.command("log-2"));
+        }
+        let socket = std::os::unix::net::UnixStream::connect(admin_socket(&first)).ok()?;
+        let answer = super::http::say(socket, b"GET /status HTTP/1.1\r\nhost: x\r\n\r\n");
+        first.process.has_ended()?;
+        (super::http::Answer::read(&answer)?.status == 200).then_some(())
+    });
+}

@@ -1,0 +1,98 @@
+//! The commands of operators, as they are run in a shell.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use super::daemon::{BINARY, Daemon, Plan, daemon};
+use super::http::admin_socket;
+use super::wire::hit;
+
+/// A command that finds the daemon by its socket, as every other command does.
+fn tidegate(daemon: &Daemon, arguments: &[&str]) -> Output {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).env("TIDEGATE_SOCKET", daemon.socket()).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn status_is_one_page_for_people_and_json_for_programs() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    for id in 0..7 {
+        wire.ask(&hit(id, "u"));
+    }
+    let (code, out, err) = said(&tidegate(&daemon, &["status"]));
+    assert_eq!((code, &*err), (Some(0), ""));
+    for words in
+        ["mode enforce", "1 in 1 domains in force", "5 allowed, 2 limited", "api/per-user", "refused callers"]
+    {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    let (code, out, _) = said(&tidegate(&daemon, &["status", "--json"]));
+    let status: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &status["decisions"]["limit"]), (Some(0), &2.into()));
+}
+
+#[test]
+fn top_looks_for_a_second_and_says_rates() {
+    let daemon = daemon();
+    let (code, out, err) = said(&tidegate(&daemon, &["top", "--once", "--json"]));
+    assert_eq!(code, Some(0), "{err}");
+    let top: Value = serde_json::from_str(&out).unwrap();
+    assert!(top["seconds"].as_f64().unwrap() >= 1.0, "{top}");
+    assert_eq!(top["rules"], serde_json::json!([]), "nothing was asked meanwhile");
+    let (code, out, _) = said(&tidegate(&daemon, &["top", "--once"]));
+    assert!(code == Some(0) && out.contains("0 allowed"), "{out}");
+    let (code, _, err) = said(&tidegate(&daemon, &["top"]));
+    assert!(code == Some(2) && err.contains("--once"), "{err}");
+}
+
+#[test]
+fn reload_and_healthcheck_end_with_what_came_of_it() {
+    let daemon = daemon();
+    let (code, out, _) = said(&tidegate(&daemon, &["reload"]));
+    assert!(code == Some(0) && out.contains("nothing changed"), "{out}");
+    let (code, out, _) = said(&tidegate(&daemon, &["healthcheck"]));
+    assert_eq!((code, &*out), (Some(0), "ready\n"));
+    std::fs::write(
+        daemon.plan.path("rules/api.yaml"),
+        "domain: api\nlimits: [{name: a, rate: 5/fortnight}]\n",
+    )
+    .unwrap();
+    let (code, _, err) = said(&tidegate(&daemon, &["reload"]));
+    assert!(code == Some(1) && err.contains("5/fortnight") && err.contains("api.yaml:2"), "{err}");
+    let (code, out, _) = said(&tidegate(&daemon, &["healthcheck"]));
+    assert!(code == Some(1) && out.contains("the rules have errors"), "{out}");
+    assert_eq!(said(&tidegate(&daemon, &["healthcheck", "--live"])).0, Some(0));
+}
+
+#[test]
+fn without_a_daemon_every_command_says_what_to_do() {
+    let daemon = Plan::new().start();
+    let admin = admin_socket(&daemon);
+    let admin = admin.to_str().unwrap();
+    assert_eq!(said(&tidegate(&daemon, &["status", "--admin", admin])).0, Some(0));
+    // A socket that is there, and is not the one for operators.
+    let (code, _, err) = said(&tidegate(&daemon, &["status", "--admin", daemon.socket().to_str().unwrap()]));
+    assert!(code == Some(1) && err.contains("is this its admin socket?"), "{err}");
+    let plan = daemon.plan;
+    drop(daemon.process);
+    // Killed, it has left its socket behind.
+    for command in
+        [&["status"][..], &["top", "--once"], &["reload"], &["healthcheck"], &["healthcheck", "--live"]]
+    {
+        let mut left = Command::new(BINARY);
+        let left = said(&left.args(command).args(["--admin", admin]).output().unwrap());
+        assert!(left.0 == Some(1) && left.2.contains("start the daemon"), "{command:?}: {}", left.2);
+        let nowhere = plan.path("nowhere.sock");
+        let mut missing = Command::new(BINARY);
+        let missing = said(&missing.args(command).arg("--admin").arg(&nowhere).output().unwrap());
+        assert!(missing.0 == Some(1) && missing.2.contains("admin.sock"), "{command:?}: {}", missing.2);
+    }
+}

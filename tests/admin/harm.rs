@@ -1,0 +1,110 @@
+//! Whatever comes in through the doors of operators, decisions are made as if nothing had.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use super::daemon::{Plan, daemon};
+use super::http::{admin_socket, get, get_over_tcp, say};
+use super::wire::hit;
+
+#[test]
+fn garbage_ends_its_own_connection_and_nothing_else() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(100_000));
+    let many: String = (0..5_000).map(|number| format!("x-{number}: y\r\n")).collect();
+    let many = format!("GET /healthz HTTP/1.1\r\n{many}\r\n");
+    let table: &[&[u8]] = &[
+        b"",
+        b"\r\n\r\n",
+        b"GET",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x00\x01\x02\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET http://[::1 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcde",
+        b"POST /reload HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+        b"POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+        b"GET /../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /%00 HTTP/1.1\r\nhost: x\r\n\r\n",
+        long.as_bytes(),
+        many.as_bytes(),
+    ];
+    for bytes in table {
+        let stream = UnixStream::connect(admin_socket(&daemon)).unwrap();
+        let mut writer = stream.try_clone().unwrap();
+        let _ = writer.write_all(bytes);
+        let _ = writer.shutdown(std::net::Shutdown::Write);
+        let answer = String::from_utf8_lossy(&say(stream, b"")).into_owned();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1."), "{answer}");
+        assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+        wire.assert_served();
+    }
+    // Enough asked at once that a careless sender gets an answer to the first and no more.
+    let two = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /status HTTP/1.1\r\nhost: x\r\n\r\n";
+    let answer = say(UnixStream::connect(admin_socket(&daemon)).unwrap(), two);
+    assert_eq!(String::from_utf8_lossy(&answer).matches("HTTP/1.1 200").count(), 1);
+    assert_eq!(get(&daemon, "/healthz").status, 200);
+}
+
+#[test]
+fn who_holds_all_places_holds_up_nobody_for_long() {
+    let port = {
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        probe.local_addr().unwrap().port()
+    };
+    let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
+    let mut wire = daemon.greeted();
+    // As slow as can be: half a line, and no more.
+    let held: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.write_all(b"GET /metr").unwrap();
+            stream
+        })
+        .collect();
+    for id in 0..100 {
+        assert_eq!(wire.ask(&hit(id, "u"))[0], 1);
+    }
+    assert_eq!(get(&daemon, "/metrics").status, 200, "the admin socket has places of its own");
+    assert!(daemon.process.descriptors() < 100, "those past the bound wait outside");
+    // They are shown out, and the next has his turn while they are still there.
+    assert_eq!(get_over_tcp(port, "/healthz").status, 200);
+    drop(held);
+}
+
+#[test]
+fn who_does_not_read_his_answer_holds_up_nobody() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    let unread: Vec<UnixStream> = (0..10)
+        .map(|_| {
+            let mut stream = UnixStream::connect(admin_socket(&daemon)).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    for id in 0..100 {
+        assert_eq!(wire.ask(&hit(id, "u"))[0], 1);
+    }
+    assert_eq!(get(&daemon, "/status").status, 200);
+    drop(unread);
+}
+
+#[test]
+fn a_drain_waits_for_no_operator() {
+    let mut daemon = daemon();
+    let mut half = UnixStream::connect(admin_socket(&daemon)).unwrap();
+    half.write_all(b"POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").unwrap();
+    let begin = tidegate::clock::boot_nanos();
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0));
+    let took = std::time::Duration::from_nanos(tidegate::clock::boot_nanos() - begin);
+    assert!(
+        took < std::time::Duration::from_secs(5),
+        "the patience of the doors was not waited for: {took:?}"
+    );
+    assert!(!admin_socket(&daemon).exists(), "its path is gone with it");
+}

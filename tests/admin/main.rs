@@ -1,0 +1,28 @@
+//! What operators see and say: the real binary, asked over its admin socket, its port of metrics and its commands.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says why it was left out"
+)]
+
+mod access;
+mod commands;
+#[path = "../server/daemon.rs"]
+#[allow(dead_code, reason = "shared with the tests of the socket")]
+mod daemon;
+mod documented;
+mod harm;
+mod http;
+#[path = "../server/msgpack.rs"]
+mod msgpack;
+mod open_metrics;
+mod pages;
+mod privacy;
+mod scrape;
+#[path = "../server/wire.rs"]
+#[allow(dead_code, reason = "shared with the tests of the socket")]
+mod wire;

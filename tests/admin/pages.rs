@@ -1,0 +1,137 @@
+//! What the pages say beside the metrics, and who is told what when the rules are bad.
+
+use serde_json::{Value, json};
+
+use super::daemon::{Plan, daemon, eventually};
+use super::http::{ask, get, post};
+use super::wire::hit;
+
+#[test]
+fn the_first_page_names_every_other() {
+    let daemon = daemon();
+    let index = get(&daemon, "/");
+    assert_eq!(index.status, 200);
+    for path in ["/metrics", "/status", "/rules", "/healthz", "/readyz", "/reload"] {
+        assert!(index.body.contains(path), "{path}: {}", index.body);
+    }
+    assert_eq!(get(&daemon, "/nowhere").status, 404);
+    assert!(get(&daemon, "/nowhere").error().contains("GET /"));
+    // The right path in the wrong way.
+    assert_eq!(get(&daemon, "/reload").status, 405);
+    assert_eq!(post(&daemon, "/metrics", "").status, 405);
+    assert!(post(&daemon, "/metrics", "").head.contains("allow: get"));
+    let head = ask(&daemon, "HEAD /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert_eq!((head.status, &*head.body), (200, ""));
+    // A question mark asks for nothing more.
+    assert_eq!(get(&daemon, "/healthz?verbose=1").status, 200);
+}
+
+#[test]
+fn a_request_that_is_no_json_object_is_told_so() {
+    let daemon = daemon();
+    for (body, word) in [("{", "JSON"), ("[]", "object"), ("\"reload\"", "object"), ("\u{0}", "JSON")] {
+        let answer = post(&daemon, "/reload", body);
+        assert_eq!(answer.status, 400, "{body}");
+        assert!(answer.error().contains(word), "{body}: {}", answer.body);
+    }
+    assert_eq!(post(&daemon, "/reload", "  \n").json(), json!({"ok": true, "changes": []}));
+    let long = format!("{{\"a\": \"{}\"}}", "x".repeat(65_536));
+    assert_eq!(post(&daemon, "/reload", &long).status, 413);
+}
+
+#[test]
+fn a_reload_is_answered_by_what_came_of_it() {
+    let daemon = daemon();
+    let file = daemon.plan.path("rules/api.yaml");
+    // The daemon watches its rules: on a busy machine it may have read them before it was asked to.
+    let mut rate = 1;
+    let changes = eventually("a reload finds a change", || {
+        rate += 1;
+        let rules =
+            format!("domain: api\nlimits: [{{name: per-user, key: [user], rate: {rate}/h, burst: 5}}]\n");
+        std::fs::write(&file, rules).unwrap();
+        let done = post(&daemon, "/reload", "");
+        assert_eq!(done.status, 200);
+        Some(done.json()["changes"].to_string()).filter(|changes| changes != "[]")
+    });
+    assert!(changes.contains("api/per-user") && changes.contains(&format!("{rate}/h")), "{changes}");
+    std::fs::write(&file, "domain: api\nlimits: [{name: per-user, key: [user], rate: 2/hr}]\n").unwrap();
+    let failed = post(&daemon, "/reload", "");
+    assert_eq!(failed.status, 409);
+    let why = failed.error();
+    assert!(
+        why.contains("api.yaml:2:") && why.contains("2/hr") && why.contains("keeps its last good"),
+        "{why}"
+    );
+    assert_eq!(get(&daemon, "/readyz").status, 503);
+    assert!(get(&daemon, "/readyz").body.contains("tidegate check"));
+    assert_eq!(get(&daemon, "/healthz").status, 200);
+    // The rules that were good still judge.
+    let mut wire = daemon.greeted();
+    assert_eq!(wire.ask(&hit(1, "u"))[5], 3_600_000_000_u64 / rate * 5);
+}
+
+#[test]
+fn bad_rules_at_the_start_are_not_ready_and_harm_nobody() {
+    let daemon = Plan::new().rules("api.yaml", "domain: api\nlimits: [{name: a, rate: 1}]\n").start();
+    assert_eq!(get(&daemon, "/readyz").status, 503);
+    assert_eq!(get(&daemon, "/healthz").status, 200);
+    let mut wire = daemon.greeted();
+    assert_eq!(wire.ask(&hit(1, "u"))[2], 0, "allowed");
+    let warnings = get(&daemon, "/status").json()["warnings"].to_string();
+    assert!(warnings.contains("tidegate check") && warnings.contains("everything is allowed"), "{warnings}");
+}
+
+#[test]
+fn the_status_says_what_was_decided_and_of_whom() {
+    let rules = "\
+domain: api
+limits:
+  - {name: per-user, key: [user], rate: 1/h, burst: 5}
+  - {name: per-plan, match: {plan: \"*\"}, key: [user, plan], rate: 1/h, burst: 1, mode: shadow, show_keys: [plan]}
+";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    let mut wire = daemon.greeted();
+    for id in 0..7 {
+        wire.ask(&hit(id, "canary7f3a"));
+    }
+    for id in 0..3 {
+        wire.ask(&json!([3, id, "api", [["user", "canary-b", "plan", "gold"]]]));
+    }
+    let status = get(&daemon, "/status").json();
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["mode"], "enforce");
+    assert_eq!(status["decisions"], json!({"allow": 8, "limit": 2, "wait": 0, "deny": 0, "shed": 0}));
+    assert_eq!(status["connections"]["now"], 1);
+    assert_eq!(status["sessions"], 1);
+    assert_eq!(status["memory"]["keys"], 3);
+    assert_eq!(status["rules"]["good"], true);
+    assert_eq!(status["rules"]["domains"][0]["rules"], 2);
+    let counts = &status["counts"];
+    assert_eq!(
+        [&counts[0]["rule"], &counts[0]["pass"], &counts[0]["refuse"]],
+        [&json!("per-user"), &json!(8), &json!(2)]
+    );
+    assert_eq!([&counts[1]["mode"], &counts[1]["would_refuse"]], [&json!("shadow"), &json!(2)]);
+    let refused = &status["callers"]["refused"][0];
+    assert_eq!([&refused["count"], &refused["text"]], [&json!(2), &Value::Null]);
+    assert_eq!(refused["digest"].as_str().unwrap().len(), 32);
+    assert_eq!(status["callers"]["would_refuse"][0]["text"], "plan=gold", "the rule lets it be shown");
+    assert!(!status.to_string().contains("canary"), "{status}");
+    assert_eq!(status["warnings"], json!([]));
+}
+
+#[test]
+fn the_rules_are_told_with_their_places_and_modes() {
+    let daemon = Plan::new().rules("app.yaml", super::scrape::EVERYTHING).settings("mode: shadow").start();
+    let page = get(&daemon, "/rules").json();
+    let app = page["domains"].as_array().unwrap().iter().find(|domain| domain["name"] == "app").unwrap();
+    let of = |name: &str| app["rules"].as_array().unwrap().iter().find(|rule| rule["name"] == name).unwrap();
+    let per_user = of("per-user");
+    assert_eq!([&per_user["kind"], &per_user["mode"]], ["limit", "shadow"], "the daemon's is milder");
+    assert!(per_user["at"].as_str().unwrap().ends_with("app.yaml:6"), "{per_user}");
+    assert_eq!([&per_user["says"]["rate"], &per_user["says"]["key"]], ["1/h", "[user]"]);
+    assert_eq!([&of("probes")["kind"], &of("bots")["kind"]], ["exempt", "deny"]);
+    assert_eq!([&of("exports")["kind"], &of("web/workers")["kind"]], ["concurrency", "shed"]);
+    assert_eq!(of("bots")["mode"], "shadow");
+}

@@ -1,0 +1,267 @@
+//! What a scrape says: exact, complete from the start, and no larger than promised.
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, Plan, daemon, eventually};
+use super::http::{get, post};
+use super::open_metrics::{Metrics, read};
+use super::wire::{Wire, hit};
+
+pub(crate) fn scrape(daemon: &Daemon) -> Metrics {
+    let answer = get(daemon, "/metrics");
+    assert_eq!(answer.status, 200);
+    assert!(answer.head.contains("application/openmetrics-text; version=1.0.0"), "{}", answer.head);
+    read(&answer.body)
+}
+
+/// Every kind of thing that is counted by name.
+pub(crate) const EVERYTHING: &str = "\
+domain: app
+priorities: [critical, get]
+exempt: [{name: probes, match: {path: /healthz}}]
+deny: [{name: bots, match: {agent: bot}}]
+limits:
+  - {name: per-user, key: [user], rate: 1/h, burst: 3, warn_at: 60%, candidate: {rate: 1/h, burst: 1}}
+  - {name: quiet, key: [user], rate: 1/h, burst: 1, mode: shadow}
+concurrency: [{name: exports, match: {job: export}, key: [user], max: 1, expires: 1h}]
+shed:
+  - pool: web
+    queue_age: {others: 500ms, critical: 2500ms}
+    workers: {}
+    signals: {load: {use: false, map: [[0%, 0%], [100%, 100%]]}}
+";
+
+/// Says HELLO with some info.
+pub(crate) fn greet(daemon: &Daemon, info: &Value) -> Wire {
+    let mut wire = daemon.connect();
+    let welcome = wire.ask(&json!([0, 1, 1, info]));
+    assert_eq!(welcome[0], 0, "{welcome}");
+    wire
+}
+
+#[test]
+fn every_series_is_there_at_zero_from_the_start() {
+    let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
+    let before = scrape(&daemon);
+    let constant =
+        ["tidegate_mode", "tidegate_rules", "tidegate_build", "_seconds", "memory", "signal", "severity"];
+    for (series, value) in &before.series {
+        let is_zero = *value == 0.0 || constant.iter().any(|word| series.contains(word));
+        assert!(is_zero, "{series} {value}");
+    }
+    // Whatever happens, no series comes that was not there.
+    let mut wire =
+        greet(&daemon, &json!({"client": "python/1", "pool": "web", "slots": 2, "missed": {"timeout": 2}}));
+    for attributes in [json!(["user", "a"]), json!(["path", "/healthz"]), json!(["agent", "bot"]), json!([])]
+    {
+        for _ in 0..5 {
+            wire.ask(&json!([3, 1, "app", [attributes]]));
+        }
+    }
+    wire.ask(&json!([1, 2, "app", [["job", "export", "user", "b"]], 1, "get"]));
+    wire.ask(&json!([3, 3, "app", [["user", "c"]], 1, "critical", {"queued_us": 9_000_000}]));
+    wire.ask(&json!([3, 3, "nowhere", [["user", "c"]]]));
+    wire.ask(&json!([77, 3]));
+    wire.ask(&json!([7, 1, "web", "load", 400]));
+    let after = scrape(&daemon);
+    let names = |metrics: &Metrics| metrics.series.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&before), names(&after));
+}
+
+#[test]
+fn decisions_are_counted_at_what_their_answers_name() {
+    let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
+    let mut wire = greet(&daemon, &json!({"pool": "web", "slots": 2}));
+    let mut named: Vec<(String, u64)> = Vec::new();
+    let mut ask = |request: Value| {
+        let reply = wire.ask(&request);
+        assert_eq!(reply[0], 1, "{reply}");
+        let rule = reply[3].as_str().unwrap_or_default().to_owned();
+        named.push((rule, reply[2].as_u64().unwrap()));
+    };
+    for number in 0..5 {
+        ask(json!([3, number, "app", [["user", "a"]]]));
+    }
+    ask(json!([3, 10, "app", [["path", "/healthz"]]]));
+    ask(json!([3, 11, "app", [["agent", "bot"]]]));
+    ask(json!([3, 12, "app", [["colour", "red"]], 1, "critical"]));
+    ask(json!([3, 13, "app", [["user", "b"]], 1, "get", {"queued_us": 600_000}]));
+    ask(json!([3, 14, "api", [["user", "b"]]]));
+    // Not counted: nothing was asked for.
+    ask(json!([4, 15, "app", [["user", "a"]]]));
+    named.pop();
+    let metrics = scrape(&daemon);
+    for (rule, number) in &named {
+        let domain = if rule == "per-user" && *number == 0 { "" } else { "\"app\"" };
+        let verdict = ["allow", "limit", "shed", "wait", "deny"][usize::try_from(*number).unwrap()];
+        let same = named.iter().filter(|other| **other == (rule.clone(), *number)).count();
+        let (rule, verdict) = (format!("rule=\"{rule}\""), format!("verdict=\"{verdict}\""));
+        let found = metrics.sum(&["tidegate_decisions_total", domain, &rule, &verdict]);
+        assert_eq!(found, same as f64, "{rule} {verdict}: {named:?}");
+    }
+    assert_eq!(metrics.sum(&["tidegate_decisions_total"]), named.len() as f64);
+    let of = |outcome: &str, rule: &str| {
+        metrics.of(&format!(
+            "tidegate_rule_checks_total{{domain=\"app\",rule=\"{rule}\",outcome=\"{outcome}\"}}"
+        ))
+    };
+    // Of three that fitted the second left less than was to be warned of.
+    let per_user = ["pass", "near", "over", "refuse", "would_refuse"].map(|outcome| of(outcome, "per-user"));
+    assert_eq!(per_user, [2.0, 2.0, 0.0, 2.0, 0.0], "user b fitted before he was shed");
+    assert_eq!([of("pass", "quiet"), of("would_refuse", "quiet")], [2.0, 4.0]);
+    assert_eq!([of("pass", "probes"), of("refuse", "bots"), of("refuse", "web/queue_age")], [1.0; 3]);
+    let candidate = metrics.sum(&["tidegate_candidate_checks_total", "per-user", "refuse"]);
+    assert_eq!(candidate, 4.0);
+    assert_eq!(metrics.of("tidegate_priority_total{priority=\"critical\",verdict=\"allow\"}"), 1.0);
+    assert_eq!(metrics.of("tidegate_priority_total{priority=\"get\",verdict=\"shed\"}"), 1.0);
+    assert_eq!(metrics.of("tidegate_unmatched_total{reason=\"rule\"}"), 0.0, "the pool's rules looked at it");
+    // One is timed when 64 batches were answered.
+    assert_eq!(metrics.of("tidegate_decision_seconds_count"), 0.0);
+}
+
+#[test]
+fn one_batch_in_64_is_timed_with_all_its_decisions() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    for id in 0..64 * 10 {
+        wire.ask(&hit(id, "u"));
+    }
+    let metrics = scrape(&daemon);
+    assert_eq!(metrics.of("tidegate_decision_seconds_count"), 10.0);
+    assert!(metrics.of("tidegate_decision_seconds_sum") > 0.0);
+    assert_eq!(metrics.of("tidegate_keys"), 1.0);
+    assert!(metrics.of("tidegate_memory_bytes") > 0.0);
+}
+
+#[test]
+fn work_connections_and_faults_are_counted() {
+    let mut plan = Plan::new()
+        .rules("app.yaml", EVERYTHING)
+        .settings("connections: {max: 3}\ndomains: {api: {uids: [4711]}}");
+    plan.arguments = vec!["--threads".into(), "1".into()];
+    let daemon = plan.start();
+    let missed =
+        json!({"client": "ruby/2", "pool": "web", "slots": 4, "missed": {"timeout": 3, "breaker": 4}});
+    let mut wire = greet(&daemon, &missed);
+    let mut stranger = greet(
+        &daemon,
+        &json!({"client": "canary{}\"/1", "pool": "secret", "slots": 9, "missed": {"timeout": 5}}),
+    );
+    let granted = wire.ask(&json!([1, 2, "app", [["job", "export", "user", "b"]]]));
+    assert!(granted[9].is_u64(), "a lease: {granted}");
+    stranger.ask(&json!([1, 2, "app", [["user", "c"]]]));
+    wire.ask(&json!([3, 9, "app", [["user", "c"]], 1, null, {"missed": {"callback": 6}}]));
+    wire.ask(&json!([77, 3]));
+    wire.ask(&json!([3, 4, "api", [["user", "c"]]]));
+    let third = daemon.greeted();
+    let mut fourth = daemon.connect();
+    assert!(fourth.hear().is_some(), "it is told that there are too many");
+    let metrics = scrape(&daemon);
+    assert_eq!(metrics.of("tidegate_connections"), 3.0);
+    assert_eq!(metrics.of("tidegate_sessions"), 3.0);
+    assert_eq!(metrics.of("tidegate_connections_refused_total{reason=\"max\"}"), 1.0);
+    assert_eq!(metrics.of("tidegate_frames_bad_total{code=\"unknown_op\"}"), 1.0);
+    assert_eq!(metrics.of("tidegate_frames_bad_total{code=\"not_allowed\"}"), 1.0);
+    let missed = |client: &str, reason: &str| {
+        metrics.of(&format!("tidegate_missed_total{{client=\"{client}\",reason=\"{reason}\"}}"))
+    };
+    assert_eq!(
+        [missed("ruby", "timeout"), missed("ruby", "breaker"), missed("ruby", "callback")],
+        [3.0, 4.0, 6.0]
+    );
+    assert_eq!(missed("other", "timeout"), 5.0);
+    assert_eq!(metrics.sum(&["tidegate_missed_total"]), 18.0);
+    assert_eq!(metrics.of("tidegate_slots{pool=\"web\"}"), 4.0);
+    assert_eq!(metrics.of("tidegate_slots{pool=\"other\"}"), 9.0, "a name that clients made up is no label");
+    assert_eq!(metrics.of("tidegate_slots_busy{pool=\"other\"}"), 1.0);
+    assert_eq!(metrics.of("tidegate_leases"), 2.0);
+    drop((wire, stranger, third));
+    eventually("all leases have ended with their sessions", || {
+        let metrics = scrape(&daemon);
+        let ended = metrics.of("tidegate_lease_ended_total{reason=\"session\"}");
+        (metrics.of("tidegate_leases") == 0.0 && ended == 2.0).then_some(())
+    });
+    assert_eq!(scrape(&daemon).of("tidegate_connections"), 0.0);
+}
+
+#[test]
+fn reloads_show_and_counts_stay() {
+    let daemon = daemon();
+    let mut wire = daemon.greeted();
+    wire.ask(&hit(1, "u"));
+    let before = scrape(&daemon);
+    assert_eq!(before.of("tidegate_rules_reload_success"), 1.0);
+    let sha = |metrics: &Metrics| {
+        metrics.series.keys().find(|series| series.starts_with("tidegate_rules_info")).cloned().unwrap()
+    };
+    let file = daemon.plan.path("rules/api.yaml");
+    std::fs::write(&file, "domain: api\nlimits: [{name: per-user").unwrap();
+    assert_eq!(post(&daemon, "/reload", "").status, 409);
+    let broken = scrape(&daemon);
+    assert_eq!(broken.of("tidegate_rules_reload_success"), 0.0);
+    assert_eq!(sha(&broken), sha(&before));
+    let last = "tidegate_rules_last_reload_timestamp_seconds";
+    assert!((broken.of(last) - before.of(last)).abs() < 0.5, "that of the last success");
+    std::fs::write(
+        &file,
+        "domain: api\nlimits: [{name: per-user, key: [user], rate: 1/h, burst: 5, mode: shadow}]\n",
+    )
+    .unwrap();
+    assert_eq!(post(&daemon, "/reload", "{}").status, 200);
+    let mended = scrape(&daemon);
+    assert_eq!(mended.of("tidegate_rules_reload_success"), 1.0);
+    assert_ne!(sha(&mended), sha(&before));
+    let modes = ["enforce", "shadow", "disabled"]
+        .map(|mode| mended.of(&format!("tidegate_mode{{domain=\"api\",rule=\"per-user\",mode=\"{mode}\"}}")));
+    assert_eq!(modes, [0.0, 1.0, 0.0]);
+    let allowed = "tidegate_decisions_total{domain=\"api\",rule=\"per-user\",verdict=\"allow\"}";
+    assert_eq!([before.of(allowed), mended.of(allowed)], [1.0, 1.0]);
+    // In shadow an answer names no rule.
+    wire.ask(&hit(2, "u"));
+    let unnamed = "tidegate_decisions_total{domain=\"api\",rule=\"\",verdict=\"allow\"}";
+    let metrics = scrape(&daemon);
+    assert_eq!([metrics.of(allowed), metrics.of(unnamed)], [1.0, 1.0]);
+    // Gone with its counts kept; a rule that never counted is gone without a trace.
+    std::fs::write(&file, "domain: api\nlimits: [{name: never, key: [user], rate: 1/h}]\n").unwrap();
+    assert_eq!(post(&daemon, "/reload", "").status, 200);
+    std::fs::write(&file, "domain: api\nlimits: [{name: new, key: [user], rate: 1/h}]\n").unwrap();
+    assert_eq!(post(&daemon, "/reload", "").status, 200);
+    let last = scrape(&daemon);
+    assert_eq!(last.of(allowed), 1.0);
+    assert!(!last.series.keys().any(|series| series.contains("never")));
+}
+
+#[test]
+fn names_of_rules_are_escaped_whatever_they_hold() {
+    let rules = "domain: tree\ndescriptors: [{key: k, value: \"a\\\"b\\\\c\\nd{}=,\", rate_limit: {unit: day, requests_per_unit: 5}}]\n";
+    let daemon = Plan::new().rules("tree.yaml", rules).start();
+    let metrics = scrape(&daemon);
+    let escaped = "rule=\"k_a\\\"b\\\\c_d{}=,\",mode=\"enforce\"";
+    assert_eq!(metrics.sum(&[escaped]), 1.0, "{:?}", metrics.series.keys());
+}
+
+#[test]
+fn a_scrape_of_64_rules_has_at_most_5_000_series_and_names_past_512_share_one() {
+    let rule = |number: usize| {
+        format!("  - {{name: rule-{number}, key: [user], rate: 5/s, candidate: {{rate: 1/s}}}}\n")
+    };
+    let shed = "shed:\n  - {pool: web, slots: 8, queue_age: {}, workers: {}, brake: {bands: [70%, 80%, 90%]}, fleet: {reserve: 20%, for: critical}}\n";
+    let rules = |many: usize| {
+        let limits: String = (0..many).map(rule).collect();
+        format!("domain: app\npriorities: [critical, post, get, test]\nlimits:\n{limits}{shed}")
+    };
+    let daemon = Plan::new().rules("app.yaml", &rules(64)).start();
+    let metrics = scrape(&daemon);
+    assert!(metrics.series.len() <= 5_000, "{} series", metrics.series.len());
+    assert!(metrics.series.len() > 64 * 10);
+    std::fs::write(daemon.plan.path("rules/app.yaml"), rules(600)).unwrap();
+    assert_eq!(post(&daemon, "/reload", "").status, 200);
+    let mut wire = daemon.greeted();
+    wire.ask(&json!([3, 1, "app", [["user", "u"]]]));
+    let metrics = scrape(&daemon);
+    let other = metrics.of("tidegate_rule_checks_total{domain=\"\",rule=\"other\",outcome=\"pass\"}");
+    // All of them judged it, and none is counted twice.
+    assert!(other > 0.0);
+    assert_eq!(metrics.sum(&["tidegate_rule_checks_total", "outcome=\"pass\""]), 600.0);
+    assert!(metrics.series.len() <= 512 * 17, "{} series", metrics.series.len());
+}

@@ -1,0 +1,87 @@
+//! A start at which a domain's files have errors goes on with the rules that were last good.
+
+use std::fs;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::restarts::{allowed, end, kill, plan, state};
+
+const TABLED: &str = "\
+domain: tabled
+limits:
+  - {name: by-file, key: [user], rate: 1/h, burst: 1, overrides_file: few.csv}
+";
+
+fn kept(plan: &Plan) -> String {
+    fs::read_to_string(state(plan).join("rules")).unwrap_or_default()
+}
+
+/// With a second domain, whose rules name a table; its rules are kept.
+fn two_domains() -> Daemon {
+    let plan = plan().rules("few.csv", "user,rate,burst\nspecial,1/h,3\n").rules("tabled.yaml", TABLED);
+    let daemon = plan.start();
+    eventually("the rules are kept", || kept(&daemon.plan).contains("special").then_some(()));
+    daemon
+}
+
+fn of_tabled(daemon: &Daemon, user: &str) -> u64 {
+    let mut wire = daemon.greeted();
+    let ask = |id| serde_json::json!([3, id, "tabled", [["user", user]]]);
+    (0..5).filter(|id| wire.ask(&ask(*id))[2] == 0).count() as u64
+}
+
+#[test]
+fn broken_files_at_a_start_leave_yesterdays_rules_in_force() {
+    for broken in ["domain: tabled\nlimits:\n  - {name: by-file, rat: 1/h}\n", "nothing: {of, the kind\n"] {
+        let plan = kill(two_domains()).rules("tabled.yaml", broken);
+        let daemon = plan.start();
+        daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
+        assert_eq!((of_tabled(&daemon, "special"), of_tabled(&daemon, "other")), (3, 1));
+        assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5, "the other domain is as its files stand");
+        // And again: what is kept is kept on.
+        let daemon = end(daemon).0.start();
+        daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
+        assert_eq!(of_tabled(&daemon, "third"), 1);
+        fs::write(daemon.plan.path("rules/tabled.yaml"), TABLED.replace("burst: 1", "burst: 2")).unwrap();
+        daemon.await_log(&["are in force"]);
+        assert_eq!(of_tabled(&daemon, "fourth"), 2);
+    }
+}
+
+#[test]
+fn a_table_that_is_gone_is_an_error_like_any_other() {
+    let plan = kill(two_domains());
+    fs::remove_file(plan.path("rules/few.csv")).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
+    assert_eq!(of_tabled(&daemon, "special"), 3);
+}
+
+#[test]
+fn without_any_rules_to_read_all_domains_have_yesterdays() {
+    let plan = kill(two_domains());
+    fs::rename(plan.path("rules"), plan.path("away")).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["ERROR", "api", "YESTERDAY'S"]);
+    assert_eq!((of_tabled(&daemon, "special"), allowed(&mut daemon.greeted(), "u", 6)), (3, 5));
+}
+
+#[test]
+fn a_domain_that_was_taken_away_stays_away() {
+    let plan = kill(two_domains());
+    fs::remove_file(plan.path("rules/tabled.yaml")).unwrap();
+    let daemon = plan.start();
+    assert_eq!(of_tabled(&daemon, "special"), 5);
+    eventually("it is not kept any more", || (!kept(&daemon.plan).contains("special")).then_some(()));
+    assert!(!daemon.log().contains("YESTERDAY"), "{}", daemon.log());
+}
+
+#[test]
+fn what_was_kept_and_is_damaged_is_not_used() {
+    let plan = kill(two_domains()).rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
+    let damaged = kept(&plan).replace("burst: 1,", "burst: 9,");
+    fs::write(state(&plan).join("rules"), damaged).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["WARN", "damaged"]);
+    daemon.await_log(&["ERROR", "tabled", "NO LIMITS"]);
+    assert_eq!((of_tabled(&daemon, "special"), allowed(&mut daemon.greeted(), "u", 6)), (5, 5));
+}
