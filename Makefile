@@ -46,7 +46,7 @@ pictures:        ## The pictures of docs/algorithms.md, from what `tidegate repl
 
 nightly:         ## Long properties; hours are welcome
 	@scripts/setup test
-	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} cargo test --release --locked
+	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=100 cargo test --release --locked
 	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --release --locked --lib --features interleavings engine::interleavings
 	cargo test --release --locked --test engine --test memory -- --ignored --nocapture
 	SEEDS=$${SEEDS:-20} cargo test --release --locked --test shedding -- --ignored

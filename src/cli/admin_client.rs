@@ -51,6 +51,11 @@ pub(super) enum Failure {
 }
 
 impl AdminClient {
+    /// Asks at this one.
+    pub(super) fn at(path: PathBuf) -> AdminClient {
+        AdminClient { path }
+    }
+
     /// Looks at a page, whatever its status.
     pub(super) fn get(&self, path: &str) -> Result<Answered, Failure> {
         self.ask(&format!("GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n"), PATIENCE)

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::log_limit::Limited;
 use super::settings::{Log, LogFormat};
 
 /// Starts logging. Called once.
@@ -10,8 +11,16 @@ pub(super) fn start(log: Log) {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(log.level).with_target(false);
     // A second call, as a test might make it, changes nothing.
     let _ = match log.format {
-        LogFormat::Text => tracing::subscriber::set_global_default(lines.with_ansi(is_terminal()).finish()),
-        LogFormat::Json => tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish()),
+        LogFormat::Text => {
+            let lines = lines.with_ansi(is_terminal());
+            let lines = lines.map_event_format(|format| Limited::new(format, false));
+            tracing::subscriber::set_global_default(lines.finish())
+        }
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true);
+            let lines = lines.map_event_format(|format| Limited::new(format, true));
+            tracing::subscriber::set_global_default(lines.finish())
+        }
     };
 }
 

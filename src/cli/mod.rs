@@ -11,6 +11,7 @@ mod command;
 mod control;
 mod core_dumps;
 mod disable_file;
+pub mod doctor;
 pub mod explain;
 pub mod healthcheck;
 pub mod key;
@@ -18,6 +19,7 @@ mod last_good;
 mod lease_keeper;
 mod limit_json;
 mod log;
+mod log_limit;
 mod orders;
 mod passed;
 mod places;
@@ -74,6 +76,7 @@ enum Command {
     Unblock(key::UnblockArgs),
     Reset(key::ResetArgs),
     Bench(bench::Args),
+    Doctor(doctor::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -113,6 +116,7 @@ pub fn run() -> ExitCode {
         Command::Unblock(args) => args.run(&mut out),
         Command::Reset(args) => args.run(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
+        Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };
     finish(done.and_then(|code| out.flush().map(|()| code)))

@@ -158,7 +158,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             rules: settings.rules.display().to_string(),
             unready: unready(&shutdown, &pulse, &clock),
         };
-        tokio::spawn(keep_told(manager, pulse, shutdown.clone()));
+        let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
         let desk = Desk {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
@@ -167,12 +167,17 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         };
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
-        server::run(listener, &engine, &clock, options, shutdown).await.map_err(Failure::Run)
+        let served = server::run(listener, &engine, &clock, options, shutdown.clone()).await;
+        shutdown.cancel();
+        // Says no more than that the end has begun, and waits for nothing.
+        let _ = told.await;
+        served.map_err(Failure::Run)
     })?;
     if !keeper.is_none_or(Keeper::finish) {
         warn!("the tables could not be written at the end: the next daemon takes up what was last written");
     }
     info!("drained: every request received was answered");
+    manager.finish();
     Ok(())
 }
 
@@ -263,11 +268,15 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
 }
 
+/// How many files the daemon opens at most: for each connection one, and one for the process behind it.
+pub(super) fn descriptors_needed(connections: u32) -> u64 {
+    2 * u64::from(connections) + DESCRIPTORS_BESIDE
+}
+
 /// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
 fn allow_descriptors(connections: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // A connection, and the process behind it.
-    let needed = 2 * u64::from(connections) + DESCRIPTORS_BESIDE;
+    let needed = descriptors_needed(connections);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
         return;

@@ -2,7 +2,7 @@
 //! its work. Nothing waits for it, and without a service manager nothing is done.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -26,6 +26,8 @@ enum Word {
     Reloaded,
     Status(String),
     Stopping,
+    /// Whoever waits for it knows that all before it was said.
+    Last(SyncSender<()>),
 }
 
 impl ServiceManager {
@@ -85,6 +87,14 @@ impl ServiceManager {
     /// The drain begins.
     pub(super) fn stopping(&self) {
         self.say(Word::Stopping);
+    }
+
+    /// The end has come: waits for a moment, so that what was to be said is.
+    pub(super) fn finish(&self) {
+        let (said, all_said) = sync_channel(1);
+        self.say(Word::Last(said));
+        // A service manager that does not listen holds nobody up; without one there is nobody to wait for.
+        let _ = all_said.recv_timeout(LAST_WORDS_MAX);
     }
 
     fn say(&self, word: Word) {
@@ -162,6 +172,7 @@ fn tell(word: &Word) {
         Word::Reloading(at) => send(&[NotifyState::Reloading, NotifyState::MonotonicUsec(i128::from(*at))]),
         Word::Reloaded => send(&[NotifyState::Ready]),
         Word::Status(line) => send(&[NotifyState::Status(line)]),
+        Word::Last(said) => drop(said.try_send(())),
         Word::Stopping => send(&[NotifyState::Stopping, NotifyState::Status("draining")]),
     }
 }
@@ -171,6 +182,9 @@ fn send(words: &[NotifyState<'_>]) {
         warn!(%error, "the service manager cannot be told how this daemon is: look at NotifyAccess= of the unit");
     }
 }
+
+/// The thread needs some microseconds, or has somebody who does not listen.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
 
 /// No watchdog is asked more often whether all is well.
 const RECHECK_MIN: Duration = Duration::from_millis(10);

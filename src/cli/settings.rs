@@ -176,6 +176,11 @@ impl Settings {
         self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
     }
 
+    /// What holds without a file.
+    pub(super) fn by_default() -> Settings {
+        Settings::defaults(&Environment::of_this_process())
+    }
+
     fn defaults(environment: &Environment) -> Settings {
         Settings {
             mode: Mode::Enforce,

@@ -11,6 +11,7 @@ use tokio::time::{Sleep, sleep};
 use super::Shared;
 use super::answer::{Next, Peer};
 use super::connections::Permit;
+use super::held::Held;
 use super::membership::Line;
 use super::stream::Stream;
 use crate::engine::Decider;
@@ -30,6 +31,7 @@ pub(super) async fn serve(
         buffer: vec![0; BUFFER_BYTES],
         filled: 0,
         replies: Vec::new(),
+        held: Held::nothing(Arc::clone(&shared), permit.user()),
         hello_due: Some(Box::pin(sleep(HELLO_PATIENCE))),
         frame_due: None,
     });
@@ -46,6 +48,8 @@ struct Connection {
     /// So many bytes of the buffer wait to be answered.
     filled: usize,
     replies: Vec<u8>,
+    /// What the two buffers take beyond what they have at rest, as far as they keep it.
+    held: Held,
     /// When HELLO must have come. A healthy connection has neither this nor the next and pays for no timer.
     hello_due: Option<Pin<Box<Sleep>>>,
     /// When the frame that has begun must be whole.
@@ -68,7 +72,7 @@ impl Connection {
             next = self.answer(decider);
             if !self.replies.is_empty() {
                 let mut count = 0;
-                let written = self.stream.write_all(&self.replies, WRITE_PATIENCE, &mut count).await;
+                let written = self.send(&mut count).await;
                 self.peer.told(count);
                 written?;
                 self.replies.clear();
@@ -77,12 +81,30 @@ impl Connection {
         }
     }
 
+    /// Sends the replies, waiting for a peer that does not read as long as its user does not hold too much.
+    async fn send(&mut self, written: &mut usize) -> io::Result<()> {
+        if self.stream.write_now(&self.replies, written)? {
+            return Ok(());
+        }
+        let of_frames = beyond_rest(&self.buffer);
+        if !self.held.set(of_frames + beyond_rest(&self.replies)) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let sent = self.stream.write_rest(&self.replies, WRITE_PATIENCE, written).await;
+        self.held.set(of_frames);
+        sent
+    }
+
     /// Reads behind what is there, with room for the frame that has begun. 0 is the end.
     async fn read(&mut self, frame_bytes: usize) -> io::Result<usize> {
         if frame_bytes > self.buffer.len() {
+            if !self.held.set(HEADER_BYTES + FRAME_BYTES_MAX - BUFFER_BYTES) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
             self.buffer.resize(HEADER_BYTES + FRAME_BYTES_MAX, 0);
         } else if self.filled == 0 && self.buffer.len() > BUFFER_BYTES {
             self.buffer = vec![0; BUFFER_BYTES];
+            self.held.set(0);
         }
         let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
         let count = if self.hello_due.is_none() && self.frame_due.is_none() {
@@ -134,8 +156,13 @@ impl Connection {
             return Ok(());
         }
         encode_reply(&mut self.replies, &Reply::Goodbye { reason: "draining" });
-        self.stream.write_all(&self.replies, WRITE_PATIENCE, &mut 0).await
+        self.stream.write_rest(&self.replies, WRITE_PATIENCE, &mut 0).await
     }
+}
+
+/// What a buffer takes beyond what it has at rest.
+fn beyond_rest(buffer: &Vec<u8>) -> usize {
+    buffer.capacity().saturating_sub(BUFFER_BYTES)
 }
 
 /// Waits for a time that is set; for ever for one that is not.

@@ -7,6 +7,7 @@ mod connection;
 mod connections;
 mod decision_thread;
 mod grants;
+mod held;
 mod hello;
 mod judge;
 mod listener;
@@ -37,6 +38,7 @@ use crate::clock::{Clock, Now};
 use crate::engine::{Engine, TICK_MILLIS};
 use connections::Connections;
 use decision_thread::DecisionThread;
+use held::HeldByUser;
 use hello::Greeting;
 use missed::Missed;
 use processes::Processes;
@@ -67,6 +69,7 @@ struct Shared {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     connections: Connections,
+    held: HeldByUser,
     processes: Processes,
     access: DomainAccess,
     pools: PoolAccess,
@@ -101,6 +104,7 @@ pub async fn run(
         engine: Arc::clone(engine),
         clock: Arc::clone(clock),
         connections: Connections::new(options.connections),
+        held: HeldByUser::default(),
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,

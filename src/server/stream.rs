@@ -48,27 +48,32 @@ impl Stream {
         }
     }
 
-    /// Writes all of it, and counts in `written` what the peer can read, also where it fails. A peer that takes nothing
-    /// for `patience` is given up on.
-    pub(super) async fn write_all(
+    /// Writes what the kernel takes now, behind the `written` bytes that it has taken already, and counts there what the
+    /// peer can read, also where it fails. Whether that was all.
+    pub(super) fn write_now(&self, bytes: &[u8], written: &mut usize) -> io::Result<bool> {
+        while let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) {
+            match (&*self.socket).write(rest) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => *written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes the rest of it. A peer that takes nothing for `patience` is given up on.
+    pub(super) async fn write_rest(
         &mut self,
         bytes: &[u8],
         patience: Duration,
         written: &mut usize,
     ) -> io::Result<()> {
-        *written = 0;
-        while let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) {
-            match (&*self.socket).write(rest) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => *written += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    tokio::time::timeout(patience, self.writable())
-                        .await
-                        .map_err(|_| io::Error::from(ErrorKind::TimedOut))??;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        while !self.write_now(bytes, written)? {
+            tokio::time::timeout(patience, self.writable())
+                .await
+                .map_err(|_| io::Error::from(ErrorKind::TimedOut))??;
         }
         Ok(())
     }

@@ -126,3 +126,36 @@ fn connections_are_dealt_to_all_decision_threads() {
     });
     assert_eq!(allowed.count(), 5);
 }
+
+#[test]
+fn what_one_user_leaves_unread_is_bounded_and_hurts_nobody_else() {
+    // Long replies: of each the kernel takes a few, then the daemon must hold the rest.
+    let long = format!(
+        "domain: api\nlimits:\n  - {{name: a, key: [], rate: 1000000/s, help: \"https://example.com/{}\"}}\n",
+        "x".repeat(480)
+    );
+    let plan = Plan::new().rules("api.yaml", &long);
+    let daemon = plan.start();
+    let mut here = daemon.greeted();
+    let before = daemon.process.resident_kib();
+    let requests = super::msgpack::frame(&super::wire::hit(2, "u")).repeat(64);
+    let mut unread: Vec<Wire> = Vec::new();
+    for _ in 0..340 {
+        let wire = daemon.greeted();
+        wire.stream.set_nonblocking(true).unwrap();
+        // More than the kernel takes of the replies.
+        for _ in 0..14 {
+            let _ = std::io::Write::write(&mut &wire.stream, &requests);
+        }
+        unread.push(wire);
+    }
+    daemon.await_log(&["WARN", "hold 16 MiB of unread replies", "some are closed"]);
+    here.assert_served();
+    daemon.greeted().assert_served();
+    let grown = daemon.process.resident_kib().saturating_sub(before);
+    assert!(grown < 40 << 10, "{grown} KiB for 340 peers that do not read");
+    drop(unread);
+    // All of it is given back.
+    let mut wire = greeted_at_last(&daemon);
+    wire.assert_served();
+}

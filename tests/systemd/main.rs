@@ -14,6 +14,7 @@ mod activation;
 #[allow(dead_code, reason = "the tests of the socket use the rest")]
 #[path = "../server/daemon.rs"]
 mod daemon;
+mod doctor;
 mod manager;
 #[allow(dead_code, reason = "the tests of the socket use the rest")]
 #[path = "../server/msgpack.rs"]

@@ -1,8 +1,11 @@
 //! What callers send is seen by nobody else: in no core, by no other process of the same user.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+
+use serde_json::json;
 
 use super::daemon::{BINARY, Plan, Process, eventually};
 
@@ -50,4 +53,57 @@ fn as_a_service_it_leaves_no_core_and_lets_nobody_look_into_it() {
         process.signal(libc::SIGKILL);
         process.exit_code();
     }
+}
+
+/// Part of every text that is secret here, and of nothing else.
+const CANARY: &str = "canary9c41";
+
+/// What the admin socket says.
+pub(crate) fn page(plan: &Plan, path: &str) -> String {
+    let mut stream = std::os::unix::net::UnixStream::connect(plan.path("admin.sock")).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn no_secret_is_told_to_anybody_but_who_sent_it() {
+    let plan = Plan::new();
+    let password = plan.path("password");
+    fs::write(&password, CANARY).unwrap();
+    let redis = format!("redis: {{url: \"redis://127.0.0.1:1\", password_file: {}}}", password.display());
+    let daemon = plan.settings(&format!("log: {{level: debug}}\n{redis}")).start();
+    let mut other = daemon.greeted();
+    let requests = [
+        json!([3, 2, "api", [["user", CANARY]]]),
+        json!([3, 2, "api", [["user", CANARY]], 9]),
+        json!([3, 2, "api", [["user", CANARY, "debug-panic", CANARY]]]),
+        json!([3, 2, CANARY, [[CANARY, CANARY]]]),
+        json!([3, 2, "api", [["user", CANARY]], CANARY]),
+        json!([1, 2, "api", [["user", CANARY]], 1, CANARY, {"idem": CANARY, "missed": {"timeout": 1}}]),
+        json!([7, 2, CANARY, CANARY, 400]),
+    ];
+    for request in requests.iter().cycle().take(140) {
+        let mut wire = daemon.greeted();
+        wire.send(request);
+        wire.end_writing();
+        wire.hear_all();
+        // Who asks beside it hears of nothing but his own.
+        let heard = other.ask(&json!([3, 9, "api", [["user", "u1"]], 9])).to_string();
+        assert!(!heard.contains(CANARY), "{heard}");
+    }
+    // Twenty panics, each told by its place and by what came of it; not each of them is.
+    let log = daemon.log();
+    for words in ["ERROR panicked: ", "ERROR a judgement panicked"].iter().filter(|_| cfg!(debug_assertions))
+    {
+        assert_eq!(log.matches(*words).count(), 8, "{log}");
+    }
+    for path in ["/metrics", "/status", "/rules", "/readyz", "/healthz", "/"] {
+        let told = page(&daemon.plan, path);
+        assert!(told.starts_with("HTTP/1.1 "), "{path}: {told}");
+        assert!(!told.contains(CANARY), "{path}: {told}");
+    }
+    assert!(page(&daemon.plan, "/metrics").contains("tidegate_decisions_total"));
+    assert!(!log.contains(CANARY), "{log}");
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 use tidegate::clock::monotonic_micros;
 
 use super::daemon::{Daemon, Plan, Process, eventually};
+use super::secrets::page;
 use super::wire::PATIENCE;
 
 /// The manager's end of its socket.
@@ -42,6 +43,13 @@ impl Ear {
         let heard = heard.map(|message| String::from_utf8(message).unwrap()).collect();
         self.0.set_nonblocking(false).unwrap();
         heard
+    }
+}
+
+impl Daemon {
+    /// What whoever sends work here is told.
+    fn readiness(&self) -> String {
+        page(&self.plan, "/readyz")
     }
 }
 
@@ -86,6 +94,8 @@ fn it_is_ready_once_it_serves_and_says_when_it_reloads_and_stops() {
     assert!(ear.rest().iter().all(|message| !message.contains("WATCHDOG")));
 }
 
+/// Only a debug build can be made to hang.
+#[cfg(debug_assertions)]
 #[test]
 fn the_watchdog_is_told_only_while_every_decision_thread_decides() {
     let mut plan = Plan::new();
@@ -98,10 +108,17 @@ fn the_watchdog_is_told_only_while_every_decision_thread_decides() {
     }
     // One of the two hangs, in the middle of a decision.
     let mut wires = [daemon.greeted(), daemon.greeted()];
-    wires[0].send(&json!([3, 2, "api", [["user", "u1", "debug-stall", "4000"]]]));
+    wires[0].send(&json!([3, 2, "api", [["user", "u1", "debug-stall", "5000"]]]));
     let line = daemon.await_log(&["WARN", "these do not answer: the watchdog is not told"]);
     assert!(line.contains("threads=\"decide-0\"") || line.contains("threads=\"decide-1\""), "{line}");
     ear.rest();
+    // Nor is work to be sent here.
+    let thread = line.split('"').nth(1).unwrap();
+    let words = format!("the thread `{thread}` does not answer");
+    eventually("it is not ready", || {
+        let ready = daemon.readiness();
+        (ready.starts_with("HTTP/1.1 503") && ready.contains(&words)).then_some(())
+    });
     // The other one decides, and that is not enough.
     wires[1].assert_served();
     wires[0].hear().expect("an answer after all");
@@ -111,6 +128,7 @@ fn the_watchdog_is_told_only_while_every_decision_thread_decides() {
     assert!(pings <= 1, "{meanwhile:?}");
     ear.next_with("WATCHDOG=1");
     daemon.await_log(&["INFO", "every thread does its work again"]);
+    eventually("it is ready", || daemon.readiness().starts_with("HTTP/1.1 200").then_some(()));
 }
 
 #[test]

@@ -1,0 +1,95 @@
+//! `tidegate doctor`: what is wrong on this host, and how to mend it. It looks, and changes nothing.
+
+mod daemon;
+mod files;
+mod finding;
+mod machine;
+mod reach;
+mod unit;
+mod user;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::settings::{SETTINGS_FILE, Settings};
+use finding::{Finding, Severity};
+use user::User;
+
+/// Says what is wrong here and how to mend it
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Whether this user could ask, by name or number; without it whoever runs this
+    #[arg(long = "as", value_name = "USER")]
+    as_user: Option<String>,
+    /// The settings to go by; without it /etc/tidegate/tidegate.yaml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the daemon listens, instead of `socket.path` of the settings
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// One JSON object, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate doctor                   as root: sees everything
+  tidegate doctor --as www-data     could that application ask?
+
+Exit codes: 0 all is well, perhaps with warnings; 1 something is wrong, with its mend; 2 wrong usage.";
+
+/// Runs the command.
+///
+/// # Errors
+/// The output cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+    let findings = examine(args);
+    let wrong = findings.iter().any(|finding| finding.severity == Severity::Wrong);
+    if args.json {
+        let all: Vec<_> = findings.iter().map(Finding::json).collect();
+        writeln!(out, "{:#}", json!({"well": !wrong, "findings": all}))?;
+    } else {
+        for finding in &findings {
+            write!(out, "{finding}")?;
+        }
+        let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+        let (wrongs, warnings) = (count(Severity::Wrong), count(Severity::Warning));
+        let end = if wrong { "the lines below each “mend” say what to do" } else { "all is well" };
+        writeln!(out, "\n{wrongs} wrong, {warnings} to look at: {end}")?;
+    }
+    out.flush()?;
+    Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Everything there is to find, what others depend on first.
+fn examine(args: &Args) -> Vec<Finding> {
+    let installed = Path::new(SETTINGS_FILE);
+    let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
+    let (settings, mut findings) = files::settings(file);
+    let mut settings = settings.unwrap_or_else(Settings::by_default);
+    match &args.socket {
+        Some(path) => settings.socket.path.clone_from(path),
+        // As clients look for it: the user's own daemon, where there is one.
+        None if file.is_none() => settings.socket.path = super::client::default_socket(),
+        None => {}
+    }
+    findings.push(files::rules(&settings.rules));
+    let user = match &args.as_user {
+        Some(name) => User::named(name),
+        None => Ok(User::of_this_process()),
+    };
+    match user {
+        Ok(user) => findings.push(reach::socket(&settings.socket.path, &user)),
+        Err(finding) => findings.push(finding),
+    }
+    findings.extend(daemon::all(&settings));
+    findings.push(files::state(&settings));
+    findings.extend(machine::all());
+    findings.extend(unit::all(Path::new("/")));
+    findings
+}

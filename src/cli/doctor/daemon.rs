@@ -1,0 +1,163 @@
+//! The daemon itself: whether it answers, what it says of itself, how many files it may open.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::super::admin_client::{AdminClient, Failure};
+use super::super::client::{Client, connect};
+use super::super::serve::descriptors_needed;
+use super::super::settings::Settings;
+use super::finding::Finding;
+use crate::protocol::{Descriptors, Reply, Request};
+use crate::sys;
+
+/// All of it; what depends on an answer only when there is one.
+pub(super) fn all(settings: &Settings) -> Vec<Finding> {
+    let socket = &settings.socket.path;
+    let mut findings = vec![answers(socket)];
+    findings.extend(operators(&AdminClient::at(settings.admin_socket())));
+    findings.push(open_files(socket, settings.connections.max));
+    findings
+}
+
+fn answers(socket: &Path) -> Finding {
+    const WHAT: &str = "daemon";
+    let asked = Client::connect(socket, PATIENCE).and_then(|mut client| {
+        let id = client.next_id();
+        client.ask(&Request::Ping { id }, &Descriptors::new(), |reply| {
+            matches!(reply, Reply::Done { ok: true, .. })
+        })
+    });
+    match asked {
+        Ok(true) => Finding::well(WHAT, "it answers"),
+        Ok(false) => {
+            Finding::wrong(WHAT, "it answers, and not as a tidegate does", "look who listens there: ss -xlp")
+        }
+        Err(failure) => Finding::wrong(
+            WHAT,
+            format!("it does not answer: {failure}"),
+            "systemctl status tidegate says how it is, journalctl -u tidegate why; by hand: tidegate serve",
+        ),
+    }
+}
+
+fn operators(admin: &AdminClient) -> Vec<Finding> {
+    const WHAT: &str = "admin socket";
+    let ready = match admin.get("/readyz") {
+        Ok(ready) => ready,
+        Err(failure) => {
+            let message = failure.to_string();
+            let root = rustix::process::geteuid().is_root();
+            return vec![match failure {
+                Failure::Io { source, .. } if !root && source.kind() != std::io::ErrorKind::NotFound => {
+                    Finding::unseen(WHAT, message, "run this as root or as the daemon's user")
+                }
+                _ => Finding::warning(
+                    WHAT,
+                    message,
+                    "let the daemon's user make files beside its socket (systemd/tmpfiles.d), then restart it",
+                ),
+            }];
+        }
+    };
+    let mut findings = vec![Finding::well(WHAT, "it answers")];
+    if ready.status != READY {
+        for reason in ready.body.lines() {
+            findings.push(Finding::wrong("readiness", reason, "mend that, and it is ready: tidegate status"));
+        }
+    }
+    if let Ok(status) = admin.get_json("/status") {
+        findings.extend(of_status(&status));
+    }
+    findings
+}
+
+/// What the daemon says of itself: its mode, and what it has noticed.
+fn of_status(status: &Value) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match status.get("mode").and_then(Value::as_str) {
+        Some("enforce") => findings.push(Finding::well("mode", "enforce: refusals are refusals")),
+        Some(mode) => findings.push(Finding::warning(
+            "mode",
+            format!("{mode}: nobody is refused"),
+            "when that was not meant: `mode: enforce` in the settings, then systemctl restart tidegate",
+        )),
+        None => {}
+    }
+    let warnings = status.get("warnings").and_then(Value::as_array).into_iter().flatten();
+    for warning in warnings.filter_map(Value::as_str) {
+        findings.push(Finding::warning("daemon says", warning, "tidegate status and the log say more"));
+    }
+    findings
+}
+
+fn open_files(socket: &Path, connections: u32) -> Finding {
+    const WHAT: &str = "open files";
+    let Some(pid) = daemon_pid(socket) else {
+        return Finding::unseen(
+            WHAT,
+            "the daemon's process cannot be found from here",
+            "run this on the host, as root",
+        );
+    };
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let Some(allowed) = open_files_in(&limits) else {
+        return Finding::unseen(WHAT, format!("/proc/{pid}/limits cannot be read"), "run this as root");
+    };
+    let needed = descriptors_needed(connections);
+    if allowed < needed {
+        let message =
+            format!("the daemon may open {allowed} files, and {connections} connections take {needed}");
+        return Finding::warning(
+            WHAT,
+            message,
+            format!("LimitNOFILE={needed} in the unit, or a smaller connections.max"),
+        );
+    }
+    Finding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
+}
+
+/// The process that listens: by its socket, or, where systemd has made that, by its name, if there is just one.
+fn daemon_pid(socket: &Path) -> Option<u32> {
+    let is_tidegate = |pid: &u32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        comm.trim_end() == "tidegate" && line.split(|byte| *byte == 0).any(|argument| argument == b"serve")
+    };
+    let peer = connect(socket, PATIENCE).ok().and_then(|stream| sys::peer_pid(&stream).ok().flatten());
+    if let Some(pid) = peer.filter(is_tidegate) {
+        return Some(pid);
+    }
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut found = pids.filter(is_tidegate);
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
+fn open_files_in(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let soft = line.split_whitespace().next()?;
+    if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
+}
+
+/// What HTTP calls well.
+const READY: u16 = 200;
+
+/// A daemon that is well answers in microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::open_files_in;
+
+    #[test]
+    fn the_limit_of_open_files_is_found() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 4096                 files\n";
+        assert_eq!(open_files_in(limits), Some(1024));
+        assert_eq!(open_files_in("Max open files  unlimited  unlimited files\n"), Some(u64::MAX));
+        assert_eq!(open_files_in(""), None);
+    }
+}

@@ -1,0 +1,101 @@
+//! Settings, rules and the state directory: readable, right, with room.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::super::settings::Settings;
+use super::finding::Finding;
+use crate::rules::{self, Problem};
+
+/// The settings as the daemon would read them, and what is to be said of them.
+pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) {
+    const WHAT: &str = "settings";
+    let shown = file.map_or_else(|| "the defaults".to_owned(), |file| file.display().to_string());
+    match Settings::load(file) {
+        Ok((settings, warnings)) => {
+            let mut findings = vec![Finding::well(WHAT, format!("{shown} can be read"))];
+            findings.extend(warnings.iter().map(|warning| of_problem(WHAT, warning)));
+            (Some(settings), findings)
+        }
+        Err(problems) => (None, problems.iter().map(|problem| of_problem(WHAT, problem)).collect()),
+    }
+}
+
+/// The rules as the daemon would read them.
+pub(super) fn rules(path: &Path) -> Finding {
+    const WHAT: &str = "rules";
+    let loaded = rules::read(path);
+    let errors = loaded.problems.iter().filter(|problem| problem.is_error()).count();
+    let count: usize = loaded.domains.iter().map(|domain| domain.rules().len()).sum();
+    let message = format!("{}: {count} rules in {} domains", path.display(), loaded.domains.len());
+    let check = format!("tidegate check {} shows them, each with its mend", path.display());
+    match (errors, count) {
+        (1.., _) => Finding::wrong(WHAT, format!("{message}, and {errors} errors"), check),
+        (_, 0) => Finding::warning(
+            WHAT,
+            format!("{message}: everything is allowed"),
+            "write one: docs/rules.md, or copy from /usr/share/doc/tidegate/examples",
+        ),
+        _ if !loaded.problems.is_empty() => {
+            Finding::warning(WHAT, format!("{message}, {} warnings", loaded.problems.len()), check)
+        }
+        _ => Finding::well(WHAT, message),
+    }
+}
+
+/// Where the tables are kept: there, its owner's alone, with room for them twice.
+pub(super) fn state(settings: &Settings) -> Finding {
+    const WHAT: &str = "state";
+    // Under systemd the daemon is told where; this command is not.
+    let packaged = Path::new(STATE_DIRECTORY);
+    let Some(path) = settings.state.as_deref().or_else(|| packaged.exists().then_some(packaged)) else {
+        let mend = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
+        return Finding::warning(WHAT, "no directory is set: a restart forgets every count", mend);
+    };
+    let shown = path.display();
+    let found = match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => found,
+        Ok(_) => {
+            return Finding::wrong(WHAT, format!("{shown} is not a directory"), "remove it, or name another");
+        }
+        Err(error) => {
+            let mend = format!("install -d -m 0700 -o tidegate -g tidegate {shown}");
+            return Finding::wrong(WHAT, format!("{shown}: {error}: a restart forgets every count"), mend);
+        }
+    };
+    if found.mode() & 0o077 != 0 {
+        let message = format!("{shown} has mode {:04o}: others can look into it", found.mode() & 0o7777);
+        return Finding::warning(WHAT, message, format!("chmod 0700 {shown}"));
+    }
+    let needed = settings.memory_max_bytes.saturating_mul(2);
+    match rustix::fs::statvfs(path) {
+        Ok(system) if system.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) => {
+            Finding::wrong(WHAT, format!("{shown} is mounted read-only"), "mount it to be written")
+        }
+        Ok(system) => {
+            let free = system.f_bavail.saturating_mul(system.f_frsize);
+            let message = format!("{shown} has {} MiB free", free >> 20);
+            if free < needed {
+                let mend = format!("make room for twice `memory.max`, {} MiB", needed >> 20);
+                return Finding::warning(WHAT, message, mend);
+            }
+            Finding::well(WHAT, message)
+        }
+        Err(error) => Finding::unseen(WHAT, format!("{shown}: {error}"), "run this as root"),
+    }
+}
+
+fn of_problem(what: &'static str, problem: &Problem) -> Finding {
+    // What it says of itself ends with the mend, which is said apart here.
+    let position = &problem.position;
+    let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);
+    let mend = problem.mend.clone().unwrap_or_else(|| "tidegate check shows it in its place".to_owned());
+    if problem.is_error() {
+        Finding::wrong(what, message, mend)
+    } else {
+        Finding::warning(what, message, mend)
+    }
+}
+
+/// Where the packaged unit has it.
+const STATE_DIRECTORY: &str = "/var/lib/tidegate";

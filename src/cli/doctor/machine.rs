@@ -1,0 +1,128 @@
+//! What the daemon takes from the machine: readings, clocks, the scheduler.
+
+use std::path::Path;
+
+use rustix::net::netlink::SOCK_DIAG;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::finding::Finding;
+use crate::clock::Clock;
+
+/// All of it.
+pub(super) fn all() -> Vec<Finding> {
+    vec![pressure(), control_groups(), accept_queues(), clocks(), kernel()]
+}
+
+fn pressure() -> Finding {
+    const WHAT: &str = "pressure";
+    let file = Path::new("/proc/pressure/cpu");
+    match std::fs::read_to_string(file) {
+        Ok(text) if text.starts_with("some ") => Finding::well(WHAT, "the kernel tells how much work waits"),
+        Ok(_) | Err(_) => Finding::warning(
+            WHAT,
+            format!(
+                "{} cannot be read: the signals cpu_pressure, memory_pressure and io_pressure have no reading",
+                file.display()
+            ),
+            "boot with psi=1; in a unit leave ProcSubset= out",
+        ),
+    }
+}
+
+fn control_groups() -> Finding {
+    const WHAT: &str = "control groups";
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        return Finding::well(WHAT, "version 2: how much CPU time an application may use is known");
+    }
+    Finding::warning(
+        WHAT,
+        "not version 2 alone: the signal cpu_quota is read where the application's own group can be found",
+        "nothing, unless the rules use cpu_quota; else boot with systemd.unified_cgroup_hierarchy=1",
+    )
+}
+
+fn accept_queues() -> Finding {
+    const WHAT: &str = "accept queues";
+    let made = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(SOCK_DIAG));
+    match made {
+        Ok(_) => Finding::well(WHAT, "the kernel tells how many connections wait"),
+        Err(error) => Finding::warning(
+            WHAT,
+            format!(
+                "the kernel does not tell how many connections wait ({error}): the brake goes by busy slots"
+            ),
+            "allow AF_NETLINK where this runs: RestrictAddressFamilies= of a unit, the seccomp profile of a container",
+        ),
+    }
+}
+
+fn clocks() -> Finding {
+    const WHAT: &str = "clock";
+    let clock = Clock::start();
+    let unix_nanos = i128::from(clock.now().utc) + i128::from(clock.now().at.as_nanos());
+    let seconds = unix_nanos / 1_000_000_000;
+    if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
+        return Finding::well(
+            WHAT,
+            format!("the wall clock says {seconds} s since 1970; rates go by the time since the boot"),
+        );
+    }
+    Finding::wrong(
+        WHAT,
+        format!(
+            "the wall clock says {seconds} s since 1970: windows that are aligned to it fall at wrong times"
+        ),
+        "set it: timedatectl set-ntp true",
+    )
+}
+
+fn kernel() -> Finding {
+    const WHAT: &str = "kernel";
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    match version(release) {
+        Some(found) if found >= (6, 12) => {
+            Finding::well(WHAT, format!("{release}: decision threads get short slices on a busy host"))
+        }
+        Some(found) if found >= (5, 3) => Finding::warning(
+            WHAT,
+            format!("{release} has no short slices: on a busy host some answers take milliseconds"),
+            "nothing must be done; Linux 6.12 or later has them",
+        ),
+        Some(_) => Finding::warning(
+            WHAT,
+            format!("{release} cannot tell when a process ends: leases end with its connections"),
+            "Linux 5.3 or later can, 6.5 or later without any doubt",
+        ),
+        None => Finding::unseen(WHAT, "/proc/sys/kernel/osrelease cannot be read", "mount /proc"),
+    }
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// 2025: before this was written.
+const UNIX_MIN: i128 = 1_735_689_600;
+
+/// 2100.
+const UNIX_MAX: i128 = 4_102_444_800;
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        let table = [
+            ("6.12.1-arch", Some((6, 12))),
+            ("5.3", Some((5, 3))),
+            ("6.1.0-13-amd64", Some((6, 1))),
+            ("x", None),
+        ];
+        for (release, expected) in table {
+            assert_eq!(version(release), expected, "{release}");
+        }
+    }
+}

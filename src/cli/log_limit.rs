@@ -1,0 +1,159 @@
+//! A limit on the log itself: of what traffic makes the daemon say, no call site says more than a few lines in ten seconds.
+//! The first line after a pause says how many were left out. What operators cause is said in full.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tracing::callsite::Identifier;
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::clock::{Timestamp, boot_nanos};
+
+/// A format of lines, some of which are left out.
+#[derive(Debug)]
+pub(super) struct Limited<F> {
+    format: F,
+    is_json: bool,
+    sites: Mutex<HashMap<Identifier, Site>>,
+}
+
+/// What one place in the source has said lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Site {
+    since: Timestamp,
+    said: u32,
+    suppressed: u64,
+}
+
+impl<F> Limited<F> {
+    pub(super) fn new(format: F, is_json: bool) -> Limited<F> {
+        Limited { format, is_json, sites: Mutex::default() }
+    }
+
+    /// Whether a line may be written, and how many like it were not before it.
+    fn admit(&self, metadata: &Metadata<'_>) -> Option<u64> {
+        if !is_of_traffic(metadata.target()) {
+            return Some(0);
+        }
+        // As many as there are places in the source that speak.
+        self.sites.lock().entry(metadata.callsite()).or_default().admit(Timestamp::from_nanos(boot_nanos()))
+    }
+
+    fn close(&self, line: &mut String, suppressed: u64) {
+        line.truncate(line.trim_end().len());
+        if self.is_json && line.ends_with('}') {
+            line.pop();
+            line.push_str(&format!(",\"suppressed\":{suppressed}}}\n"));
+        } else {
+            line.push_str(&format!(" suppressed={suppressed}\n"));
+        }
+    }
+}
+
+impl Site {
+    fn admit(&mut self, now: Timestamp) -> Option<u64> {
+        if now.since(self.since) >= PERIOD {
+            (self.since, self.said) = (now, 0);
+        }
+        if self.said >= LINES_MAX {
+            self.suppressed = self.suppressed.saturating_add(1);
+            return None;
+        }
+        self.said += 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+impl<S, N, F> FormatEvent<S, N> for Limited<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        match self.admit(event.metadata()) {
+            // Nothing is written of it, not even an end of line.
+            None => Ok(()),
+            Some(0) => self.format.format_event(context, writer, event),
+            Some(suppressed) => {
+                let mut line = String::new();
+                self.format.format_event(context, Writer::new(&mut line), event)?;
+                self.close(&mut line, suppressed);
+                writer.write_str(&line)
+            }
+        }
+    }
+}
+
+/// Whether what is said there is said because of what clients or scrapers do.
+fn is_of_traffic(target: &str) -> bool {
+    SPOKEN_BY_TRAFFIC.iter().any(|room| {
+        target.strip_prefix(room).is_some_and(|rest| matches!(rest.as_bytes().first(), None | Some(b':')))
+    })
+}
+
+/// Of the rooms that serve, and of the two that speak for them: panics while judging, and a service manager that does
+/// not listen.
+const SPOKEN_BY_TRAFFIC: [&str; 4] =
+    ["tidegate::server", "tidegate::engine", "tidegate::cli::log", "tidegate::cli::service_manager"];
+
+/// Enough to see what it is about.
+const LINES_MAX: u32 = 8;
+
+/// Often enough to be noticed, seldom enough to be read.
+const PERIOD: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::{LINES_MAX, Limited, Site, is_of_traffic};
+    use crate::clock::Timestamp;
+
+    #[test]
+    fn some_are_said_and_the_rest_are_counted() {
+        let mut site = Site::default();
+        let mut admit = |seconds: u64| site.admit(Timestamp::from_nanos(seconds * 1_000_000_000));
+        for _ in 0..LINES_MAX {
+            assert_eq!(admit(20), Some(0));
+        }
+        for second in 20..30 {
+            assert_eq!(admit(second), None);
+        }
+        assert_eq!(admit(30), Some(10), "the first one after it says how many");
+        assert_eq!(admit(30), Some(0));
+    }
+
+    #[test]
+    fn the_count_stands_at_the_end_of_the_line() {
+        let closed = |is_json, line: &str| {
+            let mut line = line.to_owned();
+            Limited::new((), is_json).close(&mut line, 3);
+            line
+        };
+        assert_eq!(closed(false, "WARN what user=1\n"), "WARN what user=1 suppressed=3\n");
+        assert_eq!(closed(true, "{\"message\":\"what\"}\n"), "{\"message\":\"what\",\"suppressed\":3}\n");
+    }
+
+    #[test]
+    fn only_what_traffic_causes_is_limited() {
+        for (target, limited) in [
+            ("tidegate::server::accept", true),
+            ("tidegate::server", true),
+            ("tidegate::cli::log", true),
+            ("tidegate::cli::log_limit", false),
+            ("tidegate::cli::rules_in_force", false),
+            ("tidegate::state::keeper", false),
+        ] {
+            assert_eq!(is_of_traffic(target), limited, "{target}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `tidegate doctor`: each thing that is broken is found, with what to do.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use super::daemon::{BINARY, Daemon, Plan};
+use super::tools::said;
+
+/// Runs it against a daemon's settings.
+fn doctor(plan: &Plan, arguments: &[&str]) -> Output {
+    let mut command = Command::new(BINARY);
+    command.arg("doctor").arg("--config").arg(plan.path("tidegate.yaml"));
+    command.arg("--socket").arg(plan.socket()).args(arguments);
+    command.env_remove("TIDEGATE_SOCKET").env_remove("STATE_DIRECTORY").output().unwrap()
+}
+
+/// What it says of one thing.
+fn line(output: &Output, what: &str) -> String {
+    let said = said(output);
+    let mut lines = said.lines().skip_while(|line| !line.contains(&format!("  {what}: ")));
+    let line = lines.next().unwrap_or_else(|| panic!("nothing about `{what}` in\n{said}"));
+    let mend = lines.next().filter(|line| line.starts_with("       mend: ")).unwrap_or_default();
+    format!("{line} {mend}")
+}
+
+fn started() -> Daemon {
+    let plan = Plan::new();
+    let state = plan.path("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    let settings = format!("state: {}\nmemory: {{max: 1MiB}}", state.display());
+    plan.settings(&settings).start()
+}
+
+#[test]
+fn where_all_is_well_it_says_so() {
+    let daemon = started();
+    let output = doctor(&daemon.plan, &[]);
+    for what in
+        ["settings", "rules", "socket", "daemon", "admin socket", "mode", "open files", "state", "clock"]
+    {
+        assert!(line(&output, what).starts_with("well "), "{}", said(&output));
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let json: Value = serde_json::from_slice(&doctor(&daemon.plan, &["--json"]).stdout).unwrap();
+    assert_eq!(json["well"], true, "{json}");
+    let findings = json["findings"].as_array().unwrap();
+    assert!(findings.iter().all(|finding| finding["what"].is_string() && finding["message"].is_string()));
+}
+
+#[test]
+fn a_user_who_cannot_ask_is_told_what_lets_him() {
+    let daemon = started();
+    // The directory of the test is its owner's alone.
+    fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let output = doctor(&daemon.plan, &["--as", "64321"]);
+    let told = line(&output, "socket");
+    assert!(
+        told.starts_with("WRONG") && told.contains("cannot look into") && told.contains("chmod o+x"),
+        "{told}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    // He may look into it, and is not in the group.
+    fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let told = line(&doctor(&daemon.plan, &["--as", "64321"]), "socket");
+    let is_root = rustix::process::geteuid().is_root();
+    // Nobody is to be told to join the group of root.
+    let mend = if is_root { "socket.group" } else { "usermod -aG" };
+    assert!(told.contains("mode 0660") && told.contains(mend) && !told.contains("-aG root"), "{told}");
+    // Not even the group may.
+    fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o600)).unwrap();
+    let told = line(&doctor(&daemon.plan, &["--as", "64321"]), "socket");
+    assert!(told.contains("let its group write"), "{told}");
+    // Everybody may.
+    fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o666)).unwrap();
+    let told = line(&doctor(&daemon.plan, &["--as", "64321"]), "socket");
+    assert!(told.starts_with("look ") && told.contains("everybody on this host"), "{told}");
+    let told = line(&doctor(&daemon.plan, &["--as", "nobody-of-that-name"]), "user");
+    assert!(told.starts_with("WRONG") && told.contains("there is no user"), "{told}");
+}
+
+#[test]
+fn what_is_broken_is_found() {
+    let mut daemon = started();
+    // Rules with errors.
+    fs::write(
+        daemon.plan.path("rules").join("api.yaml"),
+        "domain: api\nlimits: [{name: a, key: [], rat: 1/s}]\n",
+    )
+    .unwrap();
+    let told = line(&doctor(&daemon.plan, &[]), "rules");
+    assert!(told.starts_with("WRONG") && told.contains("tidegate check"), "{told}");
+    // Room that others can look into.
+    fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
+    let told = line(&doctor(&daemon.plan, &[]), "state");
+    assert!(told.contains("others can look into it") && told.contains("chmod 0700"), "{told}");
+    fs::remove_dir_all(daemon.plan.path("state")).unwrap();
+    assert!(line(&doctor(&daemon.plan, &[]), "state").contains("install -d -m 0700"));
+    // Settings that the daemon would not start with.
+    let settings = daemon.plan.path("tidegate.yaml");
+    let good = fs::read_to_string(&settings).unwrap();
+    fs::write(&settings, format!("{good}mode: sometimes\n")).unwrap();
+    let told = line(&doctor(&daemon.plan, &[]), "settings");
+    assert!(told.starts_with("WRONG") && told.contains("sometimes") && told.contains("enforce"), "{told}");
+    fs::write(&settings, &good).unwrap();
+    // A daemon that is stopped, and one that is gone.
+    daemon.process.signal(libc::SIGSTOP);
+    let told = line(&doctor(&daemon.plan, &[]), "daemon");
+    assert!(told.starts_with("WRONG") && told.contains("does not answer"), "{told}");
+    daemon.process.signal(libc::SIGCONT);
+    daemon.process.signal(libc::SIGTERM);
+    daemon.process.exit_code();
+    let output = doctor(&daemon.plan, &[]);
+    assert!(line(&output, "daemon").contains("is the daemon running?"), "{}", said(&output));
+    assert!(line(&output, "socket").contains("systemctl start"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_daemon_that_may_open_too_few_files_or_refuses_nobody_is_told() {
+    let plan = Plan::new().settings("mode: shadow").shell("ulimit -n 200; exec \"$@\"");
+    let daemon = plan.start();
+    let output = doctor(&daemon.plan, &[]);
+    let told = line(&output, "open files");
+    assert!(
+        told.starts_with("look ") && told.contains("may open 200") && told.contains("LimitNOFILE="),
+        "{told}"
+    );
+    let told = line(&output, "mode");
+    assert!(told.contains("shadow: nobody is refused") && told.contains("mode: enforce"), "{told}");
+}
