@@ -69,10 +69,6 @@ fn rules() -> String {
 struct Nothing;
 
 impl Control for Nothing {
-    fn keep(&self) -> Result<(), String> {
-        Ok(())
-    }
-
     fn rules(&self) -> RulesRecord {
         RulesRecord::default()
     }
