@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
 pub use doors::{Door, Doors};
 pub use ledger::Ledger;
+pub use status::log_status;
 pub use switches::switches;
 pub use verbs::{By, Refusal};
 

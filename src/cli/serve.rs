@@ -165,6 +165,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             control: Arc::new(daemon),
             ledger,
         };
+        signals::tell_status(desk.clone()).map_err(Failure::Run)?;
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         let served = server::run(listener, &engine, &clock, options, shutdown.clone()).await;

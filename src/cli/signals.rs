@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::watch::Bell;
+use crate::admin::{Desk, log_status};
 
 /// TERM and INT drain; a second one ends at once. HUP has the rules read again.
 ///
@@ -32,6 +33,20 @@ pub(super) fn watch(shutdown: &CancellationToken, rules: Bell) -> io::Result<()>
             }
             info!("draining");
             shutdown.cancel();
+        }
+    });
+    Ok(())
+}
+
+/// USR1 writes the status to the log.
+///
+/// # Errors
+/// The signal cannot be watched.
+pub(super) fn tell_status(desk: Desk) -> io::Result<()> {
+    let mut asked = signal(SignalKind::user_defined1())?;
+    tokio::spawn(async move {
+        while asked.recv().await.is_some() {
+            log_status(&desk);
         }
     });
     Ok(())

@@ -26,6 +26,8 @@ fn no_value_that_a_client_sends_is_ever_shown() {
         let answer = get(&daemon, path);
         assert!(!answer.body.contains(CANARY), "{path}: {}", answer.body);
     }
+    daemon.process.signal(libc::SIGUSR1);
+    daemon.await_log(&["INFO", "status", "\"version\"", "\"pools\""]);
     // What operators send stays out of the log as well: it may hold a caller.
     post(&daemon, "/reload", &format!("{{\"user\": \"{CANARY}\"}}"));
     post(&daemon, &format!("/{CANARY}"), CANARY);
