@@ -62,6 +62,8 @@ pub(super) struct Terms {
     /// What it is known by, also after a reload.
     pub(super) identity: u64,
     pub(super) slot: Slot,
+    /// Where an answer is counted that it alone decides: in shadow that does not name it.
+    pub(super) answered: Slot,
     /// Refusals are carried out.
     pub(super) enforced: bool,
     /// Not judged at all: only of the rules of a descriptor, which are found all the same.
@@ -231,6 +233,9 @@ impl Terms {
     ) -> Terms {
         let key_hash = hash_key.of_rule(domain.name(), &rule.name, &counts_by(rule));
         let blocked = said.blocked(domain.name(), &rule.name);
+        let guarding = said.guards.of(domain.name(), &rule.name).cloned();
+        let slot = slots.of(domain.name(), &rule.name);
+        let enforced = rule.mode.max(said.mode) == Mode::Enforce;
         let identity = key_hash.digest_bytes(b"identity").high();
         let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
         let print = |limit: &Limit| fingerprint(fingerprints, limit, rule.overrides.as_deref());
@@ -248,12 +253,14 @@ impl Terms {
         Terms {
             key_hash,
             identity,
-            slot: slots.of(domain.name(), &rule.name),
-            enforced: rule.mode.max(said.mode) == Mode::Enforce,
+            slot,
+            answered: if enforced { slot } else { slots.of_domain(domain.name()) },
+            enforced,
             disabled: rule.mode == Mode::Disabled,
-            plain: own.plain(rule).filter(|_| is_simple(domain) && blocked.is_none()),
+            // What is noted or blocked by hand is no part of the way of the common request.
+            plain: own.plain(rule).filter(|_| is_simple(domain) && blocked.is_none() && guarding.is_none()),
             blocked,
-            guarding: said.guards.of(domain.name(), &rule.name).cloned(),
+            guarding,
             is_concurrency: rule.expires.is_some(),
             own,
             candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate(limit), hash_key)),

@@ -102,14 +102,9 @@ impl<'d> Judgement<'d> {
             Outcome::Later(_) | Outcome::Never if terms.enforced => (Verdict::Limit, retry(outcome)),
             _ => (Verdict::Allow, Some(Micros::ZERO)),
         };
-        // In shadow its answer does not name it.
-        let named = if terms.enforced { terms.slot } else { self.terms.unnamed };
-        let is_sampled = is_sampled(counters.decided(named, verdict));
+        let is_sampled = is_sampled(counters.decided(terms.answered, verdict));
         let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
         counters.check(terms.slot, if passes { Check::Pass } else { refusal });
-        if terms.guarding.is_some() {
-            note_guarded(terms, digest.hash(), passes);
-        }
         if is_sampled || !passes {
             // The salt, mixed in twice, is out again.
             let key = digest.of(plain.tag, plain.salt);
@@ -171,14 +166,5 @@ impl<'d> Judgement<'d> {
             shards.count_evictions(table.make_good(shards.memory(), grown, now));
         }
         Some((outcome, level))
-    }
-}
-
-/// Notes who came to a rule that has just changed. Few have: no part of the way of most.
-#[cold]
-#[inline(never)]
-fn note_guarded(terms: &Terms, caller: u64, passes: bool) {
-    if let Some(guarding) = &terms.guarding {
-        guarding.note(caller, terms.enforced && !passes);
     }
 }
