@@ -11,7 +11,7 @@ use super::ask::{
     EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, TOO_MANY, attribute, descriptors, is_disabled, print_text, usage,
 };
 use super::client::{Failure, default_socket};
-use super::command::{self, Ended};
+use super::command::{Ended, Runner};
 use super::lease_keeper::{Holder, LeaseKeeper};
 use super::log;
 use crate::protocol::{Code, Cost, Descriptors, Hello, Judge, Reply, Request, Verdict, WorkOutcome};
@@ -75,9 +75,10 @@ enum Leave {
 /// The runtime, or waiting for the command, fails.
 pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
     let Some(descriptors) = descriptors(&args.attributes) else { return usage(TOO_MANY) };
+    let runner = Runner::new()?;
     if is_disabled() {
         log::plainly("tidegate: allow, without an answer: TIDEGATE_DISABLE=1");
-        return command::run(&args.command, Duration::ZERO).map(Ended::exit_code);
+        return runner.run(&args.command, Duration::ZERO).map(Ended::exit_code);
     }
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     let mut holder = Holder::new(socket, args.timeout, &args.pool)?;
@@ -92,7 +93,7 @@ pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
         Leave::Refused(code) => return Ok(code),
     };
     let keeper = lease.map(|lease| LeaseKeeper::start(holder, lease)).transpose()?;
-    let ended = command::run(&args.command, wait);
+    let ended = runner.run(&args.command, wait);
     if let Some(keeper) = keeper {
         keeper.release(ended.as_ref().map_or(WorkOutcome::Dropped, Ended::outcome));
     }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use super::log;
@@ -44,40 +45,68 @@ impl Ended {
     }
 }
 
-/// Runs a command after a wait, and waits for its end.
-///
-/// # Errors
-/// Signals cannot be watched, or the end of the command not be waited for.
-pub(super) fn run(command: &[OsString], wait: Duration) -> io::Result<Ended> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        // Before the command is there: no signal falls in between.
-        let mut passed_on = PassedOn::new()?;
-        let mut children = signal(SignalKind::child())?;
-        tokio::select! {
-            biased;
-            number = passed_on.next() => return Ok(Ended::Before(number)),
-            () = tokio::time::sleep(wait) => {}
-        }
-        let mut child = match start(command) {
-            Ok(child) => child,
-            Err(error) => {
-                let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-                log::plainly(&format!("tidegate: {name}: {error}"));
-                let is_missing = error.kind() == io::ErrorKind::NotFound;
-                return Ok(Ended::Never(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
-            }
+/// Runs one command. Signals are for it from the moment this is there: whoever takes something for the command makes
+/// this before, so that no signal ends the one that is to give it back.
+#[derive(Debug)]
+pub(super) struct Runner {
+    runtime: Runtime,
+    passed_on: PassedOn,
+    children: Signals,
+}
+
+impl Runner {
+    /// Watches signals from now on.
+    ///
+    /// # Errors
+    /// They cannot be watched.
+    pub(super) fn new() -> io::Result<Runner> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (passed_on, children) = {
+            let _entered = runtime.enter();
+            (PassedOn::new()?, signal(SignalKind::child())?)
         };
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(Ended::With(status));
-            }
-            tokio::select! {
-                _ = children.recv() => {}
-                number = passed_on.next() => pass_on(&child, number),
-            }
+        Ok(Runner { runtime, passed_on, children })
+    }
+
+    /// Runs a command after a wait, and waits for its end.
+    ///
+    /// # Errors
+    /// The end of the command cannot be waited for.
+    pub(super) fn run(self, command: &[OsString], wait: Duration) -> io::Result<Ended> {
+        let Runner { runtime, passed_on, children } = self;
+        runtime.block_on(run(command, wait, passed_on, children))
+    }
+}
+
+async fn run(
+    command: &[OsString],
+    wait: Duration,
+    mut passed_on: PassedOn,
+    mut children: Signals,
+) -> io::Result<Ended> {
+    tokio::select! {
+        biased;
+        number = passed_on.next() => return Ok(Ended::Before(number)),
+        () = tokio::time::sleep(wait) => {}
+    }
+    let mut child = match start(command) {
+        Ok(child) => child,
+        Err(error) => {
+            let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+            log::plainly(&format!("tidegate: {name}: {error}"));
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            return Ok(Ended::Never(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
         }
-    })
+    };
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Ended::With(status));
+        }
+        tokio::select! {
+            _ = children.recv() => {}
+            number = passed_on.next() => pass_on(&child, number),
+        }
+    }
 }
 
 fn start(command: &[OsString]) -> io::Result<Child> {
@@ -109,6 +138,7 @@ fn of_terminal(number: i32) -> bool {
 }
 
 /// The signals that ask a process to end.
+#[derive(Debug)]
 struct PassedOn {
     interrupt: Signals,
     terminate: Signals,

@@ -133,18 +133,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));
     let manager = ServiceManager::start(&pulse, &clock);
-    let options = server::Options {
-        threads: settings.threads,
-        connections: ConnectionLimits {
-            max: settings.connections.max as usize,
-            per_user: settings.connections.per_user as usize,
-        },
-        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
-        pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
-        telemetry: Arc::default(),
-        short_slices: args.scheduler_slice == OnOff::On,
-        pulse: Arc::clone(&pulse),
-    };
+    let options = server_options(args, settings, &pulse);
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
@@ -180,6 +169,21 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     info!("drained: every request received was answered");
     manager.finish();
     Ok(())
+}
+
+fn server_options(args: &Args, settings: &Settings, pulse: &Arc<Pulse>) -> server::Options {
+    server::Options {
+        threads: settings.threads,
+        connections: ConnectionLimits {
+            max: settings.connections.max as usize,
+            per_user: settings.connections.per_user as usize,
+        },
+        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
+        pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
+        telemetry: Arc::default(),
+        short_slices: args.scheduler_slice == OnOff::On,
+        pulse: Arc::clone(pulse),
+    }
 }
 
 /// On the socket that was passed, else on one of our own.
