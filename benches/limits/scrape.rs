@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate::admin::{Control, Desk, Door, Doors, Office, Reloaded, RulesRecord, ServerCounts};
+use tidegate::admin::{Control, Desk, Door, Doors, Office, Reloaded, RulesRecord, ServerCounts, StateRecord};
 use tidegate::clock::Clock;
 
 use crate::contestant::Limits;
@@ -69,6 +69,10 @@ fn rules() -> String {
 struct Nothing;
 
 impl Control for Nothing {
+    fn state(&self) -> StateRecord {
+        StateRecord::default()
+    }
+
     fn rules(&self) -> RulesRecord {
         RulesRecord::default()
     }

@@ -30,16 +30,18 @@ struct Figures {
     unbatched: Streams,
 }
 
+/// Many requests in flight, an entry for each repetition.
 #[derive(Debug, Default)]
-struct Streams {
+pub(crate) struct Streams {
     per_second: Vec<f64>,
-    cpu_ns: Vec<f64>,
+    pub(crate) cpu_ns: Vec<f64>,
 }
 
+/// One request at a time, an entry for each repetition.
 #[derive(Debug, Default)]
-struct Latency {
+pub(crate) struct Latency {
     p50_us: Vec<f64>,
-    p99_us: Vec<f64>,
+    pub(crate) p99_us: Vec<f64>,
     cpu_us: Vec<f64>,
 }
 
@@ -126,7 +128,7 @@ impl Servers {
 }
 
 impl Latency {
-    fn measure(&mut self, server: &Server, seed: usize, nanos: u64) -> io::Result<()> {
+    pub(crate) fn measure(&mut self, server: &Server, seed: usize, nanos: u64) -> io::Result<()> {
         let mut connection = server.connect(seed as u64 + 1)?;
         one_by_one(&mut connection, WARM_UP_NANOS)?;
         let cpu_before = server.process.cpu_nanos()?;
@@ -142,7 +144,7 @@ impl Latency {
 
 impl Streams {
     /// Eight connections with `depth` requests in flight on each.
-    fn measure(&mut self, server: &Server, depth: u64, nanos: u64) -> io::Result<()> {
+    pub(crate) fn measure(&mut self, server: &Server, depth: u64, nanos: u64) -> io::Result<()> {
         let mut connections: Vec<Connection> =
             (1..=CONNECTIONS).map(|seed| server.connect(seed)).collect::<io::Result<_>>()?;
         in_flight(&mut connections, depth, Until::Nanos(WARM_UP_NANOS))?;

@@ -21,6 +21,7 @@ mod echo;
 mod load;
 mod machine;
 mod memory;
+mod operated;
 mod process;
 #[path = "../shared/report.rs"]
 mod report;
@@ -83,6 +84,8 @@ enum Suite {
     Start,
     /// Resident bytes per key
     Memory,
+    /// State kept and metrics scraped, beside neither
+    Operated,
     /// How soon the places of a killed process are free
     Death,
 }
@@ -148,6 +151,11 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     }
     if wanted(Suite::Start) {
         rows.extend(or_skipped("start to first answer", start::run(&daemon, reps)));
+    }
+    if wanted(Suite::Operated) {
+        let measured = operated::run(&machine, &arguments.daemon, directory.path(), reps, nanos);
+        rows.extend(or_skipped("as it is run", measured));
+        machine.unpin()?;
     }
     if wanted(Suite::Death) {
         let measured = death::run(&daemon, directory.path(), reps);

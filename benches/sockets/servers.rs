@@ -54,6 +54,11 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Writes the daemon's files into `directory`.
     pub(crate) fn prepare(binary: &Path, directory: &Path) -> io::Result<Daemon> {
+        Daemon::prepare_with(binary, directory, "")
+    }
+
+    /// The same with more settings.
+    pub(crate) fn prepare_with(binary: &Path, directory: &Path, more: &str) -> io::Result<Daemon> {
         let daemon = Daemon {
             binary: binary.to_owned(),
             directory: directory.to_owned(),
@@ -61,7 +66,7 @@ impl Daemon {
             config: directory.join("tidegate.yaml"),
         };
         fs::write(&daemon.rules, workload::rules())?;
-        fs::write(&daemon.config, SETTINGS)?;
+        fs::write(&daemon.config, format!("{SETTINGS}{more}"))?;
         Ok(daemon)
     }
 

@@ -11,6 +11,9 @@ pub trait Control: Send + Sync {
     /// What the server counts.
     fn server(&self) -> ServerCounts;
 
+    /// What is kept over a restart.
+    fn state(&self) -> StateRecord;
+
     /// Has the rules read again and waits for what comes of it.
     ///
     /// # Errors
@@ -38,6 +41,21 @@ pub struct ServerCounts {
     pub errors: Vec<(&'static str, u64)>,
     /// Decisions that clients made alone, by what the client is written in, and by its reason.
     pub missed: Vec<(&'static str, &'static str, u64)>,
+}
+
+/// How keeping the tables over a restart goes. All zero where nothing is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateRecord {
+    /// Files written.
+    pub writes: u64,
+    /// Writings that failed.
+    pub failures: u64,
+    /// When the last one was written, in seconds of Unix time; 0: none was.
+    pub written_unix_seconds: u64,
+    /// How large it is, in bytes.
+    pub bytes: u64,
+    /// Tables that were of no use at the start.
+    pub set_aside: u64,
 }
 
 /// The rules in force and how the last reading went.

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 
 use tokio_util::sync::CancellationToken;
 
-pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
+pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts, StateRecord};
 pub use doors::{Door, Doors};
 pub use ledger::Ledger;
 pub use status::log_status;

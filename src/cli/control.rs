@@ -1,6 +1,7 @@
 //! What operators see of the daemon beside its engine: the rules as they were last read.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -8,8 +9,9 @@ use parking_lot::Mutex;
 use super::orders::OrdersKept;
 use super::rules_in_force::Record;
 use super::watch::Bell;
-use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts};
+use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts, StateRecord};
 use crate::server::Telemetry;
+use crate::state;
 
 /// The daemon as operators see it.
 pub(super) struct Daemon {
@@ -18,6 +20,8 @@ pub(super) struct Daemon {
     /// Keeps what holds over the rules.
     pub(super) orders: Arc<OrdersKept>,
     pub(super) telemetry: Arc<Telemetry>,
+    /// How keeping the tables goes.
+    pub(super) state: Arc<state::Record>,
     /// The path of the rules.
     pub(super) rules: String,
     /// Why work should not be sent here yet, beside the rules.
@@ -45,6 +49,18 @@ impl Control for Daemon {
             refused: self.telemetry.refused().collect(),
             errors: self.telemetry.errors().collect(),
             missed: self.telemetry.missed().collect(),
+        }
+    }
+
+    fn state(&self) -> StateRecord {
+        let state::Record { writes, failures, written_unix_seconds, bytes, set_aside, .. } = &*self.state;
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StateRecord {
+            writes: read(writes),
+            failures: read(failures),
+            written_unix_seconds: read(written_unix_seconds),
+            bytes: read(bytes),
+            set_aside: read(set_aside),
         }
     }
 

@@ -114,6 +114,11 @@ impl TakenUp {
         Some(directory.switches())
     }
 
+    /// How keeping it goes.
+    pub(super) fn record(&self) -> Arc<Record> {
+        Arc::clone(&self.record)
+    }
+
     /// Starts to keep it for the next one.
     pub(super) fn keep(self, every: Duration) -> Option<Keeper> {
         let TakenUp { engine, clock, directory, boot_id, record } = self;

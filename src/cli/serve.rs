@@ -129,6 +129,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
     let _switches = watch_switches(&orders, settings);
+    let state = taken.record();
     let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));
@@ -144,6 +145,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             bell,
             orders,
             telemetry: Arc::clone(&options.telemetry),
+            state,
             rules: settings.rules.display().to_string(),
             unready: unready(&shutdown, &pulse, &clock),
         };

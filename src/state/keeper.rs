@@ -21,7 +21,6 @@ use crate::engine::Engine;
 pub struct Keeper {
     end: Sender<()>,
     ended: Receiver<bool>,
-    record: Arc<Record>,
 }
 
 /// What is to be told of it. Written by the keeper alone, but for `set_aside`.
@@ -65,19 +64,12 @@ impl Keeper {
     /// No thread can be started: then nothing is kept.
     pub fn start(keeping: Keeping) -> io::Result<Keeper> {
         let ((end, ends), (says_ended, ended)) = (channel(), channel());
-        let record = Arc::clone(&keeping.record);
         std::thread::Builder::new().name("state".into()).spawn(move || {
             let written = Worker { keeping, failing_since: None, turns: 0 }.run(&ends);
             // Nobody may be left to hear it.
             let _ = says_ended.send(written);
         })?;
-        Ok(Keeper { end, ended, record })
-    }
-
-    /// What is to be told of it.
-    #[must_use]
-    pub fn record(&self) -> Arc<Record> {
-        Arc::clone(&self.record)
+        Ok(Keeper { end, ended })
     }
 
     /// Writes for the last time: nobody asks the engine any more. Returns whether that was done within

@@ -23,6 +23,7 @@ mod open_metrics;
 mod pages;
 mod privacy;
 mod scrape;
+mod state;
 #[path = "../server/wire.rs"]
 #[allow(dead_code, reason = "shared with the tests of the socket")]
 mod wire;

@@ -23,6 +23,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         &scrape.memory_bytes_max,
     )?;
     connections(scrape, sheet)?;
+    state(scrape, sheet)?;
     rules(scrape, sheet)?;
     sheet.infos("build", "The version that runs", [[("version", env!("CARGO_PKG_VERSION"))]])?;
     let started = unix_seconds(Timestamp::ORIGIN, scrape.now);
@@ -43,6 +44,22 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let missed = missed.map(|(client, reason, count)| ([("client", *client), ("reason", *reason)], *count));
     let help = "Decisions that clients made without the daemon, as they report once they reach it again";
     sheet.counters("missed", help, missed)
+}
+
+fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let state = &scrape.state;
+    sheet.counter(
+        "state_writes",
+        "How often the tables were written to the state directory",
+        state.writes,
+    )?;
+    let help = "How often they could not be written: the log says why";
+    sheet.counter("state_write_failures", help, state.failures)?;
+    let help = "When they were last written, in Unix time; 0: never";
+    sheet.gauge("state_last_write_timestamp_seconds", help, &state.written_unix_seconds)?;
+    sheet.gauge("state_bytes", "How large they were then", &state.bytes)?;
+    let help = "Tables that were of no use at the start and were set aside";
+    sheet.counter("state_bad", help, state.set_aside)
 }
 
 fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ use tracing::error;
 
 use super::Desk;
 use super::answer::{self, Answer};
-use super::control::{RulesRecord, ServerCounts};
+use super::control::{RulesRecord, ServerCounts, StateRecord};
 use crate::clock::Now;
 use crate::engine::{InForce, LeaseTotals, PoolView, Totals};
 use sheet::Sheet;
@@ -35,6 +35,7 @@ struct Scrape {
     memory_bytes_max: u64,
     rules: RulesRecord,
     server: ServerCounts,
+    state: StateRecord,
 }
 
 /// The page of it.
@@ -63,6 +64,7 @@ impl Scrape {
             memory_bytes_max: engine.memory_bytes_max() as u64,
             rules: desk.control.rules(),
             server: desk.control.server(),
+            state: desk.control.state(),
         }
     }
 }

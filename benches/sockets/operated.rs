@@ -1,0 +1,109 @@
+//! The daemon as it is run for real, its state kept over a restart and its metrics scraped every second, beside itself
+//! with neither; and its answers while it writes a million keys to the disk, beside those while it does not.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::comparison::{Latency, Streams};
+use crate::machine::Machine;
+use crate::report::{Bound, Row};
+use crate::servers::{Daemon, fill};
+use crate::workload::USERS;
+
+pub(crate) fn run(
+    machine: &Machine,
+    binary: &Path,
+    directory: &Path,
+    repetitions: usize,
+    nanos: u64,
+) -> io::Result<Vec<Row>> {
+    let places = [directory.join("on"), directory.join("off")];
+    places.iter().try_for_each(fs::create_dir)?;
+    let [on, off] = &places;
+    let kept = format!("state: {}\n", on.join("state").display());
+    fs::create_dir(on.join("state"))?;
+    let (operated, plain) = (Daemon::prepare_with(binary, on, &kept)?, Daemon::prepare(binary, off)?);
+    let (mut with, mut without) = (Streams::default(), Streams::default());
+    let (mut writing, mut quiet) = (Latency::default(), Latency::default());
+    for repetition in 0..repetitions {
+        eprintln!("as it is run: repetition {} of {repetitions}", repetition + 1);
+        {
+            machine.pin(machine.server_cpu())?;
+            let servers = [operated.start(&[])?, plain.start(&[])?];
+            servers.iter().try_for_each(|server| fill(server, u64::from(USERS)))?;
+            machine.pin(machine.generator_cpu()?)?;
+            let _scraped = Scraper::start(on.join("admin.sock"));
+            let mut turns = [(&servers[0], &mut with), (&servers[1], &mut without)];
+            turns.rotate_left(repetition % 2);
+            for (server, streams) in turns {
+                streams.measure(server, 16, nanos)?;
+            }
+            machine.unpin()?;
+        }
+        let mut turns = [(&["--write-state-every", "1"][..], &mut writing), (&[], &mut quiet)];
+        turns.rotate_left(repetition % 2);
+        for (more, latency) in turns {
+            let server = operated.start(more)?;
+            fill(&server, u64::from(USERS))?;
+            latency.measure(&server, repetition, nanos)?;
+        }
+    }
+    Ok(vec![
+        Row::beside(
+            "server CPU per decision, 8 × 16 in flight, state kept and scraped every second",
+            "ns",
+            &with.cpu_ns,
+            "neither",
+            &without.cpu_ns,
+        )
+        .must(Bound::AtMost(1.08)),
+        Row::beside(
+            "p99 of one hit while a million keys are written again and again",
+            "µs",
+            &writing.p99_us,
+            "not written",
+            &quiet.p99_us,
+        )
+        .must(Bound::AtMost(2.0)),
+    ])
+}
+
+/// Asks for the metrics once a second, until it is dropped.
+struct Scraper {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Scraper {
+    fn start(socket: PathBuf) -> Scraper {
+        let (stop, stopped) = channel();
+        let thread = std::thread::spawn(move || {
+            while stopped.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+                if let Err(error) = scrape(&socket) {
+                    eprintln!("no metrics: {error}");
+                }
+            }
+        });
+        Scraper { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Scraper {
+    fn drop(&mut self) {
+        self.stop = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn scrape(socket: &Path) -> io::Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    if text.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(io::Error::other("no answer of 200")) }
+}

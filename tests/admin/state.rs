@@ -1,0 +1,41 @@
+//! What metrics say of the tables that are kept over a restart.
+
+use std::fs;
+
+use super::daemon::{Plan, eventually};
+use super::scrape::{EVERYTHING, scrape};
+
+fn plan() -> Plan {
+    let mut plan = Plan::new().rules("app.yaml", EVERYTHING).settings("state: kept");
+    fs::create_dir(plan.path("kept")).unwrap();
+    plan.arguments.extend(["--write-state-every".into(), "20".into()]);
+    plan
+}
+
+#[test]
+fn what_is_written_is_counted() {
+    let daemon = plan().start();
+    let written =
+        |daemon| Some(scrape(daemon).of("tidegate_state_writes_total")).filter(|count| *count >= 2.0);
+    eventually("the tables are written", || written(&daemon));
+    let metrics = scrape(&daemon);
+    assert!(metrics.of("tidegate_state_last_write_timestamp_seconds") > 1e9);
+    assert!(metrics.of("tidegate_state_bytes") > 0.0);
+    assert_eq!(metrics.of("tidegate_state_write_failures_total"), 0.0);
+    assert_eq!(metrics.of("tidegate_state_bad_total"), 0.0);
+    // The directory goes from under it: nothing else happens than that somebody is told.
+    fs::remove_dir_all(daemon.plan.path("kept")).unwrap();
+    eventually("a failure is counted", || {
+        Some(scrape(&daemon).of("tidegate_state_write_failures_total")).filter(|count| *count > 0.0)
+    });
+    daemon.greeted().assert_served();
+}
+
+#[test]
+fn tables_of_no_use_are_counted() {
+    let plan = plan();
+    fs::write(plan.path("kept/tables"), "no tables").unwrap();
+    let daemon = plan.start();
+    assert_eq!(scrape(&daemon).of("tidegate_state_bad_total"), 1.0);
+    assert!(daemon.plan.path("kept/tables.bad").exists());
+}
