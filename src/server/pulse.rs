@@ -15,6 +15,9 @@ use crate::engine::{Decider, Descriptors, Op, Request};
 pub struct Pulse {
     /// The decision threads by number, and the one that lets connections in. Nanoseconds, plus 1; 0 is never.
     beats: Box<[AtomicU64]>,
+    /// Wakes the decision threads, by number. Who has a timer of his own looks at the clock whenever he waits: a decision
+    /// thread has none, and pays for none.
+    wakes: Box<[Notify]>,
     /// So many have yet to beat for the first time.
     silent: AtomicUsize,
     all_beat: Notify,
@@ -25,7 +28,8 @@ impl Pulse {
     #[must_use]
     pub fn new(threads: usize) -> Pulse {
         let beats: Box<[AtomicU64]> = (0..=threads.max(1)).map(|_| AtomicU64::new(0)).collect();
-        Pulse { silent: AtomicUsize::new(beats.len()), beats, all_beat: Notify::new() }
+        let wakes = (0..threads.max(1)).map(|_| Notify::new()).collect();
+        Pulse { silent: AtomicUsize::new(beats.len()), beats, wakes, all_beat: Notify::new() }
     }
 
     /// The name of each thread, and how long ago it last judged its question; `None`: it has yet to. Decision threads
@@ -51,9 +55,18 @@ impl Pulse {
         }
     }
 
-    /// The thread that lets connections in is there.
+    /// The thread that lets connections in is there, and wakes the others to see whether they are. Called several times a
+    /// second.
     pub(super) fn beat_accepting(&self, now: Timestamp) {
+        self.wakes.iter().for_each(Notify::notify_one);
         self.beat(self.beats.len() - 1, now);
+    }
+
+    async fn wake(&self, number: usize) {
+        match self.wakes.get(number) {
+            Some(wake) => wake.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     fn beat(&self, number: usize, now: Timestamp) {
@@ -74,13 +87,11 @@ pub(super) async fn keep_beating(
     clock: Arc<Clock>,
     decider: Arc<Mutex<Decider>>,
 ) {
-    let mut turns = tokio::time::interval(BEAT_EVERY);
-    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        turns.tick().await;
         let now = clock.now();
         judge_something(&decider, now);
         pulse.beat(number, now.at);
+        pulse.wake(number).await;
     }
 }
 
@@ -102,9 +113,6 @@ pub(super) fn thread_name(number: usize) -> String {
 
 /// What the thread that lets connections in is called here.
 const ACCEPTING: &str = "accept";
-
-/// Often enough for the shortest watchdog that is of use, and some microseconds of work each time.
-const BEAT_EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
