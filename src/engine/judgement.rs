@@ -56,7 +56,7 @@ impl<'d> Judgement<'d> {
         holding: Option<Holding<'_>>,
     ) -> Answer<'d> {
         let place = self.domain.priority_place(request.priority, selection);
-        let priority = place.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name);
+        let priority = self.priority_name(place);
         let entry = self.listed(&workspace.matching);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.speaks) {
             workspace.clear();
@@ -96,7 +96,7 @@ impl<'d> Judgement<'d> {
             Known::Other => return Answer::Conflict,
             Known::Granted(grant) => {
                 let decision = grant.again(self.ruling.number, Some(self.domain), self.now, workspace);
-                self.count(self.slot_of(&decision), decision.verdict, place);
+                self.count_again(&decision, place);
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
@@ -274,7 +274,11 @@ impl<'d> Judgement<'d> {
     /// Counts a decision that is told again. Returns the name of its priority.
     pub(super) fn count_again(&self, decision: &Decision<'_>, priority: Option<usize>) -> Option<&'d str> {
         self.count(self.slot_of(decision), decision.verdict, priority);
-        priority.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name)
+        self.priority_name(priority)
+    }
+
+    fn priority_name(&self, place: Option<usize>) -> Option<&'d str> {
+        place.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name)
     }
 
     /// Where what a decision names is counted.

@@ -17,6 +17,6 @@ pub mod window;
 pub use brake::{Brake, band_slots};
 pub use chance::chance;
 pub use heavy::Heavy;
-pub use reserve::{FleetSums, most_others};
+pub use reserve::FleetSums;
 pub use slow_law::{Severity, SlowLaw};
 pub use window::Window;

@@ -4,19 +4,6 @@
 //! are counted here, and the slots are those of live processes, where the published script counts the others against a
 //! constant.
 
-/// How many pieces of other work may be in progress at once on a host that stands alone: `⌊(1 − reserve) · slots⌋`. A
-/// reserve of more than 1000 thousandths is all slots.
-///
-/// ```
-/// # use tidegate::shed::most_others;
-/// assert_eq!(most_others(100, 200), 80);
-/// assert_eq!(most_others(9, 200), 7); // 7.2
-/// ```
-#[must_use]
-pub fn most_others(slots: u32, reserve_permille: u16) -> u32 {
-    FleetSums::default().most_others_here(slots, reserve_permille)
-}
-
 /// What the other hosts of a pool said last, added up; all zero for a host that stands alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetSums {
@@ -30,10 +17,13 @@ pub struct FleetSums {
 
 impl FleetSums {
     /// How many pieces of other work may be in progress on this host: what all hosts together may have,
-    /// `⌊(1 − reserve) · slots⌋`, less what the other hosts have.
+    /// `⌊(1 − reserve) · slots⌋`, less what the other hosts have. A reserve of more than 1000 thousandths is all slots.
     ///
     /// ```
     /// # use tidegate::shed::FleetSums;
+    /// let alone = FleetSums::default();
+    /// assert_eq!(alone.most_others_here(100, 200), 80);
+    /// assert_eq!(alone.most_others_here(9, 200), 7); // 7.2
     /// let elsewhere = FleetSums { slots: 100, critical: 9, others: 90 };
     /// assert_eq!(elsewhere.most_others_here(100, 200), 70);
     /// ```

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::clock::Micros;
+use tidegate::shed::FleetSums;
 use tidegate::shed::mapping::utilization;
 use tidegate::shed::queue_age::is_too_old;
-use tidegate::shed::{FleetSums, most_others};
 
 /// Readings and thousandths.
 type Map = &'static [(u32, u16)];
@@ -53,7 +53,7 @@ fn the_reserve_is_never_touched() {
         (u32::MAX, 1, 4_290_672_327),
     ];
     for (slots, reserve, most) in table {
-        assert_eq!(most_others(slots, reserve), most, "{reserve} of {slots}");
+        assert_eq!(FleetSums::default().most_others_here(slots, reserve), most, "{reserve} of {slots}");
     }
 }
 
@@ -112,7 +112,7 @@ proptest! {
     #[test]
     fn the_reserve_is_exact(slots in any::<u32>(), reserve in 0_u16..=1_000) {
         let exact = u64::from(slots) * u64::from(1_000 - reserve);
-        let most = u64::from(most_others(slots, reserve)) * 1_000;
+        let most = u64::from(FleetSums::default().most_others_here(slots, reserve)) * 1_000;
         prop_assert!(most <= exact && exact < most + 1_000);
     }
 }
