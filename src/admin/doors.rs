@@ -97,6 +97,8 @@ async fn serve_operators(desk: &Arc<Desk>, first: Result<UnixListener, String>, 
 async fn serve_scrapers(desk: &Arc<Desk>, first: Result<TcpListener, String>, address: SocketAddr) {
     let meanwhile = "no metrics over TCP; they are on the admin socket, too";
     let listener = opened(first, async || open_port(address).await, meanwhile).await;
+    // Port 0 has become one that was free.
+    let address = listener.local_addr().unwrap_or(address);
     info!(%address, "metrics are served");
     let accept = async || {
         let (socket, _) = listener.accept().await?;

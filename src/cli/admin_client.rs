@@ -12,15 +12,20 @@ use super::settings::admin_socket_beside;
 /// Where the admin socket is, for every command that asks there
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct AdminArgs {
-    /// The daemon's admin socket [default: admin.sock beside the socket that `tidegate hit` asks]
+    /// The daemon's admin socket [default: admin.sock beside the daemon's socket]
     #[arg(long, value_name = "PATH")]
     admin: Option<PathBuf>,
+
+    /// The daemon's socket [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]
+    #[arg(long, value_name = "PATH", conflicts_with = "admin")]
+    socket: Option<PathBuf>,
 }
 
 impl AdminArgs {
     /// A way to ask there.
     pub(super) fn client(&self) -> AdminClient {
-        AdminClient { path: self.admin.clone().unwrap_or_else(|| admin_socket_beside(&default_socket())) }
+        let beside = || admin_socket_beside(&self.socket.clone().unwrap_or_else(default_socket));
+        AdminClient { path: self.admin.clone().unwrap_or_else(beside) }
     }
 }
 

@@ -9,10 +9,6 @@ use super::daemon::{BINARY, Plan, daemon, eventually};
 use super::http::{admin_socket, get, get_over_tcp};
 
 /// A port that nobody listened at a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 #[test]
 fn the_socket_is_nobodys_but_the_users() {
     let daemon = daemon();
@@ -64,8 +60,11 @@ fn another_user_is_refused_even_where_the_mode_lets_him_in() {
 
 #[test]
 fn the_port_has_the_harmless_paths_alone() {
-    let port = free_port();
-    let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
+    let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
+    let log = daemon.await_log(&["metrics are served"]);
+    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
+    let port: u16 = port.parse().unwrap();
+    assert_ne!(port, 0, "the one that was free");
     for path in ["/metrics", "/healthz", "/readyz"] {
         assert_eq!(get_over_tcp(port, path).status, 200, "{path}");
         assert_eq!(get(&daemon, path).status, 200, "{path}");

@@ -77,7 +77,13 @@ fn without_a_daemon_every_command_says_what_to_do() {
     let daemon = Plan::new().start();
     let admin = admin_socket(&daemon);
     let admin = admin.to_str().unwrap();
+    let socket = daemon.socket();
+    let socket = socket.to_str().unwrap();
     assert_eq!(said(&tidegate(&daemon, &["status", "--admin", admin])).0, Some(0));
+    // As the commands that ask about work are told.
+    let elsewhere = |arguments: &[&str]| said(&Command::new(BINARY).args(arguments).output().unwrap());
+    assert_eq!(elsewhere(&["status", "--socket", socket]).0, Some(0));
+    assert_eq!(elsewhere(&["status", "--socket", socket, "--admin", admin]).0, Some(2));
     // A socket that is there, and is not the one for operators.
     let (code, _, err) = said(&tidegate(&daemon, &["status", "--admin", daemon.socket().to_str().unwrap()]));
     assert!(code == Some(1) && err.contains("is this its admin socket?"), "{err}");
