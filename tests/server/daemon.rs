@@ -133,8 +133,9 @@ impl Daemon {
     pub(crate) fn await_log(&self, words: &[&str]) -> String {
         eventually(&format!("a line of the log with {words:?}"), || {
             let log = self.log();
-            let line = log.lines().find(|line| words.iter().all(|word| line.contains(word)));
-            line.map(str::to_owned)
+            // What is read may end within a line that is being written.
+            let mut lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            lines.find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
         })
     }
 }
