@@ -211,6 +211,9 @@ class Connection:
         return None
 
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
+def number(seconds: float) -> int | float:  # for people: up to the next millisecond
+    thousandths = math.ceil(round(seconds * 1e6) / 1000)
+    return thousandths / 1000 if thousandths % 1000 else thousandths // 1000
 class Decision:
     """The answer to a request: true if the work may start. Times are in seconds.
 
@@ -257,10 +260,10 @@ class Decision:
         """For people: which limit, how much, and when to try again."""
         if self.allowed or self.verdict == "deny":
             return "Allowed." if self.allowed else "This request is not allowed."
-        full = "The request could not be judged." if self.degraded else "The service is at its capacity."
-        what = full if self.verdict == "shed" else "Too many requests."
+        what = "The request could not be judged." if self.degraded else "The service is at its capacity."
+        what = "Too many requests." if self.verdict == "limit" else what
         if self.named and self.verdict == "limit":
-            amount = f"{self.unit} in {self.window:g} s" if self.window else "at once"
+            amount = f"{self.unit} in {number(self.window)} s" if self.window else "at once"
             what = f"Over the limit {self.rule} of {self.limit} {amount}."
         if self.retry_after is None:
             return f"{what} It asks for more than the limit holds: it can never pass."
@@ -336,7 +339,6 @@ class Client:
             outcome = "ok"
         finally:
             decision.release(outcome)
-
     def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
         """Decorates a function or a generator; `attributes` and `priority` may be functions of its arguments."""
         def decorate(function: F) -> F:
@@ -351,7 +353,6 @@ class Client:
             decorated = generate if inspect.isgeneratorfunction(function) else call
             return functools.wraps(function)(decorated)  # type: ignore[return-value]
         return decorate
-
     def charge(self, domain: str, attributes: Attributes = None, amount: Cost = 1) -> bool:
         """After the fact: takes from all rates that match, into debt; below 0 gives back. False: from none."""
         return self._exchange(CHARGE, lambda: request(domain, attributes, amount, None, {}, -COST_MAX), DONE) is True
@@ -369,7 +370,6 @@ class Client:
         while self._idle:
             with contextlib.suppress(IndexError):  # when another thread took the last one
                 self._close(self._idle.pop())
-
     def callback_failed(self, what: str, error: Exception) -> Decision:
         """Allows what an application's function left unjudged by raising; for middlewares."""
         self._log(f"{what} raised {type(error).__name__}: such requests are not limited", once=True)  # no user's data

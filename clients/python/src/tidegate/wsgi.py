@@ -9,13 +9,12 @@ start is answered here; everything else reaches the application, also when the d
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from . import Client, Decision
+from . import Client, Decision, number
 
 Environ = dict[str, Any]
 Headers = list[tuple[str, str]]
@@ -150,18 +149,19 @@ class Middleware:
 def problem(decision: Decision) -> bytes:
     """The body of a refusal, application/problem+json: RFC 9457, with the types of the draft.
 
-    Its `retry_after` is exact to the millisecond, unlike the header.
+    Its `retry_after` is exact to the millisecond, unlike the header. tests/vectors/answers.json has its bytes.
     """
     kind, title = _PROBLEMS.get(decision.status, (None, "OK"))
     about = f"https://iana.org/assignments/http-problem-types#{kind}" if kind else "about:blank"
     answer: dict[str, Any] = {"type": about, "title": title, "status": decision.status, "detail": decision.message}
     if decision.named and decision.verdict == "limit":
-        answer |= {"violated-policies": [decision.rule], "limit": decision.limit, "window": decision.window}
+        window = number(decision.window or 0)
+        answer |= {"violated-policies": [decision.rule], "limit": decision.limit, "window": window}
     if not decision.allowed and decision.retry_after is not None:
-        answer["retry_after"] = math.ceil(decision.retry_after * 1000) / 1000
+        answer["retry_after"] = number(decision.retry_after)
     if decision.help:
         answer["help"] = decision.help
-    return json.dumps(answer).encode()
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class _Answer:
@@ -324,4 +324,5 @@ _PROBLEMS = {
     429: ("quota-exceeded", "Too Many Requests"),
     503: ("temporary-reduced-capacity", "Service Unavailable"),
 }
-_LEFT_OUT = {"both": "-", "draft": "X-", "legacy": "RateLimit", "none": ""}  # how headers begin that a style has not
+# How headers begin that a style has not; Retry-After every refusal has.
+_LEFT_OUT = {"both": (), "draft": ("X-",), "legacy": ("RateLimit",), "none": ("X-", "RateLimit")}
