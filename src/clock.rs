@@ -110,6 +110,12 @@ impl Clock {
         Now { at: self.timestamp(), utc: self.utc.load(Ordering::Relaxed) }
     }
 
+    /// When this was made: the origin, unless it goes on with an earlier timeline.
+    #[must_use]
+    pub fn begins(&self) -> Timestamp {
+        self.begins
+    }
+
     /// What the boot-time clock shows at a moment of this timeline.
     #[must_use]
     pub fn boot_nanos_at(&self, at: Timestamp) -> u64 {

@@ -63,8 +63,8 @@ fn told(desk: &Desk) -> Value {
         missed.map(|(client, reason, count)| json!({"client": client, "reason": reason, "count": count}));
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "started": unix_seconds(Timestamp::ORIGIN, now),
-        "uptime_s": now.at.since(Timestamp::ORIGIN).as_secs(),
+        "started": unix_seconds(desk.clock.begins(), now),
+        "uptime_s": now.at.since(desk.clock.begins()).as_secs(),
         "mode": engine.mode().name(),
         "rules": rules(&moment),
         "connections": {"now": server.connections, "refused": by_name(&server.refused)},

@@ -18,7 +18,7 @@ use tracing::error;
 use super::Desk;
 use super::answer::{self, Answer};
 use super::control::{RulesRecord, ServerCounts, StateRecord};
-use crate::clock::Now;
+use crate::clock::{Now, Timestamp};
 use crate::engine::{InForce, LeaseTotals, PoolView, Totals};
 use sheet::Sheet;
 
@@ -26,6 +26,7 @@ use sheet::Sheet;
 #[derive(Debug)]
 struct Scrape {
     now: Now,
+    started: Timestamp,
     totals: Totals,
     in_force: InForce,
     leases: LeaseTotals,
@@ -55,6 +56,7 @@ impl Scrape {
         let (engine, now) = (&desk.engine, desk.clock.now());
         Scrape {
             now,
+            started: desk.clock.begins(),
             totals: engine.totals(),
             in_force: engine.in_force(),
             leases: engine.leases(),
