@@ -17,6 +17,10 @@ mod clocks;
 #[allow(dead_code, reason = "not all of it is used here")]
 mod daemon;
 mod damage;
+mod disk;
+#[path = "../admin/http.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod http;
 mod last_good;
 mod measured;
 #[path = "../server/msgpack.rs"]
@@ -25,6 +29,7 @@ mod msgpack;
 mod office;
 mod pools;
 mod restarts;
+mod strace;
 mod trouble;
 mod twins;
 mod whole;
