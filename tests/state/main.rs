@@ -18,6 +18,7 @@ mod clocks;
 mod daemon;
 mod damage;
 mod disk;
+mod faketime;
 #[path = "../admin/http.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
 mod http;
@@ -32,6 +33,7 @@ mod restarts;
 mod strace;
 mod trouble;
 mod twins;
+mod wall_clock;
 mod whole;
 #[path = "../server/wire.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]
