@@ -2,7 +2,10 @@
 
 use std::fs;
 
+use tidegate::clock::unix_nanos;
+
 use super::daemon::{Plan, eventually};
+use super::http::get;
 use super::scrape::{EVERYTHING, scrape};
 
 fn plan() -> Plan {
@@ -38,4 +41,31 @@ fn tables_of_no_use_are_counted() {
     let daemon = plan.start();
     assert_eq!(scrape(&daemon).of("tidegate_state_bad_total"), 1.0);
     assert!(daemon.plan.path("kept/tables.bad").exists());
+}
+
+#[test]
+fn a_daemon_that_goes_on_with_tables_is_up_since_its_own_start() {
+    let mut plan = plan();
+    let mut last = 0.0;
+    for _ in 0..2 {
+        let before = unix_nanos() as f64 / 1e9;
+        let mut daemon = plan.start();
+        let started = || scrape(&daemon).of("tidegate_start_time_seconds");
+        let first = started();
+        // Read at two moments, of which the first is not exactly the daemon's.
+        assert!(first > before - 0.1 && first > last, "{first} {before} {last}");
+        let status = get(&daemon, "/status").json();
+        assert_eq!(status["started"].as_f64(), Some(first));
+        let up = status["uptime_s"].as_f64().unwrap();
+        assert!(up <= unix_nanos() as f64 / 1e9 - before, "{up}");
+        // Whoever counts how often it changes is to count starts.
+        eventually("the clock was looked at again", || {
+            Some(scrape(&daemon).of("tidegate_state_writes_total")).filter(|count| *count > 30.0)
+        });
+        assert_eq!(started(), first);
+        last = first;
+        daemon.process.signal(libc::SIGTERM);
+        assert_eq!(daemon.process.exit_code(), Some(0));
+        plan = daemon.plan;
+    }
 }
