@@ -43,7 +43,7 @@ pub fn log_status(desk: &Desk) {
 }
 
 fn told(desk: &Desk) -> Value {
-    let (engine, now) = (&desk.engine, desk.clock.now());
+    let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.began());
     let moment = Moment {
         now,
         totals: engine.totals(),
@@ -63,8 +63,8 @@ fn told(desk: &Desk) -> Value {
         missed.map(|(client, reason, count)| json!({"client": client, "reason": reason, "count": count}));
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "started": unix_seconds(desk.clock.begins(), now),
-        "uptime_s": now.at.since(desk.clock.begins()).as_secs(),
+        "started": unix_seconds(began.at, began),
+        "uptime_s": now.at.since(began.at).as_secs(),
         "mode": engine.mode().name(),
         "rules": rules(&moment),
         "connections": {"now": server.connections, "refused": by_name(&server.refused)},
@@ -165,7 +165,7 @@ fn pool(pool: &PoolView) -> Value {
     })
 }
 
-/// A moment in Unix time, by the wall clock as it is now.
+/// A moment in Unix time, by the wall clock as it was at `now`.
 pub(super) fn unix_seconds(at: Timestamp, now: Now) -> f64 {
     (i128::from(at.as_nanos()) + i128::from(now.utc)) as f64 / 1e9
 }

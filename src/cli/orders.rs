@@ -23,8 +23,14 @@ pub(super) struct OrdersKept {
     ledger: Arc<Ledger>,
     /// None: there is no state directory.
     path: Option<PathBuf>,
-    /// What the file says.
-    written: Mutex<Orders>,
+    written: Mutex<Written>,
+}
+
+/// What the file says, and by which wall clock: its times are of Unix.
+#[derive(Debug)]
+struct Written {
+    orders: Orders,
+    utc: i64,
 }
 
 /// The thread, until it is dropped.
@@ -54,18 +60,19 @@ impl OrdersKept {
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
             path,
-            written: Mutex::new(orders),
+            written: Mutex::new(Written { orders, utc: clock.now().utc }),
         }
     }
 
-    /// Writes what holds, if the file says something else.
+    /// Writes what holds, if the file says something else, or the same by a wall clock that has been set meanwhile.
     ///
     /// # Errors
     /// Why it is not kept, and how to mend that.
     pub(super) fn keep(&self) -> Result<(), String> {
         let mut written = self.written.lock();
-        let orders = self.engine.orders();
-        if *written == orders {
+        let (orders, now) = (self.engine.orders(), self.clock.now());
+        let is_stepped = now.utc.abs_diff(written.utc) > STEP_MIN_NANOS && orders != Orders::default();
+        if written.orders == orders && !is_stepped {
             return Ok(());
         }
         let Some(path) = &self.path else {
@@ -74,9 +81,9 @@ impl OrdersKept {
                     .to_owned(),
             );
         };
-        match write_orders(path, &orders, self.clock.now()) {
+        match write_orders(path, &orders, now) {
             Ok(()) => {
-                *written = orders;
+                *written = Written { orders, utc: now.utc };
                 Ok(())
             }
             Err(error) => {
@@ -160,3 +167,6 @@ const ASIDE: &str = "switches.bad";
 
 /// A file takes hold within a second, with room for a busy host.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// By less the wall clock moves by itself.
+const STEP_MIN_NANOS: u64 = 1_000_000_000;

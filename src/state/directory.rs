@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -18,8 +19,22 @@ pub struct Directory {
     path: PathBuf,
     key: KeyBytes,
     is_key_saved: bool,
-    /// Held while the directory is ours.
-    lock: Option<File>,
+    lock: Lock,
+}
+
+/// Held while the directory is ours.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lock(Arc<OnceLock<File>>);
+
+impl Lock {
+    /// Lets the next daemon have the directory: the kernel would do so only when the last thread has left this process, and
+    /// a disk may hold one for as long as it likes.
+    pub(super) fn give_up(&self) {
+        if let Some(lock) = self.0.get() {
+            // Then it is given up when the process is gone.
+            let _ = flock(lock, FlockOperation::Unlock);
+        }
+    }
 }
 
 impl Directory {
@@ -30,7 +45,7 @@ impl Directory {
     #[must_use]
     pub fn take(path: &Path, otherwise: KeyBytes) -> Directory {
         let mut directory =
-            Directory { path: path.to_owned(), key: otherwise, is_key_saved: false, lock: None };
+            Directory { path: path.to_owned(), key: otherwise, is_key_saved: false, lock: Lock::default() };
         for _ in 0..LOCK_TRIES {
             match directory.hold() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -69,6 +84,10 @@ impl Directory {
         self.path.join(SWITCHES)
     }
 
+    pub(super) fn lock(&self) -> Lock {
+        self.lock.clone()
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -105,7 +124,7 @@ impl Directory {
     }
 
     fn hold(&mut self) -> io::Result<()> {
-        if self.lock.is_some() {
+        if self.lock.0.get().is_some() {
             return Ok(());
         }
         let mut options = OpenOptions::new();
@@ -114,7 +133,8 @@ impl Directory {
         options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let lock = options.open(self.path.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        self.lock = Some(lock);
+        // Nobody else takes it meanwhile: this is the one directory.
+        let _ = self.lock.0.set(lock);
         Ok(())
     }
 

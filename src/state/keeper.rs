@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-use super::directory::Directory;
+use super::directory::{Directory, Lock};
 use super::moment::Moment;
 use super::tables::write_tables;
 use crate::clock::{Clock, Timestamp};
@@ -21,6 +21,7 @@ use crate::engine::Engine;
 pub struct Keeper {
     end: Sender<()>,
     ended: Receiver<bool>,
+    lock: Lock,
 }
 
 /// What is to be told of it. Written by the keeper alone, but for `set_aside`.
@@ -64,20 +65,24 @@ impl Keeper {
     /// No thread can be started: then nothing is kept.
     pub fn start(keeping: Keeping) -> io::Result<Keeper> {
         let ((end, ends), (says_ended, ended)) = (channel(), channel());
+        let lock = keeping.directory.lock();
         std::thread::Builder::new().name("state".into()).spawn(move || {
             let written = Worker { keeping, failing_since: None, turns: 0 }.run(&ends);
             // Nobody may be left to hear it.
             let _ = says_ended.send(written);
         })?;
-        Ok(Keeper { end, ended })
+        Ok(Keeper { end, ended, lock })
     }
 
     /// Writes for the last time: nobody asks the engine any more. Returns whether that was done within
-    /// [`LAST_WRITE_MAX`]; else what was last written stands.
+    /// [`LAST_WRITE_MAX`]; else what was last written stands. The directory is the next daemon's either way: this process is
+    /// to end now.
     #[must_use]
     pub fn finish(self) -> bool {
         drop(self.end);
-        self.ended.recv_timeout(LAST_WRITE_MAX).unwrap_or(false)
+        let written = self.ended.recv_timeout(LAST_WRITE_MAX).unwrap_or(false);
+        self.lock.give_up();
+        written
     }
 }
 

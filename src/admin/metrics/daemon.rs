@@ -25,7 +25,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     state(scrape, sheet)?;
     rules(scrape, sheet)?;
     sheet.infos("build", "The version that runs", [[("version", env!("CARGO_PKG_VERSION"))]])?;
-    let started = unix_seconds(scrape.started, scrape.now);
+    let started = unix_seconds(scrape.began.at, scrape.began);
     sheet.gauge("start_time_seconds", "When the daemon started, in Unix time", &started)
 }
 

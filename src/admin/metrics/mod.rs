@@ -18,7 +18,7 @@ use tracing::error;
 use super::Desk;
 use super::answer::{self, Answer};
 use super::control::{RulesRecord, ServerCounts, StateRecord};
-use crate::clock::{Now, Timestamp};
+use crate::clock::Now;
 use crate::engine::{InForce, LeaseTotals, PoolView, Totals};
 use sheet::Sheet;
 
@@ -26,7 +26,7 @@ use sheet::Sheet;
 #[derive(Debug)]
 struct Scrape {
     now: Now,
-    started: Timestamp,
+    began: Now,
     totals: Totals,
     in_force: InForce,
     leases: LeaseTotals,
@@ -56,7 +56,7 @@ impl Scrape {
         let (engine, now) = (&desk.engine, desk.clock.now());
         Scrape {
             now,
-            started: desk.clock.begins(),
+            began: desk.clock.began(),
             totals: engine.totals(),
             in_force: engine.in_force(),
             leases: engine.leases(),
