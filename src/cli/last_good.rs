@@ -14,14 +14,17 @@ use crate::state::write_whole;
 #[derive(Debug)]
 pub(super) struct LastGood {
     path: PathBuf,
+    /// How the file begins: what it is, and the version of what follows.
+    title: String,
     /// Whether it was said that they cannot be.
     is_told: bool,
 }
 
 impl LastGood {
-    /// Kept in this file.
-    pub(super) fn at(path: PathBuf) -> LastGood {
-        LastGood { path, is_told: false }
+    /// Kept in this file, of a version that is so much newer than ours.
+    pub(super) fn at(path: PathBuf, versions_ahead: u8) -> LastGood {
+        let version = VERSION + u32::from(versions_ahead);
+        LastGood { path, title: format!("tidegate rules {version} "), is_told: false }
     }
 
     /// What was kept; nothing where that is damaged, or of another version.
@@ -31,7 +34,7 @@ impl LastGood {
         let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
         match read {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Ok(_) if bytes.len() as u64 <= BYTES_MAX => parse(&bytes).unwrap_or_else(|| {
+            Ok(_) if bytes.len() as u64 <= BYTES_MAX => self.parse(&bytes).unwrap_or_else(|| {
                 warn!(path = %self.path.display(), "the rules that were kept are damaged or another version's: not used");
                 Vec::new()
             }),
@@ -54,7 +57,7 @@ impl LastGood {
         if texts == before {
             return;
         }
-        let written = match written(&texts) {
+        let written = match self.written(&texts) {
             Some(bytes) if bytes.len() as u64 <= BYTES_MAX => write_whole(&self.path, &bytes),
             _ => Err(std::io::Error::other("they are too large")),
         };
@@ -68,29 +71,29 @@ impl LastGood {
             Err(_) => {}
         }
     }
-}
 
-/// A line of what this is, with a checksum of what follows: texts as JSON.
-fn written(texts: &[Texts]) -> Option<Vec<u8>> {
-    let body = serde_json::to_vec(texts).ok()?;
-    let mut bytes = format!("{TITLE}{:016x}\n", SipHasher13::new().hash(&body)).into_bytes();
-    bytes.extend(body);
-    Some(bytes)
-}
-
-fn parse(bytes: &[u8]) -> Option<Vec<Texts>> {
-    let rest = bytes.strip_prefix(TITLE.as_bytes())?;
-    let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
-    let body = rest.strip_prefix(b"\n")?;
-    let expected = format!("{:016x}", SipHasher13::new().hash(body));
-    if checksum != expected.as_bytes() {
-        return None;
+    /// A line of what this is, with a checksum of what follows: texts as JSON.
+    fn written(&self, texts: &[Texts]) -> Option<Vec<u8>> {
+        let body = serde_json::to_vec(texts).ok()?;
+        let mut bytes = format!("{}{:016x}\n", self.title, SipHasher13::new().hash(&body)).into_bytes();
+        bytes.extend(body);
+        Some(bytes)
     }
-    serde_json::from_slice(body).ok()
+
+    fn parse(&self, bytes: &[u8]) -> Option<Vec<Texts>> {
+        let rest = bytes.strip_prefix(self.title.as_bytes())?;
+        let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
+        let body = rest.strip_prefix(b"\n")?;
+        let expected = format!("{:016x}", SipHasher13::new().hash(body));
+        if checksum != expected.as_bytes() {
+            return None;
+        }
+        serde_json::from_slice(body).ok()
+    }
 }
 
-/// With the version of what follows.
-const TITLE: &str = "tidegate rules 1 ";
+/// Of what follows the title.
+const VERSION: u32 = 1;
 
 const CHECKSUM_DIGITS: usize = 16;
 
