@@ -161,11 +161,13 @@ class Daemon:
             time.sleep(0.002)
         probe.close()
 
-    def stop(self, kill: bool = False) -> None:
-        if self.process is not None:
-            self.process.kill() if kill else self.process.terminate()
-            self.process.wait(20)
-            self.process = None
+    def stop(self, kill: bool = False) -> int | None:
+        """The exit code, if it was there."""
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        process.kill() if kill else process.terminate()
+        return process.wait(20)
 
 
 @pytest.fixture
