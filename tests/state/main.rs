@@ -27,6 +27,7 @@ mod pools;
 mod restarts;
 mod trouble;
 mod twins;
+mod versions;
 mod whole;
 #[path = "../server/wire.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]

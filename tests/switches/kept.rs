@@ -84,15 +84,19 @@ fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
     );
 }
 
-/// Writes what another version might, with the right checksum, and reads what is understood.
-fn read_foreign(said: &str) -> OrdersRead {
+/// What another version might write, with the right checksum.
+pub(crate) fn document(version: u32, said: &str) -> String {
     use std::hash::Hasher;
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("switches");
     let mut hasher = siphasher::sip128::SipHasher13::new();
     hasher.write(said.as_bytes());
     let sum = siphasher::sip128::Hasher128::finish128(&hasher).as_u128();
-    fs::write(&path, format!(r#"{{"version":7,"new":[1],"sum":"{sum:032x}","orders":{said}}}"#)).unwrap();
+    format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","orders":{said}}}"#)
+}
+
+fn read_foreign(said: &str) -> OrdersRead {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("switches");
+    fs::write(&path, document(7, said)).unwrap();
     read_orders(&path, now(0, 0)).unwrap()
 }
 
