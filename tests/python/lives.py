@@ -35,7 +35,7 @@ def say(what, seconds, promised):
 
 def wait_for(crowd, is_wanted, since):
     """Until somebody has such an answer to what was asked since then."""
-    wait_until(lambda: any(answer.asked > since and is_wanted(answer) for answer in list(crowd.answers)), 30)
+    wait_until(lambda: any(answer.asked > since and is_wanted(answer) for answer in crowd.latest(since)), 30)
 
 
 def decided(answer):

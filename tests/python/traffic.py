@@ -2,6 +2,7 @@
 own socket who ask without waiting for answers. Each keeps what it was answered."""
 
 import contextlib
+import itertools
 import socket
 import threading
 import time
@@ -34,6 +35,10 @@ class Crowd:
     def __init__(self, size, user="greedy"):
         self.user, self.answers, self.stopped = user, [], threading.Event()
         self.threads = [threading.Thread(target=self._run, daemon=True) for _ in range(size)]
+
+    def latest(self, since):
+        """What was answered since then, and a little more: they stand in the order of that, but for a moment."""
+        return itertools.takewhile(lambda answer: answer.answered > since - 1e9, reversed(self.answers))
 
     def __enter__(self):
         for thread in self.threads:
