@@ -3,7 +3,7 @@
 //!
 //! A kill switch outlives an upgrade and the way back, so a file of another version is read as well, entry by entry.
 //! What is not understood of an entry makes nothing stricter: a switch that lets pass holds without it, one that
-//! enforces and a block do not.
+//! enforces and a block do not. Whoever adds what narrows an entry puts it into a list of another name.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -141,6 +141,8 @@ const BLOCKS: &str = "blocks";
 /// `rule: null` is everything; `by: null` is the guard; times are of Unix, in nanoseconds.
 #[derive(Serialize, Deserialize)]
 struct KeptSwitch {
+    // It must be there: an entry that names what it is about in another way is not about everything.
+    #[serde(deserialize_with = "Option::deserialize")]
     rule: Option<(Box<str>, Box<str>)>,
     mode: Mode,
     until: Option<i64>,

@@ -113,7 +113,7 @@ fn of_another_version_what_is_understood_holds_and_nothing_becomes_stricter() {
     };
     let block = r#"{"rule":["api","r"],"key":[1,2],"text":null,"until":9,"by":0}"#;
     let narrow_block = block.replace(r#""by""#, r#""only":"posts","by""#);
-    let table: [(&str, Vec<Switch>, usize, usize); 9] = [
+    let table: [(&str, Vec<Switch>, usize, usize); 10] = [
         (
             r#"{"switches":[{"rule":["api","r"],"mode":"disabled","until":null,"by":0}],"blocks":[]}"#,
             vec![switch("r", Mode::Disabled)],
@@ -140,6 +140,8 @@ fn of_another_version_what_is_understood_holds_and_nothing_becomes_stricter() {
             0,
             1,
         ),
+        // It names what it is about in another way: that is not everything.
+        (r#"{"switches":[{"group":"web","mode":"disabled","by":0}]}"#, vec![], 0, 1),
         (r#"{"switches":{"api":{}},"blocks":[BLOCK],"quotas":[1,2]}"#, vec![], 1, 2),
         (r#"{"blocks":[BLOCK]}"#, vec![], 1, 0),
         (r#"{"blocks":[NARROW,BLOCK,5]}"#, vec![], 1, 2),
