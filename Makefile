@@ -46,12 +46,13 @@ pictures:        ## The pictures of docs/algorithms.md, from what `tidegate repl
 
 nightly:         ## Long properties; hours are welcome
 	@scripts/setup test
-	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=100 cargo test --release --locked
+	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=100 KILLS=$${KILLS:-100} cargo test --release --locked
 	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --release --locked --lib --features interleavings engine::interleavings
 	cargo test --release --locked --test engine --test memory -- --ignored --nocapture
 	SEEDS=$${SEEDS:-20} cargo test --release --locked --test shedding -- --ignored
 	cargo build --locked
-	KILLS=$${KILLS:-100} TIDEGATE_BIN=$(CURDIR)/target/debug/tidegate $(PYTHON) -m pytest -q -s tests/python/test_restarts.py
+	KILLS=$${KILLS:-100} TIDEGATE_BIN=$(CURDIR)/target/debug/tidegate $(PYTHON) -m pytest -q -s \
+	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py
 
 clean:           ## Removes everything that was built
 	cargo clean

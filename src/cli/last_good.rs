@@ -15,14 +15,17 @@ use crate::state::write_whole;
 #[derive(Debug)]
 pub(super) struct LastGood {
     path: PathBuf,
+    /// How the file begins: what it is, and the version of what follows.
+    title: String,
     /// Whether it was said that they cannot be.
     is_told: bool,
 }
 
 impl LastGood {
-    /// Kept in this file.
-    pub(super) fn at(path: PathBuf) -> LastGood {
-        LastGood { path, is_told: false }
+    /// Kept in this file, of a version that is so much newer than ours.
+    pub(super) fn at(path: PathBuf, versions_ahead: u8) -> LastGood {
+        let version = VERSION + u32::from(versions_ahead);
+        LastGood { path, title: format!("tidegate rules {version} "), is_told: false }
     }
 
     /// What was kept; nothing where that is damaged, of another version, or cannot be read.
@@ -39,7 +42,7 @@ impl LastGood {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             file => file?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?,
         };
-        let texts = parse(&bytes).filter(|_| bytes.len() as u64 <= BYTES_MAX);
+        let texts = self.parse(&bytes).filter(|_| bytes.len() as u64 <= BYTES_MAX);
         Ok(texts.unwrap_or_else(|| {
             warn!(path = %self.path.display(), "the rules that were kept are damaged or another version's: not used");
             Vec::new()
@@ -78,7 +81,7 @@ impl LastGood {
         if texts == before {
             return Ok(());
         }
-        match written(&texts).filter(|bytes| bytes.len() as u64 <= BYTES_MAX) {
+        match self.written(&texts).filter(|bytes| bytes.len() as u64 <= BYTES_MAX) {
             Some(bytes) => write_whole(&self.path, &bytes)?,
             // Which no second try mends.
             None => {
@@ -88,29 +91,29 @@ impl LastGood {
         debug!(domains = texts.len(), "the rules were kept");
         Ok(())
     }
-}
 
-/// A line of what this is, with a checksum of what follows: texts as JSON.
-fn written(texts: &[Texts]) -> Option<Vec<u8>> {
-    let body = serde_json::to_vec(texts).ok()?;
-    let mut bytes = format!("{TITLE}{:016x}\n", SipHasher13::new().hash(&body)).into_bytes();
-    bytes.extend(body);
-    Some(bytes)
-}
-
-fn parse(bytes: &[u8]) -> Option<Vec<Texts>> {
-    let rest = bytes.strip_prefix(TITLE.as_bytes())?;
-    let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
-    let body = rest.strip_prefix(b"\n")?;
-    let expected = format!("{:016x}", SipHasher13::new().hash(body));
-    if checksum != expected.as_bytes() {
-        return None;
+    /// A line of what this is, with a checksum of what follows: texts as JSON.
+    fn written(&self, texts: &[Texts]) -> Option<Vec<u8>> {
+        let body = serde_json::to_vec(texts).ok()?;
+        let mut bytes = format!("{}{:016x}\n", self.title, SipHasher13::new().hash(&body)).into_bytes();
+        bytes.extend(body);
+        Some(bytes)
     }
-    serde_json::from_slice(body).ok()
+
+    fn parse(&self, bytes: &[u8]) -> Option<Vec<Texts>> {
+        let rest = bytes.strip_prefix(self.title.as_bytes())?;
+        let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
+        let body = rest.strip_prefix(b"\n")?;
+        let expected = format!("{:016x}", SipHasher13::new().hash(body));
+        if checksum != expected.as_bytes() {
+            return None;
+        }
+        serde_json::from_slice(body).ok()
+    }
 }
 
-/// With the version of what follows.
-const TITLE: &str = "tidegate rules 1 ";
+/// Of what follows the title.
+const VERSION: u32 = 1;
 
 const CHECKSUM_DIGITS: usize = 16;
 

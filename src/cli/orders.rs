@@ -13,7 +13,7 @@ use super::disable_file::DisableFiles;
 use crate::admin::Ledger;
 use crate::clock::Clock;
 use crate::engine::{Engine, Orders};
-use crate::state::{Unreadable, read_orders, write_orders};
+use crate::state::{OrdersRead, Unreadable, read_orders, write_orders};
 
 /// Keeps what holds over the rules.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct OrdersKept {
     clock: Arc<Clock>,
     ledger: Arc<Ledger>,
     /// None: there is no state directory.
-    path: Option<PathBuf>,
+    file: Option<OrdersFile>,
     written: Mutex<Written>,
 }
 
@@ -31,6 +31,13 @@ pub(super) struct OrdersKept {
 struct Written {
     orders: Orders,
     utc: i64,
+}
+
+/// Where it is kept, and as which version.
+#[derive(Debug)]
+pub(super) struct OrdersFile {
+    pub(super) path: PathBuf,
+    pub(super) version: u32,
 }
 
 /// The thread, until it is dropped.
@@ -45,9 +52,9 @@ impl OrdersKept {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<Ledger>,
-        path: Option<PathBuf>,
+        file: Option<OrdersFile>,
     ) -> OrdersKept {
-        let orders = path.as_deref().map(|path| read(path, clock)).unwrap_or_default();
+        let orders = file.as_ref().map(|file| read(file, clock)).unwrap_or_default();
         for switch in &orders.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
@@ -59,7 +66,7 @@ impl OrdersKept {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
-            path,
+            file,
             written: Mutex::new(Written { orders, utc: clock.now().utc }),
         }
     }
@@ -75,13 +82,13 @@ impl OrdersKept {
         if written.orders == orders && !is_stepped {
             return Ok(());
         }
-        let Some(path) = &self.path else {
+        let Some(OrdersFile { path, version }) = &self.file else {
             return Err(
                 "it is lost when the daemon ends: there is no state directory of its own, set `state`"
                     .to_owned(),
             );
         };
-        match write_orders(path, &orders, now) {
+        match write_orders(path, *version, &orders, now) {
             Ok(()) => {
                 *written = Written { orders, utc: now.utc };
                 Ok(())
@@ -111,7 +118,7 @@ impl OrdersKept {
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 kept.look_for_file(&mut files);
                 kept.ledger.enter_events(&kept.engine, kept.clock.now());
-                let failure = kept.keep().err().filter(|_| kept.path.is_some());
+                let failure = kept.keep().err().filter(|_| kept.file.is_some());
                 if let Some(failure) = failure.as_ref().filter(|failure| told.as_ref() != Some(*failure)) {
                     error!("what is switched or blocked is not kept: {failure}");
                 }
@@ -139,10 +146,19 @@ impl OrdersKept {
     }
 }
 
-fn read(path: &Path, clock: &Clock) -> Orders {
+fn read(file: &OrdersFile, clock: &Clock) -> Orders {
+    let path = &file.path;
     let shown = path.display();
     match read_orders(path, clock.now()) {
-        Ok(orders) => return orders,
+        Ok(OrdersRead { orders, version, not_understood }) => {
+            if version != file.version {
+                info!(path = %shown, version, "another version of tidegate switched or blocked before: what it said holds");
+            }
+            if not_understood > 0 {
+                keep_aside(path, not_understood);
+            }
+            return orders;
+        }
         Err(Unreadable::Io(error)) => {
             warn!(path = %shown, %error, "what was switched or blocked before cannot be read: let the daemon read it");
         }
@@ -161,6 +177,19 @@ fn read(path: &Path, clock: &Clock) -> Orders {
         }
     }
     Orders::default()
+}
+
+/// It will be written over without what is not understood of it.
+fn keep_aside(path: &Path, not_understood: usize) {
+    let aside = path.with_file_name(ASIDE);
+    let _ = std::fs::remove_file(&aside);
+    let kept = std::fs::hard_link(path, &aside);
+    let (shown, mend) =
+        (aside.display(), "see `tidegate switch` for what holds, and switch again what does not");
+    error!(
+        entries = not_understood, aside = %shown, is_kept = kept.is_ok(),
+        "another version of tidegate switched or blocked what this one does not understand: {mend}"
+    );
 }
 
 const ASIDE: &str = "switches.bad";

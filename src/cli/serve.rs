@@ -49,6 +49,9 @@ pub struct Args {
     /// How often the tables are written, in milliseconds: more often only to test
     #[arg(long, value_name = "MS", default_value_t = WRITE_EVERY_MILLIS, value_parser = clap::value_parser!(u64).range(1..), hide = true)]
     pub write_state_every: u64,
+    /// By how many versions the files of the state directory are newer than this daemon's: only to test an upgrade
+    #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
+    pub versions_ahead: u8,
 }
 
 /// On or off.
@@ -115,6 +118,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let plan = restart::Plan {
         state: settings.state.as_deref(),
         boot_id: &args.boot_id,
+        versions_ahead: args.versions_ahead,
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };

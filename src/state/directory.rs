@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::tables::KeyBytes;
+use super::tables::{KeyBytes, Stamp, VERSION};
 use super::whole::{OWNER_ONLY, write_whole};
 
 /// A directory that one daemon keeps its state in.
@@ -19,6 +19,7 @@ pub struct Directory {
     path: PathBuf,
     key: KeyBytes,
     is_key_saved: bool,
+    versions_ahead: u8,
     lock: Lock,
 }
 
@@ -41,11 +42,17 @@ impl Directory {
     /// Takes a directory, with the key that is kept in it, or else this one. What keeps it from being written does not
     /// matter yet: [`Directory::prepare`] says it.
     ///
-    /// Waits for up to [`LOCK_WAIT`] for another daemon that is just about to end.
+    /// Waits for up to [`LOCK_WAIT`] for another daemon that is just about to end. `versions_ahead` is 0 but where an
+    /// upgrade is tested: by so many versions all files are newer than ours are.
     #[must_use]
-    pub fn take(path: &Path, otherwise: KeyBytes) -> Directory {
-        let mut directory =
-            Directory { path: path.to_owned(), key: otherwise, is_key_saved: false, lock: Lock::default() };
+    pub fn take(path: &Path, otherwise: KeyBytes, versions_ahead: u8) -> Directory {
+        let mut directory = Directory {
+            path: path.to_owned(),
+            key: otherwise,
+            is_key_saved: false,
+            versions_ahead,
+            lock: Lock::default(),
+        };
         for _ in 0..LOCK_TRIES {
             match directory.hold() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -64,6 +71,18 @@ impl Directory {
     #[must_use]
     pub fn key(&self) -> KeyBytes {
         self.key
+    }
+
+    /// What its tables say of themselves.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        Stamp { version: VERSION + u64::from(self.versions_ahead), key: self.key }
+    }
+
+    /// By how many versions its files are newer than ours are.
+    #[must_use]
+    pub fn versions_ahead(&self) -> u8 {
+        self.versions_ahead
     }
 
     /// The file of tables.

@@ -11,6 +11,6 @@ mod whole;
 pub use directory::{Directory, LOCK_WAIT};
 pub use keeper::{Keeper, Keeping, LAST_WRITE_MAX, Record, WRITE_EVERY};
 pub use moment::{BOOT_ID_FILE, Moment};
-pub use switches::{Unreadable, read_orders, write_orders};
-pub use tables::{KeyBytes, PutBack, Useless, VERSION, file_bytes_max, read_tables, write_tables};
+pub use switches::{ORDERS_VERSION, OrdersRead, Unreadable, read_orders, write_orders};
+pub use tables::{KeyBytes, PutBack, Stamp, Useless, VERSION, file_bytes_max, read_tables, write_tables};
 pub use whole::{Whole, write_whole};

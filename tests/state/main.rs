@@ -33,6 +33,7 @@ mod restarts;
 mod strace;
 mod trouble;
 mod twins;
+mod versions;
 mod wall_clock;
 mod whole;
 #[path = "../server/wire.rs"]
