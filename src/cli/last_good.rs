@@ -3,12 +3,13 @@
 
 use std::io::Read;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 use tracing::{debug, warn};
 
 use crate::rules::{Library, Texts};
-use crate::state::write_whole;
+use crate::state::{Record, StateFile, set_aside, write_whole};
 
 /// Where they are kept.
 #[derive(Debug)]
@@ -16,35 +17,54 @@ pub(super) struct LastGood {
     path: PathBuf,
     /// Whether it was said that they cannot be.
     is_told: bool,
+    record: Arc<Record>,
 }
 
 impl LastGood {
     /// Kept in this file.
-    pub(super) fn at(path: PathBuf) -> LastGood {
-        LastGood { path, is_told: false }
+    pub(super) fn at(path: PathBuf, record: Arc<Record>) -> LastGood {
+        LastGood { path, is_told: false, record }
     }
 
-    /// What was kept; nothing where that is damaged, or of another version.
-    pub(super) fn read(&self) -> Vec<Texts> {
+    /// What was kept, at the start. What is damaged, or of another version, is set aside.
+    pub(super) fn take_up(&self) -> Vec<Texts> {
+        let path = self.path.display();
+        let bad = match self.read() {
+            Ok(texts) => return texts,
+            Err(bad) => bad,
+        };
+        self.record.found_bad(StateFile::Rules);
+        match bad {
+            Bad::Damaged => match set_aside(&self.path, StateFile::Rules) {
+                Ok(aside) => {
+                    let aside = aside.display();
+                    warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");
+                }
+                Err(error) => {
+                    warn!(%path, %error, "the rules that were kept are damaged or another version's: not used");
+                }
+            },
+            Bad::Unreadable(error) => {
+                warn!(%path, %error, "the rules that were kept cannot be read: not used");
+            }
+        }
+        Vec::new()
+    }
+
+    fn read(&self) -> Result<Vec<Texts>, Bad> {
         let mut bytes = Vec::new();
         let file = std::fs::File::open(&self.path);
-        let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
-        match read {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Ok(_) if bytes.len() as u64 <= BYTES_MAX => parse(&bytes).unwrap_or_else(|| {
-                warn!(path = %self.path.display(), "the rules that were kept are damaged or another version's: not used");
-                Vec::new()
-            }),
-            _ => {
-                warn!(path = %self.path.display(), "the rules that were kept cannot be read: not used");
-                Vec::new()
-            }
+        match file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(Bad::Unreadable(error)),
+            Ok(_) if bytes.len() as u64 <= BYTES_MAX => parse(&bytes).ok_or(Bad::Damaged),
+            Ok(_) => Err(Bad::Damaged),
         }
     }
 
     /// Keeps what is in force: of each domain the texts as they stand, else what was kept of it before.
     pub(super) fn write(&mut self, library: &Library) {
-        let (standing, before) = (library.texts(), self.read());
+        let (standing, before) = (library.texts(), self.read().unwrap_or_default());
         let of = |texts: &[Texts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
         let domains = library.domains();
         let texts = domains
@@ -68,6 +88,12 @@ impl LastGood {
             Err(_) => {}
         }
     }
+}
+
+/// Why what was kept is of no use.
+enum Bad {
+    Damaged,
+    Unreadable(std::io::Error),
 }
 
 /// A line of what this is, with a checksum of what follows: texts as JSON.

@@ -13,7 +13,7 @@ use super::disable_file::DisableFiles;
 use crate::admin::Ledger;
 use crate::clock::Clock;
 use crate::engine::{Engine, Orders};
-use crate::state::{Unreadable, read_orders, write_orders};
+use crate::state::{Record, StateFile, Unreadable, read_orders, set_aside, write_orders};
 
 /// Keeps what holds over the rules.
 #[derive(Debug)]
@@ -40,8 +40,9 @@ impl OrdersKept {
         clock: &Arc<Clock>,
         ledger: &Arc<Ledger>,
         path: Option<PathBuf>,
+        record: &Record,
     ) -> OrdersKept {
-        let orders = path.as_deref().map(|path| read(path, clock)).unwrap_or_default();
+        let orders = path.as_deref().map(|path| read(path, clock, record)).unwrap_or_default();
         for switch in &orders.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
@@ -132,31 +133,29 @@ impl OrdersKept {
     }
 }
 
-fn read(path: &Path, clock: &Clock) -> Orders {
+fn read(path: &Path, clock: &Clock, record: &Record) -> Orders {
     let shown = path.display();
-    match read_orders(path, clock.now()) {
+    let unreadable = match read_orders(path, clock.now()) {
         Ok(orders) => return orders,
-        Err(Unreadable::Io(error)) => {
+        Err(unreadable) => unreadable,
+    };
+    record.found_bad(StateFile::Switches);
+    match unreadable {
+        Unreadable::Io(error) => {
             warn!(path = %shown, %error, "what was switched or blocked before cannot be read: let the daemon read it");
         }
-        Err(Unreadable::Damaged(reason)) => {
-            let aside = path.with_file_name(ASIDE);
-            let moved = std::fs::rename(path, &aside);
-            let aside = aside.display();
-            match moved {
-                Ok(()) => {
-                    warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
-                }
-                Err(error) => {
-                    warn!(path = %shown, reason, %error, "what was switched or blocked before is lost");
-                }
+        Unreadable::Damaged(reason) => match set_aside(path, StateFile::Switches) {
+            Ok(aside) => {
+                let aside = aside.display();
+                warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
             }
-        }
+            Err(error) => {
+                warn!(path = %shown, reason, %error, "what was switched or blocked before is lost");
+            }
+        },
     }
     Orders::default()
 }
-
-const ASIDE: &str = "switches.bad";
 
 /// A file takes hold within a second, with room for a busy host.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
