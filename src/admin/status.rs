@@ -89,6 +89,11 @@ fn told(desk: &Desk) -> Value {
             "expired": leases.expired,
             "session": leases.session,
             "abandoned": leases.abandoned,
+            "not_held": {
+                "ended": leases.not_held.ended,
+                "foreign": leases.not_held.foreign,
+                "unknown": leases.not_held.unknown,
+            },
         },
         "sessions": leases.sessions,
         "memory": {

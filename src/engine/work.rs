@@ -70,7 +70,11 @@ impl Engine {
 
     /// Work has ended. Returns whether the session had such a lease; else nothing changes.
     pub fn release(&self, session: &Session, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
-        self.release_for(session, lease, outcome, Why::Released, now)
+        let held = self.release_for(session, lease, outcome, Why::Released, now);
+        if !held {
+            self.leases.count_not_held(session, lease);
+        }
+        held
     }
 
     /// A grant that could not be told: it ends as if its request had been given up on.
@@ -89,7 +93,11 @@ impl Engine {
     /// Starts the time of a lease again. Returns whether the session had such a lease.
     #[must_use]
     pub fn renew(&self, session: &Session, lease: u64, now: Now) -> bool {
-        self.leases.renew(session, lease, now)
+        let held = self.leases.renew(session, lease, now);
+        if !held {
+            self.leases.count_not_held(session, lease);
+        }
+        held
     }
 
     /// Whether a session still has a lease.
