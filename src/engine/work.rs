@@ -173,11 +173,14 @@ impl Engine {
         &self,
         holding: Option<Holding<'_>>,
         request: u64,
+        is_other: bool,
         now: Now,
     ) -> Option<u64> {
         let Holding { reserved, name } = holding?;
         let name = name.map(Tie::Repeat);
-        self.grant(reserved, request, &Granted { ties: name.as_slice(), ..Granted::default() }, now)
+        reserved.session().pool().enter_work(is_other, None);
+        let granted = Granted { ties: name.as_slice(), place: Some(is_other), ..Granted::default() };
+        self.grant(reserved, request, &granted, now)
     }
 
     /// Grants the lease that a place was kept for.
