@@ -6,6 +6,7 @@
 //! to end a lease is one step, whatever their number.
 
 mod book;
+mod in_pools;
 mod kept;
 mod lease;
 mod member;
@@ -31,6 +32,7 @@ use moving::{Moves, Moving};
 use numbers::Numbers;
 use session::Attached;
 
+pub(super) use in_pools::InPools;
 pub(super) use lease::{Refund, Tie, Ties};
 pub use not_held::NotHeldTotals;
 pub(super) use reservation::{Reservation, Terms};
