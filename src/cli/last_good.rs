@@ -4,12 +4,13 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 use tracing::{debug, info, warn};
 
 use crate::rules::{Library, Texts};
-use crate::state::write_whole;
+use crate::state::{Record, StateFile, set_aside, write_whole};
 
 /// Where they are kept.
 #[derive(Debug)]
@@ -19,34 +20,50 @@ pub(super) struct LastGood {
     title: String,
     /// Whether it was said that they cannot be.
     is_told: bool,
+    record: Arc<Record>,
 }
 
 impl LastGood {
     /// Kept in this file, of a version that is so much newer than ours.
-    pub(super) fn at(path: PathBuf, versions_ahead: u8) -> LastGood {
+    pub(super) fn at(path: PathBuf, versions_ahead: u8, record: Arc<Record>) -> LastGood {
         let version = VERSION + u32::from(versions_ahead);
-        LastGood { path, title: format!("tidegate rules {version} "), is_told: false }
+        LastGood { path, title: format!("tidegate rules {version} "), is_told: false, record }
     }
 
-    /// What was kept; nothing where that is damaged, of another version, or cannot be read.
-    pub(super) fn read(&self) -> Vec<Texts> {
-        self.try_read().unwrap_or_else(|error| {
-            warn!(path = %self.path.display(), "the rules that were kept cannot be read, and are not used: {error}");
-            Vec::new()
-        })
-    }
-
-    fn try_read(&self) -> io::Result<Vec<Texts>> {
-        let mut bytes = Vec::new();
-        match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            file => file?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?,
+    /// What was kept, at the start. What is damaged, or of another version, is set aside.
+    pub(super) fn take_up(&self) -> Vec<Texts> {
+        let path = self.path.display();
+        let bad = match self.read() {
+            Ok(texts) => return texts,
+            Err(bad) => bad,
         };
-        let texts = self.parse(&bytes).filter(|_| bytes.len() as u64 <= BYTES_MAX);
-        Ok(texts.unwrap_or_else(|| {
-            warn!(path = %self.path.display(), "the rules that were kept are damaged or another version's: not used");
-            Vec::new()
-        }))
+        self.record.found_bad(StateFile::Rules);
+        match bad {
+            Bad::Damaged => match set_aside(&self.path, StateFile::Rules) {
+                Ok(aside) => {
+                    let aside = aside.display();
+                    warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");
+                }
+                Err(error) => {
+                    warn!(%path, %error, "the rules that were kept are damaged or another version's: not used");
+                }
+            },
+            Bad::Unreadable(error) => {
+                warn!(%path, %error, "the rules that were kept cannot be read: not used");
+            }
+        }
+        Vec::new()
+    }
+
+    fn read(&self) -> Result<Vec<Texts>, Bad> {
+        let mut bytes = Vec::new();
+        let file = File::open(&self.path);
+        match file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(Bad::Unreadable(error)),
+            Ok(_) if bytes.len() as u64 <= BYTES_MAX => self.parse(&bytes).ok_or(Bad::Damaged),
+            Ok(_) => Err(Bad::Damaged),
+        }
     }
 
     /// Keeps what is in force: of each domain the texts as they stand, else what was kept of it before. False: it should be
@@ -70,8 +87,13 @@ impl LastGood {
     }
 
     fn try_write(&self, library: &Library) -> io::Result<()> {
-        // Read before anything is written: what cannot be read now is not to be replaced by less.
-        let (standing, before) = (library.texts(), self.try_read()?);
+        let standing = library.texts();
+        let before = match self.read() {
+            Ok(texts) => texts,
+            Err(Bad::Damaged) => Vec::new(),
+            // What cannot be read now is not to be replaced by less.
+            Err(Bad::Unreadable(error)) => return Err(error),
+        };
         let of = |texts: &[Texts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
         let domains = library.domains();
         let texts = domains
@@ -110,6 +132,12 @@ impl LastGood {
         }
         serde_json::from_slice(body).ok()
     }
+}
+
+/// Why what was kept is of no use.
+enum Bad {
+    Damaged,
+    Unreadable(io::Error),
 }
 
 /// Of what follows the title.

@@ -13,7 +13,7 @@ use super::disable_file::DisableFiles;
 use crate::admin::Ledger;
 use crate::clock::Clock;
 use crate::engine::{Engine, Orders};
-use crate::state::{OrdersRead, Unreadable, read_orders, write_orders};
+use crate::state::{OrdersRead, Record, StateFile, Unreadable, read_orders, set_aside, write_orders};
 
 /// Keeps what holds over the rules.
 #[derive(Debug)]
@@ -53,8 +53,9 @@ impl OrdersKept {
         clock: &Arc<Clock>,
         ledger: &Arc<Ledger>,
         file: Option<OrdersFile>,
+        record: &Record,
     ) -> OrdersKept {
-        let orders = file.as_ref().map(|file| read(file, clock)).unwrap_or_default();
+        let orders = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
         for switch in &orders.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
@@ -146,42 +147,43 @@ impl OrdersKept {
     }
 }
 
-fn read(file: &OrdersFile, clock: &Clock) -> Orders {
+fn read(file: &OrdersFile, clock: &Clock, record: &Record) -> Orders {
     let path = &file.path;
     let shown = path.display();
-    match read_orders(path, clock.now()) {
+    let unreadable = match read_orders(path, clock.now()) {
         Ok(OrdersRead { orders, version, not_understood }) => {
             if version != file.version {
                 info!(path = %shown, version, "another version of tidegate switched or blocked before: what it said holds");
             }
             if not_understood > 0 {
+                record.found_bad(StateFile::Switches);
                 keep_aside(path, not_understood);
             }
             return orders;
         }
-        Err(Unreadable::Io(error)) => {
+        Err(unreadable) => unreadable,
+    };
+    record.found_bad(StateFile::Switches);
+    match unreadable {
+        Unreadable::Io(error) => {
             warn!(path = %shown, %error, "what was switched or blocked before cannot be read: let the daemon read it");
         }
-        Err(Unreadable::Damaged(reason)) => {
-            let aside = path.with_file_name(ASIDE);
-            let moved = std::fs::rename(path, &aside);
-            let aside = aside.display();
-            match moved {
-                Ok(()) => {
-                    warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
-                }
-                Err(error) => {
-                    warn!(path = %shown, reason, %error, "what was switched or blocked before is lost");
-                }
+        Unreadable::Damaged(reason) => match set_aside(path, StateFile::Switches) {
+            Ok(aside) => {
+                let aside = aside.display();
+                warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
             }
-        }
+            Err(error) => {
+                warn!(path = %shown, reason, %error, "what was switched or blocked before is lost");
+            }
+        },
     }
     Orders::default()
 }
 
 /// It will be written over without what is not understood of it.
 fn keep_aside(path: &Path, not_understood: usize) {
-    let aside = path.with_file_name(ASIDE);
+    let aside = path.with_file_name(StateFile::Switches.aside());
     let _ = std::fs::remove_file(&aside);
     let kept = std::fs::hard_link(path, &aside);
     let (shown, mend) =
@@ -191,8 +193,6 @@ fn keep_aside(path: &Path, not_understood: usize) {
         "another version of tidegate switched or blocked what this one does not understand: {mend}"
     );
 }
-
-const ASIDE: &str = "switches.bad";
 
 /// A file takes hold within a second, with room for a busy host.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tracing::{error, info, warn};
@@ -14,8 +13,8 @@ use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Mode;
 use crate::state::{
-    Directory, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION, Record, Useless, file_bytes_max,
-    read_tables,
+    Directory, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION, Record, StateFile, Useless, file_bytes_max,
+    read_tables, set_aside,
 };
 
 /// Where to take it up, and what to make where there is nothing.
@@ -92,8 +91,8 @@ impl Plan<'_> {
                 None
             }
             Err(useless) => {
-                record.set_aside.fetch_add(1, Ordering::Relaxed);
-                set_aside(directory, &useless);
+                record.found_bad(StateFile::Tables);
+                tables_aside(directory, &useless);
                 None
             }
         }
@@ -104,7 +103,9 @@ impl TakenUp {
     /// Where the rules are kept that were last good, if this daemon keeps anything.
     pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
         let directory = self.directory.as_mut()?;
-        (!directory.is_anothers()).then(|| LastGood::at(directory.rules(), directory.versions_ahead()))
+        let record = Arc::clone(&self.record);
+        (!directory.is_anothers())
+            .then(|| LastGood::at(directory.rules(), directory.versions_ahead(), record))
     }
 
     /// Where what holds over the rules is kept, if this daemon keeps anything.
@@ -136,10 +137,11 @@ impl TakenUp {
     }
 }
 
-fn set_aside(directory: &Directory, useless: &Useless) {
+fn tables_aside(directory: &Directory, useless: &Useless) {
     let path = directory.tables();
+    let moved = set_aside(&path, StateFile::Tables);
     let path = path.display();
-    match directory.set_aside() {
+    match moved {
         Ok(aside) => {
             let aside = aside.display();
             error!(%path, %aside, "the tables are of no use: {useless}; they are set aside and every caller begins afresh");

@@ -60,7 +60,7 @@ impl RulesInForce {
             last_good,
         };
         if let Some(last_good) = &rules.last_good {
-            rules.library.remember(last_good.read());
+            rules.library.remember(last_good.take_up());
         }
         let reading = rules.read();
         tell_failures(&reading, path);

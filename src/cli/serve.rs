@@ -125,7 +125,8 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let mut taken = plan.take_up().map_err(Failure::Run)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(Ledger::default());
-    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders()));
+    let state = taken.record();
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders(), &state));
     let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
@@ -133,7 +134,6 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
     let _switches = watch_switches(&orders, settings);
-    let state = taken.record();
     let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));

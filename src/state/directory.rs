@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+use super::record::StateFile;
 use super::tables::{KeyBytes, Stamp, VERSION};
 use super::whole::{OWNER_ONLY, write_whole};
 
@@ -88,19 +89,19 @@ impl Directory {
     /// The file of tables.
     #[must_use]
     pub fn tables(&self) -> PathBuf {
-        self.path.join(TABLES)
+        self.path.join(StateFile::Tables.name())
     }
 
     /// The file of the rules that were last good.
     #[must_use]
     pub fn rules(&self) -> PathBuf {
-        self.path.join(RULES)
+        self.path.join(StateFile::Rules.name())
     }
 
     /// The file of what holds over the rules.
     #[must_use]
     pub fn switches(&self) -> PathBuf {
-        self.path.join(SWITCHES)
+        self.path.join(StateFile::Switches.name())
     }
 
     pub(super) fn lock(&self) -> Lock {
@@ -131,17 +132,6 @@ impl Directory {
         self.hold().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Moves the tables out of the way, in place of those that were moved before. Where they cannot be moved they are
-    /// written over in the end.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn set_aside(&self) -> io::Result<PathBuf> {
-        let aside = self.path.join(ASIDE);
-        std::fs::rename(self.tables(), &aside)?;
-        Ok(aside)
-    }
-
     fn hold(&mut self) -> io::Result<()> {
         if self.lock.0.get().is_some() {
             return Ok(());
@@ -163,15 +153,6 @@ impl Directory {
         bytes.try_into().ok().map(KeyBytes)
     }
 }
-
-const TABLES: &str = "tables";
-
-/// One is kept, for who wants to know what was wrong with it.
-const ASIDE: &str = "tables.bad";
-
-const RULES: &str = "rules";
-
-const SWITCHES: &str = "switches";
 
 const KEY: &str = "hash-key";
 

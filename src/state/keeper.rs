@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::directory::{Directory, Lock};
 use super::moment::Moment;
+use super::record::Record;
 use super::tables::write_tables;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::Engine;
@@ -22,23 +23,6 @@ pub struct Keeper {
     end: Sender<()>,
     ended: Receiver<bool>,
     lock: Lock,
-}
-
-/// What is to be told of it. Written by the keeper alone, but for `set_aside`.
-#[derive(Debug, Default)]
-pub struct Record {
-    /// Files written.
-    pub writes: AtomicU64,
-    /// Writings that failed.
-    pub failures: AtomicU64,
-    /// When the last one was written, in seconds of Unix time; 0: none was.
-    pub written_unix_seconds: AtomicU64,
-    /// How large it is, in bytes.
-    pub bytes: AtomicU64,
-    /// How long it took, in microseconds.
-    pub took_micros: AtomicU64,
-    /// Files that were of no use at the start.
-    pub set_aside: AtomicU64,
 }
 
 /// What a keeper needs.

@@ -1,10 +1,11 @@
 //! What metrics say of the tables that are kept over a restart.
 
 use std::fs;
+use std::process::Command;
 
 use tidegate::clock::unix_nanos;
 
-use super::daemon::{Plan, eventually};
+use super::daemon::{BINARY, Daemon, Plan, eventually};
 use super::http::get;
 use super::scrape::{EVERYTHING, scrape};
 
@@ -13,6 +14,10 @@ fn plan() -> Plan {
     fs::create_dir(plan.path("kept")).unwrap();
     plan.arguments.extend(["--write-state-every".into(), "20".into()]);
     plan
+}
+
+fn bad(daemon: &Daemon, file: &str) -> f64 {
+    scrape(daemon).of(&format!("tidegate_state_bad_total{{file=\"{file}\"}}"))
 }
 
 #[test]
@@ -25,7 +30,9 @@ fn what_is_written_is_counted() {
     assert!(metrics.of("tidegate_state_last_write_timestamp_seconds") > 1e9);
     assert!(metrics.of("tidegate_state_bytes") > 0.0);
     assert_eq!(metrics.of("tidegate_state_write_failures_total"), 0.0);
-    assert_eq!(metrics.of("tidegate_state_bad_total"), 0.0);
+    for file in ["tables", "switches", "rules"] {
+        assert_eq!(bad(&daemon, file), 0.0);
+    }
     // The directory goes from under it: nothing else happens than that somebody is told.
     fs::rename(daemon.plan.path("kept"), daemon.plan.path("gone")).unwrap();
     eventually("a failure is counted", || {
@@ -35,12 +42,30 @@ fn what_is_written_is_counted() {
 }
 
 #[test]
-fn tables_of_no_use_are_counted() {
-    let plan = plan();
-    fs::write(plan.path("kept/tables"), "no tables").unwrap();
-    let daemon = plan.start();
-    assert_eq!(scrape(&daemon).of("tidegate_state_bad_total"), 1.0);
-    assert!(daemon.plan.path("kept/tables.bad").exists());
+fn files_of_no_use_are_set_aside_counted_and_told() {
+    let files = ["tables", "switches", "rules"];
+    for file in files {
+        let plan = plan();
+        fs::write(plan.path(&format!("kept/{file}")), "no such file").unwrap();
+        let daemon = plan.start();
+        for each in files {
+            assert_eq!(bad(&daemon, each), f64::from(u8::from(each == file)), "{each} beside a bad {file}");
+        }
+        let aside = daemon.plan.path(&format!("kept/{file}.bad"));
+        assert_eq!(fs::read_to_string(&aside).unwrap(), "no such file");
+        let status = get(&daemon, "/status").json();
+        assert_eq!(status["state"]["bad"][file], 1);
+        let told = format!("`{file}` of the state directory was of no use at the start");
+        assert!(status["warnings"].to_string().contains(&told), "{status:#}");
+        // From the daemon, and from what lies there.
+        let mut doctor = Command::new(BINARY);
+        doctor.arg("doctor").arg("--config").arg(daemon.plan.path("tidegate.yaml"));
+        doctor.arg("--socket").arg(daemon.socket()).env_remove("STATE_DIRECTORY");
+        let output = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+        assert!(output.contains(&told), "{output}");
+        assert!(output.contains(&format!("rm {}", aside.display())), "{output}");
+        daemon.greeted().assert_served();
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::msgpack::frame;
 use super::wire::{error_of, hello, hit, verdict_of};
 
 /// A HIT that makes a debug build panic while it judges.
-fn panicking(id: u64) -> Value {
+pub(crate) fn panicking(id: u64) -> Value {
     json!([3, id, "api", [["user", "u1", "debug-panic", "1"]]])
 }
 
