@@ -5,14 +5,20 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::daemon::{Daemon, Plan, Process, daemon};
+#[cfg(debug_assertions)]
 use super::msgpack::frame;
-use super::wire::{error_of, hello, hit, verdict_of};
+#[cfg(debug_assertions)]
+use super::wire::error_of;
+use super::wire::{hello, hit, verdict_of};
 
 /// A HIT that makes a debug build panic while it judges.
+#[cfg(debug_assertions)]
 fn panicking(id: u64) -> Value {
     json!([3, id, "api", [["user", "u1", "debug-panic", "1"]]])
 }
 
+/// Only a debug build can be made to panic.
+#[cfg(debug_assertions)]
 #[test]
 fn a_panic_while_judging_concerns_its_connection_alone() {
     let daemon = daemon();
