@@ -17,8 +17,9 @@ own=(unshare --fork --kill-child --pid --mount --uts --ipc --net --propagation p
 groups=$(findmnt -n -o TARGET -t cgroup2 | head -n 1)
 [ -n "$groups" ] || skip "there are no control groups of version 2 here"
 
-group=$groups/tidegate-test-$$ stage=$(mktemp -d)
+group=$groups/tidegate-test-$$ stage=$(mktemp -d) machine=
 clean() {
+  [ -n "$machine" ] && kill -KILL "$machine" 2>/dev/null
   # Its first process has ended and has taken all others with it; their group may be busy a moment longer.
   for _ in $(seq 100); do
     find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null
@@ -28,14 +29,20 @@ clean() {
   rm -rf --one-file-system "$stage"
 }
 trap clean EXIT
+trap 'exit 130' INT TERM
 mkdir "$group" 2>/dev/null || skip "$groups: no control group can be made here"
 mkdir "$stage/root" "$stage/said"
 
-# Only the first process of the new machine enters the group, and from there on it can name no other.
-timeout -s KILL 300 "${own[@]}" bash -c '
+# Only the first process of the new machine enters the group, and from there on it can name no other. Whatever becomes of
+# this script, the machine ends with it.
+bound=(setpriv --pdeathsig KILL)
+"${bound[@]}" timeout -s KILL 300 "${bound[@]}" "${own[@]}" bash -c '
   echo 0 >"$0/cgroup.procs" || { echo "no process can enter $0"; exit 77; }
   exec unshare --cgroup bash "$1/tests/systemd/root.sh" "$2" "$1" "$3"' \
-  "$group" "$project" "$binary" "$stage" </dev/null
+  "$group" "$project" "$binary" "$stage" </dev/null &
+machine=$!
+wait $machine
 ended=$?
-cat "$stage"/said/*
+machine=
+cat "$stage"/said/* 2>/dev/null
 exit $ended
