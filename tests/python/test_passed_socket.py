@@ -48,7 +48,7 @@ def listener(daemon):
 
 def test_whoever_connects_while_no_daemon_is_there_is_answered_by_the_next(daemon, directory, listener):
     (daemon.rules / "api.yaml").write_text(RULES)
-    starts = [start(daemon, listener)]
+    starts, waits = [start(daemon, listener)], []
     with gunicorn(daemon, directory, APP, *SERVER) as port, Callers(port) as callers:
         wait_for(callers, decided, 0)
         for _ in range(ROUNDS):
@@ -59,6 +59,7 @@ def test_whoever_connects_while_no_daemon_is_there_is_answered_by_the_next(daemo
                 knocker.heard.join(20)
                 kinds = [(reply[0], reply[1]) for reply in knocker.replies]
                 assert kinds == [(0, 0), (1, 1)] and knocker.replies[1][2] == 0, knocker.replies
-            wait_for(callers, decided, now())
+            waits.append(wait_for(callers, decided, now()))
     assert {answer.status for answer in callers.answers} == {200}, "the application answered every request"
     say("serving after the start", starts, START)
+    say("and the first of the application's clients asks again", waits)

@@ -71,7 +71,7 @@ def written_at(daemon):
 def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and_no_more(kept, served, dice):
     kept.options += ["--write-state-every", "100"]
     kept.stop()
-    starts, doubtful = [start(kept)], []
+    starts, waits, doubtful = [start(kept)], [], []
     with Callers(served, path="/v1/steady") as callers:
         wait_for(callers, refused, 0)
         began = 0
@@ -81,7 +81,7 @@ def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and
             doubtful.append((max(written_at(kept), began), now()))
             began = now()
             starts.append(start(kept))
-            wait_for(callers, decided, now())
+            waits.append(wait_for(callers, decided, now()))
     answers = callers.answers
     assert {answer.status for answer in answers} == {200, 429}, "the application answered every request"
     admitted, span = [answer for answer in answers if answer.admitted], answers[-1].answered - answers[0].asked
@@ -91,6 +91,7 @@ def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and
     print(f"{ROUNDS} kills: {len(admitted)} admitted, at most {bound:.0f} of which {again} may be given again")
     assert BURST < len(admitted) <= bound < (ROUNDS + 1) * BURST, "a burst for each life would be seen"
     say("serving after the start", starts, START)
+    say("and the first of the application's clients asks again", waits)
     assert not (kept.state / "tables.bad").exists()
 
 
@@ -120,7 +121,8 @@ def test_ended_in_order_it_answers_all_it_has_received_and_gives_nothing_again(k
     # Who ended work while no daemon was there says so with his next request.
     wait_until(lambda: metrics(kept)["tidegate_leases"] == 0 or not get(served, "last", "/last"))
     requests = sum(taken for taken, _, _ in pipes.ends)
-    print(f"{ROUNDS} ends, {requests} requests written without waiting, {len(answers)} judged, {admitted} admitted")
+    print(f"{ROUNDS} ends, {requests} requests written without waiting, {len(answers)} judged")
+    print(f"of each user's {SHARE} {min(admitted)} to {max(admitted)} were admitted")
     say("ended after TERM", ends, END)
     say("serving after the start", starts, START)
 

@@ -416,9 +416,9 @@ class Client:
         deadline, probe = monotonic() + self._timeout, self._until > 0
         if probe:
             with self._lock:
-                if monotonic() < self._until or not wanted:
+                if monotonic() < self._until or not wanted:  # one probe at a time; should it die, another may follow
                     return "breaker"
-                self._until = monotonic() + PAUSE_MAX  # one probe at a time; should it die, another may follow
+                probe, self._until = self._until > 0, self._until and monotonic() + PAUSE_MAX  # if closed, it stays so
         while True:
             connection = None
             try:
