@@ -1,11 +1,12 @@
 //! The rules that were last good, as texts on disk: a start at which a domain's files have errors goes on with what it had.
 //! Kept beside the tables, never in place of the files.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use siphasher::sip::SipHasher13;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::rules::{Library, Texts};
 use crate::state::write_whole;
@@ -24,27 +25,50 @@ impl LastGood {
         LastGood { path, is_told: false }
     }
 
-    /// What was kept; nothing where that is damaged, or of another version.
+    /// What was kept; nothing where that is damaged, of another version, or cannot be read.
     pub(super) fn read(&self) -> Vec<Texts> {
+        self.try_read().unwrap_or_else(|error| {
+            warn!(path = %self.path.display(), "the rules that were kept cannot be read, and are not used: {error}");
+            Vec::new()
+        })
+    }
+
+    fn try_read(&self) -> io::Result<Vec<Texts>> {
         let mut bytes = Vec::new();
-        let file = std::fs::File::open(&self.path);
-        let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
-        match read {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Ok(_) if bytes.len() as u64 <= BYTES_MAX => parse(&bytes).unwrap_or_else(|| {
-                warn!(path = %self.path.display(), "the rules that were kept are damaged or another version's: not used");
-                Vec::new()
-            }),
-            _ => {
-                warn!(path = %self.path.display(), "the rules that were kept cannot be read: not used");
-                Vec::new()
+        match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            file => file?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?,
+        };
+        let texts = parse(&bytes).filter(|_| bytes.len() as u64 <= BYTES_MAX);
+        Ok(texts.unwrap_or_else(|| {
+            warn!(path = %self.path.display(), "the rules that were kept are damaged or another version's: not used");
+            Vec::new()
+        }))
+    }
+
+    /// Keeps what is in force: of each domain the texts as they stand, else what was kept of it before. False: it should be
+    /// tried again.
+    pub(super) fn write(&mut self, library: &Library) -> bool {
+        let path = self.path.display();
+        match self.try_write(library) {
+            Ok(()) => {
+                if std::mem::take(&mut self.is_told) {
+                    info!(%path, "the rules can be kept again");
+                }
+                true
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_told, true) {
+                    warn!(%path, "the rules cannot be kept for a start at which their files have errors: {error}; tried again");
+                }
+                false
             }
         }
     }
 
-    /// Keeps what is in force: of each domain the texts as they stand, else what was kept of it before.
-    pub(super) fn write(&mut self, library: &Library) {
-        let (standing, before) = (library.texts(), self.read());
+    fn try_write(&self, library: &Library) -> io::Result<()> {
+        // Read before anything is written: what cannot be read now is not to be replaced by less.
+        let (standing, before) = (library.texts(), self.try_read()?);
         let of = |texts: &[Texts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
         let domains = library.domains();
         let texts = domains
@@ -52,21 +76,19 @@ impl LastGood {
             .filter_map(|domain| of(&standing, domain.name()).or_else(|| of(&before, domain.name())));
         let texts: Vec<Texts> = texts.collect();
         if texts == before {
-            return;
+            return Ok(());
         }
-        let written = match written(&texts) {
-            Some(bytes) if bytes.len() as u64 <= BYTES_MAX => write_whole(&self.path, &bytes),
-            _ => Err(std::io::Error::other("they are too large")),
-        };
-        match written {
-            Ok(()) => debug!(domains = texts.len(), "the rules were kept"),
-            Err(error) if !self.is_told => {
-                self.is_told = true;
+        match written(&texts).filter(|bytes| bytes.len() as u64 <= BYTES_MAX) {
+            Some(bytes) => write_whole(&self.path, &bytes)?,
+            // Which no second try mends.
+            None => {
                 let path = self.path.display();
-                warn!(%path, "the rules cannot be kept for a start at which their files have errors: {error}");
+                warn!(%path, "the rules are too large to be kept for a start at which their files have errors");
+                return Ok(());
             }
-            Err(_) => {}
         }
+        debug!(domains = texts.len(), "the rules were kept");
+        Ok(())
     }
 }
 

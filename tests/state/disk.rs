@@ -238,3 +238,20 @@ fn a_disk_that_keeps_a_sync_holds_up_no_decision_and_the_end_for_a_moment_only()
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 0);
 }
+
+#[test]
+fn rules_that_could_not_be_kept_are_kept_later() {
+    if !may_trace() {
+        return;
+    }
+    let fault = Fault { file: "rules.new", calls: "fsync", what: "error=EIO:when=1" };
+    let daemon = plan().with(fault).start();
+    daemon.await_log(&["WARN", "the rules cannot be kept", "Input/output error"]);
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    // Nothing has changed meanwhile, and nobody asked.
+    daemon.await_log(&["INFO", "the rules can be kept again"]);
+    assert!(fs::read_to_string(state(&daemon.plan).join("rules")).unwrap().contains("per-user"));
+    let (plan, log) = end(daemon);
+    assert_eq!(log.matches("the rules cannot be kept").count(), 1, "{log}");
+    assert!(!state(&plan).join("rules.new").exists());
+}
