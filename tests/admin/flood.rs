@@ -55,7 +55,9 @@ fn more_callers_than_fit_are_all_let_in_and_the_process_stays_as_small_as_it_was
     let metrics = scrape(&daemon);
     let (bytes, max) = (metrics.of("tidegate_memory_bytes"), metrics.of("tidegate_memory_max_bytes"));
     let evicted = metrics.of("tidegate_key_evictions_total");
-    println!("{evicted} of {CALLERS} keys evicted, {bytes} of {max} bytes, {most} KiB more resident at most");
+    eprintln!(
+        "{evicted} of {CALLERS} keys evicted, {bytes} of {max} bytes, {most} KiB more resident at most"
+    );
     assert_eq!(max, (MAX_KIB * 1_024) as f64);
     assert!(bytes <= max, "{bytes} of {max} bytes");
     // What is counted as kept and what is counted as gone is everybody, but for those that were full again.
