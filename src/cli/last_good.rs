@@ -107,7 +107,9 @@ impl LastGood {
             Some(bytes) => write_whole(&self.path, &bytes)?,
             // Which no second try mends.
             None => {
-                warn!(path = %self.path.display(), "the rules are too large to be kept for a start at which their files have errors");
+                let path = self.path.display();
+                warn!(%path, "the rules are too large to be kept for a start at which their files have errors");
+                return Ok(());
             }
         }
         debug!(domains = texts.len(), "the rules were kept");
