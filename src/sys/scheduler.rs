@@ -14,6 +14,8 @@ pub fn ask_for_short_slice() -> io::Result<()> {
     let attributes = Attributes {
         size: u32::try_from(size_of::<Attributes>()).unwrap_or_default(),
         policy: SCHED_OTHER,
+        // As it is: the kernel takes all of these at once, and grants no thread a better one without a privilege.
+        nice: rustix::process::getpriority_process(None)?,
         runtime_nanos: SLICE_NANOS,
         ..Attributes::default()
     };
@@ -62,3 +64,21 @@ const SLICE_NANOS: u64 = 100_000;
 
 /// What is asked for.
 pub const SHORT_SLICE: Duration = Duration::from_nanos(SLICE_NANOS);
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{getpriority_process, setpriority_process};
+
+    use super::ask_for_short_slice;
+
+    #[test]
+    fn who_started_the_daemon_with_another_nice_value_keeps_it() {
+        let thread = std::thread::spawn(|| {
+            // On Linux each thread has its own.
+            setpriority_process(None, 7).unwrap();
+            ask_for_short_slice().unwrap();
+            getpriority_process(None).unwrap()
+        });
+        assert_eq!(thread.join().unwrap(), 7);
+    }
+}
