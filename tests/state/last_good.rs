@@ -4,7 +4,7 @@ use std::fs;
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::restarts::{RULES, allowed, end, kill, plan, state};
-use super::strace::{Fault, may_trace};
+use super::strace::{Fault, calls, may_trace};
 
 const TABLED: &str = "\
 domain: tabled
@@ -95,6 +95,8 @@ fn what_cannot_be_read_just_then_is_not_replaced_by_less() {
     // The thread that keeps them reads them when it begins, and when they change.
     let fault = Fault { file: "rules", calls: "/^open", what: "error=EIO:when=2" };
     let daemon = end(two_domains()).0.with(fault).start();
+    let opened = || calls(&daemon.plan.path("trace")).iter().filter(|call| call.starts_with("open")).count();
+    eventually("they were read at the start and by that thread", || (opened() >= 2).then_some(()));
     fs::write(daemon.plan.path("rules/tabled.yaml"), "domain: tabled\nlimits: 5\n").unwrap();
     fs::write(daemon.plan.path("rules/api.yaml"), RULES.replace("burst: 5", "burst: 7")).unwrap();
     daemon.await_log(&["WARN", "the rules cannot be kept", "Input/output error"]);
