@@ -128,8 +128,8 @@ fn ten_thousand_random_frames_change_nothing() {
     let mut bystander = daemon.greeted();
     throw(&daemon, 2_000, &mut bystander, || random(&mut chance));
     let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
-    throw(&daemon, 10_000, &mut bystander, || random(&mut chance));
-    assert_unchanged(&daemon, warm, descriptors);
+    let more = || throw(&daemon, 10_000, &mut bystander, || random(&mut chance));
+    assert_unchanged(&daemon, warm, descriptors, more);
 }
 
 #[test]
@@ -139,17 +139,25 @@ fn ten_thousand_mutated_frames_change_nothing() {
     let mut bystander = daemon.greeted();
     throw(&daemon, 2_000, &mut bystander, || mutated(&good, &mut chance));
     let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
-    throw(&daemon, 10_000, &mut bystander, || mutated(&good, &mut chance));
-    assert_unchanged(&daemon, warm, descriptors);
+    let more = || throw(&daemon, 10_000, &mut bystander, || mutated(&good, &mut chance));
+    assert_unchanged(&daemon, warm, descriptors, more);
 }
 
-/// Nothing is left of those who came: no memory beyond what an allocator keeps, no descriptor, no word of a panic.
-fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize) {
-    eventually("their descriptors are closed", || {
-        (daemon.process.descriptors() <= descriptors).then_some(())
-    });
-    let grown = daemon.process.resident_kib().saturating_sub(warm_kib);
-    assert!(grown <= SLACK_KIB, "the daemon grew by {grown} KiB");
+/// Nothing is left of those who come: no memory beyond what an allocator keeps, no descriptor, no word of a panic.
+///
+/// On a busy host more of them are there at once than ever before, and the allocator keeps what that took; a leak grows
+/// each time.
+fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize, mut more: impl FnMut()) {
+    let (mut before, mut grown) = (warm_kib, Vec::new());
+    while grown.last().is_none_or(|last| *last > SLACK_KIB) {
+        assert!(grown.len() < ROUNDS_MAX, "the daemon grew by {grown:?} KiB");
+        more();
+        eventually("their descriptors are closed", || {
+            (daemon.process.descriptors() <= descriptors).then_some(())
+        });
+        let now = daemon.process.resident_kib();
+        grown.push(now.saturating_sub(std::mem::replace(&mut before, now)));
+    }
     let log = daemon.log();
     assert!(!log.contains("panicked"), "{log}");
 }
@@ -176,8 +184,7 @@ fn a_thousand_clients_that_die_cost_only_themselves() {
     };
     (0..500).for_each(&mut visit);
     let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
-    (0..1_000).for_each(&mut visit);
-    assert_unchanged(&daemon, warm, descriptors);
+    assert_unchanged(&daemon, warm, descriptors, || (0..1_000).for_each(&mut visit));
 }
 
 #[test]
@@ -253,3 +260,6 @@ fn descriptors_that_are_sent_along_are_not_taken() {
 
 /// What an allocator may keep back after thousands of connections; a leak of 100 bytes a frame would be as much.
 const SLACK_KIB: u64 = 1_024;
+
+/// So often they may be more than ever before.
+const ROUNDS_MAX: usize = 4;
