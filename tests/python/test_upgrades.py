@@ -48,7 +48,9 @@ def test_over_upgrades_and_back_nobody_is_hurt_and_what_was_switched_stays_so(da
                 gaps.append(end(daemon) + start(daemon))
                 wait_for(callers, refused, now())
                 told = metrics(daemon)
-                bad = {file: told[f'tidegate_state_bad_total{{file="{file}"}}'] for file in ("tables", "switches", "rules")}
+                bad = {
+                    file: told[f'tidegate_state_bad_total{{file="{file}"}}'] for file in ("tables", "switches", "rules")
+                }
                 assert bad == {"tables": is_change, "switches": 0, "rules": is_change}
                 if is_change:
                     aside = (daemon.state / "tables.bad").read_bytes()
