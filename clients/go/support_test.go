@@ -7,7 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -219,4 +222,11 @@ func free(t testing.TB, c *Client, attributes Attributes) uint64 {
 		t.Fatalf("not judged: %+v", d)
 	}
 	return d.Remaining
+}
+
+var quiet = log.New(io.Discard, "", 0)
+
+func flush(w http.ResponseWriter) error {
+	w.(http.Flusher).Flush()
+	return nil
 }
