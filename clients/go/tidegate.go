@@ -394,6 +394,9 @@ func (c *Client) take(q *request) (*connection, *fault) {
 	k, err := c.connect(q.deadline)
 	if err != nil {
 		c.spare <- nil
+		if isLate(err) {
+			return nil, late
+		}
 		return nil, &fault{text: err.Error(), reason: "unreachable"}
 	}
 	return k, nil

@@ -444,7 +444,9 @@ func (c *Client) connect(deadline time.Time) (*connection, error) {
 	}
 	dialer := net.Dialer{Deadline: deadline}
 	stream, err := dialer.Dial("unix", path)
-	if err != nil {
+	if isLate(err) {
+		return nil, err
+	} else if err != nil {
 		return nil, unreachable(path, err)
 	}
 	c.mu.Lock()
@@ -462,11 +464,17 @@ func (c *Client) connect(deadline time.Time) (*connection, error) {
 	return k, nil
 }
 
+// isLate: it was the deadline that ended a dial, not a full backlog, which calls itself a timeout too.
+func isLate(err error) bool {
+	var timed net.Error
+	return errors.As(err, &timed) && timed.Timeout() && !errors.Is(err, syscall.EAGAIN)
+}
+
 // unreachable says why, and the mend.
 func unreachable(path string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EAGAIN):
-		return fmt.Errorf("the daemon at %s takes no connections: it is stopped or overloaded", path)
+		return fmt.Errorf("the daemon at %s takes no connections: it is stopped or overloaded (%w)", path, err)
 	case errors.Is(err, os.ErrPermission):
 		who, group := &user.User{Username: strconv.Itoa(os.Geteuid())}, &user.Group{Name: "that of the socket"}
 		if found, err := user.Current(); err == nil {
