@@ -58,6 +58,11 @@ func RefuseUnder(paths ...string) func(string) bool {
 
 type key struct{}
 
+// NewContext is ctx with the decision in it.
+func NewContext(ctx context.Context, d *Decision) context.Context {
+	return context.WithValue(ctx, key{}, d)
+}
+
 // FromContext is the decision about the request of a handler; nil where there was none.
 func FromContext(ctx context.Context) *Decision {
 	d, _ := ctx.Value(key{}).(*Decision)
@@ -90,7 +95,7 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 		return
 	}
 	outcome := Dropped
-	defer func() { d.release(outcome) }()
+	defer func() { d.ReleaseAs(outcome) }()
 	if m.Instrument != nil {
 		m.guarded("instrument", func() { m.Instrument(d, time.Since(began)) })
 	}
@@ -117,7 +122,7 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	if r.Header.Get("If-None-Match")+r.Header.Get("If-Modified-Since") == "" { // else it may be a 304
 		m.limits(w, d)
 	}
-	r = r.WithContext(context.WithValue(r.Context(), key{}, d))
+	r = r.WithContext(NewContext(r.Context(), d))
 	next.ServeHTTP(w, r)
 	if outcome = OK; r.Context().Err() != nil {
 		outcome = Dropped

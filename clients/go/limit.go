@@ -15,7 +15,7 @@ func (c *Client) Limit(
 ) error {
 	d := c.Acquire(ctx, domain, a, options...)
 	outcome := Dropped
-	defer func() { d.release(outcome) }()
+	defer func() { d.ReleaseAs(outcome) }()
 	if err := d.Err(); err != nil {
 		return err
 	}

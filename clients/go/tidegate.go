@@ -112,9 +112,10 @@ func number(d time.Duration) string {
 func (d *Decision) SetOutcome(outcome Outcome) { d.outcome.Store(int32(outcome) + 1) }
 
 // Release ends the work, and does not wait. Without a lease, or the second time, nothing happens.
-func (d *Decision) Release() { d.release(OK) }
+func (d *Decision) Release() { d.ReleaseAs(OK) }
 
-func (d *Decision) release(otherwise Outcome) {
+// ReleaseAs is Release with another outcome, unless SetOutcome said one.
+func (d *Decision) ReleaseAs(otherwise Outcome) {
 	if d == nil || d.client == nil || d.Lease == 0 || d.ended.Swap(true) {
 		return
 	}
@@ -226,7 +227,7 @@ func (c *Client) Check() bool {
 	return ok
 }
 
-// Stats are what was decided without the daemon, by reason; how many connections there are; what the breaker is.
+// Stats count decisions without the daemon, by reason, and connections.
 type Stats struct {
 	Missed      Units
 	Connections int
