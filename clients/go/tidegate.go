@@ -24,7 +24,7 @@ const Version = "0.1.0"
 
 const ( // what this client decided for itself
 	connectionsMax, abandonedMax, failuresMax, loggedMax = 64, 512, 3, 100
-	pauseMin, pauseMax                                   = time.Second, 5 * time.Second
+	pauseMin, pauseMax, moment                           = time.Second, 5 * time.Second, time.Millisecond
 )
 
 // An Outcome is how work ended.
@@ -234,7 +234,7 @@ type Stats struct {
 	BreakerOpen bool
 }
 
-// Stats of this client so far.
+// Stats so far.
 func (c *Client) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -279,6 +279,7 @@ func (c *Client) judge(ctx context.Context, op byte, domain string, a Attributes
 			c.report(reason, unsaid, abandoned...)
 			d = degraded(reason, q.refuse)
 		}
+		requests.Put(q)
 	}()
 	for _, option := range more {
 		option(q)
@@ -289,7 +290,8 @@ func (c *Client) judge(ctx context.Context, op byte, domain string, a Attributes
 	}
 	if q.judge(domain); len(q.body) < frameMax/2 { // where a report cannot cost an attribute its text
 		if unsaid, abandoned = c.reports(); len(unsaid)+len(abandoned) > 0 {
-			q.options["missed"], q.options["abandoned"] = unsaid, abandoned
+			q.say("missed", unsaid)
+			q.say("abandoned", abandoned)
 			q.judge(domain)
 		}
 	}
@@ -297,7 +299,6 @@ func (c *Client) judge(ctx context.Context, op byte, domain string, a Attributes
 	return q.decision
 }
 
-// tell asks what is no judgement.
 func (c *Client) tell(op byte, wanted int, elements ...any) (ok bool, reason string) {
 	q := &request{ctx: context.Background(), op: op, wanted: wanted}
 	q.write(elements...)
@@ -375,7 +376,6 @@ func (c *Client) converse(q *request) (bool, *fault) {
 
 // take is an idle connection or a new one; where there are too many, the first that becomes idle.
 func (c *Client) take(q *request) (*connection, *fault) {
-	late := &fault{text: "the daemon did not answer in time", reason: "timeout"}
 	select {
 	case k := <-c.idle:
 		return k, nil
@@ -387,16 +387,16 @@ func (c *Client) take(q *request) (*connection, *fault) {
 	case k := <-c.idle:
 		return k, nil
 	case <-q.ctx.Done():
-		return nil, late
+		return nil, errLate
 	case <-timer.C:
-		return nil, late
+		return nil, errLate
 	case <-c.spare:
 	}
 	k, err := c.connect(q.deadline)
 	if err != nil {
 		c.spare <- nil
 		if isLate(err) {
-			return nil, late
+			return nil, errLate
 		}
 		return nil, &fault{text: err.Error(), reason: "unreachable"}
 	}

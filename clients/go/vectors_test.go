@@ -137,6 +137,7 @@ func TestWritesEveryRequest(t *testing.T) {
 			continue
 		}
 		q := newRequest(ctx, op, isDecision, nil)
+		q.options = fields{}
 		q.descriptors = nil
 		for _, descriptor := range list(meaning["descriptors"]) {
 			pairs := Attributes{}

@@ -1,5 +1,4 @@
-// What is written to the daemon and read from it: codec, requests, decisions, connections. It never decides on its own;
-// tidegate.go does that. The two files are all of the client, to be copied together.
+// What is written to the daemon and read from it: codec, requests, connections. What to make of it tidegate.go knows.
 
 package tidegate
 
@@ -18,6 +17,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -28,7 +29,7 @@ const ( // the protocol's bounds, operations and kinds of replies
 	opHello, opAcquire, opRelease, opHit, opPeek              = 0, 1, 2, 3, 4
 	opCharge, opRenew, opSignal, opPing                       = 5, 6, 7, 8
 	isWelcome, isDecision, isDone, isError, isGoodbye, silent = 0, 1, 2, 3, 4, 5
-	moment, lastLook                                          = time.Millisecond, 200 * time.Microsecond
+	glance, lastLook                                          = 5 * time.Millisecond, 200 * time.Microsecond
 )
 
 // A fault is what cannot be written or trusted: a word to count it by; again: the daemon has had nothing of the
@@ -38,7 +39,8 @@ type fault struct {
 	again, kept  bool
 }
 
-var errDoubt = &fault{text: "doubtful bytes", reason: "protocol"}
+var errDoubt, errLate = &fault{text: "doubtful bytes", reason: "protocol"},
+	&fault{text: "the daemon did not answer in time", reason: "timeout"}
 
 // -- codec: MessagePack within the bounds of the protocol -------------------------------------------------------------
 // A form is how a number or a size is written: in the first byte, or behind one of several, each for twice the width.
@@ -81,9 +83,7 @@ func encode(b []byte, value any) []byte {
 	case []byte:
 		return append(aBin.append(b, int64(len(v))), v...)
 	case string:
-		if !utf8.ValidString(v) {
-			v = string([]rune(v)) // with a replacement for each byte that is none
-		}
+		v = strings.ToValidUTF8(v, "\uFFFD")
 		return append(aText.append(b, int64(len(v))), v...)
 	case []any:
 		b = anArray.append(b, int64(len(v)))
@@ -92,19 +92,18 @@ func encode(b []byte, value any) []byte {
 		}
 		return b
 	case Units:
-		b = aMap.append(b, int64(len(v)))
-		for name, n := range v {
-			b = encode(encode(b, name), n)
-		}
-		return b
+		return encodeMap(b, v)
 	case fields:
-		b = aMap.append(b, int64(len(v)))
-		for name, one := range v {
-			b = encode(encode(b, name), one)
-		}
-		return b
+		return encodeMap(b, v)
 	}
 	return append(b, 0xC0)
+}
+func encodeMap[V any](b []byte, m map[string]V) []byte {
+	b = aMap.append(b, int64(len(m)))
+	for name, one := range m {
+		b = encode(encode(b, name), one)
+	}
+	return b
 }
 
 // What first bytes from 0xC0 on begin, and how many bytes of number follow.
@@ -141,7 +140,7 @@ func decode(data []byte, levels int) (any, []byte) {
 	case kind == 's' && utf8.Valid(data[:n]):
 		return string(data[:n]), data[n:]
 	case kind == 'a' && levels > 0:
-		list := make([]any, len(data[:n])) // an element takes a byte at least
+		list := make([]any, len(data[:n]), n+1) // an element takes a byte at least
 		for i := range list {
 			list[i], data = decode(data, levels-1)
 		}
@@ -168,7 +167,6 @@ func or[T any](v any, otherwise T) T {
 }
 
 // -- request: what is asked, within the bounds of the protocol --------------------------------------------------------
-
 // Attributes are names and values, in this order. A value that is nil or empty is not sent, others become text.
 type Attributes [][2]any
 
@@ -186,31 +184,23 @@ func Costs(units Units) CallOption { return func(q *request) { q.cost = units } 
 
 // Priority names how important this is; never take it from an end user's header.
 func Priority(name string) CallOption {
-	return func(q *request) {
-		if name != "" {
-			q.priority = name
-		}
-	}
+	return func(q *request) { q.priority = when[any](name == "", nil, name) }
 }
 
 // Idem makes a repeat within 60 s free; never take it from an end user's header: who repeats it is charged once.
 func Idem(key string) CallOption {
 	return func(q *request) {
 		if key != "" {
-			q.options["idem"] = []byte(key)
+			q.say("idem", []byte(key))
 		}
 	}
 }
 
 // Queued is how long the request has waited for the application already.
-func Queued(d time.Duration) CallOption {
-	return func(q *request) { q.options["queued_us"] = up(d, time.Microsecond) }
-}
+func Queued(d time.Duration) CallOption { return func(q *request) { q.say("queued_us", micros(d)) } }
 
 // MaxWait is how long a WAIT may be; 0: be refused instead.
-func MaxWait(d time.Duration) CallOption {
-	return func(q *request) { q.options["max_wait_us"] = up(d, time.Microsecond) }
-}
+func MaxWait(d time.Duration) CallOption { return func(q *request) { q.say("max_wait_us", micros(d)) } }
 
 // Descriptors are judged besides the first.
 func Descriptors(more ...Attributes) CallOption {
@@ -234,8 +224,19 @@ type request struct {
 	decision       *Decision
 }
 
+var requests = sync.Pool{New: func() any { return &request{} }}
+
 func newRequest(ctx context.Context, op byte, wanted int, a Attributes) *request {
-	return &request{ctx: ctx, op: op, wanted: wanted, cost: int64(1), descriptors: []Attributes{a}, options: fields{}}
+	q := requests.Get().(*request)
+	first := append(q.descriptors[:0], a)
+	*q = request{ctx: ctx, op: op, wanted: wanted, cost: int64(1), descriptors: first, body: q.body}
+	return q
+}
+func (q *request) say(name string, value any) {
+	if q.options == nil {
+		q.options = fields{}
+	}
+	q.options[name] = value
 }
 
 // up is d in whole units, rounded up.
@@ -245,6 +246,8 @@ func up(d, unit time.Duration) int64 {
 	}
 	return int64((d-1)/unit) + 1
 }
+
+func micros(d time.Duration) int64 { return up(d, time.Microsecond) }
 
 // judge writes a judgement, without nils at its end. What is out of bounds the daemon tells from what is not.
 func (q *request) judge(domain string) {
@@ -319,10 +322,10 @@ func shorten(s string, kept int) string {
 }
 
 // -- reply and connection: one request at a time; after any doubt it is closed, never used again ----------------------
-
 // read takes the elements behind the id. It panics at what cannot be.
-func (d *Decision) read(e []any) {
-	e = append(e, make([]any, 11)...)
+func (d *Decision) read(given []any) {
+	var e [11]any
+	copy(e[:], given)
 	duration := func(v any) time.Duration { // at most what Go has, 292 years
 		if us := or(v, uint64(0)); us < math.MaxInt64/1_000 {
 			return time.Duration(us) * time.Microsecond
@@ -385,14 +388,14 @@ func (k *connection) ask(q *request) (ok bool, caught *fault) {
 		}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return false, &fault{text: "the daemon did not answer in time", reason: "timeout"}
+		return false, errLate
 	} // after a goodbye it has answered what it received: this request was not
 	return false, &fault{"the daemon hung up", "unreachable", idle && (k.leaving || written == 0), false}
 }
 
-// soon is the deadline, or earlier, to look whether the context has ended.
+// soon is the deadline, or earlier, to look whether the context has ended. To look more often would cost every call.
 func (q *request) soon() time.Time {
-	next := time.Now().Add(moment)
+	next := time.Now().Add(glance)
 	return when(q.ctx.Done() != nil && next.Before(q.deadline), next, q.deadline)
 }
 
@@ -476,18 +479,17 @@ func unreachable(path string, err error) error {
 	case errors.Is(err, syscall.EAGAIN):
 		return fmt.Errorf("the daemon at %s takes no connections: it is stopped or overloaded (%w)", path, err)
 	case errors.Is(err, os.ErrPermission):
-		who, group := &user.User{Username: strconv.Itoa(os.Geteuid())}, &user.Group{Name: "that of the socket"}
+		who, group := strconv.Itoa(os.Geteuid()), "that of the socket"
 		if found, err := user.Current(); err == nil {
-			who = found
+			who = found.Username
 		}
 		if info, err := os.Stat(path); err == nil { // its Gid is there on every system that has one
-			if gid := reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid"); gid.IsValid() && gid.CanUint() {
-				if found, err := user.LookupGroupId(strconv.FormatUint(gid.Uint(), 10)); err == nil {
-					group = found
-				}
+			gid := reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid")
+			if found, err := user.LookupGroupId(fmt.Sprint(gid)); err == nil {
+				group = found.Name
 			}
 		}
-		return fmt.Errorf("permission denied on %s: user %s is not in group %s", path, who.Username, group.Name)
+		return fmt.Errorf("permission denied on %s: user %s is not in group %s", path, who, group)
 	}
 	return fmt.Errorf("no daemon at %s (%w): start it with `tidegate serve`, or set TIDEGATE_SOCKET", path, err)
 }
