@@ -39,8 +39,8 @@ type fault struct {
 	again, kept  bool
 }
 
-var errDoubt, errLate = &fault{text: "doubtful bytes", reason: "protocol"},
-	&fault{text: "the daemon did not answer in time", reason: "timeout"}
+var errDoubt = &fault{text: "doubtful bytes", reason: "protocol"}
+var errLate = &fault{text: "the daemon did not answer in time", reason: "timeout"}
 
 // -- codec: MessagePack within the bounds of the protocol -------------------------------------------------------------
 // A form is how a number or a size is written: in the first byte, or behind one of several, each for twice the width.
@@ -214,12 +214,11 @@ type request struct {
 	ctx            context.Context
 	deadline       time.Time
 	op             byte
-	wanted         int // the kind of its reply, or silent
+	wanted, count  int // the kind of its reply, or silent; how many elements stand behind the id, which are
 	cost, priority any
 	options        fields
 	descriptors    []Attributes
 	refuse         bool
-	count          int // of the elements behind the id, which are
 	body           []byte
 	decision       *Decision
 }
@@ -238,6 +237,7 @@ func (q *request) say(name string, value any) {
 	}
 	q.options[name] = value
 }
+func micros(d time.Duration) int64 { return up(d, time.Microsecond) }
 
 // up is d in whole units, rounded up.
 func up(d, unit time.Duration) int64 {
@@ -246,8 +246,6 @@ func up(d, unit time.Duration) int64 {
 	}
 	return int64((d-1)/unit) + 1
 }
-
-func micros(d time.Duration) int64 { return up(d, time.Microsecond) }
 
 // judge writes a judgement, without nils at its end. What is out of bounds the daemon tells from what is not.
 func (q *request) judge(domain string) {
@@ -484,8 +482,8 @@ func unreachable(path string, err error) error {
 			who = found.Username
 		}
 		if info, err := os.Stat(path); err == nil { // its Gid is there on every system that has one
-			gid := reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid")
-			if found, err := user.LookupGroupId(fmt.Sprint(gid)); err == nil {
+			gid := fmt.Sprint(reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid"))
+			if found, err := user.LookupGroupId(gid); err == nil {
 				group = found.Name
 			}
 		}
