@@ -53,7 +53,7 @@ type Decision struct {
 	client                               *Client
 	asked                                [2]int64 // on which connection, as which request
 	ended                                atomic.Bool
-	outcome                              atomic.Int32
+	outcome                              atomic.Int32 // one more than it; 0: not said
 }
 
 // Err is nil if the work may start, else *Denied.
@@ -92,7 +92,6 @@ func (d *Decision) Message() string {
 	return fmt.Sprintf("%s Try again in %d s.", what, d.retrySeconds())
 }
 
-// named: whether callers may be told of the limit.
 func (d *Decision) named() bool { return d.Rule != "" && d.HasLimit && !d.Hidden }
 
 // retrySeconds are whole, and at least 1.
@@ -109,7 +108,11 @@ func number(d time.Duration) string {
 }
 
 // SetOutcome says how the work ended, for Release, if it did not end well.
-func (d *Decision) SetOutcome(outcome Outcome) { d.outcome.Store(int32(outcome) + 1) }
+func (d *Decision) SetOutcome(outcome Outcome) {
+	if d != nil {
+		d.outcome.Store(int32(outcome) + 1)
+	}
+}
 
 // Release ends the work, and does not wait. Without a lease, or the second time, nothing happens.
 func (d *Decision) Release() { d.ReleaseAs(OK) }
@@ -119,11 +122,8 @@ func (d *Decision) ReleaseAs(otherwise Outcome) {
 	if d == nil || d.client == nil || d.Lease == 0 || d.ended.Swap(true) {
 		return
 	}
-	outcome := int64(otherwise)
-	if said := d.outcome.Load(); said > 0 {
-		outcome = int64(said) - 1
-	}
-	if _, reason := d.client.tell(opRelease, silent, int64(d.Lease), outcome); reason != "" {
+	d.outcome.CompareAndSwap(0, int32(otherwise)+1)
+	if _, reason := d.client.tell(opRelease, silent, int64(d.Lease), int64(d.outcome.Load()-1)); reason != "" {
 		d.client.report("", nil, []any{d.asked[0], d.asked[1]}) // it was not written; the daemon is told so later
 	}
 }
