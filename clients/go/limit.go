@@ -56,7 +56,7 @@ func (c *Client) Charge(ctx context.Context, domain string, a Attributes, option
 	for _, option := range options {
 		option(q)
 	}
-	q.priority, q.options = nil, nil
+	q.priority, q.options = "", nil
 	q.judge(domain)
 	charged, _ = c.exchange(q)
 	return charged

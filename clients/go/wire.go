@@ -29,7 +29,7 @@ const ( // the protocol's bounds, operations and kinds of replies
 	opHello, opAcquire, opRelease, opHit, opPeek              = 0, 1, 2, 3, 4
 	opCharge, opRenew, opSignal, opPing                       = 5, 6, 7, 8
 	isWelcome, isDecision, isDone, isError, isGoodbye, silent = 0, 1, 2, 3, 4, 5
-	glance, lastLook                                          = 5 * time.Millisecond, 200 * time.Microsecond
+	glance, lastLook, lastLooks                               = 5 * time.Millisecond, 200 * time.Microsecond, 3
 )
 
 // A fault is what cannot be written or trusted: a word to count it by; again: the daemon has had nothing of the
@@ -183,9 +183,7 @@ func Cost(n int64) CallOption { return func(q *request) { q.cost = n } }
 func Costs(units Units) CallOption { return func(q *request) { q.cost = units } }
 
 // Priority names how important this is; never take it from an end user's header.
-func Priority(name string) CallOption {
-	return func(q *request) { q.priority = when[any](name == "", nil, name) }
-}
+func Priority(name string) CallOption { return func(q *request) { q.priority = name } }
 
 // Idem makes a repeat within 60 s free; never take it from an end user's header: who repeats it is charged once.
 func Idem(key string) CallOption {
@@ -211,24 +209,24 @@ func Descriptors(more ...Attributes) CallOption {
 func RefuseOnFailure() CallOption { return func(q *request) { q.refuse = true } }
 
 type request struct {
-	ctx            context.Context
-	deadline       time.Time
-	op             byte
-	wanted, count  int // the kind of its reply, or silent; how many elements stand behind the id, which are
-	cost, priority any
-	options        fields
-	descriptors    []Attributes
-	refuse         bool
-	body           []byte
-	decision       *Decision
+	ctx           context.Context
+	deadline      time.Time
+	op            byte
+	refuse        bool
+	wanted, count int // the kind of its reply, or silent; how many elements stand behind the id, which are
+	cost          any
+	priority      string
+	options       fields
+	descriptors   []Attributes
+	body          []byte
+	decision      *Decision
 }
 
 var requests = sync.Pool{New: func() any { return &request{} }}
 
 func newRequest(ctx context.Context, op byte, wanted int, a Attributes) *request {
 	q := requests.Get().(*request)
-	first := append(q.descriptors[:0], a)
-	*q = request{ctx: ctx, op: op, wanted: wanted, cost: int64(1), descriptors: first, body: q.body}
+	*q = request{ctx: ctx, op: op, wanted: wanted, cost: int64(1), descriptors: []Attributes{a}, body: q.body}
 	return q
 }
 func (q *request) say(name string, value any) {
@@ -259,8 +257,8 @@ func (q *request) judge(domain string) {
 		}
 		descriptors[i] = pairs
 	}
-	elements := []any{domain, descriptors, q.cost, q.priority, q.options}
-	q.write(elements[:when(len(q.options) > 0, 5, when(q.priority != nil, 4, 3))]...)
+	elements := []any{domain, descriptors, q.cost, when[any](q.priority == "", nil, q.priority), q.options}
+	q.write(elements[:when(len(q.options) > 0, 5, when(q.priority != "", 4, 3))]...)
 	for len(q.body) > frameMax-11 { // beside the op and the longest id; else the longest value is shortened
 		pairs, longest, size := []any(nil), 0, digested
 		for _, descriptor := range descriptors {
@@ -376,16 +374,18 @@ func (k *connection) ask(q *request) (ok bool, caught *fault) {
 	binary.BigEndian.PutUint32(k.out[start:], uint32(len(k.out)-start-4))
 	_ = k.SetDeadline(q.soon())
 	written, err := k.Write(k.out)
-	for late, done := false, q.wanted == silent; err == nil; {
-		if done {
-			return ok, nil
-		}
-		if ok, done, err = k.read(q); errors.Is(err, os.ErrDeadlineExceeded) && !late {
-			late = q.ctx.Err() != nil || time.Now().After(q.deadline) // what is there by now counts
-			err = k.SetReadDeadline(when(late, time.Now().Add(lastLook), q.soon()))
+	for looks, done := 0, q.wanted == silent; err == nil && !done; {
+		if ok, done, err = k.read(q); errors.Is(err, os.ErrDeadlineExceeded) && looks < lastLooks {
+			next := q.soon()
+			if q.ctx.Err() != nil || time.Now().After(q.deadline) { // what is there by now counts
+				next, looks = time.Now().Add(lastLook), looks+1
+			}
+			err = k.SetReadDeadline(next)
 		}
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if err == nil {
+		return ok, nil
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, errLate
 	} // after a goodbye it has answered what it received: this request was not
 	return false, &fault{"the daemon hung up", "unreachable", idle && (k.leaving || written == 0), false}
