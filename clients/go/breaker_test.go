@@ -93,6 +93,10 @@ func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 	if opened := c.opened; best > 20*time.Microsecond || opened != 0 {
 		t.Fatalf("%v a call, %d connections", best, opened)
 	}
+	// Nothing is written that nobody would read: what is to be told waits untouched.
+	if allocations := testing.AllocsPerRun(100, func() { hits(c, 1) }); allocations > 12 {
+		t.Fatalf("%v allocations a call", allocations)
+	}
 	t.Logf("%v a call", best)
 }
 

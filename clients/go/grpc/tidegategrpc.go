@@ -137,10 +137,10 @@ func (l *limiter) call(
 		return status.FromContextError(err).Err()
 	}
 	err := next(tidegate.NewContext(ctx, d))
-	switch status.Code(err) {
-	case codes.OK:
+	switch code := status.Code(err); {
+	case ctx.Err() != nil || code == codes.Canceled || code == codes.DeadlineExceeded: // nobody has got the answer
+	case code == codes.OK:
 		outcome = tidegate.OK
-	case codes.Canceled, codes.DeadlineExceeded:
 	default:
 		outcome = tidegate.Failed
 	}

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -203,6 +205,15 @@ func TestLeasesEndWithTheHandler(t *testing.T) {
 		t.Fatal("it was cancelled")
 	}
 	fake.AssertReleased()
+	s.check = fine
+	if _, err := health.Check(ctx, request); err != nil {
+		t.Fatal(err)
+	}
+	fake.AssertReleased()
+	want := []tidegate.Outcome{tidegate.Dropped, tidegate.Failed, tidegate.Dropped, tidegate.OK}
+	if got := fake.Ended(); !reflect.DeepEqual(got, want) {
+		t.Fatalf("%v, not %v", got, want)
+	}
 }
 
 func TestCallbacksThatPanicAndNoDaemon(t *testing.T) {
@@ -212,7 +223,7 @@ func TestCallbacksThatPanicAndNoDaemon(t *testing.T) {
 	if _, err := health.Check(ctx, request); err != nil || c.Stats().Missed["callback"] != 1 {
 		t.Fatalf("%v %+v", err, c.Stats())
 	}
-	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"))
+	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(log.New(io.Discard, "", 0)))
 	if _, err := served(t, nowhere, Options{}, &service{check: fine}).Check(ctx, request); err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +259,7 @@ func TestAnswers(t *testing.T) {
 			continue
 		}
 		seen++
-		d := tidegate.New(tidegate.WithSocket("/nowhere/s")).Hit(ctx, "api", nil, tidegate.RefuseOnFailure())
+		d := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(log.New(io.Discard, "", 0))).Hit(ctx, "api", nil, tidegate.RefuseOnFailure())
 		if a.Decision != nil {
 			frame, _ := hex.DecodeString(*a.Decision)
 			d = played(t, frame[4:])

@@ -34,6 +34,7 @@ type Fake struct {
 	forced []forced
 	asked  []Asked
 	leases map[uint64]Asked
+	ended  []tidegate.Outcome
 	last   uint64
 }
 
@@ -117,6 +118,13 @@ func (f *Fake) Held() []Asked {
 	return held
 }
 
+// Ended is how the work under each lease ended, in that order.
+func (f *Fake) Ended() []tidegate.Outcome {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]tidegate.Outcome(nil), f.ended...)
+}
+
 // AssertReleased fails the test if a lease is held still; a release that is under way is waited for.
 func (f *Fake) AssertReleased() {
 	f.t.Helper()
@@ -139,6 +147,9 @@ func (f *Fake) answer(_ net.Conn, message []any) []any {
 	case 2:
 		lease, _ := message[2].(uint64)
 		_, held := f.leases[lease]
+		if outcome, _ := message[3].(uint64); held {
+			f.ended = append(f.ended, tidegate.Outcome(outcome))
+		}
 		delete(f.leases, lease)
 		return []any{2, message[1], held}
 	case 1, 3, 4:

@@ -66,12 +66,13 @@ func TestALeaseThatIsNotReleasedFailsTheTest(t *testing.T) {
 		t.Fatal("it did not fail")
 	}
 	w.failed = ""
+	d.SetOutcome(tidegate.Failed)
 	d.Release()
 	for _, end := range w.ends {
 		end()
 	}
-	if w.failed != "" {
-		t.Fatal(w.failed)
+	if ended := fake.Ended(); w.failed != "" || len(ended) != 1 || ended[0] != tidegate.Failed {
+		t.Fatal(w.failed, ended)
 	}
 }
 
