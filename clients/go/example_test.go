@@ -13,16 +13,32 @@ import (
 	"github.com/tidegate/tidegate/clients/go/tidegatetest"
 )
 
-// fake is a daemon for these examples, in which everyone but "greedy" is let through.
-func fake() *tidegatetest.Fake {
-	made := tidegatetest.New(&testing.T{})
-	made.Force("per-user", "allow")
-	made.Force("per-user", "limit", func(asked tidegatetest.Asked) bool { return asked.Attributes["user"] == "greedy" })
-	return made
+// example is the *testing.T of an example, which has none.
+type example struct {
+	testing.TB
+	ends []func()
+}
+
+func (e *example) Helper()            {}
+func (e *example) Cleanup(end func()) { e.ends = append([]func(){end}, e.ends...) }
+func (e *example) end() {
+	for _, end := range e.ends {
+		end()
+	}
+}
+
+// greedy is a daemon that lets everyone through but "greedy".
+func greedy(t testing.TB) *tidegatetest.Fake {
+	fake := tidegatetest.New(t)
+	fake.Force("per-user", "allow")
+	fake.Force("per-user", "limit", func(asked tidegatetest.Asked) bool { return asked.Attributes["user"] == "greedy" })
+	return fake
 }
 
 func Example() {
-	client := tidegate.New(tidegate.WithSocket(fake().Socket()), tidegate.WithTimeout(time.Second))
+	t := &example{}
+	defer t.end()
+	client := tidegate.New(tidegate.WithSocket(greedy(t).Socket()), tidegate.WithTimeout(time.Second))
 
 	work := func(user string) error {
 		d := client.Acquire(context.Background(), "api", tidegate.Attributes{{"user", user}}, tidegate.Cost(1))
@@ -42,7 +58,9 @@ func Example() {
 }
 
 func ExampleClient_Limit() {
-	client := fake().Client()
+	t := &example{}
+	defer t.end()
+	client := greedy(t).Client()
 	err := client.Limit(context.Background(), "api", tidegate.Attributes{{"user", "greedy"}}, func(context.Context) error {
 		return nil // the work
 	})
@@ -54,7 +72,9 @@ func ExampleClient_Limit() {
 }
 
 func ExampleClient_Middleware() {
-	client := fake().Client()
+	t := &example{}
+	defer t.end()
+	client := greedy(t).Client()
 	limit := client.Middleware(tidegate.HTTP{
 		Domain: "api",
 		User:   func(r *http.Request) string { return r.Header.Get("X-User") },
