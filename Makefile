@@ -8,7 +8,7 @@ VENV := .venv
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help demo test test-rust test-python lint bench pictures nightly setup clean
+.PHONY: help demo test test-rust test-python test-go lint bench pictures nightly setup clean
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,7 +20,7 @@ demo:            ## Real applications: a greedy caller and who is refused; an ov
 	@scripts/setup demo
 	@demo/run
 
-test: setup lint test-rust test-python  ## Every test: Rust, Python, the two together
+test: setup lint test-rust test-python test-go  ## Every test: Rust, Python, the two together, Go
 
 lint:            ## Formatting and lints, where this toolchain has them
 	@scripts/lint
@@ -33,6 +33,11 @@ test-rust:       ## Rust alone; the engine also under a checker that runs its th
 test-python:     ## Python alone, with the daemon that `test-rust` has built
 	cargo build --locked
 	TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest -q clients/python/tests tests/python
+
+test-go:         ## Go alone, under its race detector, with the daemon that `test-rust` has built
+	cargo build --locked
+	cd clients/go && TIDEGATE_BIN=$(CURDIR)/target/debug/tidegate go test -race ./...
+	cd clients/go/grpc && go test -race ./...
 
 bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
 	@scripts/setup bench

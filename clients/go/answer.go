@@ -1,0 +1,103 @@
+// What callers over HTTP are told, the same bytes in every language: tests/vectors/answers.json.
+
+package tidegate
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Headers tell the limit, of allowed answers too, as draft-ietf-httpapi-ratelimit-headers-11 has it and as X-Ratelimit,
+// and when to try again. Never on redirects.
+func (d *Decision) Headers() [][2]string {
+	var fields [][2]string
+	if d.named() {
+		limit, left := cut(d.Limit), cut(d.Remaining)
+		name, policy, until := quoted(d.Rule), "", ""
+		switch {
+		case d.Window == 0:
+			policy = `;qu="concurrent-requests"`
+		case d.Unit != "requests":
+			policy = ";qu=" + quoted(d.Unit)
+		}
+		if d.Window > 0 {
+			policy += fmt.Sprintf(";w=%d", up(d.Window, time.Second))
+			until = fmt.Sprintf(";t=%d", up(d.ResetAfter, time.Second))
+		}
+		fields = append(fields, [2]string{"RateLimit", name + ";r=" + left + until},
+			[2]string{"RateLimit-Policy", name + ";q=" + limit + policy},
+			[2]string{"X-Ratelimit-Limit", limit}, [2]string{"X-Ratelimit-Remaining", left})
+	}
+	if !d.Allowed && d.RetryAfter != Never {
+		seconds := strconv.FormatInt(d.retrySeconds(), 10)
+		if fields = append(fields, [2]string{"Retry-After", seconds}); !d.Hidden {
+			fields = append(fields, [2]string{"X-Ratelimit-Retry-After", seconds})
+		}
+	}
+	return fields
+}
+
+// Problem is the body of a refusal, application/problem+json of RFC 9457 with the types of the draft. Its retry_after is
+// exact to the millisecond, unlike the header.
+func (d *Decision) Problem() []byte {
+	const types = "https://iana.org/assignments/http-problem-types#"
+	about, title := "about:blank", "OK"
+	switch d.Status {
+	case 403:
+		title = "Forbidden"
+	case 429:
+		about, title = types+"quota-exceeded", "Too Many Requests"
+	case 503:
+		about, title = types+"temporary-reduced-capacity", "Service Unavailable"
+	}
+	b := fmt.Sprintf(`{"type":%s,"title":%s,"status":%d,"detail":%s`,
+		escaped(about), escaped(title), d.Status, escaped(d.Message()))
+	if d.named() && d.Verdict == "limit" {
+		b += fmt.Sprintf(`,"violated-policies":[%s],"limit":%d,"window":%s`, escaped(d.Rule), d.Limit, number(d.Window))
+	}
+	if !d.Allowed && d.RetryAfter != Never {
+		b += `,"retry_after":` + number(d.RetryAfter)
+	}
+	if d.Help != "" {
+		b += `,"help":` + escaped(d.Help)
+	}
+	return []byte(b + "}")
+}
+
+// cut is a number of at most 15 digits, as structured fields have them.
+func cut(n uint64) string {
+	const most = 999_999_999_999_999
+	if n > most {
+		n = most
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// quoted is a String of RFC 8941.
+func quoted(s string) string {
+	printable := strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, s)
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(printable) + `"`
+}
+
+// escaped is a string of JSON, with nothing escaped that may stand as it is; encoding/json would do so with <, > and &.
+func escaped(s string) string {
+	short := map[rune]string{'"': `\"`, '\\': `\\`, '\n': `\n`, '\r': `\r`, '\t': `\t`, '\b': `\b`, '\f': `\f`}
+	var b strings.Builder
+	for _, c := range s {
+		if known, is := short[c]; is {
+			b.WriteString(known)
+		} else if c < ' ' {
+			fmt.Fprintf(&b, `\u%04x`, c)
+		} else {
+			b.WriteRune(c)
+		}
+	}
+	return `"` + b.String() + `"`
+}

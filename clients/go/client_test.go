@@ -1,0 +1,678 @@
+package tidegate
+
+// What a client must do, one by one, with a daemon that is played.
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/clients/go/internal/peer"
+)
+
+// slack is what a busy machine may add to a deadline before a test calls it late.
+const slack = 250 * time.Millisecond
+
+func TestHelloGoesOutWithTheFirstRequest(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path, WithPool("web"), WithSlots(8))
+	if d := c.Acquire(ctx, "api", u1); d.Rule != "per-user" || d.Remaining != 39 || d.Window != 2*time.Second {
+		t.Fatalf("%+v", d)
+	}
+	c.Hit(ctx, "api", u1, Cost(3), Priority("post"))
+	c.Peek(ctx, "api", u1, Idem("x"), Queued(500*time.Millisecond), MaxWait(0), Costs(Units{"tokens": 5}))
+	c.Hit(ctx, "api", u1, Descriptors(Attributes{{"plan", "free"}}))
+	seen := p.Seen()
+	info := seen[0][3].(map[string]any)
+	if len(info["session"].(peer.Bin)) != 16 {
+		t.Fatal("no session")
+	}
+	delete(info, "session")
+	equal(t, seen, []any{
+		[]any{0, 0, 1, map[string]any{"client": "go/" + Version, "pid": os.Getpid(), "pool": "web", "slots": 8, "connection": 1}},
+		[]any{1, 1, "api", []any{[]any{"user", "u1"}}, 1},
+		[]any{3, 2, "api", []any{[]any{"user", "u1"}}, 3, "post"},
+		[]any{4, 3, "api", []any{[]any{"user", "u1"}}, map[string]any{"tokens": 5}, nil,
+			map[string]any{"idem": peer.Bin("x"), "queued_us": 500_000, "max_wait_us": 0}},
+		[]any{3, 4, "api", []any{[]any{"user", "u1"}, []any{"plan", "free"}}, 1},
+	})
+}
+
+func TestNothingIsOpenedBeforeTheFirstQuestion(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path)
+	time.Sleep(10 * time.Millisecond)
+	if len(p.Seen()) != 0 || c.Stats().Connections != 0 {
+		t.Fatal("something was")
+	}
+}
+
+func TestConnectionsAreUsedAgainAndClosed(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	hits(c, 50)
+	if n := c.Stats().Connections; n != 1 {
+		t.Fatalf("%d connections", n)
+	}
+	c.Close()
+	c.Close()
+	if n := c.Stats().Connections; n != 0 {
+		t.Fatalf("%d connections", n)
+	}
+	equal(t, reasons(hits(c, 1)...), []string{""}) // it may be used again
+}
+
+func TestAtMostSoManyConnections(t *testing.T) {
+	p := played(t, func(_ net.Conn, message []any) []any {
+		time.Sleep(time.Millisecond)
+		return append([]any{1, message[1]}, allow...)
+	})
+	c := client(t, p.Path)
+	var all sync.WaitGroup
+	for i := 0; i < 8*connectionsMax; i++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			if d := c.Hit(ctx, "api", u1); d.Degraded {
+				t.Errorf("degraded: %s", d.Reason)
+			}
+		}()
+	}
+	all.Wait()
+	if n := c.Stats().Connections; n > connectionsMax {
+		t.Fatalf("%d connections", n)
+	}
+}
+
+func wrong(elements ...any) peer.Script {
+	return func(_ net.Conn, message []any) []any { return elements }
+}
+
+func raw(data ...byte) peer.Script {
+	return func(c net.Conn, _ []any) []any {
+		_, _ = c.Write(data)
+		return nil
+	}
+}
+
+func hostile() map[string]struct {
+	script peer.Script
+	reason string
+} {
+	whole := func(message []any) []byte {
+		return peer.Frame(peer.Encode(append([]any{1, message[1]}, allow...)))
+	}
+	type row = struct {
+		script peer.Script
+		reason string
+	}
+	about := func(kind, more int, elements ...any) peer.Script { // the id, and more
+		return func(_ net.Conn, message []any) []any {
+			return append([]any{kind, int(message[1].(uint64)) + more}, elements...)
+		}
+	}
+	return map[string]row{
+		"silence": {func(net.Conn, []any) []any { return nil }, "timeout"},
+		"drip": {func(c net.Conn, message []any) []any {
+			for _, b := range whole(message) {
+				_, _ = c.Write([]byte{b})
+				time.Sleep(50 * time.Millisecond)
+			}
+			return nil
+		}, "timeout"},
+		"cut": {func(c net.Conn, m []any) []any { _, _ = c.Write(whole(m)[:9]); return nil }, "timeout"},
+		"a byte too much": {func(c net.Conn, message []any) []any {
+			_, _ = c.Write(peer.Frame(append(peer.Encode(append([]any{1, message[1]}, allow...)), 0xC0)))
+			return nil
+		}, "protocol"},
+		"wrong id":         {about(1, 1, allow...), "protocol"},
+		"late id":          {about(1, -1, allow...), "protocol"},
+		"nil id":           {wrong(append([]any{1, nil}, allow...)...), "protocol"},
+		"empty frame":      {raw(0, 0, 0, 0), "protocol"},
+		"oversize":         {raw(append([]byte{0, 0, 0x40, 1}, make([]byte, 100)...)...), "protocol"},
+		"gigantic":         {raw(0xFF, 0xFF, 0xFF, 0xFF, 1), "protocol"},
+		"http":             {raw([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")...), "protocol"},
+		"garbage":          {raw(0, 0, 0, 1, 0xC1), "protocol"},
+		"a deep one":       {raw(0, 0, 0, 6, 0x91, 0x91, 0x91, 0x91, 0x91, 0x90), "protocol"},
+		"unknown kind":     {about(9, 0), "protocol"},
+		"unknown verdict":  {about(1, 0, 5), "protocol"},
+		"no verdict":       {about(1, 0), "protocol"},
+		"rule no text":     {about(1, 0, 0, 5), "protocol"},
+		"below zero":       {about(1, 0, 0, "r", -1), "protocol"},
+		"done":             {about(2, 0, true), "protocol"},
+		"welcome again":    {wrong(0, 0, 1, peer.Map{}), "protocol"},
+		"error closing":    {wrong(3, nil, 1, "malformed"), "protocol"},
+		"error unknown":    {about(3, 0, 77, "new"), "protocol"},
+		"error odd":        {about(3, 0, "5", "odd"), "protocol"},
+		"no kind":          {wrong(), "protocol"},
+		"closed":           {func(c net.Conn, _ []any) []any { _ = c.Close(); return nil }, "unreachable"},
+		"closed within it": {func(c net.Conn, m []any) []any { _, _ = c.Write(whole(m)[:9]); _ = c.Close(); return nil }, "unreachable"},
+	}
+}
+
+func TestHostileDaemons(t *testing.T) {
+	for name, row := range hostile() {
+		row := row
+		t.Run(name, func(t *testing.T) {
+			p := played(t, row.script)
+			timeout := patient
+			if row.reason == "timeout" {
+				timeout = 100 * time.Millisecond
+			}
+			if name == "no kind" {
+				p.Play(raw(0, 0, 0, 1, 0x90))
+			}
+			c := client(t, p.Path, WithTimeout(timeout))
+			began := time.Now()
+			d := c.Acquire(ctx, "api", u1)
+			if took := time.Since(began); took > timeout+slack {
+				t.Fatalf("it took %v", took)
+			}
+			if !d.Allowed || !d.Degraded || d.Reason != row.reason || d.Status != 200 || len(d.Headers()) != 0 || d.Err() != nil {
+				t.Fatalf("%+v", d)
+			}
+			d.Release()
+			// Never used again; and the daemon hears of what was given up on, and of what was missed.
+			if stats := c.Stats(); stats.Connections != 0 || stats.Missed[row.reason] != 1 || stats.BreakerOpen {
+				t.Fatalf("%+v", stats)
+			}
+			refused := c.Acquire(ctx, "api", u1, RefuseOnFailure())
+			if refused.Allowed || refused.Status != 503 || refused.RetryAfter != time.Second || refused.Err() == nil {
+				t.Fatalf("%+v", refused)
+			}
+			p.Play(reply(allow...))
+			c.timeout = patient
+			equal(t, reasons(hits(c, 2)...), []string{"", ""})
+			seen := p.Seen()
+			report := seen[len(seen)-2][6].(map[string]any)
+			equal(t, report["missed"], map[string]any{row.reason: 2})
+			if told := fmt.Sprint(report["abandoned"]); told != "[[1 1] [2 1]]" && told != "[[2 1] [1 1]]" {
+				t.Fatalf("abandoned: %s", told)
+			}
+			if len(seen[len(seen)-1]) != 5 {
+				t.Fatal("it was told twice")
+			}
+		})
+	}
+}
+
+func TestRepliesInPiecesLargeAndWithMore(t *testing.T) {
+	p := played(t, func(c net.Conn, message []any) []any {
+		elements := append(append([]any{1, message[1]}, limit...), nil, nil, nil, peer.Map{{"new", 1}}, "later", peer.Map{{"k", []any{1}}})
+		for _, b := range peer.Frame(peer.Encode(elements)) {
+			_, _ = c.Write([]byte{b})
+		}
+		return nil
+	})
+	c := client(t, p.Path)
+	if d := hits(c, 1)[0]; d.Allowed || d.RetryAfter != 50*time.Millisecond || d.Degraded {
+		t.Fatalf("%+v", d)
+	}
+	var entries []any
+	for i := 0; i < 150; i++ {
+		entries = append(entries, []any{strings.Repeat("rule", 20), 1, 2, 3, 4})
+	}
+	p.Play(reply(append(append([]any{}, allow...), nil, nil, entries)...))
+	equal(t, reasons(hits(c, 2)...), []string{"", ""})
+	if c.Stats().Connections != 1 {
+		t.Fatal("another connection")
+	}
+}
+
+func TestAReplyBeforeTheWelcomeIsDoubtful(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Skipf("no socket at %s: %v", path, err)
+	}
+	defer listener.Close()
+	go func() {
+		connection, err := listener.Accept()
+		if err == nil {
+			_, _ = connection.Write(peer.Frame(peer.Encode(append([]any{1, 1}, allow...))))
+		}
+	}()
+	c := client(t, path)
+	equal(t, reasons(hits(c, 1)...), []string{"protocol"})
+}
+
+func TestADaemonThatDoesNotAccept(t *testing.T) {
+	folder, err := os.MkdirTemp("", "tg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	path := filepath.Join(folder, "s")
+	full := backlogOfNone(t, path)
+	defer full()
+	missed := Units{}
+	for i := 0; i < 6; i++ { // the first ones wait in the backlog, for the others it is full
+		c := client(t, path, WithTimeout(100*time.Millisecond))
+		began := time.Now()
+		missed[hits(c, 1)[0].Reason]++
+		if took := time.Since(began); took > 100*time.Millisecond+slack {
+			t.Fatalf("it took %v", took)
+		}
+	}
+	if missed["timeout"] == 0 || missed["unreachable"] == 0 || len(missed) != 2 {
+		t.Fatalf("%v", missed)
+	}
+}
+
+func TestAReplyThatIsThereWhenTheDeadlineHasPassedCounts(t *testing.T) {
+	p := played(t, reply(limit...))
+	c := client(t, p.Path)
+	hits(c, 1)
+	k := <-c.idle
+	defer k.Close()
+	// As if the process had been put to sleep after the request was written: the reply is there, the deadline is not.
+	q := newRequest(ctx, opHit, isDecision, u1)
+	q.decision, q.deadline = &Decision{}, time.Now().Add(patient)
+	q.judge("api")
+	sleeper := &asleep{Conn: k.Conn}
+	k.Conn = sleeper
+	k.in.Reset(sleeper)
+	sleeper.wake = func() { q.deadline = time.Now().Add(-time.Second) }
+	if ok, bad := k.ask(q); !ok || bad != nil || q.decision.Verdict != "limit" {
+		t.Fatalf("%v %+v %+v", ok, bad, q.decision)
+	}
+}
+
+// asleep wakes when the reply is there and the deadline, for its first read, is over.
+type asleep struct {
+	net.Conn
+	wake  func()
+	slept bool
+}
+
+func (a *asleep) Read(b []byte) (int, error) {
+	if !a.slept {
+		a.slept = true
+		time.Sleep(100 * time.Millisecond)
+		a.wake()
+		return 0, os.ErrDeadlineExceeded
+	}
+	return a.Conn.Read(b)
+}
+
+func TestALateReplyNeverReachesAnotherRequest(t *testing.T) {
+	p := played(t, func(_ net.Conn, message []any) []any {
+		if fmt.Sprint(message[3]) == "[[user slow]]" {
+			time.Sleep(60 * time.Millisecond)
+			return append([]any{1, message[1]}, limit...)
+		}
+		return append([]any{1, message[1]}, allow...)
+	})
+	c := client(t, p.Path, WithTimeout(40*time.Millisecond))
+	for i := 0; i < 10; i++ {
+		c.settle(nil, false) // a busy machine may be late for others, too: that opens no breaker here
+		if d := c.Hit(ctx, "api", Attributes{{"user", "slow"}}); d.Reason != "timeout" {
+			t.Fatalf("%+v", d)
+		}
+		if d := c.Hit(ctx, "api", u1); d.Verdict != "allow" {
+			t.Fatalf("%+v", d)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestAnErrorThatKeepsTheConnection(t *testing.T) {
+	for _, code := range []int{5, 6, 7, 10, 11} {
+		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
+		heard := &told{}
+		c := client(t, p.Path, WithLogger(heard))
+		equal(t, reasons(hits(c, 5)...), []string{"protocol", "protocol", "protocol", "protocol", "protocol"})
+		if stats := c.Stats(); stats.Connections != 1 || stats.BreakerOpen || stats.Missed["protocol"] != 5 {
+			t.Fatalf("%d: %+v", code, stats)
+		}
+		if lines := heard.all(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
+			t.Fatalf("%v", lines)
+		}
+		c.Acquire(ctx, "api", u1)
+		p.Play(reply(allow...))
+		hits(c, 1)
+		seen := p.Seen()
+		if report := seen[len(seen)-1][6].(map[string]any); len(report["abandoned"].([]any)) != 0 {
+			t.Fatalf("it was answered: %v", report)
+		}
+	}
+}
+
+func TestNoValueIsTooOdd(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	var nobody *told
+	text, pointer := "Zoë", new(int)
+	for value, want := range map[any]string{
+		nil: "", "": "", "\xff": "�", "a\x00b": "a\x00b", 1.5: "1.5", true: "true", -7: "-7", nobody: "", &text: "Zoë",
+		pointer: "0", struct{ X any }{nil}: "{<nil>}", error(os.ErrClosed): os.ErrClosed.Error(), time.Second: "1s",
+		strings.Repeat("🌊", 240): strings.Repeat("🌊", 240),
+	} {
+		if d := c.Hit(ctx, "api", Attributes{{"v", value}}); d.Degraded {
+			t.Fatalf("%v: %+v", value, d)
+		}
+		seen := p.Seen()
+		pairs := seen[len(seen)-1][3].([]any)[0].([]any)
+		if want == "" && len(pairs) == 0 {
+			continue
+		}
+		equal(t, pairs, []any{"v", want})
+	}
+	for _, value := range []any{[]byte("\xff\xfe"), strings.Repeat("x", 1<<20), strings.Repeat("🌊", 1<<18), panics{}} {
+		if d := c.Hit(ctx, "api", Attributes{{"v", value}}); d.Degraded {
+			t.Fatalf("%T: %+v", value, d)
+		}
+	}
+	if missed := c.Stats().Missed; len(missed) != 0 {
+		t.Fatalf("%v", missed)
+	}
+}
+
+type panics struct{}
+
+func (panics) String() string { panic("odd") }
+
+func TestLongValuesStayApartAndFramesFit(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	long := strings.Repeat("é", 5_000)
+	sent := map[string]bool{}
+	for _, end := range []string{"a", "b"} {
+		c.Hit(ctx, "api", Attributes{{"v", long + end}})
+		seen := p.Seen()
+		value := seen[len(seen)-1][3].([]any)[0].([]any)[1].(string)
+		if len(value) > valueMax || !strings.HasPrefix(value, "éé") || len(value) != valueKept+digested {
+			t.Fatalf("%d bytes", len(value))
+		}
+		sent[value] = true
+	}
+	if len(sent) != 2 {
+		t.Fatal("two are one")
+	}
+	var many []Attributes
+	for i := 0; i < 8; i++ {
+		var a Attributes
+		for j := 0; j < 16; j++ {
+			a = append(a, [2]any{fmt.Sprintf("k%d", j), fmt.Sprint(i, j) + strings.Repeat("v", 2_000)})
+		}
+		many = append(many, a)
+	}
+	if d := c.Hit(ctx, "api", many[0], Descriptors(many[1:]...)); d.Degraded {
+		t.Fatalf("%+v", d)
+	}
+}
+
+func TestWhatCannotBeAskedIsAllowedAndLoggedOnce(t *testing.T) {
+	p := played(t, grant)
+	heard := &told{}
+	c := client(t, p.Path, WithLogger(heard))
+	huge := strings.Repeat("x", 1<<20)
+	for i := 0; i < 3; i++ {
+		if d := c.Acquire(ctx, huge, u1); !d.Allowed || d.Reason != "protocol" {
+			t.Fatalf("%+v", d)
+		}
+		if d := c.Acquire(ctx, "api", u1, nil); !d.Allowed || d.Reason != "protocol" {
+			t.Fatalf("%+v", d)
+		}
+	}
+	if len(p.Seen()) != 0 || len(heard.all()) != 2 || c.Stats().BreakerOpen {
+		t.Fatalf("%v %v", p.Seen(), heard.all())
+	}
+}
+
+func TestTenToTheFifthKeys(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	var wide Attributes
+	for i := 0; i < 100_000; i++ {
+		wide = append(wide, [2]any{fmt.Sprint("k", i), "v"})
+	}
+	if d := c.Hit(ctx, "api", wide); !d.Allowed || d.Reason != "protocol" {
+		t.Fatalf("%+v", d)
+	}
+	equal(t, reasons(hits(c, 1)...), []string{""})
+}
+
+// -- contexts ----------------------------------------------------------------------------------------------------------
+
+func TestACancelledContextGivesUpAndSaysSo(t *testing.T) {
+	arrived := make(chan struct{}, 1)
+	p := played(t, func(net.Conn, []any) []any {
+		arrived <- struct{}{}
+		return nil
+	})
+	c := client(t, p.Path)
+	working, cancel := context.WithCancel(ctx)
+	go func() {
+		<-arrived
+		cancel()
+	}()
+	began := time.Now()
+	d := c.Acquire(working, "api", u1)
+	if took := time.Since(began); took > slack {
+		t.Fatalf("it took %v", took)
+	}
+	equal(t, reasons(d), []string{"timeout"})
+	if c.failures.Load() != 0 {
+		t.Fatal("the daemon has not failed")
+	}
+	p.Play(reply(allow...))
+	hits(c, 1)
+	seen := p.Seen()
+	equal(t, seen[len(seen)-1][6], map[string]any{"missed": map[string]any{"timeout": 1}, "abandoned": []any{[]any{1, 1}}})
+	before := len(p.Seen())
+	if d := c.Acquire(working, "api", u1); !d.Allowed || d.Reason != "timeout" || len(p.Seen()) != before {
+		t.Fatalf("%+v", d)
+	}
+}
+
+func TestTheSoonerDeadlineCounts(t *testing.T) {
+	p := played(t, func(net.Conn, []any) []any { return nil })
+	c := client(t, p.Path)
+	soon, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	equal(t, reasons(c.Acquire(soon, "api", u1)), []string{"timeout"})
+	if took := time.Since(began); took < 25*time.Millisecond || took > 30*time.Millisecond+slack {
+		t.Fatalf("it took %v", took)
+	}
+}
+
+func TestReleaseSurvivesCancellation(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path)
+	working, cancel := context.WithCancel(ctx)
+	d := c.Acquire(working, "api", u1)
+	cancel()
+	d.Release()
+	d.Release()
+	equal(t, releases(t, p, 1), []any{[]any{nil, 77, 0}})
+	if !c.Check() || len(releases(t, p, 1)) != 1 {
+		t.Fatal("released twice")
+	}
+}
+
+// -- leases ------------------------------------------------------------------------------------------------------------
+
+func TestLimitReleasesAsTheWorkEnds(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path)
+	failed := errors.New("failed")
+	if err := c.Limit(ctx, "api", u1, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Limit(ctx, "api", u1, func(context.Context) error { return failed }); err != failed {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = c.Limit(ctx, "api", u1, func(context.Context) error { panic("work") })
+	}()
+	d := c.Acquire(ctx, "api", u1)
+	d.SetOutcome(Dropped)
+	d.Release()
+	equal(t, releases(t, p, 4), []any{[]any{nil, 77, 0}, []any{nil, 79, 1}, []any{nil, 81, 2}, []any{nil, 83, 2}})
+	p.Play(reply(limit...))
+	var denied *Denied
+	if err := c.Limit(ctx, "api", u1, nil); !errors.As(err, &denied) || denied.Decision.Rule != "per-user" {
+		t.Fatal(err)
+	}
+	var none *Decision
+	none.Release()
+}
+
+func TestAWaitIsSleptOffByLimitAlone(t *testing.T) {
+	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 50_000, 77))
+	c := client(t, p.Path)
+	began := time.Now()
+	d := c.Acquire(ctx, "api", u1)
+	if !d.Allowed || d.Wait != 50*time.Millisecond || d.Verdict != "wait" {
+		t.Fatalf("%+v", d)
+	}
+	d.Release()
+	if err := c.Limit(ctx, "api", u1, func(context.Context) error { return nil }); err != nil || time.Since(began) < 50*time.Millisecond {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+	defer cancel()
+	p.Play(reply(3, "hooks", 21, 1, 20, 1, 60_000_000, 78))
+	if err := c.Limit(ended, "api", u1, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	equal(t, releases(t, p, 3)[2], []any{nil, 78, 2})
+}
+
+func TestAReleaseThatCannotBeWrittenIsToldLater(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path)
+	first, second := c.Acquire(ctx, "api", u1), c.Acquire(ctx, "api", u1)
+	p.Play(raw(0, 0, 0, 1, 0xC1))
+	hits(c, 3) // the breaker opens
+	first.Release()
+	second.Release()
+	p.Play(grant)
+	c.until.Store(1)
+	c.Acquire(ctx, "api", u1)
+	seen := p.Seen()
+	equal(t, seen[len(seen)-1][6], map[string]any{"missed": map[string]any{"protocol": 3}, "abandoned": []any{[]any{1, 1}, []any{1, 2}}})
+}
+
+func TestAReleaseOnAConnectionThatWasClosedTakesAnother(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path)
+	d := c.Acquire(ctx, "api", u1)
+	p.HangUp()
+	d.Release()
+	equal(t, releases(t, p, 1), []any{[]any{nil, 77, 0}})
+	var sessions []string
+	for _, message := range p.Seen() {
+		if message[0] == uint64(0) {
+			info := message[3].(map[string]any)
+			sessions = append(sessions, fmt.Sprintf("%x %v", info["session"], info["connection"]))
+		}
+	}
+	if len(sessions) != 2 || !bytes.Equal([]byte(sessions[0][:32]), []byte(sessions[1][:32])) || sessions[1][33:] != "2" {
+		t.Fatalf("%v", sessions)
+	}
+}
+
+func TestRenewChargeSignal(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path, WithPool("web"))
+	d := c.Acquire(ctx, "api", u1)
+	if !d.Renew() || !c.Charge(ctx, "api", u1, Costs(Units{"tokens": -812})) || !c.Charge(ctx, "api", u1, Cost(3)) {
+		t.Fatal("not done")
+	}
+	c.Signal("loop_lag", 0.4)
+	c.Signal("loop_lag", 7)
+	c.Check()
+	seen := p.Seen()
+	equal(t, seen[2:7], []any{[]any{6, 2, 77}, []any{5, 3, "api", []any{[]any{"user", "u1"}}, map[string]any{"tokens": -812}},
+		[]any{5, 4, "api", []any{[]any{"user", "u1"}}, 3}, []any{7, nil, "web", "loop_lag", 400}, []any{7, nil, "web", "loop_lag", 1000}})
+	p.Play(func(_ net.Conn, message []any) []any { return []any{2, message[1], false} })
+	if d.Renew() || c.Charge(ctx, "api", u1) {
+		t.Fatal("done")
+	}
+	d.Release()
+	if d.Renew() {
+		t.Fatal("it has ended")
+	}
+}
+
+// -- an orderly restart ------------------------------------------------------------------------------------------------
+
+func TestAnIdleConnectionThatWasClosedCostsNobodyADecision(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	hits(c, 1)
+	p.HangUp()
+	equal(t, reasons(hits(c, 3)...), []string{"", "", ""})
+	if missed := c.Stats().Missed; len(missed) != 0 {
+		t.Fatalf("%v", missed)
+	}
+}
+
+func TestAGoodbyeAndNoAnswerIsAskedAgainElsewhere(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	hits(c, 1)
+	p.Play(func(connection net.Conn, _ []any) []any {
+		p.Play(reply(allow...))
+		_, _ = connection.Write(peer.Frame(peer.Encode([]any{4, nil, "draining"})))
+		_ = connection.Close()
+		return nil
+	})
+	equal(t, reasons(hits(c, 1)...), []string{""})
+	if missed := c.Stats().Missed; len(missed) != 0 {
+		t.Fatalf("%v", missed)
+	}
+}
+
+func TestAGoodbyeBesideTheReplyEndsTheConnection(t *testing.T) {
+	goodbye := peer.Frame(peer.Encode([]any{4, nil, "draining"}))
+	for _, after := range []bool{false, true} {
+		p := played(t, func(connection net.Conn, message []any) []any {
+			answer := peer.Frame(peer.Encode(append([]any{1, message[1]}, limit...)))
+			if after {
+				_, _ = connection.Write(append(answer, goodbye...))
+			} else {
+				_, _ = connection.Write(append(append([]byte{}, goodbye...), answer...))
+			}
+			return nil
+		})
+		c := client(t, p.Path)
+		for _, d := range hits(c, 3) {
+			if d.Verdict != "limit" {
+				t.Fatalf("%+v", d)
+			}
+		}
+		hellos := 0
+		for _, message := range p.Seen() {
+			if message[0] == uint64(0) {
+				hellos++
+			}
+		}
+		if hellos != 3 {
+			t.Fatalf("%d connections", hellos)
+		}
+	}
+}
+
+func TestAResetAfterTheRequestWasTakenIsNotAskedAgain(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	hits(c, 1)
+	p.Play(func(connection net.Conn, _ []any) []any { _ = connection.Close(); return nil })
+	equal(t, reasons(hits(c, 1)...), []string{"unreachable"})
+	if seen := p.Seen(); len(seen) != 3 {
+		t.Fatalf("%v", seen)
+	}
+}

@@ -1,0 +1,134 @@
+// What a request says of where it came from, and how far that is believed.
+
+package tidegate
+
+import (
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const queuedMax = 60 * time.Second // who says more has another clock
+
+// cleanPath is the path as the application means it: decoded once (by net/http), without dot segments and repeated
+// slashes.
+func cleanPath(path string) string {
+	if strings.HasPrefix(path, "/") && !strings.Contains(path, "//") && !strings.Contains(path, "/.") {
+		return path
+	}
+	var kept []string
+	for _, segment := range strings.Split(path, "/") {
+		switch segment {
+		case "", ".":
+		case "..":
+			if len(kept) > 0 {
+				kept = kept[:len(kept)-1]
+			}
+		default:
+			kept = append(kept, segment)
+		}
+	}
+	clean := "/" + strings.Join(kept, "/")
+	if len(kept) > 0 && (strings.HasSuffix(path, "/") || strings.HasSuffix(path, "/.") || strings.HasSuffix(path, "/..")) {
+		clean += "/"
+	}
+	return clean
+}
+
+// peerOf is who holds the other end of the connection; empty: a Unix socket, or nobody knows.
+func peerOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = strings.TrimPrefix(r.RemoteAddr, "@")
+	}
+	return host
+}
+
+// address is who called: the nearest hop that is not a trusted proxy. What stands left of it may be made up.
+func (m *middleware) address(r *http.Request, peer string) string {
+	forwarded := r.Header.Values("X-Forwarded-For")
+	if len(forwarded) == 0 {
+		return peer
+	}
+	if m.TrustedProxies == nil && m.TrustedCount == 0 {
+		m.warned.Do(func() {
+			m.client.log("X-Forwarded-For is there but TrustedProxies is not set: callers are told apart by their proxy", true)
+		})
+		return peer
+	}
+	hops := append(strings.Split(strings.Join(forwarded, ","), ","), peer)
+	last := len(hops) - 1
+	if m.TrustedCount > 0 {
+		if last -= m.TrustedCount; last < 0 {
+			last = 0
+		}
+	}
+	nearest := peer
+	for i := last; i >= 0; i-- {
+		address, err := netip.ParseAddr(withoutPort(hops[i]))
+		if err != nil {
+			if i == len(hops)-1 && peer == "" {
+				continue // a Unix socket: only this machine's proxy can be behind it
+			}
+			return nearest
+		}
+		nearest = address.Unmap().String()
+		if m.TrustedCount > 0 || !m.trusts(address) {
+			break
+		}
+	}
+	return nearest
+}
+
+func (m *middleware) trusts(address netip.Addr) bool {
+	for _, network := range m.TrustedProxies {
+		if network.Contains(address.Unmap().WithZone("")) {
+			return true
+		}
+	}
+	return false
+}
+
+// queued is how long the request waited for the application, as a trusted proxy says it by X-Request-Start: "t=" and
+// Unix time or without it, in seconds, milliseconds or microseconds, which are told apart by their size.
+func (m *middleware) queued(r *http.Request, peer string) (time.Duration, bool) {
+	said := strings.TrimPrefix(strings.TrimSpace(r.Header.Get("X-Request-Start")), "t=")
+	if said == "" || strings.Trim(said, "0123456789.") != "" || !m.fromProxy(peer) {
+		return 0, false
+	}
+	started, err := strconv.ParseFloat(said, 64)
+	if err != nil || len(said) > 30 {
+		return 0, false
+	}
+	switch {
+	case started >= 1e14:
+		started /= 1e6
+	case started >= 1e11:
+		started /= 1e3
+	}
+	waited := time.Duration(math.Min((float64(time.Now().UnixMicro())/1e6-started), 2*queuedMax.Seconds()) * 1e9)
+	return waited, waited >= 0 && waited <= queuedMax
+}
+
+func (m *middleware) fromProxy(peer string) bool {
+	address, err := netip.ParseAddr(peer)
+	if err != nil {
+		return peer == "" && (m.TrustedProxies != nil || m.TrustedCount > 0)
+	}
+	return m.TrustedCount > 0 || m.trusts(address)
+}
+
+func withoutPort(hop string) string {
+	hop = strings.Trim(strings.TrimSpace(hop), `"`)
+	if strings.HasPrefix(hop, "[") {
+		return strings.SplitN(hop[1:], "]", 2)[0]
+	}
+	if strings.Count(hop, ":") == 1 {
+		return strings.SplitN(hop, ":", 2)[0]
+	}
+	return hop
+}

@@ -1,0 +1,222 @@
+// Package tidegategrpc limits gRPC servers: an interceptor for unary calls, and one for streams.
+//
+//	server := grpc.NewServer(
+//		grpc.ChainUnaryInterceptor(tidegategrpc.Unary(client, tidegategrpc.Options{Domain: "api"})),
+//		grpc.ChainStreamInterceptor(tidegategrpc.Stream(client, tidegategrpc.Options{Domain: "api"})))
+//
+// Over a limit a call ends with RESOURCE_EXHAUSTED, where the host is full with UNAVAILABLE, both with RetryInfo and
+// pushback, so that clients with a retry policy wait as long as they should. The lease of a call ends with its handler.
+package tidegategrpc
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate/clients/go"
+)
+
+// Options say how a server is limited; every field may be left out. `method` is the full one, "/package.Service/Method".
+// A function that panics lets the call pass.
+//
+// The daemon gets path (the method), ip, user, user_agent and then Attributes, in this order.
+type Options struct {
+	Domain      string                                                       // "web" if empty
+	User        func(ctx context.Context, method string) string              // who calls, as the application knows it
+	Attributes  func(ctx context.Context, method string) tidegate.Attributes // more of them
+	Descriptors func(ctx context.Context, method string) []tidegate.Attributes
+	Cost        func(ctx context.Context, method string) tidegate.CallOption
+	Priority    func(ctx context.Context, method string) string // never from a caller's metadata as it stands
+	Exempt      func(ctx context.Context, method string) bool
+	Outcome     func(ctx context.Context, d *tidegate.Decision, err error) tidegate.Outcome
+	OnRefused   func(ctx context.Context, d *tidegate.Decision) error // nil: the usual one
+	OnFailure   func(method string) bool                              // true: refuse when the daemon does not answer
+	Instrument  func(d *tidegate.Decision, judging time.Duration)
+}
+
+// Unary limits calls of one request and one answer.
+func Unary(c *tidegate.Client, with Options) grpc.UnaryServerInterceptor {
+	l := limiter{c, with}
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		var answer any
+		trailer := func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }
+		err := l.call(ctx, info.FullMethod, trailer, func(ctx context.Context) (err error) {
+			answer, err = next(ctx, request)
+			return err
+		})
+		return answer, err
+	}
+}
+
+// Stream limits streams: one decision for the whole of each.
+func Stream(c *tidegate.Client, with Options) grpc.StreamServerInterceptor {
+	l := limiter{c, with}
+	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		return l.call(stream.Context(), info.FullMethod, stream.SetTrailer, func(ctx context.Context) error {
+			return next(server, &judged{stream, ctx})
+		})
+	}
+}
+
+// judged is a stream whose context has the decision.
+type judged struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (j *judged) Context() context.Context { return j.ctx }
+
+// Status is what a refusal is for gRPC. Pushback is the trailer grpc-retry-pushback-ms, -1 for never.
+func Status(d *tidegate.Decision) (refusal *status.Status, pushback string) {
+	code := codes.Unavailable
+	switch d.Verdict {
+	case "limit":
+		code = codes.ResourceExhausted
+	case "deny":
+		code = codes.PermissionDenied
+	}
+	refusal = status.New(code, d.Message())
+	if d.RetryAfter == tidegate.Never {
+		return refusal, "-1"
+	}
+	if with, err := refusal.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)}); err == nil {
+		refusal = with
+	}
+	milliseconds := d.RetryAfter / time.Millisecond
+	if d.RetryAfter%time.Millisecond > 0 {
+		milliseconds++
+	}
+	return refusal, strconv.FormatInt(int64(milliseconds), 10)
+}
+
+type limiter struct {
+	client *tidegate.Client
+	Options
+}
+
+func (l *limiter) call(
+	ctx context.Context, method string, trailer func(metadata.MD), next func(context.Context) error,
+) error {
+	began := time.Now()
+	d := l.judge(ctx, method)
+	if d == nil {
+		return next(ctx)
+	}
+	outcome := tidegate.Dropped // a panic
+	defer func() { d.ReleaseAs(outcome) }()
+	if l.Instrument != nil {
+		l.guarded("instrument", func() { l.Instrument(d, time.Since(began)) })
+	}
+	if !d.Allowed {
+		var own error
+		failed := l.guarded("on_refused", func() {
+			if l.OnRefused != nil {
+				own = l.OnRefused(ctx, d)
+			}
+		})
+		if failed == nil {
+			refusal, pushback := Status(d)
+			trailer(metadata.Pairs("grpc-retry-pushback-ms", pushback))
+			if own != nil {
+				return own
+			}
+			return refusal.Err()
+		}
+		d = failed
+	}
+	if err := d.AwaitStart(ctx); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	err := next(tidegate.NewContext(ctx, d))
+	switch code := status.Code(err); {
+	case ctx.Err() != nil || code == codes.Canceled || code == codes.DeadlineExceeded: // nobody has got the answer
+	case code == codes.OK:
+		outcome = tidegate.OK
+	default:
+		outcome = tidegate.Failed
+	}
+	if l.Outcome != nil {
+		l.guarded("outcome", func() { outcome = l.Outcome(ctx, d, err) })
+	}
+	return err
+}
+
+// judge asks the daemon; nil: exempt.
+func (l *limiter) judge(ctx context.Context, method string) (d *tidegate.Decision) {
+	step := "exempt"
+	defer func() {
+		if why := recover(); why != nil {
+			d = l.client.CallbackFailed(step, why)
+		}
+	}()
+	if l.Exempt != nil && l.Exempt(ctx, method) {
+		return nil
+	}
+	step = "user"
+	attributes := tidegate.Attributes{{"path", method}, {"ip", address(ctx)}, {"user", call(l.User, ctx, method)},
+		{"user_agent", agent(ctx)}}
+	step = "attributes"
+	attributes = append(attributes, call(l.Attributes, ctx, method)...)
+	step = "descriptors"
+	options := []tidegate.CallOption{tidegate.Descriptors(call(l.Descriptors, ctx, method)...)}
+	step = "priority"
+	options = append(options, tidegate.Priority(call(l.Priority, ctx, method)))
+	step = "cost"
+	if cost := call(l.Cost, ctx, method); cost != nil {
+		options = append(options, cost)
+	}
+	step = "on_failure"
+	if l.OnFailure != nil && l.OnFailure(method) {
+		options = append(options, tidegate.RefuseOnFailure())
+	}
+	domain := l.Domain
+	if domain == "" {
+		domain = "web"
+	}
+	return l.client.Acquire(ctx, domain, attributes, options...)
+}
+
+func call[T any](function func(context.Context, string) T, ctx context.Context, method string) (t T) {
+	if function != nil {
+		t = function(ctx, method)
+	}
+	return t
+}
+
+// guarded runs what the application gave; after a panic, the decision there is then.
+func (l *limiter) guarded(what string, function func()) (failed *tidegate.Decision) {
+	defer func() {
+		if why := recover(); why != nil {
+			failed = l.client.CallbackFailed(what, why)
+		}
+	}()
+	function()
+	return nil
+}
+
+// address of the peer, which behind a proxy is the proxy's.
+func address(ctx context.Context) string {
+	if who, is := peer.FromContext(ctx); is && who.Addr != nil {
+		if host, _, err := net.SplitHostPort(who.Addr.String()); err == nil {
+			return host
+		}
+	}
+	return ""
+}
+
+func agent(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	if said := md.Get("user-agent"); len(said) > 0 {
+		return said[0]
+	}
+	return ""
+}

@@ -1,0 +1,466 @@
+package tidegate
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/clients/go/internal/peer"
+)
+
+type answer struct {
+	Name, Style, Message string
+	Decision, Reason     *string
+	Status               int
+	Headers              [][2]string
+	Body                 *string
+	GRPC                 *struct {
+		Code    string
+		DelayUS *int64 `json:"retry_delay_us"`
+		Push    int64  `json:"pushback_ms"`
+	}
+}
+
+// decided is the answer's decision.
+func decided(t *testing.T, a answer) *Decision {
+	t.Helper()
+	if a.Reason != nil {
+		return degraded(*a.Reason, a.Status == 503)
+	}
+	message, _ := decode(unhex(t, *a.Decision)[4:], levelsMax)
+	d := &Decision{}
+	d.read(message.([]any)[2:])
+	return d
+}
+
+// Byte for byte as in every other language, through a real server, over a daemon that says what the vector says.
+func TestAnswers(t *testing.T) {
+	var answers []answer
+	vectors(t, "answers.json", &answers)
+	for _, a := range answers {
+		a := a
+		t.Run(a.Name, func(t *testing.T) {
+			if got := decided(t, a).Message(); got != a.Message {
+				t.Errorf("%q, not %q", got, a.Message)
+			}
+			p := played(t, func(c net.Conn, message []any) []any {
+				if a.Decision == nil {
+					_, _ = c.Write([]byte{0, 0, 0, 1, 0xC1})
+					return nil
+				}
+				decision, err := peer.Decode(unhex(t, *a.Decision)[4:])
+				if err != nil {
+					t.Error(err)
+				}
+				decision[1] = message[1]
+				for i, element := range decision { // the codec reads maps without an order
+					if fields, is := element.(map[string]any); is {
+						var ordered peer.Map
+						for name, value := range fields {
+							ordered = append(ordered, [2]any{name, value})
+						}
+						decision[i] = ordered
+					}
+				}
+				return decision
+			})
+			with := HTTP{Headers: a.Style}
+			if a.Reason != nil && a.Status == 503 {
+				with.OnFailure = Refuse
+			}
+			var request http.Request
+			handler := client(t, p.Path).Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/plain")
+				switch {
+				case a.Status == 304: // only who asks so gets it
+				case a.Status >= 300 && a.Status < 400:
+					Redirect(w, r, "/elsewhere", a.Status)
+					return
+				}
+				w.WriteHeader(a.Status)
+			}))
+			server := httptest.NewServer(handler)
+			defer server.Close()
+			request.Method, request.Header = "GET", http.Header{}
+			request.URL, _ = request.URL.Parse(server.URL + "/")
+			if a.Status == 304 {
+				request.Header.Set("If-None-Match", `"1"`)
+			}
+			response, err := http.DefaultTransport.RoundTrip(&request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(response.Body)
+			response.Body.Close()
+			if response.StatusCode != a.Status || a.Body != nil && string(body) != *a.Body {
+				t.Errorf("%d %s", response.StatusCode, body)
+			}
+			for _, field := range a.Headers {
+				if got := response.Header.Values(field[0]); len(got) != 1 || got[0] != field[1] {
+					t.Errorf("%s: %q, not %q", field[0], got, field[1])
+				}
+				response.Header.Del(field[0])
+			}
+			for name := range response.Header {
+				if strings.Contains(strings.ToLower(name), "ratelimit") || name == "Retry-After" {
+					t.Errorf("%s: %s", name, response.Header.Get(name))
+				}
+			}
+		})
+	}
+}
+
+// get asks a handler over a real connection.
+func get(t *testing.T, handler http.Handler, path string, headers ...string) *http.Response {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	request, err := http.NewRequest("GET", server.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Add(headers[i], headers[i+1])
+	}
+	request.Header.Set("User-Agent", "test")
+	response, err := http.DefaultTransport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(response.Body)
+	response.Body.Close()
+	response.Body = io.NopCloser(strings.NewReader(string(body)))
+	return response
+}
+
+// asked is the last judgement's descriptors.
+func asked(t *testing.T, p *peer.Peer) string {
+	t.Helper()
+	said := ""
+	for _, message := range p.Seen() {
+		if message[0] == uint64(1) {
+			said = fmt.Sprint(message[3])
+		}
+	}
+	return said
+}
+
+func fine(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "fine") }
+
+func TestAttributesInTheirOrder(t *testing.T) {
+	p := played(t, grant)
+	with := HTTP{
+		Domain: "api", User: func(r *http.Request) string { return r.Header.Get("X-User") },
+		Route:       func(*http.Request) string { return "/a/{b}" },
+		Attributes:  func(*http.Request) Attributes { return Attributes{{"plan", "free"}} },
+		FromHeaders: [][2]string{{"tenant", "X-Tenant"}},
+		Descriptors: func(*http.Request) []Attributes { return []Attributes{{{"second", 2}}} },
+		Cost:        func(*http.Request) CallOption { return Costs(Units{"tokens": 5}) },
+		Priority:    func(*http.Request) string { return "critical" },
+	}
+	limited := client(t, p.Path).Middleware(with)(http.HandlerFunc(fine))
+	get(t, limited, "/a/./b//c%2Fd/../%65?q=1", "X-User", "u1", "X-Tenant", "t1")
+	message := p.Seen()[1]
+	equal(t, message[2:], []any{"api", []any{[]any{"method", "GET", "path", "/a/b/c/e", "route", "/a/{b}", "ip", "127.0.0.1",
+		"user", "u1", "user_agent", "test", "plan", "free", "tenant", "t1"}, []any{"second", 2}},
+		map[string]any{"tokens": 5}, "critical"})
+	equal(t, releases(t, p, 1)[0][2], 0)
+}
+
+func TestPaths(t *testing.T) {
+	for path, want := range map[string]string{
+		"/": "/", "": "/", "//": "/", "/a": "/a", "/a/": "/a/", "/a//b": "/a/b", "/a/../b": "/b", "/../../a": "/a", "/a/.": "/a/",
+		"/a/b/..": "/a/", "/.a": "/.a", "/a/...": "/a/...", "*": "/*",
+	} {
+		if got := cleanPath(path); got != want {
+			t.Errorf("%q: %q, not %q", path, got, want)
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	ten := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+	for _, row := range []struct {
+		peer      string
+		forwarded []string
+		networks  []netip.Prefix
+		count     int
+		want      string
+	}{
+		{"10.0.0.1:99", nil, ten, 0, "10.0.0.1"},
+		{"10.0.0.1:99", []string{"1.2.3.4"}, nil, 0, "10.0.0.1"},
+		{"10.0.0.1:99", []string{"1.2.3.4"}, ten, 0, "1.2.3.4"},
+		{"10.0.0.1:99", []string{"6.6.6.6, 1.2.3.4"}, ten, 0, "1.2.3.4"},
+		{"10.0.0.1:99", []string{"6.6.6.6", "1.2.3.4, 10.1.1.1"}, ten, 0, "1.2.3.4"},
+		{"9.9.9.9:99", []string{"1.2.3.4"}, ten, 0, "9.9.9.9"},
+		{"10.0.0.1:99", []string{"nonsense"}, ten, 0, "10.0.0.1"},
+		{"10.0.0.1:99", []string{`"[2001:db8::1]:443"`}, ten, 0, "2001:db8::1"},
+		{"10.0.0.1:99", []string{"1.2.3.4:80"}, ten, 0, "1.2.3.4"},
+		{"[fd00::1]:99", []string{"::ffff:1.2.3.4"}, ten, 0, "1.2.3.4"},
+		{"@", []string{"1.2.3.4"}, ten, 0, "1.2.3.4"},
+		{"", []string{"1.2.3.4"}, nil, 0, ""},
+		{"5.5.5.5:1", []string{"6.6.6.6, 1.2.3.4"}, nil, 1, "1.2.3.4"},
+		{"5.5.5.5:1", []string{"6.6.6.6, 1.2.3.4"}, nil, 2, "6.6.6.6"},
+		{"5.5.5.5:1", []string{"1.2.3.4"}, nil, 5, "1.2.3.4"},
+	} {
+		m := &middleware{HTTP: HTTP{TrustedProxies: row.networks, TrustedCount: row.count}, client: client(t, "/nowhere/s")}
+		r := &http.Request{RemoteAddr: row.peer, Header: http.Header{"X-Forwarded-For": row.forwarded}}
+		if got := m.address(r, peerOf(r)); got != row.want {
+			t.Errorf("%+v: %s", row, got)
+		}
+	}
+}
+
+func TestOneWarningOfAForgottenProxy(t *testing.T) {
+	p := played(t, grant)
+	heard := &told{}
+	limited := client(t, p.Path, WithLogger(heard)).Middleware(HTTP{})(http.HandlerFunc(fine))
+	for i := 0; i < 3; i++ {
+		get(t, limited, "/", "X-Forwarded-For", "1.2.3.4")
+	}
+	if lines := heard.all(); len(lines) != 1 || !strings.Contains(lines[0], "TrustedProxies") {
+		t.Fatalf("%v", lines)
+	}
+}
+
+func TestQueued(t *testing.T) {
+	now := time.Now()
+	local := HTTP{TrustedCount: 1}
+	for said, want := range map[string]bool{
+		fmt.Sprintf("t=%d", now.Add(-time.Second).UnixMicro()): true,
+		fmt.Sprintf("t=%d", now.Add(-time.Second).UnixMilli()): true,
+		fmt.Sprintf("%.3f", float64(now.UnixMilli()-1000)/1e3): true,
+		fmt.Sprintf("t=%d", now.Add(time.Hour).UnixMilli()):    false,
+		fmt.Sprintf("t=%d", now.Add(-time.Hour).UnixMilli()):   false,
+		"t=yesterday": false, "": false, "t=1e9": false, "t=-5": false, "t=" + strings.Repeat("9", 400): false, ".": false,
+	} {
+		m := &middleware{HTTP: local}
+		r := &http.Request{RemoteAddr: "10.0.0.1:1", Header: http.Header{"X-Request-Start": []string{said}}}
+		waited, is := m.queued(r, peerOf(r))
+		if is != want || is && (waited < 900*time.Millisecond || waited > 5*time.Second) {
+			t.Errorf("%s: %v %v", said, waited, is)
+		}
+		if _, is := (&middleware{}).queued(r, peerOf(r)); is {
+			t.Errorf("%s was believed without a trusted proxy", said)
+		}
+	}
+	p := played(t, grant)
+	limited := client(t, p.Path).Middleware(local)(http.HandlerFunc(fine))
+	get(t, limited, "/", "X-Request-Start", fmt.Sprintf("t=%d", time.Now().Add(-time.Second).UnixMilli()))
+	if us := p.Seen()[1][6].(map[string]any)["queued_us"].(uint64); us < 900_000 || us > 20_000_000 {
+		t.Fatalf("%d", us)
+	}
+}
+
+// Who panics in a function of the application's, the request passes, the handler runs once, and it is counted.
+func TestCallbacksThatPanic(t *testing.T) {
+	broken := func(*http.Request) string { panic("secret-user") }
+	for name, with := range map[string]HTTP{
+		"user": {User: broken}, "route": {Route: broken}, "priority": {Priority: broken},
+		"exempt":      {Exempt: func(*http.Request) bool { panic(1) }},
+		"attributes":  {Attributes: func(*http.Request) Attributes { panic(1) }},
+		"descriptors": {Descriptors: func(*http.Request) []Attributes { panic(1) }},
+		"cost":        {Cost: func(*http.Request) CallOption { panic(1) }},
+		"on_failure":  {OnFailure: func(string) bool { panic(1) }},
+		"on_refused":  {OnRefused: func(*http.Request, *Decision) http.Handler { panic(1) }},
+		"outcome":     {Outcome: func(*http.Request, *Decision) Outcome { panic(1) }},
+		"instrument":  {Instrument: func(*Decision, time.Duration) { panic(1) }},
+	} {
+		p := played(t, grant)
+		if name == "on_refused" {
+			p.Play(reply(limit...))
+		}
+		heard, runs := &told{}, 0
+		c := client(t, p.Path, WithLogger(heard))
+		limited := c.Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { runs++; fine(w, r) }))
+		for i := 0; i < 2; i++ {
+			if response := get(t, limited, "/"); response.StatusCode != 200 {
+				t.Fatalf("%s: %d", name, response.StatusCode)
+			}
+		}
+		lines := heard.all()
+		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name) ||
+			strings.Contains(lines[0], "secret") {
+			t.Fatalf("%s: %d %v %v", name, runs, c.Stats().Missed, lines)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	p := played(t, reply(limit...))
+	c := client(t, p.Path)
+	ran := false
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran = true })
+	own := HTTP{OnRefused: func(_ *http.Request, d *Decision) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(418)
+			fmt.Fprint(w, d.Rule)
+		})
+	}}
+	response := get(t, c.Middleware(own)(handler), "/")
+	body, _ := io.ReadAll(response.Body)
+	if ran || response.StatusCode != 418 || string(body) != "per-user" || response.Header.Get("Retry-After") != "1" {
+		t.Fatalf("%v %s", response, body)
+	}
+	usual := HTTP{OnRefused: func(*http.Request, *Decision) http.Handler { return nil }}
+	if response := get(t, c.Middleware(usual)(handler), "/"); response.StatusCode != 429 {
+		t.Fatalf("%v", response)
+	}
+	if exempt := (HTTP{Exempt: func(*http.Request) bool { return true }}); get(t, c.Middleware(exempt)(handler), "/").StatusCode != 200 {
+		t.Fatal("not exempt")
+	}
+}
+
+func TestOnFailureByPath(t *testing.T) {
+	p := played(t, nil)
+	p.Hide()
+	c := client(t, p.Path)
+	limited := c.Middleware(HTTP{OnFailure: RefuseUnder("/pay/")})(http.HandlerFunc(fine))
+	for path, want := range map[string]int{"/": 200, "/pay": 503, "/pay/now": 503, "/payments": 200, "/x/../pay/1": 503} {
+		if got := get(t, limited, path).StatusCode; got != want {
+			t.Errorf("%s: %d", path, got)
+		}
+	}
+}
+
+// The lease ends when the handler returns, and says how.
+func TestTheLeaseOfARequest(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path)
+	during := make(chan struct{})
+	for _, row := range []struct {
+		handler http.HandlerFunc
+		with    HTTP
+		outcome Outcome
+	}{
+		{fine, HTTP{}, OK},
+		{func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, HTTP{}, Dropped},
+		{func(w http.ResponseWriter, r *http.Request) {
+			FromContext(r.Context()).SetOutcome(Failed)
+			w.WriteHeader(500)
+		}, HTTP{}, Failed},
+		{fine, HTTP{Outcome: func(*http.Request, *Decision) Outcome { return Failed }}, Failed},
+		{func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(200)
+			_ = flush(w)
+			during <- struct{}{}
+			<-r.Context().Done()
+		}, HTTP{}, Dropped},
+	} {
+		count := len(releases(t, p, 0))
+		server := httptest.NewServer(c.Middleware(row.with)(row.handler))
+		server.Config.ErrorLog = quiet
+		working, cancel := context.WithCancel(ctx)
+		request, _ := http.NewRequestWithContext(working, "GET", server.URL, nil)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if response, err := http.DefaultClient.Do(request); err == nil {
+				_, _ = io.ReadAll(response.Body)
+				response.Body.Close()
+			}
+		}()
+		select {
+		case <-during:
+			if len(releases(t, p, count)) != count {
+				t.Fatal("released while it streams")
+			}
+			cancel() // the caller hangs up
+		case <-done:
+		}
+		if got := releases(t, p, count+1)[count][2]; got != uint64(row.outcome) {
+			t.Fatalf("%v, not %v", got, row.outcome)
+		}
+		<-done
+		cancel()
+		server.Close()
+	}
+}
+
+// What a ResponseWriter can do it can do still, because none is wrapped.
+func TestTheResponseWriterIsTheServersOwn(t *testing.T) {
+	p := played(t, grant)
+	var inside http.ResponseWriter
+	limited := client(t, p.Path).Middleware(HTTP{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inside = w }))
+	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		limited.ServeHTTP(w, r)
+		if inside != w {
+			t.Error("wrapped")
+		}
+	})
+	get(t, outer, "/")
+	hijacked := client(t, p.Path).Middleware(HTTP{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		connection, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		fmt.Fprint(connection, "HTTP/1.1 299 Mine\r\nContent-Length: 0\r\n\r\n")
+		connection.Close()
+	}))
+	if response := get(t, hijacked, "/"); response.StatusCode != 299 {
+		t.Fatalf("%v", response)
+	}
+}
+
+func TestAWaitIsSleptOffBeforeTheHandler(t *testing.T) {
+	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 60_000, 77))
+	var began, ran atomic.Int64
+	limited := client(t, p.Path).Middleware(HTTP{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		ran.Store(int64(time.Since(time.Unix(0, began.Load()))))
+	}))
+	began.Store(time.Now().UnixNano())
+	get(t, limited, "/")
+	if took := time.Duration(ran.Load()); took < 55*time.Millisecond {
+		t.Fatalf("it ran after %v", took)
+	}
+}
+
+func TestInstrument(t *testing.T) {
+	p := played(t, reply(limit...))
+	var saw *Decision
+	with := HTTP{Instrument: func(d *Decision, judging time.Duration) {
+		if saw = d; judging <= 0 || judging > patient {
+			t.Errorf("%v", judging)
+		}
+	}}
+	get(t, client(t, p.Path).Middleware(with)(http.HandlerFunc(fine)), "/")
+	if saw == nil || saw.Verdict != "limit" {
+		t.Fatalf("%+v", saw)
+	}
+}
+
+func TestOverAUnixSocket(t *testing.T) {
+	p := played(t, grant)
+	path := filepath.Join(filepath.Dir(p.Path), "http")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := HTTP{TrustedProxies: []netip.Prefix{}}
+	server := &http.Server{Handler: client(t, p.Path).Middleware(with)(http.HandlerFunc(fine))}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+	connection, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	fmt.Fprint(connection, "GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n")
+	if _, err := http.ReadResponse(bufio.NewReader(connection), nil); err != nil {
+		t.Fatal(err)
+	}
+	if said := asked(t, p); !strings.Contains(said, "ip 1.2.3.4") {
+		t.Fatal(said)
+	}
+}

@@ -1,0 +1,11 @@
+//go:build go1.23
+
+package tidegate
+
+import (
+	"net/http"
+	"strings"
+)
+
+// route is the pattern that a ServeMux has matched, without its method; empty before it has.
+func route(r *http.Request) string { return r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:] }

@@ -1,0 +1,293 @@
+package tidegate
+
+// The golden frames, which decide any doubt about the protocol.
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"testing"
+
+	"github.com/tidegate/tidegate/clients/go/internal/peer"
+)
+
+type vector struct {
+	Name, Direction, Hex, Code string
+	Canonical                  bool
+	Meaning                    any
+}
+
+func (v vector) payload(t *testing.T) []byte {
+	t.Helper()
+	data, err := hex.DecodeString(v.Hex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data[4:]
+}
+
+func unhex(t *testing.T, s any) []byte {
+	t.Helper()
+	data, err := hex.DecodeString(s.(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestReadsEveryGoodFrame(t *testing.T) {
+	var good []vector
+	vectors(t, "good.json", &good)
+	for _, v := range good {
+		payload := v.payload(t)
+		want, err := peer.Decode(payload) // a codec of its own
+		if err != nil {
+			t.Fatalf("%s: %v", v.Name, err)
+		}
+		got, rest := decode(payload[:len(payload):len(payload)], levelsMax)
+		if len(rest) > 0 || fmt.Sprint(plain(got)) != fmt.Sprint(plain(want)) {
+			t.Errorf("%s: got %v and %d bytes, want %v", v.Name, got, len(rest), want)
+		}
+	}
+}
+
+// plain makes both codecs' types alike.
+func plain(value any) any {
+	switch v := value.(type) {
+	case []byte:
+		return "bin " + hex.EncodeToString(v)
+	case peer.Bin:
+		return "bin " + hex.EncodeToString(v)
+	case []any:
+		all := make([]any, len(v))
+		for i := range v {
+			all[i] = plain(v[i])
+		}
+		return all
+	case fields:
+		return plain(map[string]any(v))
+	case map[string]any:
+		all := map[string]any{}
+		for name := range v {
+			all[name] = plain(v[name])
+		}
+		return all
+	}
+	return value
+}
+
+func TestReadsEveryDecision(t *testing.T) {
+	var good []vector
+	vectors(t, "good.json", &good)
+	seen := 0
+	for _, v := range good {
+		meaning := v.Meaning.(map[string]any)
+		if meaning["kind"] != "decision" {
+			continue
+		}
+		seen++
+		message, _ := decode(v.payload(t), levelsMax)
+		var d Decision
+		d.read(message.([]any)[2:])
+		number := func(name string) uint64 {
+			n, _ := strconv.ParseUint(fmt.Sprint(meaning[name]), 10, 64)
+			return n
+		}
+		if d.Verdict != meaning["verdict"] || d.Limit != number("limit") || d.Remaining != number("remaining") ||
+			d.Lease != number("lease") || d.HasLimit != (meaning["limit"] != nil) {
+			t.Errorf("%s: %+v", v.Name, &d)
+		}
+		if rule, _ := meaning["rule"].(string); d.Rule != rule {
+			t.Errorf("%s: the rule %s", v.Name, d.Rule)
+		}
+		if us := number("window_us"); us < 1<<50 && uint64(d.Window.Microseconds()) != us {
+			t.Errorf("%s: the window %v", v.Name, d.Window)
+		}
+		if us := number("retry_us"); us < 1<<50 && meaning["retry_us"] != nil && uint64(d.RetryAfter.Microseconds()) != us {
+			t.Errorf("%s: to try again after %v", v.Name, d.RetryAfter)
+		}
+		if d.Window < 0 || d.ResetAfter < 0 {
+			t.Errorf("%s: a time below 0", v.Name)
+		}
+		if notes, _ := meaning["notes"].([]any); len(notes) != len(d.Notes) {
+			t.Errorf("%s: notes %v", v.Name, d.Notes)
+		}
+		if extra, _ := meaning["extra"].(map[string]any); extra != nil && extra["help"] != nil && d.Help != extra["help"] {
+			t.Errorf("%s: help %q", v.Name, d.Help)
+		}
+	}
+	if seen < 20 {
+		t.Fatalf("%d decisions", seen)
+	}
+}
+
+// An encoder of the client's writes what every canonical request says, from its meaning.
+func TestWritesEveryRequest(t *testing.T) {
+	var good []vector
+	vectors(t, "good.json", &good)
+	written := 0
+	for _, v := range good {
+		meaning := v.Meaning.(map[string]any)
+		op := ops[fmt.Sprint(meaning["op"])]
+		if !v.Canonical || v.Direction != "request" || op == opHello || v.Name == "hit_frame_largest" {
+			// That one has a short id; the client leaves room for the longest, and so shortens it.
+			continue
+		}
+		q := newRequest(ctx, op, isDecision, nil)
+		q.options = fields{}
+		q.descriptors = nil
+		for _, descriptor := range list(meaning["descriptors"]) {
+			pairs := Attributes{}
+			for i := 0; i < len(list(descriptor)); i += 2 {
+				pairs = append(pairs, [2]any{list(descriptor)[i], list(descriptor)[i+1]})
+			}
+			q.descriptors = append(q.descriptors, pairs)
+		}
+		switch op {
+		case opRelease:
+			q.write(integer(meaning["lease"]), map[string]int64{"ok": 0, "error": 1, "dropped": 2}[meaning["outcome"].(string)])
+		case opRenew:
+			q.write(integer(meaning["lease"]))
+		case opSignal:
+			q.write(meaning["pool"], meaning["name"], integer(meaning["permille"]))
+		case opPing:
+			q.write()
+		default:
+			if !said(t, q, meaning) {
+				continue
+			}
+			q.judge(meaning["domain"].(string))
+		}
+		frame := []byte{byte(0x92 + q.count), op, 0xC0}
+		if meaning["id"] != nil {
+			frame = aUint.append(frame[:2], integer(meaning["id"]))
+		}
+		written++
+		got, want := append(frame, q.body...), v.payload(t)
+		if hex.EncodeToString(got) != hex.EncodeToString(want) {
+			one, err := peer.Decode(got) // a map may be in another order
+			two, _ := peer.Decode(want)
+			if err != nil || len(got) != len(want) || !reflect.DeepEqual(plain(one), plain(two)) {
+				t.Errorf("%s: wrote %.300x, want %.300x", v.Name, got, want)
+			}
+		}
+	}
+	if written < 50 {
+		t.Fatalf("only %d were written", written)
+	}
+}
+
+var ops = map[string]byte{"hello": 0, "acquire": 1, "release": 2, "hit": 3, "peek": 4, "charge": 5, "renew": 6, "signal": 7, "ping": 8}
+
+func list(v any) []any {
+	all, _ := v.([]any)
+	return all
+}
+
+func integer(v any) int64 {
+	n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// said gives the request what the meaning has beside its descriptors; false: this client never says so.
+func said(t *testing.T, q *request, meaning map[string]any) bool {
+	for _, descriptor := range q.descriptors {
+		for _, pair := range descriptor {
+			if pair[1] == "" {
+				return false
+			}
+		}
+	}
+	for _, name := range []string{"cost", "amount"} {
+		switch cost := meaning[name].(type) {
+		case json.Number:
+			q.cost = integer(cost)
+		case map[string]any:
+			units := Units{}
+			for unit, n := range cost {
+				units[unit] = integer(n)
+			}
+			q.cost = units
+		}
+	}
+	if priority, is := meaning["priority"].(string); is {
+		q.priority = priority
+	}
+	options, _ := meaning["options"].(map[string]any)
+	for name, value := range options {
+		switch name {
+		case "idem":
+			if text, is := value.(string); is {
+				q.options[name] = text // the client writes bytes, which mean the same; here are the canonical ones
+			} else {
+				q.options[name] = unhex(t, value.(map[string]any)["bin"])
+			}
+		case "missed":
+			missed := Units{}
+			for reason, n := range value.(map[string]any) {
+				missed[reason] = integer(n)
+			}
+			q.options[name] = missed
+		case "abandoned":
+			var all []any
+			for _, which := range list(value) {
+				all = append(all, []any{integer(list(which)[0]), integer(list(which)[1])})
+			}
+			q.options[name] = all
+		case "queued_us", "max_wait_us":
+			n, err := strconv.ParseInt(fmt.Sprint(value), 10, 64)
+			if err != nil {
+				return false // beyond what Go's durations have
+			}
+			q.options[name] = n
+		default:
+			return false
+		}
+	}
+	if q.op == opCharge && len(q.options) > 0 { // the client charges without options
+		return false
+	}
+	return true
+}
+
+func TestWhatIsMalformedForTheDaemonIsSoForUs(t *testing.T) {
+	var bad []vector
+	vectors(t, "bad.json", &bad)
+	refused := 0
+	for _, v := range bad {
+		data := unhex(t, v.Hex)
+		if v.Code != "malformed" || len(data) < 5 {
+			continue
+		}
+		size := int(binary.BigEndian.Uint32(data))
+		payload := data[4 : 4+size : 4+size]
+		func() {
+			defer func() {
+				if recover() != nil {
+					refused++
+				}
+			}()
+			value, rest := decode(payload, levelsMax)
+			message := value.([]any)
+			if len(rest) > 0 {
+				panic("trailing")
+			}
+			// Left is what only a reader of requests can see: the op or the id is no unsigned integer, or too large.
+			message = append(message, nil, nil)
+			op, isOp := message[0].(uint64)
+			id, isID := message[1].(uint64)
+			if isOp && isID && op < 1<<63 && id < 1<<63 {
+				t.Errorf("%s was read: %v", v.Name, message)
+			}
+		}()
+	}
+	if refused < 30 {
+		t.Fatalf("only %d were refused", refused)
+	}
+}
