@@ -402,7 +402,7 @@ module Tidegate
       options = options(idem, queued, max_wait) if idem || queued || max_wait
       count = Wire.judgement(body = String.new(capacity: 256), domain, given, cost, priority, options)
       if !@report.empty? && body.bytesize < FRAME_MAX / 2 # where it cannot cost an attribute its text
-        report = @lock.synchronize { @report.tap { @report = {} } }
+        report = locked { @report.tap { @report = {} } }
         count = Wire.judgement(body.clear, domain, given, cost, priority, (options || {}).merge(report))
       end
       answer = exchange(operation, DECISION, body, count)
@@ -411,6 +411,12 @@ module Tidegate
       without(unwritable(e), on_failure, report)
     end
     def options(idem, queued, wait) = { idem: idem, queued_us: micro(queued), max_wait_us: micro(wait) }.compact
+    # Where no lock can be had, within a trap and a finalizer, it goes without.
+    def locked(&block)
+      @lock.synchronize(&block)
+    rescue ThreadError
+      yield
+    end
     def micro(seconds) = seconds && [0, (Float(seconds) * 1e6).round(3).ceil].max # 0.07 * 1e6 is above 70 000
     def done?(operation, &write) = exchange(operation, DONE, &write) == [true]
     # A Decision, DONE's elements, nil where no reply is wanted, or the reason why there is no answer in time that is to
@@ -448,7 +454,7 @@ module Tidegate
       drop(connection, doubtful && operation == ACQUIRE) if connection && !kept
     end
     def connect
-      connection = @lock.synchronize do
+      connection = locked do
         slots = @slots.zero? && !@info && defined?(PumaSlots) ? PumaSlots.of(self, @pool) : @slots
         @info ||= { client: "ruby/#{VERSION}", session: @session, pid: @pid, pool: @pool, slots: slots }
         Connection.new(self, @numbers += 1)
@@ -456,12 +462,12 @@ module Tidegate
       own = "#{ENV.fetch('XDG_RUNTIME_DIR', '')}/tidegate/tidegate.sock"
       own = "/run/tidegate/tidegate.sock" if own.start_with?("/tidegate/") || !own.start_with?("/") || !File.exist?(own)
       connection.open(@path.empty? ? own : @path, @info.merge(connection: connection.number))
-      @lock.synchronize { @open[connection.socket] = true }
+      locked { @open[connection.socket] = true }
       connection
     end
     def drop(connection, abandoned = false)
       tell_later("abandoned" => [[connection.number, connection.asked]]) if abandoned
-      @lock.synchronize { @open.delete(connection.socket) }
+      locked { @open.delete(connection.socket) }
       connection.close
     end
     def give_back(lease, outcome, which)
@@ -469,13 +475,13 @@ module Tidegate
       tell_later("abandoned" => [which]) if unwritten # for a reason: the daemon is told so with the next request
     end
     def without(reason, on_failure = "allow", report = nil)
-      @lock.synchronize { @missed[reason] += 1 }
+      locked { @missed[reason] += 1 }
       tell_later(report) if report # which did not reach the daemon
       tell_later("missed" => { reason => 1 })
       on_failure.to_s != "refuse" ? Decision.from([0], reason) : Decision.from([2, *[nil] * 5, 1_000_000], reason)
     end
     def tell_later(news)
-      @lock.synchronize do
+      locked do
         @report = @report.merge(news) do |_, old, new|
           old.is_a?(Hash) ? old.merge(new) { |_, one, other| one + other } : (new + old).first(ABANDONED_MAX)
         end
@@ -484,13 +490,13 @@ module Tidegate
     # The breaker is open: may this one find out whether it still must be? One at a time; should it die, another may.
     def probe?(wanted)
       now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-      !wanted.nil? && now >= (@until || 0) && @lock.synchronize { now >= (@until || 0) && (@until = now + PAUSE_MAX) }
+      !wanted.nil? && now >= (@until || 0) && locked { now >= (@until || 0) && (@until = now + PAUSE_MAX) }
     end
     # What came of it is counted. A first failure is told at once, others as a state.
     def settle(reply, wanted, probe)
       return reply if wanted.nil? && !reply.instance_of?(Fault) # nobody has answered
       fault = reply if reply.instance_of?(Fault) && reply.after != :kept
-      change = @lock.synchronize do
+      change = locked do
         @failures = fault ? @failures + 1 : 0
         if fault.nil? then @until, @pause = nil, 0.0
         elsif probe || @failures == FAILURES_MAX

@@ -447,6 +447,17 @@ class TestClient < Support::Case
     assert_equal [0, [nil]], [client.stats[:connections], reasons(hits(client))]
   end
 
+  def test_in_a_trap_no_lock_is_needed
+    played
+    answers = []
+    old = trap(:USR2) { answers << client.acquire("api") << make_client(socket: "/nowhere").hit("api") }
+    Process.kill(:USR2, Process.pid)
+    assert(Support.eventually { answers.size == 2 })
+    assert_equal [nil, "unreachable"], reasons(answers)
+  ensure
+    trap(:USR2, old)
+  end
+
   # -- 5, 6: places ----------------------------------------------------------------------------------------------------
 
   def test_places_of_the_socket
