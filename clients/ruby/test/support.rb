@@ -145,16 +145,23 @@ module Support
     def start
       serve = [Daemon.binary, "serve", "--socket", @socket, "--rules", @rules]
       @pid = spawn(*serve, out: File::NULL, err: File::NULL)
-      probe = Tidegate::Client.new(socket: @socket, timeout: 1.0, logger: Log.new)
       ready = Support.eventually(20) do
         raise "the daemon ended" if Process.waitpid(@pid, Process::WNOHANG)
 
-        probe.send(:begin_anew)
-        probe.check
+        greeted?
       end
       raise "the daemon does not answer" unless ready
+    end
 
-      probe.close
+    # As a connection without a session, which leaves nothing behind.
+    def greeted?
+      stream = UNIXSocket.new(@socket)
+      stream.write(Support.frame([0, 0, 1]))
+      stream.wait_readable(5) && !stream.readpartial(4_096).empty?
+    rescue SystemCallError, EOFError
+      false
+    ensure
+      stream&.close
     end
 
     # Of `GET /status` at the admin socket.
@@ -207,6 +214,7 @@ module Support
       client
     end
 
+    # Made where it is first named: by the test, before its threads.
     def client = @client ||= make_client
 
     # Replaces a method of one object, or of a class, for the rest of the test.

@@ -45,6 +45,7 @@ class TestProcesses < Support::Case
 
   def test_a_fork_while_other_threads_ask
     played
+    client
     stop = false
     threads = Array.new(3) { Thread.new { hits(client) until stop } }
     10.times { assert(in_child { reasons(hits(client, 3)) == [nil] * 3 && client.stats[:connections] == 1 }) }
@@ -55,6 +56,7 @@ class TestProcesses < Support::Case
 
   # Each process and thread asks as another user, and the daemon says to whom it answers.
   def echo
+    client
     played.script = ->(_, message) { [1, message[1], 0, message[3][0][1], 40, 2, message[4], 0, 0, nil, nil, nil, nil] }
   end
 
@@ -87,6 +89,7 @@ class TestProcesses < Support::Case
 
   def test_the_pool_is_bounded_and_takes_the_last_used_first
     constant(:IDLE_MAX, 2)
+    client
     waiting, go = Queue.new, Queue.new
     played.script = lambda do |_, message|
       waiting << true
