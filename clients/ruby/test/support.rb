@@ -23,6 +23,7 @@ module Support
     [payload.bytesize].pack("N") << payload
   end
 
+  def self.command?(name) = ENV["PATH"].split(":").any? { |place| File.executable?("#{place}/#{name}") }
   def self.now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
 
   # Waits for a condition; false if it does not come.

@@ -17,10 +17,8 @@ class TestPuma < Support::Case
 
   def setup
     super
-    skip "puma is missing: real servers are not tested" unless command("puma")
+    skip "puma is missing: real servers are not tested" unless Support.command?("puma")
   end
-
-  def command(name) = ENV["PATH"].split(":").any? { |place| File.executable?("#{place}/#{name}") }
 
   def start(*server, **environment)
     daemon.rules(RULES)
@@ -123,7 +121,7 @@ class TestPuma < Support::Case
   end
 
   def test_unicorn_that_preloads
-    skip "unicorn is missing: it is not tested" unless command("unicorn")
+    skip "unicorn is missing: it is not tested" unless Support.command?("unicorn")
     File.write("#{@directory}/unicorn.rb", "worker_processes 2\npreload_app true\n")
     start("unicorn", "--no-default-middleware", "-E", "production", "-l", "PORT", "-c", "#{@directory}/unicorn.rb", "#{APPLICATION}/config.ru")
     assert_limited
