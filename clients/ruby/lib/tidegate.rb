@@ -1,5 +1,4 @@
 # frozen_string_literal: true
-
 # tidegate: asks the daemon of this host whether a piece of work may start.
 #
 #     decision = Tidegate::Client.new.hit("api", { user: user_id })
@@ -15,13 +14,11 @@ module Tidegate
     attr_reader :decision
     def initialize(decision) = super((@decision = decision).message)
   end
-  # What cannot be written or trusted: why, and a word to count. `after`: nil; :again, the daemon has had nothing of the
-  # request; :kept, the connection need not be closed.
-  class Fault < StandardError
+  # What cannot be written or trusted. `after` it: :again (the daemon has had nothing), :kept (the connection), or nil.
+  class Fault < ArgumentError
     attr_reader :reason, :after
     def initialize(text, reason = "protocol", after = nil) = super(text).tap { @reason, @after = reason, after }
   end
-
   # -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ----------------------------
   HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = *0..8
   WELCOME, DECISION, DONE, ERROR, GOODBYE = *0..4
@@ -30,26 +27,23 @@ module Tidegate
   DEPTH_MAX, FRAME_MAX, COST_MAX, BINARY, UTF_8 = 4, 16_384, (1 << 32) - 1, Encoding::BINARY, Encoding::UTF_8
   # Bytes and what they say; knows no socket.
   module Wire
-    # How a value begins: first byte of the short form, sizes below this have it, and code, form, width of the others.
+    # How a value begins: first byte of the short form, sizes below this have it, first byte of the others, their forms.
     FORMS = {
-      uint: [0x00, 128, [0xcc, "C", 1], [0xcd, "n", 2], [0xce, "N", 4], [0xcf, "Q>", 8]],
-      int: [0x100, 32, [0xd0, "c", 1], [0xd1, "s>", 2], [0xd2, "l>", 4], [0xd3, "q>", 8]],
-      str: [0xa0, 32, [0xd9, "C", 1], [0xda, "n", 2], [0xdb, "N", 4]],
-      bin: [0x00, 0, [0xc4, "C", 1], [0xc5, "n", 2], [0xc6, "N", 4]],
-      array: [0x90, 16, [0xdc, "n", 2], [0xdd, "N", 4]], map: [0x80, 16, [0xde, "n", 2], [0xdf, "N", 4]]
+      uint: [0x00, 128, 0xcc, %w[C n N Q>]], int: [0x100, 32, 0xd0, %w[c s> l> q>]], str: [0xa0, 32, 0xd9, %w[C n N]],
+      bin: [0x00, 0, 0xc4, %w[C n N]], array: [0x90, 16, 0xdc, %w[n N]], map: [0x80, 16, 0xde, %w[n N]]
     }.freeze
+    WIDTHS = { "C" => 1, "n" => 2, "N" => 4, "Q>" => 8, "c" => 1, "s>" => 2, "l>" => 4, "q>" => 8 }.freeze
     CONSTANTS = { nil => 0xc0, false => 0xc2, true => 0xc3 }.freeze
     STARTS = FORMS.each_with_object(CONSTANTS.to_h { |value, byte| [byte, [nil, value, 0]] }) do |(kind, form), starts|
-      short, below, *long = form
+      short, below, code, forms = form
       (kind == :int ? -below...0 : 0...below).each { |size| starts[short + size] = [kind, size, 0] }
-      long.each { |code, packed, width| starts[code] = [kind, packed, width] }
+      forms.each_with_index { |packed, i| starts[code + i] = [kind, packed, WIDTHS[packed]] }
     end.freeze
     NAME, NAMES = %r{\A[^\x00-\x1f\x7f-\u009f:/]+\z}, {} # as they are written; a program has few
     uint = '\xcc.|\xcd..|\xce.{4}|\xcf.{8}'
     rule = "\\xc0|#{(1..31).map { |size| "\\x#{(0xa0 | size).to_s(16)}[ -~]{#{size}}" }.join('|')}"
-    # A decision as nearly all are: every field there, a short ASCII name, no notes. Such a frame is held against this
-    # whole, and read where somebody asks what it says; any other takes the long way, `decode`. For each size of a
-    # request's head: the frame whose id takes as many bytes, and where its size, its id, its verdict and all of it are.
+    # A decision as nearly all are: every field, a short ASCII name, no notes. It is held against this whole, and read
+    # where somebody asks. By the size of a request's head: the frame, and where size, id, verdict and all of it are.
     PLAIN = { 7 => ["[\0-\\x7f]", "Nx2CC@0a*"], 8 => ['\xcc.', "Nx3CC@0a*"], 9 => ['\xcd..', "Nx3nC@0a*"],
               11 => ['\xce.{4}', "Nx3NC@0a*"], 15 => ['\xcf.{8}', "Nx3Q>C@0a*"] }.transform_values do |id, places|
       frame = "\\A\0\0..\\x9d\\x01#{id}[\0-\\x04](?:#{rule})(?:[\0-\\x7f\\xc0]|#{uint}){6}\\xc0{3}\\z"
@@ -70,11 +64,11 @@ module Tidegate
       end
     end
     def head(kind, size, out)
-      short, below, *long = FORMS[kind]
+      short, below, code, forms = FORMS[kind]
       least = size.negative? ? ~size : size
       return out << ((short + size) & 0xff) if least < below
-      code, packed = long.find { |_, _, width| least < 1 << ((8 * width) - (size.negative? ? 1 : 0)) }
-      code ? out << code << [size].pack(packed) : raise(Fault, "a number too large for a frame")
+      i = forms.index { |packed| least < 1 << ((8 * WIDTHS[packed]) - (size.negative? ? 1 : 0)) }
+      i ? out << (code + i) << [size].pack(forms[i]) : raise(Fault, "a number too large for a frame")
     end
     # The one array that `data` holds; a Fault for whatever the protocol forbids.
     def decode(data)
@@ -89,13 +83,10 @@ module Tidegate
       at += 1 + width
       raise IndexError if at > data.bytesize
       size = data.unpack1(size, offset: at - width) if width.positive?
-      return [size, at] unless %i[str bin array map].include?(kind)
-      texts = %i[str bin].include?(kind)
-      raise IndexError if size > data.bytesize - at || !(texts || depth.positive?) # an element takes one byte at least
-      if texts
-        text = data.byteslice(at, size).force_encoding(kind == :str ? UTF_8 : BINARY)
-        return text.valid_encoding? ? [text, at + size] : raise(IndexError)
-      end
+      return [size, at] unless (nests = { str: false, bin: false, array: true, map: true }[kind]) || nests == false
+      raise IndexError if size > data.bytesize - at || (nests && depth.zero?) # an element takes one byte at least
+      text = data.byteslice(at, size).force_encoding(kind == :str ? UTF_8 : BINARY) unless nests
+      return text.valid_encoding? ? [text, at + size] : raise(IndexError) if text
       parts = Array.new(kind == :map ? 2 * size : size) { (part, at = value(data, at, depth - 1)) && part }
       return [parts, at] if kind == :array
       map = parts.each_slice(2).to_h.select { |key, _| key.instance_of?(String) && key.encoding == UTF_8 }
@@ -110,7 +101,7 @@ module Tidegate
       out << (NAMES[domain] || name(domain)) << (many ? 0x90 | many.size : 0x91)
       many ? many.each { |one| descriptor(one, out) } : descriptor(given, out)
       cost.equal?(1) ? out << 1 : amount(cost, least, out)
-      out << (priority.nil? ? 0xc0 : name(priority)) if priority || options
+      out << (priority.nil? ? 0xc0 : NAMES[priority] || name(priority)) if priority || options
       encode(options, out) if options
       over = out.bytesize - start - (FRAME_MAX - 11) # beside the array, the op and the longest id
       return options ? 7 : 5 + (priority ? 1 : 0) unless over.positive?
@@ -121,8 +112,7 @@ module Tidegate
       fits ? encode(cost, out) : raise(Fault, "a cost is an integer from #{least} to #{COST_MAX}, or units to such")
     end
     def descriptor(given, out)
-      place, count = out.bytesize, 0
-      out << 0x90
+      place, count = (out << 0x90).bytesize - 1, 0
       given&.each do |name, value|
         value = text(value) unless (short = value.instance_of?(String) && value.bytesize < 32 && value.ascii_only?)
         next if value.empty?
@@ -154,18 +144,14 @@ module Tidegate
       given.map(&:to_h)
     end
     def name(name)
-      return NAMES[name] if NAMES.key?(name)
       text = name.is_a?(Symbol) ? name.name : name
       fits = text.is_a?(String) && text.valid_encoding? && (text = utf8(text)).bytesize <= NAME_MAX && NAME.match?(text)
       raise Fault, "a name is text of 1 to 64 bytes without control characters, ':' and '/'" unless fits
       NAMES.size < NAMES_KEPT ? NAMES[name] = encode(text).freeze : encode(text)
     end
   end
-
-  # -- decision: the answer to a request -------------------------------------------------------------------------------
-  # `allowed?`, `verdict` (allow, limit, shed, wait, deny), `status` (200, 429, 503, 403). `rule`, `limit`, `window`,
-  # `remaining`, `reset_after` of the binding rule, nil where there is none. `retry_after` (nil: never), `wait` (start
-  # after it), `lease`, `notes` as [kind, rule]. `degraded?`: made without the daemon, for `reason`. Times in seconds.
+  # -- decision: the answer to a request. `rule`, `limit`, `window`, `remaining`, `reset_after` are of the binding
+  # rule. `retry_after` (nil: never), `wait` (start after it), `notes` as [kind, rule]. Times are in seconds.
   class Decision
     VERDICTS, STATUSES = %w[allow limit shed wait deny].freeze, [200, 429, 503, 200, 403].freeze
     KINDS = [Integer, String, *[Integer] * 6, Array, Array, Hash].freeze
@@ -195,28 +181,24 @@ module Tidegate
     def named? = !rule.nil? && !limit.nil? && !hidden? # to whoever is refused
     # The limit of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again.
     def headers
-      fields = {}
-      if named?
-        most, left = [limit, remaining || 0].map { |number| [number, (10**15) - 1].min.to_s } # of 15 digits
-        rate = (given[3] || 0).positive?
-        unit = ";qu=#{quoted(rate ? self.unit : 'concurrent-requests')}" unless rate && self.unit == "requests"
-        fields["RateLimit"] = "#{quoted(rule)};r=#{left}#{";t=#{whole(given[5] || 0)}" if rate}"
-        fields["RateLimit-Policy"] = "#{quoted(rule)};q=#{most}#{unit}#{";w=#{whole(given[3])}" if rate}"
-        fields.update("X-Ratelimit-Limit" => most, "X-Ratelimit-Remaining" => left)
-      end
-      return fields if allowed? || given[6].nil?
-      fields["Retry-After"] = try_again
-      hidden? ? fields : fields.update("X-Ratelimit-Retry-After" => try_again)
+      names = allowed? || given[6].nil? ? [] : %w[Retry-After X-Ratelimit-Retry-After].first(hidden? ? 1 : 2)
+      again = names.to_h { |name| [name, try_again] }
+      return again unless named?
+      most, left = [limit, remaining || 0].map { |number| [number, (10**15) - 1].min.to_s } # of 15 digits
+      rate, name = (given[3] || 0).positive?, quoted(rule)
+      unit = ";qu=#{quoted(rate ? self.unit : 'concurrent-requests')}" unless rate && self.unit == "requests"
+      { "RateLimit" => "#{name};r=#{left}#{";t=#{whole(given[5] || 0)}" if rate}",
+        "RateLimit-Policy" => "#{name};q=#{most}#{unit}#{";w=#{whole(given[3])}" if rate}",
+        "X-Ratelimit-Limit" => most, "X-Ratelimit-Remaining" => left }.merge(again)
     end
     # For people: which limit, how much, and when to try again.
     def message
       return allowed? ? "Allowed." : "This request is not allowed." if allowed? || verdict == "deny"
-      what = degraded? ? "The request could not be judged." : "The service is at its capacity."
-      what = "Too many requests." if verdict == "limit"
       amount = (given[3] || 0).zero? ? "at once" : "#{unit} in #{Decision.number(given[3])} s"
-      what = "Over the limit #{rule} of #{limit} #{amount}." if named? && verdict == "limit"
-      return "#{what} It asks for more than the limit holds: it can never pass." if given[6].nil?
-      "#{what} Try again in #{try_again} s."
+      what = named? ? "Over the limit #{rule} of #{limit} #{amount}." : "Too many requests."
+      full = degraded? ? "The request could not be judged." : "The service is at its capacity."
+      again = given[6] ? "Try again in #{try_again} s." : "It asks for more than the limit holds: it can never pass."
+      "#{verdict == 'limit' ? what : full} #{again}"
     end
     # Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens.
     def release(outcome = "ok")
@@ -234,7 +216,6 @@ module Tidegate
     def try_again = [1, whole(given[6])].max.to_s
     def quoted(text) = %("#{text.gsub(/[^ -~]/, '?').gsub(/["\\]/) { "\\#{_1}" }}") # a String of RFC 8941
   end
-
   # -- connection: one stream, one request at a time; after any doubt it is closed, never used again -------------------
   class Connection
     attr_reader :number, :asked, :socket
@@ -246,8 +227,7 @@ module Tidegate
       @socket = Socket.new(:UNIX, :STREAM)
       @socket.connect_nonblock(Socket.sockaddr_un(path))
       @room = @socket.getsockopt(:SOCKET, :SNDBUF).int / 2
-      hello = Wire.encode([HELLO, 0, 1, info])
-      @greeting = [hello.bytesize].pack("N") << hello
+      @greeting = [(hello = Wire.encode([HELLO, 0, 1, info])).bytesize].pack("N") << hello
     rescue SystemCallError, ArgumentError => e
       close
       raise Fault.new(why(path, e), "unreachable")
@@ -256,12 +236,9 @@ module Tidegate
     def ask(operation, wanted, count, body, deadline)
       id = @asked += 1
       out = @out.clear << HEADS[operation]
-      if wanted && id > 0xff && id < 0x1_0000 then out << 0xcd << (id >> 8) << (id & 0xff)
-      else Wire.encode(wanted && id, out)
-      end
+      wanted && id.between?(0x100, 0xffff) ? out << 0xcd << (id >> 8) << (id & 0xff) : Wire.encode(wanted && id, out)
       @head = out.bytesize
-      size = @head - 4 + body.bytesize
-      out << body
+      size = (out << body).bytesize - 4
       out.setbyte(2, size >> 8)
       out.setbyte(3, size & 0xff)
       out.setbyte(4, 0x90 | count)
@@ -301,15 +278,13 @@ module Tidegate
     end
     def next_reply(wanted)
       while @in.bytesize >= 4 && @in.bytesize >= (stop = 4 + @in.unpack1("N"))
-        kind, about, what = message = Wire.decode(@in.byteslice(4, stop - 4))
+        kind, about, *said = Wire.decode(@in.byteslice(4, stop - 4))
         @in = @in.byteslice(stop..)
-        @rest = !@in.empty?
-        if kind == wanted && about == @asked
-          return kind == DECISION ? Decision.from(message.drop(2), nil, @client, @number, @asked) : message.drop(2)
-        end
-        text = "the daemon answered #{kind}: #{message.drop(2).inspect[0, 200]}"
-        raise Fault.new(text, "protocol", :kept) if kind == ERROR && about == @asked && KEEPING.include?(what)
-        raise Fault, text unless kind == GOODBYE || [kind, about, what] == [WELCOME, 0, 1]
+        @rest, mine = !@in.empty?, about == @asked
+        return kind == DECISION ? Decision.from(said, nil, @client, @number, about) : said if kind == wanted && mine
+        text = "the daemon answered #{kind}: #{said.inspect[0, 200]}"
+        raise Fault.new(text, "protocol", :kept) if kind == ERROR && mine && KEEPING.include?(said[0])
+        raise Fault, text unless kind == GOODBYE || [kind, about, said[0]] == [WELCOME, 0, 1]
         @leaving ||= kind == GOODBYE
       end
       raise Fault, "doubtful bytes: a frame of #{stop - 4} bytes" if stop && stop > 4 + FRAME_MAX
@@ -317,16 +292,15 @@ module Tidegate
     def why(path, error)
       return "the daemon at #{path} takes no connections: it is stopped or overloaded" if error.is_a?(Errno::EAGAIN)
       said = "no daemon at #{path} (#{error.message}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
-      return said unless error.is_a?(Errno::EACCES) && File.exist?(path)
-      group = Etc.getgrgid(File.stat(path).gid)&.name
-      "permission denied on #{path}: user #{Etc.getpwuid(Process.euid)&.name} is not in group #{group}"
+      return said unless error.is_a?(Errno::EACCES)
+      user, group = Etc.getpwuid(Process.euid).name, Etc.getgrgid(File.stat(path).gid).name
+      "permission denied on #{path}: user #{user} is not in group #{group}"
+    rescue SystemCallError, ArgumentError
+      said
     end
   end
-
-  # -- client: what an application asks --------------------------------------------------------------------------------
-  # Asks the daemon of this host; safe in threads, fibers and over forks. Nothing is opened before the first question.
-  # `socket`: the path, else TIDEGATE_SOCKET, else tidegate's usual places. `timeout`: seconds for a whole call. `pool`,
-  # `slots`: the application this is, and how many requests this process works on at once (0: what Puma says).
+  # -- client: safe in threads, fibers and over forks; opens nothing before the first question. `socket`: the path, else
+  # TIDEGATE_SOCKET, else the usual places. `timeout`: seconds for a call. `slots`: requests at once (0: as Puma says).
   class Client
     def initialize(socket: nil, timeout: nil, pool: "default", slots: 0, enabled: true, logger: nil)
       @timeout = timeout || ENV.fetch("TIDEGATE_TIMEOUT_MS", "")[/\A\d+([.]\d+)?\z/]&.to_f&.fdiv(1_000) || TIMEOUT
@@ -337,8 +311,6 @@ module Tidegate
       @open = OPEN[object_id] = {}.compare_by_identity
       begin_anew
       ObjectSpace.define_finalizer(self, FORGOTTEN)
-    rescue Fault => e
-      raise ArgumentError, e.message
     end
     # May this work start? It ends with `release`. `hit` is for what has no end; `peek` charges nothing.
     { acquire: ACQUIRE, hit: HIT, peek: PEEK }.each do |name, operation| # written out, which saves a Hash for each call
@@ -366,35 +338,38 @@ module Tidegate
     end
     # Says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s.
     def signal(name, value)
-      permille = ->(body) { Wire.encode((value.clamp(0, 1) * 1_000).round, body) }
-      exchange(SIGNAL, nil) { |body| permille.call(body << Wire.name(@pool) << Wire.name(name)) && 5 } && nil
+      exchange(SIGNAL, nil) do |body|
+        Wire.encode((value.clamp(0, 1) * 1_000).round, body << Wire.name(@pool) << Wire.name(name)) && 5
+      end && nil
     end
     # Whether the daemon answers; false, without asking, if the breaker is open or the client disabled.
     def check = done?(PING) { 2 }
     # How many decisions were made without the daemon, by reason; connections; whether the breaker is open.
     def stats = { missed: @missed.dup, connections: @open.size, breaker_open: !@until.nil? }
-    # Closes what is idle. The client may be used again.
-    def close = @idle.shift(IDLE_MAX).each { |connection| drop(connection) } && nil
+    def close = @idle.shift(IDLE_MAX).each { |connection| drop(connection) } && nil # what is idle; it opens again
     # Allows what an application's function left unjudged by raising; for middlewares.
-    def callback_failed(what, error)
-      log("#{what} raised #{error.class}: such requests are not limited", once: true) # no user's data
-      without("callback")
+    def callback_failed(what, error) # whose message may have a user's data
+      log("#{what} raised #{error.class}: such requests are not limited", once: true) || without("callback")
     end
-    # A line about the limiter itself; `once`: not twice.
+    # A line about the limiter itself.
     def log(text, once: false)
       return if once && (@logged[text] || @logged.size >= LOGGED_MAX)
       @logged[text] = true if once
-      @logger ? @logger.warn("tidegate: #{text}") : warn("tidegate: #{text}")
+      (@logger || Kernel).warn("tidegate: #{text}") && nil
     rescue StandardError
       nil
     end
     private
     # This process' own session: after a fork no lock, count or socket of the parent is used.
     def begin_anew
-      @open.each_key(&:close).clear
-      @pid, @lock, @idle = Process.pid, Monitor.new, [] # of which the last used goes first
-      @session, @numbers, @info, @missed, @report = Random.urandom(16).b, 0, nil, Hash.new(0), {}
-      @failures, @until, @pause, @told = 0, nil, 0.0, nil # `told` of the trouble there is; nil: of none ever
+      locked(ANEW) do
+        next if @pid == Process.pid # another thread has
+        @open.each_key(&:close).clear
+        @lock, @idle, @session, @numbers, @info = Monitor.new, [], Random.urandom(16).b, 0, nil
+        @missed, @report, @failures, @until, @pause = Hash.new(0), {}, 0, nil, 0.0
+        @told, @pid = nil, Process.pid # of the trouble there is; nil: of none ever
+      end
+      true
     end
     def judge(operation, domain, given, cost, priority, idem, queued, max_wait, on_failure)
       return Decision.from([0], "disabled") unless @enabled
@@ -410,13 +385,13 @@ module Tidegate
     rescue StandardError, SystemStackError => e
       without(unwritable(e), on_failure, report)
     end
-    def options(idem, queued, wait) = { idem: idem, queued_us: micro(queued), max_wait_us: micro(wait) }.compact
     # Where no lock can be had, within a trap and a finalizer, it goes without.
-    def locked(&block)
-      @lock.synchronize(&block)
+    def locked(lock = @lock, &block)
+      lock.synchronize(&block)
     rescue ThreadError
       yield
     end
+    def options(idem, queued, wait) = { idem: idem, queued_us: micro(queued), max_wait_us: micro(wait) }.compact
     def micro(seconds) = seconds && [0, (Float(seconds) * 1e6).round(3).ceil].max # 0.07 * 1e6 is above 70 000
     def done?(operation, &write) = exchange(operation, DONE, &write) == [true]
     # A Decision, DONE's elements, nil where no reply is wanted, or the reason why there is no answer in time that is to
@@ -426,18 +401,14 @@ module Tidegate
       count ||= (@pid == Process.pid || begin_anew) && yield(body)
       return "breaker" if @until && !(probe = probe?(wanted))
       deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + @timeout
-      while true
-        reply = once(operation, wanted, count, body, deadline)
-        return reply if @failures == 0 && !reply.instance_of?(Fault)
-        return settle(reply, wanted, probe) unless reply.instance_of?(Fault) && reply.after == :again
-      end
+      nil while (reply = once(operation, wanted, count, body, deadline)).instance_of?(Fault) && reply.after == :again
+      @failures == 0 && !reply.instance_of?(Fault) ? reply : settle(reply, wanted, probe)
     rescue StandardError, SystemStackError => e
       unwritable(e)
     end
     def unwritable(error)
-      text = error.is_a?(Fault) ? error.message : error.class
-      log("a request cannot be written, so the daemon is not asked: #{text}", once: true)
-      "protocol"
+      why = error.is_a?(Fault) ? error.message : error.class
+      log("a request cannot be written, so the daemon is not asked: #{why}", once: true) || "protocol"
     end
     # One attempt, or the Fault there was. Whatever else cuts it short, the connection is not used again.
     def once(operation, wanted, count, body, deadline)
@@ -462,8 +433,7 @@ module Tidegate
       own = "#{ENV.fetch('XDG_RUNTIME_DIR', '')}/tidegate/tidegate.sock"
       own = "/run/tidegate/tidegate.sock" if own.start_with?("/tidegate/") || !own.start_with?("/") || !File.exist?(own)
       connection.open(@path.empty? ? own : @path, @info.merge(connection: connection.number))
-      locked { @open[connection.socket] = true }
-      connection
+      connection.tap { locked { @open[connection.socket] = true } }
     end
     def drop(connection, abandoned = false)
       tell_later("abandoned" => [[connection.number, connection.asked]]) if abandoned
@@ -476,20 +446,15 @@ module Tidegate
     end
     def without(reason, on_failure = "allow", report = nil)
       locked { @missed[reason] += 1 }
-      tell_later(report) if report # which did not reach the daemon
-      tell_later("missed" => { reason => 1 })
+      [report, { "missed" => { reason => 1 } }].compact.each { |news| tell_later(news) } # it did not reach the daemon
       on_failure.to_s != "refuse" ? Decision.from([0], reason) : Decision.from([2, *[nil] * 5, 1_000_000], reason)
     end
     def tell_later(news)
-      locked do
-        @report = @report.merge(news) do |_, old, new|
-          old.is_a?(Hash) ? old.merge(new) { |_, one, other| one + other } : (new + old).first(ABANDONED_MAX)
-        end
-      end
+      sum = ->(_, old, new) { old.is_a?(Hash) ? old.merge(new) { |_, a, b| a + b } : (new + old).first(ABANDONED_MAX) }
+      locked { @report = @report.merge(news, &sum) }
     end
     # The breaker is open: may this one find out whether it still must be? One at a time; should it die, another may.
-    def probe?(wanted)
-      now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    def probe?(wanted, now = Process.clock_gettime(Process::CLOCK_MONOTONIC))
       !wanted.nil? && now >= (@until || 0) && locked { now >= (@until || 0) && (@until = now + PAUSE_MAX) }
     end
     # What came of it is counted. A first failure is told at once, others as a state.
@@ -515,14 +480,12 @@ module Tidegate
   HEADS = (HELLO..PING).map { |operation| "\0\0\0\0\x90#{operation.chr}".b.freeze }.freeze
   CHUNK, TIMEOUT, SKB_BYTES, QUIET = 4_096, 0.020, 1_280, Socket::MSG_NOSIGNAL | Socket::MSG_DONTWAIT
   ABANDONED_MAX, IDLE_MAX, LOGGED_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 512, 64, 100, 3, 1.0, 5.0
-  OPEN = {} # each client's sockets, by its object_id; a WeakMap of clients yields dead ones in Ruby 3.1
-  FORGOTTEN = ->(id) { OPEN.delete(id) }
-  # A child closes what it has inherited. Its clients begin anew where they are asked, by the id of the process.
-  module Forks
+  # Each client's sockets, by its object_id: a WeakMap of clients yields dead ones in Ruby 3.1.
+  OPEN, FORGOTTEN, ANEW = {}, ->(id) { OPEN.delete(id) }, Monitor.new
+  # A child closes what it has inherited. Its clients begin anew where they are asked, by the process's id.
+  Process.singleton_class.prepend(Module.new do
     def _fork = super.tap { |pid| OPEN.each_value { |sockets| sockets.each_key(&:close) } if pid.zero? }
-  end
-  Process.singleton_class.prepend(Forks)
-  # It stands beside this file, unless that was copied alone.
+  end)
   autoload :PumaSlots, "#{__dir__}/tidegate/puma_slots.rb" if File.exist?("#{__dir__}/tidegate/puma_slots.rb")
   # The client of the program, made by `configure` or, with the defaults, where it is first asked.
   Settings = Struct.new(:socket, :timeout, :pool, :slots, :enabled, :logger)

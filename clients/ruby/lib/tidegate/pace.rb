@@ -17,9 +17,10 @@ module Tidegate
   class Pace
     RETRIES_MAX = 10.0
     REFUSED = [429, 503].freeze
-    PARAMETER = /;\s*([a-z*][a-z0-9_.*-]*)=("(?:[^"\\]|\\.)*"|[^;,"\s]+)/
-    ITEM = /"((?:[^"\\]|\\.)*)"((?:\s*#{PARAMETER.source.gsub(/\((?!\?)/, '(?:')})*)/
-    private_constant :PARAMETER, :ITEM
+    TEXT = /"(?:[^"\\]|\\.)*"/
+    PARAMETER = /;\s*([a-z*][a-z0-9_.*-]*)=(#{TEXT}|[^;,"\s]+)/
+    ITEM = /"((?:[^"\\]|\\.)*)"((?:\s*;\s*[a-z*][a-z0-9_.*-]*(?:=(?:#{TEXT}|[^;,"\s]+))?)*)/
+    private_constant :TEXT, :PARAMETER, :ITEM
 
     def initialize(attempts: 4, base: 0.1, wait_max: 60.0, budget: 0.1, slow_below: 0.2)
       @attempts, @base, @wait_max, @budget, @slow_below = attempts, base, wait_max, budget, slow_below
