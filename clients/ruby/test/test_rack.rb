@@ -176,6 +176,13 @@ class TestRack < RackCase
     end
   end
 
+  def test_what_cannot_be_read_of_a_request_lets_it_pass
+    limited
+    env = { SCRIPT_NAME: "/é", PATH_INFO: "/\xff".b }
+    assert_equal 200, call(PLAIN, env, lint: false)[0]
+    assert_equal [1, { "callback" => 1 }], [@log.lines.size, client.stats[:missed]]
+  end
+
   def test_what_a_function_returns_that_cannot_be_asked
     limited
     assert_equal 200, call(PLAIN, attributes: ->(_) { { "a/b" => 1 } })[0]

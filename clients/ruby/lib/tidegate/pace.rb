@@ -11,9 +11,9 @@
 
 module Tidegate
   # `attempts`: of one call, the first included. `wait_max`: no wait is longer, in seconds; where the service asks for
-  # more, its answer is returned as it is. `budget`: of so many calls one may be tried again, beside ten at first: when a
-  # service is down, its callers do not multiply. `slow_below`: from this share of a quota on, calls are spread over
-  # what is left of its time.
+  # more, its answer is returned as it is. `budget`: this share of the calls may be tried again, beside ten at first:
+  # when a service is down, its callers do not multiply. `slow_below`: from this share of a quota on, calls are spread
+  # over what is left of its time.
   class Pace
     RETRIES_MAX = 10.0
     REFUSED = [429, 503].freeze
@@ -61,6 +61,25 @@ module Tidegate
       end
     end
 
+    # The items of a list of RFC 9651, with their whole numbers: name to parameters. What is not understood is left out.
+    def self.items(text)
+      text.to_s.scan(ITEM).to_h do |name, parameters|
+        numbers = parameters.scan(PARAMETER).select { |_, value| value.match?(/\A\d{1,15}\z/) }
+        [name, numbers.to_h.transform_values(&:to_i)]
+      end
+    end
+
+    # Of Retry-After: seconds, or a date.
+    def self.seconds(text, now)
+      text = text.to_s.strip
+      return text.to_f if text.match?(/\A\d{1,9}\z/)
+
+      require "time"
+      text.empty? ? nil : [Time.httpdate(text) - now, 0.0].max
+    rescue ArgumentError
+      nil
+    end
+
     private
 
     # Each caller takes the next moment, so that those who wait together do not start together.
@@ -96,28 +115,15 @@ module Tidegate
         left = item["r"]
         [left, policy["q"] || left, item["t"] || policy["w"] || 1] if left
       end
-      left, most = %w[x-ratelimit-remaining x-ratelimit-limit].map { |name| field(response, name)&.to_s&.slice(/\A\d+\z/)&.to_i }
-      limits << [left, most || left, Pace.seconds(field(response, "x-ratelimit-retry-after"), Time.now) || 1] if left && limits.empty?
-      limits.min_by { |remaining, quota, seconds| [remaining.fdiv([quota, 1].max), -seconds] }
+      limits << older(response) if limits.empty?
+      limits.compact.min_by { |remaining, quota, seconds| [remaining.fdiv([quota, 1].max), -seconds] }
     end
 
-    # The items of a list of RFC 9651, with their whole numbers: name to parameters. What is not understood is left out.
-    def self.items(text)
-      text.to_s.scan(ITEM).to_h do |name, parameters|
-        numbers = parameters.scan(PARAMETER).select { |_, value| value.match?(/\A\d{1,15}\z/) }
-        [name, numbers.to_h { |key, value| [key, value.to_i] }]
+    def older(response)
+      left, most = %w[x-ratelimit-remaining x-ratelimit-limit].map do |name|
+        field(response, name).to_s[/\A\d{1,15}\z/]&.to_i
       end
-    end
-
-    # Of Retry-After: seconds, or a date.
-    def self.seconds(text, now)
-      text = text.to_s.strip
-      return text.to_f if text.match?(/\A\d{1,9}\z/)
-
-      require "time"
-      text.empty? ? nil : [Time.httpdate(text) - now, 0.0].max
-    rescue ArgumentError
-      nil
+      left && [left, most || left, Pace.seconds(field(response, "x-ratelimit-retry-after"), Time.now) || 1]
     end
 
     def status(response)

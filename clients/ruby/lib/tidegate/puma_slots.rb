@@ -26,7 +26,7 @@ module Tidegate
 
       server = ::Puma::Server.current
       # In a child that a worker forked the threads of the server are dead, this one excepted.
-      alive = server && server.instance_variable_get(:@thread)&.alive?
+      alive = server&.instance_variable_get(:@thread)&.alive?
       alive ? server.max_threads : 0
     end
     private_class_method :threads

@@ -35,7 +35,8 @@ module Tidegate
       def initialize(app, client: nil, domain: "web", user: nil, attributes: nil, descriptors: nil, cost: 1,
                      priority: nil, exempt: nil, outcome: nil, on_refused: nil, on_failure: "allow",
                      trusted_proxies: nil, instrument: nil, headers: "both")
-        @app, @client, @domain, @outcome, @on_refused, @instrument = app, client, domain, outcome, on_refused, instrument
+        @app, @client, @domain = app, client, domain
+        @outcome, @on_refused, @instrument = outcome, on_refused, instrument
         @given = { exempt: exempt, user: user, attributes: attributes_of(attributes), descriptors: descriptors,
                    cost: cost, priority: priority, on_failure: on_failure_of(on_failure) }.freeze
         @left_out = LEFT_OUT.fetch(headers.to_s) { raise ArgumentError, "headers are draft, legacy, both or none" }
@@ -63,9 +64,16 @@ module Tidegate
         rescue StandardError => e
           return client.callback_failed(name, e)
         end
+        ask(client, env, given)
+      rescue StandardError => e
+        client.callback_failed("what is read of a request", e)
+      end
+
+      def ask(client, env, given)
         started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        decision = client.acquire(@domain, descriptors(client, env, given), cost: given[:cost], priority: given[:priority],
-                                  queued: @caller.queued(env), on_failure: given[:on_failure] || "allow")
+        said = given.slice(:cost, :priority)
+        said.update(on_failure: given[:on_failure] || "allow", queued: @caller.queued(env))
+        decision = client.acquire(@domain, descriptors(client, env, given), **said)
         took = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
         safely(client, "instrument") { @instrument.call(decision, took) } if @instrument
         decision
@@ -85,9 +93,10 @@ module Tidegate
         left = "error" # should something be thrown over this, as Warden does
         status, fields, body = @app.call(env)
         held = Held.new(decision, outcome(client, status.to_i)) if decision.lease
-        answer = [status, with_limits(status, fields, decision), held ? held.until_finished(env, status, fields, body) : body]
+        limited = with_limits(status, fields, decision)
+        body = held.until_finished(env, status, fields, body) if held
         left = nil
-        answer
+        [status, limited, body]
       rescue Exception
         left = "dropped"
         raise

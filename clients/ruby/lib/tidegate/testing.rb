@@ -54,7 +54,8 @@ module Tidegate
       def held = @held.values
 
       def assert_released
-        raise Error, "not released: #{held.map { |one| "#{one.domain} #{one.attributes}" }.join('; ')}" unless held.empty?
+        left = held.map { |one| "#{one.domain} #{one.attributes}" }
+        raise Error, "not released: #{left.join('; ')}" unless left.empty?
       end
 
       private

@@ -40,10 +40,8 @@ module Tidegate
         return nil if number.nil?
 
         started = number.to_f
-        unit = if started >= 1e14 then 1e6
-               else started >= 1e11 ? 1e3 : 1
-               end
-        waited = now - (started / unit)
+        units = { 1e14 => 1e6, 1e11 => 1e3, 0.0 => 1.0 }
+        waited = now - (started / units.find { |least, _| started >= least }.last)
         waited if waited.between?(0, QUEUED_MAX)
       end
 
@@ -103,9 +101,8 @@ module Tidegate
 
       kept = []
       text.split("/").each do |segment|
-        if segment == ".." then kept.pop
-        else kept << segment unless ["", "."].include?(segment)
-        end
+        kept.pop if segment == ".."
+        kept << segment unless ["", ".", ".."].include?(segment)
       end
       slash = !kept.empty? && text.end_with?("/", "/.", "/..")
       "/#{kept.join('/')}#{'/' if slash}"
