@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help demo test test-rust test-python lint bench pictures nightly setup clean
+.PHONY: help demo test test-rust test-python test-ruby lint bench pictures nightly setup clean
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -19,7 +19,7 @@ demo:            ## Real applications: a greedy caller and who is refused; an ov
 	@scripts/setup demo
 	@demo/run
 
-test: setup lint test-rust test-python  ## Every test: Rust, Python, the two together
+test: setup lint test-rust test-python test-ruby  ## Every test: Rust, Python, Ruby, and these together
 
 lint:            ## Formatting and lints, where this toolchain has them
 	@scripts/lint
@@ -32,6 +32,10 @@ test-rust:       ## Rust alone; the engine also under a checker that runs its th
 test-python:     ## Python alone, with the daemon that `test-rust` has built
 	cargo build --locked
 	TIDEGATE_BIN=$(CURDIR)/target/debug/tidegate $(PYTHON) -m pytest -q clients/python/tests tests/python
+
+test-ruby:       ## Ruby alone, with the daemon that `test-rust` has built
+	cargo build --locked
+	TIDEGATE_BIN=$(CURDIR)/target/debug/tidegate clients/ruby/test/run
 
 bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
 	@scripts/setup bench
