@@ -375,7 +375,7 @@ module Tidegate
       return Decision.from([0], "disabled") unless @enabled
       begin_anew if @pid != Process.pid
       options = options(idem, queued, max_wait) if idem || queued || max_wait
-      count = Wire.judgement(body = String.new(capacity: 256), domain, given, cost, priority, options)
+      count = Wire.judgement(body = String.new, domain, given, cost, priority, options)
       if !@report.empty? && body.bytesize < FRAME_MAX / 2 # where it cannot cost an attribute its text
         report = locked { @report.tap { @report = {} } }
         count = Wire.judgement(body.clear, domain, given, cost, priority, (options || {}).merge(report))
