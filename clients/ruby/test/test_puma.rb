@@ -106,6 +106,25 @@ class TestPuma < Support::Case
     assert(Support.eventually(20) { get("/a").code == "200" && daemon.status["sessions"] == 2 })
   end
 
+  def bytes(path)
+    answer = TCPSocket.open("127.0.0.1", @port) do |socket|
+      socket.write("GET #{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+      socket.read
+    end
+    head, body = answer.split("\r\n\r\n", 2)
+    kept = head.lines(chomp: true).grep_v(/\A(x-)?ratelimit|\Adate/i)
+    [kept.map { |line| line.sub(/\A[\w-]+:/, &:downcase) }.sort, body]
+  end
+
+  # But for the limit's own fields, an answer is the same with and without the limiter.
+  def test_the_bytes_are_the_same
+    start
+    with = %w[/a /stream /boom /slow?ms=1].to_h { |path| [path, bytes(path)] }
+    serve(WITHOUT_LIMITER: "1")
+    with.each { |path, answer| assert_equal bytes(path), answer, path }
+    assert_nothing_is_held
+  end
+
   def test_a_process_without_the_daemon_and_its_return
     start
     daemon.stop

@@ -346,6 +346,19 @@ class TestRackLeases < RackCase
     refute_respond_to body_of(->(_) { [200, {}, [].each] }), :to_ary
   end
 
+  def test_one_chunk_is_counted_as_servers_do
+    granting
+    fields = ->(body, **own) { call(->(_) { [200, { "content-type" => "text/plain" }.merge(own), body] }, lint: false)[1] }
+    Rack::Lint.new(Middleware.new(->(_) { [200, { "content-type" => "text/plain" }, ["one"]] }, client: client))
+              .call(RackCase.environment)[2].then { |body| body.each(&:itself) && body.close }
+    assert_equal "6", fields.call(["häll\n"]).fetch("content-length")
+    refute_includes fields.call(%w[a b]), "content-length"
+    refute_includes fields.call(["a"].each), "content-length"
+    assert_equal ["9", nil], fields.call(["a"], "Content-Length" => "9").values_at("Content-Length", "content-length")
+    refute_includes fields.call(["a"], "Transfer-Encoding" => "chunked"), "content-length"
+    assert_nil call(PLAIN, { REQUEST_METHOD: "HEAD" }, lint: false)[1]["content-length"]
+  end
+
   def test_a_file_stays_a_file
     granting
     file = Struct.new(:to_path, :closed) do

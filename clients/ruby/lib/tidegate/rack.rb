@@ -94,7 +94,7 @@ module Tidegate
         status, fields, body = @app.call(env)
         held = Held.new(decision, outcome(client, status.to_i)) if decision.lease
         limited = with_limits(status, fields, decision)
-        body = held.until_finished(env, status, fields, body) if held
+        body, limited = held.until_finished(env, status, limited, body) if held
         left = nil
         [status, limited, body]
       rescue Exception
@@ -129,7 +129,7 @@ module Tidegate
         limits = decision.headers
         return fields if limits.empty? || status.to_i.between?(300, 399) # a redirect would be followed late for them
 
-        fields = fields.is_a?(Hash) ? fields.dup : {}.tap { |all| fields.each { |name, value| all[name] = value } }
+        fields = Rack.copied(fields)
         own = fields.each_key.map { |name| name.to_s.downcase }
         limits.each do |name, value|
           lower = name.downcase
@@ -186,6 +186,11 @@ module Tidegate
       # How headers begin that a style has not; Retry-After every refusal has.
       LEFT_OUT = { "both" => [], "draft" => ["x-"], "legacy" => ["ratelimit"], "none" => %w[x- ratelimit] }.freeze
       private_constant :WORDS, :LEFT_OUT
+    end
+
+    # An application's own Hash is left alone.
+    def self.copied(fields)
+      fields.is_a?(Hash) ? fields.dup : {}.tap { |all| fields.each { |name, value| all[name] = value } }
     end
 
     # The body of a refusal, application/problem+json: RFC 9457, with the types of the draft. Its `retry_after` is exact

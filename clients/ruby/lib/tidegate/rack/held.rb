@@ -11,19 +11,20 @@ module Tidegate
         @finished = false
       end
 
-      # The body to answer with: its own where the server tells of the end, else one that tells.
+      # The body and the fields to answer with: the application's own where the server tells of the end, else a body that
+      # tells.
       def until_finished(env, status, fields, body)
         finished = env["rack.response_finished"]
-        return told_by(finished, body) if finished.respond_to?(:<<)
+        return [told_by(finished, body), fields] if finished.respond_to?(:<<)
 
         # A server that was hijacked knows of no end, and to a HEAD it sends no body.
         hijacked = env["rack.hijack_io"] || status.to_i < 100
-        @finished = hijacked || env["REQUEST_METHOD"] == "HEAD" || EMPTY.include?(status.to_i) ||
-                    (fields.respond_to?(:key?) && fields.key?("rack.hijack"))
-        return wrap(body) unless hijacked
+        empty = env["REQUEST_METHOD"] == "HEAD" || EMPTY.include?(status.to_i)
+        @finished = hijacked || empty || (fields.respond_to?(:key?) && fields.key?("rack.hijack"))
+        return [wrap(body), empty ? fields : with_length(fields, body)] unless hijacked
 
         call
-        body
+        [body, fields]
       end
 
       def finished = @finished = true
@@ -32,6 +33,14 @@ module Tidegate
       def call(_id = nil) = @decision.release(@finished ? @outcome : "dropped")
 
       private
+
+      # Servers count the one chunk of an Array, which the body that tells is not: else it would be sent in chunks.
+      def with_length(fields, body)
+        return fields unless body.instance_of?(Array) && body.size == 1
+        return fields if Rack.copied(fields).each_key.any? { |name| FRAMED.include?(name.to_s.downcase) }
+
+        Rack.copied(fields).tap { |all| all["content-length"] = body[0].bytesize.to_s }
+      end
 
       def told_by(finished, body)
         finished << lambda do |_env, _status, _fields, error|
@@ -48,7 +57,8 @@ module Tidegate
       end
 
       EMPTY = [204, 304].freeze
-      private_constant :EMPTY
+      FRAMED = %w[content-length transfer-encoding].freeze
+      private_constant :EMPTY, :FRAMED
     end
 
     # Whatever the body is (a file, an Array, what is called with a stream), this is it, and its end is the lease's.
