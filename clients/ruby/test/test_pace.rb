@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 # For callers of limited services.
+require "time"
 require_relative "support"
 require_relative "../lib/tidegate/pace"
 

@@ -90,6 +90,27 @@ class TestPuma < Support::Case
     assert_includes pool.inspect, '"slots"=>3'
   end
 
+  # Two clients of one pool in one process are not twice the slots; nor has a child of a worker any.
+  SLOTS = <<~RUBY
+    require "tidegate"
+    clients = Array.new(2) { Tidegate::Client.new(pool: "web", timeout: 2.0) }
+    other = Tidegate::Client.new(pool: "other", timeout: 2.0)
+    run(lambda do |env|
+      next [200, {}, ["well"]] if env["PATH_INFO"] == "/healthz"
+
+      (clients + [other]).each(&:check)
+      Process.wait(fork { exit!(clients.each(&:check).all? { |one| one.instance_variable_get(:@info)[:slots].zero? }) })
+      said = (clients + [other]).map { |one| one.instance_variable_get(:@info)[:slots] }
+      [200, {}, [(said << $?.success?).inspect]]
+    end)
+  RUBY
+
+  def test_slots_are_said_once
+    File.write("#{@directory}/config.ru", SLOTS)
+    start("puma", "--config", "#{APPLICATION}/puma.rb", "#{@directory}/config.ru", RUBYLIB: Support::LIBRARY, THREADS: "3")
+    assert_equal "[3, 0, 3, true]", get("/").body
+  end
+
   def test_a_cluster_that_preloads
     master = start(WORKERS: "2", PRELOAD: "1", THREADS: "4")
     assert_limited

@@ -11,8 +11,8 @@ module Tidegate
         @finished = false
       end
 
-      # The body and the fields to answer with: the application's own where the server tells of the end, else a body that
-      # tells.
+      # The body and the fields to answer with: the application's own where the server tells of the end, else a body
+      # that tells.
       def until_finished(env, status, fields, body)
         finished = env["rack.response_finished"]
         return [told_by(finished, body), fields] if finished.respond_to?(:<<)
