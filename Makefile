@@ -8,7 +8,7 @@ VENV := .venv
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help demo test test-rust test-python test-go lint bench pictures nightly setup clean
+.PHONY: help demo test test-rust test-python test-go test-ruby lint bench pictures nightly setup clean
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,7 +20,7 @@ demo:            ## Real applications: a greedy caller and who is refused; an ov
 	@scripts/setup demo
 	@demo/run
 
-test: setup lint test-rust test-python test-go  ## Every test: Rust, Python, the two together, Go
+test: setup lint test-rust test-python test-ruby test-go  ## Every test: Rust, Python, Ruby, Go, and these together
 
 lint:            ## Formatting and lints, where this toolchain has them
 	@scripts/lint
@@ -36,8 +36,12 @@ test-python:     ## Python alone, with the daemon that `test-rust` has built
 
 test-go:         ## Go alone, under its race detector, with the daemon that `test-rust` has built
 	cargo build --locked
-	cd clients/go && TIDEGATE_BIN=$(CURDIR)/target/debug/tidegate go test -race ./...
+	cd clients/go && TIDEGATE_BIN=$(TARGET)/debug/tidegate go test -race ./...
 	cd clients/go/grpc && go test -race ./...
+
+test-ruby:       ## Ruby alone, with the daemon that `test-rust` has built
+	cargo build --locked
+	TIDEGATE_BIN=$(TARGET)/debug/tidegate clients/ruby/test/run
 
 bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
 	@scripts/setup bench

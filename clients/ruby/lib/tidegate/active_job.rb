@@ -1,0 +1,45 @@
+# frozen_string_literal: true
+
+# Limits jobs of Active Job. A limited job is enqueued again, later: its executions do not count, nothing is lost.
+#
+#     class Export < ApplicationJob
+#       include Tidegate::ActiveJob
+#       limited "jobs", attributes: ->(job) { { org: job.arguments.first } }
+#     end
+
+require_relative "jobs"
+
+module Tidegate
+  module ActiveJob
+    def self.included(base) = base.extend(Limited)
+
+    module Limited
+      # The options are those of `Jobs::Limit`; functions get the job. The daemon gets `job`, its class, `queue` and
+      # what `attributes` adds.
+      def limited(domain = "jobs", **options)
+        limit = Jobs::Limit.new(options.merge(domain: domain))
+        around_perform do |job, work|
+          back = ->(delay) { ActiveJob.enqueue_again(job, delay) }
+          limit.call(job, { "job" => job.class.name, "queue" => job.queue_name }, back) { work.call }
+        end
+      end
+    end
+
+    # What cannot be scheduled (adapters without a clock, callbacks that abort) raises, as an attempt of the job's.
+    def self.enqueue_again(job, delay)
+      counted = job.executions
+      job.executions -= 1
+      return if scheduled?(job, delay)
+
+      job.executions = counted
+      raise "the limited job #{job.job_id} could not be enqueued again"
+    end
+
+    def self.scheduled?(job, delay)
+      job.enqueue(wait: delay)
+    rescue NotImplementedError
+      false
+    end
+    private_class_method :scheduled?
+  end
+end

@@ -1,0 +1,217 @@
+# frozen_string_literal: true
+
+# Limits a Rack application, 2.2 or 3: Rails, Sinatra, Hanami, Roda or plain. Requires nothing of Rack.
+#
+#     use Tidegate::Rack::Middleware, domain: "api", user: ->(env) { env["app.user"] }
+#
+# The daemon gets `method`, `path`, `route`, `ip`, `user`, `user_agent` and what the application adds, in this order.
+# What may not start is answered here; everything else reaches the application, also when the daemon or a function given
+# here fails.
+
+require "json"
+require_relative "../tidegate"
+require_relative "rack/caller"
+require_relative "rack/held"
+
+module Tidegate
+  module Rack
+    # Judges every request before `app` sees it, and adds limit headers to every answer but redirects. What is a
+    # function below gets env; where it raises, the request passes, and a line is logged once.
+    #
+    # `client`: else the program's, `Tidegate.client`. `user`: the user's name, or nil. `attributes`: more of them, as a
+    # function, or as a Hash of names to functions and names of headers. `descriptors`: a function to an Array of
+    # Hashes, further descriptors. `cost`, `priority`: a value or a function. `exempt`: true for what is not judged.
+    # `outcome`: a function of the answer's status to ok, error or dropped. `on_refused`, with env and the decision: the
+    # answer to a refusal as Rack has it, or an application, or nil for the usual one (application/problem+json); limit
+    # headers are added. `on_failure`: "allow" or "refuse" (503) when the daemon does not answer, or a function, or a
+    # list of [path, word], where a path is exact, ends in *, or is a Regexp.
+    # `trusted_proxies`: whose X-Forwarded-For and X-Request-Start are believed: networks ("10.0.0.0/8"; the peer on a
+    # Unix socket is one of them), or how many proxies stand in front. `instrument`: called with the decision and the
+    # seconds it took. `headers`: draft, legacy, both or none.
+    # Attributes must come from what the application knows, the priority never from an end user's header.
+    #
+    # The decision is in `env["tidegate.decision"]`.
+    class Middleware
+      def initialize(app, client: nil, domain: "web", user: nil, attributes: nil, descriptors: nil, cost: 1,
+                     priority: nil, exempt: nil, outcome: nil, on_refused: nil, on_failure: "allow",
+                     trusted_proxies: nil, instrument: nil, headers: "both")
+        @app, @client, @domain = app, client, domain
+        @outcome, @on_refused, @instrument = outcome, on_refused, instrument
+        @given = { exempt: exempt, user: user, attributes: attributes_of(attributes), descriptors: descriptors,
+                   cost: cost, priority: priority, on_failure: on_failure_of(on_failure) }.freeze
+        @left_out = LEFT_OUT.fetch(headers.to_s) { raise ArgumentError, "headers are draft, legacy, both or none" }
+        @caller = Caller.new(trusted_proxies)
+      end
+
+      def call(env)
+        client = @client || Tidegate.client
+        decision = judge(client, env)
+        return @app.call(env) if decision.nil?
+
+        env["tidegate.decision"] = decision
+        answer = refusal(client, env, decision) unless decision.allowed?
+        answer || work(client, env, env["tidegate.decision"])
+      end
+
+      private
+
+      # nil: exempt.
+      def judge(client, env)
+        given = {}
+        @given.each do |name, value|
+          given[name] = value.respond_to?(:call) ? value.call(env) : value
+          return nil if name == :exempt && given[name]
+        rescue StandardError => e
+          return client.callback_failed(name, e)
+        end
+        ask(client, env, given)
+      rescue StandardError => e
+        client.callback_failed("what is read of a request", e)
+      end
+
+      def ask(client, env, given)
+        started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+        said = given.slice(:cost, :priority)
+        said.update(on_failure: given[:on_failure] || "allow", queued: @caller.queued(env))
+        decision = client.acquire(@domain, descriptors(client, env, given), **said)
+        took = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
+        safely(client, "instrument") { @instrument.call(decision, took) } if @instrument
+        decision
+      end
+
+      def descriptors(client, env, given)
+        route = env["action_dispatch.route_uri_pattern"] || env["sinatra.route"]
+        first = { "method" => env["REQUEST_METHOD"], "path" => Rack.path(env), "route" => route,
+                  "ip" => @caller.address(env, client), "user" => given[:user], "user_agent" => env["HTTP_USER_AGENT"] }
+        given[:attributes]&.each { |name, value| first[name.to_s] = value }
+        given[:descriptors] ? [first, *given[:descriptors]] : first
+      end
+
+      def work(client, env, decision)
+        left = "dropped"
+        sleep(decision.wait) if decision.wait.positive?
+        left = "error" # should something be thrown over this, as Warden does
+        status, fields, body = @app.call(env)
+        held = Held.new(decision, outcome(client, status.to_i)) if decision.lease
+        limited = with_limits(status, fields, decision)
+        body, limited = held.until_finished(env, status, limited, body) if held
+        left = nil
+        [status, limited, body]
+      rescue Exception
+        left = "dropped"
+        raise
+      ensure
+        decision.release(left) if left
+      end
+
+      # nil: the request passes.
+      def refusal(client, env, decision)
+        answer = @on_refused&.call(env, decision)
+        answer = answer.call(env) if answer.respond_to?(:call)
+        status, fields, body = answer || usual(env, decision)
+        [status, with_limits(status, fields, decision), body]
+      rescue StandardError => e
+        raise if answer.respond_to?(:call) # an application's errors are its own
+
+        env["tidegate.decision"] = client.callback_failed("on_refused", e)
+        nil
+      end
+
+      def usual(env, decision)
+        body = Rack.problem(decision)
+        fields = { "content-type" => "application/problem+json", "content-length" => body.bytesize.to_s,
+                   "cache-control" => "no-store" }
+        [decision.status, fields, env["REQUEST_METHOD"] == "HEAD" ? [] : [body]]
+      end
+
+      # In names of lower case, which Rack 3 asks for; never over the application's own.
+      def with_limits(status, fields, decision)
+        limits = decision.headers
+        return fields if limits.empty? || status.to_i.between?(300, 399) # a redirect would be followed late for them
+
+        fields = Rack.copied(fields)
+        own = fields.each_key.map { |name| name.to_s.downcase }
+        limits.each do |name, value|
+          lower = name.downcase
+          fields[lower] = value unless lower.start_with?(*@left_out) || own.include?(lower)
+        end
+        fields
+      end
+
+      def outcome(client, status)
+        usual = status < 400 ? "ok" : "error"
+        (@outcome && safely(client, "outcome") { @outcome.call(status) }) || usual
+      end
+
+      def safely(client, name)
+        yield
+      rescue StandardError => e
+        client.callback_failed(name, e)
+        nil
+      end
+
+      def attributes_of(given)
+        return given unless given.is_a?(Hash)
+
+        readers = given.transform_values do |value|
+          next value if value.respond_to?(:call)
+
+          key = value.to_s.upcase.tr("-", "_")
+          key = "HTTP_#{key}" unless %w[CONTENT_TYPE CONTENT_LENGTH].include?(key)
+          ->(env) { env[key] }
+        end
+        ->(env) { readers.transform_values { |reader| reader.call(env) } }
+      end
+
+      def on_failure_of(given)
+        return given if given.respond_to?(:call)
+
+        list = given.respond_to?(:each) ? given.to_a : [["*", given]]
+        list.each { |_, word| raise ArgumentError, "on_failure is allow or refuse" unless WORDS.include?(word.to_s) }
+        return list[0][1].to_s unless given.respond_to?(:each)
+
+        lambda do |env|
+          path = Rack.path(env)
+          list.find { |pattern, _| matches?(pattern, path) }&.last.to_s
+        end
+      end
+
+      def matches?(pattern, path)
+        return pattern.match?(path) if pattern.is_a?(Regexp)
+
+        pattern.end_with?("*") ? path.start_with?(pattern.chomp("*")) : path == pattern
+      end
+
+      WORDS = %w[allow refuse].freeze
+      # How headers begin that a style has not; Retry-After every refusal has.
+      LEFT_OUT = { "both" => [], "draft" => ["x-"], "legacy" => ["ratelimit"], "none" => %w[x- ratelimit] }.freeze
+      private_constant :WORDS, :LEFT_OUT
+    end
+
+    # An application's own Hash is left alone.
+    def self.copied(fields)
+      fields.is_a?(Hash) ? fields.dup : {}.tap { |all| fields.each { |name, value| all[name] = value } }
+    end
+
+    # The body of a refusal, application/problem+json: RFC 9457, with the types of the draft. Its `retry_after` is exact
+    # to the millisecond, unlike the header. tests/vectors/answers.json has its bytes.
+    def self.problem(decision)
+      kind, title = PROBLEMS.fetch(decision.status, [nil, "OK"])
+      type = kind ? "https://iana.org/assignments/http-problem-types##{kind}" : "about:blank"
+      answer = { "type" => type, "title" => title, "status" => decision.status, "detail" => decision.message }
+      if decision.named? && decision.verdict == "limit"
+        window = Decision.number(((decision.window || 0) * 1_000_000).round)
+        answer.update("violated-policies" => [decision.rule], "limit" => decision.limit, "window" => window)
+      end
+      if !decision.allowed? && decision.retry_after
+        answer["retry_after"] = Decision.number((decision.retry_after * 1_000_000).round)
+      end
+      answer["help"] = decision.help if decision.help
+      JSON.generate(answer)
+    end
+
+    PROBLEMS = { 403 => [nil, "Forbidden"], 429 => ["quota-exceeded", "Too Many Requests"],
+                 503 => ["temporary-reduced-capacity", "Service Unavailable"] }.freeze
+    private_constant :PROBLEMS
+  end
+end

@@ -1,0 +1,279 @@
+# frozen_string_literal: true
+
+# A daemon played by the test, and the real one, on a socket in a temporary directory.
+require "json"
+require "minitest/autorun"
+require "msgpack"
+require "socket"
+require "tmpdir"
+
+require_relative "../lib/tidegate"
+
+module Support
+  ROOT = File.expand_path("../../..", __dir__)
+  LIBRARY = File.expand_path("../lib", __dir__)
+  VECTORS = "#{ROOT}/tests/vectors"
+  ALLOW = [0, "per-user", 40, 2_000_000, 39, 50_000, 0].freeze
+  LIMIT = [1, "per-user", 40, 2_000_000, 0, 50_000, 50_000].freeze
+  PATIENT = 5.0 # for tests that are not about the deadline, on a busy machine
+  SLACK = 0.25 # seconds that a busy machine may add to a deadline before a test calls it late
+
+  def self.frame(message)
+    payload = message.is_a?(String) ? message.b : message.to_msgpack
+    [payload.bytesize].pack("N") << payload
+  end
+
+  def self.command?(name) = ENV["PATH"].split(":").any? { |place| File.executable?("#{place}/#{name}") }
+  def self.now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+
+  # Waits for a condition; false if it does not come.
+  def self.eventually(seconds = 10)
+    deadline = now + seconds
+    until (value = yield)
+      return false if now > deadline
+
+      sleep(0.002)
+    end
+    value
+  end
+
+  # Where the log goes; its lines.
+  class Log
+    attr_reader :lines
+
+    def initialize = @lines = []
+    def warn(text) = @lines << text
+  end
+
+  # A daemon that answers as it is told: `script` gets the connection and every request but HELLO and PING, and returns
+  # a reply, bytes, or nil for none. `seen` has every message, HELLO too.
+  class Played
+    attr_accessor :script
+    attr_reader :seen, :connections, :path
+
+    def initialize(path)
+      @path = path
+      @seen = []
+      @connections = []
+      @script = ->(_, message) { [1, message[1], *ALLOW] }
+      @listener = UNIXServer.new(path)
+      @thread = Thread.new { accept }
+    end
+
+    def requests = @seen.reject { |message| message[0].zero? }
+
+    # The lease and outcome of every RELEASE, of which so many are awaited: the client does not wait for them.
+    def releases(count = 1)
+      Support.eventually(PATIENT) { @seen.count { |message| message[0] == 2 } >= count }
+      @seen.select { |message| message[0] == 2 }.map { |message| message[2..] }
+    end
+
+    def hang_up
+      @connections.each do |connection|
+        connection.shutdown
+        connection.close
+      rescue IOError, SystemCallError
+        nil
+      end
+      @connections.clear
+    end
+
+    def stop
+      @listener.close
+      @thread.join(1)
+      hang_up
+      File.unlink(@path)
+    rescue IOError, SystemCallError
+      nil
+    end
+
+    private
+
+    def accept
+      loop do
+        connection = @listener.accept
+        @connections << connection
+        Thread.new { serve(connection) }
+      end
+    rescue IOError, SystemCallError
+      nil
+    end
+
+    def serve(connection)
+      data = String.new
+      loop do
+        data << connection.readpartial(65_536)
+        while data.bytesize >= 4 && data.bytesize >= (stop = 4 + data.unpack1("N"))
+          message = MessagePack.unpack(data.byteslice(4, stop - 4))
+          data = data.byteslice(stop..)
+          answer(connection, message)
+        end
+      end
+    rescue IOError, SystemCallError
+      nil
+    end
+
+    def answer(connection, message)
+      @seen << message
+      reply = case message[0]
+              when 0 then [0, message[1], 1, { "server" => "played/1", "boot" => 1, "connection" => 1 }]
+              when 8 then [2, message[1], true]
+              else @script.call(connection, message)
+              end
+      reply = nil if message[1].nil? && reply.is_a?(Array) # without an id there is no reply, not even an error
+      connection.write(reply.is_a?(Array) ? Support.frame(reply) : reply) unless reply.nil?
+    end
+  end
+
+  # The real one.
+  class Daemon
+    attr_reader :socket, :pid
+
+    def self.binary
+      given = ENV["TIDEGATE_BIN"] ? [ENV["TIDEGATE_BIN"]] : %w[release debug].map { |kind| "#{ROOT}/target/#{kind}/tidegate" }
+      given.find { |path| File.exist?(path) } || raise("no tidegate to test with: cargo build, or set TIDEGATE_BIN")
+    end
+
+    def initialize(directory)
+      @socket = "#{directory}/tidegate.sock"
+      @admin = "#{directory}/admin.sock"
+      @rules = "#{directory}/rules"
+      Dir.mkdir(@rules)
+    end
+
+    def rules(text) = File.write("#{@rules}/api.yaml", text)
+
+    def start
+      serve = [Daemon.binary, "serve", "--socket", @socket, "--rules", @rules]
+      @pid = spawn(*serve, out: File::NULL, err: File::NULL)
+      ready = Support.eventually(20) do
+        raise "the daemon ended" if Process.waitpid(@pid, Process::WNOHANG)
+
+        greeted?
+      end
+      raise "the daemon does not answer" unless ready
+    end
+
+    # As a connection without a session, which leaves nothing behind.
+    def greeted?
+      stream = UNIXSocket.new(@socket)
+      stream.write(Support.frame([0, 0, 1]))
+      stream.wait_readable(5) && !stream.readpartial(4_096).empty?
+    rescue SystemCallError, EOFError
+      false
+    ensure
+      stream&.close
+    end
+
+    # Of `GET /status` at the admin socket.
+    def status
+      stream = UNIXSocket.new(@admin)
+      stream.write("GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+      JSON.parse(stream.read.split("\r\n\r\n", 2).last)
+    ensure
+      stream&.close
+    end
+
+    def signal(name) = Process.kill(name, @pid)
+
+    def stop(signal = :KILL)
+      return if @pid.nil? || Process.waitpid(@pid, Process::WNOHANG)
+
+      Process.kill(:CONT, @pid)
+      Process.kill(signal, @pid)
+      Process.wait(@pid)
+      @pid = nil
+    end
+  end
+
+  # A test with a directory of its own, out of the way of the environment.
+  class Case < Minitest::Test
+    ENVIRONMENT = %w[TIDEGATE_SOCKET TIDEGATE_TIMEOUT_MS TIDEGATE_DISABLE XDG_RUNTIME_DIR].freeze
+
+    def setup
+      @kept = ENVIRONMENT.to_h { |name| [name, ENV.delete(name)] }
+      @directory = Dir.mktmpdir("tg-")
+      @log = Log.new
+      @undone = []
+    end
+
+    def teardown
+      @undone.reverse_each(&:call)
+      @clients&.each(&:close)
+      @played&.stop
+      @daemon&.stop
+      FileUtils.remove_entry(@directory)
+      @kept.each { |name, value| ENV[name] = value }
+    end
+
+    def played = @played ||= Played.new("#{@directory}/s")
+    def daemon = @daemon ||= Daemon.new(@directory)
+
+    def make_client(**options)
+      client = Tidegate::Client.new(**{ socket: "#{@directory}/s", timeout: PATIENT, logger: @log }.merge(options))
+      (@clients ||= []) << client
+      client
+    end
+
+    # Made where it is first named: by the test, before its threads.
+    def client = @client ||= make_client
+
+    # Replaces a method of one object, or of a class, for the rest of the test.
+    def replace(object, name, &body)
+      original = object.method(name)
+      own = object.singleton_methods(false).include?(name)
+      verbosely(nil) { object.define_singleton_method(name, &body) }
+      @undone << lambda {
+        verbosely(nil) { own ? object.define_singleton_method(name, original) : object.singleton_class.remove_method(name) }
+      }
+    end
+
+    # Replaces a constant for the rest of the test.
+    def constant(name, value)
+      old = Tidegate.const_get(name)
+      verbosely(nil) { Tidegate.const_set(name, value) }
+      @undone << -> { verbosely(nil) { Tidegate.const_set(name, old) } }
+    end
+
+    def verbosely(level)
+      old = $VERBOSE
+      $VERBOSE = level
+      yield
+    ensure
+      $VERBOSE = old
+    end
+
+    # The clock of the client, which stands still; `rand` gives the longest pause.
+    def still_clock
+      clock = Struct.new(:now).new(1_000.0)
+      replace(Process, :clock_gettime) { |*| clock.now }
+      Tidegate::Client.define_method(:rand) { |range| range.end }
+      @undone << -> { Tidegate::Client.remove_method(:rand) }
+      clock
+    end
+
+    # Runs the block in a forked child; true if it returned true.
+    def in_child
+      pid = fork do
+        code = 1
+        begin
+          code = 0 if yield
+        rescue Exception => e # rubocop:disable Lint/RescueException
+          warn e.full_message
+        ensure
+          exit!(code)
+        end
+      end
+      Process.wait2(pid).last.success?
+    end
+
+    def hits(client, count = 1, **options) = Array.new(count) { client.hit("api", { user: "u1" }, **options) }
+    def reasons(decisions) = decisions.map(&:reason)
+    def grant(_connection, message) = message[0] == 1 ? [1, message[1], *ALLOW, 76 + message[1]] : [2, message[1], true]
+
+    def granting
+      played.script = method(:grant)
+      played
+    end
+  end
+end

@@ -1,0 +1,595 @@
+# frozen_string_literal: true
+
+# What a client must do, one by one, with a daemon that is played.
+require_relative "support"
+
+class TestClient < Support::Case
+  include Support
+
+  # -- a request and its reply -----------------------------------------------------------------------------------------
+
+  def test_hello_goes_out_with_the_first_request
+    played
+    assert_equal "per-user", client.acquire("api", { user: "u1" }).rule
+    assert client.hit("api", { "user" => "u1" }, cost: 3, priority: :post).allowed?
+    assert client.peek("api", [%w[user u1]], idem: "x", queued: 0.5, max_wait: 0).allowed?
+    hello, acquire, hit, peek = played.seen
+    session = hello[3].delete("session")
+    assert_equal [0, 0, 1], hello[0, 3]
+    assert_equal [16, Encoding::BINARY], [session.bytesize, session.encoding]
+    assert_equal({ "client" => "ruby/0.1.0", "pid" => Process.pid, "pool" => "default", "slots" => 0, "connection" => 1 },
+                 hello[3])
+    assert_equal [1, 1, "api", [%w[user u1]], 1], acquire
+    assert_equal [3, 2, "api", [%w[user u1]], 3, "post"], hit
+    assert_equal [4, 3, "api", [%w[user u1]], 1, nil, { "idem" => "x", "queued_us" => 500_000, "max_wait_us" => 0 }], peek
+  end
+
+  def test_several_descriptors
+    played
+    client.hit("api", [{ user: "u1" }, { message_type: "marketing", to: 7 }])
+    assert_equal [%w[user u1], %w[message_type marketing to 7]], played.seen.last[3]
+  end
+
+  def test_pool_and_slots_are_said
+    played
+    assert make_client(pool: "web", slots: 8).check
+    assert_equal ["web", 8], played.seen[0][3].values_at("pool", "slots")
+  end
+
+  def test_a_client_that_cannot_be_is_refused_where_it_is_made
+    [{ timeout: 0 }, { timeout: -1 }, { slots: -1 }, { pool: "a/b" }, { pool: "" }].each do |options|
+      assert_raises(ArgumentError, options.inspect) { Tidegate::Client.new(**options) }
+    end
+  end
+
+  def test_a_reply_in_pieces_with_a_welcome_and_more_elements
+    played.script = lambda do |connection, message|
+      reply = Support.frame([1, message[1], *LIMIT, nil, nil, nil, nil, "later", { "k" => [1] }])
+      reply.each_char { |byte| connection.write(byte) } && nil
+    end
+    decision = hits(client).first
+    refute decision.allowed?
+    assert_equal [0.05, false], [decision.retry_after, decision.degraded?]
+  end
+
+  def test_a_large_reply
+    entries = Array.new(150) { ["rule" * 20, 1, 2, 3, 4] }
+    played.script = ->(_, message) { [1, message[1], *ALLOW, nil, nil, entries] }
+    assert_equal [nil, nil], reasons(hits(client, 2))
+    assert_equal 1, client.stats[:connections]
+  end
+
+  def test_ids_of_every_size_are_read_in_every_form
+    played.script = ->(_, message) { [1, message[1], *LIMIT, nil, nil, nil, nil] }
+    [1, 127, 128, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32].each do |id|
+      hits(client)
+      connection = client.instance_variable_get(:@idle).last
+      connection.instance_variable_set(:@asked, id - 1)
+      assert_equal ["limit", "per-user", 40, 0.05], hits(client).first.then { |d| [d.verdict, d.rule, d.limit, d.retry_after] }
+      assert_equal id, played.seen.last[1]
+      connection.instance_variable_set(:@asked, id - 1)
+      played.script = lambda do |_, message| # the widest form says the same
+        Support.frame("\x9d\x01\xcf".b << [message[1]].pack("Q>") << Support.frame(LIMIT).byteslice(5..) << ("\xc0".b * 4))
+      end
+      assert_equal "limit", hits(client).first.verdict
+      played.script = ->(_, message) { [1, message[1], *LIMIT, nil, nil, nil, nil] }
+    end
+  end
+
+  def test_nothing_is_opened_before_the_first_question
+    make_client
+    assert_equal({ missed: {}, connections: 0, breaker_open: false }, Tidegate::Client.new(socket: "relative").stats)
+    assert_empty Dir.children(@directory)
+  end
+
+  def test_connections_are_used_again_and_closed
+    played
+    hits(client, 50)
+    assert_equal 1, client.stats[:connections]
+    2.times { client.close }
+    assert_equal 0, client.stats[:connections]
+    assert_equal [nil], reasons(hits(client)) # it may be used again
+    assert_equal [1, 2], played.seen.select { |m| m[0].zero? }.map { |m| m[3]["connection"] }
+  end
+
+  def test_check
+    played
+    assert client.check
+    played.stop
+    refute client.check
+  end
+
+  # -- 1, 2: the deadline, and doubt -----------------------------------------------------------------------------------
+
+  DRIP = lambda do |connection, message|
+    Support.frame([1, message[1], *ALLOW]).each_char do |byte|
+      connection.write(byte)
+      sleep(0.05)
+    end
+    nil
+  end
+  HOSTILE = {
+    silence: ["timeout", ->(_, _) {}],
+    drip: ["timeout", DRIP],
+    cut: ["timeout", ->(_, m) { Support.frame([1, m[1], *ALLOW])[0..-2] }],
+    wrong_id: ["protocol", ->(_, m) { [1, m[1] + 1, *ALLOW] }],
+    late_id: ["protocol", ->(_, m) { [1, m[1] - 1, *ALLOW, nil, nil, nil, nil] }],
+    nil_id: ["protocol", ->(_, _) { [1, nil, *ALLOW] }],
+    empty_frame: ["protocol", ->(_, _) { "\0\0\0\0" }],
+    oversize: ["protocol", ->(_, _) { "\0\0\x40\x01#{'x' * 100}" }],
+    length_beyond: ["timeout", ->(_, m) { "\0\0\1".b << Support.frame([1, m[1], *ALLOW, nil, nil, nil, nil]).byteslice(3..) }],
+    length_short: ["protocol", ->(_, m) { "\0\0\0\3".b << Support.frame([1, m[1], *ALLOW, nil, nil, nil, nil]).byteslice(4..) }],
+    http: ["protocol", ->(_, _) { "HTTP/1.1 400 Bad Request\r\n\r\n" }],
+    garbage: ["protocol", ->(_, _) { Support.frame("\xc1") }],
+    unknown_kind: ["protocol", ->(_, m) { [9, m[1]] }],
+    unknown_verdict: ["protocol", ->(_, m) { [1, m[1], 5, *ALLOW[1..], nil, nil, nil, nil] }],
+    rule_no_text: ["protocol", ->(_, m) { [1, m[1], 0, 5] }],
+    rule_of_bytes: ["protocol", ->(_, m) { [1, m[1], 0, "per-user".b, *ALLOW[2..]] }],
+    below_0: ["protocol", ->(_, m) { [1, m[1], 0, "per-user", -1] }],
+    done_for_a_judgement: ["protocol", ->(_, m) { [2, m[1], true] }],
+    welcome_again: ["protocol", ->(_, m) { [0, m[1], 1, {}] }],
+    error_that_closes: ["protocol", ->(_, _) { [3, nil, 1, "malformed"] }],
+    error_unknown: ["protocol", ->(_, m) { [3, m[1], 77, "new"] }],
+    error_odd: ["protocol", ->(_, m) { [3, m[1], "5", "odd"] }],
+    no_kind: ["protocol", ->(_, _) { [] }],
+    closed: ["unreachable", ->(c, _) { c.close }],
+    closed_in_it: ["unreachable", ->(c, m) { c.write(Support.frame([1, m[1], *ALLOW])[0, 9]) && c.close }]
+  }.freeze
+
+  HOSTILE.each do |name, (reason, script)|
+    %w[allow refuse].each do |on_failure|
+      define_method("test_hostile_#{name}_#{on_failure}") { assert_held(reason, script, on_failure) }
+    end
+  end
+
+  def assert_held(reason, script, on_failure)
+    played.script = script
+    timeout = reason == "timeout" ? 0.1 : PATIENT
+    client = make_client(timeout: timeout)
+    started = Support.now
+    decision = client.acquire("api", { user: "u1" }, on_failure: on_failure)
+    assert_operator Support.now - started, :<, timeout + SLACK
+    assert_equal [true, reason], [decision.degraded?, decision.reason]
+    if on_failure == "allow"
+      assert_equal [true, 200, {}], [decision.allowed?, decision.status, decision.headers]
+    else
+      assert_equal [false, 503, "1"], [decision.allowed?, decision.status, decision.headers["Retry-After"]]
+      assert_includes decision.message, "could not be judged"
+    end
+    # Never used again; and the daemon hears of what was given up on, and of what was missed.
+    assert_equal({ missed: { reason => 1 }, connections: 0, breaker_open: false }, client.stats)
+    played.script = ->(_, message) { [1, message[1], *ALLOW] }
+    client.instance_variable_set(:@timeout, PATIENT)
+    refute client.hit("api", { user: "u1" }).degraded?
+    assert_equal({ "missed" => { reason => 1 }, "abandoned" => [[1, 1]] }, played.seen.last[6])
+    refute client.hit("api", { user: "u1" }).degraded?
+    assert_equal 5, played.seen.last.size # told once
+  end
+
+  def test_a_daemon_that_does_not_read_or_accept
+    listener = Socket.new(:UNIX, :STREAM)
+    listener.bind(Socket.sockaddr_un("#{@directory}/s"))
+    listener.listen(0)
+    clients = Array.new(6) { make_client(timeout: 0.1) }
+    clients.each do |client| # the first ones wait in the backlog, for the others it is full
+      started = Support.now
+      assert_includes %w[timeout unreachable], hits(client).first.reason
+      assert_operator Support.now - started, :<, 0.1 + SLACK
+    end
+    assert_equal %w[timeout unreachable], clients.flat_map { |client| client.stats[:missed].keys }.uniq.sort
+    assert_includes @log.lines.join, "takes no connections"
+    listener.close
+  end
+
+  def test_a_reply_that_is_there_when_the_deadline_has_passed_counts
+    hits(client.tap { played })
+    arrived = Queue.new
+    played.script = lambda do |connection, message|
+      connection.write(Support.frame([1, message[1], *LIMIT]))
+      arrived << true && nil
+    end
+    real, times = Process.method(:clock_gettime), 0
+    replace(Process, :clock_gettime) do |*given|
+      next real.call(*given) unless Thread.current == Thread.main # minitest's own too: only the two readings count
+
+      times += 1
+      if times == 2 # as if the process had been put to sleep after the request was written
+        arrived.pop
+        sleep(0.05)
+      end
+      times == 1 ? 0.0 : 100.0
+    end
+    decision = hits(client).first
+    @undone.pop.call
+    assert_equal "limit", decision.verdict
+  end
+
+  def test_a_late_reply_never_reaches_another_request
+    client = make_client(timeout: 0.3)
+    played.script = lambda do |_, message|
+      slow = message[3] == [%w[user slow]]
+      sleep(0.4) if slow
+      [1, message[1], *(slow ? LIMIT : ALLOW)]
+    end
+    2.times do
+      assert_equal "timeout", client.hit("api", { user: "slow" }).reason
+      assert_equal "allow", client.hit("api", { user: "quick" }).verdict
+    end
+  end
+
+  [5, 6, 7, 10, 11].each do |code|
+    define_method("test_error_#{code}_keeps_the_connection") do
+      played.script = ->(_, message) { [3, message[1], code, "the reason"] }
+      assert_equal ["protocol"] * 5, reasons(hits(client, 5))
+      assert_equal({ missed: { "protocol" => 5 }, connections: 1, breaker_open: false }, client.stats)
+      assert_equal 1, @log.lines.size
+      assert_includes @log.lines.first, "the reason"
+      assert client.acquire("api").degraded?
+      played.script = ->(_, message) { [1, message[1], *ALLOW] }
+      refute client.hit("api").degraded?
+      refute_includes played.seen.last[6], "abandoned" # it was answered
+    end
+  end
+
+  odd = Class.new { def to_s = raise(ZeroDivisionError) }
+  UNASKABLE = [
+    ["a/b", nil, {}], ["", nil, {}], [nil, nil, {}], [["x"], nil, {}], [7, nil, {}],
+    ["api", (1..17).to_h { |i| ["k#{i}", "v"] }, {}], ["api", { "a:b" => "c" }, {}], ["api", "text", {}], ["api", 5, {}],
+    ["api", [[1, 2]], {}], ["api", { 1 => "a" }, {}], ["api", { x: odd.new }, {}], ["api", [{ a: 1 }] * 9, {}],
+    ["api", nil, { cost: -1 }], ["api", nil, { cost: 1.5 }], ["api", nil, { cost: 1.0 }], ["api", nil, { cost: 1 << 32 }],
+    ["api", nil, { cost: nil }], ["api", nil, { cost: { tokens: -1 } }], ["api", nil, { priority: "a/b" }],
+    ["api", nil, { priority: 7 }], ["api", nil, { queued: Float::NAN }], ["api", nil, { queued: "soon" }],
+    ["api", nil, { max_wait: Float::INFINITY }], ["api", nil, { idem: 1.5 }], ["api", nil, { idem: "x" * 1_000_000 }]
+  ].freeze
+
+  UNASKABLE.each_with_index do |(domain, given, options), index|
+    define_method("test_what_cannot_be_asked_is_allowed_and_logged_once_#{index}") do
+      decisions = Array.new(3) { client.acquire(domain, given, **options) }
+      assert_equal ["protocol"] * 3, reasons(decisions)
+      assert decisions.all?(&:allowed?)
+      assert_equal 1, @log.lines.size
+      refute client.acquire(domain, given, on_failure: "refuse", **options).allowed?
+      assert_empty played.seen
+      refute client.stats[:breaker_open]
+    end
+  end
+
+  def test_no_value_is_too_odd
+    played
+    values = [nil, "", "\xff", "\xff".b, "🌊" * 400, "x" * 1_000_000, "é".encode("UTF-16LE"), "é".encode("ISO-8859-1"), 1.5,
+              Object, {}, [], true, -(10**30), "a\0b", :sym, 1..2, "\xe3\x81".dup.force_encoding("EUC-JP")]
+    values.each { |value| assert_nil client.hit("api", { v: value }).reason, value.inspect[0, 40] }
+    assert_empty client.stats[:missed]
+  end
+
+  def test_a_release_does_not_wait_for_a_daemon_that_does_not_read
+    listener = UNIXServer.new("#{@directory}/s")
+    serving = Thread.new do
+      connection = listener.accept
+      connection.readpartial(4_096)
+      connection.write(Support.frame([1, 1, *ALLOW, 77]))
+      connection
+    end
+    decision = client.acquire("api")
+    assert_equal 77, decision.lease
+    started = Support.now
+    while client.stats[:connections] == 1 && Support.now - started < 4
+      decision.instance_variable_get(:@given)[7] = 77
+      decision.release
+    end
+    assert_equal 0, client.stats[:connections]
+    assert_operator Support.now - started, :<, 4
+    serving.value.close
+    listener.close
+  end
+
+  # -- an orderly restart ----------------------------------------------------------------------------------------------
+
+  def test_an_idle_connection_that_was_closed_costs_nobody_a_decision
+    played
+    hits(client)
+    played.hang_up
+    assert_equal [nil] * 3, reasons(hits(client, 3))
+    assert_empty client.stats[:missed]
+  end
+
+  def test_a_goodbye_on_an_idle_connection_costs_nobody_a_decision
+    played
+    hits(client)
+    old = played.connections[0]
+    old.write(Support.frame([4, nil, "draining"]))
+    old.shutdown
+    assert_equal [nil], reasons(hits(client))
+  end
+
+  def test_a_goodbye_and_no_answer_is_asked_again_elsewhere
+    played
+    hits(client)
+    played.script = lambda do |connection, _|
+      played.script = ->(_, message) { [1, message[1], *ALLOW] }
+      connection.write(Support.frame([4, nil, "draining"]))
+      connection.shutdown && nil
+    end
+    assert_equal [nil], reasons(hits(client))
+    assert_empty client.stats[:missed]
+  end
+
+  %w[before after].each do |order|
+    define_method("test_a_goodbye_#{order}_the_reply_ends_the_connection") do
+      goodbye = Support.frame([4, nil, "draining"])
+      played.script = lambda do |_, message|
+        reply = Support.frame([1, message[1], *LIMIT, nil, nil, nil, nil])
+        order == "before" ? goodbye + reply : reply + goodbye
+      end
+      assert_equal ["limit"] * 3, hits(client, 3).map(&:verdict)
+      assert_empty client.stats[:missed]
+      assert_equal(3, played.seen.count { |message| message[0].zero? })
+    end
+  end
+
+  def test_asking_again_happens_once
+    made = Played.new("#{@directory}/s")
+    hits(client)
+    made.stop
+    assert_equal ["unreachable"], reasons(hits(client))
+    back = Played.new("#{@directory}/s")
+    assert_equal [nil], reasons(hits(client))
+    back.stop
+  end
+
+  def test_a_reset_after_the_request_was_taken_is_not_asked_again
+    played
+    hits(client)
+    played.script = ->(connection, _) { connection.close }
+    assert_equal ["unreachable"], reasons(hits(client))
+    assert_equal 2, played.requests.size
+  end
+
+  # -- 3: the breaker --------------------------------------------------------------------------------------------------
+
+  def test_the_breaker
+    clock = still_clock
+    assert_equal ["unreachable"] * 3 + ["breaker"] * 2, reasons(hits(client, 5))
+    [1.2, 2.4, 4.8, 6.0, 6.0].each do |pause| # 1, 2, 4, then 5 s, each 20 % longer here
+      clock.now += pause - 0.01
+      assert_equal ["breaker"], reasons(hits(client))
+      clock.now += 0.02
+      assert_equal %w[unreachable breaker], reasons(hits(client, 2))
+    end
+    clock.now += 6.1
+    made = Played.new("#{@directory}/s")
+    assert_equal [nil, nil], reasons(hits(client, 2))
+    assert_equal({ "missed" => { "unreachable" => 8, "breaker" => 12 } }, made.requests[0][6])
+    made.stop
+    assert_equal ["unreachable"] * 3 + ["breaker"], reasons(hits(client, 4)) # from the beginning
+    clock.now += 1.21
+    assert_equal ["unreachable"], reasons(hits(client))
+  end
+
+  def test_a_success_between_failures_closes_the_count
+    answer = played.script
+    5.times do
+      played.script = ->(_, _) { Support.frame("\xc1") }
+      assert_equal ["protocol"] * 2, reasons(hits(client, 2))
+      played.script = answer
+      assert_equal [nil], reasons(hits(client))
+    end
+  end
+
+  def test_while_the_breaker_is_open_nothing_is_touched_and_it_costs_little
+    hits(client, 3)
+    replace(Socket, :new) { |*| raise "touched" }
+    took = Array.new(100) do
+      started = Support.now
+      assert_equal "breaker", client.acquire("api", { user: "u1" }).reason
+      Support.now - started
+    end
+    assert_operator took.min(50).max, :<, 100e-6 # as promised: the median of calls takes less than 100 µs
+    refute client.check
+  end
+
+  def test_a_bad_request_does_not_take_the_place_of_the_probe
+    clock = still_clock
+    hits(client, 3)
+    played
+    clock.now += 1.3
+    assert_equal "protocol", client.hit("a/b").reason
+    assert_equal [nil], reasons(hits(client))
+  end
+
+  def test_one_probe_at_a_time
+    clock = still_clock
+    played.script = ->(_, _) { Support.frame("\xc1") }
+    hits(client, 3)
+    clock.now += 1.3
+    probing, go = Queue.new, Queue.new
+    played.script = lambda do |_, message|
+      probing << true
+      go.pop
+      [1, message[1], *ALLOW]
+    end
+    probe = Thread.new { hits(client) }
+    probing.pop
+    assert_equal ["breaker"] * 20, reasons(hits(client, 20))
+    go << true
+    assert_equal [nil], reasons(probe.value)
+    played.script = ->(_, message) { [1, message[1], *ALLOW] }
+    assert_equal [nil] * 2, reasons(hits(client, 2))
+  end
+
+  def test_a_probe_that_dies_leaves_its_place
+    clock = still_clock
+    hits(client, 3)
+    clock.now += 1.3
+    replace(Tidegate::Connection, :new) { |*| raise Interrupt }
+    assert_raises(Interrupt) { hits(client) }
+    @undone.pop.call
+    assert_equal ["breaker"], reasons(hits(client))
+    clock.now += 5.1
+    assert_equal ["unreachable"], reasons(hits(client))
+  end
+
+  def test_an_interrupt_in_the_middle_leaves_no_connection_behind
+    played
+    hits(client)
+    replace(client.instance_variable_get(:@idle).last.socket, :wait_readable) { |*| raise Interrupt }
+    assert_raises(Interrupt) { client.acquire("api") }
+    assert_equal 0, client.stats[:connections]
+    assert_equal [nil], reasons(hits(client))
+    assert_equal({ "abandoned" => [[1, 2]] }, played.seen.last[6])
+  end
+
+  def test_a_timeout_of_the_applications_own_leaves_no_connection_behind
+    require "timeout"
+    played.script = ->(_, message) { message[2] == "slow" ? nil : [1, message[1], *ALLOW] }
+    hits(client)
+    assert_raises(Timeout::Error) { Timeout.timeout(0.1) { client.acquire("slow") } }
+    assert_equal [0, [nil]], [client.stats[:connections], reasons(hits(client))]
+  end
+
+  def test_in_a_trap_no_lock_is_needed
+    played
+    answers = []
+    old = trap(:USR2) { answers << client.acquire("api") << make_client(socket: "/nowhere").hit("api") }
+    Process.kill(:USR2, Process.pid)
+    assert(Support.eventually { answers.size == 2 })
+    assert_equal [nil, "unreachable"], reasons(answers)
+  ensure
+    trap(:USR2, old)
+  end
+
+  # -- 5, 6: places ----------------------------------------------------------------------------------------------------
+
+  def test_places_of_the_socket
+    find = lambda do |**options|
+      @log.lines.clear
+      hits(make_client(**options))
+      @log.lines.join[/no daemon at (\S+)/, 1]
+    end
+    assert_equal "/run/tidegate/tidegate.sock", find.call(socket: "")
+    ENV["XDG_RUNTIME_DIR"] = @directory
+    assert_equal "/run/tidegate/tidegate.sock", find.call(socket: nil)
+    Dir.mkdir("#{@directory}/tidegate")
+    File.write("#{@directory}/tidegate/tidegate.sock", "")
+    assert_equal "#{@directory}/tidegate/tidegate.sock", find.call(socket: nil)
+    ENV["TIDEGATE_SOCKET"] = "/elsewhere"
+    assert_equal "/elsewhere", find.call(socket: nil)
+    assert_equal "#{@directory}/s", find.call(socket: Struct.new(:to_s).new("#{@directory}/s"))
+  end
+
+  def test_the_timeout_of_the_environment
+    timeout = ->(**given) { Tidegate::Client.new(**given).instance_variable_get(:@timeout) }
+    ENV["TIDEGATE_TIMEOUT_MS"] = "250"
+    assert_equal [0.25, 0.5], [timeout.call, timeout.call(timeout: 0.5)]
+    ["", "soon", "-1", "nan"].each do |bad|
+      ENV["TIDEGATE_TIMEOUT_MS"] = bad
+      assert_equal 0.020, timeout.call
+    end
+  end
+
+  { "1" => false, "true" => false, "0" => true, "" => true }.each do |value, enabled|
+    define_method("test_disabled_by_the_environment_#{value}") do
+      played
+      ENV["TIDEGATE_DISABLE"] = value
+      assert client.hit("api", on_failure: "refuse").allowed?
+      assert_equal enabled, client.check
+      assert_equal enabled, !played.seen.empty?
+    end
+  end
+
+  def test_disabled_by_the_argument
+    played
+    client = make_client(enabled: false)
+    decision = client.acquire("api", { user: "u1" }, on_failure: "refuse")
+    assert_equal [true, "disabled", {}], [decision.allowed?, decision.reason, decision.headers]
+    refute client.check
+    assert_equal [[], {}], [played.seen, client.stats[:missed]]
+  end
+
+  def test_a_path_too_long_says_so
+    client = make_client(socket: "/tmp/#{'x' * 120}")
+    assert_equal ["unreachable"] * 3 + ["breaker"] * 2, reasons(hits(client, 5))
+    assert_equal 1, @log.lines.size
+    assert_includes @log.lines.first, "too long"
+  end
+
+  # -- 7: the log ------------------------------------------------------------------------------------------------------
+
+  def test_trouble_is_logged_once_and_so_is_its_end
+    clock = still_clock
+    hits(client, 10)
+    assert_equal 1, @log.lines.size
+    assert_match(/no daemon at .* requests are not limited/, @log.lines[0])
+    clock.now += 2
+    hits(client, 10)
+    assert_equal 1, @log.lines.size
+    clock.now += 5
+    made = Played.new("#{@directory}/s")
+    hits(client, 10)
+    assert_equal 2, @log.lines.size
+    assert_includes @log.lines[1], "answers again; 20 requests"
+    answer = made.script
+    3.times do # single failures later are no change of state
+      made.script = ->(_, _) { Support.frame("\xc1") }
+      hits(client)
+      made.script = answer
+      hits(client)
+    end
+    assert_equal 2, @log.lines.size
+    made.stop
+    hits(client, 10)
+    assert_equal 3, @log.lines.size
+    refute_match(/u1|user/, @log.lines.join)
+  end
+
+  def test_permission_denied_names_the_group
+    File.write("#{@directory}/s", "")
+    Socket.class_eval { alias_method :kept, :connect_nonblock }
+    verbosely(nil) { Socket.define_method(:connect_nonblock) { |*| raise Errno::EACCES } }
+    hits(client)
+    assert_match(/permission denied on .* is not in group/, @log.lines.first)
+  ensure
+    verbosely(nil) { Socket.class_eval { alias_method :connect_nonblock, :kept } }
+    Socket.remove_method(:kept)
+  end
+
+  def test_a_logger_that_raises_is_no_trouble
+    logger = Object.new
+    def logger.warn(_) = raise("broken")
+    assert hits(make_client(logger: logger)).first.allowed?
+  end
+
+  def test_without_a_logger_it_goes_to_the_standard_error
+    _, text = capture_io { make_client(logger: nil).hit("api") }
+    assert_includes text, "no daemon at"
+  end
+
+  def test_the_client_of_the_program
+    played
+    Tidegate.configure do |settings|
+      settings.socket = "#{@directory}/s"
+      settings.timeout = PATIENT
+      settings.logger = @log
+    end
+    assert_equal "per-user", Tidegate.hit("api", { user: "u1" }, cost: 2).rule
+    assert_equal(7, Tidegate.limit("api", { user: "u1" }) { 7 })
+    assert Tidegate.check
+    assert_equal 1, Tidegate.stats[:connections]
+  ensure
+    Tidegate.close
+    Tidegate.client = nil
+  end
+
+  def test_a_client_that_is_forgotten_is_collected
+    played
+    made = lambda do
+      client = Tidegate::Client.new(socket: played.path, timeout: PATIENT)
+      hits(client)
+      client.close
+      client.object_id
+    end
+    ids = Array.new(20) { made.call }
+    GC.start
+    assert_operator (Tidegate::OPEN.keys & ids).size, :<, 20
+  end
+end

@@ -1,0 +1,171 @@
+# frozen_string_literal: true
+
+# Forks, threads and fibers: no reply ever reaches the wrong request, no lock or socket the wrong process.
+require "open3"
+require_relative "support"
+
+class TestProcesses < Support::Case
+  %w[hook pid_check].each do |how|
+    define_method("test_a_child_has_its_own_connection_and_session_by_#{how}") do
+      played
+      hits(client, 2)
+      inherited = client.instance_variable_get(:@idle).first.socket
+      number = inherited.fileno
+      constant(:OPEN, {}) if how == "pid_check" # as when a fork goes past Ruby
+
+      own = in_child do
+        next false if how == "hook" && !inherited.closed? # before anything is asked
+
+        decisions = hits(client, 2)
+        reasons(decisions) == [nil, nil] && inherited.closed? && client.stats == { missed: {}, connections: 1, breaker_open: false }
+      end
+      assert own
+      assert_equal number, inherited.fileno
+      assert_equal [nil, nil], reasons(hits(client, 2)) # the parent's goes on
+      first, second = played.seen.select { |message| message[0].zero? }.map { |message| message[3] }
+      refute_equal first["session"], second["session"]
+      refute_equal first["pid"], second["pid"]
+      assert_equal [1, 1], [first["connection"], second["connection"]]
+      assert_equal [1, 2, 1, 2, 3, 4], played.requests.map { |message| message[1] } # no byte of the child on the parent's
+    end
+  end
+
+  def test_a_process_that_becomes_a_daemon_begins_anew
+    played
+    program = <<~RUBY
+      require "tidegate"
+      client = Tidegate::Client.new(socket: ARGV[0], timeout: 5.0)
+      client.hit("api")
+      Process.daemon(true, true)
+      client.hit("api")
+    RUBY
+    assert system(RbConfig.ruby, "-I", Support::LIBRARY, "-e", program, played.path)
+    assert(Support.eventually { played.requests.size == 2 })
+    hellos = played.seen.select { |message| message[0].zero? }.map { |message| message[3] }
+    assert_equal [2, 2], [hellos.map { |info| info["session"] }.uniq.size, hellos.map { |info| info["pid"] }.uniq.size]
+  end
+
+  def test_a_fork_while_other_threads_ask
+    played
+    client
+    stop = false
+    threads = Array.new(3) { Thread.new { hits(client) until stop } }
+    10.times { assert(in_child { reasons(hits(client, 3)) == [nil] * 3 && client.stats[:connections] == 1 }) }
+    stop = true
+    threads.each(&:join)
+    assert_empty client.stats[:missed]
+  end
+
+  # Each process and thread asks as another user, and the daemon says to whom it answers.
+  def echo
+    client
+    played.script = ->(_, message) { [1, message[1], 0, message[3][0][1], 40, 2, message[4], 0, 0, nil, nil, nil, nil] }
+  end
+
+  def asked_as(user, times)
+    times.times.all? do |i|
+      decision = client.hit("api", { user: user }, cost: i)
+      [decision.rule, decision.remaining, decision.reason] == [user, i, nil]
+    end
+  end
+
+  def test_four_children_of_a_loaded_parent_never_get_each_others_replies
+    daemon.rules((0..4).map { |i| rule("u#{i}") }.unshift("domain: api\nlimits:\n").join)
+    daemon.start
+    @client = make_client(socket: daemon.socket)
+    assert(ask_real("u4", 50))
+    children = Array.new(4) { |i| fork { exit!(ask_real("u#{i}", 2_000)) } }
+    assert ask_real("u4", 500)
+    assert(children.all? { |pid| Process.wait2(pid).last.success? })
+  end
+
+  def rule(user) = "  - {name: of-#{user}, match: {user: #{user}}, key: [user], rate: 1000000/s, burst: 2000000}\n"
+  def ask_real(user, times) = times.times.all? { client.hit("api", { user: user }).then { |d| [d.rule, d.reason] == ["of-#{user}", nil] } }
+
+  def test_threads_do_not_share_an_answer
+    echo
+    threads = Array.new(8) { |i| Thread.new { asked_as("u#{i}", 300) } }
+    assert threads.all?(&:value)
+    assert_operator client.stats[:connections], :<=, 8
+  end
+
+  def test_the_pool_is_bounded_and_takes_the_last_used_first
+    constant(:IDLE_MAX, 2)
+    client
+    waiting, go = Queue.new, Queue.new
+    played.script = lambda do |_, message|
+      waiting << true
+      go.pop
+      [1, message[1], *Support::ALLOW]
+    end
+    threads = Array.new(6) { Thread.new { hits(client) } }
+    6.times { waiting.pop }
+    6.times { go << true }
+    threads.each(&:join)
+    assert_equal({ missed: {}, connections: 2, breaker_open: false }, client.stats)
+    last = client.instance_variable_get(:@idle).last
+    go << true
+    hits(client)
+    assert_same last, client.instance_variable_get(:@idle).last
+  end
+
+  def test_no_descriptor_left_is_no_trouble
+    played
+    client.acquire("api").release
+    client.close
+    replace(Socket, :new) { |*| raise Errno::EMFILE }
+    assert_equal ["unreachable"], reasons(hits(client))
+    refute client.check
+    assert_equal 0, client.stats[:connections]
+  end
+
+  # While one fiber waits for its reply, the others go on: a hundred that each wait 20 ms take far less than 2 s.
+  def test_fibers_wait_beside_each_other
+    program = <<~RUBY
+      require "async"
+      require "tidegate"
+      client = Tidegate::Client.new(socket: ARGV[0], timeout: 5.0)
+      wrong = 0
+      started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      Async do |task|
+        50.times.map do |i|
+          task.async do
+            3.times { |j| d = client.hit("api", {user: "u\#{i}"}, cost: j); wrong += 1 if [d.rule, d.remaining, d.reason] != ["u\#{i}", j, nil] }
+          end
+        end.each(&:wait)
+      end
+      puts wrong, Process.clock_gettime(Process::CLOCK_MONOTONIC) - started, client.stats.inspect
+    RUBY
+    skip "async is missing: fibers are not tested" unless system(RbConfig.ruby, "-e", "require 'async'", err: File::NULL)
+    echo
+    answer = played.script
+    played.script = lambda do |connection, message|
+      sleep(0.02)
+      answer.call(connection, message)
+    end
+    out, = Open3.capture2e(RbConfig.ruby, "-W0", "-I", Support::LIBRARY, "-e", program, played.path)
+    wrong, took, stats = out.lines
+    assert_equal "0", wrong&.chomp, out
+    assert_operator took.to_f, :<, 1.5, "one after the other it would be 3 s: #{out}"
+    assert_includes stats, "missed=>{}"
+  end
+
+  # A stopped daemon answers late: what it says then reaches nobody.
+  def test_late_replies_of_a_stopped_daemon_reach_nobody
+    daemon.rules("domain: api\nlimits:\n#{(0..9).map { |i| rule("u#{i}") }.join}")
+    daemon.start
+    @client = make_client(socket: daemon.socket, timeout: 0.002)
+    constant(:FAILURES_MAX, 1 << 30)
+    rounds = (ENV["FLIPS"] || 1_000).to_i
+    missed = rounds.times.sum do |i|
+      daemon.signal(i.even? ? :STOP : :CONT)
+      user = "u#{i % 10}"
+      decision = client.hit("api", { user: user })
+      assert_equal "of-#{user}", decision.rule unless decision.degraded?
+      decision.degraded? ? 1 : 0
+    end
+    daemon.signal(:CONT)
+    assert_operator missed, :>, rounds / 10 # else nothing was late
+    assert_operator missed, :<, rounds
+  end
+end

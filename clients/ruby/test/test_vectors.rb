@@ -1,0 +1,166 @@
+# frozen_string_literal: true
+
+# The golden frames and answers, which decide any doubt: tests/vectors. What middlewares make of an answer is in
+# test_rack.rb.
+require_relative "support"
+
+class TestVectors < Support::Case
+  GOOD, BAD, ANSWERS = %w[good bad answers].map { |name| JSON.parse(File.read("#{Support::VECTORS}/#{name}.json")) }
+  OPS = %w[hello acquire release hit peek charge renew signal ping].freeze
+  KINDS = %w[welcome decision done error goodbye].freeze
+  CODES = { "malformed" => 1, "too_large" => 2, "version" => 3, "hello_required" => 4, "unknown_op" => 5, "invalid" => 6,
+            "quota" => 7, "busy" => 8, "forbidden" => 9, "internal" => 10, "not_allowed" => 11 }.freeze
+  FIELDS = %w[rule limit window_us remaining reset_us retry_us lease notes all extra].freeze
+  Wire = Tidegate::Wire
+
+  def payload(vector)
+    data = [vector["hex"]].pack("H*")
+    assert_equal data.unpack1("N"), data.bytesize - 4
+    data.byteslice(4..)
+  end
+
+  # JSON has no byte strings.
+  def real(value)
+    case value
+    when Hash then value.keys == ["bin"] ? [value["bin"]].pack("H*") : value.transform_values { |one| real(one) }
+    when Array then value.map { |one| real(one) }
+    else value
+    end
+  end
+
+  # The array that says it, a request without trailing nils, a reply whole.
+  def said_by(meaning)
+    said = real(meaning)
+    return reply(said) if said.key?("kind")
+
+    options = said["options"].then { |given| given.nil? || given.empty? ? nil : given }
+    info = said["info"].then { |given| given.nil? || given.empty? ? nil : given }
+    tail = case said["op"]
+           when "hello" then [said["version"], info]
+           when "release" then [said["lease"], %w[ok error dropped].index(said["outcome"])]
+           when "renew" then [said["lease"]]
+           when "signal" then said.values_at("pool", "name", "permille")
+           when "ping" then []
+           when "charge" then [*said.values_at("domain", "descriptors", "amount"), options]
+           else [*said.values_at("domain", "descriptors", "cost", "priority"), options]
+           end
+    whole = [OPS.index(said["op"]), said["id"], *tail]
+    whole.pop while whole.last.nil? && whole.size > 2
+    whole
+  end
+
+  def reply(said)
+    kind = KINDS.index(said["kind"])
+    case said["kind"]
+    when "welcome" then [kind, *said.values_at("id", "version", "info")]
+    when "decision"
+      fields = said.values_at(*FIELDS)
+      fields[7] = fields[7]&.flatten(1)
+      [kind, said["id"], Tidegate::Decision::VERDICTS.index(said["verdict"]), *fields]
+    when "done" then [kind, *said.values_at("id", "ok")]
+    when "error" then [kind, said["id"], CODES.fetch(said["code"]), said["message"]]
+    else [kind, *said.values_at("id", "reason")]
+    end
+  end
+
+  def test_reads_and_writes_what_is_meant
+    GOOD.each do |vector|
+      bytes = payload(vector)
+      assert_equal MessagePack.unpack(bytes), Wire.decode(bytes), vector["name"]
+      next unless vector["canonical"]
+
+      assert_equal said_by(vector["meaning"]), Wire.decode(bytes), vector["name"]
+      assert bytes == Wire.encode(said_by(vector["meaning"])), vector["name"]
+    end
+  end
+
+  def test_a_request_of_the_clients_own_is_canonical
+    count = GOOD.count do |vector|
+      meaning = vector["meaning"]
+      next unless vector["canonical"] && %w[acquire hit peek charge].include?(meaning["op"])
+
+      id, domain, descriptors, cost, priority, options = (said_by(meaning) + ([nil] * 7))[1, 6]
+      # What a client never writes: no descriptor, an empty value, a charge with options.
+      # Nor a frame without room for a longer id.
+      next if descriptors.empty? || descriptors.flatten.include?("") || (meaning["op"] == "charge" && priority) ||
+              vector["hex"].size > 2 * (Tidegate::FRAME_MAX - 11)
+
+      given = descriptors.size == 1 ? descriptors[0].each_slice(2).to_a : descriptors.map { |one| one.each_slice(2).to_h }
+      out = String.new
+      elements = Wire.judgement(out, domain, given, cost, priority, options, meaning["op"] == "charge" ? -Tidegate::COST_MAX : 0)
+      head = (0x90 | elements).chr.b << OPS.index(meaning["op"])
+      assert payload(vector) == (Wire.encode(id, head) << out), vector["name"]
+    end
+    assert_operator count, :>, 20
+  end
+
+  def test_what_is_malformed_for_the_daemon_is_so_for_us
+    BAD.each do |vector|
+      data = [vector["hex"]].pack("H*")
+      next if vector["code"] != "malformed" || data.unpack1("N").zero?
+
+      begin
+        op, id = Wire.decode(data.byteslice(4, data.unpack1("N")))
+      rescue Tidegate::Fault
+        next
+      end
+      # Left is what only the reader of requests can see: the op or the id is no unsigned integer.
+      refute([op, id].all? { |number| number.is_a?(Integer) && number.between?(0, (1 << 63) - 1) }, vector["name"])
+    end
+  end
+
+  # The quick way and the long way read the same of every decision, and the quick way takes no other frame.
+  def test_the_quick_way_reads_what_the_long_way_reads
+    quick = GOOD.select { |vector| vector["direction"] == "reply" }.count do |vector|
+      frame = [vector["hex"]].pack("H*")
+      elements = Wire.decode(frame.byteslice(4..))
+      _, (pattern, places) = Tidegate::Wire::PLAIN.find { |_, (one, _)| one.match?(frame) }
+      next if pattern.nil?
+
+      size, id, verdict, whole = frame.unpack(places)
+      assert_equal [frame.bytesize - 4, 1, elements[1], elements[2]], [size, elements[0], id, verdict], vector["name"]
+      long = Tidegate::Decision.from(elements.drop(2))
+      short = Tidegate::Decision.new(whole, verdict)
+      %i[verdict rule limit window remaining reset_after retry_after wait lease notes headers message].each do |what|
+        long_says, short_says = [long, short].map { |decision| decision.public_send(what) }
+        assert_equal([long_says], [short_says], "#{vector['name']} #{what}")
+      end
+    end
+    assert_operator quick, :>, 5
+  end
+
+  def test_no_other_frame_goes_the_quick_way
+    frame = [ANSWERS[0]["decision"]].pack("H*")
+    pattern = Tidegate::Wire::PLAIN[7][0]
+    assert pattern.match?(frame)
+    (4...frame.bytesize).each do |at|
+      256.times do |byte|
+        other = frame.dup.tap { |copy| copy.setbyte(at, byte) }
+        next unless pattern.match?(other)
+
+        message = MessagePack.unpack(other.byteslice(4..))
+        assert_equal [13, 1], [message.size, message[0]]
+        assert_nil Tidegate::Decision.from(message.drop(2)).reason
+      end
+    end
+    (1..frame.bytesize).each { |cut| refute pattern.match?(frame.byteslice(0, frame.bytesize - cut)) }
+  end
+
+  ANSWERS.each do |answer|
+    define_method("test_message_and_fields_of_#{answer['name']}") do
+      decision = decided(answer)
+      assert_equal answer["message"], decision.message
+      assert_equal answer["status"], decision.status unless decision.allowed?
+      next unless answer["style"] == "both" && !answer["status"].between?(300, 399)
+
+      own = %w[Content-Type Content-Length Cache-Control]
+      assert_equal answer["headers"].reject { |name, _| own.include?(name) }, decision.headers.to_a
+    end
+  end
+
+  def decided(answer)
+    elements = answer["decision"] ? Wire.decode([answer["decision"]].pack("H*").byteslice(4..)).drop(2) : nil
+    elements ||= answer["status"] == 200 ? [0] : [2, *[nil] * 5, 1_000_000]
+    Tidegate::Decision.from(elements, answer["reason"])
+  end
+end

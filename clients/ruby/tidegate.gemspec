@@ -1,0 +1,15 @@
+# frozen_string_literal: true
+
+require_relative "lib/tidegate"
+
+Gem::Specification.new do |spec|
+  spec.name = "tidegate"
+  spec.version = Tidegate::VERSION
+  spec.summary = "Client of tidegate, the rate limiting daemon of this host"
+  spec.description = "Asks tidegate whether a piece of work may start: Rack, Sidekiq, Active Job, or plain Ruby."
+  spec.authors = ["tidegate"]
+  spec.license = "MIT"
+  spec.required_ruby_version = ">= 3.1"
+  spec.files = Dir["lib/**/*.rb", "README.md", base: __dir__]
+  spec.metadata = { "rubygems_mfa_required" => "true" }
+end
