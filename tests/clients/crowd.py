@@ -1,4 +1,4 @@
-"""Callers of one application twice: limited, and with TIDEGATE_DISABLE=1. Each request goes to both, one behind the other."""
+"""Callers of one application that is served twice: limited, and with TIDEGATE_DISABLE=1. Each request goes to both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 from applications import ask
 
-USERS = 10
+USERS, CALLERS = 10, 2
 # Headers that may differ: of the time, of the limiter, and how the server frames the body; and x-ratelimit-*.
 NEUTRAL = ("date", "x-judged-us", "ratelimit", "ratelimit-policy", "content-length", "transfer-encoding")
 PATIENCE = 30  # seconds, with what never ends, on a busy machine
@@ -27,16 +27,16 @@ class Pair:
 
 
 class Crowd:
-    """`size` callers in threads of their own. `different` has whatever the limiter changed; `pairs` everything."""
+    """CALLERS in threads of their own. `different` has whatever the limiter changed; `pairs` everything."""
 
-    def __init__(self, limited: int, plain: int, size: int = 2) -> None:
-        self.ports, self.size = (limited, plain), size
+    def __init__(self, limited: int, plain: int) -> None:
+        self.ports = (limited, plain)
         self.pairs, self.different = list[Pair](), list[str]()
         self._numbers, self._stopped, self._threads = itertools.count(), threading.Event(), list[threading.Thread]()
 
     def __enter__(self):
         self._stopped.clear()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self.size)]
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(CALLERS)]
         for thread in self._threads:
             thread.start()
         return self
@@ -70,7 +70,8 @@ class Crowd:
 
     def wait_for_more(self, count: int) -> None:
         """Until so many more requests have been answered."""
-        self.wait_until(lambda wanted=len(self.pairs) + count: len(self.pairs) >= wanted)
+        wanted = len(self.pairs) + count
+        self.wait_until(lambda: len(self.pairs) >= wanted)
 
     def wait_until_limited(self, when: str) -> None:
         """Until the daemon is asked again: the client's breaker may have up to 6 s left."""

@@ -27,7 +27,7 @@ class Roulette:
     def __init__(self, path: str, daemon: str) -> None:
         self.path, self.daemon, self.fault, self.dice = path, daemon, "forward", random.Random(7)
         self.listener, self.fillers = self._listen(64), list[socket.socket]()
-        self.open, self.tasks = set[asyncio.StreamWriter](), set[asyncio.Task]()
+        self.open, self.tasks = set[socket.socket](), set[asyncio.Task]()
 
     def turn(self, fault: str) -> None:
         """From now on this is what goes wrong."""
@@ -37,8 +37,8 @@ class Roulette:
         self.fault = fault
         if fault in PATHS:
             self._close()
-            for stream in list(self.open):
-                stream.close()
+            for connection in self.open:
+                hang_up(connection)
         if fault == "gone":  # a path without anybody behind it, as a daemon that was killed leaves it
             unheard = socket.socket(socket.AF_UNIX)
             unheard.bind(self.path)
@@ -82,20 +82,17 @@ class Roulette:
 
     async def _serve(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=connection)
-        self.open.add(writer)
+        self.open.add(connection)
         with contextlib.suppress(OSError, EOFError), contextlib.closing(writer):
             up, down = await asyncio.open_unix_connection(self.daemon)
             with contextlib.closing(down):
-                both = [asyncio.ensure_future(work) for work in (self._ask(reader, down), self._answer(up, writer))]
-                _, rest = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                for work in rest:
-                    work.cancel()
-                await asyncio.gather(*both, return_exceptions=True)
-        self.open.discard(writer)
-
-    async def _ask(self, reader: asyncio.StreamReader, down: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65_536):
-            down.write(data)
+                answering = asyncio.ensure_future(self._answer(up, writer))
+                answering.add_done_callback(lambda _: hang_up(connection))
+                while data := await reader.read(65_536):
+                    down.write(data)
+                answering.cancel()
+                await asyncio.gather(answering, return_exceptions=True)
+        self.open.discard(connection)
 
     async def _answer(self, up: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -111,7 +108,6 @@ class Roulette:
                 writer.write(reply)
             elif fault == "half":
                 writer.write(reply[: len(reply) // 2])
-                await asyncio.sleep(0.001)
                 return
             else:
                 writer.write(self._spoilt(fault, reply))
@@ -131,6 +127,12 @@ class Roulette:
         """A frame that can be read, of what the protocol has not."""
         kind, number, *rest = msgpack.unpackb(reply[4:])
         return self.dice.choice([[9, number, *rest], [kind, number, 77, *rest[1:]], [kind, number, 0.5], []])
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Nothing more is written or taken; what was taken still reaches the daemon, for nobody could know of its loss."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def framed(message: list) -> bytes:

@@ -12,12 +12,12 @@ import time
 import pytest
 
 from applications import APPLICATIONS, ask
-from daemons import PATIENT
 from servers import metrics, wait_until
 
 CHILDREN = 4
 REQUESTS = int(os.environ.get("FORKED_REQUESTS", "500"))  # for each child; `make nightly`: 2 000
 FLIPS = int(os.environ.get("FLIPS", "50"))  # how often the daemon is stopped; `make nightly`: 1 000
+PAUSE_LEAST, PAUSE_MOST = 0.8, 5  # seconds: 1 s less its fifth; times
 BURST = 1_000_000
 # What is said of a request must be what its user's own rule says; of one user, that he is denied.
 USERS = 10
@@ -73,7 +73,7 @@ def test_no_reply_reaches_another_process(application, played, directory):
     hellos = [message[3] for message in played.seen if message[0] == 0]
     processes, sessions = {hello["pid"] for hello in hellos}, {hello["session"] for hello in hellos}
     print(f"\n{application}: {len(answers)} requests, {len(hellos)} connections of {len(processes)} processes")
-    assert len(processes) >= CHILDREN + 1 == len(sessions) + len(processes) - len(sessions)  # and the one that loaded it
+    assert len(processes) > CHILDREN  # and the one that had loaded it
     assert len(sessions) == len(processes)
 
 
@@ -98,32 +98,36 @@ def test_no_late_verdict_reaches_another_request(application, daemon, directory)
                 number = next(numbers)
                 answers.append((number % USERS, ask(port, f"/item/{number}", f"u{number % USERS}")))
 
-        def more(wanted):
+        def until_one(is_so):
             count = len(answers)
-            wait_until(lambda: len(answers) >= count + wanted)
+            wait_until(lambda: any(is_so(*answer) for answer in answers[count:]))
 
         callers = [threading.Thread(target=call, daemon=True) for _ in range(2)]  # three failures open the breaker
         for caller in callers:
             caller.start()
         for _ in range(FLIPS):
-            more(4)
+            until_one(judged)  # the breaker may be open, if it was slow to wake up
             daemon.process.send_signal(signal.SIGSTOP)
-            stopped = len(answers)
-            wait_until(lambda: any(not judged(*answer) for answer in answers[stopped:]))
+            until_one(unjudged)
             daemon.process.send_signal(signal.SIGCONT)
         stop.set()
         for caller in callers:
             caller.join(20)
         wrong = [answer for answer in answers if not rightly(*answer)]
-        unjudged = sum(not judged(*answer) for answer in answers)
-        print(f"\n{application}: stopped {FLIPS} times, {len(answers)} answers, {unjudged} of them not judged")
+        missed = sum(unjudged(*answer) for answer in answers)
+        print(f"\n{application}: stopped {FLIPS} times, {len(answers)} answers, {missed} of them not judged")
         assert wrong == []
-        assert FLIPS <= unjudged < len(answers)
+        assert FLIPS <= missed < len(answers)
+        # With the requests that follow, the daemon is told which were given up.
         wait_until(lambda: ask(port, "/item/0", "u1") and metrics(daemon)["tidegate_leases"] == 0)
 
 
 def judged(user, answer):
     return told(answer) is not None or answer[0] == 403
+
+
+def unjudged(user, answer):
+    return not judged(user, answer)
 
 
 def rightly(user, answer):
@@ -152,6 +156,3 @@ def test_a_silent_daemon_is_asked_once_an_interval(application, played):
     assert len(asked) - len(probes) <= 3 * 4
     for turn, pause in enumerate(probes):
         assert pause >= PAUSE_LEAST * min(2**turn, PAUSE_MOST), probes
-
-
-PAUSE_LEAST, PAUSE_MOST = 0.8, 5  # seconds: 1 s less its fifth; times

@@ -29,7 +29,8 @@ def main():
 @contextlib.contextmanager
 def measuring():
     """Yields the function that ends the measurement and gives its result."""
-    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command, pipe = [sys.executable, __file__], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
 
         def end():
             process.stdin.close()
