@@ -8,10 +8,12 @@ import threading
 import time
 
 from applications import ask
+from servers import metrics
 
 USERS, CALLERS = 10, 2
 # Headers that may differ: of the time, of the limiter, and how the server frames the body; and x-ratelimit-*.
 NEUTRAL = ("date", "x-judged-us", "ratelimit", "ratelimit-policy", "content-length", "transfer-encoding")
+FREE = 4  # seconds: a session that has no connections would end, and its leases, after 5 s
 PATIENCE = 30  # seconds, with what never ends, on a busy machine
 
 
@@ -88,6 +90,15 @@ class Crowd:
         while not true():
             assert time.monotonic() < until, f"{what}: never; {len(self.pairs)} answers, {self.different[-3:]}"
             time.sleep(0.002)
+
+
+def free(daemon, request, after):
+    """Nothing is held any more: at once, or when the daemon has been told, with requests, of those given up."""
+    until = time.monotonic() + FREE
+    while held := metrics(daemon)["tidegate_leases"]:
+        assert time.monotonic() < until, f"{held:.0f} leases are still held after {after}"
+        request()
+        time.sleep(0.02)  # a place is given back after the answer was sent
 
 
 def path_of(number: int) -> str:

@@ -12,7 +12,8 @@ import time
 import pytest
 
 from applications import APPLICATIONS, ask
-from servers import metrics, wait_until
+from crowd import free
+from servers import wait_until
 
 CHILDREN = 4
 REQUESTS = int(os.environ.get("FORKED_REQUESTS", "500"))  # for each child; `make nightly`: 2 000
@@ -118,8 +119,7 @@ def test_no_late_verdict_reaches_another_request(application, daemon, directory)
         print(f"\n{application}: stopped {FLIPS} times, {len(answers)} answers, {missed} of them not judged")
         assert wrong == []
         assert FLIPS <= missed < len(answers)
-        # With the requests that follow, the daemon is told which were given up.
-        wait_until(lambda: ask(port, "/item/0", "u1") and metrics(daemon)["tidegate_leases"] == 0)
+        free(daemon, lambda: ask(port, "/item/0", "u1"), after="it was stopped")
 
 
 def judged(user, answer):

@@ -13,9 +13,8 @@ import time
 import pytest
 
 from applications import APPLICATIONS
-from crowd import CALLERS, Crowd
+from crowd import CALLERS, Crowd, free
 from roulette import spinning
-from servers import metrics
 from yardstick import measuring
 
 REQUESTS = int(os.environ.get("REQUESTS", "2000"))
@@ -35,7 +34,6 @@ ONSET = 3 * CALLERS
 # so many round trips of the yardstick are the machine's, not the limiter's. And a few calls may be late beside those
 # that are late without the limiter, none by more than a moment, or than twice the longest without.
 ROUND_TRIPS, SLACK_CALLS, SLACK_CALL = 8, 0.005, 0.25
-FREE = 4  # seconds: a session that has no connections would end, and its leases, after 5 s
 
 
 def killed(daemon, turn):
@@ -99,18 +97,9 @@ def test_an_application_answers_as_without_the_limiter(application, daemon, dire
                 crowd.wait_until_limited(f"after {fault.__name__}")
             met = sum(not pair.judged for pair in crowd.pairs[first:] if pair.path.startswith("/item"))
             assert met, f"{fault.__name__} was met by nobody"
+            free(daemon, lambda: crowd.pair(0), after=fault.__name__)
             assert crowd.different == [], f"{fault.__name__}: {crowd.different[:3]}"
-            nothing_is_held(crowd, daemon, fault.__name__)
         timely(application, crowd.pairs, begun, round_trip())
-
-
-def nothing_is_held(crowd, daemon, fault):
-    """What was given up on is reported with requests that follow. All leases end far later on their own."""
-    until, number = time.monotonic() + FREE, 0
-    while held := metrics(daemon)["tidegate_leases"]:
-        assert time.monotonic() < until, f"{held:.0f} leases are still held after {fault}"
-        crowd.pair(number := number + 1)
-    assert crowd.different == [], fault
 
 
 def timely(application, pairs, faults, round_trip):
