@@ -108,6 +108,7 @@ def timely(application, pairs, faults, round_trip):
     with_limits, without = ([pair.judging[i] for pair in calm] for i in (0, 1))
     whole, alone = ([pair.took[i] for pair in calm] for i in (0, 1))
     added, longest = at(0.99, with_limits) - at(0.99, without), max(pair.judging[0] for pair in timed)
+    waited = [pair.judging[0] for pair in timed if pair.judging[0] > 0.75 * DEADLINE]  # for what never came
     late = sum(pair.judging[0] > DEADLINE + GRACE for pair in timed)
     noise = sum(pair.judging[1] > GRACE for pair in timed)
     print(
@@ -116,11 +117,13 @@ def timely(application, pairs, faults, round_trip):
         f" p99 {at(0.99, with_limits) * 1e6:.0f} us (without {at(0.99, without) * 1e6:.0f});"
         f" over HTTP p99 {at(0.99, whole) * 1e6:.0f} us (without {at(0.99, alone) * 1e6:.0f});"
         f" a round trip through cat p99 {round_trip * 1e6:.0f} us;"
+        f" {len(waited)} waited {at(0.5, waited) * 1e3:.1f} ms,"
         f" longest {longest * 1e3:.1f} ms, {late} above {(DEADLINE + GRACE) * 1e3:.0f} ms"
         f" (without: {noise} above {GRACE * 1e3:.0f} ms)"
     )
     assert len(timed) > len(pairs) / 2
     assert added <= ADDED + ROUND_TRIPS * round_trip
+    assert at(0.5, waited) <= DEADLINE + GRACE
     assert late <= noise + SLACK_CALLS * len(timed)
     assert longest <= DEADLINE + GRACE + max(SLACK_CALL, 2 * max(pair.judging[1] for pair in timed))
 
