@@ -123,7 +123,7 @@ def timely(application, pairs, faults, round_trip):
     )
     assert len(timed) > len(pairs) / 2
     assert added <= ADDED + ROUND_TRIPS * round_trip
-    assert at(0.5, waited) <= DEADLINE + GRACE
+    assert at(0.5, waited) <= DEADLINE + GRACE + at(0.99, without)
     assert late <= noise + SLACK_CALLS * len(timed)
     assert longest <= DEADLINE + GRACE + max(SLACK_CALL, 2 * max(pair.judging[1] for pair in timed))
 
