@@ -33,6 +33,7 @@ test-rust:       ## Rust alone; the engine also under a checker that runs its th
 test-python:     ## Python alone, with the daemon that `test-rust` has built
 	cargo build --locked
 	TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest -q clients/python/tests tests/python
+	TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest -q -s -rs tests/clients
 
 test-go:         ## Go alone, under its race detector, with the daemon that `test-rust` has built
 	cargo build --locked
@@ -65,6 +66,8 @@ nightly:         ## Long properties; hours are welcome
 	cargo build --locked
 	KILLS=$${KILLS:-100} TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest -q -s \
 	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py
+	REQUESTS=$${REQUESTS:-10000} FORKED_REQUESTS=2000 FLIPS=1000 TIDEGATE_BIN=$(TARGET)/debug/tidegate \
+	  $(PYTHON) -m pytest -q -s -rs tests/clients
 
 clean:           ## Removes everything that was built
 	cargo clean

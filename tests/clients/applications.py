@@ -1,0 +1,142 @@
+"""The same small application in every language: how each is started, and why one cannot be here.
+
+Each answers GET /item/N from its path alone, /boom with 500, /slow?ms=N late, /stream in three parts, and says in
+X-Judged-Us how long it took until the application itself was entered; of one that does not say it, HTTP and all count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import importlib.util
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+APPS = ROOT / "tests/clients/apps"
+THREADS = 4  # in each process
+
+
+@dataclasses.dataclass(frozen=True)
+class Application:
+    """`command(port, workers)`: one process, or so many that were forked from one that had loaded it."""
+
+    name: str
+    command: Callable[[int, int], list[str]]
+    forks: bool
+    needs: Callable[[], str]  # why it cannot be here; empty if it can
+
+    def __str__(self) -> str:
+        return self.name
+
+    @contextlib.contextmanager
+    def serving(self, path, workers=1, **environment):
+        """The port of the application, whose client asks at `path`."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        environment = {
+            "TIDEGATE_SOCKET": str(path),
+            "PORT": str(port),
+            "WORKERS": str(workers if workers > 1 else 0),
+            "THREADS": str(THREADS),
+            "PRELOAD": "1",
+            "ASK_FIRST": "1",
+            "PYTHONPATH": str(ROOT / "clients/python/src"),
+        } | environment
+        with tempfile.TemporaryFile("w+") as log:
+            process = subprocess.Popen(
+                self.command(port, workers),
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            try:
+                until = time.monotonic() + 30
+                while not answers(port):
+                    if process.poll() is not None or time.monotonic() > until:
+                        log.seek(0)
+                        raise AssertionError(f"{self.name} does not answer: {log.read()[-2000:]}")
+                    time.sleep(0.05)
+                yield port
+            except BaseException:
+                log.seek(0)
+                print(f"{self.name} said:", *[line for line in log if line.startswith("tidegate: ")][-20:], sep="\n")
+                raise
+            finally:
+                process.terminate()
+                try:
+                    process.wait(15)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def answers(port):
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return ask(port, "/ready", "nobody")[0] == 200
+    return False
+
+
+def ask(port, path, user):
+    """Status, headers (lower case), body; on a connection of its own, so that no answer can be another's."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", path, headers={"X-User": user, "Connection": "close"})
+        answer = connection.getresponse()
+        body = answer.read()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body
+
+
+def _gunicorn(port, workers):
+    options = ["--preload", "--workers", str(workers), "--worker-class", "gthread", "--threads", str(THREADS)]
+    place = ["--chdir", str(APPS / "python"), "--bind", f"127.0.0.1:{port}"]
+    return [sys.executable, "-m", "gunicorn", *options, *place, "judged_wsgi:app"]
+
+
+def _uvicorn(port, workers):
+    options = ["--app-dir", str(APPS / "python"), "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
+    return [sys.executable, "-m", "uvicorn", *options, "judged_asgi:app"]
+
+
+def _puma(port, workers):
+    return ["puma", "--config", str(APPS / "ruby/puma.rb"), str(APPS / "ruby/judged.ru")]
+
+
+def _go(port, workers):
+    return [str(built())]
+
+
+def built():
+    """The application of Go, built once."""
+    place = pathlib.Path(tempfile.gettempdir()) / f"tidegate-go-application-{os.getuid()}-{os.getpid()}"
+    if not place.exists():
+        subprocess.run(["go", "build", "-o", str(place), "."], cwd=APPS / "go", check=True)
+    return place
+
+
+def _missing(*paths, tools=(), modules=()):
+    def why():
+        gone = [path for path in paths if not (ROOT / path).exists()]
+        gone += [tool for tool in tools if shutil.which(tool) is None]
+        gone += [module for module in modules if importlib.util.find_spec(module) is None]
+        return f"missing: {', '.join(gone)}" if gone else ""
+
+    return why
+
+
+PYTHON, RUBY, GO = (f"tests/clients/apps/{language}" for language in ("python", "ruby", "go"))
+APPLICATIONS = [
+    Application("gunicorn", _gunicorn, True, _missing(f"{PYTHON}/wsgi_app.py", modules=["gunicorn"])),
+    Application("uvicorn", _uvicorn, False, _missing(f"{PYTHON}/asgi_app.py", modules=["uvicorn"])),
+    Application("puma", _puma, True, _missing(f"{RUBY}/config.ru", tools=["ruby", "puma"])),
+    Application("net-http", _go, False, _missing(f"{GO}/go.mod", tools=["go"])),
+]

@@ -1,0 +1,26 @@
+"""asgi_app, saying in X-Judged-Us how long the middleware took before the application itself was entered."""
+
+import time
+
+from asgi_app import app as limited
+
+answer = limited.app
+
+
+async def entered(scope, receive, send):
+    judged = time.monotonic() - scope["began"]
+
+    async def saying(message):
+        if message["type"] == "http.response.start":
+            fields = [(b"x-judged-us", b"%d" % int(judged * 1e6))]
+            message = {**message, "headers": [*message["headers"], *fields]}
+        await send(message)
+
+    await answer(scope, receive, saying)
+
+
+limited.app = entered
+
+
+async def app(scope, receive, send):
+    await limited({**scope, "began": time.monotonic()}, receive, send)

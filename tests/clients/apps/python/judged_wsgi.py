@@ -1,0 +1,31 @@
+"""wsgi_app, saying in X-Judged-Us how long the middleware took before the application itself was entered.
+
+ASK_FIRST=1 asks before a server forks, so that its children inherit a connection.
+"""
+
+import os
+import time
+
+from wsgi_app import app as limited
+from wsgi_app import client
+
+answer = limited.app
+if os.environ.get("ASK_FIRST") == "1":
+    client.hit("api", {"user": "u0"})
+
+
+def entered(environ, start_response):
+    judged = time.monotonic() - environ["began"]
+
+    def start(status, headers, *exc_info):
+        return start_response(status, [*headers, ("X-Judged-Us", str(int(judged * 1e6)))], *exc_info)
+
+    return answer(environ, start)
+
+
+limited.app = entered
+
+
+def app(environ, start_response):
+    environ["began"] = time.monotonic()
+    return limited(environ, start_response)

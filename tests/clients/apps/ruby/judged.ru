@@ -1,0 +1,15 @@
+# frozen_string_literal: true
+
+# config.ru, and around it how long it took: X-Judged-Us. ASK_FIRST=1 asks before Puma forks, so that its children
+# inherit a connection.
+application = Rack::Builder.parse_file("#{__dir__}/config.ru")
+application = application.first if application.is_a?(Array) # Rack 2 gives options besides
+
+Tidegate.client.hit("api", { user: "u0" }) if ENV["ASK_FIRST"] == "1"
+
+run(lambda do |env|
+  began = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond)
+  status, headers, body = application.call(env)
+  headers["x-judged-us"] = (Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond) - began).to_s
+  [status, headers, body]
+end)

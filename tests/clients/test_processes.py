@@ -1,0 +1,158 @@
+"""No answer reaches a wrong process or a wrong request, and a daemon that fails is asked once an interval."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from applications import APPLICATIONS, ask
+from crowd import free
+from servers import wait_until
+
+CHILDREN = 4
+REQUESTS = int(os.environ.get("FORKED_REQUESTS", "500"))  # for each child; `make nightly`: 2 000
+FLIPS = int(os.environ.get("FLIPS", "50"))  # how often the daemon is stopped; `make nightly`: 1 000
+PAUSE_LEAST, PAUSE_MOST = 0.8, 5  # seconds: 1 s less its fifth; times
+BURST = 1_000_000
+# What is said of a request must be what its user's own rule says; of one user, that he is denied.
+USERS = 10
+RULES = "domain: api\ndeny: [{name: nobody, match: {user: u0}}]\nlimits:\n" + "".join(
+    f"  - {{name: of-{n}, match: {{user: u{n}}}, key: [user], rate: 1000000/s, burst: {BURST + n}}}\n"
+    for n in range(1, USERS)
+)
+CONCURRENCY = "concurrency: [{name: at-once, key: [], max: 100000, expires: 1h, advertise: false}]\n"
+
+
+def told(answer):
+    """The limit that an answer tells of; None: it was not judged."""
+    return int(answer[1]["x-ratelimit-limit"]) if "x-ratelimit-limit" in answer[1] else None
+
+
+def here(application):
+    if why := application.needs():
+        pytest.skip(f"{application} is not tried: {why}")
+
+
+@pytest.mark.parametrize("application", [one for one in APPLICATIONS if one.forks], ids=str)
+def test_no_reply_reaches_another_process(application, played, directory):
+    """Children of a process that had asked before, each with threads; every reply is made of its request."""
+    here(application)
+    granted, numbers = [], itertools.count(1)
+
+    def reply(connection, message):
+        if message[0] not in (1, 3):
+            return None
+        number = user_of(message)
+        if message[0] == 1:
+            granted.append(number)
+        lease = number if message[0] == 1 else None
+        return [1, message[1], 0, "own", BURST + number, BURST, number, 0, 0, lease, None, None, None]
+
+    def one(number):
+        answer = ask(port, f"/item/{number}", f"u{number}")
+        return number, answer[0], told(answer), answer[2] == comparison(number)
+
+    played.script = reply
+    with application.serving(played.path, workers=CHILDREN, TIDEGATE_TIMEOUT_MS="2000") as port:
+        template = ask(port, "/item/0", "u0")[2]
+
+        def comparison(number):
+            return template.replace(b"/item/0", b"/item/%d" % number)
+
+        with concurrent.futures.ThreadPoolExecutor(2 * CHILDREN) as crowd:
+            answers = list(crowd.map(one, (next(numbers) for _ in range(CHILDREN * REQUESTS))))
+        wrong = [answer for answer in answers if answer[1:] != (200, BURST + answer[0], True)]
+        assert wrong == []
+        released = sorted(lease for lease, _ in played.releases(len(granted)))
+    assert released == sorted(granted) and len(granted) > len(answers)
+    hellos = [message[3] for message in played.seen if message[0] == 0]
+    processes, sessions = {hello["pid"] for hello in hellos}, {hello["session"] for hello in hellos}
+    print(f"\n{application}: {len(answers)} requests, {len(hellos)} connections of {len(processes)} processes")
+    assert len(processes) > CHILDREN  # and the one that had loaded it
+    assert len(sessions) == len(processes)
+
+
+def user_of(message):
+    """The number of the user, whom the message names."""
+    (attributes,) = message[3]
+    users = dict(zip(attributes[::2], attributes[1::2])).get("user", "u0")
+    return int(users.removeprefix("u")) if users.startswith("u") and users[1:].isdigit() else 0
+
+
+@pytest.mark.parametrize("application", APPLICATIONS, ids=str)
+def test_no_late_verdict_reaches_another_request(application, daemon, directory):
+    """Stopped for longer than the deadline and woken up again, the daemon answers what nobody waits for any more."""
+    here(application)
+    (daemon.rules / "api.yaml").write_text(RULES + CONCURRENCY)
+    daemon.start()
+    with application.serving(daemon.socket) as port:
+        stop, numbers, answers = threading.Event(), itertools.count(), []
+
+        def call():
+            while not stop.is_set():
+                number = next(numbers)
+                answers.append((number % USERS, ask(port, f"/item/{number}", f"u{number % USERS}")))
+
+        def until_one(is_so):
+            count = len(answers)
+            wait_until(lambda: any(is_so(*answer) for answer in answers[count:]))
+
+        callers = [threading.Thread(target=call, daemon=True) for _ in range(2)]  # three failures open the breaker
+        for caller in callers:
+            caller.start()
+        for _ in range(FLIPS):
+            until_one(judged)  # the breaker may be open, if it was slow to wake up
+            daemon.process.send_signal(signal.SIGSTOP)
+            until_one(unjudged)
+            daemon.process.send_signal(signal.SIGCONT)
+        stop.set()
+        for caller in callers:
+            caller.join(20)
+        wrong = [answer for answer in answers if not rightly(*answer)]
+        missed = sum(unjudged(*answer) for answer in answers)
+        print(f"\n{application}: stopped {FLIPS} times, {len(answers)} answers, {missed} of them not judged")
+        assert wrong == []
+        assert FLIPS <= missed < len(answers)
+        free(daemon, lambda: ask(port, "/item/0", "u1"), after="it was stopped")
+
+
+def judged(user, answer):
+    return told(answer) is not None or answer[0] == 403
+
+
+def unjudged(user, answer):
+    return not judged(user, answer)
+
+
+def rightly(user, answer):
+    """What the user's own rule says, or nothing at all, with 200."""
+    if user == 0:
+        return (answer[0], told(answer)) in ((403, None), (200, None))
+    return answer[0] == 200 and told(answer) in (BURST + user, None)
+
+
+@pytest.mark.parametrize("application", APPLICATIONS, ids=str)
+def test_a_silent_daemon_is_asked_once_an_interval(application, played):
+    here(application)
+    asked = []
+    played.script = lambda connection, message: asked.append(time.monotonic())
+    with application.serving(played.path, ASK_FIRST="0") as port:
+        began = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(4) as crowd:
+            while time.monotonic() < began + 4.5:
+                answers = list(crowd.map(lambda n: ask(port, f"/item/{n}", "u1")[0], range(20)))
+                assert answers == [200] * 20
+                last = time.monotonic()
+    probes = [b - a for a, b in itertools.pairwise(asked) if b - a > PAUSE_LEAST / 2]
+    print(f"\n{application}: asked {len(asked)} times in {last - began:.1f} s, after {[round(p, 2) for p in probes]} s")
+    assert 1 <= len(probes) <= 4
+    # Three failures, of up to four requests at once each; then one probe after each pause, each longer than the last.
+    assert len(asked) - len(probes) <= 3 * 4
+    for turn, pause in enumerate(probes):
+        assert pause >= PAUSE_LEAST * min(2**turn, PAUSE_MOST), probes
