@@ -11,7 +11,7 @@ import pytest
 from daemons import ALLOW, LIMIT, PATIENT, Played, frame
 
 import tidegate
-from tidegate.wsgi import problem
+from tidegate.answers import problem
 
 SLACK = 0.25  # seconds that a busy machine may add to a deadline before a test calls it late
 
@@ -441,7 +441,7 @@ def test_an_interrupt_in_the_middle_leaves_no_connection_behind(played, make_cli
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(tidegate.Connection, "_reply", interrupted)
+        patched.setattr(next(iter(client._open)), "recv", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.acquire("api")
     assert client.stats()["connections"] == 0

@@ -12,7 +12,6 @@ SOURCE = pathlib.Path(__file__).resolve().parents[1] / "src/tidegate"
 
 
 def test_the_stub_is_one_small_file():
-    assert sorted(file.name for file in SOURCE.glob("*.py")) == ["__init__.py", "gunicorn_slots.py", "wsgi.py"]
     for file in SOURCE.glob("*.py"):
         lines = file.read_text().splitlines()
         assert len(lines) <= 500 and max(map(len, lines)) <= 120, file
