@@ -91,5 +91,6 @@ def judged(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str,
 
 def callback_failed(client: Any, what: str, error: Exception) -> Decision:
     """Allows what an application's function left unjudged by raising. What that says may name a user."""
-    client._log(f"{what} raised {type(error).__name__}: such requests are not limited", once=True)
-    return Client._without(client, "callback")
+    core: Client = getattr(client, "_core", client)
+    core._log(f"{what} raised {type(error).__name__}: such requests are not limited", once=True)
+    return core._without("callback")
