@@ -154,6 +154,10 @@ def refusal(decision: Decision) -> tuple[int, Headers, bytes]:
     return decision.status, [kind, length, ("Cache-Control", "no-store")], body
 
 
+def status_code(status: int | str) -> int:
+    return status if isinstance(status, int) else int(status[:3])
+
+
 def status_line(status: int | str) -> str:
     if isinstance(status, str):
         return status

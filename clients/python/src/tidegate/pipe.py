@@ -51,13 +51,27 @@ class Grant:
         self.core, self.pipe, self.which = core, pipe, which
 
     def _exchange(self, op: int, wanted: int, elements: Any) -> str | None:
-        """Writes a RELEASE where this is called, or says why not. Nothing is waited for."""
+        """Writes a RELEASE, or says why not. Nothing is waited for; another thread hands it to the loop."""
+        frame = elements()
         try:
             loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self._handed_over(op, frame)
+        try:
             pipe = self.pipe if self.pipe.loop is loop and not self.pipe.closed else self.core.pipe(loop)
-            pipe.tell(op, elements(), self.which)
-        except (Fault, RuntimeError):
+            pipe.tell(op, frame, self.which)
+        except Fault as fault:
+            return fault.reason
+        return None
+
+    def _handed_over(self, op: int, frame: list[bytes]) -> str | None:
+        def release() -> None:
+            if self._exchange(op, 0, lambda: frame):
+                self._report_later({"abandoned": [self.which]})
+
+        if not self.pipe.loop.is_running():
             return "unreachable"
+        self.pipe.loop.call_soon_threadsafe(release)
         return None
 
     def _report_later(self, report: dict[str, Any]) -> None:
