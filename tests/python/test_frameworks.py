@@ -212,8 +212,7 @@ def test_a_real_application(daemon, directory, asking, name):
 
 @pytest.mark.parametrize("name", ["asgi", "starlette"])
 def test_the_background_holds_no_place(daemon, directory, asking, name):
-    server, app, options = APPLICATIONS[name]
-    with server(daemon, directory, app, *options) as port:
+    with uvicorn(daemon, directory, APPLICATIONS[name][1], "--timeout-graceful-shutdown", "1") as port:
         for turn in range(2 * MAX):
             with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
                 connection.sendall(f"GET /background HTTP/1.1\r\nHost: x\r\nX-User: b{turn}\r\n\r\n".encode())
