@@ -1,6 +1,5 @@
 """Jobs under a real Celery worker, with a broker in a folder: refused ones go back, and every one runs once."""
 
-import contextlib
 import json
 import os
 import signal
@@ -73,14 +72,13 @@ def jobs(daemon, directory, monkeypatch):
     import jobs
 
     with open(directory / "log", "w") as log:
-        worker = subprocess.Popen(command, cwd=directory, env=environment, stdout=log, stderr=log)
+        worker = subprocess.Popen(
+            command, cwd=directory, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
         try:
             yield jobs, lambda: [json.loads(line) for line in (directory / "told").read_text().splitlines()]
         finally:
-            worker.send_signal(signal.SIGQUIT)  # at once, without a last look at the queue
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(15)
-            worker.kill()
+            os.killpg(worker.pid, signal.SIGKILL)  # at once, with its children, without a last look at the queue
             worker.wait()
             jobs.client.close()
             jobs.app.close()
