@@ -156,6 +156,21 @@ def test_a_function_that_raises_lets_the_request_pass(played, ac, caplog, name):
     assert ac.stats()["missed"] == {"callback": 3} and len(caplog.messages) == 1 and "secret" not in caplog.text
 
 
+@pytest.mark.parametrize("odd", ["text", 7, [1, 2], [("a", "b", "c")]])
+def test_attributes_that_are_none_let_the_request_pass(played, ac, caplog, odd):
+    assert call(Middleware(plain, ac, attributes=lambda scope: odd)) == call(plain)
+    assert ac.stats()["missed"] == {"callback": 1} and "attributes raised" in caplog.text
+
+
+def test_the_wrong_kind_of_client_is_refused_where_it_is_made(ac, client):
+    from tidegate import wsgi
+
+    with pytest.raises(TypeError, match="AsyncClient"):
+        Middleware(plain, client)
+    with pytest.raises(TypeError, match="a Client"):
+        wsgi.Middleware(plain, ac)
+
+
 def test_functions_that_only_look_on_may_raise(played, ac, caplog):
     def broken(*_):
         raise KeyError("secret-user-name")

@@ -35,7 +35,7 @@ class Middleware:
     """
 
     def __init__(self, app: App, client: AsyncClient, domain: str = "web", **options: Any) -> None:
-        self.app, self.client, self.guard = app, client, Guard(client, domain, **options)
+        self.app, self.client, self.guard = app, client, Guard(client, domain, asynchronous=True, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decision = await self._judge(scope) if scope["type"] in ("http", "websocket") else None

@@ -36,7 +36,7 @@ class Middleware:
         made = options.pop("client", {})
         if isinstance(made, dict):
             made = AsyncClient(**made) if self.is_async else Client(**made)
-        self.client, self.guard = made, Guard(made, **options)
+        self.client, self.guard = made, Guard(made, asynchronous=self.is_async, **options)
         if self.is_async:
             from asgiref.sync import markcoroutinefunction
 

@@ -33,7 +33,7 @@ def limit(client: AsyncClient, domain: str = "web", **options: Any) -> Callable[
     The lease ends when FastAPI ends its dependencies. What the route gives is the decision, None if it is exempt.
     `on_refused` may raise an HTTPException of the application's own.
     """
-    guard = Guard(client, domain, **options)
+    guard = Guard(client, domain, asynchronous=True, **options)
 
     async def limited(request: Request, response: Response) -> AsyncIterator[Decision | None]:
         started = time.monotonic()

@@ -5,6 +5,7 @@ Nothing of a framework is known here: each middleware hands over what it sees of
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -59,7 +60,10 @@ class Guard:
         trusted_proxies: int | Iterable[str] = (),
         headers: str = "both",
         instrument: Callable[[Decision, float], object] | None = None,
+        asynchronous: bool = False,
     ) -> None:
+        if inspect.iscoroutinefunction(client.acquire) is not asynchronous:
+            raise TypeError(f"this takes {'an AsyncClient' if asynchronous else 'a Client'}")
         by_path = () if isinstance(on_failure, str) or callable(on_failure) else tuple(on_failure)
         words = {on_failure} if isinstance(on_failure, str) else {word for _, word in by_path}
         if not words <= {"allow", "refuse"} or headers not in _LEFT_OUT:
@@ -78,6 +82,8 @@ class Guard:
                 given[name] = callback(seen.request) if callable(callback) else callback
                 if name == "attributes" and isinstance(callback, Mapping):
                     given[name] = {key: _attribute(seen, source) for key, source in callback.items()}
+                if name == "attributes":
+                    given[name] = dict(given[name] or {})
                 if name == "on_failure" and not isinstance(given[name], str):
                     given[name] = next((word for start, word in given[name] if seen.path.startswith(start)), "allow")
             except Exception as error:
@@ -90,8 +96,7 @@ class Guard:
         attributes["ip"] = self._address(seen)
         attributes["user"] = given["user"]
         attributes["user_agent"] = seen.header("User-Agent")
-        if given["attributes"]:
-            attributes.update(given["attributes"])
+        attributes.update(given["attributes"])
         question = {"attributes": attributes, "cost": given["cost"], "priority": given["priority"]}
         return question | {"queued": self._queued(seen), "on_failure": given["on_failure"]}
 
