@@ -97,6 +97,15 @@ def test_what_is_asked(played, ac):
     assert played.seen[1][2:] == ["api", [[*pairs, "tenant", "t1", "plan", "free"]], 5, "post"]
 
 
+def test_further_descriptors(played, ac):
+    call(Middleware(plain, ac, descriptors=lambda scope: [{"tenant": "t1", "plan": "free"}, {"route": "/x"}]))
+    assert played.seen[1][3][1:] == [["tenant", "t1", "plan", "free"], ["route", "/x"]]
+    call(Middleware(plain, ac, descriptors=lambda scope: None))
+    assert len(played.seen[-1][3]) == 1
+    call(Middleware(plain, ac, descriptors=lambda scope: 7))
+    assert ac.stats()["missed"] == {"callback": 1}
+
+
 @pytest.mark.parametrize("client", [None, ("", 0)])
 def test_a_unix_socket_has_no_address(played, ac, client):
     call(Middleware(plain, ac), client=client)

@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 F = TypeVar("F", bound=Callable[..., Any])
 Cost = int | dict[str, int]
 Map = dict[str, Any]
-Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | None
+Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | list[Mapping[str, object]] | None
 
 class Denied(Exception):
     """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
@@ -47,8 +47,7 @@ class Fault(ValueError):
 @functools.lru_cache(None)
 def _beside(file: str, name: str) -> Any:
     """What a file beside this one does; nothing, if this one was copied alone."""
-    alone = "__path__" not in globals()
-    return (lambda *_: None) if alone else getattr(importlib.import_module(f"{__name__}.{file}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{file}"), name) if "__path__" in globals() else lambda *_: None
 
 # -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ------------------------------
 VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX, FRAME_MAX, COST_MAX = 1_024, 64, 16, 4, 16_384, (1 << 32) - 1
@@ -63,7 +62,7 @@ _STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("", None, 0), 0xC2: ("", Fals
 for _kind, (_short, _below, _code, _widths) in _FORMS.items():
     _STARTS |= {_short + n: (_kind, n, 0) for n in (range(-32, 0) if _kind == "int" else range(_below))}
     _STARTS |= {_code + i: (_kind, 0, width) for i, width in enumerate(_widths)}
-_HEADS = [b"\x91" + bytes((0x90 + 2 * n,) if n < 8 else (0xDC, 0, 2 * n)) for n in range(PAIRS_MAX + 1)]
+_HEADS = [bytes((0x90 + 2 * n,) if n < 8 else (0xDC, 0, 2 * n)) for n in range(PAIRS_MAX + 1)]
 
 def encode(value: object) -> bytes:
     """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
@@ -118,13 +117,8 @@ def _values(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], in
 
 def request(domain: str, given: Attributes, cost: Cost, priority: Any, options: Map, least: int = 0) -> list[bytes]:
     """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
-    pairs: list[bytes] = []
-    for name, value in given.items() if given.__class__ is dict or isinstance(given, Mapping) else given or ():
-        if pair := (_known_pair if value.__class__ is str and len(value) < 100 else _pair)(name, value):
-            pairs.append(pair)
-    if len(pairs) > PAIRS_MAX:
-        raise Fault(f"more than {PAIRS_MAX} attributes")
-    texts = _HEADS[len(pairs)] + b"".join(pairs)
+    many = given if isinstance(given, list) and given and isinstance(given[0], Mapping) else None
+    texts = _head("array", len(many)) + b"".join(map(_descriptor, many)) if many else b"\x91" + _descriptor(given)
     if cost == 1 and cost.__class__ is int and priority is None and not options and len(texts) < FRAME_MAX // 2:
         return [encode_name(domain), texts, b"\1"]  # what most requests are
     for amount in cost.values() if isinstance(cost, dict) else (cost,):
@@ -133,13 +127,22 @@ def request(domain: str, given: Attributes, cost: Cost, priority: Any, options: 
     word = b"\xc0" if priority is None else encode_name(priority)
     rest = [encode(cost), word, encode(options)][: 3 if options else 1 if priority is None else 2]
     while sum(map(len, parts := [encode_name(domain), texts, *rest])) > FRAME_MAX - 11:  # array, op and the longest id
-        flat: list[str] = decode(texts)[0]
-        i = max(range(1, len(flat), 2), key=lambda i: len(flat[i].encode()), default=0)
-        if not i or len(flat[i].encode()) <= 33:
+        lists = decode(texts)
+        spots = [(one, i) for one in lists for i in range(1, len(one), 2)]
+        one, i = max(spots, key=lambda spot: len(spot[0][spot[1]].encode()), default=([""], 0))
+        if len(one[i].encode()) <= 33:
             raise Fault("it does not fit into a frame")
-        pairs[i // 2] = encode_name(flat[i - 1]) + _text(flat[i], 33, 0)
-        texts = _HEADS[len(pairs)] + b"".join(pairs)
+        one[i] = decode(b"\x91" + _text(one[i], 33, 0))[0]
+        texts = encode(lists)
     return parts
+def _descriptor(given: Any) -> bytes:
+    pairs: list[bytes] = []
+    for name, value in given.items() if given.__class__ is dict or isinstance(given, Mapping) else given or ():
+        if pair := (_known_pair if value.__class__ is str and len(value) < 100 else _pair)(name, value):
+            pairs.append(pair)
+    if len(pairs) > PAIRS_MAX:
+        raise Fault(f"more than {PAIRS_MAX} attributes")
+    return _HEADS[len(pairs)] + b"".join(pairs)
 def _pair(name: str, value: object) -> bytes:
     return (text := _text(value)) and encode_name(name) + text
 def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
@@ -166,12 +169,10 @@ class Connection:
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.setblocking(False)
             self.socket.connect(path)
-            # To block in a read saves a call, but each signal starts its time anew: it is short, then `_wait` keeps the
-            # deadline. What stands in for a socket, as gevent's does, knows no such time.
+            # A blocking read saves a call, but signals start its time anew: it is short. Those of gevent have no time.
             self.blocks = timeout >= BLOCKING_MIN and type(self.socket).__module__ == "socket"
-            if self.blocks:
-                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 1_000))
-                self.socket.setblocking(True)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 1_000))
+            self.socket.setblocking(self.blocks)
         except (OSError, ValueError) as error:
             if hasattr(self, "socket"):
                 self.socket.close()
@@ -236,7 +237,7 @@ def _shape(first: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
     rule = b"\\xc0()" if first == 0xC0 else re.escape(bytes((first,))) + b"([ -~]{%d})" % (first - 0xA0)
     number = rb"([\0-\x7f]|\xc0|\xcc.|\xcd..|\xce....|\xcf[\0-\x7f].......)"
     return re.compile(rb"([\0-\4])" + rule + 6 * number + b"\xc0\xc0\xc0", re.DOTALL).fullmatch
-_HEAD = struct.Struct(">IBB").pack  # of a request: its length, array and op
+_HEAD, SEND_FLAGS = struct.Struct(">IBB").pack, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT  # length, array and op
 _REPLIES = [(max(size, 4) - 4).to_bytes(4, "big") + b"\x9d\1" for size in range(132)]  # how decisions of a length begin
 
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
@@ -489,8 +490,7 @@ class Client:
 
 KINDS = [(kind, type(None)) for kind in (int, str, *6 * [int], list, list, dict)]  # what a decision is made of
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
-ABANDONED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 512, 64, 3, 1.0, 5.0
-BLOCKING_MIN, SEND_FLAGS = 0.01, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT  # shorter times are kept by `_wait` alone
+ABANDONED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX, BLOCKING_MIN = 512, 64, 3, 1.0, 5.0, 0.01
 def __getattr__(name: str) -> Any:
     if name == "AsyncClient":
         return _beside("aio", name)

@@ -34,7 +34,8 @@ class Guard:
     """The options of a middleware. They have the same names in every one of them, and in every language.
 
     `user`: a function of the request: who calls, or None. `attributes`: more of them, as a function of the request to a
-    mapping, or a mapping of names to headers' names or functions. `cost`, `priority`: a value or a function. `exempt`:
+    mapping, or a mapping of names to headers' names or functions. `descriptors`: a function of the request to mappings,
+    which are sent as further descriptors. `cost`, `priority`: a value or a function. `exempt`:
     a function, true if nothing is to be judged. `outcome`: a function of the answer's status to ok, error or dropped.
     `on_refused(request, decision)`: another answer to a refusal, None for the usual one (application/problem+json).
     `on_failure`: allow or refuse (503) when the daemon does not answer, also as a function of the request, or as pairs
@@ -51,6 +52,7 @@ class Guard:
         *,
         user: Callable[[Any], object] | None = None,
         attributes: Callable[[Any], Mapping[str, object]] | Mapping[str, str | Callable[[Any], object]] | None = None,
+        descriptors: Callable[[Any], Iterable[Mapping[str, object]] | None] | None = None,
         cost: int | dict[str, int] | Callable[[Any], int | dict[str, int]] = 1,
         priority: str | Callable[[Any], str | None] | None = None,
         exempt: Callable[[Any], object] | None = None,
@@ -70,7 +72,7 @@ class Guard:
             raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
         self.client, self.domain = client, domain
         self._callbacks: dict[str, Any] = {"exempt": exempt, "user": user, "attributes": attributes, "cost": cost}
-        self._callbacks |= {"priority": priority, "on_failure": by_path or on_failure}
+        self._callbacks |= {"descriptors": descriptors, "priority": priority, "on_failure": by_path or on_failure}
         self._outcome, self._on_refused, self._instrument, self._style = outcome, on_refused, instrument, headers
         self._proxies = trusted_proxies if isinstance(trusted_proxies, int) else _networks(trusted_proxies)
 
@@ -84,6 +86,8 @@ class Guard:
                     given[name] = {key: _attribute(seen, source) for key, source in callback.items()}
                 if name == "attributes":
                     given[name] = dict(given[name] or {})
+                if name == "descriptors":
+                    given[name] = [dict(one) for one in given[name] or ()]
                 if name == "on_failure" and not isinstance(given[name], str):
                     given[name] = next((word for start, word in given[name] if seen.path.startswith(start)), "allow")
             except Exception as error:
@@ -97,7 +101,8 @@ class Guard:
         attributes["user"] = given["user"]
         attributes["user_agent"] = seen.header("User-Agent")
         attributes.update(given["attributes"])
-        question = {"attributes": attributes, "cost": given["cost"], "priority": given["priority"]}
+        question = {"attributes": [attributes, *given["descriptors"]] if given["descriptors"] else attributes}
+        question |= {"cost": given["cost"], "priority": given["priority"]}
         return question | {"queued": self._queued(seen), "on_failure": given["on_failure"]}
 
     def judged(self, decision: Decision, started: float) -> Decision:
