@@ -83,9 +83,10 @@ impl fmt::Display for Micros {
 /// The machine's clocks, read relative to the moment this was made.
 #[derive(Debug)]
 pub struct Clock {
-    /// What the boot-time clock showed at `begins`.
+    /// What the boot-time clock showed then.
     began_nanos: u64,
-    begins: Timestamp,
+    /// When that is on the timeline, and what the wall clock showed.
+    began: Now,
     utc: AtomicI64,
 }
 
@@ -99,9 +100,18 @@ impl Clock {
     /// Goes on with a timeline: it was `begins` when the boot-time clock showed this.
     #[must_use]
     pub fn resume(begins: Timestamp, began_nanos: u64) -> Clock {
-        let clock = Clock { began_nanos, begins, utc: AtomicI64::new(0) };
+        let began = Now { at: begins, utc: 0 };
+        let mut clock = Clock { began_nanos, began, utc: AtomicI64::new(0) };
         clock.sample_utc();
+        clock.began.utc = *clock.utc.get_mut();
         clock
+    }
+
+    /// When this began to count, which is later than the origin where it goes on with a timeline. Its Unix time is as the
+    /// wall clock showed it then: it stays the same, however that is set later.
+    #[must_use]
+    pub fn began(&self) -> Now {
+        self.began
     }
 
     /// Reads the boot-time clock; the wall clock is as last sampled.
@@ -113,7 +123,7 @@ impl Clock {
     /// What the boot-time clock shows at a moment of this timeline.
     #[must_use]
     pub fn boot_nanos_at(&self, at: Timestamp) -> u64 {
-        self.began_nanos.saturating_add(at.0.saturating_sub(self.begins.0))
+        self.began_nanos.saturating_add(at.0.saturating_sub(self.began.at.0))
     }
 
     /// Looks at the wall clock again. Called once a second: a system call less on every decision.
@@ -126,7 +136,7 @@ impl Clock {
     fn timestamp(&self) -> Timestamp {
         // Saturating: were the boot-time clock ever to run backwards, time would stand still instead of panicking.
         let passed = boot_nanos().saturating_sub(self.began_nanos);
-        Timestamp(self.begins.0.saturating_add(passed))
+        Timestamp(self.began.at.0.saturating_add(passed))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Who may name whom. Reads every file of src/ and fails on an edge, a word or a size that `ARCHITECTURE.md` rules out.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
+#[path = "architecture/advisories.rs"]
+mod advisories;
 #[path = "architecture/source.rs"]
 mod source;
 #[path = "architecture/verdict.rs"]

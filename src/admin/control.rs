@@ -54,8 +54,8 @@ pub struct StateRecord {
     pub written_unix_seconds: u64,
     /// How large it is, in bytes.
     pub bytes: u64,
-    /// Tables that were of no use at the start.
-    pub set_aside: u64,
+    /// Files that were of no use at the start, by their name.
+    pub bad: [(&'static str, u64); 3],
 }
 
 /// The rules in force and how the last reading went.

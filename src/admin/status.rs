@@ -12,7 +12,7 @@ use tracing::info;
 
 use super::Desk;
 use super::answer::{self, Answer};
-use super::control::{RulesRecord, ServerCounts};
+use super::control::{RulesRecord, ServerCounts, StateRecord};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, Totals, VerdictTotals};
 
@@ -25,6 +25,7 @@ struct Moment {
     pools: Vec<PoolView>,
     rules: RulesRecord,
     server: ServerCounts,
+    state: StateRecord,
     unready: Vec<String>,
 }
 
@@ -43,7 +44,7 @@ pub fn log_status(desk: &Desk) {
 }
 
 fn told(desk: &Desk) -> Value {
-    let (engine, now) = (&desk.engine, desk.clock.now());
+    let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.began());
     let moment = Moment {
         now,
         totals: engine.totals(),
@@ -52,6 +53,7 @@ fn told(desk: &Desk) -> Value {
         pools: engine.pools(now),
         rules: desk.control.rules(),
         server: desk.control.server(),
+        state: desk.control.state(),
         unready: desk.control.unready(),
     };
     let Moment { totals, leases, server, .. } = &moment;
@@ -63,8 +65,8 @@ fn told(desk: &Desk) -> Value {
         missed.map(|(client, reason, count)| json!({"client": client, "reason": reason, "count": count}));
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "started": unix_seconds(Timestamp::ORIGIN, now),
-        "uptime_s": now.at.since(Timestamp::ORIGIN).as_secs(),
+        "started": unix_seconds(began.at, began),
+        "uptime_s": now.at.since(began.at).as_secs(),
         "mode": engine.mode().name(),
         "rules": rules(&moment),
         "connections": {"now": server.connections, "refused": by_name(&server.refused)},
@@ -87,6 +89,11 @@ fn told(desk: &Desk) -> Value {
             "expired": leases.expired,
             "session": leases.session,
             "abandoned": leases.abandoned,
+            "not_held": {
+                "ended": leases.not_held.ended,
+                "foreign": leases.not_held.foreign,
+                "unknown": leases.not_held.unknown,
+            },
         },
         "sessions": leases.sessions,
         "memory": {
@@ -95,6 +102,7 @@ fn told(desk: &Desk) -> Value {
             "keys": engine.keys(),
             "evictions": totals.evictions,
         },
+        "state": state(&moment.state),
         "callers": callers::told(engine, &moment.in_force),
         "switches": super::switches(desk),
         "warnings": warnings::told(desk, &moment),
@@ -116,6 +124,17 @@ fn rules(moment: &Moment) -> Value {
         "last_success": when(last_success),
         "last_failure": when(last_failure),
         "domains": domains.collect::<Vec<_>>(),
+    })
+}
+
+fn state(state: &StateRecord) -> Value {
+    let bad = state.bad.iter().map(|(file, count)| ((*file).to_owned(), json!(count)));
+    json!({
+        "writes": state.writes,
+        "failures": state.failures,
+        "last_write": state.written_unix_seconds,
+        "bytes": state.bytes,
+        "bad": bad.collect::<Value>(),
     })
 }
 
@@ -165,7 +184,7 @@ fn pool(pool: &PoolView) -> Value {
     })
 }
 
-/// A moment in Unix time, by the wall clock as it is now.
+/// A moment in Unix time, by the wall clock as it was at `now`.
 pub(super) fn unix_seconds(at: Timestamp, now: Now) -> f64 {
     (i128::from(at.as_nanos()) + i128::from(now.utc)) as f64 / 1e9
 }

@@ -53,14 +53,14 @@ impl Control for Daemon {
     }
 
     fn state(&self) -> StateRecord {
-        let state::Record { writes, failures, written_unix_seconds, bytes, set_aside, .. } = &*self.state;
+        let state::Record { writes, failures, written_unix_seconds, bytes, .. } = &*self.state;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         StateRecord {
             writes: read(writes),
             failures: read(failures),
             written_unix_seconds: read(written_unix_seconds),
             bytes: read(bytes),
-            set_aside: read(set_aside),
+            bad: self.state.bad().map(|(file, count)| (file.name(), count)),
         }
     }
 

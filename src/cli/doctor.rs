@@ -88,7 +88,7 @@ fn examine(args: &Args) -> Vec<Finding> {
         Err(finding) => findings.push(finding),
     }
     findings.extend(daemon::all(&settings));
-    findings.push(files::state(&settings));
+    findings.extend(files::state(&settings));
     findings.extend(machine::all());
     findings.extend(unit::all(Path::new("/")));
     findings

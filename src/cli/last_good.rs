@@ -1,50 +1,99 @@
 //! The rules that were last good, as texts on disk: a start at which a domain's files have errors goes on with what it had.
 //! Kept beside the tables, never in place of the files.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::rules::{Library, Texts};
-use crate::state::write_whole;
+use crate::state::{Record, StateFile, set_aside, write_whole};
 
 /// Where they are kept.
 #[derive(Debug)]
 pub(super) struct LastGood {
     path: PathBuf,
+    /// How the file begins: what it is, and the version of what follows.
+    title: String,
     /// Whether it was said that they cannot be.
     is_told: bool,
+    record: Arc<Record>,
 }
 
 impl LastGood {
-    /// Kept in this file.
-    pub(super) fn at(path: PathBuf) -> LastGood {
-        LastGood { path, is_told: false }
+    /// Kept in this file, of a version that is so much newer than ours.
+    pub(super) fn at(path: PathBuf, versions_ahead: u8, record: Arc<Record>) -> LastGood {
+        let version = VERSION + u32::from(versions_ahead);
+        LastGood { path, title: format!("tidegate rules {version} "), is_told: false, record }
     }
 
-    /// What was kept; nothing where that is damaged, or of another version.
-    pub(super) fn read(&self) -> Vec<Texts> {
+    /// What was kept, at the start. What is damaged, or of another version, is set aside.
+    pub(super) fn take_up(&self) -> Vec<Texts> {
+        let path = self.path.display();
+        let bad = match self.read() {
+            Ok(texts) => return texts,
+            Err(bad) => bad,
+        };
+        self.record.found_bad(StateFile::Rules);
+        match bad {
+            Bad::Damaged => match set_aside(&self.path, StateFile::Rules) {
+                Ok(aside) => {
+                    let aside = aside.display();
+                    warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");
+                }
+                Err(error) => {
+                    warn!(%path, %error, "the rules that were kept are damaged or another version's: not used");
+                }
+            },
+            Bad::Unreadable(error) => {
+                warn!(%path, %error, "the rules that were kept cannot be read: not used");
+            }
+        }
+        Vec::new()
+    }
+
+    fn read(&self) -> Result<Vec<Texts>, Bad> {
         let mut bytes = Vec::new();
-        let file = std::fs::File::open(&self.path);
-        let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
-        match read {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Ok(_) if bytes.len() as u64 <= BYTES_MAX => parse(&bytes).unwrap_or_else(|| {
-                warn!(path = %self.path.display(), "the rules that were kept are damaged or another version's: not used");
-                Vec::new()
-            }),
-            _ => {
-                warn!(path = %self.path.display(), "the rules that were kept cannot be read: not used");
-                Vec::new()
+        let file = File::open(&self.path);
+        match file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(Bad::Unreadable(error)),
+            Ok(_) if bytes.len() as u64 <= BYTES_MAX => self.parse(&bytes).ok_or(Bad::Damaged),
+            Ok(_) => Err(Bad::Damaged),
+        }
+    }
+
+    /// Keeps what is in force: of each domain the texts as they stand, else what was kept of it before. False: it should be
+    /// tried again.
+    pub(super) fn write(&mut self, library: &Library) -> bool {
+        let path = self.path.display();
+        match self.try_write(library) {
+            Ok(()) => {
+                if std::mem::take(&mut self.is_told) {
+                    info!(%path, "the rules can be kept again");
+                }
+                true
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_told, true) {
+                    warn!(%path, "the rules cannot be kept for a start at which their files have errors: {error}; tried again");
+                }
+                false
             }
         }
     }
 
-    /// Keeps what is in force: of each domain the texts as they stand, else what was kept of it before.
-    pub(super) fn write(&mut self, library: &Library) {
-        let (standing, before) = (library.texts(), self.read());
+    fn try_write(&self, library: &Library) -> io::Result<()> {
+        let standing = library.texts();
+        let before = match self.read() {
+            Ok(texts) => texts,
+            Err(Bad::Damaged) => Vec::new(),
+            // What cannot be read now is not to be replaced by less.
+            Err(Bad::Unreadable(error)) => return Err(error),
+        };
         let of = |texts: &[Texts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
         let domains = library.domains();
         let texts = domains
@@ -52,45 +101,49 @@ impl LastGood {
             .filter_map(|domain| of(&standing, domain.name()).or_else(|| of(&before, domain.name())));
         let texts: Vec<Texts> = texts.collect();
         if texts == before {
-            return;
+            return Ok(());
         }
-        let written = match written(&texts) {
-            Some(bytes) if bytes.len() as u64 <= BYTES_MAX => write_whole(&self.path, &bytes),
-            _ => Err(std::io::Error::other("they are too large")),
-        };
-        match written {
-            Ok(()) => debug!(domains = texts.len(), "the rules were kept"),
-            Err(error) if !self.is_told => {
-                self.is_told = true;
+        match self.written(&texts).filter(|bytes| bytes.len() as u64 <= BYTES_MAX) {
+            Some(bytes) => write_whole(&self.path, &bytes)?,
+            // Which no second try mends.
+            None => {
                 let path = self.path.display();
-                warn!(%path, "the rules cannot be kept for a start at which their files have errors: {error}");
+                warn!(%path, "the rules are too large to be kept for a start at which their files have errors");
+                return Ok(());
             }
-            Err(_) => {}
         }
+        debug!(domains = texts.len(), "the rules were kept");
+        Ok(())
+    }
+
+    /// A line of what this is, with a checksum of what follows: texts as JSON.
+    fn written(&self, texts: &[Texts]) -> Option<Vec<u8>> {
+        let body = serde_json::to_vec(texts).ok()?;
+        let mut bytes = format!("{}{:016x}\n", self.title, SipHasher13::new().hash(&body)).into_bytes();
+        bytes.extend(body);
+        Some(bytes)
+    }
+
+    fn parse(&self, bytes: &[u8]) -> Option<Vec<Texts>> {
+        let rest = bytes.strip_prefix(self.title.as_bytes())?;
+        let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
+        let body = rest.strip_prefix(b"\n")?;
+        let expected = format!("{:016x}", SipHasher13::new().hash(body));
+        if checksum != expected.as_bytes() {
+            return None;
+        }
+        serde_json::from_slice(body).ok()
     }
 }
 
-/// A line of what this is, with a checksum of what follows: texts as JSON.
-fn written(texts: &[Texts]) -> Option<Vec<u8>> {
-    let body = serde_json::to_vec(texts).ok()?;
-    let mut bytes = format!("{TITLE}{:016x}\n", SipHasher13::new().hash(&body)).into_bytes();
-    bytes.extend(body);
-    Some(bytes)
+/// Why what was kept is of no use.
+enum Bad {
+    Damaged,
+    Unreadable(io::Error),
 }
 
-fn parse(bytes: &[u8]) -> Option<Vec<Texts>> {
-    let rest = bytes.strip_prefix(TITLE.as_bytes())?;
-    let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
-    let body = rest.strip_prefix(b"\n")?;
-    let expected = format!("{:016x}", SipHasher13::new().hash(body));
-    if checksum != expected.as_bytes() {
-        return None;
-    }
-    serde_json::from_slice(body).ok()
-}
-
-/// With the version of what follows.
-const TITLE: &str = "tidegate rules 1 ";
+/// Of what follows the title.
+const VERSION: u32 = 1;
 
 const CHECKSUM_DIGITS: usize = 16;
 

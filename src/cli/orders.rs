@@ -13,7 +13,7 @@ use super::disable_file::DisableFiles;
 use crate::admin::Ledger;
 use crate::clock::Clock;
 use crate::engine::{Engine, Orders};
-use crate::state::{Unreadable, read_orders, write_orders};
+use crate::state::{OrdersRead, Record, StateFile, Unreadable, read_orders, set_aside, write_orders};
 
 /// Keeps what holds over the rules.
 #[derive(Debug)]
@@ -22,9 +22,22 @@ pub(super) struct OrdersKept {
     clock: Arc<Clock>,
     ledger: Arc<Ledger>,
     /// None: there is no state directory.
-    path: Option<PathBuf>,
-    /// What the file says.
-    written: Mutex<Orders>,
+    file: Option<OrdersFile>,
+    written: Mutex<Written>,
+}
+
+/// What the file says, and by which wall clock: its times are of Unix.
+#[derive(Debug)]
+struct Written {
+    orders: Orders,
+    utc: i64,
+}
+
+/// Where it is kept, and as which version.
+#[derive(Debug)]
+pub(super) struct OrdersFile {
+    pub(super) path: PathBuf,
+    pub(super) version: u32,
 }
 
 /// The thread, until it is dropped.
@@ -39,9 +52,10 @@ impl OrdersKept {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<Ledger>,
-        path: Option<PathBuf>,
+        file: Option<OrdersFile>,
+        record: &Record,
     ) -> OrdersKept {
-        let orders = path.as_deref().map(|path| read(path, clock)).unwrap_or_default();
+        let orders = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
         for switch in &orders.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
@@ -53,30 +67,31 @@ impl OrdersKept {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
-            path,
-            written: Mutex::new(orders),
+            file,
+            written: Mutex::new(Written { orders, utc: clock.now().utc }),
         }
     }
 
-    /// Writes what holds, if the file says something else.
+    /// Writes what holds, if the file says something else, or the same by a wall clock that has been set meanwhile.
     ///
     /// # Errors
     /// Why it is not kept, and how to mend that.
     pub(super) fn keep(&self) -> Result<(), String> {
         let mut written = self.written.lock();
-        let orders = self.engine.orders();
-        if *written == orders {
+        let (orders, now) = (self.engine.orders(), self.clock.now());
+        let is_stepped = now.utc.abs_diff(written.utc) > STEP_MIN_NANOS && orders != Orders::default();
+        if written.orders == orders && !is_stepped {
             return Ok(());
         }
-        let Some(path) = &self.path else {
+        let Some(OrdersFile { path, version }) = &self.file else {
             return Err(
                 "it is lost when the daemon ends: there is no state directory of its own, set `state`"
                     .to_owned(),
             );
         };
-        match write_orders(path, &orders, self.clock.now()) {
+        match write_orders(path, *version, &orders, now) {
             Ok(()) => {
-                *written = orders;
+                *written = Written { orders, utc: now.utc };
                 Ok(())
             }
             Err(error) => {
@@ -104,7 +119,7 @@ impl OrdersKept {
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 kept.look_for_file(&mut files);
                 kept.ledger.enter_events(&kept.engine, kept.clock.now());
-                let failure = kept.keep().err().filter(|_| kept.path.is_some());
+                let failure = kept.keep().err().filter(|_| kept.file.is_some());
                 if let Some(failure) = failure.as_ref().filter(|failure| told.as_ref() != Some(*failure)) {
                     error!("what is switched or blocked is not kept: {failure}");
                 }
@@ -132,31 +147,55 @@ impl OrdersKept {
     }
 }
 
-fn read(path: &Path, clock: &Clock) -> Orders {
+fn read(file: &OrdersFile, clock: &Clock, record: &Record) -> Orders {
+    let path = &file.path;
     let shown = path.display();
-    match read_orders(path, clock.now()) {
-        Ok(orders) => return orders,
-        Err(Unreadable::Io(error)) => {
+    let unreadable = match read_orders(path, clock.now()) {
+        Ok(OrdersRead { orders, version, not_understood }) => {
+            if version != file.version {
+                info!(path = %shown, version, "another version of tidegate switched or blocked before: what it said holds");
+            }
+            if not_understood > 0 {
+                record.found_bad(StateFile::Switches);
+                keep_aside(path, not_understood);
+            }
+            return orders;
+        }
+        Err(unreadable) => unreadable,
+    };
+    record.found_bad(StateFile::Switches);
+    match unreadable {
+        Unreadable::Io(error) => {
             warn!(path = %shown, %error, "what was switched or blocked before cannot be read: let the daemon read it");
         }
-        Err(Unreadable::Damaged(reason)) => {
-            let aside = path.with_file_name(ASIDE);
-            let moved = std::fs::rename(path, &aside);
-            let aside = aside.display();
-            match moved {
-                Ok(()) => {
-                    warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
-                }
-                Err(error) => {
-                    warn!(path = %shown, reason, %error, "what was switched or blocked before is lost");
-                }
+        Unreadable::Damaged(reason) => match set_aside(path, StateFile::Switches) {
+            Ok(aside) => {
+                let aside = aside.display();
+                warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
             }
-        }
+            Err(error) => {
+                warn!(path = %shown, reason, %error, "what was switched or blocked before is lost");
+            }
+        },
     }
     Orders::default()
 }
 
-const ASIDE: &str = "switches.bad";
+/// It will be written over without what is not understood of it.
+fn keep_aside(path: &Path, not_understood: usize) {
+    let aside = path.with_file_name(StateFile::Switches.aside());
+    let _ = std::fs::remove_file(&aside);
+    let kept = std::fs::hard_link(path, &aside);
+    let (shown, mend) =
+        (aside.display(), "see `tidegate switch` for what holds, and switch again what does not");
+    error!(
+        entries = not_understood, aside = %shown, is_kept = kept.is_ok(),
+        "another version of tidegate switched or blocked what this one does not understand: {mend}"
+    );
+}
 
 /// A file takes hold within a second, with room for a busy host.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// By less the wall clock moves by itself.
+const STEP_MIN_NANOS: u64 = 1_000_000_000;

@@ -3,17 +3,18 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tracing::{error, info, warn};
 
 use super::last_good::LastGood;
+use super::orders::OrdersFile;
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Mode;
 use crate::state::{
-    Directory, Keeper, Keeping, KeyBytes, Moment, Record, Useless, file_bytes_max, read_tables,
+    Directory, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION, Record, StateFile, Useless, file_bytes_max,
+    read_tables, set_aside,
 };
 
 /// Where to take it up, and what to make where there is nothing.
@@ -23,6 +24,8 @@ pub(super) struct Plan<'s> {
     pub(super) state: Option<&'s Path>,
     /// The file that names this boot.
     pub(super) boot_id: &'s Path,
+    /// By how many versions its files are newer than ours are: none, but where an upgrade is tested.
+    pub(super) versions_ahead: u8,
     pub(super) mode: Mode,
     pub(super) memory_max_bytes: u64,
 }
@@ -46,7 +49,8 @@ impl Plan<'_> {
         let mut random = [0; 24];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let (new_key, [a, b, c, d, e, f, g, h]) = split(random);
-        let mut directory = self.state.map(|path| Directory::take(path, KeyBytes(new_key)));
+        let mut directory =
+            self.state.map(|path| Directory::take(path, KeyBytes(new_key), self.versions_ahead));
         let key = directory.as_ref().map_or(KeyBytes(new_key), Directory::key);
         let record = Arc::new(Record::default());
         let here = Moment::here(self.boot_id);
@@ -72,7 +76,7 @@ impl Plan<'_> {
         }
         let engine = self.engine(directory.key());
         let bytes_max = file_bytes_max(self.memory_max_bytes);
-        match read_tables(&directory.tables(), directory.key(), &engine, here, bytes_max) {
+        match read_tables(&directory.tables(), directory.stamp(), &engine, here, bytes_max) {
             Ok(back) => {
                 let (entries, passed) = (back.entries, humantime::format_duration(whole_millis(back.passed)));
                 let sessions = engine.leases().sessions;
@@ -87,8 +91,8 @@ impl Plan<'_> {
                 None
             }
             Err(useless) => {
-                record.set_aside.fetch_add(1, Ordering::Relaxed);
-                set_aside(directory, &useless);
+                record.found_bad(StateFile::Tables);
+                tables_aside(directory, &useless);
                 None
             }
         }
@@ -99,11 +103,13 @@ impl TakenUp {
     /// Where the rules are kept that were last good, if this daemon keeps anything.
     pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
         let directory = self.directory.as_mut()?;
-        (!directory.is_anothers()).then(|| LastGood::at(directory.rules()))
+        let record = Arc::clone(&self.record);
+        (!directory.is_anothers())
+            .then(|| LastGood::at(directory.rules(), directory.versions_ahead(), record))
     }
 
     /// Where what holds over the rules is kept, if this daemon keeps anything.
-    pub(super) fn orders(&mut self) -> Option<PathBuf> {
+    pub(super) fn orders(&mut self) -> Option<OrdersFile> {
         let directory = self.directory.as_mut()?;
         if directory.is_anothers() {
             return None;
@@ -111,7 +117,8 @@ impl TakenUp {
         // Keys that are blocked by hand are known by digests: the secret is to outlive whatever ends this daemon. What
         // keeps it from being written is told by who writes the tables.
         let _ = directory.prepare();
-        Some(directory.switches())
+        let version = ORDERS_VERSION + u32::from(directory.versions_ahead());
+        Some(OrdersFile { path: directory.switches(), version })
     }
 
     /// How keeping it goes.
@@ -130,10 +137,11 @@ impl TakenUp {
     }
 }
 
-fn set_aside(directory: &Directory, useless: &Useless) {
+fn tables_aside(directory: &Directory, useless: &Useless) {
     let path = directory.tables();
+    let moved = set_aside(&path, StateFile::Tables);
     let path = path.display();
-    match directory.set_aside() {
+    match moved {
         Ok(aside) => {
             let aside = aside.display();
             error!(%path, %aside, "the tables are of no use: {useless}; they are set aside and every caller begins afresh");

@@ -60,7 +60,7 @@ impl RulesInForce {
             last_good,
         };
         if let Some(last_good) = &rules.last_good {
-            rules.library.remember(last_good.read());
+            rules.library.remember(last_good.take_up());
         }
         let reading = rules.read();
         tell_failures(&reading, path);
@@ -129,9 +129,14 @@ impl RulesInForce {
     /// Keeps the rules in force, if they have changed, for a start at which their files have errors.
     pub(super) fn keep(&mut self) {
         if let Some(last_good) = self.last_good.as_mut().filter(|_| self.is_unkept) {
-            last_good.write(&self.library);
-            self.is_unkept = false;
+            self.is_unkept = !last_good.write(&self.library);
         }
+    }
+
+    /// Whether something is to be tried again: to read what is in error, or to keep what could not be kept.
+    pub(super) fn is_wanting(&self) -> bool {
+        let is_unkept = self.is_unkept && self.last_good.is_some();
+        is_unkept || !self.is_good()
     }
 
     /// Frees what no decision thread looks at any more. Whether there is still something to free.

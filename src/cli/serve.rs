@@ -49,6 +49,9 @@ pub struct Args {
     /// How often the tables are written, in milliseconds: more often only to test
     #[arg(long, value_name = "MS", default_value_t = WRITE_EVERY_MILLIS, value_parser = clap::value_parser!(u64).range(1..), hide = true)]
     pub write_state_every: u64,
+    /// By how many versions the files of the state directory are newer than this daemon's: only to test an upgrade
+    #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
+    pub versions_ahead: u8,
 }
 
 /// On or off.
@@ -115,13 +118,15 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let plan = restart::Plan {
         state: settings.state.as_deref(),
         boot_id: &args.boot_id,
+        versions_ahead: args.versions_ahead,
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };
     let mut taken = plan.take_up().map_err(Failure::Run)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(Ledger::default());
-    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders()));
+    let state = taken.record();
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders(), &state));
     let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
@@ -129,7 +134,6 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     allow_descriptors(settings.connections.max);
     let _readings = take_readings(&engine, &clock);
     let _switches = watch_switches(&orders, settings);
-    let state = taken.record();
     let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));

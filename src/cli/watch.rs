@@ -118,8 +118,8 @@ impl Thread {
     /// Waits until something may have changed and the writing is over. False: nobody is left who could ring.
     fn await_change(&mut self) -> bool {
         loop {
-            let broken = !self.rules.is_good();
-            let waited = match (self.watching.polls, self.rules.let_go(), broken) {
+            let wanting = self.rules.is_wanting();
+            let waited = match (self.watching.polls, self.rules.let_go(), wanting) {
                 (true, ..) => self.woken.recv_timeout(POLL_PERIOD),
                 (_, true, _) => self.woken.recv_timeout(LET_GO_PERIOD),
                 (_, _, true) => self.woken.recv_timeout(RETRY_PERIOD),
@@ -128,7 +128,7 @@ impl Thread {
             match waited {
                 Ok(()) => break,
                 // What could not be read for want of a descriptor, say, can be read later without having changed.
-                Err(RecvTimeoutError::Timeout) if broken => return true,
+                Err(RecvTimeoutError::Timeout) if wanting => return true,
                 Err(RecvTimeoutError::Timeout) if self.watching.sees_a_change(self.rules.path()) => break,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return false,
@@ -229,7 +229,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(1);
 /// Soon enough for a change by hand, and no load: a look at each file's entry.
 const POLL_PERIOD: Duration = Duration::from_secs(2);
 
-/// How often rules with errors are looked at again, changed or not.
+/// How often rules with errors, or that could not be kept, are looked at again, changed or not.
 const RETRY_PERIOD: Duration = Duration::from_secs(5);
 
 /// How often replaced rules are tried to be freed. A decision thread lets go of them when it decides next.

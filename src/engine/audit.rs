@@ -1,19 +1,22 @@
-//! Leases against the counters of concurrency limits: that the two agree, and what is done where they do not. Each place
-//! is taken and given back by one step on either side, so they never differ for long, unless something is wrong: then the
-//! leases are believed.
+//! Leases against the counters of concurrency limits and of pools: that they agree, and what is done where they do not. Each
+//! place is taken and given back by one step on either side, so they never differ for long, unless something is wrong: then
+//! the leases are believed.
 //!
 //! A counter that is too high refuses work for ever, one that is too low admits too much. Both are put right only when it
-//! is certain: under the lock of the counter's shard, and with no place on its way between the two sides.
+//! is certain: under the lock of the counter's shard, or of all leases for a pool, and with no place on its way between the
+//! two sides.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::Engine;
 use super::digest::Digest;
-use super::leases::Tie;
+use super::leases::{InPools, Tie};
+use super::pool::{InPool, Pool};
 use crate::clock::Now;
 use crate::limit::concurrency::InProgress;
 
-/// Leases counted against the counters of concurrency limits.
+/// Leases counted against the counters of concurrency limits and of pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
     /// Places that leases hold.
@@ -22,31 +25,78 @@ pub struct Audit {
     pub counted: u64,
     /// Keys on which the two do not agree: none, unless something is wrong.
     pub differing: u64,
+    /// Pools whose numbers of busy slots or of pieces of work are not those of their leases: none, likewise.
+    pub pools: u64,
 }
 
 /// The keys on which the two differ, and by how many places.
 type Differing = HashMap<[u64; 2], (Digest, i64)>;
 
 impl Engine {
-    /// Counts leases against the counters of concurrency limits.
+    /// Counts leases against the counters of concurrency limits and of pools.
     ///
     /// They are looked at one after the other while work goes on, so a key differs for good only if it does each time, by
     /// the same number.
     #[must_use]
     pub fn audit(&self) -> Audit {
-        self.audited().0
+        let mut audit = self.audited().0;
+        audit.pools = self.differing_pools().len() as u64;
+        audit
     }
 
     /// Counts leases against counters, and sets each counter that differs to what leases hold. Returns what was found, and
-    /// how many counters were set: one that places come to or go from meanwhile is left for the next time.
+    /// how many counters, and pools, were set: one that places come to or go from meanwhile is left for the next time.
     pub fn repair(&self, now: Now) -> (Audit, u64) {
-        let (audit, differing) = self.audited();
+        let (mut audit, differing) = self.audited();
+        let pools = self.differing_pools();
+        audit.pools = pools.len() as u64;
         let mut by_shard: HashMap<usize, Vec<Digest>> = HashMap::new();
         for (digest, _) in differing.into_values() {
             by_shard.entry(self.shards.of(&digest)).or_default().push(digest);
         }
-        let repaired = by_shard.into_iter().map(|(shard, keys)| self.repair_shard(shard, &keys, now)).sum();
+        let shards = by_shard.into_iter().map(|(shard, keys)| self.repair_shard(shard, &keys, now));
+        let repaired = shards.sum::<u64>() + self.repair_pools(&pools, now);
         (audit, repaired)
+    }
+
+    /// The pools that count otherwise than their sessions, each time in the same way.
+    fn differing_pools(&self) -> Vec<Arc<Pool>> {
+        let pools = self.pools.all();
+        let difference = |pool: &Arc<Pool>, sessions: &InPools| {
+            let (held, counted) = (sessions.of(pool), pool.counted());
+            InPool {
+                busy: held.busy.wrapping_sub(counted.busy),
+                critical: held.critical.wrapping_sub(counted.critical),
+                others: held.others.wrapping_sub(counted.others),
+            }
+        };
+        let mut differing: Vec<(Arc<Pool>, Option<InPool>)> =
+            pools.into_iter().map(|pool| (pool, None)).collect();
+        for _ in 0..AUDITS {
+            if differing.is_empty() {
+                break;
+            }
+            let sessions = self.leases.in_pools();
+            differing.retain_mut(|(pool, before)| {
+                let difference = difference(pool, &sessions);
+                difference != InPool::default()
+                    && before.replace(difference).is_none_or(|before| before == difference)
+            });
+        }
+        differing.into_iter().map(|(pool, _)| pool).collect()
+    }
+
+    /// Sets what pools count to what their sessions hold. Returns of how many it changed something.
+    fn repair_pools(&self, pools: &[Arc<Pool>], now: Now) -> u64 {
+        if pools.is_empty() {
+            return 0;
+        }
+        self.leases.while_still(|sessions| {
+            let put_right = pools
+                .iter()
+                .filter(|pool| pool.put_right(sessions.of(pool), || self.leases.are_moving(), now.at));
+            put_right.count() as u64
+        })
     }
 
     fn audited(&self) -> (Audit, Differing) {
@@ -133,6 +183,12 @@ impl Engine {
         let mut keys = Vec::new();
         self.shards.each_in_progress(&mut |digest, _| keys.push(*digest));
         keys
+    }
+
+    /// All pools, likewise.
+    #[cfg(test)]
+    pub(super) fn repair_all_pools(&self, now: Now) -> u64 {
+        self.repair_pools(&self.pools.all(), now)
     }
 
     #[cfg(test)]

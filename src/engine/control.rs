@@ -10,6 +10,8 @@ mod switch;
 use std::sync::Arc;
 
 use super::ruling::Ruling;
+use super::slots::{Given, Slots};
+use super::totals::RuleTotals;
 use super::{Engine, Replaced};
 use crate::clock::{Now, Timestamp};
 use crate::rules::{Domain, Mode, RuleSet};
@@ -208,15 +210,35 @@ impl Engine {
         control.guards.watch(rules.domains(), &before, mode, is_first);
         let blocked = blocked_keys(&control.blocks);
         let said = Said { mode, blocked: &blocked, guards: &control.guards };
-        let heritage = self.heritage.lock();
+        let mut heritage = self.heritage.lock();
+        slots.begin();
         let (inherited, hash_key) = ((&*heritage, &self.fingerprints), &self.options.hash_key);
         let ruling = Ruling::new(rules, &before, inherited, hash_key, &said, &mut slots, &self.pools);
+        before.left_behind(&ruling, &self.fingerprints).into_iter().for_each(|rule| heritage.add(rule));
         drop(heritage);
         self.pools.watch(&ruling.watches());
         self.shards.memory().share_out(&ruling.kinds());
         ruling.shown_otherwise(&before).for_each(|slot| self.callers.forget(slot));
         drop(before);
-        Replaced(self.ruling.swap(Arc::new(ruling)))
+        let ruling = Arc::new(ruling);
+        for given in slots.made(&ruling) {
+            self.hand_over(&given, control, &mut slots);
+        }
+        Replaced(self.ruling.swap(ruling))
+    }
+
+    /// A slot has a new name, and nobody counts there yet: what was counted under the old one goes on under that of all
+    /// others, and so does what was told of the new one while it had no slot.
+    fn hand_over(&self, given: &Given, control: &mut Control, slots: &mut Slots) {
+        let mut gone = RuleTotals { guard: control.guards.take_told(&given.name), ..RuleTotals::default() };
+        if let Some(before) = &given.before {
+            let threads = self.threads.lock();
+            gone.add(&RuleTotals::sum(&before.domain, &before.rule, given.slot, &threads));
+            gone.guard += control.guards.take_told(before);
+            threads.iter().for_each(|thread| thread.clear(given.slot));
+            self.callers.forget(given.slot);
+        }
+        slots.keep(&gone);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::decision::{Unmatched, Verdict};
 use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, PrioritySlot, Slot};
 
-/// The counts of one decision thread. It alone writes; whoever sums reads.
+/// The counts of one decision thread. It alone writes, but for slots that no ruling in use has; whoever sums reads.
 #[derive(Debug)]
 pub(super) struct Counters {
     pub(super) rules: Box<[RuleCounts]>,
@@ -61,7 +61,7 @@ pub(super) enum Check {
     CandidateRefuse,
 }
 
-/// A number with one writer: to add is a load and a store, not a locked instruction.
+/// A number with one writer at a time: to add is a load and a store, not a locked instruction.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);
 
@@ -79,6 +79,20 @@ impl Count {
     #[inline]
     pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+
+    fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+impl RuleCounts {
+    fn clear(&self) {
+        let RuleCounts { verdicts, pass, near, over, refuse, would_refuse, candidate_pass, candidate_refuse } =
+            self;
+        let Verdicts { allow, limit, wait, deny, shed } = verdicts;
+        let counts = [pass, near, over, refuse, would_refuse, candidate_pass, candidate_refuse];
+        counts.into_iter().chain([allow, limit, wait, deny, shed]).for_each(Count::clear);
     }
 }
 
@@ -107,6 +121,14 @@ impl Counters {
             unmatched_rule: Count::default(),
             panics: Count::default(),
             spans: Spans::default(),
+        }
+    }
+
+    /// Counts from nothing at a slot. Only while no thread looks at a ruling that counts there: a thread that does is the
+    /// one that writes.
+    pub(super) fn clear(&self, slot: Slot) {
+        if let Some(counts) = self.rules.get(slot.number()) {
+            counts.clear();
         }
     }
 

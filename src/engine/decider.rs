@@ -110,7 +110,7 @@ impl Decider {
                 judgement.of_all(&selection, request, workspace, Some(holding))
             }
             None => {
-                let lease = engine.grant_unlimited(Some(holding), request.id, now);
+                let lease = engine.grant_unlimited(Some(holding), request.id, true, now);
                 allow_unmatched(counters, (!ruling.disabled).then_some(Unmatched::Domain), lease)
             }
         };

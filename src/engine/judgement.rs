@@ -62,7 +62,7 @@ impl<'d> Judgement<'d> {
             workspace.clear();
             let mut decision = Decision { priority, ..self.by_list(entry, place) };
             if decision.verdict == Verdict::Allow {
-                decision.lease = self.engine.grant_unlimited(holding, request.id, self.now);
+                decision.lease = self.grant_exempt(holding, request.id, place);
             }
             return Answer::Decided(decision);
         }
@@ -166,6 +166,21 @@ impl<'d> Judgement<'d> {
             would = would.or(Some(entry));
         }
         would
+    }
+
+    /// Grants the lease of what a list exempts. Nobody refuses it, and among its pool's work it counts by its importance, as
+    /// all work does.
+    #[inline(never)]
+    fn grant_exempt(
+        &self,
+        holding: Option<Holding<'_>>,
+        request: u64,
+        priority: Option<usize>,
+    ) -> Option<u64> {
+        let holding = holding?;
+        let gate = self.gate(holding.reserved.session());
+        let is_other = gate.is_none_or(|gate| gate.watch.is_other(priority));
+        self.engine.grant_unlimited(Some(holding), request, is_other, self.now)
     }
 
     fn by_list(&self, entry: &Entry<'d>, priority: Option<usize>) -> Decision<'d> {

@@ -6,10 +6,12 @@
 //! to end a lease is one step, whatever their number.
 
 mod book;
+mod in_pools;
 mod kept;
 mod lease;
 mod member;
 mod moving;
+mod not_held;
 mod numbers;
 mod reservation;
 mod session;
@@ -30,7 +32,9 @@ use moving::{Moves, Moving};
 use numbers::Numbers;
 use session::Attached;
 
+pub(super) use in_pools::InPools;
 pub(super) use lease::{Refund, Tie, Ties};
+pub use not_held::NotHeldTotals;
 pub(super) use reservation::{Reservation, Terms};
 pub use session::{NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 
@@ -45,6 +49,7 @@ pub(super) struct Leases {
     /// No lease or session ends by itself before this moment.
     none_before: AtomicU64,
     ended: [AtomicU64; WHYS],
+    not_held: not_held::Counts,
     /// Places on their way between a counter and a lease.
     moves: Moves,
 }
@@ -77,6 +82,8 @@ pub struct LeaseTotals {
     pub session: u64,
     /// Ended because their request had been given up on.
     pub abandoned: u64,
+    /// What was to be released or renewed and was not held.
+    pub not_held: NotHeldTotals,
 }
 
 /// Is handed what was tied to leases that have ended, once no lock is held.
@@ -92,6 +99,7 @@ impl Leases {
             sessions: AtomicUsize::new(0),
             none_before: AtomicU64::new(u64::MAX),
             ended: Default::default(),
+            not_held: not_held::Counts::default(),
             moves: Moves::new(),
         }
     }
@@ -313,6 +321,7 @@ impl Leases {
             expired: ended(Why::Expired),
             session: ended(Why::Session),
             abandoned: ended(Why::Abandoned),
+            not_held: self.not_held.totals(),
         }
     }
 

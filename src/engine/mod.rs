@@ -55,7 +55,7 @@ pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, V
 pub use digest::HashKey;
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
 pub use in_force::{InForce, RuleInForce, RuleKind};
-pub use leases::{LeaseTotals, NotItsPool, NotOpened, Opening, Session, WorkOutcome};
+pub use leases::{LeaseTotals, NotHeldTotals, NotItsPool, NotOpened, Opening, Session, WorkOutcome};
 pub use pool::PoolView;
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,

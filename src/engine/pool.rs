@@ -3,6 +3,7 @@
 //! Decision threads read what was worked out at the last tick and count themselves in and out; only ticks and the begin and
 //! end of work take the pool's lock.
 
+mod in_pool;
 mod law;
 mod work;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
+pub(super) use in_pool::InPool;
 use law::Law;
 use work::{Work, nanos};
 
@@ -172,17 +174,17 @@ impl Pool {
     /// is in.
     pub(super) fn enter_work(&self, is_other: bool, most: Option<u32>) -> bool {
         if !is_other {
-            self.critical.fetch_add(1, Ordering::Relaxed);
+            self.critical.fetch_add(1, Ordering::Release);
             return true;
         }
         let fits = |others: u32| most.is_none_or(|most| others < most).then_some(others.saturating_add(1));
-        self.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+        self.others.fetch_update(Ordering::Release, Ordering::Relaxed, fits).is_ok()
     }
 
     /// Counts one piece of work out again.
     pub(super) fn leave_work(&self, is_other: bool) {
         let count = if is_other { &self.others } else { &self.critical };
-        count.fetch_sub(1, Ordering::Relaxed);
+        count.fetch_sub(1, Ordering::Release);
     }
 
     pub(super) fn others(&self) -> u32 {

@@ -237,17 +237,17 @@ impl Terms {
         let slot = slots.of(domain.name(), &rule.name);
         let enforced = rule.mode.max(said.mode) == Mode::Enforce;
         let identity = key_hash.digest_bytes(b"identity").high();
+        // What counts by something else has no state in common with it.
+        let before = before.filter(|(_, terms)| terms.identity == identity);
         let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
         let print = |limit: &Limit| fingerprint(fingerprints, limit, rule.overrides.as_deref());
         let own =
             before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.own.generation));
         let own = own.or_else(|| heritage.own(identity, || print(&rule.limit)));
-        let candidate = |limit: &Limit| match before {
-            Some((old, terms)) => {
-                let same = same_overrides && old.candidate == rule.candidate;
-                Some((same, terms.candidate.as_ref()?.generation))
-            }
-            None => heritage.candidate(identity, || print(limit)),
+        let candidate = |limit: &Limit| {
+            let known = before.and_then(|(old, terms)| Some((old, terms.candidate.as_ref()?.generation)));
+            let known = known.map(|(old, mark)| (same_overrides && old.candidate == rule.candidate, mark));
+            known.or_else(|| heritage.candidate(identity, || print(limit)))
         };
         let own = States::new(&rule.limit, own, hash_key);
         Terms {

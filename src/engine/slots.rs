@@ -1,6 +1,14 @@
 //! Where rules and priorities stand in every thread's arrays of counts, by name: also after a reload.
 
+mod rules;
+
 use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::ruling::Ruling;
+use super::totals::RuleTotals;
+pub(super) use rules::Given;
+use rules::RuleSlots;
 
 /// Where the counts of a rule stand, or those of what names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +35,13 @@ impl PrioritySlot {
     }
 }
 
-/// Gives each rule, domain and priority its slot, by name. Those past the bound share one.
+/// Gives each rule, domain and priority its slot, by name. Those past the bound share one; rules take the slots of those
+/// that are gone, and what was counted there goes to the shared one.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    rules: Names<(Box<str>, Box<str>)>,
+    rules: RuleSlots,
+    /// What was counted at rules whose slots others have now.
+    gone: RuleTotals,
     domains: Names<Box<str>>,
     priorities: Names<Box<str>>,
 }
@@ -65,13 +76,35 @@ impl<N: Clone + Eq + std::hash::Hash> Names<N> {
 }
 
 impl Slots {
-    /// The slot of a rule, if it was ever seen.
-    pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
-        self.rules.places.get(&(domain.into(), rule.into())).copied().map(Slot)
+    /// Another ruling is to be made: [`Slots::of`] is asked for all that it counts.
+    pub(super) fn begin(&mut self) {
+        self.rules.begin();
     }
 
+    /// It is made, and not yet in force. Returns the slots that have a new name.
+    pub(super) fn made(&mut self, ruling: &Arc<Ruling>) -> Vec<Given> {
+        self.rules.made(ruling);
+        self.rules.take_given()
+    }
+
+    /// Keeps what was counted at a rule that has no slot any more.
+    pub(super) fn keep(&mut self, counted: &RuleTotals) {
+        self.gone.add(counted);
+    }
+
+    /// What was counted at all rules that have none any more.
+    pub(super) fn gone(&self) -> &RuleTotals {
+        &self.gone
+    }
+
+    /// The slot of a rule, if it has one of its own.
+    pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
+        self.rules.find(domain, rule)
+    }
+
+    /// The slot of a rule of the ruling that is being made.
     pub(super) fn of(&mut self, domain: &str, rule: &str) -> Slot {
-        Slot(self.rules.of((domain.into(), rule.into()), NAMED_RULES_MAX).unwrap_or(OTHER_RULES))
+        self.rules.of(domain, rule)
     }
 
     /// That of a domain's decisions that name no rule.
@@ -86,9 +119,7 @@ impl Slots {
 
     /// Every rule with its slot, and the slot of all the others, by domain and rule.
     pub(super) fn rules(&self) -> impl Iterator<Item = (&str, &str, Slot)> {
-        let named = self.rules.names.iter().enumerate();
-        let named = named.map(|(place, (domain, rule))| (&**domain, &**rule, Slot(place)));
-        named.chain([("", OTHER, Slot(OTHER_RULES))])
+        self.rules.each().chain([("", OTHER, Slot(OTHER_RULES))])
     }
 
     /// Every domain with the slot of what names no rule, and that of what belongs to none.

@@ -104,6 +104,9 @@ impl Totals {
             .priorities()
             .map(|(name, slot)| (name.into(), of_verdicts(threads, |one| one.priorities.get(slot.number()))));
         let mut rules: Vec<RuleTotals> = rules.collect();
+        if let Some(others) = rules.last_mut() {
+            others.add(slots.gone());
+        }
         for (name, count) in guarded {
             let is = |rule: &RuleTotals| *rule.domain == *name.domain && *rule.rule == *name.rule;
             let place = rules.iter().position(is).unwrap_or(rules.len().saturating_sub(1));
@@ -149,7 +152,20 @@ impl VerdictTotals {
 }
 
 impl RuleTotals {
-    fn sum(domain: &str, rule: &str, slot: Slot, threads: &[Arc<Counters>]) -> RuleTotals {
+    /// Both together, under the name of this one.
+    pub(super) fn add(&mut self, more: &RuleTotals) {
+        self.verdicts = self.verdicts.plus(&more.verdicts);
+        self.pass += more.pass;
+        self.near += more.near;
+        self.over += more.over;
+        self.refuse += more.refuse;
+        self.would_refuse += more.would_refuse;
+        self.candidate_pass += more.candidate_pass;
+        self.candidate_refuse += more.candidate_refuse;
+        self.guard += more.guard;
+    }
+
+    pub(super) fn sum(domain: &str, rule: &str, slot: Slot, threads: &[Arc<Counters>]) -> RuleTotals {
         let total = |count: fn(&RuleCounts) -> &Count| {
             let counts = threads.iter().filter_map(|thread| thread.rules.get(slot.number()));
             counts.map(|counts| count(counts).get()).sum()

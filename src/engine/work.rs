@@ -70,7 +70,11 @@ impl Engine {
 
     /// Work has ended. Returns whether the session had such a lease; else nothing changes.
     pub fn release(&self, session: &Session, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
-        self.release_for(session, lease, outcome, Why::Released, now)
+        let held = self.release_for(session, lease, outcome, Why::Released, now);
+        if !held {
+            self.leases.count_not_held(session, lease);
+        }
+        held
     }
 
     /// A grant that could not be told: it ends as if its request had been given up on.
@@ -89,7 +93,11 @@ impl Engine {
     /// Starts the time of a lease again. Returns whether the session had such a lease.
     #[must_use]
     pub fn renew(&self, session: &Session, lease: u64, now: Now) -> bool {
-        self.leases.renew(session, lease, now)
+        let held = self.leases.renew(session, lease, now);
+        if !held {
+            self.leases.count_not_held(session, lease);
+        }
+        held
     }
 
     /// Whether a session still has a lease.
@@ -165,11 +173,14 @@ impl Engine {
         &self,
         holding: Option<Holding<'_>>,
         request: u64,
+        is_other: bool,
         now: Now,
     ) -> Option<u64> {
         let Holding { reserved, name } = holding?;
         let name = name.map(Tie::Repeat);
-        self.grant(reserved, request, &Granted { ties: name.as_slice(), ..Granted::default() }, now)
+        reserved.session().pool().enter_work(is_other, None);
+        let granted = Granted { ties: name.as_slice(), place: Some(is_other), ..Granted::default() };
+        self.grant(reserved, request, &granted, now)
     }
 
     /// Grants the lease that a place was kept for.

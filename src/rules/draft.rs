@@ -8,6 +8,7 @@ use super::problem::{Problem, shown};
 use super::shed::Shed;
 use super::source::{Place, Report, Source};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
+use super::without_effect::{Named, WithoutEffect};
 use super::{Contents, Domain, Listed, Position, Priorities, Rule, unreachable};
 
 /// A domain that more files may add to.
@@ -20,6 +21,8 @@ pub(super) struct Draft {
     lists: Vec<Listed>,
     unsettled: Vec<UnsettledShed>,
     sheds: Vec<Shed>,
+    /// The signals that count in pools without `workers`.
+    idle_signals: Vec<Named>,
     pub(super) priorities: MeantPriorities,
     settled: Priorities,
     places: HashMap<Box<str>, (Position, Place)>,
@@ -40,6 +43,7 @@ impl Draft {
             lists: Vec::new(),
             unsettled: Vec::new(),
             sheds: Vec::new(),
+            idle_signals: Vec::new(),
             priorities: MeantPriorities::default(),
             settled: Priorities::default(),
             places: HashMap::new(),
@@ -170,6 +174,8 @@ impl Draft {
         let Some(names) = self.priorities.names(!self.broken) else { return problems };
         for entry in entries {
             let Some(source) = sources.get(entry.file()) else { continue };
+            let idle = entry.counted_for_nothing().iter();
+            self.idle_signals.extend(idle.map(|(name, at)| (Arc::clone(entry.file()), *at, name.clone())));
             let mut report = Report::new(source);
             self.sheds.push(entry.settle(names, &mut report));
             problems.extend(report.into_problems());
@@ -180,6 +186,13 @@ impl Draft {
     /// The rules so far, in file order.
     pub(super) fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Tells what may be without effect.
+    pub(super) fn tell(&mut self, without_effect: &mut WithoutEffect) {
+        let signals = std::mem::take(&mut self.idle_signals);
+        let rules = self.rules.iter().map(|rule| (rule, self.place(rule)));
+        without_effect.look_at(rules, !self.sheds.is_empty(), signals);
     }
 
     /// Where in its file the name of a rule stands.

@@ -12,6 +12,7 @@ use super::problem::{Problem, Severity, Wrong, shown};
 use super::redundant::redundant;
 use super::source::{Report, Source, about_file};
 use super::texts::Texts;
+use super::without_effect::WithoutEffect;
 use super::written::File;
 use super::{Domain, ListKind, Position, yaml};
 
@@ -295,6 +296,7 @@ impl<'k> Reading<'k> {
     fn finish(mut self) -> Loaded {
         let mut loaded = Loaded::default();
         let sources: HashMap<_, _> = self.sources.iter().map(|source| (source.file(), source)).collect();
+        let mut without_effect = WithoutEffect::default();
         for mut draft in self.drafts {
             self.problems.extend(draft.settle(&sources));
             if draft.broken {
@@ -317,7 +319,12 @@ impl<'k> Reading<'k> {
                 report.warning(at, message, mend);
                 self.problems.extend(report.into_problems());
             }
+            draft.tell(&mut without_effect);
             loaded.domains.push(Arc::new(draft.into_domain()));
+        }
+        // What is missing may stand in what could not be read.
+        if loaded.failed.is_empty() && self.homeless.is_empty() && !self.unlisted {
+            self.problems.extend(without_effect.problems(&sources));
         }
         (loaded.homes, loaded.homeless, loaded.unlisted) = (self.homes, self.homeless, self.unlisted);
         loaded.problems = self.problems;

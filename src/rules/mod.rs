@@ -50,6 +50,7 @@ pub mod source;
 mod texts;
 mod tree;
 mod unreachable;
+mod without_effect;
 mod written;
 pub mod yaml;
 

@@ -35,7 +35,7 @@ pub use pulse::Pulse;
 pub use telemetry::Telemetry;
 
 use crate::clock::{Clock, Now};
-use crate::engine::{Engine, TICK_MILLIS};
+use crate::engine::{Audit, Engine, TICK_MILLIS};
 use connections::Connections;
 use decision_thread::DecisionThread;
 use held::HeldByUser;
@@ -164,15 +164,17 @@ async fn keep_house(shared: Arc<Shared>) {
 /// counters are put right meanwhile.
 fn audit(engine: &Engine, now: Now) {
     let (audit, repaired) = engine.repair(now);
-    if audit.differing > 0 {
-        let (held, counted) = (audit.held, audit.counted);
-        let differing = audit.differing;
+    let Audit { held, counted, differing, pools } = audit;
+    if differing > 0 {
         error!(
             held,
             counted,
             repaired,
             "leases and concurrency counters differ on {differing} keys: please report this"
         );
+    }
+    if pools > 0 {
+        error!(repaired, "leases and the counters of {pools} pools differ: please report this");
     }
 }
 

@@ -5,11 +5,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::tables::KeyBytes;
+use super::record::StateFile;
+use super::tables::{KeyBytes, Stamp, VERSION};
 use super::whole::{OWNER_ONLY, write_whole};
 
 /// A directory that one daemon keeps its state in.
@@ -18,19 +20,40 @@ pub struct Directory {
     path: PathBuf,
     key: KeyBytes,
     is_key_saved: bool,
-    /// Held while the directory is ours.
-    lock: Option<File>,
+    versions_ahead: u8,
+    lock: Lock,
+}
+
+/// Held while the directory is ours.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lock(Arc<OnceLock<File>>);
+
+impl Lock {
+    /// Lets the next daemon have the directory: the kernel would do so only when the last thread has left this process, and
+    /// a disk may hold one for as long as it likes.
+    pub(super) fn give_up(&self) {
+        if let Some(lock) = self.0.get() {
+            // Then it is given up when the process is gone.
+            let _ = flock(lock, FlockOperation::Unlock);
+        }
+    }
 }
 
 impl Directory {
     /// Takes a directory, with the key that is kept in it, or else this one. What keeps it from being written does not
     /// matter yet: [`Directory::prepare`] says it.
     ///
-    /// Waits for up to [`LOCK_WAIT`] for another daemon that is just about to end.
+    /// Waits for up to [`LOCK_WAIT`] for another daemon that is just about to end. `versions_ahead` is 0 but where an
+    /// upgrade is tested: by so many versions all files are newer than ours are.
     #[must_use]
-    pub fn take(path: &Path, otherwise: KeyBytes) -> Directory {
-        let mut directory =
-            Directory { path: path.to_owned(), key: otherwise, is_key_saved: false, lock: None };
+    pub fn take(path: &Path, otherwise: KeyBytes, versions_ahead: u8) -> Directory {
+        let mut directory = Directory {
+            path: path.to_owned(),
+            key: otherwise,
+            is_key_saved: false,
+            versions_ahead,
+            lock: Lock::default(),
+        };
         for _ in 0..LOCK_TRIES {
             match directory.hold() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -51,22 +74,38 @@ impl Directory {
         self.key
     }
 
+    /// What its tables say of themselves.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        Stamp { version: VERSION + u64::from(self.versions_ahead), key: self.key }
+    }
+
+    /// By how many versions its files are newer than ours are.
+    #[must_use]
+    pub fn versions_ahead(&self) -> u8 {
+        self.versions_ahead
+    }
+
     /// The file of tables.
     #[must_use]
     pub fn tables(&self) -> PathBuf {
-        self.path.join(TABLES)
+        self.path.join(StateFile::Tables.name())
     }
 
     /// The file of the rules that were last good.
     #[must_use]
     pub fn rules(&self) -> PathBuf {
-        self.path.join(RULES)
+        self.path.join(StateFile::Rules.name())
     }
 
     /// The file of what holds over the rules.
     #[must_use]
     pub fn switches(&self) -> PathBuf {
-        self.path.join(SWITCHES)
+        self.path.join(StateFile::Switches.name())
+    }
+
+    pub(super) fn lock(&self) -> Lock {
+        self.lock.clone()
     }
 
     /// Where it is.
@@ -93,19 +132,8 @@ impl Directory {
         self.hold().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Moves the tables out of the way, in place of those that were moved before. Where they cannot be moved they are
-    /// written over in the end.
-    ///
-    /// # Errors
-    /// What the file system says.
-    pub fn set_aside(&self) -> io::Result<PathBuf> {
-        let aside = self.path.join(ASIDE);
-        std::fs::rename(self.tables(), &aside)?;
-        Ok(aside)
-    }
-
     fn hold(&mut self) -> io::Result<()> {
-        if self.lock.is_some() {
+        if self.lock.0.get().is_some() {
             return Ok(());
         }
         let mut options = OpenOptions::new();
@@ -114,7 +142,8 @@ impl Directory {
         options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let lock = options.open(self.path.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        self.lock = Some(lock);
+        // Nobody else takes it meanwhile: this is the one directory.
+        let _ = self.lock.0.set(lock);
         Ok(())
     }
 
@@ -124,15 +153,6 @@ impl Directory {
         bytes.try_into().ok().map(KeyBytes)
     }
 }
-
-const TABLES: &str = "tables";
-
-/// One is kept, for who wants to know what was wrong with it.
-const ASIDE: &str = "tables.bad";
-
-const RULES: &str = "rules";
-
-const SWITCHES: &str = "switches";
 
 const KEY: &str = "hash-key";
 

@@ -4,14 +4,15 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-use super::directory::Directory;
+use super::directory::{Directory, Lock};
 use super::moment::Moment;
+use super::record::Record;
 use super::tables::write_tables;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::Engine;
@@ -21,23 +22,7 @@ use crate::engine::Engine;
 pub struct Keeper {
     end: Sender<()>,
     ended: Receiver<bool>,
-}
-
-/// What is to be told of it. Written by the keeper alone, but for `set_aside`.
-#[derive(Debug, Default)]
-pub struct Record {
-    /// Files written.
-    pub writes: AtomicU64,
-    /// Writings that failed.
-    pub failures: AtomicU64,
-    /// When the last one was written, in seconds of Unix time; 0: none was.
-    pub written_unix_seconds: AtomicU64,
-    /// How large it is, in bytes.
-    pub bytes: AtomicU64,
-    /// How long it took, in microseconds.
-    pub took_micros: AtomicU64,
-    /// Files that were of no use at the start.
-    pub set_aside: AtomicU64,
+    lock: Lock,
 }
 
 /// What a keeper needs.
@@ -64,20 +49,24 @@ impl Keeper {
     /// No thread can be started: then nothing is kept.
     pub fn start(keeping: Keeping) -> io::Result<Keeper> {
         let ((end, ends), (says_ended, ended)) = (channel(), channel());
+        let lock = keeping.directory.lock();
         std::thread::Builder::new().name("state".into()).spawn(move || {
             let written = Worker { keeping, failing_since: None, turns: 0 }.run(&ends);
             // Nobody may be left to hear it.
             let _ = says_ended.send(written);
         })?;
-        Ok(Keeper { end, ended })
+        Ok(Keeper { end, ended, lock })
     }
 
     /// Writes for the last time: nobody asks the engine any more. Returns whether that was done within
-    /// [`LAST_WRITE_MAX`]; else what was last written stands.
+    /// [`LAST_WRITE_MAX`]; else what was last written stands. The directory is the next daemon's either way: this process is
+    /// to end now.
     #[must_use]
     pub fn finish(self) -> bool {
         drop(self.end);
-        self.ended.recv_timeout(LAST_WRITE_MAX).unwrap_or(false)
+        let written = self.ended.recv_timeout(LAST_WRITE_MAX).unwrap_or(false);
+        self.lock.give_up();
+        written
     }
 }
 
@@ -116,7 +105,7 @@ impl Worker {
         let path = directory.tables();
         let written = directory
             .prepare()
-            .and_then(|()| write_tables(&path, directory.key(), engine, now, &here, is_final));
+            .and_then(|()| write_tables(&path, directory.stamp(), engine, now, &here, is_final));
         match written {
             Ok(bytes) => {
                 let took = clock.now().at.since(now.at);

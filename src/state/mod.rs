@@ -4,13 +4,15 @@
 mod directory;
 mod keeper;
 mod moment;
+mod record;
 mod switches;
 mod tables;
 mod whole;
 
 pub use directory::{Directory, LOCK_WAIT};
-pub use keeper::{Keeper, Keeping, LAST_WRITE_MAX, Record, WRITE_EVERY};
-pub use moment::{BOOT_ID_FILE, DISAGREE_MAX, Moment};
-pub use switches::{Unreadable, read_orders, write_orders};
-pub use tables::{KeyBytes, PutBack, Useless, VERSION, file_bytes_max, read_tables, write_tables};
+pub use keeper::{Keeper, Keeping, LAST_WRITE_MAX, WRITE_EVERY};
+pub use moment::{BOOT_ID_FILE, Moment};
+pub use record::{Record, StateFile, set_aside};
+pub use switches::{ORDERS_VERSION, OrdersRead, Unreadable, read_orders, write_orders};
+pub use tables::{KeyBytes, PutBack, Stamp, Useless, VERSION, file_bytes_max, read_tables, write_tables};
 pub use whole::{Whole, write_whole};

@@ -35,15 +35,13 @@ impl Moment {
 
     /// How much time has passed since an earlier moment; `None` where no clock says so.
     ///
-    /// The same boot-time clock tells it exactly. It counts for nothing where the wall clock disagrees by more than
-    /// [`DISAGREE_MAX`]: the clocks were not the same after all, whatever their names say. Then, and after a reboot, the
-    /// wall clock tells it, unless it has gone back.
+    /// The same boot-time clock tells it exactly, whatever the wall clock was set to meanwhile: as it is for a daemon that
+    /// has not ended. Over a reboot, and into another time namespace, the wall clock tells it, unless it has gone back.
     #[must_use]
     pub fn since(&self, earlier: &Moment) -> Option<Duration> {
         let by_wall = i128::from(self.unix_nanos) - i128::from(earlier.unix_nanos);
         let is_same = self.clock.is_some() && self.clock == earlier.clock;
         let by_boot = self.boot_nanos.checked_sub(earlier.boot_nanos).filter(|_| is_same);
-        let by_boot = by_boot.filter(|boot| i128::from(*boot).abs_diff(by_wall) <= DISAGREE_MAX.as_nanos());
         by_boot.or_else(|| u64::try_from(by_wall).ok()).map(Duration::from_nanos)
     }
 }
@@ -65,6 +63,3 @@ pub const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 
 /// By how much a time namespace moves its clocks.
 const OFFSETS_FILE: &str = "/proc/self/timens_offsets";
-
-/// The wall clock may be moved to the right time while nobody looks: by more than this it is another matter.
-pub const DISAGREE_MAX: Duration = Duration::from_secs(5);

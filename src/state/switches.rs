@@ -1,11 +1,17 @@
 //! What holds over the rules, kept over a restart: a small file that says of itself whether it is whole. What is wrong
 //! with it is told, and never stops a start.
+//!
+//! A kill switch outlives an upgrade and the way back, so a file of another version is read as well, entry by entry.
+//! What is not understood of an entry makes nothing stricter: a switch that lets pass holds without it, one that
+//! enforces and a block do not. Whoever adds what narrows an entry puts it into a list of another name.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, Read};
 use std::path::Path;
 
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -20,20 +26,33 @@ pub enum Unreadable {
     /// The file system says so. It may be another time.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is not what was written, or was written by another version: to be set aside.
+    /// It is not what was written: to be set aside.
     #[error("{0}")]
     Damaged(&'static str),
+}
+
+/// What a file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OrdersRead {
+    /// What is understood of it.
+    pub orders: Orders,
+    /// The version of the file.
+    pub version: u32,
+    /// How many entries are not understood, or not all of them: another version has written them.
+    pub not_understood: usize,
 }
 
 /// Reads it. No file is nothing that holds.
 ///
 /// # Errors
 /// It cannot be read, or is damaged.
-pub fn read_orders(path: &Path, now: Now) -> Result<Orders, Unreadable> {
+pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, Unreadable> {
     let mut text = String::new();
     match File::open(path) {
         Ok(file) => file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(not_text)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Orders::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(OrdersRead { orders: Orders::default(), version: ORDERS_VERSION, not_understood: 0 });
+        }
         Err(error) => return Err(error.into()),
     }
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > BYTES_MAX {
@@ -41,24 +60,22 @@ pub fn read_orders(path: &Path, now: Now) -> Result<Orders, Unreadable> {
     }
     let document: Document =
         serde_json::from_str(&text).map_err(|_| Unreadable::Damaged("it is cut short or damaged"))?;
-    if document.version != VERSION {
-        return Err(Unreadable::Damaged("another version of tidegate has written it"));
-    }
     if document.sum != sum(document.orders.get()) {
         return Err(Unreadable::Damaged("its checksum is not that of what it says"));
     }
-    let kept: Kept = serde_json::from_str(document.orders.get())
-        .map_err(|_| Unreadable::Damaged("it says what no tidegate of this version writes"))?;
-    Ok(kept.orders(now))
+    let lists = serde_json::from_str(document.orders.get())
+        .map_err(|_| Unreadable::Damaged("it says what no tidegate writes"))?;
+    let (kept, not_understood) = understood(lists);
+    Ok(OrdersRead { orders: kept.orders(now), version: document.version, not_understood })
 }
 
-/// Writes it, whole or not at all.
+/// Writes it, whole or not at all, as this version; mostly [`ORDERS_VERSION`].
 ///
 /// # Errors
 /// What the file system says: what was written before stands then.
-pub fn write_orders(path: &Path, orders: &Orders, now: Now) -> io::Result<()> {
+pub fn write_orders(path: &Path, version: u32, orders: &Orders, now: Now) -> io::Result<()> {
     let orders = to_raw_value(&Kept::of(orders, now))?;
-    let document = Document { version: VERSION, sum: sum(orders.get()), orders };
+    let document = Document { version, sum: sum(orders.get()), orders };
     write_whole(path, &serde_json::to_vec(&document)?)
 }
 
@@ -76,20 +93,63 @@ struct Document {
     orders: Box<RawValue>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// What this version understands of the lists in a file, and how much it does not.
+fn understood(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (Kept, usize) {
+    let mut kept = Kept { switches: Vec::new(), blocks: Vec::new() };
+    let (switches, blocks) = (lists.remove(SWITCHES), lists.remove(BLOCKS));
+    let mut not_understood = lists.len();
+    for entry in entries(switches, &mut not_understood) {
+        let switch: Option<KeptSwitch> = read(&entry);
+        let is_whole = switch.is_some() && has_only(&entry, SWITCH_FIELDS);
+        not_understood += usize::from(!is_whole);
+        kept.switches.extend(switch.filter(|switch| is_whole || switch.mode != Mode::Enforce));
+    }
+    for entry in entries(blocks, &mut not_understood) {
+        let block: Option<KeptBlock> = read(&entry).filter(|_| has_only(&entry, BLOCK_FIELDS));
+        not_understood += usize::from(block.is_none());
+        kept.blocks.extend(block);
+    }
+    (kept, not_understood)
+}
+
+fn entries(list: Option<Box<RawValue>>, not_understood: &mut usize) -> Vec<Box<RawValue>> {
+    let Some(list) = list else { return Vec::new() };
+    read(&list).unwrap_or_else(|| {
+        *not_understood += 1;
+        Vec::new()
+    })
+}
+
+fn read<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
+    serde_json::from_str(text.get()).ok()
+}
+
+fn has_only(entry: &RawValue, fields: &[&str]) -> bool {
+    let found: Option<BTreeMap<Box<str>, IgnoredAny>> = read(entry);
+    found.is_some_and(|found| found.keys().all(|field| fields.contains(&&**field)))
+}
+
+#[derive(Serialize)]
 struct Kept {
     switches: Vec<KeptSwitch>,
     blocks: Vec<KeptBlock>,
 }
 
+const SWITCHES: &str = "switches";
+const BLOCKS: &str = "blocks";
+
 /// `rule: null` is everything; `by: null` is the guard; times are of Unix, in nanoseconds.
 #[derive(Serialize, Deserialize)]
 struct KeptSwitch {
+    // It must be there: an entry that names what it is about in another way is not about everything.
+    #[serde(deserialize_with = "Option::deserialize")]
     rule: Option<(Box<str>, Box<str>)>,
     mode: Mode,
     until: Option<i64>,
     by: Option<u32>,
 }
+
+const SWITCH_FIELDS: &[&str] = &["rule", "mode", "until", "by"];
 
 #[derive(Serialize, Deserialize)]
 struct KeptBlock {
@@ -99,6 +159,8 @@ struct KeptBlock {
     until: i64,
     by: Option<u32>,
 }
+
+const BLOCK_FIELDS: &[&str] = &["rule", "key", "text", "until", "by"];
 
 impl Kept {
     fn of(orders: &Orders, now: Now) -> Kept {
@@ -173,7 +235,8 @@ fn sum(text: &str) -> String {
     format!("{:032x}", hasher.finish128().as_u128())
 }
 
-const VERSION: u32 = 1;
+/// What this tidegate writes.
+pub const ORDERS_VERSION: u32 = 1;
 
 /// Some thousand blocks of some hundred bytes, and room.
 const BYTES_MAX: u64 = 4 << 20;

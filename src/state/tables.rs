@@ -44,6 +44,22 @@ impl std::fmt::Debug for KeyBytes {
     }
 }
 
+/// What a file of tables says of itself before all else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// What its bytes mean; mostly [`VERSION`].
+    pub version: u64,
+    /// Under which key it is made.
+    pub key: KeyBytes,
+}
+
+/// Of this version.
+impl From<KeyBytes> for Stamp {
+    fn from(key: KeyBytes) -> Stamp {
+        Stamp { version: VERSION, key }
+    }
+}
+
 /// Why a file of tables is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum Useless {
@@ -54,8 +70,9 @@ pub enum Useless {
     #[error("it is no file of tables")]
     Strange,
     /// It is of another version.
-    #[error("it is of version {0}, and this tidegate reads version {VERSION}")]
-    Version(u64),
+    #[error("it is of version {found}, and this tidegate reads version {reads}")]
+    #[allow(missing_docs, reason = "the message says it")]
+    Version { found: u64, reads: u64 },
     /// It was made under another key.
     #[error("it was made under another hash key")]
     OtherKey,
@@ -92,15 +109,16 @@ pub struct PutBack {
 /// What the file system says; the old file stands then.
 pub fn write_tables(
     path: &Path,
-    key: KeyBytes,
+    stamp: impl Into<Stamp>,
     engine: &Engine,
     now: Now,
     here: &Moment,
     is_final: bool,
 ) -> io::Result<u64> {
+    let Stamp { version, key } = stamp.into();
     let mut whole = Whole::begin(path)?;
     whole.write_all(MAGIC)?;
-    whole.write_all(&VERSION.to_le_bytes())?;
+    whole.write_all(&version.to_le_bytes())?;
     whole.write_all(&key_print(key).to_le_bytes())?;
     let mut sections = SectionWriter::new(whole, key.0);
     encode::head(&mut sections, &Head { here: *here, at: now.at, is_final, keys: engine.count_keys() });
@@ -117,11 +135,12 @@ pub fn write_tables(
 /// Why the file is of no use; it stays where it is.
 pub fn read_tables(
     path: &Path,
-    key: KeyBytes,
+    stamp: impl Into<Stamp>,
     engine: &Engine,
     here: &Moment,
     bytes_max: u64,
 ) -> Result<PutBack, Useless> {
+    let stamp = stamp.into();
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -131,8 +150,8 @@ pub fn read_tables(
         return Err(Useless::TooLarge(metadata.len()));
     }
     let mut file = BufReader::with_capacity(READ_BYTES, file);
-    preamble(&mut file, key)?;
-    let mut sections = SectionReader::new(file, key.0);
+    preamble(&mut file, stamp)?;
+    let mut sections = SectionReader::new(file, stamp.key.0);
     let head = match sections.next()? {
         Some((Kind::Head, 1, payload)) => decode::head(&mut Bytes::new(payload))?,
         _ => return Err(Useless::Damaged("it has no head")),
@@ -175,7 +194,7 @@ struct Head {
     keys: (usize, usize),
 }
 
-fn preamble(file: &mut impl io::Read, key: KeyBytes) -> Result<(), Useless> {
+fn preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), Useless> {
     let mut word = || -> Result<[u8; 8], Useless> {
         let mut word = [0; 8];
         match file.read_exact(&mut word) {
@@ -187,11 +206,11 @@ fn preamble(file: &mut impl io::Read, key: KeyBytes) -> Result<(), Useless> {
     if word()? != *MAGIC {
         return Err(Useless::Strange);
     }
-    let version = u64::from_le_bytes(word()?);
-    if version != VERSION {
-        return Err(Useless::Version(version));
+    let found = u64::from_le_bytes(word()?);
+    if found != stamp.version {
+        return Err(Useless::Version { found, reads: stamp.version });
     }
-    if u64::from_le_bytes(word()?) != key_print(key) {
+    if u64::from_le_bytes(word()?) != key_print(stamp.key) {
         return Err(Useless::OtherKey);
     }
     Ok(())

@@ -15,4 +15,4 @@ pub use passed::{Passed, passed_descriptors};
 pub use process::{peer_pid, peer_pidfd, pidfd_open};
 pub use process_end::ProcessEnd;
 pub use readable::register;
-pub use scheduler::ask_for_short_slice;
+pub use scheduler::{SHORT_SLICE, ask_for_short_slice, slice};

@@ -15,6 +15,8 @@ mod commands;
 #[allow(dead_code, reason = "shared with the tests of the socket")]
 mod daemon;
 mod documented;
+mod exhausted;
+mod flood;
 mod harm;
 mod http;
 #[path = "../server/msgpack.rs"]

@@ -1,8 +1,12 @@
 //! What metrics say of the tables that are kept over a restart.
 
 use std::fs;
+use std::process::Command;
 
-use super::daemon::{Plan, eventually};
+use tidegate::clock::unix_nanos;
+
+use super::daemon::{BINARY, Daemon, Plan, eventually};
+use super::http::get;
 use super::scrape::{EVERYTHING, scrape};
 
 fn plan() -> Plan {
@@ -10,6 +14,10 @@ fn plan() -> Plan {
     fs::create_dir(plan.path("kept")).unwrap();
     plan.arguments.extend(["--write-state-every".into(), "20".into()]);
     plan
+}
+
+fn bad(daemon: &Daemon, file: &str) -> f64 {
+    scrape(daemon).of(&format!("tidegate_state_bad_total{{file=\"{file}\"}}"))
 }
 
 #[test]
@@ -22,9 +30,12 @@ fn what_is_written_is_counted() {
     assert!(metrics.of("tidegate_state_last_write_timestamp_seconds") > 1e9);
     assert!(metrics.of("tidegate_state_bytes") > 0.0);
     assert_eq!(metrics.of("tidegate_state_write_failures_total"), 0.0);
-    assert_eq!(metrics.of("tidegate_state_bad_total"), 0.0);
+    for file in ["tables", "switches", "rules"] {
+        assert_eq!(bad(&daemon, file), 0.0);
+    }
     // The directory goes from under it: nothing else happens than that somebody is told.
-    fs::remove_dir_all(daemon.plan.path("kept")).unwrap();
+    // Moved and not removed: a file that is written just then would keep it from being empty.
+    fs::rename(daemon.plan.path("kept"), daemon.plan.path("away")).unwrap();
     eventually("a failure is counted", || {
         Some(scrape(&daemon).of("tidegate_state_write_failures_total")).filter(|count| *count > 0.0)
     });
@@ -32,10 +43,55 @@ fn what_is_written_is_counted() {
 }
 
 #[test]
-fn tables_of_no_use_are_counted() {
-    let plan = plan();
-    fs::write(plan.path("kept/tables"), "no tables").unwrap();
-    let daemon = plan.start();
-    assert_eq!(scrape(&daemon).of("tidegate_state_bad_total"), 1.0);
-    assert!(daemon.plan.path("kept/tables.bad").exists());
+fn files_of_no_use_are_set_aside_counted_and_told() {
+    let files = ["tables", "switches", "rules"];
+    for file in files {
+        let plan = plan();
+        fs::write(plan.path(&format!("kept/{file}")), "no such file").unwrap();
+        let daemon = plan.start();
+        for each in files {
+            assert_eq!(bad(&daemon, each), f64::from(u8::from(each == file)), "{each} beside a bad {file}");
+        }
+        let aside = daemon.plan.path(&format!("kept/{file}.bad"));
+        assert_eq!(fs::read_to_string(&aside).unwrap(), "no such file");
+        let status = get(&daemon, "/status").json();
+        assert_eq!(status["state"]["bad"][file], 1);
+        let told = format!("`{file}` of the state directory was of no use at the start");
+        assert!(status["warnings"].to_string().contains(&told), "{status:#}");
+        // From the daemon, and from what lies there.
+        let mut doctor = Command::new(BINARY);
+        doctor.arg("doctor").arg("--config").arg(daemon.plan.path("tidegate.yaml"));
+        doctor.arg("--socket").arg(daemon.socket()).env_remove("STATE_DIRECTORY");
+        let output = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+        assert!(output.contains(&told), "{output}");
+        assert!(output.contains(&format!("rm {}", aside.display())), "{output}");
+        daemon.greeted().assert_served();
+    }
+}
+
+#[test]
+fn a_daemon_that_goes_on_with_tables_is_up_since_its_own_start() {
+    let mut plan = plan();
+    let mut last = 0.0;
+    for _ in 0..2 {
+        let before = unix_nanos() as f64 / 1e9;
+        let mut daemon = plan.start();
+        let started = || scrape(&daemon).of("tidegate_start_time_seconds");
+        let first = started();
+        // Read at two moments, of which the first is not exactly the daemon's.
+        assert!(first > before - 0.1 && first > last, "{first} {before} {last}");
+        // Long enough that what the one before was up would show in whole seconds, and the wall clock is looked at again.
+        let status = eventually("it is up for two seconds", || {
+            Some(get(&daemon, "/status").json()).filter(|status| status["uptime_s"].as_u64() >= Some(2))
+        });
+        let up = status["uptime_s"].as_f64().unwrap();
+        assert!(up <= unix_nanos() as f64 / 1e9 - before, "{up}");
+        assert!((status["started"].as_f64().unwrap() - first).abs() < 1e-3);
+        // Whoever counts how often it changes is to count starts.
+        assert_eq!(started(), first);
+        last = first;
+        daemon.process.signal(libc::SIGTERM);
+        assert_eq!(daemon.process.exit_code(), Some(0));
+        plan = daemon.plan;
+    }
 }

@@ -22,3 +22,4 @@ mod lists;
 mod model;
 mod reload;
 mod repeats;
+mod slots;

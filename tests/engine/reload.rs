@@ -48,6 +48,15 @@ fn state_is_kept_as_far_as_it_can_be_compared() {
         // A second reading of the same rules changes nothing.
         bench.reload(&rules(after));
         assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}, twice");
+        // Nor does a time without the rule, whatever was changed before.
+        for changes in [&[before][..], &["rate: 1/s, burst: 99", before]] {
+            let mut bench = Bench::new(&rules(changes[0]));
+            changes.iter().for_each(|quota| bench.reload(&rules(quota)));
+            assert!(bench.ask(0, crate::bench::Ask::hit("u=1", used)).starts_with("allow"));
+            bench.reload("  - {name: b, key: [v], rate: 1/s}\n");
+            bench.reload(&rules(after));
+            assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → none → {after}");
+        }
     }
 }
 
@@ -61,6 +70,37 @@ fn a_cut_bucket_waits_no_longer_than_the_new_burst() {
         (2 * S, "", 1, "allow a 0/5"),
         (2 * S, "", 5, "limit a 0/5 after 5000000"),
     ]);
+}
+
+#[test]
+fn a_bucket_whose_rule_was_away_is_cut_when_it_comes_back() {
+    let check = |away: &str, back: &str| {
+        let mut bench = Bench::new("  - {name: a, key: [u], rate: 1/s, burst: 10}\n");
+        bench.check(&[(0, "u=1 v=1", 10, "allow a 0/10")]);
+        bench.reload(away);
+        bench.reload(back);
+        bench.check(&[
+            (S, "u=1 v=1", 1, "limit a 0/5 after 1000000"),
+            (2 * S, "u=1 v=1", 1, "allow a 0/5"),
+            (2 * S, "u=1 v=1", 5, "limit a 0/5 after 5000000"),
+        ]);
+    };
+    let back = "  - {name: a, key: [u], rate: 1/s, burst: 5}\n";
+    check("  - {name: b, key: [v], rate: 1/s}\n", back);
+    // Meanwhile the same name counted by something else.
+    check("  - {name: a, key: [v], rate: 1/s, burst: 10}\n", back);
+    check("  - {name: a, key: [v], rate: 1/s, burst: 5}\n", back);
+}
+
+#[test]
+fn a_candidate_that_was_away_is_cut_when_it_comes_back() {
+    let rule = |candidate: &str| format!("  - {{name: a, key: [], rate: 100/s{candidate}}}\n");
+    let mut bench = Bench::new(&rule(", candidate: {rate: 1/s, burst: 10}"));
+    bench.check(&[(0, "", 10, "allow a 90/100")]);
+    bench.reload(&rule(""));
+    bench.reload("  - {name: b, key: [], rate: 1/s}\n");
+    bench.reload(&rule(", candidate: {rate: 1/s, burst: 5}"));
+    bench.check(&[(S, "", 1, "allow a 99/100 [candidate a]"), (2 * S, "", 1, "allow a 99/100")]);
 }
 
 #[test]

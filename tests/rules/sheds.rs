@@ -87,7 +87,7 @@ fn bands_rise_evenly_with_importance() {
 #[test]
 fn signals_have_sources_and_maps() {
     let signals = shed(
-        "signals: {accept_queue: {listen: ':8000'}, cpu_pressure: {use: true}, memory_pressure: {}, io_pressure: {}, \
+        "workers: {}, signals: {accept_queue: {listen: ':8000'}, cpu_pressure: {use: true}, memory_pressure: {}, io_pressure: {}, \
          cpu_quota: {}, cpu: {}, lag: {map: [[0%, 0%], [12.5%, 80%], [100%, 80%]]}}",
     )
     .signals;

@@ -1,5 +1,7 @@
 //! What works and was perhaps not meant.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
 use super::problems::warnings;
 
 #[track_caller]
@@ -197,4 +199,53 @@ fn bands_and_reserves_that_come_to_all_of_a_few_slots() {
     check("slots: 4, fleet: {reserve: 80%}", &[(4, none, "write a smaller `reserve`")]);
     check("slots: 4, fleet: {reserve: 75%}", &[]);
     check("slots: 1, fleet: {reserve: 0.1%}", &[(4, "of `slots: 1` a reserve of 0.1%", "")]);
+}
+
+#[test]
+fn what_is_written_and_can_have_no_effect() {
+    let check = |text: &str, expected: &[(u32, &str, &str)]| {
+        warnings("rules.yaml", &format!("domain: api\npriorities: [critical, get]\n{text}"), expected);
+    };
+    let elastic = "limits:\n- {key: [], rate: 9/s,\n   name: a, over: {elastic: 100%}}\n";
+    let never = "the elastic part of `a` is never used: no pool is shed";
+    check(elastic, &[(5, never, "`{pool: web, workers: {}}`")]);
+    check(
+        "limits:\n- {name: a, key: [], rate: 9/s, candidate: {over: {elastic: 9%}}}\n",
+        &[(4, never, "an entry of `shed`")],
+    );
+    check("limits:\n- {name: a, key: [], rate: 9/s, over: {soft: 20%}}\n", &[]);
+    // Any part will do, for its pool is looked at all the same.
+    check(&format!("{elastic}shed:\n- {{pool: web, queue_age: {{}}}}\n"), &[]);
+
+    let shed = |parts: &str| {
+        format!(
+            "shed:\n- pool: web\n  {parts}\n  signals: {{cpu: {{map: [[0%, 0%], [9%, 9%]],\n    use: true}}}}\n"
+        )
+    };
+    let no_effect = "`use: true` of `cpu` has no effect: its pool has no `workers`";
+    let mend = "write `workers: {}` beside `signals`";
+    check(&shed("queue_age: {}"), &[(7, no_effect, mend)]);
+    check(&shed("brake: {}"), &[(7, no_effect, mend)]);
+    check(&shed("workers: {}"), &[]);
+    check(&shed("queue_age: {}").replace("true", "false"), &[]);
+    // There is room for what is elastic by what counts.
+    check(&format!("{elastic}{}", shed("queue_age: {}")), &[]);
+}
+
+#[test]
+fn what_has_an_effect_through_another_domain_is_not_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let told = || {
+        let loaded = tidegate::rules::read(folder.path());
+        let warnings = loaded.problems.iter().filter(|problem| !problem.is_error());
+        warnings.map(|problem| problem.message.clone()).collect::<Vec<_>>()
+    };
+    put("a.yaml", "domain: a\nlimits: [{name: a, key: [], rate: 9/s, over: {elastic: 9%}}]\n");
+    assert!(told()[0].starts_with("the elastic part of `a` is never used"), "{:?}", told());
+    put("b.yaml", "domain: b\nshed: [{pool: web, queue_age: {}, signals: {cpu: {use: true}}}]\n");
+    assert_eq!(told(), Vec::<String>::new());
+    // What cannot be read may hold what is missing.
+    put("b.yaml", "domain: b\nshed: [{pool: web, queue_age: {}, signals: {cpu: {use: maybe}}}]\n");
+    assert_eq!(told(), Vec::<String>::new());
 }

@@ -1,6 +1,9 @@
 //! Clients that do not behave cost themselves and nobody else.
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -9,7 +12,7 @@ use tidegate::clock::boot_nanos;
 use super::daemon::{Daemon, Plan, eventually};
 use super::frames::bytes_of;
 use super::msgpack::{frame, framed};
-use super::wire::{Wire, hello};
+use super::wire::{PATIENCE, Wire, hello};
 
 /// Rules without a key: however odd the requests, the tables stay as they are.
 fn keyless() -> Daemon {
@@ -125,8 +128,8 @@ fn ten_thousand_random_frames_change_nothing() {
     let mut bystander = daemon.greeted();
     throw(&daemon, 2_000, &mut bystander, || random(&mut chance));
     let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
-    throw(&daemon, 10_000, &mut bystander, || random(&mut chance));
-    assert_unchanged(&daemon, warm, descriptors);
+    let more = || throw(&daemon, 10_000, &mut bystander, || random(&mut chance));
+    assert_unchanged(&daemon, warm, descriptors, more);
 }
 
 #[test]
@@ -136,17 +139,25 @@ fn ten_thousand_mutated_frames_change_nothing() {
     let mut bystander = daemon.greeted();
     throw(&daemon, 2_000, &mut bystander, || mutated(&good, &mut chance));
     let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
-    throw(&daemon, 10_000, &mut bystander, || mutated(&good, &mut chance));
-    assert_unchanged(&daemon, warm, descriptors);
+    let more = || throw(&daemon, 10_000, &mut bystander, || mutated(&good, &mut chance));
+    assert_unchanged(&daemon, warm, descriptors, more);
 }
 
-/// Nothing is left of those who came: no memory beyond what an allocator keeps, no descriptor, no word of a panic.
-fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize) {
-    eventually("their descriptors are closed", || {
-        (daemon.process.descriptors() <= descriptors).then_some(())
-    });
-    let grown = daemon.process.resident_kib().saturating_sub(warm_kib);
-    assert!(grown <= SLACK_KIB, "the daemon grew by {grown} KiB");
+/// Nothing is left of those who come: no memory beyond what an allocator keeps, no descriptor, no word of a panic.
+///
+/// On a busy host more of them are there at once than ever before, and the allocator keeps what that took; a leak grows
+/// each time.
+fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize, mut more: impl FnMut()) {
+    let (mut before, mut grown) = (warm_kib, Vec::new());
+    while grown.last().is_none_or(|last| *last > SLACK_KIB) {
+        assert!(grown.len() < ROUNDS_MAX, "the daemon grew by {grown:?} KiB");
+        more();
+        eventually("their descriptors are closed", || {
+            (daemon.process.descriptors() <= descriptors).then_some(())
+        });
+        let now = daemon.process.resident_kib();
+        grown.push(now.saturating_sub(std::mem::replace(&mut before, now)));
+    }
     let log = daemon.log();
     assert!(!log.contains("panicked"), "{log}");
 }
@@ -173,8 +184,7 @@ fn a_thousand_clients_that_die_cost_only_themselves() {
     };
     (0..500).for_each(&mut visit);
     let (warm, descriptors) = (daemon.process.resident_kib(), daemon.process.descriptors());
-    (0..1_000).for_each(&mut visit);
-    assert_unchanged(&daemon, warm, descriptors);
+    assert_unchanged(&daemon, warm, descriptors, || (0..1_000).for_each(&mut visit));
 }
 
 #[test]
@@ -227,14 +237,12 @@ fn a_connection_costs_a_few_kilobytes_whatever_it_announces() {
 #[test]
 fn descriptors_that_are_sent_along_are_not_taken() {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-    use std::os::fd::AsFd;
     let daemon = keyless();
     let mut wire = daemon.greeted();
-    let before = daemon.process.descriptors();
     let ping = frame(&json!([8, 5]));
+    let (mut here, sent) = UnixStream::pair().unwrap();
     for _ in 0..50 {
-        let sent = [std::io::stderr()];
-        let sent: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
+        let sent = [sent.as_fd()];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
@@ -242,8 +250,16 @@ fn descriptors_that_are_sent_along_are_not_taken() {
         sendmsg(&wire.stream, &parts, &mut ancillary, SendFlags::empty()).unwrap();
         assert_eq!(wire.hear(), Some(json!([2, 5, true])));
     }
-    assert_eq!(daemon.process.descriptors(), before);
+    // The other end ends once nobody has a copy of what was sent. The daemon's descriptors cannot be counted instead: it
+    // serves before its other threads have opened all of theirs.
+    drop(sent);
+    here.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(here.read(&mut [0]).expect("the daemon has closed every copy"), 0);
+    wire.assert_served();
 }
 
 /// What an allocator may keep back after thousands of connections; a leak of 100 bytes a frame would be as much.
 const SLACK_KIB: u64 = 1_024;
+
+/// So often they may be more than ever before.
+const ROUNDS_MAX: usize = 4;

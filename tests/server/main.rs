@@ -21,6 +21,7 @@ mod frames;
 mod hello;
 mod judging;
 mod leases;
+mod log_limit;
 mod msgpack;
 mod ops;
 mod path;

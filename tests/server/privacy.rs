@@ -74,9 +74,8 @@ fn no_value_that_a_client_sends_is_ever_logged() {
     daemon.process.signal(libc::SIGTERM);
     assert_eq!(daemon.process.exit_code(), Some(0));
     let log = daemon.log();
-    assert!(
-        log.contains("panicked") && log.contains("connections.max") && log.contains("timeout=1"),
-        "{log}"
-    );
+    assert!(log.contains("connections.max") && log.contains("timeout=1"), "{log}");
+    // Only a debug build can be made to panic.
+    assert_eq!(log.contains("panicked"), cfg!(debug_assertions), "{log}");
     assert!(!log.contains(CANARY), "{log}");
 }

@@ -213,7 +213,7 @@ fn what_another_wrote_is_told_apart() {
     let mut newer = bytes.clone();
     newer[8] += 1;
     let version = VERSION + 1;
-    assert!(matches!(read(&path, &newer), Err(Useless::Version(found)) if found == version));
+    assert!(matches!(read(&path, &newer), Err(Useless::Version { found, .. }) if found == version));
     assert!(matches!(read(&path, b""), Err(Useless::Strange)));
     assert!(matches!(read(&path, b"tables:\n  - of another kind\n"), Err(Useless::Strange)));
     fs::write(&path, &bytes).unwrap();

@@ -3,7 +3,8 @@
 use std::fs;
 
 use super::daemon::{Daemon, Plan, eventually};
-use super::restarts::{allowed, end, kill, plan, state};
+use super::restarts::{RULES, allowed, end, kill, plan, state};
+use super::strace::{Fault, calls, may_trace};
 
 const TABLED: &str = "\
 domain: tabled
@@ -84,4 +85,24 @@ fn what_was_kept_and_is_damaged_is_not_used() {
     daemon.await_log(&["WARN", "damaged"]);
     daemon.await_log(&["ERROR", "tabled", "NO LIMITS"]);
     assert_eq!((of_tabled(&daemon, "special"), allowed(&mut daemon.greeted(), "u", 6)), (5, 5));
+}
+
+#[test]
+fn what_cannot_be_read_just_then_is_not_replaced_by_less() {
+    if !may_trace() {
+        return;
+    }
+    // The thread that keeps them reads them when it begins, and when they change.
+    let fault = Fault { file: "rules", calls: "/^open", what: "error=EIO:when=2" };
+    let daemon = end(two_domains()).0.with(fault).start();
+    let opened = || calls(&daemon.plan.path("trace")).iter().filter(|call| call.starts_with("open")).count();
+    eventually("they were read at the start and by that thread", || (opened() >= 2).then_some(()));
+    fs::write(daemon.plan.path("rules/tabled.yaml"), "domain: tabled\nlimits: 5\n").unwrap();
+    fs::write(daemon.plan.path("rules/api.yaml"), RULES.replace("burst: 5", "burst: 7")).unwrap();
+    daemon.await_log(&["WARN", "the rules cannot be kept", "Input/output error"]);
+    daemon.await_log(&["INFO", "the rules can be kept again"]);
+    assert!(kept(&daemon.plan).contains("burst: 7"));
+    let daemon = end(daemon).0.without_fault().start();
+    daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
+    assert_eq!((of_tabled(&daemon, "special"), allowed(&mut daemon.greeted(), "u", 8)), (3, 7));
 }

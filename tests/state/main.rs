@@ -17,6 +17,11 @@ mod clocks;
 #[allow(dead_code, reason = "not all of it is used here")]
 mod daemon;
 mod damage;
+mod disk;
+mod faketime;
+#[path = "../admin/http.rs"]
+#[allow(dead_code, reason = "not all of it is used here")]
+mod http;
 mod last_good;
 mod measured;
 #[path = "../server/msgpack.rs"]
@@ -25,8 +30,11 @@ mod msgpack;
 mod office;
 mod pools;
 mod restarts;
+mod strace;
 mod trouble;
 mod twins;
+mod versions;
+mod wall_clock;
 mod whole;
 #[path = "../server/wire.rs"]
 #[allow(dead_code, reason = "not all of it is used here")]

@@ -55,7 +55,7 @@ pub(crate) fn allowed(wire: &mut Wire, user: &str, hits: u64) -> u64 {
     (0..hits).filter(|id| verdict_of(&wire.ask(&hit(*id, user))) == 0).count() as u64
 }
 
-fn of_session(daemon: &Daemon, number: u8) -> Wire {
+pub(crate) fn of_session(daemon: &Daemon, number: u8) -> Wire {
     let mut wire = daemon.connect();
     let name = format!("{number:02x}").repeat(16);
     let welcome = wire.ask(&json!([0, 1, 1, {"pool": "jobs", "slots": 4, "session": {"bin": name}}]));

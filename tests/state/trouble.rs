@@ -18,7 +18,7 @@ fn serves_and_says(plan: Plan, words: &[&str]) -> Plan {
     plan
 }
 
-fn often(mut plan: Plan) -> Plan {
+pub(crate) fn often(mut plan: Plan) -> Plan {
     plan.arguments.extend(["--write-state-every".into(), "15".into()]);
     plan
 }
@@ -125,7 +125,7 @@ fn after_another_boot_the_wall_clock_says_how_much_has_passed() {
 }
 
 /// Whether a command may be run here; else it is said that the test was not.
-fn may(command: &str, arguments: &[&str]) -> bool {
+pub(crate) fn may(command: &str, arguments: &[&str]) -> bool {
     let ran = Command::new(command).args(arguments).arg("true").output();
     let may = ran.as_ref().is_ok_and(|ran| ran.status.success());
     if !may {

@@ -4,7 +4,7 @@ use std::fs;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{Blocked, By, Mode, Orders, RuleName, Switch, Target};
-use tidegate::state::{Unreadable, read_orders, write_orders};
+use tidegate::state::{ORDERS_VERSION, OrdersRead, Unreadable, read_orders, write_orders};
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -41,16 +41,17 @@ fn what_was_written_is_read_and_ends_at_the_same_time_of_day() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     let unix = 1_700_000_000_000_000_000;
-    assert_eq!(read_orders(&path, now(0, unix)).unwrap(), Orders::default(), "no file says nothing");
-    write_orders(&path, &orders(), now(HOUR, unix)).unwrap();
-    assert_eq!(read_orders(&path, now(HOUR, unix)).unwrap(), orders());
+    assert_eq!(read_orders(&path, now(0, unix)).unwrap().orders, Orders::default(), "no file says nothing");
+    write_orders(&path, ORDERS_VERSION, &orders(), now(HOUR, unix)).unwrap();
+    let whole = OrdersRead { orders: orders(), version: ORDERS_VERSION, not_understood: 0 };
+    assert_eq!(read_orders(&path, now(HOUR, unix)).unwrap(), whole);
     // The next daemon counts from its own start, two hours later.
-    let read = read_orders(&path, now(0, unix + 2 * i64::try_from(HOUR).unwrap())).unwrap();
+    let read = read_orders(&path, now(0, unix + 2 * i64::try_from(HOUR).unwrap())).unwrap().orders;
     let ends: Vec<_> = read.switches.iter().map(|switch| switch.until).collect();
     assert_eq!(ends, [Some(Timestamp::from_nanos(3 * HOUR)), None]);
     assert_eq!(read.blocks[0].until, Timestamp::from_nanos(5 * HOUR));
     // Ten hours later its time is long over.
-    let read = read_orders(&path, now(0, unix + 10 * i64::try_from(HOUR).unwrap())).unwrap();
+    let read = read_orders(&path, now(0, unix + 10 * i64::try_from(HOUR).unwrap())).unwrap().orders;
     assert_eq!(read.blocks[0].until, Timestamp::ORIGIN);
 }
 
@@ -58,12 +59,12 @@ fn what_was_written_is_read_and_ends_at_the_same_time_of_day() {
 fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
-    write_orders(&path, &orders(), now(0, 0)).unwrap();
+    write_orders(&path, ORDERS_VERSION, &orders(), now(0, 0)).unwrap();
     let whole = fs::read(&path).unwrap();
     let check = |bytes: &[u8], what: &str| {
         fs::write(&path, bytes).unwrap();
         match read_orders(&path, now(0, 0)) {
-            Ok(read) => assert_eq!(read, orders(), "{what}"),
+            Ok(read) => assert_eq!((read.orders, read.not_understood), (orders(), 0), "{what}"),
             Err(Unreadable::Damaged(_)) => {}
             Err(Unreadable::Io(error)) => panic!("{what}: {error}"),
         }
@@ -81,8 +82,75 @@ fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
     assert!(
         matches!(read_orders(&path, now(0, 0)), Err(Unreadable::Damaged(reason)) if reason.contains("longer"))
     );
-    fs::write(&path, String::from_utf8(whole).unwrap().replace("\"version\":1", "\"version\":2")).unwrap();
-    assert!(
-        matches!(read_orders(&path, now(0, 0)), Err(Unreadable::Damaged(reason)) if reason.contains("version"))
-    );
+}
+
+/// What another version might write, with the right checksum.
+pub(crate) fn document(version: u32, said: &str) -> String {
+    use std::hash::Hasher;
+    let mut hasher = siphasher::sip128::SipHasher13::new();
+    hasher.write(said.as_bytes());
+    let sum = siphasher::sip128::Hasher128::finish128(&hasher).as_u128();
+    format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","orders":{said}}}"#)
+}
+
+fn read_foreign(said: &str) -> OrdersRead {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("switches");
+    fs::write(&path, document(7, said)).unwrap();
+    read_orders(&path, now(0, 0)).unwrap()
+}
+
+#[test]
+fn of_another_version_what_is_understood_holds_and_nothing_becomes_stricter() {
+    let switch = |target: &str, mode: Mode| Switch {
+        target: match target {
+            "" => Target::Everything,
+            rule => Target::Rule(RuleName { domain: "api".into(), rule: rule.into() }),
+        },
+        mode,
+        until: None,
+        by: By::User(0),
+    };
+    let block = r#"{"rule":["api","r"],"key":[1,2],"text":null,"until":9,"by":0}"#;
+    let narrow_block = block.replace(r#""by""#, r#""only":"posts","by""#);
+    let table: [(&str, Vec<Switch>, usize, usize); 10] = [
+        (
+            r#"{"switches":[{"rule":["api","r"],"mode":"disabled","until":null,"by":0}],"blocks":[]}"#,
+            vec![switch("r", Mode::Disabled)],
+            0,
+            0,
+        ),
+        // Whatever else it says, it lets pass.
+        (
+            r#"{"switches":[{"rule":null,"mode":"shadow","by":0,"why":"storm"}],"blocks":[]}"#,
+            vec![switch("", Mode::Shadow)],
+            0,
+            1,
+        ),
+        (
+            r#"{"switches":[{"rule":["api","r"],"mode":"enforce","by":0,"share":0.1}],"blocks":[]}"#,
+            vec![],
+            0,
+            1,
+        ),
+        // A neighbour that is not understood.
+        (
+            r#"{"switches":[{"rule":["api","s"],"mode":"halved","by":0},{"rule":["api","r"],"mode":"shadow","by":0}]}"#,
+            vec![switch("r", Mode::Shadow)],
+            0,
+            1,
+        ),
+        // It names what it is about in another way: that is not everything.
+        (r#"{"switches":[{"group":"web","mode":"disabled","by":0}]}"#, vec![], 0, 1),
+        (r#"{"switches":{"api":{}},"blocks":[BLOCK],"quotas":[1,2]}"#, vec![], 1, 2),
+        (r#"{"blocks":[BLOCK]}"#, vec![], 1, 0),
+        (r#"{"blocks":[NARROW,BLOCK,5]}"#, vec![], 1, 2),
+        (r#"{"switches":[[]],"blocks":3}"#, vec![], 0, 2),
+        ("{}", vec![], 0, 0),
+    ];
+    for (said, switches, blocks, not_understood) in table {
+        let read = read_foreign(&said.replace("BLOCK", block).replace("NARROW", &narrow_block));
+        let found = (read.orders.switches, read.orders.blocks.len(), read.not_understood, read.version);
+        assert_eq!(found, (switches, blocks, not_understood, 7), "{said}");
+    }
 }

@@ -30,3 +30,4 @@ mod kept;
 mod names;
 mod office;
 mod switching;
+mod versions;

@@ -14,7 +14,7 @@ use crate::wire::{Wire, hit};
 
 const STATE: &str = "state: state";
 
-fn plan() -> Plan {
+pub(crate) fn plan() -> Plan {
     let plan = Plan::new().settings(STATE);
     fs::create_dir(plan.path("state")).unwrap();
     plan
@@ -28,7 +28,7 @@ fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
 
 /// What a command says, when it does what it should.
 #[track_caller]
-fn run(daemon: &Daemon, arguments: &str) -> String {
+pub(crate) fn run(daemon: &Daemon, arguments: &str) -> String {
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
     let output = command(daemon, &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
@@ -57,7 +57,7 @@ fn switches(daemon: &Daemon) -> Value {
 }
 
 /// The verdict of a hit: 0 allow, 1 limit.
-fn verdict(wire: &mut Wire, user: &str) -> u64 {
+pub(crate) fn verdict(wire: &mut Wire, user: &str) -> u64 {
     wire.ask(&hit(7, user))[2].as_u64().unwrap()
 }
 
@@ -211,7 +211,7 @@ fn a_daemon_that_starts_with_the_file_there_allows_everything_from_the_first_req
 }
 
 /// Ends a daemon, orderly or not, and starts the next one on the same directory.
-fn restart(mut daemon: Daemon, signal: i32) -> Daemon {
+pub(crate) fn restart(mut daemon: Daemon, signal: i32) -> Daemon {
     daemon.process.signal(signal);
     daemon.process.exit_code();
     daemon.plan.start()

@@ -1,44 +1,48 @@
 #!/usr/bin/env bash
-# Runs inside.sh under a service manager of its own: in a mount namespace in which /run, /tmp and /var/tmp are others, in a
-# control group of its own, with no unit but those of the test. A manager that had this machine's units would clean up
-# /tmp, and one in this machine's control group would move every process of it: hence all this.
-# Usage: outside.sh BINARY UNITS SCRIPTS. Exit 77: this machine does not allow it, and the last line says why.
+# Runs checks.sh under a systemd of its own, which is PID 1 of a machine that ends with it: processes, mounts, names, network
+# and control groups are in name spaces of their own, and the root is one in which root.sh has put nothing of this machine
+# but /usr, to be read. So nothing that a system manager does at boot reaches this machine's /run, /tmp, /etc or processes;
+# of its control groups it has one, made here and removed at the end.
+# Usage: outside.sh BINARY PROJECT. Exit 77: this machine does not allow it, and the last line says why.
 set -u
+binary=$1 project=$2 manager=/usr/lib/systemd/systemd
 skip() { echo "$1"; exit 77; }
-[ "$(id -u)" = 0 ] || skip "only root may have a mount namespace of its own here"
-for tool in systemd systemctl unshare python3; do command -v $tool >/dev/null || skip "there is no $tool here"; done
-unshare -m --propagation private true 2>/dev/null || skip "no mount namespace can be had here"
+[ "$(id -u)" = 0 ] || skip "only root may have name spaces of all kinds here"
+for tool in $manager systemctl systemd-sysusers systemd-tmpfiles unshare pivot_root setpriv findmnt ip /usr/bin/python3; do
+  command -v $tool >/dev/null || skip "there is no $tool here"
+done
+[ -L /lib ] || skip "the libraries of this machine are not all in /usr"
+own=(unshare --fork --kill-child --pid --mount --uts --ipc --net --propagation private)
+"${own[@]}" unshare --cgroup true 2>/dev/null || skip "no name spaces of all kinds can be had here"
+groups=$(findmnt -n -o TARGET -t cgroup2 | head -n 1)
+[ -n "$groups" ] || skip "there are no control groups of version 2 here"
 
-name=tidegate-test-$$
-groups() { for root in /sys/fs/cgroup /sys/fs/cgroup/*; do [ -e "$root/cgroup.procs" ] && echo "$root"; done; }
-[ -n "$(groups)" ] || skip "there are no control groups here"
+group=$groups/tidegate-test-$$ stage=$(mktemp -d) machine=
 clean() {
-  for root in $(groups); do
-    [ -d "$root/$name" ] || continue
-    # Only what was started here is in there.
-    for pid in $(find "$root/$name" -name cgroup.procs -exec cat {} +); do kill -KILL "$pid" 2>/dev/null; done
-  done
+  [ -n "$machine" ] && kill -KILL "$machine" 2>/dev/null
+  # Its first process has ended and has taken all others with it; their group may be busy a moment longer.
   for _ in $(seq 100); do
-    left=
-    for root in $(groups); do
-      [ -d "$root/$name" ] || continue
-      find "$root/$name" -depth -type d -exec rmdir {} \; 2>/dev/null
-      [ -d "$root/$name" ] && left=yes
-    done
-    [ -z "$left" ] && break
+    find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null
+    [ -d "$group" ] || break
     sleep 0.05
   done
+  rm -rf --one-file-system "$stage"
 }
 trap clean EXIT
-for root in $(groups); do
-  mkdir "$root/$name" 2>/dev/null || skip "$root: no control group can be made here"
-  if [ -e "$root/cpuset.mems" ] && [ -e "$root/$name/cpuset.mems" ]; then
-    cat "$root/cpuset.mems" >"$root/$name/cpuset.mems"
-    cat "$root/cpuset.cpus" >"$root/$name/cpuset.cpus"
-  fi
-done
-(
-  # The number of this very process, which the next lines move and which then becomes the manager's parent.
-  for root in $(groups); do echo "$BASHPID" >"$root/$name/cgroup.procs" || exit 77; done
-  exec timeout -s KILL 120 unshare -m --propagation private bash "$3/inside.sh" "$1" "$2"
-)
+trap 'exit 130' INT TERM
+mkdir "$group" 2>/dev/null || skip "$groups: no control group can be made here"
+mkdir "$stage/root" "$stage/said"
+
+# Only the first process of the new machine enters the group, and from there on it can name no other. Whatever becomes of
+# this script, the machine ends with it.
+bound=(setpriv --pdeathsig KILL)
+"${bound[@]}" timeout -s KILL 300 "${bound[@]}" "${own[@]}" bash -c '
+  echo 0 >"$0/cgroup.procs" || { echo "no process can enter $0"; exit 77; }
+  exec unshare --cgroup bash "$1/tests/systemd/root.sh" "$2" "$1" "$3"' \
+  "$group" "$project" "$binary" "$stage" </dev/null &
+machine=$!
+wait $machine
+ended=$?
+machine=
+cat "$stage"/said/* 2>/dev/null
+exit $ended

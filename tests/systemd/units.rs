@@ -22,7 +22,9 @@ fn systemd_reads_the_units_without_a_word() {
     let directory = tempfile::tempdir().unwrap();
     let [service, socket] = units(directory.path());
     let output = run(&analyze, &["verify", &service, &socket]);
-    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+    // Of the units of this machine that it comes across it may have something to say.
+    let said_of_ours = said(&output).lines().filter(|line| line.contains("tidegate")).count();
+    assert!(output.status.success() && said_of_ours == 0, "{}", said(&output));
     // And would have a word to say.
     fs::write(&service, fs::read_to_string(&service).unwrap().replace("Type=notify", "Type=notified"))
         .unwrap();

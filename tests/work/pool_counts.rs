@@ -85,7 +85,7 @@ proptest! {
                     });
                     let lasts = if short && !exempt { 2_000 } else { 60_000 };
                     if let Some(lease) = told.lease {
-                        held.entry(lease).or_insert((at, exempt || !important, id, now + lasts));
+                        held.entry(lease).or_insert((at, !important, id, now + lasts));
                     }
                 }
                 Event::Release(_) | Event::Abandon(_) if held.is_empty() => {}

@@ -38,6 +38,35 @@ fn other_work_never_takes_what_is_kept_back() {
 }
 
 #[test]
+fn exempt_work_counts_by_its_importance_and_is_never_refused() {
+    let exempt = "exempt:\n- {name: probes, match: {path: /healthz}}\n";
+    let mut office = Office::new(&format!("{exempt}{}", rules("fleet: {reserve: 50%}")));
+    let session = office.session(1, 4, s(0));
+    let probe = |office: &mut Office, priority| {
+        let told = office.ask(&session, s(0), ask("path=/healthz", priority));
+        assert_eq!(told.line, "allow probes");
+        told.lease
+    };
+    let counted = |office: &Office| {
+        let pool = office.engine.pools(s(0)).remove(0);
+        (pool.critical, pool.others)
+    };
+    // What is important takes nothing from the others.
+    let important = probe(&mut office, "critical");
+    assert_eq!(counted(&office), (1, 0));
+    assert!(office.release(&session, important, s(0)));
+    // Of two slots for other work it has three, and other work waits until it is out of what is kept back.
+    let others: Vec<_> = (0..3).map(|_| probe(&mut office, "test")).collect();
+    assert_eq!(counted(&office), (0, 3));
+    for lease in &others[..2] {
+        assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
+        assert!(office.release(&session, *lease, s(0)));
+    }
+    assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "allow");
+    assert_eq!(counted(&office), (0, 2));
+}
+
+#[test]
 fn a_place_goes_back_with_the_lease_and_with_a_later_refusal() {
     let mut office = Office::new(&rules("fleet: {reserve: 50%}, queue_age: {others: 100ms}"));
     let session = office.session(1, 2, s(0));

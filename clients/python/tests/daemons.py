@@ -136,30 +136,40 @@ def client(make_client):
 
 
 class Daemon:
-    """The real one."""
+    """The real one. `options` are of `serve`; it keeps its state in `state`, if there is such a directory."""
 
     def __init__(self, binary: pathlib.Path, directory: pathlib.Path) -> None:
         self.binary, self.socket, self.rules = binary, str(directory / "tidegate.sock"), directory / "rules"
+        self.state, self.log, self.options = directory / "state", directory / "daemon.log", list[str]()
         self.rules.mkdir(exist_ok=True)
         self.process: subprocess.Popen | None = None
 
-    def start(self) -> None:
-        command = [str(self.binary), "serve", "--socket", self.socket, "--rules", str(self.rules)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def start(self, listener: socket.socket | None = None) -> None:
+        """Waits until it answers. `listener` is passed to it, as systemd does."""
+        command = [str(self.binary), "serve", "--socket", self.socket, "--rules", str(self.rules), *self.options]
+        if listener is not None:
+            command = ["sh", "-c", 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@" 3<&0 0</dev/null', "sh", *command]
+        environment = os.environ | ({"STATE_DIRECTORY": str(self.state)} if self.state.exists() else {})
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=listener or subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log
+            )
         probe = tidegate.Client(self.socket, timeout=1.0)
         until = time.monotonic() + 20
         while not probe.check():
             probe = tidegate.Client(self.socket, timeout=1.0)
             assert self.process.poll() is None, "the daemon ended"
             assert time.monotonic() < until, "the daemon does not answer"
-            time.sleep(0.02)
+            time.sleep(0.002)
         probe.close()
 
-    def stop(self, kill: bool = False) -> None:
-        if self.process is not None:
-            self.process.kill() if kill else self.process.terminate()
-            self.process.wait(20)
-            self.process = None
+    def stop(self, kill: bool = False) -> int | None:
+        """The exit code, if it was there."""
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        process.kill() if kill else process.terminate()
+        return process.wait(20)
 
 
 @pytest.fixture

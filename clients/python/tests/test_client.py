@@ -428,6 +428,32 @@ def test_one_probe_at_a_time(played, make_client, clock):
     assert reasons(hits(client, 2)) == [None] * 2
 
 
+def test_who_would_probe_when_another_has_just_closed_the_breaker_leaves_it_closed(played, make_client, clock):
+    client, answer = make_client(), played.script
+    played.script = lambda connection, message: frame(b"\xc1")
+    hits(client, 3)
+    played.script = answer
+    clock.now += 1.3
+
+    class Overtaken:
+        """The client's lock, before which another thread is faster, once."""
+
+        def __enter__(self):
+            client._lock = lock
+            probe = threading.Thread(target=hits, args=(client,))
+            probe.start()
+            probe.join()
+            assert not client.stats()["breaker_open"]
+            return lock.__enter__()
+
+        def __exit__(self, *error):
+            return lock.__exit__(*error)
+
+    lock, client._lock = client._lock, Overtaken()
+    assert client.check() and not client.stats()["breaker_open"]
+    assert reasons(hits(client, 5)) == [None] * 5
+
+
 def test_a_probe_that_dies_leaves_its_place(make_client, clock, monkeypatch):
     client = make_client()
     hits(client, 3)

@@ -5,7 +5,6 @@ use std::fmt;
 use super::Scrape;
 use super::sheet::Sheet;
 use crate::admin::status::unix_seconds;
-use crate::clock::Timestamp;
 use crate::rules::Mode;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -26,7 +25,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     state(scrape, sheet)?;
     rules(scrape, sheet)?;
     sheet.infos("build", "The version that runs", [[("version", env!("CARGO_PKG_VERSION"))]])?;
-    let started = unix_seconds(Timestamp::ORIGIN, scrape.now);
+    let started = unix_seconds(scrape.began.at, scrape.began);
     sheet.gauge("start_time_seconds", "When the daemon started, in Unix time", &started)
 }
 
@@ -58,8 +57,8 @@ fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "When they were last written, in Unix time; 0: never";
     sheet.gauge("state_last_write_timestamp_seconds", help, &state.written_unix_seconds)?;
     sheet.gauge("state_bytes", "How large they were then", &state.bytes)?;
-    let help = "Tables that were of no use at the start and were set aside";
-    sheet.counter("state_bad", help, state.set_aside)
+    let help = "Files of the state directory that were of no use at the start: what they kept is lost";
+    sheet.counters("state_bad", help, state.bad.map(|(file, count)| ([("file", file)], count)))
 }
 
 fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

@@ -26,6 +26,7 @@ use sheet::Sheet;
 #[derive(Debug)]
 struct Scrape {
     now: Now,
+    began: Now,
     totals: Totals,
     in_force: InForce,
     leases: LeaseTotals,
@@ -55,6 +56,7 @@ impl Scrape {
         let (engine, now) = (&desk.engine, desk.clock.now());
         Scrape {
             now,
+            began: desk.clock.began(),
             totals: engine.totals(),
             in_force: engine.in_force(),
             leases: engine.leases(),

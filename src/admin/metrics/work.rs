@@ -21,6 +21,17 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
             ([("reason", "abandoned")], leases.abandoned),
         ],
     )?;
+    let not_held = &leases.not_held;
+    sheet.counters(
+        "lease_not_held",
+        "RELEASE and RENEW of a lease that their session does not hold, by what it is: ended: it was one; foreign: \
+         another session's; unknown: none of this daemon. Nothing happens but that they are answered so",
+        [
+            ([("reason", "ended")], not_held.ended),
+            ([("reason", "foreign")], not_held.foreign),
+            ([("reason", "unknown")], not_held.unknown),
+        ],
+    )?;
     sheet.gauge(
         "sessions",
         "Application processes that are connected, or were within 5 s",

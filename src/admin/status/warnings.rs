@@ -36,6 +36,13 @@ pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
         let count = totals.unmatched_domain;
         format!("{count} requests were for domains without rules: does the application name the right one?")
     });
+    for (file, _) in moment.state.bad.iter().filter(|(_, count)| *count > 0) {
+        warn(true, &|| {
+            format!(
+                "`{file}` of the state directory was of no use at the start, so what it kept is lost: the log says why"
+            )
+        });
+    }
     warn(totals.evictions > 0, &|| {
         format!("{} keys were dropped while they mattered: raise memory.max", totals.evictions)
     });

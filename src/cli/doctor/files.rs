@@ -6,6 +6,7 @@ use std::path::Path;
 use super::super::settings::Settings;
 use super::finding::Finding;
 use crate::rules::{self, Problem};
+use crate::state::StateFile;
 
 /// The settings as the daemon would read them, and what is to be said of them.
 pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) {
@@ -43,45 +44,63 @@ pub(super) fn rules(path: &Path) -> Finding {
     }
 }
 
-/// Where the tables are kept: there, its owner's alone, with room for them twice.
-pub(super) fn state(settings: &Settings) -> Finding {
-    const WHAT: &str = "state";
+/// Where the tables are kept, and what was set aside there.
+pub(super) fn state(settings: &Settings) -> Vec<Finding> {
     // Under systemd the daemon is told where; this command is not.
     let packaged = Path::new(STATE_DIRECTORY);
     let Some(path) = settings.state.as_deref().or_else(|| packaged.exists().then_some(packaged)) else {
         let mend = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
-        return Finding::warning(WHAT, "no directory is set: a restart forgets every count", mend);
+        return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", mend)];
     };
+    std::iter::once(directory(path, settings.memory_max_bytes)).chain(set_aside(path)).collect()
+}
+
+/// Files that were of no use at some start and still lie there. What cannot be looked into has been said to be so.
+fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
+    let found = StateFile::ALL.into_iter().map(|file| (file, directory.join(file.aside())));
+    found.filter(|(_, aside)| aside.symlink_metadata().is_ok()).map(|(file, aside)| {
+        let (file, aside) = (file.name(), aside.display());
+        let message = format!("{aside}: `{file}` was of no use at a start, and what it kept is lost");
+        Finding::warning(STATE, message, format!("the log of that start says why; then: rm {aside}"))
+    })
+}
+
+/// There, its owner's alone, with room for the tables twice.
+fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
     let shown = path.display();
     let found = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => found,
         Ok(_) => {
-            return Finding::wrong(WHAT, format!("{shown} is not a directory"), "remove it, or name another");
+            return Finding::wrong(
+                STATE,
+                format!("{shown} is not a directory"),
+                "remove it, or name another",
+            );
         }
         Err(error) => {
             let mend = format!("install -d -m 0700 -o tidegate -g tidegate {shown}");
-            return Finding::wrong(WHAT, format!("{shown}: {error}: a restart forgets every count"), mend);
+            return Finding::wrong(STATE, format!("{shown}: {error}: a restart forgets every count"), mend);
         }
     };
     if found.mode() & 0o077 != 0 {
         let message = format!("{shown} has mode {:04o}: others can look into it", found.mode() & 0o7777);
-        return Finding::warning(WHAT, message, format!("chmod 0700 {shown}"));
+        return Finding::warning(STATE, message, format!("chmod 0700 {shown}"));
     }
-    let needed = settings.memory_max_bytes.saturating_mul(2);
+    let needed = memory_max_bytes.saturating_mul(2);
     match rustix::fs::statvfs(path) {
         Ok(system) if system.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) => {
-            Finding::wrong(WHAT, format!("{shown} is mounted read-only"), "mount it to be written")
+            Finding::wrong(STATE, format!("{shown} is mounted read-only"), "mount it to be written")
         }
         Ok(system) => {
             let free = system.f_bavail.saturating_mul(system.f_frsize);
             let message = format!("{shown} has {} MiB free", free >> 20);
             if free < needed {
                 let mend = format!("make room for twice `memory.max`, {} MiB", needed >> 20);
-                return Finding::warning(WHAT, message, mend);
+                return Finding::warning(STATE, message, mend);
             }
-            Finding::well(WHAT, message)
+            Finding::well(STATE, message)
         }
-        Err(error) => Finding::unseen(WHAT, format!("{shown}: {error}"), "run this as root"),
+        Err(error) => Finding::unseen(STATE, format!("{shown}: {error}"), "run this as root"),
     }
 }
 
@@ -96,6 +115,8 @@ fn of_problem(what: &'static str, problem: &Problem) -> Finding {
         Finding::warning(what, message, mend)
     }
 }
+
+const STATE: &str = "state";
 
 /// Where the packaged unit has it.
 const STATE_DIRECTORY: &str = "/var/lib/tidegate";

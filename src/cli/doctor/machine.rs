@@ -1,16 +1,19 @@
 //! What the daemon takes from the machine: readings, clocks, the scheduler.
 
+use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::finding::Finding;
 use crate::clock::Clock;
+use crate::sys;
 
 /// All of it.
 pub(super) fn all() -> Vec<Finding> {
-    vec![pressure(), control_groups(), accept_queues(), clocks(), kernel()]
+    vec![pressure(), control_groups(), accept_queues(), clocks(), kernel(), scheduler()]
 }
 
 fn pressure() -> Finding {
@@ -81,14 +84,9 @@ fn kernel() -> Finding {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     match version(release) {
-        Some(found) if found >= (6, 12) => {
-            Finding::well(WHAT, format!("{release}: decision threads get short slices on a busy host"))
+        Some(found) if found >= (5, 3) => {
+            Finding::well(WHAT, format!("{release}: it tells when a process ends"))
         }
-        Some(found) if found >= (5, 3) => Finding::warning(
-            WHAT,
-            format!("{release} has no short slices: on a busy host some answers take milliseconds"),
-            "nothing must be done; Linux 6.12 or later has them",
-        ),
         Some(_) => Finding::warning(
             WHAT,
             format!("{release} cannot tell when a process ends: leases end with its connections"),
@@ -98,10 +96,56 @@ fn kernel() -> Finding {
     }
 }
 
+/// Asks for what decision threads ask for, on a thread of its own, and looks what came of it.
+fn scheduler() -> Finding {
+    let tried = std::thread::Builder::new().spawn(|| (sys::ask_for_short_slice(), sys::slice()));
+    match tried.map(std::thread::JoinHandle::join) {
+        Ok(Ok((asked, given))) => of_slice(&asked, given),
+        Ok(Err(_)) | Err(_) => {
+            Finding::unseen(SCHEDULER, "no thread can be started to try it", "raise the limit of processes")
+        }
+    }
+}
+
+fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> Finding {
+    let late = "on a busy host some answers take milliseconds";
+    match (asked, given) {
+        (Err(error), _) => Finding::warning(
+            SCHEDULER,
+            format!(
+                "short slices cannot be asked for here ({error}): where the daemon cannot either, {late}"
+            ),
+            "allow sched_setattr: SystemCallFilter= of a unit, the seccomp profile of a container",
+        ),
+        (Ok(()), Ok(slice)) if slice == sys::SHORT_SLICE => Finding::well(
+            SCHEDULER,
+            format!("asked for a slice of {slice:?} and got it: decision threads run soon on a busy host"),
+        ),
+        (Ok(()), Ok(slice)) => {
+            let got = match slice.is_zero() {
+                true => "the kernel took no notice".to_owned(),
+                false => format!("got {slice:?}"),
+            };
+            Finding::warning(
+                SCHEDULER,
+                format!("asked for a slice of {:?}, and {got}: {late}", sys::SHORT_SLICE),
+                "nothing must be done; Linux 6.12 or later gives short slices",
+            )
+        }
+        (Ok(()), Err(error)) => Finding::unseen(
+            SCHEDULER,
+            format!("a short slice was asked for, and what came of it is not told ({error})"),
+            "allow sched_getattr where this runs, or try it on the host",
+        ),
+    }
+}
+
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|character: char| !character.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
+
+const SCHEDULER: &str = "scheduler";
 
 /// 2025: before this was written.
 const UNIX_MIN: i128 = 1_735_689_600;
@@ -111,7 +155,12 @@ const UNIX_MAX: i128 = 4_102_444_800;
 
 #[cfg(test)]
 mod tests {
-    use super::version;
+    use std::io;
+    use std::time::Duration;
+
+    use super::super::finding::Severity;
+    use super::{of_slice, version};
+    use crate::sys;
 
     #[test]
     fn versions_are_compared_by_number() {
@@ -123,6 +172,27 @@ mod tests {
         ];
         for (release, expected) in table {
             assert_eq!(version(release), expected, "{release}");
+        }
+    }
+
+    #[test]
+    fn what_came_of_asking_for_a_slice_is_told() {
+        let refused = || io::Error::from_raw_os_error(libc::EPERM);
+        let table = [
+            (Ok(()), Ok(sys::SHORT_SLICE), Severity::Well, "a slice of 100µs and got it"),
+            (Ok(()), Ok(Duration::ZERO), Severity::Warning, "took no notice"),
+            (Ok(()), Ok(Duration::from_micros(2_800)), Severity::Warning, "got 2.8ms"),
+            (
+                Err(refused()),
+                Ok(Duration::ZERO),
+                Severity::Warning,
+                "cannot be asked for here (Operation not",
+            ),
+            (Ok(()), Err(refused()), Severity::Unseen, "is not told (Operation not"),
+        ];
+        for (asked, given, severity, message) in table {
+            let found = of_slice(&asked, given);
+            assert!(found.severity == severity && found.message.contains(message), "{found}");
         }
     }
 }

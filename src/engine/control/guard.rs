@@ -105,6 +105,12 @@ impl Guards {
         &self.told
     }
 
+    /// How often a rule was told of that has another slot from now on: that is told elsewhere.
+    pub(in crate::engine) fn take_told(&mut self, rule: &RuleName) -> u64 {
+        let at = self.told.iter().position(|(told, _)| told == rule);
+        at.map_or(0, |at| self.told.remove(at).1)
+    }
+
     /// Begins to watch what refuses from now on and did not before, or by other numbers. What was watched and did not
     /// change goes on being watched. Rules that come first, with the daemon, are no change.
     pub(super) fn watch(&mut self, domains: &[Arc<Domain>], before: &Ruling, mode: Mode, is_first: bool) {

@@ -21,13 +21,9 @@ impl Engine {
     pub fn copy_out(&self, now: Now, visit: &mut dyn FnMut(Kept)) {
         let ruling = self.ruling.load_full();
         visit(Kept::Rules(ruling.fingerprint(&self.fingerprints)));
-        let heritage = self.heritage.lock().all();
-        let kept = ruling.kept(&self.fingerprints);
-        let gone = heritage.into_iter().filter(|old| kept.iter().all(|rule| rule.identity != old.identity));
-        gone.collect::<Vec<_>>()
-            .into_iter()
-            .chain(kept.iter().copied())
-            .for_each(|rule| visit(Kept::Rule(rule)));
+        let in_force = ruling.kept(&self.fingerprints);
+        let rules = self.heritage.lock().with(in_force);
+        rules.into_iter().for_each(|rule| visit(Kept::Rule(rule)));
         self.pools
             .all()
             .iter()

@@ -1,5 +1,5 @@
-//! Under which quotas the buckets were left that were put back. A rule that still has the same quotas goes on with them;
-//! under any other its buckets are taken over, as at a reload.
+//! Under which quotas buckets were left that outlive their rule: over a restart, or since a reload took it away. A rule that
+//! comes back with the same quotas goes on with them; under any other its buckets are taken over, as when it changes.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::engine::digest::KeyHash;
 use crate::limit::Quota;
 use crate::rules::{Limit, Over, Overrides};
 
-/// What was put back of the rules.
+/// What is remembered of rules.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Heritage {
     /// The fingerprint of the names of all rules.
@@ -20,14 +20,23 @@ pub(in crate::engine) struct Heritage {
 pub(in crate::engine) type Inherited = (bool, u8);
 
 impl Heritage {
-    pub(super) fn add(&mut self, rule: KeptRule) {
-        if self.rules.len() < RULES_MAX {
-            self.rules.insert(rule.identity, rule);
+    /// A rule is in force no more. Where there are too many, some other is forgotten: it is as likely as any not to come
+    /// back.
+    pub(in crate::engine) fn add(&mut self, rule: KeptRule) {
+        if self.rules.len() >= RULES_MAX
+            && !self.rules.contains_key(&rule.identity)
+            && let Some(other) = self.rules.keys().next().copied()
+        {
+            self.rules.remove(&other);
         }
+        insert(&mut self.rules, rule);
     }
 
-    pub(super) fn all(&self) -> Vec<KeptRule> {
-        self.rules.values().copied().collect()
+    /// All that is remembered, together with the rules in force.
+    pub(super) fn with(&self, in_force: Vec<KeptRule>) -> Vec<KeptRule> {
+        let mut all = self.rules.clone();
+        in_force.into_iter().for_each(|rule| insert(&mut all, rule));
+        all.into_values().collect()
     }
 
     /// What a rule's own buckets were left under.
@@ -45,6 +54,12 @@ impl Heritage {
         let (known, mark) = self.rules.get(&rule)?.candidate?;
         Some((known == fingerprint(), mark))
     }
+}
+
+/// The buckets of a candidate outlive it as well.
+fn insert(rules: &mut HashMap<u64, KeptRule>, rule: KeptRule) {
+    let before = rules.get(&rule.identity).and_then(|before| before.candidate);
+    rules.insert(rule.identity, KeptRule { candidate: rule.candidate.or(before), ..rule });
 }
 
 /// Tells a limit's buckets from those under other quotas. What has no buckets need not be told apart: what it counts is

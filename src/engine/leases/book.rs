@@ -54,6 +54,10 @@ impl Book {
         }
     }
 
+    pub(super) fn members(&self) -> &Slab<Member> {
+        &self.members
+    }
+
     pub(super) fn leases(&self) -> &Slab<Lease> {
         &self.leases
     }
@@ -168,11 +172,13 @@ impl Book {
     fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
         let owner = self.members.get_mut(lease.member)?;
         lease.in_session.after = owner.first;
+        let is_other = lease.is_other;
         let place = self.leases.insert(lease)?;
         if owner.takes_slot() {
             owner.pool.take_slot(at);
         }
         owner.working += 1;
+        owner.others += u32::from(is_other);
         let next = std::mem::replace(&mut owner.first, place);
         if let Some(next) = self.leases.get_mut(next) {
             next.in_session.before = place;
@@ -218,6 +224,7 @@ impl Book {
                 owner.pool.free_slot(at);
             }
             owner.working = owner.working.saturating_sub(1);
+            owner.others = owner.others.saturating_sub(u32::from(lease.is_other));
             owner.pool.leave_work(lease.is_other);
             owner.holdings.give_back();
         }

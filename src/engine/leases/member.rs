@@ -27,6 +27,8 @@ pub(super) struct Member {
     /// Its leases: the first, and how many.
     pub(super) first: u32,
     pub(super) working: u32,
+    /// Of these, the ones that are other than the most important work.
+    pub(super) others: u32,
     pub(super) holdings: Arc<Holdings>,
     reports: VecDeque<Report>,
 }
@@ -74,9 +76,15 @@ impl Member {
             ends_at: None,
             first: NONE,
             working: 0,
+            others: 0,
             holdings,
             reports: VecDeque::new(),
         }
+    }
+
+    /// How many of its slots are busy.
+    pub(super) fn busy(&self) -> u32 {
+        if self.slots == 0 { self.working } else { self.working.min(self.slots) }
     }
 
     /// Whether one more piece of work takes one more of its slots.

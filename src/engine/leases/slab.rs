@@ -36,6 +36,12 @@ impl<T> Slab<T> {
         Some(number)
     }
 
+    /// Whether there ever was a value of this number.
+    pub(super) fn has_had(&self, number: u32) -> bool {
+        let number = number as usize;
+        self.pieces.get(number / PIECE).is_some_and(|piece| number % PIECE < piece.len())
+    }
+
     pub(super) fn get(&self, number: u32) -> Option<&T> {
         let number = number as usize;
         self.pieces.get(number / PIECE)?.get(number % PIECE)?.as_ref()

@@ -1,8 +1,11 @@
-//! What a restart keeps of the rules in force.
+//! What a restart keeps of the rules in force, and what is remembered of those that are no more.
 
-use super::Ruling;
+use std::collections::HashMap;
+
+use super::{Ruling, Terms};
 use crate::engine::digest::KeyHash;
 use crate::engine::kept::{KeptRule, fingerprint};
+use crate::rules::Rule;
 use crate::rules::shed::Part;
 
 impl Ruling {
@@ -25,18 +28,34 @@ impl Ruling {
 
     /// Under which quotas the buckets of its rules stand.
     pub(in crate::engine) fn kept(&self, hash: &KeyHash) -> Vec<KeptRule> {
-        let domains = self.rules.domains().iter().zip(&self.domains);
-        let rules = domains.flat_map(|(domain, terms)| domain.rules().iter().zip(&terms.rules));
-        let kept = |(rule, terms): (&crate::rules::Rule, &super::Terms)| {
-            let overrides = rule.overrides.as_deref();
-            let candidate = rule.candidate.as_ref().zip(terms.candidate.as_ref());
-            KeptRule {
-                identity: terms.identity,
-                own: (fingerprint(hash, &rule.limit, overrides), terms.own.generation),
-                candidate: candidate
-                    .map(|(limit, states)| (fingerprint(hash, limit, overrides), states.generation)),
-            }
+        self.each_rule().map(|(rule, terms)| kept(rule, terms, hash)).collect()
+    }
+
+    /// The same of those rules alone that are no more under another ruling, or have no candidate there: their buckets
+    /// outlive them.
+    pub(in crate::engine) fn left_behind(&self, after: &Ruling, hash: &KeyHash) -> Vec<KeptRule> {
+        let after: HashMap<u64, bool> =
+            after.each_rule().map(|(_, terms)| (terms.identity, terms.candidate.is_some())).collect();
+        let is_left = |terms: &Terms| match after.get(&terms.identity) {
+            Some(has_candidate) => terms.candidate.is_some() && !has_candidate,
+            None => true,
         };
-        rules.map(kept).collect()
+        let left = self.each_rule().filter(|(_, terms)| is_left(terms));
+        left.map(|(rule, terms)| kept(rule, terms, hash)).collect()
+    }
+
+    fn each_rule(&self) -> impl Iterator<Item = (&Rule, &Terms)> {
+        let domains = self.rules.domains().iter().zip(&self.domains);
+        domains.flat_map(|(domain, terms)| domain.rules().iter().zip(&terms.rules))
+    }
+}
+
+fn kept(rule: &Rule, terms: &Terms, hash: &KeyHash) -> KeptRule {
+    let overrides = rule.overrides.as_deref();
+    let candidate = rule.candidate.as_ref().zip(terms.candidate.as_ref());
+    KeptRule {
+        identity: terms.identity,
+        own: (fingerprint(hash, &rule.limit, overrides), terms.own.generation),
+        candidate: candidate.map(|(limit, states)| (fingerprint(hash, limit, overrides), states.generation)),
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct UnsettledShed {
     bands_at: Option<Place>,
     /// Whom the reserve is for, if that is written.
     reserved_for: Option<Named>,
+    /// The signals that count, and where they say so.
+    counted: Vec<Named>,
 }
 
 /// Reads one entry.
@@ -78,6 +80,8 @@ fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> 
     });
     let (brake, bands_at) = brake.unzip();
     let (fleet, reserved_for) = fleet.unzip();
+    let counted = signals.iter().filter(|(signal, _)| signal.counts);
+    let counted = counted.filter_map(|(signal, at)| Some((signal.name.clone(), (*at)?))).collect();
     let position = report.source().position(*at);
     Some(UnsettledShed {
         shed: Shed {
@@ -89,11 +93,12 @@ fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> 
             workers,
             brake,
             fleet,
-            signals,
+            signals: signals.into_iter().map(|(signal, _)| signal).collect(),
         },
         needs: needs.collect(),
         bands_at: bands_at.flatten(),
         reserved_for: reserved_for.flatten(),
+        counted,
     })
 }
 

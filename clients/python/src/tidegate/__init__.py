@@ -448,7 +448,7 @@ class Client:
     def _may_probe(self, wanted: int) -> bool:
         with self._lock:
             if may := wanted > 0 and monotonic() >= self._until:
-                self._until = monotonic() + PAUSE_MAX  # one at a time; should it die, another follows
+                self._until = self._until and monotonic() + PAUSE_MAX  # one at a time, and none if closed
         return may
     def _close(self, connection: Connection) -> None:
         self._open.discard(connection)
@@ -470,7 +470,7 @@ class Client:
             self._failures = self._failures + 1 if fault else 0
             if not fault:
                 self._pause = self._until = 0.0
-            elif probe or self._failures == FAILURES_MAX:
+            elif (probe and self._until > 0) or self._failures == FAILURES_MAX:
                 self._pause = min(2 * self._pause, PAUSE_MAX) or PAUSE_MIN
                 self._until = monotonic() + self._pause * random.uniform(0.8, 1.2)
             trouble = bool(fault) and (self._told != "well" or self._failures >= FAILURES_MAX)

@@ -72,6 +72,13 @@ impl Book {
         self.elsewhere.get(&number).copied().filter(is_its)
     }
 
+    /// Whose lease has this number, if any has.
+    pub(in crate::engine::leases) fn holder(&self, hidden: u32, number: u64) -> Option<u32> {
+        let places = [Some(hidden), self.elsewhere.get(&number).copied()];
+        let mut leases = places.into_iter().flatten().filter_map(|place| self.leases.get(place));
+        leases.find(|lease| lease.number == number).map(|lease| lease.member)
+    }
+
     /// A lease has ended.
     #[inline]
     pub(super) fn forget_place(&mut self, number: u64) {

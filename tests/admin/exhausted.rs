@@ -1,0 +1,103 @@
+//! A daemon that has no descriptor left: who is here is served, what needs one is told and tried again, and all of it goes on
+//! once there are some.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use serde_json::json;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::http::{admin_socket, get, say};
+use super::scrape::scrape;
+use super::wire::{Wire, hello, hit};
+
+/// Another burst than the one that all begin with.
+const OTHER_RULES: &str = "\
+domain: api
+limits:
+  - {name: per-user, key: [user], rate: 1/h, burst: 7}
+";
+
+/// Sets how many descriptors the daemon may have. The previous limit.
+fn limit_descriptors(daemon: &Daemon, current: Option<u64>) -> Option<u64> {
+    let pid = Pid::from_raw(daemon.process.id().cast_signed());
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap().current
+}
+
+/// One more than the largest number of its descriptors.
+fn descriptors_end(daemon: &Daemon) -> u64 {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", daemon.process.id())).unwrap();
+    let numbers =
+        descriptors.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap());
+    numbers.max().unwrap() + 1
+}
+
+/// Takes all descriptors that it may have.
+fn exhaust(daemon: &Daemon) -> (Vec<Wire>, Option<u64>) {
+    let before = limit_descriptors(daemon, Some(descriptors_end(daemon)));
+    let mut waiting = Vec::new();
+    eventually("connections take the last descriptors", || {
+        let mut wire = daemon.connect();
+        wire.send(&hello());
+        waiting.push(wire);
+        let log = daemon.log();
+        (log.contains("no connection can be let in") && log.contains("cannot be written")).then_some(())
+    });
+    (waiting, before)
+}
+
+fn plan() -> Plan {
+    let mut plan = Plan::new().settings("state: kept");
+    fs::create_dir(plan.path("kept")).unwrap();
+    plan.arguments.extend(["--write-state-every".into(), "100".into()]);
+    plan
+}
+
+#[test]
+fn what_needs_a_descriptor_is_told_and_goes_on_once_there_is_one() {
+    let daemon = plan().start();
+    let mut here = daemon.greeted();
+    let (mut waiting, before) = exhaust(&daemon);
+    daemon.await_log(&["WARN", "tables cannot be written", "Too many open files"]);
+    fs::write(daemon.plan.path("rules/api.yaml"), OTHER_RULES).unwrap();
+    daemon.process.signal(libc::SIGHUP);
+    daemon.await_log(&["Too many open files", "rules"]);
+    let socket: PathBuf = admin_socket(&daemon);
+    let operator = std::thread::spawn(move || {
+        let stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        say(stream, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+    });
+    // Nothing spins: a loop that tries again at once uses a hundred ticks a second. A few are for ten writings a second.
+    let ticks = daemon.process.cpu_ticks();
+    for id in 0..15 {
+        sleep(Duration::from_millis(100));
+        let reply = here.ask(&hit(id, "u"));
+        assert_eq!((&reply[0], &reply[4]), (&json!(1), &json!(5)), "by the rules that were good: {reply}");
+    }
+    let used = daemon.process.cpu_ticks() - ticks;
+    eprintln!("{used} hundredths of a second in one and a half");
+    assert!(used < 30, "{used} hundredths of a second in one and a half");
+    limit_descriptors(&daemon, before);
+    for wire in &mut waiting {
+        assert_eq!(wire.hear().expect("a place within some seconds")[0], 0);
+    }
+    let answer = operator.join().unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    daemon.await_log(&["INFO", "the tables can be written again"]);
+    // Without another change or word: what could not be read is tried again.
+    eventually("the new rules are in force", || (here.ask(&hit(20, "other"))[4] == 7).then_some(()));
+    // And changes are watched for as before.
+    fs::write(daemon.plan.path("rules/api.yaml"), OTHER_RULES.replace('7', "9")).unwrap();
+    eventually("the next rules are in force", || (here.ask(&hit(21, "third"))[4] == 9).then_some(()));
+    let metrics = scrape(&daemon);
+    assert!(metrics.of("tidegate_state_write_failures_total") > 0.0);
+    assert_eq!(metrics.of("tidegate_rules_reload_success"), 1.0);
+    assert_eq!(get(&daemon, "/readyz").status, 200);
+    let log = daemon.log();
+    assert_eq!(log.matches("tables cannot be written").count(), 1, "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+}

@@ -1,0 +1,182 @@
+"""`tidegate top` as somebody looks at it: in a terminal, which it gives back as it was, whatever ends it."""
+
+import contextlib
+import fcntl
+import os
+import re
+import struct
+import subprocess
+import termios
+import threading
+import time
+
+import pytest
+
+RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, burst: 5}\n"
+PATIENT = 30.0
+PIECE = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]|\x1b[^\[]|.", re.DOTALL)
+
+
+class Terminal:
+    """A pseudo terminal in which a command runs, and what stands on its screen."""
+
+    def __init__(self, command, columns=100, lines=30):
+        self.columns, self.lines, self.said, self.ended = columns, lines, b"", False
+        self.master, self.slave = os.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.before = termios.tcgetattr(self.slave)
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        # A session of its own, with the terminal as the one that controls it.
+        self.process = subprocess.Popen(
+            command, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=environment,
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        with contextlib.suppress(OSError):
+            while piece := os.read(self.master, 65_536):
+                self.said += piece
+
+    def press(self, keys):
+        os.write(self.master, keys.encode())
+
+    def resize(self, columns, lines):
+        self.columns, self.lines = columns, lines
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def screen(self):
+        """What a terminal shows that understands as much as `top` says."""
+        rows, row, column = {}, 0, 0
+        for piece in PIECE.findall(self.said.decode(errors="replace")):
+            if piece.startswith("\x1b["):
+                numbers = [int(number or 1) for number in re.findall(r"\d+", piece)] or [1]
+                if piece[-1] == "H":
+                    row, column = numbers[0] - 1, (numbers[1:] or [1])[0] - 1
+                elif piece[-1] == "J":
+                    rows = {}
+            elif piece == "\r":
+                column = 0
+            elif piece == "\n":
+                row += 1
+            elif piece.isprintable():
+                rows.setdefault(row, {})[column] = piece
+                column += 1
+        line = lambda cells: "".join(cells.get(at, " ") for at in range(max(cells) + 1)).rstrip()  # noqa: E731
+        return "\n".join(line(rows[row]) if row in rows else "" for row in range(max(rows, default=-1) + 1))
+
+    def until(self, what, holds):
+        limit = time.monotonic() + PATIENT
+        while not (found := holds()):
+            assert time.monotonic() < limit, f"{what}: {self.screen()}\n{self.said[-2000:]!r}"
+            time.sleep(0.02)
+        return found
+
+    def shows(self, words):
+        self.until(f"it shows {words}", lambda: words in self.screen())
+
+    def is_given_back(self):
+        """The screen of before, the cursor, and keys as they were."""
+        self.until("it leaves its own screen", lambda: b"\x1b[?1049l" in self.said and b"\x1b[?25h" in self.said)
+        assert self.said.rindex(b"\x1b[?1049l") > self.said.rindex(b"\x1b[?1049h")
+        assert termios.tcgetattr(self.slave) == self.before
+
+    def code(self):
+        return self.process.wait(PATIENT)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENT)
+        os.close(self.slave)
+        self.reader.join(PATIENT)
+        os.close(self.master)
+
+
+@pytest.fixture
+def top(daemon):
+    """Starts it, beside a daemon that serves."""
+    (daemon.rules / "api.yaml").write_text(RULES)
+    daemon.start()
+    admin = os.path.join(os.path.dirname(daemon.socket), "admin.sock")
+    opened = []
+
+    def start(**size):
+        opened.append(Terminal([str(daemon.binary), "top", "--admin", admin], **size))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+@contextlib.contextmanager
+def traffic(make_client, daemon):
+    """Somebody asks all the while."""
+    client, stopped = make_client(socket=daemon.socket), threading.Event()
+
+    def ask():
+        while not stopped.wait(0.01):
+            client.hit("api", {"user": "u1"})
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    yield
+    stopped.set()
+    thread.join(PATIENT)
+
+
+def test_it_draws_and_what_it_shows_changes(top, daemon, make_client):
+    terminal = top()
+    terminal.shows("looking for a second; q ends it")
+    terminal.shows("0 allowed, 0 limited")
+    assert termios.tcgetattr(terminal.slave) != terminal.before, "keys come one by one"
+    with traffic(make_client, daemon):
+        terminal.shows("api/per-user")
+        terminal.until("refusals are told", lambda: re.search(r" [1-9]\d* limited", terminal.screen()))
+        # More have been refused by the next look: the caller's sum is another.
+        seen = terminal.screen()
+        terminal.until("another second", lambda: terminal.screen() != seen)
+    terminal.shows("0 allowed, 0 limited")
+    terminal.press("q")
+    assert terminal.code() == 0
+    terminal.is_given_back()
+
+
+@pytest.mark.parametrize("key", ["q", "\x1b", "\x03"], ids=["q", "escape", "control-c"])
+def test_a_key_ends_it(top, key):
+    terminal = top()
+    terminal.shows("q ends it")
+    terminal.press("xy")  # these do not
+    terminal.shows("0 allowed")
+    terminal.press(key)
+    assert terminal.code() == 0
+    terminal.is_given_back()
+
+
+def test_it_ends_when_the_daemon_goes_and_says_why(top, daemon):
+    terminal = top()
+    terminal.shows("0 allowed")
+    daemon.stop()
+    assert terminal.code() == 1
+    terminal.is_given_back()
+    # On the screen of before, where it stays.
+    terminal.until("it says why", lambda: b"is the daemon running" in terminal.said.split(b"\x1b[?1049l")[-1])
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(20, 5), (1, 1), (400, 2)])
+def test_a_small_terminal_is_enough(top, daemon, make_client, columns, lines):
+    terminal = top(columns=columns, lines=lines)
+    with traffic(make_client, daemon):
+        terminal.until("it is drawn", lambda: terminal.screen().startswith(("looking ", "l")))
+        terminal.until("it is drawn again", lambda: terminal.screen().startswith("t"))
+        # Smaller and larger while it runs.
+        for size in [(20, 5), (3, 2), (100, 30)]:
+            terminal.resize(*size)
+            terminal.press("x")
+        terminal.shows("api/per-user")
+    terminal.press("q")
+    assert terminal.code() == 0
+    terminal.is_given_back()
+    assert b"panicked" not in terminal.said

@@ -1,0 +1,69 @@
+"""Version N, N + 1 and N again, under an application's traffic: two daemons that do not read each other's tables."""
+
+import os
+import subprocess
+
+from lives import ROUNDS, SERVER, START, end, refused, say, start, wait_for
+from servers import get, gunicorn, metrics, wait_until
+from test_restarts import APP
+from traffic import Callers, now
+
+BURST = 30
+RULES = f"""
+domain: api
+limits:
+  - {{name: per-user, match: {{path: /v1/orders}}, key: [user], rate: 1/h, burst: {BURST}}}
+  - {{name: before, match: {{path: /before}}, key: [user], rate: 1/h, burst: 1}}
+  - {{name: meanwhile, match: {{path: /meanwhile}}, key: [user], rate: 1/h, burst: 1}}
+"""
+
+
+def operate(daemon, *words):
+    admin = os.path.join(os.path.dirname(daemon.socket), "admin.sock")
+    subprocess.run([daemon.binary, *words, "--admin", admin], check=True, capture_output=True)
+
+
+def is_off(client, rule):
+    """Whether a rule that lets one request pass lets three."""
+    asked = [client.hit("api", {"path": f"/{rule}", "user": "u"}) for _ in range(3)]
+    assert not any(decision.degraded for decision in asked)
+    return all(asked)
+
+
+def test_over_upgrades_and_back_nobody_is_hurt_and_what_was_switched_stays_so(daemon, directory, make_client):
+    (daemon.rules / "api.yaml").write_text(RULES)
+    daemon.state.mkdir()
+    daemon.start()
+    operate(daemon, "switch", "before", "disabled")
+    operate(daemon, "block", "per-user", "user=blocked", "--for", "1h")
+    gaps, changes, ahead = [], 0, 0
+    with gunicorn(daemon, directory, APP, *SERVER) as port:
+        with Callers(port) as callers, Callers(port, path="/work") as workers:
+            wait_for(callers, refused, 0)
+            for number in range(ROUNDS):
+                # Now another version comes, now the same one once more.
+                is_change = number % 2 == 0
+                changes, before, ahead = changes + is_change, ahead, ahead ^ is_change
+                daemon.options = ["--versions-ahead", str(ahead)]
+                gaps.append(end(daemon) + start(daemon))
+                wait_for(callers, refused, now())
+                told = metrics(daemon)
+                bad = {
+                    file: told[f'tidegate_state_bad_total{{file="{file}"}}'] for file in ("tables", "switches", "rules")
+                }
+                assert bad == {"tables": is_change, "switches": 0, "rules": is_change}
+                if is_change:
+                    aside = (daemon.state / "tables.bad").read_bytes()
+                    assert aside[:16] == b"tidegate" + (1 + before).to_bytes(8, "little")
+                client = make_client(socket=daemon.socket)
+                assert is_off(client, "before") and is_off(client, "meanwhile") == (number > 0), number
+                assert client.peek("api", {"path": "/v1/orders", "user": "blocked"}).verdict == "limit"
+                if number == 0:
+                    operate(daemon, "switch", "meanwhile", "shadow")
+        assert {answer.status for answer in callers.answers} == {200, 429}, "the application answered every request"
+        assert {answer.status for answer in workers.answers} == {200}
+        admitted = sum(answer.admitted for answer in callers.answers)
+        print(f"{changes} changes of version: {admitted} admitted, at most {(1 + changes) * BURST}")
+        assert BURST < admitted <= (1 + changes) * BURST
+        say("from TERM until the next serves", gaps, START)
+        wait_until(lambda: metrics(daemon)["tidegate_leases"] == 0 or not get(port, "last", "/last"))

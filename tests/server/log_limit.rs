@@ -1,0 +1,87 @@
+//! What traffic makes the daemon say, again and again: a few lines from each place in the source, then a count.
+
+use serde_json::Value;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::faults::panicking;
+
+/// Said by two places in the source: what panicked, and what became of its connection.
+const SAID: [&str; 2] = ["panicked: (its message", "a judgement panicked"];
+
+/// Lines of one place in ten seconds, as docs/operate.md promises.
+const LINES_MAX: usize = 8;
+
+/// More than are said at once, from both places, and how many are left out of each.
+const PROVOKED: usize = 20;
+
+fn provoke(daemon: &Daemon) {
+    let mut wire = daemon.greeted();
+    wire.send(&panicking(1));
+    assert_eq!(wire.hear_all().len(), 1, "it is answered, and its connection ends");
+}
+
+fn lines<'l>(log: &'l str, said: &str) -> Vec<&'l str> {
+    log.lines().filter(|line| line.contains(said)).collect()
+}
+
+/// Provokes more than is said, and what comes later until it is said how many were left out. Returns how often it was
+/// provoked in all.
+fn provoke_until_told(daemon: &Daemon) -> usize {
+    (0..PROVOKED).for_each(|_| provoke(daemon));
+    let log = daemon.log();
+    for said in SAID {
+        // A busy machine may have taken more than ten seconds for them.
+        if !log.contains("suppressed") {
+            assert_eq!(lines(&log, said).len(), LINES_MAX, "{log}");
+        }
+    }
+    let mut provoked = PROVOKED;
+    eventually("it is said how many lines were left out", || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        provoke(daemon);
+        provoked += 1;
+        let log = daemon.log();
+        SAID.iter().all(|said| lines(&log, said).iter().any(|line| line.contains("suppressed"))).then_some(())
+    });
+    provoked
+}
+
+#[test]
+fn a_line_that_traffic_causes_is_said_a_few_times_and_then_counted() {
+    let daemon = Plan::new().start();
+    let provoked = provoke_until_told(&daemon);
+    let log = daemon.log();
+    for said in SAID {
+        let lines = lines(&log, said);
+        let left_out = |line: &&str| -> Option<usize> {
+            // At the end of the line, where it is no part of what was said.
+            line.split_once(" suppressed=")?.1.parse().ok()
+        };
+        let suppressed: usize = lines.iter().filter_map(left_out).sum();
+        assert!(suppressed >= PROVOKED - LINES_MAX, "{log}");
+        // None is lost: what was said and what was left out, but for those after the last that was said.
+        assert!(lines.len() + suppressed <= provoked, "{provoked}: {log}");
+        assert!(lines.len() + suppressed > PROVOKED, "{provoked}: {log}");
+    }
+    // What operators cause is said in full.
+    for _ in 0..2 * LINES_MAX {
+        let reloads = |daemon: &Daemon| lines(&daemon.log(), "the rules were read again").len();
+        let before = reloads(&daemon);
+        daemon.process.signal(libc::SIGHUP);
+        eventually("a reload is told", || (reloads(&daemon) > before).then_some(()));
+    }
+    daemon.greeted().assert_served();
+}
+
+#[test]
+fn lines_of_json_stay_json() {
+    let daemon = Plan::new().settings("log: {format: json}").start_when("\"serving\"");
+    provoke_until_told(&daemon);
+    let log = daemon.log();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for said in SAID {
+        let of = |line: &&Value| line["message"].as_str().is_some_and(|message| message.starts_with(said));
+        let told = lines.iter().filter(of).find(|line| !line["suppressed"].is_null()).unwrap();
+        assert!(told["suppressed"].as_u64().unwrap() >= (PROVOKED - LINES_MAX) as u64, "{told}");
+    }
+}

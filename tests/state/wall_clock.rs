@@ -1,0 +1,224 @@
+//! The wall clock is set by an hour, on or back, under the real daemon and while it is away. Nothing that lasts a while ends
+//! sooner or later for it; windows that are aligned to the wall clock go with it, and those alone.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::faketime::{WallClock, may_fake};
+use super::http::{get, post};
+use super::restarts::{end, of_session, plan};
+use super::wire::{Wire, verdict_of};
+
+const RULES: &str = "\
+domain: api
+limits:
+  - {name: bucket, match: {k: bucket}, key: [u], rate: 5/h}
+  - {name: pace, match: {k: pace}, key: [u], algorithm: leaky_bucket, rate: 5/h}
+  - {name: log, match: {k: log}, key: [u], algorithm: sliding_log, rate: 5/h}
+  - {name: first, match: {k: first}, key: [u], algorithm: fixed_window, align: first, rate: 5/h}
+  - {name: blocked, match: {k: blocked}, key: [u], rate: 5/h, block: 30min}
+  - {name: by-hand, match: {k: by-hand}, key: [u], rate: 5/h}
+  - {name: aligned, match: {k: aligned}, key: [u], algorithm: fixed_window, rate: 5/h}
+  - {name: switched, match: {k: switched}, key: [u], rate: 5/h}
+  - {name: soon, match: {k: soon}, key: [u], rate: 5/h}
+concurrency:
+  - {name: at-once, match: {k: at-once}, key: [u], max: 1, expires: 6s}
+";
+
+/// What does not know the wall clock.
+const STILL: [&str; 6] = ["bucket", "pace", "log", "first", "blocked", "by-hand"];
+
+const HOUR: i64 = 3_600;
+
+fn request(op: u8, k: &str) -> Value {
+    json!([op, 1, "api", [["k", k, "u", "x"]]])
+}
+
+fn hit(wire: &mut Wire, k: &str) -> bool {
+    verdict_of(&wire.ask(&request(3, k))) == 0
+}
+
+/// What a refused key is told, and between which moments of the boot-time clock its wait ends.
+#[derive(Clone, Debug)]
+struct Told {
+    k: &'static str,
+    /// The verdict, the rule, its limit and what remains.
+    words: Vec<Value>,
+    ends: (u64, u64),
+}
+
+impl Told {
+    fn hear(wire: &mut Wire, k: &'static str) -> Told {
+        let begun = boot_nanos();
+        let reply = wire.ask(&request(4, k));
+        let heard = boot_nanos();
+        assert_eq!(verdict_of(&reply), 1, "{k} is refused: {reply}");
+        let words = [2, 3, 4, 6].map(|at| reply[at].clone()).to_vec();
+        let wait = reply[8].as_u64().unwrap() * 1_000;
+        // A wait is rounded up to a microsecond.
+        Told { k, words, ends: (begun + wait - 1_000, heard + wait) }
+    }
+
+    fn assert_same(&self, later: &Told) {
+        assert_eq!(self.words, later.words, "{}", self.k);
+        // What operators ordered is kept in Unix time, which is looked at four times a second.
+        let slack = if self.k == "by-hand" { 50_000_000 } else { 0 };
+        let meet = self.ends.0 <= later.ends.1 + slack && later.ends.0 <= self.ends.1 + slack;
+        assert!(meet, "{}: its wait ended at {:?} and ends at {:?}", self.k, self.ends, later.ends);
+    }
+}
+
+fn all_told(wire: &mut Wire) -> Vec<Told> {
+    STILL.map(|k| Told::hear(wire, k)).into()
+}
+
+fn assert_unmoved(before: &[Told], after: &[Told]) {
+    before.iter().zip(after).for_each(|(before, after)| before.assert_same(after));
+}
+
+fn exhaust(daemon: &Daemon) {
+    let mut wire = daemon.greeted();
+    for k in ["bucket", "log", "first", "blocked", "aligned", "switched", "soon"] {
+        assert_eq!((0..6).filter(|_| hit(&mut wire, k)).count(), 5, "{k}");
+    }
+    assert!(hit(&mut wire, "pace") && !hit(&mut wire, "pace"));
+    verb(daemon, "/block", &json!({"rule": "api/by-hand", "key": {"u": "x"}, "for_s": 1_200}));
+}
+
+fn verb(daemon: &Daemon, path: &str, asked: &Value) {
+    let answer = post(daemon, path, &asked.to_string());
+    assert_eq!((answer.status, &answer.json()["warning"]), (200, &Value::Null), "{}", answer.body);
+}
+
+fn status(daemon: &Daemon) -> Value {
+    get(daemon, "/status").json()
+}
+
+/// Sets the clock of a daemon that runs, and waits until it has seen it: what it tells in Unix time has moved.
+fn step(daemon: &Daemon, clock: &mut WallClock, seconds: i64) {
+    let read = || status(daemon)["rules"]["last_success"].as_f64().unwrap();
+    let before = read();
+    clock.step(seconds);
+    let moved = |now: f64| (now - before - seconds as f64).abs() < 60.0;
+    eventually("the daemon sees the step", || moved(read()).then_some(()));
+}
+
+fn with_rules() -> Plan {
+    plan().rules("api.yaml", RULES)
+}
+
+/// A daemon whose clock is set and one whose is not: they answer the same.
+fn set_while_it_runs(seconds: i64) {
+    if !may_fake() {
+        return;
+    }
+    let (set, mut clock) = with_rules().with_wall_clock();
+    let (left_alone, _its_clock) = with_rules().with_wall_clock();
+    let (set, left_alone) = (set.start(), left_alone.start());
+    let (mut one, mut other) = (set.greeted(), left_alone.greeted());
+    let mut before = Vec::new();
+    for (daemon, wire) in [(&set, &mut one), (&left_alone, &mut other)] {
+        exhaust(daemon);
+        before.push((all_told(wire), status(daemon)["started"].clone()));
+        verb(daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
+    }
+    let begun = boot_nanos();
+    for (daemon, wire) in [(&set, &mut one), (&left_alone, &mut other)] {
+        assert!(verdict_of(&wire.ask(&request(1, "at-once"))) == 0, "a lease of six seconds");
+        verb(daemon, "/switch", &json!({"rule": "api/soon", "mode": "shadow", "for_s": 6}));
+    }
+    step(&set, &mut clock, seconds);
+    for ((daemon, wire), (told, started)) in
+        [(&set, &mut one), (&left_alone, &mut other)].into_iter().zip(&before)
+    {
+        assert_unmoved(told, &all_told(wire));
+        let status = status(daemon);
+        assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
+        assert_eq!(&status["started"], started);
+        let early = Duration::from_nanos(boot_nanos() - begun) < Duration::from_secs(3);
+        assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
+        assert!(hit(wire, "switched"), "the switch is still there");
+    }
+    // Those that are aligned go with it: on into a new hour, or back into the one that is still counted.
+    let twice = (0..2).map(|_| (0..5).filter(|_| hit(&mut one, "aligned")).count());
+    assert_eq!(twice.collect::<Vec<_>>(), [if seconds > 0 { 5 } else { 0 }, 0]);
+    assert!(!hit(&mut other, "aligned"));
+    if seconds < 0 {
+        // Which ends when it would have, by what the clock shows now: a step back by D is D more to wait at most.
+        let wait = one.ask(&request(4, "aligned"))[8].as_u64().unwrap() / 1_000_000;
+        assert!((3_600..7_200).contains(&wait), "{wait} s");
+    }
+    // A lease and a switch end by a tick, at the earliest at their time.
+    let assert_due = |what: &str| assert!(boot_nanos() - begun > 5_990_000_000, "{what} before its time");
+    for wire in [&mut one, &mut other] {
+        eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
+        assert_due("the lease");
+        eventually("the switch ends", || (!hit(wire, "soon")).then_some(()));
+        assert_due("the switch");
+    }
+    end(set);
+    end(left_alone);
+}
+
+#[test]
+fn set_on_by_an_hour_while_it_runs_it_moves_aligned_windows_alone() {
+    set_while_it_runs(HOUR);
+}
+
+#[test]
+fn set_back_by_an_hour_while_it_runs_it_moves_aligned_windows_alone() {
+    set_while_it_runs(-HOUR);
+}
+
+/// The clock is set while no daemon runs, and before that while one does.
+fn set_while_it_is_away(seconds: i64) {
+    if !may_fake() {
+        return;
+    }
+    let (plan, mut clock) = with_rules().with_wall_clock();
+    let daemon = plan.start();
+    exhaust(&daemon);
+    let before = all_told(&mut daemon.greeted());
+    let held = of_session(&daemon, 1).ask(&request(1, "at-once"));
+    assert_eq!(verdict_of(&held), 0);
+    verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
+    let begun = boot_nanos();
+    step(&daemon, &mut clock, seconds);
+    // Orders are kept as times of day: they are written again for the new one.
+    let kept = || std::fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
+    let first = kept();
+    eventually("orders are written again", || (kept() != first).then_some(()));
+    let daemon = end(daemon).0.start();
+    daemon.await_log(&["taken up"]);
+    assert_unmoved(&before, &all_told(&mut daemon.greeted()));
+    assert!(hit(&mut daemon.greeted(), "switched"), "the switch is still there");
+    let plan = end(daemon).0;
+    clock.step(seconds);
+    let daemon = plan.start();
+    daemon.await_log(&["taken up"]);
+    let mut wire = of_session(&daemon, 1);
+    // Orders of operators end by the time of day: half an hour from then is over, or it is not.
+    let by_hand = |told: &[Told]| told.iter().filter(|told| told.k != "by-hand").cloned().collect::<Vec<_>>();
+    let after: Vec<Told> = by_hand(&before).iter().map(|told| Told::hear(&mut wire, told.k)).collect();
+    assert_unmoved(&by_hand(&before), &after);
+    assert_eq!((0..6).filter(|_| hit(&mut wire, "aligned")).count(), if seconds > 0 { 5 } else { 0 });
+    let early = Duration::from_nanos(boot_nanos() - begun) < Duration::from_secs(3);
+    assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
+    eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
+    let status = status(&daemon);
+    assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
+    end(daemon);
+}
+
+#[test]
+fn set_on_by_an_hour_while_it_is_away_it_moves_aligned_windows_alone() {
+    set_while_it_is_away(HOUR);
+}
+
+#[test]
+fn set_back_by_an_hour_while_it_is_away_it_moves_aligned_windows_alone() {
+    set_while_it_is_away(-HOUR);
+}

@@ -1,0 +1,34 @@
+//! What operators have said, when another version of the daemon reads it.
+
+use std::fs;
+
+use super::daemon::Daemon;
+use super::kept::document;
+use super::office::{plan, restart, run, verdict};
+
+#[test]
+fn what_another_version_switched_holds_and_what_is_not_understood_is_told_and_kept() {
+    let daemon = plan().start();
+    run(&daemon, "switch per-user disabled");
+    let Daemon { process, plan } = daemon;
+    drop(process);
+    // Of a later version, with what this one does not know.
+    let path = plan.path("state/switches");
+    let ours = fs::read_to_string(&path).unwrap();
+    let said = ours.split_once("\"orders\":").unwrap().1.strip_suffix('}').unwrap();
+    let later = said.replace("\"switches\":[", "\"quotas\":[7],\"switches\":[");
+    let later = document(2, &later);
+    fs::write(&path, &later).unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["INFO", "another version of tidegate", "version=2"]);
+    daemon.await_log(&["ERROR", "does not understand", "entries=1", "switches.bad", "is_kept=true"]);
+    let mut wire = daemon.greeted();
+    (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
+    // The next change is written without it.
+    run(&daemon, "switch --all shadow");
+    assert!(!fs::read_to_string(&path).unwrap().contains("quotas"));
+    assert_eq!(fs::read_to_string(daemon.plan.path("state/switches.bad")).unwrap(), later);
+    let daemon = restart(daemon, libc::SIGTERM);
+    assert!(!daemon.log().contains("another version"), "{}", daemon.log());
+    assert!(run(&daemon, "switch").contains("api/per-user: disabled"));
+}
