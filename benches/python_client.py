@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What the Python client costs: one `hit` and one `acquire` beside the same bytes written and read without it.
+"""What the Python client costs: `hit` and `acquire` beside the same requests, encoded before, replies not decoded.
 
     .venv/bin/python benches/python_client.py [--daemon target/release/tidegate] [--repetitions 7]
 
 Starts the daemon on a socket of its own. Client and daemon share one CPU, so that every call is two switches. In one
-repetition short rounds of all three take turns; its figure is the median round, and the ratio compares figures of the
-same repetition. Nothing here is a test: it prints, it does not judge.
+repetition short rounds of all take turns; its figure is the median round, and the ratio compares figures of the same
+repetition. Callers change from call to call, among 1,000. Leases are given back between the rounds. Nothing here is a
+test: it prints, it does not judge.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "clients/python/src"))
@@ -27,7 +29,7 @@ sys.path.insert(0, str(ROOT / "clients/python/src"))
 import tidegate  # noqa: E402
 
 RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1000000/s, burst: 2000000}\n"
-USER = {"user": "u1"}
+USERS = [{"user": f"u{i}"} for i in range(1_000)]
 ROUNDS, CALLS_PER_ROUND = 200, 50
 
 
@@ -56,56 +58,63 @@ def main() -> None:
 
 
 def compare(client: tidegate.Client, path: str, repetitions: int) -> None:
-    calls = {
-        "bytes": bare(path),
-        "hit": lambda: client.hit("api", USER),
-        "acquire": lambda: client.acquire("api", USER),
+    kinds = {
+        "bytes of a hit": (*bare(path, 3)[:2], None),
+        "hit": (lambda user: client.hit("api", user), USERS, None),
+        "bytes of an acquire": bare(path, 1),
+        "acquire": (lambda user: client.acquire("api", user), USERS, tidegate.Decision.release),
     }
-    for call in calls.values():
-        median_round(call, 20)
-    figures: dict[str, list[float]] = {name: [] for name in calls}
+    figures: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(repetitions):
-        rounds: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(ROUNDS):
-            for name, call in calls.items():
-                rounds[name].append(one_round(call))
-        for name in calls:
+        rounds: dict[str, list[float]] = {name: [] for name in kinds}
+        for turn in range(ROUNDS):
+            for name, (call, given, after) in kinds.items():
+                rounds[name].append(one_round(call, given, after, turn))
+        for name in kinds:
             figures[name].append(statistics.median(rounds[name]))
-    show("bytes written and read", figures["bytes"], "µs")
-    for name in ("hit", "acquire"):
+    for name, alone in (("hit", "bytes of a hit"), ("acquire", "bytes of an acquire")):
+        show(alone, figures[alone], "µs")
         show(name, figures[name], "µs")
-        show(f"{name} ÷ bytes", [one / bare for one, bare in zip(figures[name], figures["bytes"], strict=True)], "")
+        show(f"{name} ÷ bytes", [one / bare for one, bare in zip(figures[name], figures[alone], strict=True)], "")
 
 
-def bare(path: str) -> Callable[[], object]:
-    """A HIT encoded beforehand, its reply read and not looked at. Blocking, without a deadline."""
+def bare(path: str, op: int) -> tuple[Callable[[bytes], bytes], list[bytes], Callable[[bytes], None]]:
+    """What writes a request and reads its reply, the requests, what gives a lease back. Without any deadline."""
     stream = socket.socket(socket.AF_UNIX)
     stream.connect(path)
     stream.sendall(frame(b"\x94\x00\x00\x01\x80"))
     stream.recv(4096)
-    hit = frame(b"\x95\x03\xcd\x10\x00\xa3api\x91\x92\xa4user\xa2u1\x01")
+    requests = []
+    for user in USERS:
+        body = b"".join(tidegate.request("api", user, 1, None, {}))
+        requests.append(frame(bytes((0x95, op)) + b"\xcd\x10\x00" + body))
     send, recv = stream.send, stream.recv
 
-    def call() -> object:
-        send(hit)
+    def call(request: bytes) -> bytes:
+        send(request)
         return recv(4096)
 
-    return call
+    def give_back(reply: bytes) -> None:
+        lease = tidegate.decode(reply[4:])[9]
+        send(frame(tidegate.encode([2, None, lease, 0])))
+
+    return call, requests, give_back
 
 
 def frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
-def one_round(call: Callable[[], object]) -> float:
+def one_round(call: Callable[[Any], Any], given: list[Any], after: Callable[[Any], object] | None, turn: int) -> float:
+    first = turn * CALLS_PER_ROUND % len(given)
+    answers = []
     started = time.perf_counter()
-    for _ in range(CALLS_PER_ROUND):
-        call()
-    return (time.perf_counter() - started) / CALLS_PER_ROUND * 1e6
-
-
-def median_round(call: Callable[[], object], rounds: int) -> float:
-    return statistics.median(one_round(call) for _ in range(rounds))
+    for one in given[first : first + CALLS_PER_ROUND]:
+        answers.append(call(one))
+    took = (time.perf_counter() - started) / CALLS_PER_ROUND * 1e6
+    for answer in answers if after else ():
+        after(answer)
+    return took
 
 
 def wait_for(path: str) -> None:

@@ -1,4 +1,4 @@
-"""gunicorn with an application of the test's, on a port of its own, beside the daemon; and callers of it."""
+"""gunicorn and uvicorn with an application of the test's, on a port of its own, beside the daemon; and callers."""
 
 import contextlib
 import http.client
@@ -15,9 +15,20 @@ SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
 TIMEOUT = 0.25  # generous beside the default, so that a busy machine is not taken for a dead daemon
 
 
-@contextlib.contextmanager
 def gunicorn(daemon, directory, app, *options):
     """The port of `app`, the source of a module."""
+    command = ["gunicorn", *options, "--chdir", str(directory)]
+    return served(daemon, directory, app, command, "--bind=fd://{}", "app:app")
+
+
+def uvicorn(daemon, directory, app, *options):
+    """The port of `app`, the source of a module."""
+    command = ["uvicorn", *options, "--app-dir", str(directory), "--log-level", "warning"]
+    return served(daemon, directory, app, command, "--fd={}", "app:app")
+
+
+@contextlib.contextmanager
+def served(daemon, directory, app, command, bind, *rest):
     (directory / "app.py").write_text(app)
     environment = os.environ | {
         "TIDEGATE_SOCKET": daemon.socket,
@@ -26,8 +37,7 @@ def gunicorn(daemon, directory, app, *options):
         "HOME": str(directory),
     }
     with socket.create_server(("127.0.0.1", 0)) as listener, open(directory / "log", "w") as log:
-        command = [sys.executable, "-m", "gunicorn", *options, "--chdir", str(directory)]
-        command += ["--bind", f"fd://{listener.fileno()}", "app:app"]
+        command = [sys.executable, "-m", *command, bind.format(listener.fileno()), *rest]
         process = subprocess.Popen(
             command, env=environment, pass_fds=[listener.fileno()], stdout=log, stderr=log, start_new_session=True
         )

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import tidegate
+from tidegate.decorators import callback_failed
 
 RULES = """
 domain: api
@@ -108,7 +109,7 @@ def test_any_attribute_is_taken(asked):
 
 
 def test_options_and_reports_are_taken(asked):
-    asked.callback_failed("user", KeyError())
+    callback_failed(asked, "user", KeyError())
     asked._report_later({"abandoned": [[1, 5], [2, 900]]})
     decision = asked.acquire("api", {"user": "u1"}, priority="post", idem="x", queued=0.001, max_wait=0)
     assert not decision.degraded and asked._report == {}

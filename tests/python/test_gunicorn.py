@@ -1,5 +1,7 @@
 """A real application under gunicorn, limited by the real daemon, over HTTP."""
 
+import concurrent.futures
+import signal
 import threading
 import time
 
@@ -95,3 +97,18 @@ def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limi
     # The deadline, plus what HTTP takes on a busy machine.
     assert max(took for _, took, _, _ in meanwhile) < TIMEOUT + 1.0
     assert sorted(took for _, took, _, _ in meanwhile)[len(meanwhile) // 2] < TIMEOUT
+
+
+def test_under_gevent_a_stopped_daemon_holds_up_no_other_request(daemon, directory):
+    (daemon.rules / "api.yaml").write_text(RULES)
+    daemon.start()
+    with gunicorn(daemon, directory, APP, "--workers", "1", "--worker-class", "gevent") as port:
+        assert "RateLimit" in get(port, "u0")[1]  # it is judged
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            started = time.monotonic()
+            with concurrent.futures.ThreadPoolExecutor(20) as callers:
+                assert list(callers.map(lambda i: get(port, f"u{i}")[0], range(20))) == [200] * 20
+            assert time.monotonic() - started < 20 * TIMEOUT  # which one after the other would take
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)

@@ -66,6 +66,8 @@ class Played:
                         answer = self.script(connection, message)
                         if message[1] is None and not isinstance(answer, bytes):
                             answer = None  # without an id there is no reply, not even an error
+                    if isinstance(answer, list) and answer[:1] == [1]:  # written whole, as the real one does
+                        answer += (13 - len(answer)) * [None]
                     if answer is not None:
                         connection.sendall(answer if isinstance(answer, bytes) else frame(answer))
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tidegate import Decision, Denied, Fault
-from tidegate.wsgi import problem
+from tidegate.answers import problem
 
 
 def decision(verdict, rule=None, limit=None, window=None, remaining=None, reset=None, retry=None, lease=None, **more):

@@ -120,6 +120,9 @@ def sha(text):
         ({"v": "x" * 1025}, [["v", "x" * 960 + "~" + sha("x" * 1025)]]),
         # 960 bytes would end inside a character
         ({"v": "x" + "é" * 600}, [["v", "x" + "é" * 479 + "~" + sha("x" + "é" * 600)]]),
+        ([{"a": "1"}, {"b": "2", "c": None}, {}], [["a", "1"], ["b", "2"], []]),
+        ([{"a": "1"}], [["a", "1"]]),
+        ([], [[]]),
         ({f"k{i}": "v" for i in range(16)}, [[part for i in range(16) for part in (f"k{i}", "v")]]),
     ],
 )
@@ -174,6 +177,13 @@ def test_the_longest_values_give_way_until_the_frame_fits():
     shortened = [i for i, value in enumerate(sent) if value.startswith("~")]
     assert shortened == [1, 3][: len(shortened)] and shortened  # the longest, and of these the first
     assert sent[1] == "~" + sha(values[1] + "y" * 20)
+
+
+def test_the_longest_value_gives_way_in_whichever_descriptor_it_is():
+    several = [{f"k{i}": "x" * 1_020 for i in range(8)}, {f"k{i}": "y" * 1_024 for i in range(8)}, {"z": "z"}]
+    sent = msgpack.unpackb(request("api", several, 1, None, {})[1])
+    assert [value[0] for value in sent[0][1::2]] == ["x"] * 8 and sent[2] == ["z", "z"]
+    assert [value[0] for value in sent[1][1::2]][:1] == ["~"]
 
 
 def test_long_values_that_begin_alike_stay_apart():

@@ -9,7 +9,8 @@ from wsgiref.validate import validator
 import pytest
 from daemons import ALLOW, LIMIT, frame
 
-from tidegate.wsgi import Middleware, client_address, path
+from tidegate.http import client_address
+from tidegate.wsgi import Middleware, path
 
 
 def plain(environ, start_response):

@@ -9,7 +9,8 @@ from wsgiref.util import FileWrapper
 import pytest
 from test_wsgi import call, grant, plain
 
-from tidegate.wsgi import Middleware, queued
+from tidegate.http import queued
+from tidegate.wsgi import Middleware
 
 # -- the end of the body -----------------------------------------------------------------------------------------------
 

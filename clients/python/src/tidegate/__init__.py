@@ -3,24 +3,22 @@
     decision = tidegate.Client().hit("api", {"user": user_id})
 
 No call raises because of the daemon or outlasts its deadline (20 ms); without an answer the decision is *allow* and
-says so (`degraded`, `reason`). This file is all of the client, to be copied: errors, codec, connection, client.
+says so (`degraded`, `reason`). This file asks by itself, to be copied; beside it stands what it imports when used.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import grp
 import hashlib
-import inspect
-import json
+import importlib
 import logging
 import math
 import os
-import pwd
 import random
 import re
 import socket
+import struct
 import threading
 import weakref
 from collections import Counter
@@ -33,8 +31,7 @@ __version__ = "0.1.0"
 F = TypeVar("F", bound=Callable[..., Any])
 Cost = int | dict[str, int]
 Map = dict[str, Any]
-Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | None
-Given = Attributes | Callable[..., Attributes]
+Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | list[Mapping[str, object]] | None
 
 class Denied(Exception):
     """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
@@ -47,11 +44,15 @@ class Fault(ValueError):
         super().__init__(text)
         self.reason, self.again = reason, again
 
+@functools.lru_cache(None)
+def _beside(file: str, name: str) -> Any:
+    """What a file beside this one does; nothing, if this one was copied alone."""
+    return getattr(importlib.import_module(f"{__name__}.{file}"), name) if "__path__" in globals() else lambda *_: None
+
 # -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ------------------------------
 VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX, FRAME_MAX, COST_MAX = 1_024, 64, 16, 4, 16_384, (1 << 32) - 1
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = range(9)
-WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
-KEEPING = (5, 6, 7, 10, 11)  # the errors that close nothing
+WELCOME, DECISION, DONE, ERROR, GOODBYE, KEEPING = *range(5), (5, 6, 7, 10, 11)  # the errors that close nothing
 # How a value begins: (first byte of the short form, sizes below this have it, first byte of the others, their bytes).
 _FORMS = {
     "uint": (0x00, 128, 0xCC, (1, 2, 4, 8)), "int": (0x100, 32, 0xD0, (1, 2, 4, 8)), "str": (0xA0, 32, 0xD9, (1, 2, 4)),
@@ -61,6 +62,7 @@ _STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("", None, 0), 0xC2: ("", Fals
 for _kind, (_short, _below, _code, _widths) in _FORMS.items():
     _STARTS |= {_short + n: (_kind, n, 0) for n in (range(-32, 0) if _kind == "int" else range(_below))}
     _STARTS |= {_code + i: (_kind, 0, width) for i, width in enumerate(_widths)}
+_HEADS = [bytes((0x90 + 2 * n,) if n < 8 else (0xDC, 0, 2 * n)) for n in range(PAIRS_MAX + 1)]
 
 def encode(value: object) -> bytes:
     """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
@@ -115,25 +117,34 @@ def _values(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], in
 
 def request(domain: str, given: Attributes, cost: Cost, priority: Any, options: Map, least: int = 0) -> list[bytes]:
     """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
-    texts: list[bytes] = []
-    for name, value in given.items() if isinstance(given, Mapping) else given or ():
-        if text := _text(value):
-            texts += (encode_name(name), text)
-    if len(texts) > 2 * PAIRS_MAX:
-        raise Fault(f"more than {PAIRS_MAX} attributes")
+    many = given if isinstance(given, list) and given and isinstance(given[0], Mapping) else None
+    texts = _head("array", len(many)) + b"".join(map(_descriptor, many)) if many else b"\x91" + _descriptor(given)
+    if cost == 1 and cost.__class__ is int and priority is None and not options and len(texts) < FRAME_MAX // 2:
+        return [encode_name(domain), texts, b"\1"]  # what most requests are
     for amount in cost.values() if isinstance(cost, dict) else (cost,):
         if amount.__class__ is not int or not least <= amount <= COST_MAX:
             raise Fault(f"a cost is an integer from {least} to {COST_MAX}, or a dict of units to such")
     word = b"\xc0" if priority is None else encode_name(priority)
     rest = [encode(cost), word, encode(options)][: 3 if options else 1 if priority is None else 2]
-    while True:
-        parts = [encode_name(domain), b"\x91" + _head("array", len(texts)) + b"".join(texts), *rest]
-        if sum(map(len, parts)) <= FRAME_MAX - 11:  # beside the array, the op and the longest id
-            return parts
-        longest = max(range(1, len(texts), 2), key=lambda i: len(texts[i]), default=0)
-        if not longest or len(texts[longest]) <= 35:
+    while sum(map(len, parts := [encode_name(domain), texts, *rest])) > FRAME_MAX - 11:  # array, op and the longest id
+        lists = decode(texts)
+        spots = [(one, i) for one in lists for i in range(1, len(one), 2)]
+        one, i = max(spots, key=lambda spot: len(spot[0][spot[1]].encode()), default=([""], 0))
+        if len(one[i].encode()) <= 33:
             raise Fault("it does not fit into a frame")
-        texts[longest] = _text(decode(b"\x91" + texts[longest])[0], 33, 0)
+        one[i] = decode(b"\x91" + _text(one[i], 33, 0))[0]
+        texts = encode(lists)
+    return parts
+def _descriptor(given: Any) -> bytes:
+    pairs: list[bytes] = []
+    for name, value in given.items() if given.__class__ is dict or isinstance(given, Mapping) else given or ():
+        if pair := (_known_pair if value.__class__ is str and len(value) < 100 else _pair)(name, value):
+            pairs.append(pair)
+    if len(pairs) > PAIRS_MAX:
+        raise Fault(f"more than {PAIRS_MAX} attributes")
+    return _HEADS[len(pairs)] + b"".join(pairs)
+def _pair(name: str, value: object) -> bytes:
+    return (text := _text(value)) and encode_name(name) + text
 def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
     """An attribute as it is sent, the end of a long one as its digest; of None, nothing."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
@@ -141,6 +152,7 @@ def _text(value: object, most: int = VALUE_MAX, kept: int = 960) -> bytes:
     if len(raw) > most:
         raw = raw[:kept].decode("utf-8", "ignore").encode() + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
     return raw and _head("str", len(raw)) + raw
+_known_pair = functools.lru_cache(4_096)(_pair)  # of short texts alone: much is sent again and again
 @functools.lru_cache(1_024)
 def encode_name(name: str) -> bytes:
     if isinstance(name, str) and re.fullmatch(r"[^\x00-\x1f\x7f-\x9f:/]+", name) and len(name.encode()) <= NAME_MAX:
@@ -149,7 +161,7 @@ def encode_name(name: str) -> bytes:
 
 # -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
 class Connection:
-    def __init__(self, path: str, info: Map) -> None:
+    def __init__(self, path: str, info: Map, timeout: float) -> None:
         self.number, self.asked, self.rest, self.leaving = info["connection"], 0, b"", False
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
@@ -157,130 +169,134 @@ class Connection:
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.setblocking(False)
             self.socket.connect(path)
+            # A blocking read saves a call, but signals start its time anew: it is short. Those of gevent have no time.
+            self.blocks = timeout >= BLOCKING_MIN and type(self.socket).__module__ == "socket"
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 1_000))
+            self.socket.setblocking(self.blocks)
         except (OSError, ValueError) as error:
             if hasattr(self, "socket"):
                 self.socket.close()
             why = f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
-            if isinstance(error, BlockingIOError):
-                why = f"the daemon at {path} takes no connections: it is stopped or overloaded"
-            with contextlib.suppress(KeyError, OSError):
-                if isinstance(error, PermissionError):
-                    user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.stat(path).st_gid).gr_name
-                    why = f"permission denied on {path}: user {user} is not in group {group}"
-            raise Fault(why, "unreachable") from error
+            raise Fault(_beside("trouble", "trouble")(path, error) or why, "unreachable") from error
+        self.send, self.recv = self.socket.send, self.socket.recv
 
-    def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> list[Any] | Fault:
+    def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> Decision | list[Any] | Fault:
         """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
-        self.asked += 1
-        payload = b"".join((bytes((0x92 + len(elements), op)), encode(self.asked if wanted else None), *elements))
-        data = self.greeting + len(payload).to_bytes(4, "big") + payload
-        idle, self.greeting, sent = not self.greeting, b"", 0
+        self.asked = asked = self.asked + 1
+        body, wide = b"".join(elements), wanted and 255 < asked < 65_536
+        number = b"\xcd" + asked.to_bytes(2, "big") if wide else encode(asked if wanted else None)
+        greeting, self.greeting, sent = self.greeting, b"", 0
+        data = greeting + _HEAD(2 + len(number) + len(body), 0x92 + len(elements), op) + number + body
         try:
-            self.socket.setblocking(False)  # who only releases does not wait, however much the daemon has not read yet
-            sent = self.socket.send(data, socket.MSG_NOSIGNAL)
-            if sent < len(data):  # unheard of with one request at a time
+            # Does not wait, however much the daemon has not read yet; a part is unheard of with one request at a time.
+            if (sent := self.send(data, SEND_FLAGS)) < len(data):
                 raise TimeoutError
-            while wanted:
-                left = max(deadline - monotonic(), 0)
-                self.socket.settimeout(left)  # 0 does not block: a reply that is there after the deadline counts
-                chunk = self.socket.recv(4_096)
-                self.rest += chunk
-                while len(self.rest) >= (end := 4 + int.from_bytes(self.rest[:4], "big")):
-                    if (reply := self._reply(end, wanted)) is not None:
-                        return reply
-                if end > 4 + FRAME_MAX:
-                    raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
-                if not chunk or not left:
-                    raise TimeoutError if chunk else ConnectionResetError
+            if self.blocks and wanted:
+                try:
+                    self.rest = data = self.recv(4_096)
+                except BlockingIOError:
+                    return self._wait(wanted, deadline)
+                # What most decisions are is read at once: begun as ours is, and checked whole before it is trusted.
+                size, at = len(data), 6 + len(number)
+                alike = wanted == DECISION and at < size < 132 and data.startswith(_REPLIES[size] + number)
+                if alike and (match := _shape(data[at + 1])(data, at)):
+                    decision, self.rest = Decision.__new__(Decision), b""
+                    decision._read, decision.allowed = match, data[at] in GRANTS
+                    return decision
+            return self._wait(wanted, deadline) if wanted else []
         except (BlockingIOError, TimeoutError) as error:
             raise Fault("the daemon did not answer in time", "timeout") from error
         except OSError as error:  # after a goodbye it has answered what it received: this request was not
-            raise Fault("the daemon hung up", "unreachable", idle and (self.leaving or not sent)) from error
-        return []
-    def _reply(self, end: int, wanted: int) -> list[Any] | Fault | None:
-        reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
-        kind, about, what = ([value if value.__class__ is int else None for value in reply[:3]] + 3 * [None])[:3]
-        if (kind, about) == (wanted, self.asked):
-            return reply[2:]
-        fault = Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
-        if kind == ERROR and about == self.asked and what in KEEPING:
-            return fault
-        if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
-            raise fault
-        self.leaving = self.leaving or kind == GOODBYE
-        return None
+            raise Fault("the daemon hung up", "unreachable", not greeting and (self.leaving or not sent)) from error
+    def _wait(self, wanted: int, deadline: float) -> Decision | list[Any] | Fault:
+        left = -1.0
+        while True:
+            while len(self.rest) >= (end := 4 + int.from_bytes(self.rest[:4], "big")):
+                reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
+                kind, about, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
+                fault = Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
+                keeping = kind == ERROR and about == self.asked and what in KEEPING
+                if keeping or (kind, about) == (wanted, self.asked):
+                    self.socket.settimeout(None if self.blocks else 0)
+                    return fault if keeping else Decision(reply[2:]) if kind == DECISION else reply[2:]
+                if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
+                    raise fault
+                self.leaving = self.leaving or kind == GOODBYE
+            if not left or end > 4 + FRAME_MAX:
+                raise Fault(f"doubtful bytes: a frame of {end - 4} bytes") if left else TimeoutError
+            left = max(deadline - monotonic(), 0)
+            self.socket.settimeout(left)  # 0 does not block: a reply that is there after the deadline counts
+            if not (chunk := self.recv(4_096)):
+                raise ConnectionResetError
+            self.rest += chunk
+@functools.lru_cache(256)
+def _shape(first: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
+    """Matches a decision from its verdict on: a rule that begins so, nil or short and plain; no notes, all, extra."""
+    if not 0xA0 < first <= 0xC0:
+        return lambda data, at: None
+    rule = b"\\xc0()" if first == 0xC0 else re.escape(bytes((first,))) + b"([ -~]{%d})" % (first - 0xA0)
+    number = rb"([\0-\x7f]|\xc0|\xcc.|\xcd..|\xce....|\xcf[\0-\x7f].......)"
+    return re.compile(rb"([\0-\4])" + rule + 6 * number + b"\xc0\xc0\xc0", re.DOTALL).fullmatch
+_HEAD, SEND_FLAGS = struct.Struct(">IBB").pack, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT  # length, array and op
+_REPLIES = [(max(size, 4) - 4).to_bytes(4, "big") + b"\x9d\1" for size in range(132)]  # how decisions of a length begin
 
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
-def number(seconds: float) -> int | float:  # for people: up to the next millisecond
-    thousandths = math.ceil(round(seconds * 1e6) / 1000)
-    return thousandths / 1000 if thousandths % 1000 else thousandths // 1000
 class Decision:
     """The answer to a request: true if the work may start. Times are in seconds.
 
     `allowed`, `verdict` (allow, limit, shed, wait, deny), `status` (200, 429, 503, 403). `rule`, `limit`, `window`,
-    `remaining`, `reset_after` of the binding rule, None where there is none. `retry_after` (None: never), `wait` (start
-    after it), `lease`, `notes` as (kind, rule). `degraded`: made without the daemon, for `reason`.
+    `remaining`, `reset_after` of the binding rule. `retry_after` (None: never), `wait` (start after it), `lease`,
+    `notes` as (kind, rule), `help`. `degraded`: made without the daemon, for `reason`. None is what there is not.
     """
+    reason: str | None = None
+    _asked: Any = None  # by whom, on which connection and as which request
+    _read: Any = None  # the fields as the daemon wrote them, checked, until somebody asks for one
 
-    def __init__(self, elements: list[Any], asked: Any = None, reason: str | None = None) -> None:
-        self._asked, self.reason, self.degraded = asked, reason, reason is not None  # by whom and as which request
+    def __init__(self, elements: list[Any], reason: str | None = None) -> None:
         given = (elements + 11 * [None])[:11]
-        verdict, self.rule, self.limit, window, self.remaining, reset, retry, self.lease, notes, _, extra = given
         fits = all(map(tuple.__contains__, KINDS, map(type, given)))
-        if not fits or verdict not in range(5) or min(filter(None, given[2:8]), default=0) < 0:
+        if not fits or given[0] not in range(5) or min(filter(None, given[2:8]), default=0) < 0:
             raise Fault(f"doubtful bytes: {elements!r:.200} as a decision")
+        self.reason = reason
+        self._fill(*given)
+    def __getattr__(self, name: str) -> Any:
+        if name[0] != "_" and (read := self._read) is not None:
+            verdict, rule, *numbers = read.groups()
+            fields = [None if n == b"\xc0" else int.from_bytes(n[1:] or n, "big") for n in numbers]
+            self._fill(verdict[0], rule.decode() or None, *fields, None, None, None)
+            self._read = None
+        return object.__getattribute__(self, name)
+    def _fill(self, verdict: int, *fields: Any) -> None:
+        rule, limit, window, remaining, reset, retry, lease, notes, _, extra = fields
         self.allowed, self.verdict, self.status = verdict in GRANTS, VERDICTS[verdict], STATUSES[verdict]
+        self.rule, self.limit, self.remaining, self.lease = rule, limit, remaining, lease
         self.window, self.reset_after, self.retry_after = [t if t is None else t / 1e6 for t in (window, reset, retry)]
         self.wait: float = (self.retry_after or 0.0) if verdict == 3 else 0.0
         self.notes: list[tuple[str, str]] = list(zip(notes[::2], notes[1::2])) if notes else []
-        self.help: str | None = str((extra or {}).get("help") or "") or None
-        self.unit, self.hidden = str((extra or {}).get("unit") or "requests"), (extra or {}).get("hide") is True
-        self.named = self.rule is not None and self.limit is not None and not self.hidden  # to whoever is refused
+        self.extra, self.degraded = extra or {}, self.reason is not None
+        self.help: str | None = str(self.extra.get("help") or "") or None
     def __bool__(self) -> bool:
         return self.allowed
 
     def headers(self) -> dict[str, str]:
         """The limit of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again."""
-        fields: dict[str, str] = {}
-        if self.named:
-            limit, left = (min(number or 0, 10**15 - 1) for number in (self.limit, self.remaining))  # of 15 digits
-            unit = self.unit if self.window else "concurrent-requests"
-            name, unit_name = (json.dumps(s.encode("ascii", "replace").decode()) for s in (self.rule or "", unit))
-            policy = f"{name};q={limit}" + ("" if unit == "requests" else f";qu={unit_name}")
-            fields["RateLimit"] = f"{name};r={left}" + (f";t={math.ceil(self.reset_after or 0)}" if self.window else "")
-            fields["RateLimit-Policy"] = policy + (f";w={math.ceil(self.window)}" if self.window else "")
-            fields |= {"X-Ratelimit-Limit": str(limit), "X-Ratelimit-Remaining": str(left)}
-        if not self.allowed and self.retry_after is not None:
-            names = ("Retry-After",) if self.hidden else ("Retry-After", "X-Ratelimit-Retry-After")
-            fields |= dict.fromkeys(names, str(max(1, math.ceil(self.retry_after))))
-        return fields
-
+        again = "" if self.allowed or self.retry_after is None else str(math.ceil(self.retry_after) or 1)
+        return dict(_beside("answers", "headers")(self) or ({"Retry-After": again} if again else {}))
     @property
     def message(self) -> str:
         """For people: which limit, how much, and when to try again."""
-        if self.allowed or self.verdict == "deny":
-            return "Allowed." if self.allowed else "This request is not allowed."
-        what = "The request could not be judged." if self.degraded else "The service is at its capacity."
-        what = "Too many requests." if self.verdict == "limit" else what
-        if self.named and self.verdict == "limit":
-            amount = f"{self.unit} in {number(self.window)} s" if self.window else "at once"
-            what = f"Over the limit {self.rule} of {self.limit} {amount}."
-        if self.retry_after is None:
-            return f"{what} It asks for more than the limit holds: it can never pass."
-        return f"{what} Try again in {max(1, math.ceil(self.retry_after))} s."
-
+        return str(_beside("answers", "message")(self) or f"{self.verdict}: {self.rule}")
     def release(self, outcome: str = "ok") -> None:
         """Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens."""
         lease, self.lease = self.lease, None
         if lease is not None and self._asked:
-            client, which = self._asked
-            if client._exchange(RELEASE, lambda: [encode(lease), encode({"ok": 0, "dropped": 2}.get(outcome, 1))], 0):
-                # It was not written, for a reason: the daemon is told so with the next request.
-                client._report_later({"abandoned": [which]})
+            client, *which = self._asked
+            if client._exchange(RELEASE, 0, lambda: [encode(lease), encode({"ok": 0, "dropped": 2}.get(outcome, 1))]):
+                client._report_later({"abandoned": [which]})  # it was not written: the next request tells
     def renew(self) -> bool:
         """Starts the lease's time again, for long work; false if it has ended, or the daemon does not answer."""
         lease = self.lease
-        return bool(lease and self._asked) and self._asked[0]._exchange(RENEW, lambda: [encode(lease)], DONE) is True
+        return bool(lease and self._asked) and self._asked[0]._exchange(RENEW, DONE, lambda: [encode(lease)]) is True
 
 class Client:
     """Asks the daemon of this host; safe in threads and over forks. Nothing is opened before the first question.
@@ -306,29 +322,26 @@ class Client:
 
     def _begin(self) -> None:
         """This process' own session: after a fork no lock, count or socket of the parent is used."""
-        for connection in list(self._open):
-            self._close(connection)
+        list(map(self._close, list(self._open)))
         self._pid, self._lock = os.getpid(), threading.RLock()
-        with contextlib.suppress(Exception):  # it stands beside this file, unless that was copied alone
-            from .gunicorn_slots import slots
-            self._info["slots"] = self._slots or slots(self, self._info["pool"])
+        with contextlib.suppress(Exception):
+            self._info["slots"] = self._slots or _beside("gunicorn_slots", "slots")(self, self._info["pool"])
         self._info |= {"session": os.urandom(16), "pid": self._pid, "connection": 0}
         self._idle, self._missed, self._report = list[Connection](), Counter[str](), Map()  # the last used goes first
-        self._failures, self._until, self._pause = 0, 0.0, 0.0  # the breaker is open until then; 0.0: it is closed
-        self._told: bool | None = None  # of the trouble there is; None: of none ever
+        self._failures, self._until, self._pause, self._told = 0, 0.0, 0.0, ""  # the breaker; the state that was logged
 
-    def acquire(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
+    def acquire(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
         """May this work start? It ends with `release`. `more`: priority, idem, queued, max_wait, on_failure."""
         return self._judge(ACQUIRE, domain, attributes, cost, **more)
-    def hit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
+    def hit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
         """As `acquire`, for what has no end: a message, a login attempt."""
         return self._judge(HIT, domain, attributes, cost, **more)
-    def peek(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Decision:
+    def peek(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
         """What `acquire` would say; nothing is charged."""
         return self._judge(PEEK, domain, attributes, cost, **more)
 
     @contextlib.contextmanager
-    def limit(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Iterator[Decision]:
+    def limit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Iterator[Decision]:
         """For `with`: sleeps off a WAIT, releases at the end; raises Denied if the work may not start."""
         decision, outcome = self.acquire(domain, attributes, cost, **more), "dropped"
         if not decision:
@@ -339,29 +352,18 @@ class Client:
             outcome = "ok"
         finally:
             decision.release(outcome)
-    def limited(self, domain: str, attributes: Given = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
+    def limited(self, domain: str, attributes: Any = None, cost: Cost = 1, **more: Any) -> Callable[[F], F]:
         """Decorates a function or a generator; `attributes` and `priority` may be functions of its arguments."""
-        def decorate(function: F) -> F:
-            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-                raise TypeError("what is asynchronous cannot be limited so: use `acquire` and `release` in it")
-            def call(*args: Any, **kwargs: Any) -> Any:
-                with self.limit(domain, attributes, cost, call=(args, kwargs), **more):
-                    return function(*args, **kwargs)
-            def generate(*args: Any, **kwargs: Any) -> Any:
-                with self.limit(domain, attributes, cost, call=(args, kwargs), **more):
-                    return (yield from function(*args, **kwargs))
-            decorated = generate if inspect.isgeneratorfunction(function) else call
-            return functools.wraps(function)(decorated)  # type: ignore[return-value]
-        return decorate
+        return _beside("decorators", "limited")(self, domain, attributes, cost, **more)  # type: ignore[no-any-return]
     def charge(self, domain: str, attributes: Attributes = None, amount: Cost = 1) -> bool:
         """After the fact: takes from all rates that match, into debt; below 0 gives back. False: from none."""
-        return self._exchange(CHARGE, lambda: request(domain, attributes, amount, None, {}, -COST_MAX), DONE) is True
+        return self._exchange(CHARGE, DONE, lambda: request(domain, attributes, amount, None, {}, -COST_MAX)) is True
     def signal(self, name: str, value: float) -> None:
         """Says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s."""
-        self._exchange(SIGNAL, lambda: [self._pool, encode_name(name), encode(round(1000 * min(max(value, 0), 1)))], 0)
+        self._exchange(SIGNAL, 0, lambda: [self._pool, encode_name(name), encode(round(1000 * min(max(value, 0), 1)))])
     def check(self) -> bool:
         """Whether the daemon answers; false, without asking, if the breaker is open or the client disabled."""
-        return self._exchange(PING, list, DONE) is True
+        return self._exchange(PING, DONE, list) is True
     def stats(self) -> dict[str, Any]:
         """How many decisions were made without the daemon, by reason; connections; whether the breaker is open."""
         return {"missed": dict(self._missed), "connections": len(self._open), "breaker_open": self._until > 0}
@@ -370,55 +372,46 @@ class Client:
         while self._idle:
             with contextlib.suppress(IndexError):  # when another thread took the last one
                 self._close(self._idle.pop())
-    def callback_failed(self, what: str, error: Exception) -> Decision:
-        """Allows what an application's function left unjudged by raising; for middlewares."""
-        self._log(f"{what} raised {type(error).__name__}: such requests are not limited", once=True)  # no user's data
-        return self._without("callback")
 
     def _judge(
-        self, op: int, domain: str, attributes: Given, cost: Cost, priority: Any = None, idem: Any = None,
-        queued: float | None = None, max_wait: float | None = None, on_failure: str = "allow", call: Any = ((), {}),
+        self, op: int, domain: str, attributes: Attributes, cost: Cost, priority: Any = None, idem: Any = None,
+        queued: float | None = None, max_wait: float | None = None, on_failure: str = "allow",
     ) -> Decision:
         if not self._enabled:
             return Decision([0], reason="disabled")
         report: Map = {}
-        def written() -> list[bytes]:
-            nonlocal report
-            times = (("queued_us", queued), ("max_wait_us", max_wait))  # rounded up, but 0.07 * 1e6 is above 70 000
-            options: Map = {name: max(0, math.ceil(round(t * 1e6, 3))) for name, t in times if t is not None}
-            options |= {} if idem is None else {"idem": idem}
-            elements = request(domain, given, cost, priority, options)
+        options: Map = {} if idem is None else {"idem": idem}
+        try:
+            if queued is not None or max_wait is not None:  # rounded up, but 0.07 * 1e6 is above 70 000
+                times = (("queued_us", queued), ("max_wait_us", max_wait))
+                options |= {name: max(0, math.ceil(round(t * 1e6, 3))) for name, t in times if t is not None}
+            elements = request(domain, attributes, cost, priority, options)
             if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
                     report, self._report = self._report, {}
                 elements[3:] = [encode(priority), encode(options | report)]
-            return elements
-        try:
-            given = attributes(*call[0], **call[1]) if callable(attributes) else attributes
-            priority = priority(*call[0], **call[1]) if callable(priority) else priority
+            answer = self._converse(op, elements, DECISION)
         except Exception as error:
-            return self.callback_failed("attributes or priority", error)
-        answer = self._exchange(op, written, DECISION)
-        return answer if answer.__class__ is Decision else self._without(answer, on_failure, report)
+            answer = self._unwritten(error)
+        return answer if type(answer) is Decision else self._without(answer, on_failure, report)
 
-    def _exchange(self, op: int, elements: Callable[[], list[bytes]], wanted: int) -> Any:
-        """A Decision, DONE's `ok`, or the reason why there is no answer in time that can be trusted. Never raises."""
+    def _exchange(self, op: int, wanted: int, elements: Callable[[], list[bytes]]) -> Any:
+        """DONE's `ok`, or the reason why there is no answer in time that can be trusted. Never raises."""
         try:
             return self._converse(op, elements(), wanted) if self._enabled else "disabled"
         except Exception as error:
-            text = error if isinstance(error, Fault) else type(error).__name__
-            self._log(f"a request cannot be written, so the daemon is not asked: {text}", once=True)
-            return "protocol"
+            return self._unwritten(error)
+    def _unwritten(self, error: Exception) -> str:
+        text = error if isinstance(error, Fault) else type(error).__name__
+        self._log(f"a request cannot be written, so the daemon is not asked: {text}", once=True)
+        return "protocol"
 
     def _converse(self, op: int, elements: list[bytes], wanted: int) -> Any:
         if self._pid != os.getpid():
             self._begin()
-        deadline, probe = monotonic() + self._timeout, self._until > 0
-        if probe:
-            with self._lock:
-                if monotonic() < self._until or not wanted:  # one probe at a time; should it die, another may follow
-                    return "breaker"
-                probe, self._until = self._until > 0, self._until and monotonic() + PAUSE_MAX  # if closed, it stays so
+        deadline = monotonic() + self._timeout
+        if (probe := self._until > 0) and not self._may_probe(wanted):
+            return "breaker"
         while True:
             connection = None
             try:
@@ -427,17 +420,15 @@ class Client:
                 except IndexError:
                     with self._lock:
                         self._info["connection"] += 1
-                        self._open.add(connection := Connection(self._find(), self._info))
+                        self._open.add(connection := Connection(self._find(), self._info, self._timeout))
                 reply: Any = connection.ask(op, elements, wanted, deadline)
-                which = [connection.number, connection.asked]
-                if reply.__class__ is not Fault:
-                    reply = Decision(reply, (self, which)) if wanted == DECISION else reply[:1] == [True]
+                if type(reply) is Decision:
+                    reply._asked = (self, connection.number, connection.asked)
                 break
             except BaseException as error:
                 if connection is not None:
                     self._close(connection)
-                    if op == ACQUIRE:
-                        self._report_later({"abandoned": [[connection.number, connection.asked]]})
+                    self._report_later({"abandoned": [[connection.number, connection.asked]]} if op == ACQUIRE else {})
                 if not isinstance(error, Fault):
                     raise
                 if not error.again:
@@ -449,11 +440,16 @@ class Client:
             self._idle.append(connection)
         if self._failures and wanted:
             self._settle(None, probe)
-        if reply.__class__ is Fault:
+        if type(reply) is Fault:
             self._log(f"{reply}; such requests are not limited", once=True)
             return reply.reason
-        return reply
+        return reply[:1] == [True] if type(reply) is list else reply
 
+    def _may_probe(self, wanted: int) -> bool:
+        with self._lock:
+            if may := wanted > 0 and monotonic() >= self._until:
+                self._until = self._until and monotonic() + PAUSE_MAX  # one at a time, and none if closed
+        return may
     def _close(self, connection: Connection) -> None:
         self._open.discard(connection)
         connection.socket.close()  # no `shutdown`, which would reach through to the process this one was forked from
@@ -474,11 +470,11 @@ class Client:
             self._failures = self._failures + 1 if fault else 0
             if not fault:
                 self._pause = self._until = 0.0
-            elif probe or self._failures == FAILURES_MAX:
+            elif (probe and self._until > 0) or self._failures == FAILURES_MAX:
                 self._pause = min(2 * self._pause, PAUSE_MAX) or PAUSE_MIN
                 self._until = monotonic() + self._pause * random.uniform(0.8, 1.2)
-            trouble = bool(fault) and (self._told is not False or self._failures >= FAILURES_MAX)
-            change, self._told = trouble != bool(self._told), trouble
+            trouble = bool(fault) and (self._told != "well" or self._failures >= FAILURES_MAX)
+            change, self._told = trouble != (self._told == "trouble"), "trouble" if trouble else "well"
         if change:
             again = f"the daemon answers again; {sum(self._missed.values())} requests so far were not limited"
             self._log(f"{fault}; requests are not limited" if fault else again)
@@ -494,7 +490,11 @@ class Client:
 
 KINDS = [(kind, type(None)) for kind in (int, str, *6 * [int], list, list, dict)]  # what a decision is made of
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
-ABANDONED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 512, 64, 3, 1.0, 5.0
+ABANDONED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX, BLOCKING_MIN = 512, 64, 3, 1.0, 5.0, 0.01
+def __getattr__(name: str) -> Any:
+    if name == "AsyncClient":
+        return _beside("aio", name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 limited = Client.limited
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: list(map(Client._begin, list(_CLIENTS))))

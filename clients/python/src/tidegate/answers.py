@@ -1,0 +1,83 @@
+"""What is told to whoever asked: headers, a sentence, a body; by bytes in tests/vectors/answers.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from . import Decision
+
+
+def headers(decision: Decision) -> dict[str, str]:
+    """The limit, of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again."""
+    fields: dict[str, str] = {}
+    if _is_named(decision):
+        limit, left = (min(number or 0, 10**15 - 1) for number in (decision.limit, decision.remaining))  # of 15 digits
+        unit = _unit(decision) if decision.window else "concurrent-requests"
+        name, unit_name = (json.dumps(s.encode("ascii", "replace").decode()) for s in (decision.rule, unit))
+        policy = f"{name};q={limit}" + ("" if unit == "requests" else f";qu={unit_name}")
+        window = decision.window
+        fields["RateLimit"] = f"{name};r={left}" + (f";t={math.ceil(decision.reset_after or 0)}" if window else "")
+        fields["RateLimit-Policy"] = policy + (f";w={math.ceil(window)}" if window else "")
+        fields |= {"X-Ratelimit-Limit": str(limit), "X-Ratelimit-Remaining": str(left)}
+    if not decision.allowed and decision.retry_after is not None:
+        hidden = decision.extra.get("hide") is True
+        names = ("Retry-After",) if hidden else ("Retry-After", "X-Ratelimit-Retry-After")
+        fields |= dict.fromkeys(names, str(max(1, math.ceil(decision.retry_after))))
+    return fields
+
+
+def message(decision: Decision) -> str:
+    """For people: which limit, how much, and when to try again."""
+    if decision.allowed or decision.verdict == "deny":
+        return "Allowed." if decision.allowed else "This request is not allowed."
+    what = "The request could not be judged." if decision.degraded else "The service is at its capacity."
+    what = "Too many requests." if decision.verdict == "limit" else what
+    if _is_named(decision) and decision.verdict == "limit":
+        window = decision.window
+        amount = f"{_unit(decision)} in {_thousandths(window)} s" if window else "at once"
+        what = f"Over the limit {decision.rule} of {decision.limit} {amount}."
+    if decision.retry_after is None:
+        return f"{what} It asks for more than the limit holds: it can never pass."
+    return f"{what} Try again in {max(1, math.ceil(decision.retry_after))} s."
+
+
+def problem(decision: Decision) -> bytes:
+    """The body of a refusal, application/problem+json: RFC 9457, with the types of the draft.
+
+    Its `retry_after` is exact to the millisecond, unlike the header.
+    """
+    kind, title = PROBLEMS.get(decision.status, (None, "OK"))
+    about = f"https://iana.org/assignments/http-problem-types#{kind}" if kind else "about:blank"
+    answer: dict[str, Any] = {"type": about, "title": title, "status": decision.status, "detail": decision.message}
+    if _is_named(decision) and decision.verdict == "limit":
+        window = _thousandths(decision.window or 0)
+        answer |= {"violated-policies": [decision.rule], "limit": decision.limit, "window": window}
+    if not decision.allowed and decision.retry_after is not None:
+        answer["retry_after"] = _thousandths(decision.retry_after)
+    if decision.help:
+        answer["help"] = decision.help
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _is_named(decision: Decision) -> bool:
+    """Whether the rule and its limit are told to whoever asked."""
+    return decision.rule is not None and decision.limit is not None and decision.extra.get("hide") is not True
+
+
+def _unit(decision: Decision) -> str:
+    return str(decision.extra.get("unit") or "requests")
+
+
+def _thousandths(seconds: float) -> int | float:
+    """Up to the next millisecond."""
+    count = math.ceil(round(seconds * 1e6) / 1000)
+    return count / 1000 if count % 1000 else count // 1000
+
+
+PROBLEMS = {
+    403: (None, "Forbidden"),
+    429: ("quota-exceeded", "Too Many Requests"),
+    503: ("temporary-reduced-capacity", "Service Unavailable"),
+}

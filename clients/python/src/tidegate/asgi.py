@@ -1,0 +1,134 @@
+"""Limits an ASGI application: FastAPI, Starlette, Quart, Django's ASGI handler or plain. HTTP and WebSockets.
+
+    app = tidegate.asgi.Middleware(app, tidegate.AsyncClient(), domain="api", user=who)
+
+What may not start is answered here; everything else reaches the application, also when the daemon or a function given
+here fails. The event loop is never held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from . import Decision
+from .aio import AsyncClient
+from .http import Guard, Seen, clean, status_code
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[Any]]
+
+
+class Middleware:
+    """Judges every request before `app` sees it, and adds limit headers to every answer but redirects.
+
+    Options are those of `tidegate.http.Guard`; requests are scopes. `on_refused` may give (status, headers, body) or an
+    ASGI application, or a coroutine of either. The decision is in `scope["tidegate.decision"]`.
+    The lease of a request ends with the last part of the body: tasks in the background hold nothing. A WebSocket's ends
+    with the connection; one that may not start is closed before it is accepted, with 1013 (try again later), or gets
+    the answer that a request would, where the server can do so.
+    """
+
+    def __init__(self, app: App, client: AsyncClient, domain: str = "web", **options: Any) -> None:
+        self.app, self.client, self.guard = app, client, Guard(client, domain, asynchronous=True, **options)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        decision = await self._judge(scope) if scope["type"] in ("http", "websocket") else None
+        if decision is None:
+            await self.app(scope, receive, send)
+            return
+        scope["tidegate.decision"] = decision
+        if not decision:
+            try:
+                refusal = await self._refusal(scope, decision)
+            except Exception as error:
+                scope["tidegate.decision"] = self.guard.failed("on_refused", error)
+                await self.app(scope, receive, send)
+                return
+            await refusal(scope, receive, _Answer(send, decision, self.guard).send)
+            return
+        answer = _Answer(send, decision, self.guard)
+        try:
+            if decision.wait:
+                await asyncio.sleep(decision.wait)
+            await self.app(scope, receive, answer.send)
+            if scope["type"] == "websocket":
+                answer.outcome, answer.finished = "ok", True
+        finally:
+            answer.release()
+
+    async def _judge(self, scope: Scope) -> Decision | None:
+        """None: exempt."""
+        started = time.monotonic()
+        question = self.guard.question(seen(scope))
+        if isinstance(question, dict):
+            question = await self.client.acquire(self.guard.domain, **question)
+        return None if question is None else self.guard.judged(question, started)
+
+    async def _refusal(self, scope: Scope, decision: Decision) -> App:
+        answer = self.guard.refusal(scope, decision)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if callable(answer):
+            return answer  # type: ignore[no-any-return]
+        status, headers, body = answer
+        fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        start = {"status": status_code(status), "headers": fields}
+        return _denial(scope, start, b"" if scope.get("method") == "HEAD" else body)
+
+
+def seen(scope: Scope) -> Seen:
+    def header(name: str) -> str | None:
+        wanted = name.lower().encode()
+        found = [value for key, value in scope.get("headers", ()) if key.lower() == wanted]
+        return b", ".join(found).decode("latin-1") if found else None
+
+    peer = (scope.get("client") or ("",))[0] or ""
+    return Seen(scope, scope.get("method", "GET"), clean(scope.get("path", "")), peer, header)
+
+
+def _denial(scope: Scope, start: dict[str, Any], body: bytes) -> App:
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        can_answer = "websocket.http.response" in (scope.get("extensions") or {})
+        kind = "websocket.http.response" if can_answer else "websocket.close"
+
+    async def deny(scope: Scope, receive: Receive, send: Send) -> None:
+        if kind == "websocket.close":
+            await receive()  # that it wants to connect
+            await send({"type": kind, "code": 1013, "reason": ""})
+            return
+        await send({"type": f"{kind}.start", **start})
+        await send({"type": f"{kind}.body", "body": body})
+
+    return deny
+
+
+class _Answer:
+    """Adds limit headers where the application's answer starts; ends the lease where it ends."""
+
+    def __init__(self, send: Send, decision: Decision, guard: Guard) -> None:
+        self._send, self.decision, self.guard = send, decision, guard
+        self.outcome, self.finished = "dropped", False
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        kind = message["type"]
+        if kind in ("http.response.start", "websocket.http.response.start"):
+            headers = list(message.get("headers", ()))
+            there = (bytes(name).decode("latin-1") for name, _ in headers)
+            fields = self.guard.fields(self.decision, message["status"], there)
+            headers += [(name.lower().encode(), value.encode()) for name, value in fields]
+            message = {**message, "headers": headers}
+            self.outcome = self.guard.outcome(message["status"])
+        await self._send(message)
+        if kind == "http.response.body" and not message.get("more_body", False):
+            self.finished = True
+            self.release()
+
+    def release(self) -> None:
+        self.decision.release(self.outcome if self.finished else "dropped")

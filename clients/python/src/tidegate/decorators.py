@@ -1,0 +1,96 @@
+"""Functions and generators that run under a limit: what `limited` makes of them, plain and asynchronous."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from . import Client, Decision
+
+
+def limited(client: Client, domain: str, attributes: Any = None, cost: Any = 1, **more: Any) -> Callable[[Any], Any]:
+    """For `Client.limited`."""
+
+    @contextlib.contextmanager
+    def held(args: Any, kwargs: Any) -> Iterator[None]:
+        words = judged(client, args, kwargs, attributes, more)
+        with contextlib.nullcontext() if words is None else client.limit(domain, cost=cost, **words):
+            yield
+
+    def decorate(function: Any) -> Any:
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("what is asynchronous is limited by AsyncClient.limited")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with held(args, kwargs):
+                return function(*args, **kwargs)
+
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            with held(args, kwargs):
+                return (yield from function(*args, **kwargs))
+
+        return functools.wraps(function)(generate if inspect.isgeneratorfunction(function) else call)
+
+    return decorate
+
+
+def limited_async(client: Any, domain: str, attributes: Any, cost: Any, **more: Any) -> Callable[[Any], Any]:
+    """For `AsyncClient.limited`: what is plain becomes a coroutine function, a generator an asynchronous one."""
+
+    @contextlib.asynccontextmanager
+    async def held(args: Any, kwargs: Any) -> AsyncIterator[None]:
+        words = judged(client, args, kwargs, attributes, more)
+        async with contextlib.nullcontext() if words is None else client.limit(domain, cost=cost, **words):
+            yield
+
+    def decorate(function: Any) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            async with held(args, kwargs):
+                result = function(*args, **kwargs)
+                return await result if inspect.isawaitable(result) else result
+
+        async def generate(*args: Any, **kwargs: Any) -> Any:
+            async with held(args, kwargs):
+                for one in function(*args, **kwargs):
+                    yield one
+
+        async def generate_async(*args: Any, **kwargs: Any) -> Any:
+            async with held(args, kwargs), contextlib.aclosing(function(*args, **kwargs)) as rows:
+                step = rows.asend(None)
+                while True:
+                    try:
+                        row = await step
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        step = rows.asend((yield row))
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        step = rows.athrow(error)
+
+        if inspect.isasyncgenfunction(function):
+            return functools.wraps(function)(generate_async)
+        return functools.wraps(function)(generate if inspect.isgeneratorfunction(function) else call)
+
+    return decorate
+
+
+def judged(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str, Any]) -> dict[str, Any] | None:
+    """What a call is judged by. None: a function that was given raised, and the call passes."""
+    try:
+        words = {name: value(*args, **kwargs) if callable(value) else value for name, value in more.items()}
+        return words | {"attributes": attributes(*args, **kwargs) if callable(attributes) else attributes}
+    except Exception as error:
+        callback_failed(client, "attributes or priority", error)
+        return None
+
+
+def callback_failed(client: Any, what: str, error: Exception) -> Decision:
+    """Allows what an application's function left unjudged by raising. What that says may name a user."""
+    core: Client = getattr(client, "_core", client)
+    core._log(f"{what} raised {type(error).__name__}: such requests are not limited", once=True)
+    return core._without("callback")

@@ -1,0 +1,111 @@
+"""Limits a Django project, under WSGI and ASGI.
+
+    MIDDLEWARE = ["tidegate.django.Middleware", ...]
+    TIDEGATE = {"domain": "api", "user": lambda request: request.headers.get("X-User")}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings  # type: ignore[import-untyped]
+from django.http import HttpResponse  # type: ignore[import-untyped]
+
+from . import Client, Decision
+from .aio import AsyncClient
+from .http import Guard, Seen, clean, status_code
+
+
+class Middleware:
+    """Judges every request, and adds limit headers to every answer but redirects.
+
+    settings.TIDEGATE: the options of `tidegate.http.Guard`, whose requests are Django's, and `client`: the options of a
+    Client, or one. `on_refused` may give (status, headers, body) or an HttpResponse. The decision: `request.tidegate`.
+    It goes before what costs time; behind AuthenticationMiddleware, if `user` asks for `request.user`.
+    """
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self.get_response, self.is_async = get_response, inspect.iscoroutinefunction(get_response)
+        options = dict(getattr(settings, "TIDEGATE", {}))
+        made = options.pop("client", {})
+        if isinstance(made, dict):
+            made = AsyncClient(**made) if self.is_async else Client(**made)
+        self.client, self.guard = made, Guard(made, asynchronous=self.is_async, **options)
+        if self.is_async:
+            from asgiref.sync import markcoroutinefunction
+
+            markcoroutinefunction(self)
+
+    def __call__(self, request: Any) -> Any:
+        if self.is_async:
+            return self._call_async(request)
+        started, question = time.monotonic(), self._question(request)
+        if question is None:
+            return self.get_response(request)
+        asked = self.client.acquire(self.guard.domain, **question) if isinstance(question, dict) else question
+        decision, response = self._judged(request, asked, started)
+        try:
+            if response is None:
+                time.sleep(decision.wait)
+                response = self.get_response(request)
+        except BaseException:
+            decision.release("dropped")
+            raise
+        return self._dressed(decision, response)
+
+    async def _call_async(self, request: Any) -> Any:
+        started, question = time.monotonic(), self._question(request)
+        if question is None:
+            return await self.get_response(request)
+        asked = await self.client.acquire(self.guard.domain, **question) if isinstance(question, dict) else question
+        decision, response = self._judged(request, asked, started)
+        try:
+            if response is None:
+                if decision.wait:
+                    await asyncio.sleep(decision.wait)
+                response = await self.get_response(request)
+        except BaseException:
+            decision.release("dropped")
+            raise
+        return self._dressed(decision, response)
+
+    def _question(self, request: Any) -> Any:
+        peer = request.META.get("REMOTE_ADDR", "")
+        return self.guard.question(Seen(request, request.method, clean(request.path), peer, request.headers.get))
+
+    def _judged(self, request: Any, asked: Decision, started: float) -> tuple[Decision, Any]:
+        """The decision, and the answer to a refusal."""
+        decision = request.tidegate = self.guard.judged(asked, started)
+        if decision:
+            return decision, None
+        try:
+            answer = self.guard.refusal(request, decision)
+            if isinstance(answer, tuple):
+                status, headers, body = answer
+                answer = HttpResponse(body, status=status_code(status), headers=dict(headers))
+        except Exception as error:
+            request.tidegate = self.guard.failed("on_refused", error)
+            return request.tidegate, None
+        return decision, answer
+
+    def _dressed(self, decision: Decision, response: Any) -> Any:
+        """With limit headers, and the lease's end at that of the body: when the server closes it."""
+        for name, value in self.guard.fields(decision, response.status_code, response.headers.keys()):
+            response.headers[name] = value
+        if decision.lease is not None:
+            close = response.close
+
+            def closed() -> None:
+                try:
+                    close()
+                finally:
+                    decision.release(self.guard.outcome(response.status_code))
+
+            response.close = closed
+        return response

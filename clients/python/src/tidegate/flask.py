@@ -1,0 +1,101 @@
+"""Limits routes of Flask, or all of an application by its routes. Without routes: tidegate.wsgi.Middleware.
+
+    tidegate.flask.protect(app, client, domain="api", user=lambda request: session.get("user"))
+
+    @app.get("/export")
+    @tidegate.flask.limit(client, "export", user=who)
+    def export(): ...
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flask
+
+from . import Client, Decision
+from .http import Guard
+from .wsgi import seen
+
+
+def protect(app: flask.Flask, client: Client, domain: str = "web", **options: Any) -> None:
+    """Judges every request of `app`. Options are those of `tidegate.http.Guard`; requests are Flask's."""
+    guard, key = Guard(client, domain, **options), f"tidegate_{id(client)}_{domain}"
+
+    @app.before_request
+    def ask() -> Any:
+        decision, answer = _judged(guard)
+        setattr(flask.g, key, decision)
+        return answer
+
+    @app.after_request
+    def dress(response: flask.Response) -> flask.Response:
+        decision: Decision | None = flask.g.pop(key, None)
+        return response if decision is None else _dressed(guard, decision, response)
+
+    @app.teardown_request
+    def drop(error: BaseException | None) -> None:
+        if decision := flask.g.pop(key, None):  # no answer was made of it
+            decision.release("dropped")
+
+
+def limit(client: Client, domain: str = "web", **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a view. Options are those of `tidegate.http.Guard`; requests are Flask's."""
+    guard = Guard(client, domain, **options)
+
+    def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(view)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            decision, answer = _judged(guard)
+            if answer is not None:
+                return answer if decision is None else _dressed(guard, decision, flask.make_response(answer))
+            if decision is None:
+                return flask.current_app.ensure_sync(view)(*args, **kwargs)
+            try:
+                response = flask.make_response(flask.current_app.ensure_sync(view)(*args, **kwargs))
+            except BaseException as error:
+                code = getattr(error, "code", None)  # an HTTPException is an answer, too
+                decision.release(guard.outcome(code) if isinstance(code, int) else "dropped")
+                raise
+            return _dressed(guard, decision, response)
+
+        return limited
+
+    return decorate
+
+
+def _judged(guard: Guard) -> tuple[Decision | None, Any]:
+    """The decision, None if the request is exempt; and the answer to a refusal."""
+    started, request = time.monotonic(), flask.request
+    route = request.url_rule.rule if request.url_rule is not None else None
+    question: Any = guard.question(seen(request.environ)._replace(request=request, route=route))
+    if question is None:
+        return None, None
+    asked = guard.client.acquire(guard.domain, **question) if isinstance(question, dict) else question
+    decision = guard.judged(asked, started)
+    if not decision:
+        try:
+            answer = guard.refusal(request, decision)
+        except Exception as error:
+            return guard.failed("on_refused", error), None
+        if isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], bytes):
+            status, headers, body = answer
+            answer = flask.Response(body, status, headers)
+        return decision, answer
+    try:
+        time.sleep(decision.wait)
+    except BaseException:
+        decision.release("dropped")
+        raise
+    return decision, None
+
+
+def _dressed(guard: Guard, decision: Decision, response: flask.Response) -> flask.Response:
+    """With limit headers, and the lease's end at that of the body."""
+    response.headers.extend(guard.fields(decision, response.status_code, response.headers.keys()))
+    if decision.lease is not None:
+        response.call_on_close(lambda: decision.release(guard.outcome(response.status_code)))
+    return response

@@ -1,0 +1,258 @@
+"""What HTTP middlewares have in common: who asks and for what, how it is judged, what a refusal says.
+
+Nothing of a framework is known here: each middleware hands over what it sees of a request as `Seen`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from . import Decision
+from .answers import PROBLEMS, problem
+from .decorators import callback_failed
+
+Headers = list[tuple[str, str]]
+OnFailure = str | Callable[[Any], str] | Iterable[tuple[str, str]]
+
+
+class Seen(NamedTuple):
+    """A request as a middleware sees it. `request` is what the application's own functions get."""
+
+    request: Any
+    method: str | None
+    path: str
+    peer: str
+    header: Callable[[str], str | None]
+    route: str | None = None
+
+
+class Guard:
+    """The options of a middleware. They have the same names in every one of them, and in every language.
+
+    `user`: a function of the request: who calls, or None. `attributes`: more of them, as a function of the request to a
+    mapping, or a mapping of names to headers' names or functions. `descriptors`: a function of the request to mappings,
+    which are sent as further descriptors. `cost`, `priority`: a value or a function. `exempt`:
+    a function, true if nothing is to be judged. `outcome`: a function of the answer's status to ok, error or dropped.
+    `on_refused(request, decision)`: another answer to a refusal, None for the usual one (application/problem+json).
+    `on_failure`: allow or refuse (503) when the daemon does not answer, also as a function of the request, or as pairs
+    of the path's beginning and one of the two. `trusted_proxies`: whose X-Forwarded-For, X-Request-Start are believed:
+    networks (a Unix socket's peer counts as one of them), or how many proxies stand in front. `headers`: draft, legacy,
+    both or none. `instrument(decision, seconds)` is called after each decision.
+    Attributes must come from what the application knows, the priority never from an end user's header.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        domain: str = "web",
+        *,
+        user: Callable[[Any], object] | None = None,
+        attributes: Callable[[Any], Mapping[str, object]] | Mapping[str, str | Callable[[Any], object]] | None = None,
+        descriptors: Callable[[Any], Iterable[Mapping[str, object]] | None] | None = None,
+        cost: int | dict[str, int] | Callable[[Any], int | dict[str, int]] = 1,
+        priority: str | Callable[[Any], str | None] | None = None,
+        exempt: Callable[[Any], object] | None = None,
+        outcome: Callable[[int], str | None] | None = None,
+        on_refused: Callable[[Any, Decision], Any] | None = None,
+        on_failure: OnFailure = "allow",
+        trusted_proxies: int | Iterable[str] = (),
+        headers: str = "both",
+        instrument: Callable[[Decision, float], object] | None = None,
+        asynchronous: bool = False,
+    ) -> None:
+        if inspect.iscoroutinefunction(client.acquire) is not asynchronous:
+            raise TypeError(f"this takes {'an AsyncClient' if asynchronous else 'a Client'}")
+        by_path = () if isinstance(on_failure, str) or callable(on_failure) else tuple(on_failure)
+        words = {on_failure} if isinstance(on_failure, str) else {word for _, word in by_path}
+        if not words <= {"allow", "refuse"} or headers not in _LEFT_OUT:
+            raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
+        self.client, self.domain = client, domain
+        self._callbacks: dict[str, Any] = {"exempt": exempt, "user": user, "attributes": attributes, "cost": cost}
+        self._callbacks |= {"descriptors": descriptors, "priority": priority, "on_failure": by_path or on_failure}
+        self._outcome, self._on_refused, self._instrument, self._style = outcome, on_refused, instrument, headers
+        self._proxies = trusted_proxies if isinstance(trusted_proxies, int) else _networks(trusted_proxies)
+
+    def question(self, seen: Seen) -> dict[str, Any] | Decision | None:
+        """How `acquire` is to be called; a decision, if a function raised; None, if the request is exempt."""
+        given: dict[str, Any] = {}
+        for name, callback in self._callbacks.items():
+            try:
+                given[name] = callback(seen.request) if callable(callback) else callback
+                if name == "attributes" and isinstance(callback, Mapping):
+                    given[name] = {key: _attribute(seen, source) for key, source in callback.items()}
+                if name == "attributes":
+                    given[name] = dict(given[name] or {})
+                if name == "descriptors":
+                    given[name] = [dict(one) for one in given[name] or ()]
+                if name == "on_failure" and not isinstance(given[name], str):
+                    given[name] = next((word for start, word in given[name] if seen.path.startswith(start)), "allow")
+            except Exception as error:
+                return callback_failed(self.client, name, error)
+            if name == "exempt" and given[name]:
+                return None
+        attributes: dict[str, object] = {"method": seen.method, "path": seen.path}
+        if seen.route is not None:
+            attributes["route"] = seen.route
+        attributes["ip"] = self._address(seen)
+        attributes["user"] = given["user"]
+        attributes["user_agent"] = seen.header("User-Agent")
+        attributes.update(given["attributes"])
+        question = {"attributes": [attributes, *given["descriptors"]] if given["descriptors"] else attributes}
+        question |= {"cost": given["cost"], "priority": given["priority"]}
+        return question | {"queued": self._queued(seen), "on_failure": given["on_failure"]}
+
+    def judged(self, decision: Decision, started: float) -> Decision:
+        """After each decision, asked for at `started`."""
+        if self._instrument is not None:
+            try:
+                self._instrument(decision, time.monotonic() - started)
+            except Exception as error:
+                self.client._log(f"instrument raised {type(error).__name__}", once=True)
+        return decision
+
+    def refusal(self, request: Any, decision: Decision) -> Any:
+        """(status, headers, body), or whatever `on_refused` made; what it raises is the caller's to catch."""
+        answer = self._on_refused(request, decision) if self._on_refused else None
+        return refusal(decision) if answer is None else answer
+
+    def failed(self, what: str, error: Exception) -> Decision:
+        return callback_failed(self.client, what, error)
+
+    def fields(self, decision: Decision, status: int, there: Iterable[str]) -> Headers:
+        """The limit headers to add to an answer with this status and these headers."""
+        if 300 <= status < 400:  # a redirect would be followed late because of them
+            return []
+        names = {name.lower() for name in there}
+        left_out = _LEFT_OUT[self._style]
+        fields = decision.headers().items()
+        return [field for field in fields if not field[0].startswith(left_out) and field[0].lower() not in names]
+
+    def outcome(self, status: int) -> str:
+        usual = "ok" if status < 400 else "error"
+        try:
+            return (self._outcome(status) if self._outcome else None) or usual
+        except Exception as error:
+            self.client._log(f"outcome raised {type(error).__name__}: the status decides", once=True)
+            return usual
+
+    def _address(self, seen: Seen) -> str:
+        forwarded = seen.header("X-Forwarded-For")
+        if not forwarded:
+            return seen.peer
+        if self._proxies == ():
+            self.client._log(
+                "X-Forwarded-For is there but trusted_proxies is not set: callers are told apart by their proxy",
+                once=True,
+            )
+            return seen.peer
+        return client_address(seen.peer, forwarded, self._proxies)
+
+    def _queued(self, seen: Seen) -> float | None:
+        """How long the request waited for the application, in seconds, as a trusted proxy says it."""
+        said = seen.header("X-Request-Start")
+        return queued(said, time.time()) if said and _is_proxy(seen.peer, self._proxies) else None
+
+
+def refusal(decision: Decision) -> tuple[int, Headers, bytes]:
+    """The usual answer, but for its limit headers."""
+    body = problem(decision)
+    kind, length = ("Content-Type", "application/problem+json"), ("Content-Length", str(len(body)))
+    return decision.status, [kind, length, ("Cache-Control", "no-store")], body
+
+
+def status_code(status: int | str) -> int:
+    return status if isinstance(status, int) else int(status[:3])
+
+
+def status_line(status: int | str) -> str:
+    if isinstance(status, str):
+        return status
+    return f"{status} {PROBLEMS[status][1]}" if status in PROBLEMS else f"{status} Refused"
+
+
+def _attribute(seen: Seen, source: str | Callable[[Any], object]) -> object:
+    return source(seen.request) if callable(source) else seen.header(source)
+
+
+def clean(path: str) -> str:
+    """A path, decoded by the server, as the application means it: without dot segments and repeated slashes."""
+    if path.startswith("/") and "//" not in path and "/." not in path:
+        return path
+    kept: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del kept[-1:]
+        elif segment not in ("", "."):
+            kept.append(segment)
+    return "/" + "/".join(kept) + ("/" if kept and path.endswith(("/", "/.", "/..")) else "")
+
+
+def queued(said: str, now: float) -> float | None:
+    """Seconds since X-Request-Start, as "t=" and Unix time or without it: seconds, milliseconds or microseconds, which
+    are told apart by their size. None for what cannot be: before it began, or longer than 60 s ago.
+    """
+    found = re.fullmatch(r"(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)", said.strip())
+    if found is None:
+        return None
+    started = float(found[1])
+    waited = now - started / (1e6 if started >= 1e14 else 1e3 if started >= 1e11 else 1)
+    return waited if 0 <= waited <= QUEUED_MAX else None
+
+
+def client_address(peer: str, forwarded: str, proxies: Any) -> str:
+    """Who called: the nearest hop that is not a trusted proxy. What stands left of it may be made up."""
+    import ipaddress
+
+    hops = [_without_port(hop) for hop in forwarded.split(",")] + [peer]
+    if isinstance(proxies, int):
+        hops = hops[-1 - proxies :][:1] if len(hops) > proxies else hops[:1]
+        proxies = ()
+    nearest = peer
+    for i, hop in enumerate(reversed(hops)):
+        try:
+            address = ipaddress.ip_address(hop)
+        except ValueError:
+            if i == 0 and not hop and len(hops) > 1:
+                continue  # a Unix socket: only this machine's proxy can be behind it
+            return nearest
+        nearest = str(address)
+        plain = getattr(address, "ipv4_mapped", None) or address
+        if not any(plain in network for network in proxies):
+            break
+    return nearest
+
+
+def _is_proxy(peer: str, proxies: Any) -> bool:
+    """Whether the request came from a proxy that is trusted, be it over a Unix socket (no address)."""
+    import ipaddress
+
+    if isinstance(proxies, int):
+        return proxies > 0
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return not peer and proxies != ()
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return any(plain in network for network in proxies)
+
+
+def _without_port(hop: str) -> str:
+    hop = hop.strip().strip('"')
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
+
+
+def _networks(proxies: Iterable[str]) -> tuple[Any, ...]:
+    import ipaddress
+
+    return tuple(ipaddress.ip_network(proxy) for proxy in ([proxies] if isinstance(proxies, str) else proxies))
+
+
+QUEUED_MAX = 60.0  # seconds: who says more has another clock
+# How headers begin that a style has not; Retry-After every refusal has.
+_LEFT_OUT = {"both": (), "draft": ("X-",), "legacy": ("RateLimit",), "none": ("X-", "RateLimit")}

@@ -1,0 +1,305 @@
+"""A connection for asyncio: requests of many tasks at once, told apart by id. After any doubt it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from typing import Any
+
+from . import (
+    ABANDONED_MAX,
+    ACQUIRE,
+    DECISION,
+    ERROR,
+    FRAME_MAX,
+    GOODBYE,
+    GRANTS,
+    HELLO,
+    KEEPING,
+    SEND_FLAGS,
+    WELCOME,
+    Decision,
+    Fault,
+    _beside,
+    _shape,
+    decode,
+    encode,
+)
+
+IN_FLIGHT_MAX = 256  # written and not answered: what the daemon has to hold for one connection
+WAITING_MAX = 8_192  # tasks that wait: beyond, the answer is at once that there is none
+READ_BYTES = 65_536
+
+
+class Asked:
+    """A request that waits for its reply."""
+
+    __slots__ = ("deadline", "future", "op", "wanted")
+
+    def __init__(self, op: int, wanted: int, deadline: float, future: asyncio.Future[Any]) -> None:
+        self.op, self.wanted, self.deadline, self.future = op, wanted, deadline, future
+
+
+class Grant:
+    """By whom a decision was asked for, as `Decision.release` wants to know."""
+
+    __slots__ = ("core", "pipe", "which")
+
+    def __init__(self, core: Any, pipe: Pipe, which: list[int]) -> None:
+        self.core, self.pipe, self.which = core, pipe, which
+
+    def _exchange(self, op: int, wanted: int, elements: Any) -> str | None:
+        """Writes a RELEASE, or says why not. Nothing is waited for; another thread hands it to the loop."""
+        frame = elements()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self._handed_over(op, frame)
+        try:
+            pipe = self.pipe if self.pipe.loop is loop and not self.pipe.closed else self.core.pipe(loop)
+            pipe.tell(op, frame, self.which)
+        except Fault as fault:
+            return fault.reason
+        return None
+
+    def _handed_over(self, op: int, frame: list[bytes]) -> str | None:
+        def release() -> None:
+            if self._exchange(op, 0, lambda: frame):
+                self._report_later({"abandoned": [self.which]})
+
+        if not self.pipe.loop.is_running():
+            return "unreachable"
+        self.pipe.loop.call_soon_threadsafe(release)
+        return None
+
+    def _report_later(self, report: dict[str, Any]) -> None:
+        self.core._report_later(report)
+
+
+class Pipe:
+    def __init__(
+        self, core: Any, loop: asyncio.AbstractEventLoop, path: str, info: dict[str, Any], kind: type[Decision]
+    ) -> None:
+        self.core, self.loop, self.kind, self.number = core, loop, kind, info["connection"]
+        self.asked, self.rest, self.leaving, self.closed = 0, b"", False, False
+        self.waiting: dict[int, Asked] = {}  # oldest first; as all wait equally long, so are their deadlines
+        self.unsent: deque[tuple[bytes, int, list[int] | None]] = deque()  # with its id, the grant that a release is of
+        self.held: deque[tuple[bytes, int]] = deque()  # requests beyond IN_FLIGHT_MAX
+        self.welcome = False
+        self.flushing = self.writing = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.socket = _connected(path)
+        hello = encode([HELLO, 0, 1, info])
+        self.unsent.append((len(hello).to_bytes(4, "big") + hello, 0, None))
+        loop.add_reader(self.socket.fileno(), self._readable)
+
+    async def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> Any:
+        """The reply; a Fault that keeps the connection is returned, one that ends it is raised."""
+        if len(self.waiting) >= WAITING_MAX:
+            raise Fault("too many requests wait", "timeout")
+        self.asked = number = self.asked + 1
+        asked = self.waiting[number] = Asked(op, wanted, deadline, self.loop.create_future())
+        frame = _frame(op, encode(number), elements)
+        if len(self.waiting) > IN_FLIGHT_MAX:
+            self.held.append((frame, number))
+        else:
+            self._write(frame, number, None)
+        if self.timer is None:
+            self.timer = self.loop.call_at(deadline, self._late)
+        try:
+            return await asked.future
+        except asyncio.CancelledError:
+            self._given_up(number, asked)
+            raise
+
+    def tell(self, op: int, elements: list[bytes], which: list[int] | None) -> None:
+        """Writes what has no reply."""
+        self._write(_frame(op, b"\xc0", elements), 0, which)
+
+    def _given_up(self, number: int, asked: Asked) -> None:
+        """The task was cancelled. What it was granted ends; so does what it will be, and the daemon is told."""
+        if asked.op != ACQUIRE:
+            return
+        if asked.future.done() and not asked.future.cancelled():
+            if asked.future.exception() is None and isinstance(decision := asked.future.result(), Decision):
+                decision.release("dropped")
+            return
+        self.core._report_later({"abandoned": [[self.number, number]]})
+
+    def _write(self, frame: bytes, number: int, which: list[int] | None) -> None:
+        self.unsent.append((frame, number, which))
+        if not self.flushing and not self.writing:  # all that this turn of the loop has to say goes out in one write
+            self.flushing = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self.flushing = False
+        while self.unsent and not self.closed:
+            data = b"".join([frame for frame, _, _ in self.unsent])
+            try:
+                sent = self.socket.send(data, SEND_FLAGS)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._hung_up()
+                return
+            whole = sent == len(data)
+            while self.unsent and sent >= len(self.unsent[0][0]):
+                sent -= len(self.unsent.popleft()[0])
+            if sent:
+                frame, number, which = self.unsent.popleft()
+                self.unsent.appendleft((frame[sent:], number, which))
+            if not whole:
+                if not self.writing:
+                    self.writing = True
+                    self.loop.add_writer(self.socket.fileno(), self._flush)
+                return
+        if self.writing and not self.closed:
+            self.writing = False
+            self.loop.remove_writer(self.socket.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        try:
+            if not data:
+                self._hung_up()
+                return
+            self.rest += data
+            self._read()
+        except Fault as fault:
+            self.end(fault)
+        if self.leaving and not self.waiting:
+            self.end(None)
+
+    def _read(self) -> None:
+        data, at = self.rest, 0
+        try:
+            while len(data) - at >= 4:
+                end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+                if end - at - 4 > FRAME_MAX:
+                    raise Fault(f"doubtful bytes: a frame of {end - at - 4} bytes")
+                if len(data) < end:
+                    break
+                payload, at = data[at + 4 : end], end
+                self._reply(payload)
+        finally:
+            self.rest = data[at:]
+        while self.held and len(self.waiting) - len(self.held) < IN_FLIGHT_MAX:
+            self._write(*self.held.popleft(), None)
+
+    def _reply(self, payload: bytes) -> None:
+        if (made := self._at_once(payload)) is not None:
+            about, answer = made
+            asked = self.waiting.get(about)
+            if asked is not None and asked.wanted == DECISION:
+                self._answered(about, asked, answer)
+                return
+        reply = decode(payload)
+        kind, number, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
+        about = -1 if number is None else number
+        asked, fault = self.waiting.get(about), Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
+        if asked is not None and kind == ERROR and what in KEEPING:
+            self._answered(about, asked, fault)
+        elif asked is not None and kind == asked.wanted:
+            self._answered(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
+        elif kind == GOODBYE:
+            self.leaving = True
+        elif (kind, about, what) == (WELCOME, 0, 1):
+            self.welcome = True
+        else:
+            raise fault
+
+    def _at_once(self, payload: bytes) -> tuple[int, Decision] | None:
+        """What most decisions are, checked whole by one match, as in `Connection.ask`."""
+        if payload[:2] != b"\x9d\1" or len(payload) < 8:
+            return None
+        width = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(payload[2], 0)
+        at = 3 + width
+        match = _shape(payload[at + 1])(payload, at)
+        if match is None or (not width and payload[2] > 127):
+            return None
+        decision = self.kind.__new__(self.kind)
+        decision._read, decision.allowed = match, payload[at] in GRANTS
+        return int.from_bytes(payload[at - width : at], "big") if width else payload[2], decision
+
+    def _answered(self, about: int, asked: Asked, answer: Any) -> None:
+        del self.waiting[about]
+        if isinstance(answer, Decision):
+            answer._asked = (Grant(self.core, self, [self.number, about]), self.number, about)
+        if not asked.future.done():
+            asked.future.set_result(answer)
+        elif isinstance(answer, Decision) and asked.op == ACQUIRE:  # its task was cancelled
+            answer.release("dropped")
+
+    def _late(self) -> None:
+        """The oldest deadline has come."""
+        self.timer = None
+        self._readable()  # what is there counts; asyncio's own loops have read before, others may not have
+        if self.closed or not self.waiting:
+            return
+        oldest = next(iter(self.waiting.values())).deadline
+        if oldest <= self.loop.time():
+            self.end(Fault("the daemon did not answer in time", "timeout"))
+        else:
+            self.timer = self.loop.call_at(oldest, self._late)
+
+    def _hung_up(self) -> None:
+        self.end(Fault("the daemon hung up", "unreachable"), hung_up=True)
+
+    def end(self, fault: Fault | None, hung_up: bool = False) -> None:
+        """Closes, once. `fault`: why, unless nobody waits for an answer.
+
+        What a daemon that hung up has not had is asked again elsewhere: what was not written, and what it left without
+        an answer after its goodbye. A connection without a welcome is not asked again: so it goes on nowhere for ever.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(Exception):  # a loop that is closed knows of nothing any more
+            self.loop.remove_reader(self.socket.fileno())
+            self.loop.remove_writer(self.socket.fileno())
+        if self.timer is not None:
+            self.timer.cancel()
+        self.socket.close()
+        unsent = {number for _, number, _ in self.unsent} | {number for _, number in self.held}
+        waiting, self.waiting = self.waiting, {}
+        abandoned = [which for _, _, which in self.unsent if which is not None]
+        heard, failed = fault or Fault("the client was closed", "unreachable"), False
+        for number, asked in waiting.items():
+            again = hung_up and self.welcome and (self.leaving or number in unsent)
+            failed = failed or not again
+            if asked.op == ACQUIRE and number not in unsent and not again:
+                abandoned.append([self.number, number])
+            if not asked.future.done():
+                asked.future.set_exception(Fault(str(heard), heard.reason, again))
+        if abandoned:
+            self.core._report_later({"abandoned": abandoned[:ABANDONED_MAX]})
+        self.unsent.clear()
+        self.held.clear()
+        self.core.broken(self, fault if failed or not hung_up else None)
+
+
+def _connected(path: str) -> socket.socket:
+    made = None
+    try:
+        made = socket.socket(socket.AF_UNIX)
+        made.setblocking(False)
+        made.connect(path)  # a full backlog is a failure, not something to wait for
+        return made
+    except (OSError, ValueError) as error:
+        if made is not None:
+            made.close()
+        why = f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
+        raise Fault(_beside("trouble", "trouble")(path, error) or why, "unreachable") from error
+
+
+def _frame(op: int, number: bytes, elements: list[bytes]) -> bytes:
+    payload = b"".join((bytes((0x92 + len(elements), op)), number, *elements))
+    return len(payload).to_bytes(4, "big") + payload

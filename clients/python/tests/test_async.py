@@ -1,0 +1,540 @@
+"""AsyncClient: what `Client` promises, for many tasks on one connection; cancelled ones leave nothing behind."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+import threading
+import time
+
+import pytest
+from daemons import ALLOW, LIMIT, PATIENT, Played, frame
+from test_client import in_child
+
+import tidegate
+from tidegate import pipe
+
+RULES = "domain: api\nconcurrency: [{name: at-once, key: [], max: 50, expires: 1h}]\n"
+
+
+@pytest.fixture
+def make_async(directory, make_client):  # make_client, because it clears the environment
+    made = []
+
+    def make(**options):
+        options = {"socket": str(directory / "s"), "timeout": PATIENT} | options
+        made.append(tidegate.AsyncClient(**options))
+        return made[-1]
+
+    yield make
+    for ac in made:
+        ac.close()
+
+
+@pytest.fixture
+def ac(make_async):
+    return make_async()
+
+
+def grant(connection, message):
+    return [1, message[1], *ALLOW, 76 + message[1]] if message[0] == 1 else [2, message[1], True]
+
+
+async def hits(ac, count=1, **options):
+    return [(await ac.hit("api", {"user": "u1"}, **options)).reason for _ in range(count)]
+
+
+async def until(true):
+    end = time.monotonic() + PATIENT
+    while not true():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.001)
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_and_answered(played, ac):
+    async def main():
+        decision = await ac.acquire("api", {"user": "u1"})
+        assert (decision.rule, decision.remaining, decision.degraded, bool(decision)) == ("per-user", 39, False, True)
+        assert (await ac.peek("api", {"user": "u1"}, cost=3, priority="post", queued=0.5)).limit == 40
+        assert await ac.charge("api", {"user": "u1"}, {"tokens": 5}) and await ac.check()
+        ac.signal("lag", 0.5)
+        return await hits(ac)
+
+    played.script = lambda connection, message: [2, message[1], True] if message[0] == 5 else [1, message[1], *ALLOW]
+    assert asyncio.run(main()) == [None]
+    assert [message[:2] for message in played.seen] == [[0, 0], [1, 1], [4, 2], [5, 3], [8, 4], [7, None], [3, 5]]
+    assert played.seen[2][2:] == ["api", [["user", "u1"]], 3, "post", {"queued_us": 500_000}]
+
+
+def test_it_is_there_by_its_name_and_loaded_when_used():
+    assert tidegate.AsyncClient.__name__ == "AsyncClient"
+    with pytest.raises(AttributeError):
+        _ = tidegate.Nonsense
+
+
+def test_tasks_share_a_connection_and_no_answer(played, ac):
+    """Replies come in another order than the requests did."""
+    held = []
+
+    def turned(connection, message):
+        held.append([1, message[1], 0, message[3][0][1], 40, 2, message[4], 0, 0, None, None, None, None])
+        if len(held) < 20:
+            return None
+        replies = b"".join(frame(reply) for reply in reversed(held))
+        held.clear()
+        return replies
+
+    played.script = turned
+
+    async def ask(i):
+        decision = await ac.hit("api", {"user": f"u{i}"}, cost=i)
+        return decision.rule, decision.remaining
+
+    async def main():
+        return await asyncio.gather(*(ask(i) for i in range(200)))
+
+    assert asyncio.run(main()) == [(f"u{i}", i) for i in range(200)]
+    assert len([message for message in played.seen if message[0] == 0]) == 1
+
+
+def test_what_is_in_flight_is_bounded(played, ac, monkeypatch):
+    monkeypatch.setattr(pipe, "IN_FLIGHT_MAX", 8)
+    held = []
+    played.script = lambda connection, message: held.append((connection, message))
+
+    async def main():
+        asked = [asyncio.ensure_future(ac.hit("api")) for _ in range(30)]
+        await until(lambda: len(held) == 8)
+        await asyncio.sleep(0.02)
+        assert len(held) == 8
+        played.script = lambda connection, message: [1, message[1], *ALLOW]
+        for connection, message in held:
+            connection.sendall(frame([1, message[1], *ALLOW]))
+        assert [decision.reason for decision in await asyncio.gather(*asked)] == [None] * 30
+        monkeypatch.setattr(pipe, "WAITING_MAX", 0)
+        assert (await ac.hit("api")).reason == "timeout"
+
+    asyncio.run(main())
+
+
+def test_every_loop_has_a_connection_of_its_own(played, ac):
+    got = []
+    threads = [threading.Thread(target=lambda: got.extend(asyncio.run(hits(ac, 20)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [None] * 60
+    assert asyncio.run(hits(ac)) == [None]
+    hellos = [message[3] for message in played.seen if message[0] == 0]
+    assert sorted(hello["connection"] for hello in hellos) == [1, 2, 3, 4]
+    assert len({hello["session"] for hello in hellos}) == 1
+    assert ac.stats()["connections"] == 1  # those of loops that are closed are, too
+
+
+# -- without the daemon ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        pytest.param(lambda c, m: None, "timeout", id="silence"),
+        pytest.param(lambda c, m: frame([1, m[1], *ALLOW])[:-1], "timeout", id="cut"),
+        pytest.param(lambda c, m: [1, m[1] + 1, *ALLOW], "protocol", id="wrong_id"),
+        pytest.param(lambda c, m: b"\x00\x00\x40\x01" + bytes(100), "protocol", id="oversize"),
+        pytest.param(lambda c, m: frame(b"\xc1"), "protocol", id="garbage"),
+        pytest.param(lambda c, m: [1, m[1], 5], "protocol", id="unknown_verdict"),
+        pytest.param(lambda c, m: [2, m[1], True], "protocol", id="done_for_a_judgement"),
+        pytest.param(lambda c, m: [3, None, 1, "malformed"], "protocol", id="error_that_closes"),
+        pytest.param(lambda c, m: c.shutdown(socket.SHUT_RDWR), "unreachable", id="closed"),
+    ],
+)
+@pytest.mark.parametrize("on_failure", ["allow", "refuse"])
+def test_hostile_daemons(played, make_async, script, reason, on_failure):
+    ac = make_async(timeout=0.1 if reason == "timeout" else PATIENT)
+    played.script = script
+
+    async def main():
+        started = time.monotonic()
+        decision = await ac.acquire("api", on_failure=on_failure)
+        assert time.monotonic() - started < (0.1 if reason == "timeout" else PATIENT) + 0.25
+        assert (decision.reason, decision.allowed) == (reason, on_failure == "allow")
+        assert ac.stats() == {"missed": {reason: 1}, "connections": 0, "breaker_open": False}
+        played.script = lambda connection, message: [1, message[1], *ALLOW]
+        ac._core._timeout = PATIENT
+        assert await hits(ac, 2) == [None, None]
+
+    asyncio.run(main())
+    assert played.seen[-2][6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]} and len(played.seen[-1]) == 5
+
+
+def test_many_that_wait_in_vain_are_one_failure(played, make_async):
+    ac = make_async(timeout=0.1)
+    played.script = lambda connection, message: None
+
+    async def main():
+        got = await asyncio.gather(*(ac.hit("api") for _ in range(50)))
+        assert {decision.reason for decision in got} == {"timeout"} and not ac.stats()["breaker_open"]
+        for _ in range(2):
+            await hits(ac)
+        assert ac.stats()["breaker_open"] and await hits(ac, 3) == ["breaker"] * 3
+
+    asyncio.run(main())
+
+
+def test_a_full_backlog_is_a_failure_at_once(directory, make_async):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(directory / "s"))
+    listener.listen(0)
+    fill = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            fill.append(socket.socket(socket.AF_UNIX))
+            fill[-1].setblocking(False)
+            fill[-1].connect(str(directory / "s"))
+    ac = make_async()
+    started = time.monotonic()
+    assert asyncio.run(hits(ac)) == ["unreachable"] and time.monotonic() - started < 1
+    for one in (*fill, listener):
+        one.close()
+
+
+def test_no_daemon_then_one(directory, make_async, caplog):
+    ac = make_async()
+    assert asyncio.run(hits(ac, 4)) == ["unreachable"] * 3 + ["breaker"]
+    assert len(caplog.messages) == 1 and "no daemon at" in caplog.text
+    made = Played(str(directory / "s"))
+    ac._core._until = 0.001
+    assert asyncio.run(hits(ac, 2)) == [None, None] and "answers again" in caplog.text
+    made.stop()
+
+
+def test_a_reply_that_is_there_after_the_deadline_counts(played, make_async):
+    """As when something else has held up the loop."""
+    ac = make_async(timeout=0.1)
+    played.script = lambda connection, message: [1, message[1], *LIMIT]
+
+    async def main():
+        await hits(ac)
+        asked = asyncio.ensure_future(ac.hit("api"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it was written
+        time.sleep(0.3)
+        return (await asked).verdict
+
+    assert asyncio.run(main()) == "limit"
+
+
+@pytest.mark.parametrize("goodbye", [True, False])
+def test_an_orderly_restart_costs_nobody_a_decision(played, ac, goodbye):
+    async def main():
+        await hits(ac)
+        if goodbye:
+            played.connections[0].sendall(frame([4, None, "draining"]))
+        played.hang_up()
+        return [decision.reason for decision in await asyncio.gather(*(ac.hit("api") for _ in range(10)))]
+
+    assert asyncio.run(main()) == [None] * 10 and ac.stats()["missed"] == {}
+
+
+def test_after_a_goodbye_what_was_not_answered_is_asked_elsewhere(played, ac):
+    async def main():
+        await hits(ac)
+
+        def leave(connection, message):
+            played.script = lambda connection, message: [1, message[1], *ALLOW]
+            connection.sendall(frame([4, None, "draining"]))
+            connection.shutdown(socket.SHUT_RDWR)
+
+        played.script = leave
+        assert await hits(ac) == [None]
+
+    asyncio.run(main())
+    assert ac.stats()["missed"] == {}
+
+
+def test_hanging_up_without_a_welcome_is_not_tried_for_ever(make_async, monkeypatch):
+    made = []
+
+    def connected(path):
+        made.append(socket.socketpair())
+        made[-1][1].close()  # before a byte could be written
+        return made[-1][0]
+
+    monkeypatch.setattr(pipe, "_connected", connected)
+    assert asyncio.run(hits(make_async())) == ["unreachable"] and len(made) == 1
+
+
+@pytest.mark.parametrize("code", [5, 6, 7, 10, 11])
+def test_an_error_that_keeps_the_connection(played, ac, code):
+    played.script = lambda connection, message: [3, message[1], code, "the reason"]
+    assert asyncio.run(hits(ac, 5)) == ["protocol"] * 5
+    assert ac.stats() == {"missed": {"protocol": 5}, "connections": 1, "breaker_open": False}
+
+
+def test_disabled(played, make_async):
+    ac = make_async(enabled=False)
+
+    async def main():
+        assert await hits(ac, on_failure="refuse") == ["disabled"] and not await ac.check()
+        async with ac.limit("api") as decision:
+            assert not await decision.renew()
+
+    asyncio.run(main())
+    assert played.seen == []
+
+
+def test_what_cannot_be_asked_is_allowed(played, ac, caplog):
+    async def main():
+        return [(await ac.acquire(domain)).reason for domain in ("a/b", None, "a/b")]
+
+    assert asyncio.run(main()) == ["protocol"] * 3 and played.seen == []
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(None, 0), (RuntimeError, 2), (asyncio.CancelledError, 2)])
+def test_limit(played, ac, error, outcome):
+    played.script = grant
+
+    async def main():
+        with contextlib.suppress(RuntimeError, asyncio.CancelledError):
+            async with ac.limit("export", {"org": "o1"}) as decision:
+                assert decision.lease == 77 and await decision.renew()
+                if error:
+                    raise error
+        await ac.check()
+        played.script = lambda connection, message: [1, message[1], *LIMIT]
+        with pytest.raises(tidegate.Denied):
+            async with ac.limit("export"):
+                raise AssertionError("the block ran")
+
+    asyncio.run(main())
+    assert played.releases() == [[77, outcome]]
+
+
+def test_a_wait_does_not_hold_up_the_loop(played, ac):
+    played.script = lambda connection, message: [1, message[1], 3, "hooks", 21, 1, 20, 1, 250_000, 77]
+
+    async def main():
+        started = time.monotonic()
+
+        async def held():
+            async with ac.limit("hooks"):
+                return time.monotonic() - started
+
+        took = await asyncio.gather(*(held() for _ in range(20)))
+        assert min(took) >= 0.25 and max(took) < 20 * 0.25
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_gives_its_late_grant_back_and_the_daemon_is_told(played, ac):
+    held = []
+    played.script = lambda connection, message: held.append((connection, message))
+
+    async def main():
+        asked = asyncio.ensure_future(ac.acquire("export"))
+        await until(lambda: held)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        connection, message = held[0]
+        connection.sendall(frame([1, message[1], *ALLOW, 99, None, None, None]))
+        await until(lambda: [m[2:] for m in played.seen if m[0] == 2] == [[99, 2]])
+        played.script = lambda connection, message: [1, message[1], *ALLOW]
+        await ac.hit("api")
+
+    asyncio.run(main())
+    assert played.seen[-1][6] == {"abandoned": [[1, 1]]} and ac.stats()["missed"] == {}
+
+
+def test_a_task_cancelled_between_its_grant_and_its_turn_gives_it_back(played, ac, monkeypatch):
+    played.script = grant
+    answered = pipe.Pipe._answered
+
+    async def main():
+        await ac.check()
+        asked = asyncio.ensure_future(ac.acquire("export"))
+        monkeypatch.setattr(pipe.Pipe, "_answered", lambda *given: (answered(*given), asked.cancel()))
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        monkeypatch.setattr(pipe.Pipe, "_answered", answered)
+        await ac.check()
+
+    asyncio.run(main())
+    assert [lease for lease, outcome in played.releases()] == [78]
+
+
+def test_a_release_where_the_connection_has_ended_takes_another(played, ac):
+    played.script = grant
+
+    async def main():
+        decision = await ac.acquire("export")
+        played.hang_up()
+        await asyncio.sleep(0.02)
+        decision.release("error")
+        decision.release()
+        await ac.check()
+
+    asyncio.run(main())
+    assert played.releases() == [[77, 1]]
+
+
+def test_a_release_without_a_loop_or_a_daemon_is_told_later(played, ac):
+    played.script = grant
+
+    async def main():
+        return await ac.acquire("export")
+
+    asyncio.run(main()).release()
+    asyncio.run(hits(ac))
+    assert played.seen[-1][6] == {"abandoned": [[1, 1]]}
+
+
+def test_hundreds_of_cancelled_tasks_leave_no_lease(daemon, make_async, make_client):
+    (daemon.rules / "api.yaml").write_text(RULES)
+    daemon.start()
+    ac = make_async(socket=daemon.socket)
+
+    async def work(i):
+        async with ac.limit("api", {"user": f"u{i}"}):
+            await asyncio.sleep(0.001 * (i % 7))
+
+    async def main():
+        for _ in range(10):
+            tasks = [asyncio.ensure_future(work(i)) for i in range(40)]
+            for i, task in enumerate(tasks):
+                if i % 3 == 0:
+                    await asyncio.sleep(0.0003 * (i % 4))
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await ac.check()
+        await until(lambda: asking.peek("api").remaining == 50)
+
+    asking = make_client(socket=daemon.socket)
+    asyncio.run(main())
+    assert ac.stats()["missed"] == {}
+
+
+# -- decorated ---------------------------------------------------------------------------------------------------------
+
+
+def test_limited_functions_and_generators(played, ac):
+    played.script = grant
+
+    @ac.limited("export", lambda org: {"org": org}, priority=lambda org: "critical")
+    async def report(org):
+        """Reports."""
+        return org
+
+    @ac.limited("export")
+    def plain():
+        return 7
+
+    @ac.limited("export")
+    def rows():
+        yield from (1, 2)
+
+    @ac.limited("export")
+    async def rows_async():
+        got = yield 1
+        try:
+            yield got
+        except LookupError:
+            yield "caught"
+
+    async def main():
+        assert await report("o1") == "o1" and await plain() == 7
+        assert [row async for row in rows()] == [1, 2]
+        running = rows_async()
+        assert [await running.asend(None), await running.asend("sent")] == [1, "sent"]
+        assert await running.athrow(LookupError) == "caught"
+        with pytest.raises(StopAsyncIteration):
+            await anext(running)
+        early = rows_async()
+        await anext(early)
+        await early.aclose()
+        await ac.check()
+
+    asyncio.run(main())
+    assert report.__doc__ == "Reports." and asyncio.iscoroutinefunction(report)
+    assert played.seen[1][2:] == ["export", [["org", "o1"]], 1, "critical"]
+    assert [outcome for _, outcome in played.releases(5)] == [0, 0, 0, 0, 2]
+
+
+def test_a_function_of_the_arguments_that_raises_lets_the_call_pass(played, ac, caplog):
+    @ac.limited("export", lambda name: {"account": name.missing}, on_failure="refuse")
+    async def login(name):
+        return name
+
+    assert asyncio.run(login("ann")) == "ann" and ac.stats()["missed"] == {"callback": 1}
+    assert "ann" not in caplog.text
+
+
+# -- forks, and what is forgotten --------------------------------------------------------------------------------------
+
+
+def test_a_child_has_its_own_connection_and_session(played, ac):
+    async def main():
+        assert await hits(ac, 2) == [None, None]
+        assert in_child(child)
+        return await hits(ac, 2)
+
+    def child():
+        own = []
+        thread = threading.Thread(target=lambda: own.extend(asyncio.run(hits(ac, 2))))
+        thread.start()
+        thread.join()
+        return own == [None, None]
+
+    assert asyncio.run(main()) == [None, None]
+    first, second = [message[3] for message in played.seen if message[0] == 0]
+    assert first["session"] != second["session"] and (first["pid"], second["connection"]) == (os.getpid(), 1)
+    assert [message[1] for message in played.requests()] == [1, 2, 1, 2, 3, 4]
+
+
+def test_loops_that_have_ended_are_forgotten(played, ac):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        assert asyncio.run(hits(ac)) == [None]
+    gc.collect()
+    assert len(ac._core._pipes) == 1 and len(os.listdir("/proc/self/fd")) <= before + 25  # 20 are the daemon's
+
+
+def test_async_with_closes(played, make_async):
+    async def main():
+        async with make_async() as ac:
+            await ac.hit("api")
+        assert ac.stats()["connections"] == 0
+        assert await hits(ac) == [None]  # it may be used again
+        ac.close()
+
+    asyncio.run(main())
+
+
+def test_a_hundred_tasks_are_at_least_twice_as_fast_as_one(daemon, make_async):
+    """On one connection, in one process, on however busy a machine: a ratio of the same run, the best of five."""
+    (daemon.rules / "api.yaml").write_text("domain: api\nlimits: [{name: r, key: [user], rate: 900/s, burst: 90000}]\n")
+    daemon.start()
+    ac = make_async(socket=daemon.socket)
+
+    async def rate(tasks, calls):
+        async def ask():
+            for _ in range(calls // tasks):
+                await ac.hit("api", {"user": "u1"})
+
+        started = time.perf_counter()
+        await asyncio.gather(*(ask() for _ in range(tasks)))
+        return calls / (time.perf_counter() - started)
+
+    async def main():
+        return [await rate(100, 3_000) / await rate(1, 1_000) for _ in range(5)]
+
+    ratios = asyncio.run(main())
+    assert ac.stats()["missed"] == {} and max(ratios) >= 2, ratios

@@ -1,0 +1,46 @@
+"""A caller that paces itself, at a real application under a real limit."""
+
+import http.client
+import time
+import types
+
+from tidegate.pace import Pace
+
+from servers import gunicorn
+
+RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 20/s, burst: 10}\n"
+APP = """
+import tidegate
+from tidegate.wsgi import Middleware
+
+def app(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "4")])
+    return [b"well"]
+
+app = Middleware(app, tidegate.Client(), domain="api", user=lambda environ: environ.get("HTTP_X_USER"))
+"""
+
+
+def test_it_is_hardly_ever_refused_and_always_served(daemon, directory):
+    (daemon.rules / "api.yaml").write_text(RULES)
+    daemon.start()
+    with gunicorn(daemon, directory, APP, "--threads", "2") as port:
+        statuses = []
+
+        def send(user):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection.request("GET", "/", headers={"X-User": user})
+            answer = connection.getresponse()
+            answer.read()
+            connection.close()
+            statuses.append(answer.status)
+            return types.SimpleNamespace(status_code=answer.status, headers=dict(answer.getheaders()))
+
+        started, pace = time.monotonic(), Pace()
+        assert [pace.call(lambda: send("paced")).status_code for _ in range(50)] == [200] * 50
+        assert time.monotonic() - started >= (50 - 10) / 20 - 0.1  # no faster than the limit
+        assert statuses.count(429) <= 5
+        statuses.clear()
+        for _ in range(50):
+            send("greedy")
+        assert statuses.count(429) > 5  # without it
