@@ -6,8 +6,10 @@ X-Judged-Us how long it took until the application itself was entered; of one th
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
+import functools
 import http.client
 import importlib.util
 import os
@@ -112,15 +114,16 @@ def _puma(port, workers):
 
 
 def _go(port, workers):
-    return [str(built())]
+    return [built()]
 
 
+@functools.cache
 def built():
     """The application of Go, built once."""
-    place = pathlib.Path(tempfile.gettempdir()) / f"tidegate-go-application-{os.getuid()}-{os.getpid()}"
-    if not place.exists():
-        subprocess.run(["go", "build", "-o", str(place), "."], cwd=APPS / "go", check=True)
-    return place
+    place = tempfile.mkdtemp(prefix="tg-go-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    subprocess.run(["go", "build", "-o", f"{place}/application", "."], cwd=APPS / "go", check=True)
+    return f"{place}/application"
 
 
 def _missing(*paths, tools=(), modules=()):
