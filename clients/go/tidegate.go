@@ -320,14 +320,15 @@ func (c *Client) exchange(q *request) (ok bool, reason string) {
 	if at, has := q.ctx.Deadline(); has && at.Before(q.deadline) {
 		q.deadline = at
 	}
+	now := int64(began.Sub(c.epoch))
+	mark := now + int64(pauseMax)
 	if until != 0 { // one probe at a time; should it die, another may follow
-		now := int64(began.Sub(c.epoch))
-		if now < until || q.wanted == silent || !c.until.CompareAndSwap(until, now+int64(pauseMax)) {
+		if now < until || q.wanted == silent || !c.until.CompareAndSwap(until, mark) {
 			return false, "breaker"
 		}
 	}
 	ok, bad := c.converse(q)
-	if (bad == nil || bad.kept) && q.wanted != silent && c.failures.Load() > 0 {
+	if (bad == nil || bad.kept) && q.wanted != silent && (c.failures.Load() > 0 || until != 0) {
 		c.settle(nil, false)
 	}
 	switch {
@@ -336,9 +337,7 @@ func (c *Client) exchange(q *request) (ok bool, reason string) {
 	case bad.kept:
 		c.log(bad.text+"; such requests are not limited", true)
 	case bad.reason == "timeout" && time.Since(began) < c.timeout/2: // its context ended early: nobody has failed
-		if until != 0 {
-			c.until.Store(until)
-		}
+		c.until.CompareAndSwap(mark, until) // if it was the probe, another may be, unless somebody has closed it
 	default:
 		c.settle(bad, until != 0)
 	}

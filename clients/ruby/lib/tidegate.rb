@@ -402,7 +402,7 @@ module Tidegate
       return "breaker" if @until && !(probe = probe?(wanted))
       deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + @timeout
       nil while (reply = once(operation, wanted, count, body, deadline)).instance_of?(Fault) && reply.after == :again
-      @failures == 0 && !reply.instance_of?(Fault) ? reply : settle(reply, wanted, probe)
+      @failures == 0 && !probe && !reply.instance_of?(Fault) ? reply : settle(reply, wanted, probe)
     rescue StandardError, SystemStackError => e
       unwritable(e)
     end
