@@ -141,15 +141,17 @@ class Guard:
 
     def _address(self, seen: Seen) -> str:
         forwarded = seen.header("X-Forwarded-For")
+        # An IPv4 caller of a socket for both is the same one.
+        peer = seen.peer[7:] if seen.peer.startswith("::ffff:") and "." in seen.peer else seen.peer
         if not forwarded:
-            return seen.peer
+            return peer
         if self._proxies == ():
             self.client._log(
                 "X-Forwarded-For is there but trusted_proxies is not set: callers are told apart by their proxy",
                 once=True,
             )
-            return seen.peer
-        return client_address(seen.peer, forwarded, self._proxies)
+            return peer
+        return client_address(peer, forwarded, self._proxies)
 
     def _queued(self, seen: Seen) -> float | None:
         """How long the request waited for the application, in seconds, as a trusted proxy says it."""
@@ -219,8 +221,8 @@ def client_address(peer: str, forwarded: str, proxies: Any) -> str:
             if i == 0 and not hop and len(hops) > 1:
                 continue  # a Unix socket: only this machine's proxy can be behind it
             return nearest
-        nearest = str(address)
         plain = getattr(address, "ipv4_mapped", None) or address
+        nearest = str(plain)
         if not any(plain in network for network in proxies):
             break
     return nearest

@@ -16,7 +16,7 @@ module Tidegate
 
       # The nearest hop that is not a trusted proxy. What stands left of it may be made up.
       def address(env, client)
-        peer = env["REMOTE_ADDR"].to_s
+        peer = env["REMOTE_ADDR"].to_s.sub(/\A::ffff:(?=[\d.]+\z)/, "") # a caller of a socket for both is the same one
         forwarded = env["HTTP_X_FORWARDED_FOR"]
         return peer if forwarded.nil? || forwarded.empty?
         return behind(peer, forwarded) unless @proxies.nil?
@@ -59,7 +59,7 @@ module Tidegate
           next if address.nil? && i.zero? && hop.empty? && hops.size > 1
           break if address.nil?
 
-          nearest = address.to_s
+          nearest = plain(address).to_s
           break unless trusted?(address)
         end
         nearest
@@ -73,8 +73,12 @@ module Tidegate
       end
 
       def trusted?(address)
-        plain = address.ipv6? && address.ipv4_mapped? ? address.native : address
-        @networks.any? { |network| network.family == plain.family && network.include?(plain) }
+        address = plain(address)
+        @networks.any? { |network| network.family == address.family && network.include?(address) }
+      end
+
+      def plain(address)
+        address.ipv6? && address.ipv4_mapped? ? address.native : address
       end
 
       def parsed(hop)
