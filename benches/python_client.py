@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What the Python client costs: `hit` and `acquire` beside the same requests, encoded before, replies not decoded.
+"""What the Python client costs: `hit` and `acquire` beside the same requests, encoded before, replies not decoded, and
+beside a GCRA script in Redis, asked in the same way.
 
     .venv/bin/python benches/python_client.py [--daemon target/release/tidegate] [--repetitions 7]
 
-Starts the daemon on a socket of its own. Client and daemon share one CPU, so that every call is two switches. In one
-repetition short rounds of all take turns; its figure is the median round, and the ratio compares figures of the same
-repetition. Callers change from call to call, among 1,000. Leases are given back between the rounds. Nothing here is a
-test: it prints, it does not judge.
+Starts the daemon, and Redis where there is one, on sockets of their own. Client and servers share one CPU, so that
+every call is two switches. In one repetition short rounds of all take turns; its figure is the median round, and the
+ratio compares figures of the same repetition. Callers change from call to call, among 1,000. Leases are given back
+between the rounds. Nothing here is a test: it prints, it does not judge.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import shutil
 import socket
 import statistics
 import subprocess
@@ -45,25 +47,32 @@ def main() -> None:
         pathlib.Path(directory, "rules").mkdir()
         pathlib.Path(directory, "rules/api.yaml").write_text(RULES)
         command = [given.daemon, "serve", "--socket", path, "--rules", os.path.join(directory, "rules")]
-        daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        at = f"{directory}/redis"
+        commands = [command, ["redis-server", "--port", "0", "--unixsocket", at, "--save", "", "--dir", directory]]
+        commands = [command for command in commands if shutil.which(command[0])]
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        servers = [subprocess.Popen(command, **quiet) for command in commands]
         try:
             client = tidegate.Client(path, timeout=1.0)
             wait_for(path)
             print(f"Python {sys.version.split()[0]}, CPU {cpu}, {given.repetitions} repetitions; median [min-max]")
-            compare(client, path, given.repetitions)
+            compare(client, path, at if len(servers) > 1 else None, given.repetitions)
             assert client.stats()["missed"] == {}, client.stats()
         finally:
-            daemon.terminate()
-            daemon.wait()
+            for server in servers:
+                server.terminate()
+                server.wait()
 
 
-def compare(client: tidegate.Client, path: str, repetitions: int) -> None:
+def compare(client: tidegate.Client, path: str, at: str | None, repetitions: int) -> None:
     kinds = {
         "bytes of a hit": (*bare(path, 3)[:2], None),
         "hit": (lambda user: client.hit("api", user), USERS, None),
         "bytes of an acquire": bare(path, 1),
         "acquire": (lambda user: client.acquire("api", user), USERS, tidegate.Decision.release),
     }
+    if at is not None:
+        kinds["redis"] = (*redis(at), None)
     figures: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(repetitions):
         rounds: dict[str, list[float]] = {name: [] for name in kinds}
@@ -76,6 +85,10 @@ def compare(client: tidegate.Client, path: str, repetitions: int) -> None:
         show(alone, figures[alone], "µs")
         show(name, figures[name], "µs")
         show(f"{name} ÷ bytes", [one / bare for one, bare in zip(figures[name], figures[alone], strict=True)], "")
+    if at is not None:
+        show("GCRA in Redis", figures["redis"], "µs")
+        ratios = [one / other for one, other in zip(figures["acquire"], figures["redis"], strict=True)]
+        show("acquire ÷ GCRA in Redis", ratios, "")
 
 
 def bare(path: str, op: int) -> tuple[Callable[[bytes], bytes], list[bytes], Callable[[bytes], None]]:
@@ -99,6 +112,31 @@ def bare(path: str, op: int) -> tuple[Callable[[bytes], bytes], list[bytes], Cal
         send(frame(tidegate.encode([2, None, lease, 0])))
 
     return call, requests, give_back
+
+
+def redis(at: str) -> tuple[Callable[[bytes], bytes], list[bytes]]:
+    """What writes a request to Redis and reads its reply, and the requests: a GCRA script, loaded before."""
+    until = time.monotonic() + 10
+    stream = socket.socket(socket.AF_UNIX)
+    while stream.connect_ex(at):
+        if time.monotonic() > until:
+            sys.exit("Redis does not answer")
+        time.sleep(0.02)
+    stream.sendall(resp("SCRIPT", "LOAD", (ROOT / "benches/sockets/gcra.lua").read_text()))
+    digest = stream.recv(4096).split()[1].decode()
+    requests = [resp("EVALSHA", digest, "1", f"api:{user['user']}", "1", "2000000", "1") for user in USERS]
+    send, recv = stream.send, stream.recv
+
+    def call(request: bytes) -> bytes:
+        send(request)
+        return recv(4096)
+
+    return call, requests
+
+
+def resp(*words: str) -> bytes:
+    raw = [word.encode() for word in words]
+    return b"*%d\r\n" % len(raw) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in raw)
 
 
 def frame(payload: bytes) -> bytes:

@@ -1,12 +1,13 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# What the Ruby client costs: one `hit` and one `acquire` beside the same bytes written and read without it.
+# What the Ruby client costs: one `hit` and one `acquire` beside the same bytes written and read without it, and beside
+# a GCRA script in Redis, asked in the same way.
 #
 #     ruby benches/ruby_client.rb [--daemon target/release/tidegate] [--repetitions 7]
 #
-# Starts the daemon on a socket of its own. Client and daemon share one CPU, so that every call is two switches. In one
-# repetition short rounds of all four take turns; its figure is the median round, and the ratio compares figures of the
+# Starts the daemon, and Redis where there is one, on sockets of their own. Client and servers share one CPU, so that
+# every call is two switches. In one repetition short rounds of all take turns; its figure is the median round, and the ratio compares figures of the
 # same repetition. `bytes` is an ordinary socket of Ruby's with `write` and `readpartial`, `blocking` the same without
 # O_NONBLOCK and without a buffer of Ruby's. Nothing here is a test: it prints, it does not judge.
 require "io/nonblock"
@@ -35,23 +36,25 @@ def main
     File.write("#{directory}/rules/api.yaml", RULES)
     socket = "#{directory}/s"
     serve = [given[:daemon], "serve", "--socket", socket, "--rules", "#{directory}/rules"]
-    daemon = spawn(*serve, out: File::NULL, err: File::NULL) # it inherits the CPU
+    at = "#{directory}/redis" if system("command -v redis-server", out: File::NULL)
+    store = %w[redis-server --port 0 --save] + ["", "--unixsocket", at, "--dir", directory]
+    servers = [serve, (store if at)].compact.map { |command| spawn(*command, out: File::NULL, err: File::NULL) }
     begin
       wait_for(socket)
       puts "Ruby #{RUBY_VERSION}, CPU #{cpu}, #{given[:repetitions]} repetitions; median [min-max]"
-      compare(socket, given[:repetitions])
+      compare(socket, at, given[:repetitions])
     ensure
-      Process.kill(:TERM, daemon)
-      Process.wait(daemon)
+      servers.each { |server| Process.kill(:TERM, server) && Process.wait(server) }
     end
   end
 end
 
-def compare(socket, repetitions)
+def compare(socket, at, repetitions)
   client = Tidegate::Client.new(socket: socket, timeout: 1.0)
   calls = { "bytes" => bare(socket), "blocking" => blocking(socket),
             "hit" => Call.new(-> { client.hit("api", USER) }, ->(_) {}),
             "acquire" => Call.new(-> { client.acquire("api", USER) }, ->(decisions) { decisions.each(&:release) }) }
+  calls["GCRA in Redis"] = redis(at) if at
   calls.each_value { |call| 20.times { one_round(call) } }
   figures = calls.transform_values { [] }
   repetitions.times do
@@ -72,7 +75,26 @@ def report(figures)
       show("#{name} ÷ #{other}", figures[name].zip(figures[other]).map { |one, bytes| one / bytes }, "")
     end
   end
+  return unless (other = figures["GCRA in Redis"])
+
+  show("GCRA in Redis", other, "µs")
+  show("acquire ÷ GCRA in Redis", figures["acquire"].zip(other).map { |one, theirs| one / theirs }, "")
 end
+
+# A script that was loaded before, asked by an ordinary socket of Ruby's.
+def redis(at)
+  sleep(0.02) until File.socket?(at)
+  stream = UNIXSocket.new(at)
+  stream.write(resp("SCRIPT", "LOAD", File.read("#{__dir__}/sockets/gcra.lua")))
+  digest = stream.readpartial(4_096).split[1]
+  request = resp("EVALSHA", digest, "1", "api:u1", "1", "2000000", "1")
+  Call.new(lambda {
+    stream.write(request)
+    stream.readpartial(4_096)
+  }, ->(_) {})
+end
+
+def resp(*words) = "*#{words.size}\r\n".b << words.map { |word| "$#{word.bytesize}\r\n#{word.b}\r\n" }.join
 
 # An ACQUIRE encoded beforehand, its reply read and not looked at, without a deadline.
 def bare(socket)

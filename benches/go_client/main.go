@@ -1,11 +1,11 @@
-// What the Go client costs: one Hit and one Acquire beside the same bytes written and read without it. The last line is
-// with the context of a request, which may be cancelled at any time.
+// What the Go client costs: one Hit and one Acquire beside the same bytes written and read without it, also with the
+// context of a request, which may be cancelled at any time; and beside a GCRA script in Redis, asked in the same way.
 //
 //	cd benches/go_client && go run . [-daemon ../../target/release/tidegate] [-repetitions 7]
 //
-// Starts the daemon on a socket of its own. Client and daemon share one CPU, so that every call is two switches. In one
-// repetition short rounds of all take turns; its figure is the median round, and the ratio compares figures of the same
-// repetition. Nothing here is a test: it prints, it does not judge.
+// Starts the daemon, and Redis where there is one, on sockets of their own. Client and servers share one CPU, so that
+// every call is two switches. In one repetition short rounds of all take turns; its figure is the median round, and the
+// ratio compares figures of the same repetition. Nothing here is a test: it prints, it does not judge.
 package main
 
 import (
@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sort"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -42,12 +43,12 @@ func main() {
 	path := filepath.Join(folder, "s")
 	check(os.Mkdir(filepath.Join(folder, "rules"), 0o755))
 	check(os.WriteFile(filepath.Join(folder, "rules", "api.yaml"), []byte(rules), 0o644))
-	process := exec.Command(*daemon, "serve", "--socket", path, "--rules", filepath.Join(folder, "rules"))
-	check(process.Start())
-	defer func() {
-		_ = process.Process.Signal(syscall.SIGTERM)
-		_ = process.Wait()
-	}()
+	defer start(*daemon, "serve", "--socket", path, "--rules", filepath.Join(folder, "rules"))()
+	at := ""
+	if server, err := exec.LookPath("redis-server"); err == nil {
+		at = filepath.Join(folder, "redis")
+		defer start(server, "--port", "0", "--save", "", "--unixsocket", at, "--dir", folder)()
+	}
 	for until := time.Now().Add(10 * time.Second); !tidegate.New(tidegate.WithSocket(path), tidegate.WithLogger(silent{})).Check(); {
 		if time.Now().After(until) {
 			log.Print("the daemon does not answer")
@@ -57,7 +58,7 @@ func main() {
 	}
 	client := tidegate.New(tidegate.WithSocket(path))
 	fmt.Printf("%s, CPU %d, %d repetitions; median [min-max]\n", runtime.Version(), cpu, *repetitions)
-	compare(client, path, *repetitions)
+	compare(client, path, at, *repetitions)
 	if missed := client.Stats().Missed; len(missed) > 0 {
 		fmt.Println("missed:", missed)
 	}
@@ -97,7 +98,17 @@ func alone() int {
 	return last
 }
 
-func compare(client *tidegate.Client, path string, repetitions int) {
+// start starts a server, and returns what ends it.
+func start(command ...string) func() {
+	process := exec.Command(command[0], command[1:]...)
+	check(process.Start())
+	return func() {
+		_ = process.Process.Signal(syscall.SIGTERM)
+		_ = process.Wait()
+	}
+}
+
+func compare(client *tidegate.Client, path, at string, repetitions int) {
 	var held []*tidegate.Decision
 	ctx, user := context.Background(), tidegate.Attributes{{"user", "u1"}}
 	request, cancel := context.WithCancel(ctx) // as that of a request is
@@ -108,6 +119,9 @@ func compare(client *tidegate.Client, path string, repetitions int) {
 		"hit":                       func() { client.Hit(ctx, "api", user) },
 		"acquire":                   func() { held = append(held, client.Acquire(ctx, "api", user)) },
 		"acquire, may be cancelled": func() { held = append(held, client.Acquire(request, "api", user)) },
+	}
+	if at != "" {
+		names, calls["GCRA in Redis"] = append(names, "GCRA in Redis"), redis(at)
 	}
 	round := func(name string) float64 {
 		// Each round has a connection of its own: of two that are kept one may be slower for as long as it lives, and the
@@ -152,16 +166,53 @@ func compare(client *tidegate.Client, path string, repetitions int) {
 		}
 	}
 	for _, name := range names {
+		if name == "GCRA in Redis" {
+			showRatio("acquire", name, figures)
+		}
 		show(name, figures[name], "µs")
 		if bytes := map[string]string{"hit": "bytes", "acquire": "bytes of acquire",
 			"acquire, may be cancelled": "bytes of acquire"}[name]; bytes != "" {
-			var ratios []float64
-			for i, one := range figures[name] {
-				ratios = append(ratios, one/figures[bytes][i])
-			}
-			show(name+" ÷ "+bytes, ratios, "")
+			showRatio(name, bytes, figures)
 		}
 	}
+}
+
+func showRatio(name, other string, figures map[string][]float64) {
+	var ratios []float64
+	for i, one := range figures[name] {
+		ratios = append(ratios, one/figures[other][i])
+	}
+	show(name+" ÷ "+other, ratios, "")
+}
+
+// redis is a script that was loaded before, asked blocking, without a deadline.
+func redis(at string) func() {
+	stream, err := net.Dial("unix", at)
+	for until := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(until); stream, err = net.Dial("unix", at) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	check(err)
+	script, err := os.ReadFile("../sockets/gcra.lua")
+	check(err)
+	room := make([]byte, 4096)
+	_, err = stream.Write(resp("SCRIPT", "LOAD", string(script)))
+	check(err)
+	n, err := stream.Read(room)
+	check(err)
+	digest := strings.Fields(string(room[:n]))[1]
+	request := resp("EVALSHA", digest, "1", "api:u1", "1", "2000000", "1")
+	return func() {
+		_, _ = stream.Write(request)
+		_, _ = stream.Read(room)
+	}
+}
+
+func resp(words ...string) []byte {
+	out := fmt.Sprintf("*%d\r\n", len(words))
+	for _, word := range words {
+		out += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+	}
+	return []byte(out)
 }
 
 // bare is a request encoded beforehand, its reply read and not looked at. Blocking, without a deadline.
@@ -197,6 +248,7 @@ func median(all []float64) float64 {
 }
 
 func show(name string, figures []float64, unit string) {
+	figures = append([]float64(nil), figures...) // they stand in the order of the repetitions
 	sort.Float64s(figures)
 	fmt.Printf("%-44s %6.2f [%.2f-%.2f] %s\n", name, median(figures), figures[0], figures[len(figures)-1], unit)
 }
