@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"net"
@@ -47,7 +48,25 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.Serve(listener, recovered(limit(mux))))
+	log.Fatal(http.Serve(listener, recovered(begun(limit(entered(mux))))))
+}
+
+type beginning struct{}
+
+// begun notes when a request reached what stands before the application, and entered says how long it took from there.
+func begun(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), beginning{}, time.Now())))
+	})
+}
+
+func entered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if began, ok := r.Context().Value(beginning{}).(time.Time); ok {
+			w.Header().Set("X-Judged-Us", strconv.FormatInt(time.Since(began).Microseconds(), 10))
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // recovered answers 500 to a panic, as frameworks do; net/http alone would hang up.
