@@ -484,7 +484,8 @@ def test_an_interrupt_in_the_middle_leaves_no_connection_behind(played, make_cli
             client.acquire("api")
     assert client.stats()["connections"] == 0
     assert reasons(hits(client)) == [None]
-    assert played.seen[-1][6] == {"abandoned": [[1, 2]]}
+    # What was interrupted may be read after it, by another thread.
+    assert {"abandoned": [[1, 2]]} in [message[6] for message in played.seen if len(message) > 6]
 
 
 # -- 4: forks and threads ----------------------------------------------------------------------------------------------
