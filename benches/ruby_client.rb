@@ -36,7 +36,7 @@ def main
     File.write("#{directory}/rules/api.yaml", RULES)
     socket = "#{directory}/s"
     serve = [given[:daemon], "serve", "--socket", socket, "--rules", "#{directory}/rules"]
-    at = "#{directory}/redis" if system("command -v redis-server", out: File::NULL)
+    at = "#{directory}/redis" if system("command -v redis-server >/dev/null")
     store = %w[redis-server --port 0 --save] + ["", "--unixsocket", at, "--dir", directory]
     servers = [serve, (store if at)].compact.map { |command| spawn(*command, out: File::NULL, err: File::NULL) }
     begin
