@@ -24,12 +24,12 @@ import time
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests/clients"), str(ROOT / "clients/python/src")]
+sys.path[:0] = [str(ROOT / part) for part in ("tests/clients", "tests/python", "clients/python/src")]
 
-import tidegate  # noqa: E402
 from applications import APPLICATIONS  # noqa: E402
 
-RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1000000/s, burst: 2000000}\n"
+from python_client import RULES, wait_for  # noqa: E402
+
 PER_ROUND, WARM_ROUNDS = 100, 3
 
 
@@ -57,11 +57,7 @@ def serving_daemon(binary: pathlib.Path) -> Iterator[str]:
         command = [binary, "serve", "--socket", path, "--rules", os.path.join(directory, "rules")]
         daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            until = time.monotonic() + 10
-            while not tidegate.Client(path, timeout=1.0).check():
-                if time.monotonic() > until:
-                    sys.exit("the daemon does not answer")
-                time.sleep(0.02)
+            wait_for(path)
             yield path
         finally:
             daemon.terminate()

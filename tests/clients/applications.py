@@ -22,6 +22,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from servers import end
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests/clients/apps"
 THREADS = 4  # in each process
@@ -75,12 +77,7 @@ class Application:
                 print(f"{self.name} said:", *[line for line in log if line.startswith("tidegate: ")][-20:], sep="\n")
                 raise
             finally:
-                process.terminate()
-                try:
-                    process.wait(15)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                end(process)
 
 
 def answers(port):

@@ -49,12 +49,16 @@ def served(daemon, directory, app, command, bind, *rest):
                 time.sleep(0.05)
             yield port
         finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
+
+
+def end(process):
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def get(port, user, path="/v1/orders", **headers):

@@ -6,12 +6,9 @@ fails when the file differs. README.md says what the keys mean.
 """
 
 import json
-import pathlib
-import sys
 
-from make import ID_MAX, frame, pack, render
+from make import HERE, ID_MAX, frame, pack, put, render
 
-PATH = pathlib.Path(__file__).parent / "answers.json"
 FIELDS = ("rule", "limit", "window_us", "remaining", "reset_us", "retry_us", "lease", "notes", "all", "extra")
 VERDICTS = ("allow", "limit", "shed", "wait", "deny")
 QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -250,12 +247,7 @@ def main():
     assert len({row["name"] for row in ROWS}) == len(ROWS)
     for row in ROWS:
         assert row["body"] is None or json.loads(row["body"])["detail"] == row["message"], row["name"]
-    text = render(ROWS)
-    if "--check" in sys.argv[1:]:
-        if PATH.read_text() != text:
-            sys.exit(f"{PATH} is not what answers.py writes")
-    else:
-        PATH.write_text(text)
+    put(HERE / "answers.json", render(ROWS))
     print(f"{len(ROWS)} answers")
 
 

@@ -684,16 +684,18 @@ def render(rows):
     return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=True) for row in rows) + "\n]\n"
 
 
+def put(path, text):
+    """Writes it, or with --check fails where the file is another."""
+    if "--check" not in sys.argv[1:]:
+        path.write_text(text)
+    elif path.read_text() != text:
+        sys.exit(f"{path} is not what {pathlib.Path(sys.argv[0]).name} writes")
+
+
 def main():
-    files = {"good.json": render(good_rows()), "bad.json": render(bad_rows())}
     with_package = "held against msgpack" if msgpack else "msgpack is not installed: not held against it"
-    for name, text in files.items():
-        path = HERE / name
-        if "--check" in sys.argv[1:]:
-            if path.read_text() != text:
-                sys.exit(f"{path} is not what make.py writes")
-        else:
-            path.write_text(text)
+    for name, rows in {"good.json": good_rows(), "bad.json": bad_rows()}.items():
+        put(HERE / name, render(rows))
     print(f"{len(GOOD)} good frames, {len(BAD)} bad ones; {with_package}")
 
 
