@@ -61,6 +61,15 @@ impl Calendar {
         }
     }
 
+    /// The same, and when one of them began, in nanoseconds of Unix time.
+    pub(super) fn regular(&self) -> Option<(u64, u64)> {
+        let origin = match self.step {
+            Step::Days(days) if days % 7 == 0 => FIRST_MONDAY.unsigned_abs() * DAY_NANOS,
+            _ => 0,
+        };
+        self.nanos_of_all().map(|nanos| (nanos, origin))
+    }
+
     /// The window that a moment of Unix time lies in.
     pub(super) fn span(&self, unix_nanos: u64) -> Span {
         // 64 bits of nanoseconds are 35 bits of seconds.

@@ -153,6 +153,32 @@ impl Quota {
         }
     }
 
+    /// How long all windows are, and when one of them began, in nanoseconds of Unix time; `None`: they are those of a calendar
+    /// that knows of longer and shorter ones, or begin with a request.
+    pub(super) fn regular(&self) -> Option<(u64, u64)> {
+        match &self.windows {
+            Windows::First => None,
+            Windows::Epoch => Some((self.nanos, 0)),
+            Windows::Calendar(calendar) => calendar.regular(),
+        }
+    }
+
+    /// Whether each key has windows of its own, which begin with its first request.
+    pub(super) fn is_of_each_key(&self) -> bool {
+        matches!(self.windows, Windows::First)
+    }
+
+    /// When the window began that lies around a moment of Unix time, and when it ends.
+    pub(super) fn edges(&self, unix_nanos: u64) -> (u64, u64) {
+        let reading = unix_nanos.min(u64::MAX - 1);
+        let end = self.end_of_window(reading);
+        let nanos = match &self.windows {
+            Windows::Calendar(calendar) => calendar.span(reading).nanos,
+            Windows::First | Windows::Epoch => self.nanos,
+        };
+        (end.saturating_sub(nanos), end)
+    }
+
     /// When the window ends that a key enters at a moment of the quota's timeline.
     fn end_of_window(&self, reading: u64) -> u64 {
         match &self.windows {

@@ -10,13 +10,16 @@ mod entries;
 pub mod fixed_window;
 mod heap;
 pub mod leaky_bucket;
+pub mod places;
 mod rate;
 mod ring;
+pub mod share;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
 pub use heap::block_bytes;
+pub(crate) use rate::{PERIOD_NANOS_MAX, highest_common_factor};
 pub use rate::{Rate, RateError, Scale};
 
 use crate::clock::Micros;
@@ -36,6 +39,10 @@ pub enum Quota {
     SlidingWindow(sliding_window::Quota),
     /// So many at once, however long each takes.
     Concurrency(concurrency::Quota),
+    /// So many at once, on all hosts together.
+    Places(places::Quota),
+    /// A budget that many hosts share.
+    Share(share::Quota),
 }
 
 impl Quota {
@@ -50,6 +57,8 @@ impl Quota {
             Quota::SlidingLog(quota) => quota.count(),
             Quota::SlidingWindow(quota) => quota.count(),
             Quota::Concurrency(quota) => quota.max(),
+            Quota::Places(quota) => quota.max(),
+            Quota::Share(quota) => quota.bucket().burst(),
         }
     }
 
@@ -63,7 +72,8 @@ impl Quota {
             Quota::FixedWindow(quota) => quota.window(),
             Quota::SlidingLog(quota) => quota.window(),
             Quota::SlidingWindow(quota) => quota.window(),
-            Quota::Concurrency(_) => Micros::ZERO,
+            Quota::Concurrency(_) | Quota::Places(_) => Micros::ZERO,
+            Quota::Share(quota) => quota.span(),
         }
     }
 
@@ -82,19 +92,25 @@ impl Quota {
             Quota::SlidingLog(quota) => every(quota.count(), quota.window_nanos()),
             Quota::SlidingWindow(quota) => every(quota.count(), quota.window_nanos()),
             Quota::Concurrency(quota) => format!("{} at once", quota.max()),
+            Quota::Places(quota) => format!("{} at once", quota.max()),
+            Quota::Share(quota) => match quota.window() {
+                Some(window) => window.like().rate_text(),
+                None => quota.bucket().rate().to_string(),
+            },
         }
     }
 
     /// The algorithm, as rules write it.
     #[must_use]
-    pub const fn algorithm(&self) -> &'static str {
+    pub fn algorithm(&self) -> &'static str {
         match self {
             Quota::TokenBucket(_) => "token_bucket",
             Quota::LeakyBucket(_) => "leaky_bucket",
             Quota::FixedWindow(_) => "fixed_window",
             Quota::SlidingLog(_) => "sliding_log",
             Quota::SlidingWindow(_) => "sliding_window",
-            Quota::Concurrency(_) => "concurrency",
+            Quota::Concurrency(_) | Quota::Places(_) => "concurrency",
+            Quota::Share(quota) => quota.window().map_or("token_bucket", |window| window.like().algorithm()),
         }
     }
 }
@@ -132,4 +148,13 @@ pub struct Level {
     pub remaining: u64,
     /// The smallest wait after which `remaining` would be larger if nothing else came; zero when full.
     pub reset: Micros,
+}
+
+impl Level {
+    /// The same, as told to whoever was refused so many: what is left is an estimate where others have a part of it, and no
+    /// refusal says that there was enough.
+    #[must_use]
+    pub fn refusing(self, cost: u32) -> Level {
+        Level { remaining: self.remaining.min(u64::from(cost.saturating_sub(1))), ..self }
+    }
 }

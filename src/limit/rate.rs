@@ -126,7 +126,7 @@ impl Scale {
     /// The coarsest scale on which the rate is exact, else the finest there is.
     #[must_use]
     pub fn of(rate: Rate) -> Scale {
-        let lowest = u64::from(rate.count) / gcd(u64::from(rate.count), rate.period_nanos);
+        let lowest = u64::from(rate.count) / highest_common_factor(u64::from(rate.count), rate.period_nanos);
         Scale(u8::try_from(lowest).map_or(TICKS_PER_NANO_MAX, |ticks| ticks.min(TICKS_PER_NANO_MAX)))
     }
 
@@ -135,7 +135,7 @@ impl Scale {
     #[must_use]
     pub fn lcm(self, other: Scale) -> Option<Scale> {
         let (a, b) = (u64::from(self.0), u64::from(other.0));
-        Scale::from_ticks_per_nano(u8::try_from(a / gcd(a, b) * b).ok()?)
+        Scale::from_ticks_per_nano(u8::try_from(a / highest_common_factor(a, b) * b).ok()?)
     }
 
     /// A span in ticks of another scale, rounded up to ticks of this one; the end of the numbers is a wall.
@@ -197,7 +197,8 @@ pub enum RateError {
     PartDays,
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
+/// The largest number that divides both; the other one where one is zero.
+pub(crate) fn highest_common_factor(a: u64, b: u64) -> u64 {
     let (mut a, mut b) = (a, b);
     while b != 0 {
         (a, b) = (b, a % b);
@@ -208,7 +209,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 const TICKS_PER_NANO_MAX: u8 = 128;
 
 /// 366 days: with 128 ticks to a nanosecond a period still fits 63 bits.
-const PERIOD_NANOS_MAX: u64 = 366 * 86_400 * 1_000_000_000;
+pub(crate) const PERIOD_NANOS_MAX: u64 = 366 * 86_400 * 1_000_000_000;
 
 /// How long a window may be. Below a millisecond it would be shorter than the way to the daemon and back.
 pub(super) const WINDOW_NANOS: RangeInclusive<u64> = 1_000_000..=PERIOD_NANOS_MAX;

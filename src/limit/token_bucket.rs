@@ -199,6 +199,12 @@ impl Gcra {
         Gcra { arrival: now.wrapping_add(ahead) }
     }
 
+    /// The key so far ahead, which is no farther than a capacity.
+    #[inline]
+    pub(super) fn placed(scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
+        Gcra { arrival: ticks(now, scale).wrapping_add(ahead) }
+    }
+
     /// Work admitted that has not been earned yet, in ticks. An arrival in the past is none: idle time earns one
     /// full burst and no more.
     #[inline]

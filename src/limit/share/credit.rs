@@ -1,0 +1,191 @@
+//! Credit: what a host admits before it is charged. And what that goes by: how much Redis has, as far as can be told.
+
+use super::{Quota, Share, is_linked};
+use crate::clock::Timestamp;
+use crate::limit::token_bucket::Gcra;
+
+/// The credit of a key that nobody was told of, and of which nothing is in hand: that of most keys there are. All in ticks.
+pub(super) struct Unseen {
+    /// Used and not forgiven yet.
+    pub(super) ahead: u64,
+    /// One unit.
+    pub(super) unit: u64,
+    /// All of it.
+    pub(super) most: u64,
+}
+
+impl Unseen {
+    /// What one of so many hosts has, so much of it being used; where each has a unit at all, and nobody asks.
+    #[inline(always)]
+    pub(super) fn of(quota: &Quota, hosts: u32, used: Gcra, now: Timestamp) -> Option<Unseen> {
+        if quota.may_ask(hosts) {
+            return None;
+        }
+        let units = u64::from(quota.credit_units(hosts));
+        let unit = quota.credit_ticks(hosts);
+        let ahead = used.ticks_until_full(quota.bucket().scale(), now);
+        // Neither overflows where there is a unit: all of them together are at most as long as the bucket takes to fill.
+        (units > 0).then(|| Unseen { ahead, unit, most: unit.saturating_mul(units) })
+    }
+
+    /// What is used after so many units more, at least one, if there are as many.
+    #[inline(always)]
+    pub(super) fn after(&self, cost: u32) -> Option<u64> {
+        let ahead = self.ahead.saturating_add(self.unit.saturating_mul(u64::from(cost)));
+        (cost > 0 && ahead <= self.most).then_some(ahead)
+    }
+
+    /// Whether so much is to be told of.
+    pub(super) fn is_much(&self, ahead: u64) -> bool {
+        ahead > self.most / 2
+    }
+
+    /// Whether another unit is left.
+    pub(super) fn has_one(&self) -> bool {
+        self.ahead.saturating_add(self.unit) <= self.most
+    }
+}
+
+impl Quota {
+    /// What Redis has, in millionths of a unit, so many nanoseconds after it said what it had and what all hosts asked for.
+    #[inline]
+    pub(super) fn estimate(&self, level: i64, demand: u64, age_nanos: u64) -> i64 {
+        let age_ms = age_nanos / NANOS_PER_MILLI;
+        // At the end of the numbers the bucket is full, or far in debt, whatever is beyond. What others ask for is known for
+        // as long as Redis knows it. In thousandths of a unit a second, it is as many millionths in a millisecond.
+        let earned = signed(self.micro_units_per_second()).saturating_mul(signed(age_ms)) / 1_000;
+        let spent = signed(demand.saturating_mul(age_ms.min(DEMAND_LASTS_MS)));
+        level.saturating_add(earned).saturating_sub(spent).min(self.derived.full)
+    }
+}
+
+impl Share {
+    /// What Redis has by now, in millionths of a unit, as far as can be told.
+    pub(super) fn estimate(&self, quota: &Quota, now: Timestamp) -> Option<i64> {
+        let seen = self.seen()?;
+        let age = now.as_nanos().saturating_sub(seen.at.as_nanos());
+        if quota.window().is_some() {
+            let spent = signed(seen.demand.saturating_mul((age / NANOS_PER_MILLI).min(DEMAND_LASTS_MS)));
+            return Some(self.left_of_window(quota, now, seen.level.saturating_sub(spent)));
+        }
+        Some(quota.estimate(seen.level, seen.demand, age))
+    }
+
+    /// Whether so many units, at least one, may still be admitted before they are charged.
+    pub(super) fn has_credit(&self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) -> bool {
+        if quota.credit() == 0 || quota.may_ask(hosts) {
+            return false;
+        }
+        let units = quota.credit_units(hosts);
+        if need > units.max(1) || units == 0 && quota.in_whole_units {
+            return false;
+        }
+        let left = units.max(1) - need;
+        let ahead = self.quiet.ticks_until_full(quota.bucket().scale(), now);
+        // What nobody was told of counts until it is forgiven.
+        let untold = if self.in_touch || ahead == 0 { 0 } else { self.asked };
+        if self.owed > left {
+            return false;
+        }
+        let is_forgiven = if units == 0 {
+            !self.in_touch && self.seen().is_none() && ahead == 0
+        } else {
+            // Paying a debt to Redis makes no room for another, or there would be no end to it where Redis has nothing
+            // left: credit comes back with time, at θR/N, or where Redis has something to spare.
+            ahead <= quota.credit_ticks(hosts).saturating_mul(u64::from(left))
+        };
+        is_forgiven || untold.saturating_add(self.owed) <= left && self.is_to_spare(quota, now)
+    }
+
+    /// What there is of a key that nobody was told of, where this host has a unit of credit at all.
+    #[inline(always)]
+    pub(super) fn unseen(&self, quota: &Quota, now: Timestamp) -> Option<Unseen> {
+        let standing = quota.standing()?;
+        let is_heard = self.outages == quota.outages(standing) && is_linked(self.outages);
+        if self.in_touch || !is_heard || self.owed > 0 || self.in_hand(now) > 0 {
+            return None;
+        }
+        Unseen::of(quota, standing.hosts(), self.quiet, now)
+    }
+
+    /// Admits a request of a key that nobody was told of, as [`Share::judge`] and [`Share::charge`] would.
+    #[inline(always)]
+    pub(super) fn admit_unseen(&mut self, unseen: &Unseen, quota: &Quota, now: Timestamp, cost: u32) -> bool {
+        let Some(ahead) = unseen.after(cost) else { return false };
+        if unseen.ahead == 0 {
+            self.asked = 0;
+            self.asked_since = now;
+        }
+        self.asked = self.asked.saturating_add(cost);
+        self.quiet = Gcra::placed(quota.bucket().scale(), now, ahead);
+        if unseen.is_much(ahead) {
+            self.call();
+        }
+        true
+    }
+
+    /// Whether Redis has more than a little, as far as is known.
+    fn is_to_spare(&self, quota: &Quota, now: Timestamp) -> bool {
+        let Some(seen) = self.seen() else { return false };
+        // What others ask for does not count twice: where they ask for more than there is, they do not get it.
+        let level = self.estimate(quota, now).unwrap_or(i64::MIN).max(seen.level);
+        level >= quota.lends_above(seen.demand)
+    }
+
+    pub(super) fn use_credit(&mut self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) {
+        if need == 0 && self.in_touch && self.owed == 0 {
+            if self.tokens < self.low {
+                self.call();
+            }
+            return;
+        }
+        let (units, ticks) = (u64::from(quota.credit_units(hosts)), quota.credit_ticks(hosts));
+        let scale = quota.bucket().scale();
+        let mut ahead = 0;
+        let mut is_forgiven_later = false;
+        if need > 0 && (units > 0 || !self.in_touch) {
+            ahead = self.quiet.ticks_until_full(scale, now);
+            ahead = ahead.saturating_add(ticks.saturating_mul(u64::from(need)));
+            is_forgiven_later = ahead <= ticks.saturating_mul(units.max(1));
+            if is_forgiven_later {
+                self.quiet = self.quiet.moved(scale, now, ahead);
+            }
+        }
+        if self.in_touch || need > 0 && !is_forgiven_later {
+            self.owed = self.owed.saturating_add(need);
+        }
+        let is_much = if self.in_touch {
+            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.tokens < self.low
+        } else {
+            // One that is all there is is told of at once: the next one is not to be refused.
+            need > 0 && ahead > ticks.saturating_mul(units) / 2 || self.owed > 0
+        };
+        if is_much {
+            self.call();
+        }
+    }
+
+    /// From now on what is owed is charged.
+    pub(super) fn begin_touch(&mut self, quota: &Quota, hosts: u32, now: Timestamp) {
+        if self.in_touch {
+            return;
+        }
+        self.in_touch = true;
+        let scale = quota.bucket().scale();
+        let used = self.quiet.ticks_until_full(scale, now).div_ceil(quota.credit_ticks(hosts));
+        // What was told of before is not charged a second time. Refused ones count as asked for, too: where some were, one
+        // too many may be.
+        let untold = self.asked.saturating_sub(self.owed);
+        self.owed = self.owed.saturating_add(u32::try_from(used).unwrap_or(u32::MAX).min(untold));
+    }
+}
+
+/// The end of the numbers is a wall.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Redis forgets what hosts ask for after two to four seconds.
+const DEMAND_LASTS_MS: u64 = 4_000;
+
+const NANOS_PER_MILLI: u64 = 1_000_000;

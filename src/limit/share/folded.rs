@@ -1,0 +1,318 @@
+//! A share as a table keeps it: folded small. Most decisions change it as it lies; for everything else it is unfolded,
+//! changed, and folded again. What it says and does is what its [`Share`] says and does.
+//!
+//! ```text
+//!   table:  digest │ used, asked, …                                  nobody was told of it
+//!           digest │ tokens, until when, what is left │ ──▶ Share    anything else
+//! ```
+
+use super::credit::Unseen;
+use super::state::{Calls, Seen};
+use super::{Quota, Share, is_linked};
+use crate::clock::Timestamp;
+use crate::limit::heap::block_bytes;
+use crate::limit::token_bucket::Gcra;
+use crate::limit::{Level, Scale};
+
+/// A share, folded.
+#[derive(Debug)]
+pub struct Folded(Form);
+
+#[derive(Debug)]
+enum Form {
+    Quiet(Quiet),
+    Whole(Whole),
+}
+
+/// Of a key that nobody was told of, and of which nothing is in hand, owed or known: that of most keys there are.
+#[derive(Debug)]
+struct Quiet {
+    /// The one of its two buckets that is not full: of the credit, or of this host alone.
+    used: Gcra,
+    is_alone: bool,
+    asked_since: Timestamp,
+    asked: u32,
+    outages: u32,
+    calls: Calls,
+}
+
+/// Any other.
+#[derive(Debug)]
+struct Whole {
+    hand: Hand,
+    share: Box<Share>,
+}
+
+/// What a decision needs that takes tokens in hand and nothing besides: the rest lies elsewhere, and would be another miss of
+/// the caches.
+#[derive(Clone, Copy, Debug)]
+struct Hand {
+    /// Tokens in hand. What was taken since it was folded was asked for as well.
+    tokens: u32,
+    /// Where fewer are left there is more to do than to take them.
+    floor: u32,
+    /// What Redis last said.
+    level: i64,
+    demand: u32,
+    at: Timestamp,
+    /// How long after that tokens can be taken so, in units of 2¹⁶ ns. Zero: not at all.
+    lasts: u16,
+    /// The outages, as far as they fit: within seconds there are not so many that they come round.
+    outages: u16,
+}
+
+impl Folded {
+    /// A key that was never seen.
+    #[must_use]
+    pub fn fresh(quota: &Quota, now: Timestamp) -> Folded {
+        Folded(Form::Quiet(Quiet {
+            used: Gcra::full(quota.bucket().scale(), now),
+            is_alone: false,
+            asked_since: now,
+            asked: 0,
+            outages: quota.standing().map_or(0, |standing| quota.outages(standing)),
+            calls: Calls::No,
+        }))
+    }
+
+    /// The share, folded.
+    #[must_use]
+    pub fn of(share: Share, quota: &Quota, now: Timestamp) -> Folded {
+        Folded(
+            Quiet::of(&share, quota, now).map_or_else(|| Form::Whole(Whole::of(share, quota)), Form::Quiet),
+        )
+    }
+
+    /// The share.
+    #[must_use]
+    pub fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
+        match &self.0 {
+            Form::Quiet(quiet) => quiet.unfold(quota, now),
+            Form::Whole(whole) => whole.unfold(),
+        }
+    }
+
+    /// Changes the share.
+    pub fn change<T>(&mut self, quota: &Quota, now: Timestamp, change: impl FnOnce(&mut Share) -> T) -> T {
+        let mut share = self.unfold(quota, now);
+        let changed = change(&mut share);
+        match (&mut self.0, Quiet::of(&share, quota, now)) {
+            (form, Some(quiet)) => *form = Form::Quiet(quiet),
+            (Form::Whole(whole), None) => whole.fold(share, quota),
+            (form @ Form::Quiet(_), None) => *form = Form::Whole(Whole::of(share, quota)),
+        }
+        changed
+    }
+
+    /// Admits a request of at least one unit as [`Share::admit`] would, and says where the key stands then. `None`, and
+    /// nothing is changed: there is more to it than can be told from what is at hand.
+    #[inline]
+    pub fn admit_at_once(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+        match &mut self.0 {
+            Form::Whole(whole) => whole.hand.take(quota, now, cost),
+            Form::Quiet(quiet) => quiet.use_credit(quota, now, cost),
+        }
+    }
+
+    /// See [`Share::calls`].
+    pub fn calls(&mut self) -> bool {
+        match &mut self.0 {
+            Form::Whole(whole) => whole.share.calls(),
+            Form::Quiet(quiet) => quiet.calls.tell(),
+        }
+    }
+
+    /// See [`Share::nanos_until_fresh`].
+    #[must_use]
+    pub fn nanos_until_fresh(&self, scale: Scale, now: Timestamp) -> u64 {
+        match &self.0 {
+            Form::Quiet(quiet) => {
+                quiet.used.ticks_until_full(scale, now).div_ceil(u64::from(scale.ticks_per_nano()))
+            }
+            Form::Whole(whole) if whole.hand.age(now).is_some() => u64::MAX,
+            // What was taken in the meantime was of a key that is kept in touch about.
+            Form::Whole(whole) => whole.share.nanos_until_fresh(scale, now),
+        }
+    }
+
+    /// See [`Share::is_in_touch`].
+    #[must_use]
+    pub fn is_in_touch(&self) -> bool {
+        match &self.0 {
+            Form::Quiet(_) => false,
+            Form::Whole(whole) => whole.share.is_in_touch(),
+        }
+    }
+
+    /// What it takes besides itself, in bytes.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Form::Quiet(_) => 0,
+            Form::Whole(_) => HEAP_BYTES,
+        }
+    }
+
+    /// The most that any takes besides itself, in bytes.
+    #[must_use]
+    pub const fn heap_bytes_max() -> usize {
+        HEAP_BYTES
+    }
+}
+
+impl Quiet {
+    /// What there is of a share, if that is all there is.
+    fn of(share: &Share, quota: &Quota, now: Timestamp) -> Option<Quiet> {
+        if !share.is_unknown() {
+            return None;
+        }
+        let is_full = |bucket: Gcra| bucket.ticks_until_full(quota.bucket().scale(), now) == 0;
+        let is_alone = !is_full(share.alone);
+        if is_alone && !is_full(share.quiet) {
+            return None;
+        }
+        Some(Quiet {
+            used: if is_alone { share.alone } else { share.quiet },
+            is_alone,
+            asked_since: share.asked_since,
+            asked: share.asked,
+            outages: share.outages,
+            calls: share.calls,
+        })
+    }
+
+    fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
+        let full = Gcra::full(quota.bucket().scale(), now);
+        let (quiet, alone) = if self.is_alone { (full, self.used) } else { (self.used, full) };
+        Share {
+            quiet,
+            alone,
+            asked: self.asked,
+            asked_since: self.asked_since,
+            outages: self.outages,
+            calls: self.calls,
+            ..Share::fresh(quota, now)
+        }
+    }
+
+    /// Uses credit of which another unit is left afterwards, and of which nobody is to be told.
+    #[inline]
+    fn use_credit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+        let standing = quota.standing()?;
+        let is_heard = self.outages == quota.outages(standing) && is_linked(self.outages);
+        if !is_heard || self.is_alone || self.calls == Calls::Yes || quota.window().is_some() {
+            return None;
+        }
+        let unseen = Unseen::of(quota, standing.hosts(), self.used, now)?;
+        let ahead = unseen.after(cost)?;
+        let is_much = unseen.is_much(ahead) && self.calls == Calls::No;
+        if is_much || !(Unseen { ahead, ..unseen }).has_one() {
+            return None;
+        }
+        if unseen.ahead == 0 {
+            self.asked = 0;
+            self.asked_since = now;
+        }
+        self.asked = self.asked.saturating_add(cost);
+        self.used = Gcra::placed(quota.bucket().scale(), now, ahead);
+        Some(quota.level_here(false))
+    }
+}
+
+impl Whole {
+    fn of(share: Share, quota: &Quota) -> Whole {
+        Whole { hand: Hand::of(&share, quota), share: Box::new(share) }
+    }
+
+    fn fold(&mut self, share: Share, quota: &Quota) {
+        self.hand = Hand::of(&share, quota);
+        *self.share = share;
+    }
+
+    fn unfold(&self) -> Share {
+        let (mut share, tokens) = (*self.share, self.hand.tokens);
+        share.asked = share.asked.saturating_add(share.tokens.saturating_sub(tokens));
+        share.tokens = tokens;
+        share
+    }
+}
+
+impl Hand {
+    fn of(share: &Share, quota: &Quota) -> Hand {
+        let nothing = Hand {
+            tokens: share.tokens,
+            floor: u32::MAX,
+            level: 0,
+            demand: 0,
+            at: Timestamp::ORIGIN,
+            lasts: 0,
+            outages: 0,
+        };
+        Hand::lasting(share, quota).map_or(nothing, |(seen, demand, lasts)| Hand {
+            // The last one is not taken so: what is told then is not only what was heard.
+            floor: if share.calls == Calls::No { share.low.max(1) } else { 1 },
+            level: seen.level,
+            demand,
+            at: seen.at,
+            lasts,
+            outages: low_bits(share.outages),
+            ..nothing
+        })
+    }
+
+    /// What was heard, what all hosts ask for, and how long tokens can be taken and nothing besides: where some are in hand,
+    /// nothing is owed, and nobody waits to be told.
+    fn lasting(share: &Share, quota: &Quota) -> Option<(Seen, u32, u16)> {
+        // When there is more of a window is told by what lies apart.
+        let may = quota.window().is_none()
+            && share.in_touch
+            && share.owed == 0
+            && share.calls != Calls::Yes
+            && is_linked(share.outages)
+            && share.tokens <= quota.bucket().burst()
+            // What is asked for is counted to the end.
+            && share.asked.checked_add(share.tokens).is_some();
+        let seen = share.seen().filter(|_| may)?;
+        let nanos = share.lapses.as_nanos().saturating_sub(seen.at.as_nanos()).min(LASTS_NANOS_MAX);
+        Some((seen, u32::try_from(seen.demand).ok()?, u16::try_from(nanos >> LASTS_SHIFT).ok()?))
+    }
+
+    /// How old what was heard is, in nanoseconds, if tokens can still be taken.
+    #[inline]
+    fn age(&self, now: Timestamp) -> Option<u64> {
+        let age = now.as_nanos().saturating_sub(self.at.as_nanos());
+        (age >> LASTS_SHIFT < u64::from(self.lasts)).then_some(age)
+    }
+
+    #[inline]
+    fn take(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+        let age = self.age(now)?;
+        let outages = quota.outages(quota.standing()?);
+        let left = self.tokens.checked_sub(cost).filter(|left| *left >= self.floor)?;
+        if low_bits(outages) != self.outages {
+            return None;
+        }
+        self.tokens = left;
+        let level = quota.estimate(self.level, u64::from(self.demand), age);
+        Some(quota.level_known(level, left))
+    }
+}
+
+/// The lowest sixteen bits.
+#[inline]
+fn low_bits(number: u32) -> u16 {
+    let [low, high, ..] = number.to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+/// What a share takes where it lies apart.
+const HEAP_BYTES: usize = block_bytes(size_of::<Share>());
+
+/// 2¹⁶ ns, a fifteenth of a millisecond: what shifts. Tokens may come to lie a little less long, and never longer.
+const LASTS_SHIFT: u32 = 16;
+
+/// Four seconds: after that less is known of what others ask for. What is in hand lapses before.
+const LASTS_NANOS_MAX: u64 = 4_000_000_000;
+
+/// With the digest of its key, less than a line of the caches.
+const _: () = assert!(size_of::<Folded>() == 40);

@@ -1,0 +1,190 @@
+//! A share that is kept folded says and does what the share does, whatever both have been through.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tidegate::clock::{Micros, Timestamp};
+use tidegate::limit::share::{Asks, Brought, Folded, Quota, Settled, Share, Standing, WhenDown};
+use tidegate::limit::{Level, Outcome, Rate, token_bucket};
+
+const SECOND: u64 = 1_000_000_000;
+
+const MICRO: i64 = 1_000_000;
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_nanos(millis * 1_000_000)
+}
+
+fn shared(count: u32, burst: u32, credit: u16) -> (Quota, Arc<Standing>) {
+    let bucket = token_bucket::Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
+    let (quota, standing) = (Quota::new(bucket, credit, WhenDown::Share), Arc::new(Standing::default()));
+    standing.set_linked(true);
+    standing.set_hosts(3);
+    quota.join(&standing, 7);
+    (quota, standing)
+}
+
+/// The same key, as it is and folded.
+struct Both {
+    share: Share,
+    folded: Folded,
+}
+
+impl Both {
+    fn fresh(quota: &Quota, now: Timestamp) -> Both {
+        Both { share: Share::fresh(quota, now), folded: Folded::fresh(quota, now) }
+    }
+
+    fn change<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        quota: &Quota,
+        now: Timestamp,
+        change: impl Fn(&mut Share) -> T,
+    ) -> T {
+        let changed = change(&mut self.share);
+        assert_eq!(self.folded.change(quota, now, change), changed);
+        changed
+    }
+
+    /// As one decision does it, which then says where the key stands.
+    fn admit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> (Outcome, Option<Level>) {
+        let outcome = self.share.admit(quota, now, cost);
+        if !outcome.passes() {
+            self.share.refuse(quota, now, cost);
+        }
+        let at_once = self.folded.admit_at_once(quota, now, cost);
+        match at_once {
+            Some(level) => {
+                assert!(outcome.passes());
+                assert_eq!(level, self.share.level(quota, now));
+                assert!(!self.share.calls(), "nobody is told of it");
+            }
+            None => {
+                let same = self.folded.change(quota, now, |share| {
+                    let outcome = share.admit(quota, now, cost);
+                    if !outcome.passes() {
+                        share.refuse(quota, now, cost);
+                    }
+                    outcome
+                });
+                assert_eq!(same, outcome);
+            }
+        }
+        (outcome, at_once)
+    }
+
+    /// Nothing that can be asked of the two tells them apart: a full bucket is one, whenever it filled.
+    fn assert_same(&self, quota: &Quota, now: Timestamp) {
+        let unfolded = self.folded.unfold(quota, now);
+        assert_eq!(unfolded.look(now), self.share.look(now));
+        assert_eq!(unfolded.seen(), self.share.seen());
+        assert_eq!(unfolded.level(quota, now), self.share.level(quota, now));
+        assert_eq!(self.folded.is_in_touch(), self.share.is_in_touch());
+        let scale = quota.bucket().scale();
+        assert_eq!(self.folded.nanos_until_fresh(scale, now), self.share.nanos_until_fresh(scale, now));
+        for cost in [0, 1, 2, 7, u32::MAX] {
+            assert_eq!(unfolded.judge(quota, now, cost), self.share.judge(quota, now, cost), "{cost}");
+            assert_eq!(unfolded.lacks(quota, now, cost), self.share.lacks(quota, now, cost), "{cost}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn folded_it_is_the_same_share(
+        count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
+        asks in prop::sample::select(vec![Asks::Never, Asks::WhereTiny, Asks::OnMiss]),
+        steps in prop::collection::vec((0u8..18, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
+    ) {
+        let (quota, standing) = shared(count, burst, credit);
+        let quota = quota.asking(asks);
+        let mut both = Both::fresh(&quota, at(0));
+        let mut now = 0;
+        for (what, gap, cost, number, level) in steps {
+            now += gap;
+            let now = at(now);
+            match what {
+                0 | 1 => {
+                    both.change(&quota, now, |share| {
+                        let (reported, back) = share.report(&quota, now, number / 4);
+                        let (granted, paid) = (number, reported.owed);
+                        let told = Settled { granted, paid, level: level * MICRO, demand: 1_000 * u64::from(cost), sent: now, low: cost, more: None };
+                        share.settle(&quota, &told, now);
+                        (reported, back)
+                    });
+                }
+                2 => _ = both.change(&quota, now, |share| share.let_go(now)),
+                3 => standing.set_hosts(number),
+                4 => _ = standing.set_linked(number > 2),
+                5 => assert_eq!(both.folded.calls(), both.share.calls()),
+                6 => both.change(&quota, now, |share| share.owe(&quota, now, number, burst)),
+                7 => both.change(&quota, now, |share| share.give_back(&quota, now, number)),
+                8 => both.change(&quota, now, |share| share.miss(&quota, now, number)),
+                9 => both.change(&quota, now, |share| share.hand_back(now, number)),
+                10 => {
+                    let refused = (number == 0).then_some((cost, Some(Micros(50_000))));
+                    let brought = Brought { granted: number, level: level * MICRO, refused, sent: now, more: None, paid_us: 0 };
+                    both.change(&quota, now, |share| share.bring(&quota, now, &brought));
+                }
+                _ => _ = both.admit(&quota, now, cost),
+            }
+            both.assert_same(&quota, now);
+        }
+    }
+}
+
+#[test]
+fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse() {
+    let (quota, standing) = shared(100, 100, 0);
+    let mut both = Both::fresh(&quota, at(0));
+    let settle = |both: &mut Both, now: Timestamp, low: u32| {
+        both.change(&quota, now, |share| {
+            share.report(&quota, now, 0);
+            share.settle(
+                &quota,
+                &Settled { granted: 10, paid: 0, level: 40 * MICRO, demand: 500, sent: now, low, more: None },
+                now,
+            );
+        });
+    };
+    settle(&mut both, at(0), 8);
+    let admit = |both: &mut Both, millis: u64| both.admit(&quota, at(millis), 1).1.is_some();
+    assert!(admit(&mut both, 1) && admit(&mut both, 1));
+    assert!(!admit(&mut both, 1), "fewer than eight are left: somebody is told");
+    assert!(both.share.calls() && both.folded.calls());
+    assert!(!admit(&mut both, 2), "it is folded again");
+    assert!((0..5).all(|_| admit(&mut both, 2)), "he was told");
+    assert!(!admit(&mut both, 2), "the last");
+    settle(&mut both, at(100), 0);
+    assert!(admit(&mut both, 1_999));
+    assert!(!admit(&mut both, 2_000), "they have lapsed");
+    settle(&mut both, at(3_000), 0);
+    standing.set_linked(false);
+    assert!(!admit(&mut both, 3_000), "an outage");
+    standing.set_linked(true);
+    both.assert_same(&quota, at(3_001));
+}
+
+#[test]
+fn credit_is_used_at_once_until_somebody_is_to_be_told() {
+    // All of 120 over three hosts: 40 for each.
+    let (quota, _) = shared(100, 120, 1_000);
+    let mut both = Both::fresh(&quota, at(0));
+    assert!((0..20).all(|_| both.admit(&quota, at(1), 1).1.is_some()));
+    assert_eq!(both.folded.heap_bytes(), 0, "nobody has heard of it");
+    assert!(both.admit(&quota, at(1), 1).1.is_none(), "more than half");
+    assert!(both.share.calls() && both.folded.calls());
+    assert!((0..18).all(|_| both.admit(&quota, at(1), 1).1.is_some()), "he was told");
+    assert!(both.admit(&quota, at(1), 1).1.is_none(), "the last");
+    assert_eq!(both.folded.heap_bytes(), 0);
+    both.assert_same(&quota, at(1));
+}
+
+#[test]
+fn what_it_takes_is_what_is_said() {
+    let (quota, _) = shared(100, 100, 0);
+    let mut both = Both::fresh(&quota, at(0));
+    assert_eq!(both.folded.heap_bytes(), 0);
+    let _ = both.admit(&quota, at(0), 1);
+    assert_eq!(both.folded.heap_bytes(), Folded::heap_bytes_max(), "what was refused is to be told");
+}

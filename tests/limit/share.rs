@@ -1,0 +1,448 @@
+//! A host's share: judged like one bucket while it is alone, never above what it was granted, never more on credit than it
+//! may, and never twice what it admitted while nobody else was heard.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tidegate::clock::{Micros, Timestamp};
+use tidegate::limit::fixed_window::{self, Align, Period};
+use tidegate::limit::share::{More, Quota, Settled, Share, Standing, WhenDown};
+use tidegate::limit::token_bucket::{self, Gcra};
+use tidegate::limit::{self, Outcome, Rate};
+
+const SECOND: u64 = 1_000_000_000;
+
+const MICRO: i64 = 1_000_000;
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_nanos(millis * 1_000_000)
+}
+
+fn bucket(count: u32, burst: u32) -> token_bucket::Quota {
+    token_bucket::Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap()
+}
+
+/// A budget that is shared by so many hosts, which hear Redis.
+fn shared(count: u32, burst: u32, credit: u16, hosts: u32, when_down: WhenDown) -> (Quota, Arc<Standing>) {
+    let quota = Quota::new(bucket(count, burst), credit, when_down);
+    let standing = Arc::new(Standing::default());
+    standing.set_linked(true);
+    standing.set_hosts(hosts);
+    quota.join(&standing, 7);
+    (quota, standing)
+}
+
+fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> Settled {
+    Settled { paid, granted, level, demand: 0, sent, low: 0, more: None }
+}
+
+/// Judges, and charges what passes.
+fn ask(share: &mut Share, quota: &Quota, now: Timestamp, cost: u32) -> bool {
+    let passes = share.judge(quota, now, cost).passes();
+    if passes {
+        share.charge(quota, now, cost);
+    } else {
+        share.refuse(quota, now, cost);
+    }
+    passes
+}
+
+/// What is admitted at one moment, one by one.
+fn drain(share: &mut Share, quota: &Quota, now: Timestamp) -> u32 {
+    (0..10_000).take_while(|_| ask(share, quota, now, 1)).count().try_into().unwrap()
+}
+
+#[test]
+fn what_is_granted_passes_and_lapses() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    assert!(!ask(&mut share, &quota, at(0), 1), "nothing is in hand and nothing may be owed");
+    assert!(share.calls(), "somebody is to be told");
+    assert!(!share.calls(), "once");
+    assert_eq!(share.report(&quota, at(0), 0).0.asked, 1);
+    share.settle(&quota, &settled(5, 0, 90 * MICRO, at(0)), at(1));
+    assert!(ask(&mut share, &quota, at(2), 3));
+    assert!(!ask(&mut share, &quota, at(2), 3), "two are left");
+    assert!(ask(&mut share, &quota, at(1_899), 1));
+    assert!(!ask(&mut share, &quota, at(1_900), 1), "Redis may give the last one to another host soon");
+    assert_eq!(share.report(&quota, at(1_900), 0).0.held, 0);
+}
+
+/// A thousand in each minute, on ten hosts.
+fn of_windows(credit: u16) -> Quota {
+    let like = fixed_window::Quota::new(1_000, Period::Nanos(60 * SECOND), Align::Epoch).unwrap();
+    let quota = Quota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap();
+    let standing = Arc::new(Standing::default());
+    standing.set_linked(true);
+    standing.set_hosts(10);
+    quota.join(&standing, 7);
+    quota
+}
+
+#[test]
+fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
+    for credit in [0, 100] {
+        let quota = of_windows(credit);
+        let mut share = Share::fresh(&quota, at(0));
+        share.report(&quota, at(0), 0);
+        let more = Some(More { at: at(5_000), is_spent_out: true });
+        share.settle(&quota, &Settled { more, ..settled(1, 0, 0, at(0)) }, at(1));
+        assert!(ask(&mut share, &quota, at(2), 1), "what is in hand is not spent yet");
+        assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
+        let level = share.level(&quota, at(1_000));
+        assert_eq!((level.remaining, level.reset, level.window), (0, Micros(4_000_000), Micros(60_000_000)));
+        share.calls();
+        share.settle(&quota, &Settled { more, ..settled(0, 0, 0, at(1_000)) }, at(1_001));
+        assert!(!ask(&mut share, &quota, at(4_999), 1));
+        assert!(!share.calls(), "nobody would have any for it");
+        // Then there is all of it, as far as is known: it passes on credit, or is asked for.
+        assert_eq!(ask(&mut share, &quota, at(5_000), 1), credit > 0);
+        assert_eq!(share.calls(), credit == 0, "a little credit is told of later");
+    }
+}
+
+#[test]
+fn what_others_hold_of_a_window_is_asked_for_again() {
+    let quota = of_windows(0);
+    let mut share = Share::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    let more = Some(More { at: at(5_000), is_spent_out: false });
+    share.settle(&quota, &Settled { more, ..settled(0, 0, 0, at(0)) }, at(1));
+    // It is there at the latest then.
+    assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
+    assert!(!ask(&mut share, &quota, at(1_000), 1));
+    assert!(share.calls(), "others may give some back before");
+}
+
+#[test]
+fn an_answer_that_comes_too_late_brings_nothing() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.settle(&quota, &settled(5, 0, 0, at(0)), at(1_900));
+    assert_eq!(drain(&mut share, &quota, at(1_900)), 0);
+}
+
+#[test]
+fn credit_is_a_part_of_the_burst_and_is_charged_once_others_are_told() {
+    // A tenth of 1 000 over 10 hosts: ten for each.
+    let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    assert_eq!(drain(&mut share, &quota, at(0)), 10);
+    let (reported, _) = share.report(&quota, at(0), 0);
+    assert_eq!((reported.owed, reported.asked, reported.lacked), (10, 11, 1));
+    assert_eq!(drain(&mut share, &quota, at(5_000)), 0, "nothing is forgiven that will be charged");
+    share.settle(&quota, &settled(0, 10, 0, at(5_000)), at(5_001));
+    assert_eq!(drain(&mut share, &quota, at(5_001)), 10);
+}
+
+#[test]
+fn credit_that_nobody_was_told_of_is_forgiven_at_its_part_of_the_rate() {
+    // A tenth of 1 000/s over 10 hosts: ten a second.
+    let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    assert!((0..4).all(|_| ask(&mut share, &quota, at(0), 1)));
+    assert!(!share.calls(), "less than half: nobody need know");
+    assert!((0..300).all(|step| ask(&mut share, &quota, at(step * 101), 1)));
+    assert!(!share.calls());
+    assert!(!share.is_in_touch());
+}
+
+#[test]
+fn where_a_host_has_less_than_one_token_it_may_owe_one() {
+    let (quota, _) = shared(10, 10, 100, 100, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    assert_eq!(drain(&mut share, &quota, at(0)), 1);
+    assert_eq!(share.report(&quota, at(0), 0).0.owed, 1);
+    share.settle(&quota, &settled(0, 1, 0, at(0)), at(1));
+    assert_eq!(drain(&mut share, &quota, at(1)), 0, "Redis has nothing to spare");
+    share.report(&quota, at(50), 0);
+    share.settle(&quota, &settled(0, 0, 9 * MICRO, at(50)), at(51));
+    assert_eq!(drain(&mut share, &quota, at(51)), 1);
+}
+
+#[test]
+fn what_was_charged_once_is_not_charged_again_and_passes_while_redis_has_enough() {
+    // A tenth of 100 over 8 hosts is one token, which is forgiven after three quarters of an hour.
+    let hour = Rate::new(100, 3_600 * SECOND).unwrap();
+    let quota = Quota::new(token_bucket::Quota::new(hour, 100).unwrap(), 100, WhenDown::Share);
+    let standing = Arc::new(Standing::default());
+    standing.set_linked(true);
+    standing.set_hosts(8);
+    quota.join(&standing, 7);
+    let mut share = Share::fresh(&quota, at(0));
+    for visit in 0..5 {
+        let now = at(visit * 60_000);
+        assert!(ask(&mut share, &quota, now, 1), "Redis had 90 a minute ago");
+        assert!(!share.judge(&quota, now, 1).passes(), "one at a time");
+        assert_eq!(share.report(&quota, now, 0).0.owed, 1, "visit {visit}");
+        share.settle(&quota, &settled(0, 1, 90 * MICRO, now), now);
+        assert!(share.let_go(at(visit * 60_000 + 10_000)));
+    }
+    share.report(&quota, at(300_000), 0);
+    share.settle(&quota, &settled(0, 0, 5 * MICRO, at(300_000)), at(300_000));
+    assert!(
+        !ask(&mut share, &quota, at(300_001), 1),
+        "Redis has little left: it is kept for those who were granted it"
+    );
+}
+
+#[test]
+fn one_that_is_owed_where_a_host_has_less_than_one_is_told_at_once() {
+    let (quota, _) = shared(10, 10, 100, 8, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    assert!(ask(&mut share, &quota, at(0), 1));
+    assert!(share.calls(), "the next one is to pass");
+    assert_eq!(share.report(&quota, at(5), 0).0.owed, 1);
+    share.settle(&quota, &settled(0, 1, 9 * MICRO, at(5)), at(6));
+    assert!(ask(&mut share, &quota, at(7), 1));
+}
+
+#[test]
+fn cut_off_each_host_has_its_part_and_owes_it_afterwards() {
+    let (quota, standing) = shared(100, 100, 100, 4, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    standing.set_linked(false);
+    assert_eq!(drain(&mut share, &quota, at(0)), 25);
+    assert_eq!(drain(&mut share, &quota, at(1_000)), 25, "a quarter of 100/s");
+    standing.set_linked(true);
+    assert_eq!(drain(&mut share, &quota, at(1_400)), 0, "15 are owed: more than credit allows");
+    assert_eq!(share.report(&quota, at(1_400), 0).0.owed, 15);
+}
+
+#[test]
+fn a_part_begins_with_what_was_last_known_to_be_left() {
+    let (quota, standing) = shared(100, 100, 100, 4, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.settle(&quota, &settled(3, 0, 40 * MICRO, at(0)), at(0));
+    standing.set_linked(false);
+    assert_eq!(drain(&mut share, &quota, at(0)), 3 + 10, "what is in hand first, then a quarter of 40");
+}
+
+/// Ten a day, of which Redis says that so much is left, on one of two hosts.
+fn daily(left: i64) -> (Quota, Arc<Standing>, Share) {
+    let day = token_bucket::Quota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
+    let (standing, quota) = (Arc::new(Standing::default()), Quota::new(day, 0, WhenDown::Share));
+    standing.set_linked(true);
+    standing.set_hosts(2);
+    quota.join(&standing, 7);
+    let mut share = Share::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.settle(&quota, &settled(0, 0, left * MICRO, at(0)), at(0));
+    (quota, standing, share)
+}
+
+#[test]
+fn after_an_outage_a_host_owes_what_it_admitted_and_not_what_was_gone_before() {
+    let (quota, standing, mut share) = daily(4);
+    standing.set_linked(false);
+    assert_eq!(drain(&mut share, &quota, at(1_000)), 2, "half of what was left");
+    standing.set_linked(true);
+    assert_eq!(share.report(&quota, at(2_000), 0).0.owed, 2);
+    share.settle(&quota, &settled(0, 2, 2 * MICRO, at(2_000)), at(2_000));
+
+    standing.set_linked(false);
+    assert!(!share.calls());
+    standing.set_linked(true);
+    assert_eq!(share.report(&quota, at(4_000), 0).0.owed, 0, "nothing was admitted");
+}
+
+#[test]
+fn what_is_paid_by_an_answer_that_comes_late_is_not_owed_again() {
+    let (quota, standing, mut share) = daily(8);
+    share.owe(&quota, at(0), 3, 10);
+    assert_eq!(share.report(&quota, at(0), 0).0.owed, 3);
+    standing.set_linked(false);
+    assert_eq!(drain(&mut share, &quota, at(1_000)), 1, "half of eight, less the three that it owes");
+    // Redis had done it, and the answer is what ends the outage.
+    share.settle(&quota, &settled(0, 3, 5 * MICRO, at(0)), at(2_000));
+    standing.set_linked(true);
+    assert_eq!(share.report(&quota, at(2_000), 0).0.owed, 1);
+}
+
+#[test]
+fn what_is_earned_in_an_outage_is_owed_by_nobody() {
+    let (quota, standing) = shared(100, 100, 0, 4, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.settle(&quota, &settled(0, 0, 0, at(0)), at(0));
+    standing.set_linked(false);
+    let admitted: u32 = (1..=40).map(|turn| drain(&mut share, &quota, at(turn * 100))).sum();
+    assert_eq!(admitted, 100, "a quarter of 100/s for four seconds");
+    standing.set_linked(true);
+    // Redis has filled meanwhile, to no more than a burst; with what this quarter admitted taken out, it would be empty.
+    assert_eq!(share.report(&quota, at(4_000), 0).0.owed, 25);
+}
+
+#[test]
+fn an_outage_after_an_outage_begins_where_the_first_one_ended() {
+    let (quota, standing, mut share) = daily(8);
+    let admitted: Vec<u32> = (1..=3)
+        .map(|turn| {
+            standing.set_linked(false);
+            let admitted = drain(&mut share, &quota, at(turn * 1_000));
+            standing.set_linked(true);
+            assert_eq!(drain(&mut share, &quota, at(turn * 1_000 + 500)), 0, "nothing was answered");
+            admitted
+        })
+        .collect();
+    assert_eq!(admitted, [4, 0, 0]);
+    assert_eq!(share.report(&quota, at(5_000), 0).0.owed, 4);
+}
+
+#[test]
+fn what_holds_while_nobody_is_heard_is_what_the_rule_says() {
+    let table =
+        [(WhenDown::Share, 25), (WhenDown::Local, 100), (WhenDown::Allow, 10_000), (WhenDown::Refuse, 0)];
+    for (when_down, admitted) in table {
+        let (quota, standing) = shared(100, 100, 100, 4, when_down);
+        standing.set_linked(false);
+        let mut share = Share::fresh(&quota, at(0));
+        assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}");
+    }
+}
+
+#[test]
+fn who_is_refused_for_want_of_an_answer_is_told_to_come_when_it_is_there() {
+    let (quota, standing, share) = daily(4);
+    let fresh = Share::fresh(&quota, at(0));
+    let wait = |share: &Share| share.judge(&quota, at(0), 1);
+    assert_eq!(wait(&fresh), Outcome::Later(Micros(100_000)), "nothing is known of it");
+    assert_eq!(wait(&share), Outcome::Later(Micros(100_000)), "there are four");
+    let (_, _, empty) = daily(0);
+    assert_eq!(wait(&empty), Outcome::Later(Micros(8_640_000_000)), "a tenth of a day");
+    drop(standing);
+}
+
+#[test]
+fn a_wait_is_never_longer_than_the_window_whatever_redis_says() {
+    let (quota, _) = shared(10, 100, 0, 4, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.settle(&quota, &settled(0, 0, i64::MIN / 4, at(0)), at(0));
+    let Outcome::Later(wait) = share.judge(&quota, at(1), 1) else { panic!("it is refused") };
+    assert_eq!(wait, quota.bucket().window());
+    assert_eq!(share.judge(&quota, at(1), 101), Outcome::Never);
+}
+
+proptest! {
+    /// Before it joins a fleet it is the bucket that it was made of, request by request.
+    #[test]
+    fn alone_it_is_its_bucket(
+        rate in 1u32..2_000, burst in 1u32..50, credit in 0u16..1_000,
+        asked in prop::collection::vec((0u64..400, 0u32..60), 1..80),
+    ) {
+        let quota = Quota::new(bucket(rate, burst), credit, WhenDown::Share);
+        let mut share = Share::fresh(&quota, at(0));
+        let mut plain = Gcra::full(quota.bucket().scale(), at(0));
+        let mut now = 0;
+        for (gap, cost) in asked {
+            now += gap;
+            let (outcome, charged) = plain.judge(quota.bucket(), at(now), cost);
+            prop_assert_eq!(share.judge(&quota, at(now), cost), outcome);
+            prop_assert_eq!(share.level(&quota, at(now)), plain.level(quota.bucket(), at(now)));
+            if outcome.passes() {
+                plain = charged;
+                share.charge(&quota, at(now), cost);
+            }
+        }
+    }
+
+    /// Whatever is granted, reported, refunded and lost: what is admitted is paid for out of grants, or owed within the
+    /// credit of this host.
+    #[test]
+    fn admitted_is_granted_or_owed(
+        burst in 1u32..400, credit in 0u16..300, hosts in 1u32..20,
+        steps in prop::collection::vec((0u64..700, 1u32..6, 0u32..12, any::<bool>(), -50i64..400), 1..120),
+    ) {
+        let (quota, _) = shared(100, burst, credit, hosts, WhenDown::Share);
+        let most = (u64::from(burst) * u64::from(credit) / (1_000 * u64::from(hosts))).max(u64::from(credit > 0));
+        let mut share = Share::fresh(&quota, at(0));
+        let (mut now, mut granted, mut paid, mut admitted) = (0, 0u64, 0u64, 0u64);
+        // Forgiven is only what nobody was told of: here somebody is told at once.
+        share.report(&quota, at(0), 0);
+        for (gap, cost, grant, syncs, level) in steps {
+            now += gap;
+            if ask(&mut share, &quota, at(now), cost) {
+                admitted += u64::from(cost);
+            }
+            if syncs {
+                let (reported, back) = share.report(&quota, at(now), 1);
+                prop_assert!(u64::from(reported.owed) <= most, "{} owed, {most} may be", reported.owed);
+                granted -= u64::from(back);
+                share.settle(&quota, &settled(grant, reported.owed, level * MICRO, at(now)), at(now));
+                granted += u64::from(grant);
+                paid += u64::from(reported.owed);
+            }
+            let owed = u64::from(share.look(at(now)).owed);
+            let held = u64::from(share.look(at(now)).held);
+            prop_assert!(admitted + held <= granted + paid + owed, "{admitted} + {held} of {granted} + {paid} + {owed}");
+        }
+    }
+
+    /// Judging and charging in one step is judging and charging, whatever a share has been through; and what is told says
+    /// that something is left where the next one would pass.
+    #[test]
+    fn one_step_does_what_two_do(
+        count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
+        steps in prop::collection::vec((0u8..12, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
+    ) {
+        let (quota, standing) = shared(count, burst, credit, 3, WhenDown::Share);
+        let mut one = Share::fresh(&quota, at(0));
+        let mut two = one;
+        let mut now = 0;
+        for (what, gap, cost, number, level) in steps {
+            now += gap;
+            let now = at(now);
+            let both = |one: &mut Share, two: &mut Share, change: &dyn Fn(&mut Share)| {
+                change(one);
+                change(two);
+            };
+            match what {
+                0 => {
+                    let answer = |share: &mut Share| {
+                        let owed = share.report(&quota, now, number).0.owed;
+                        let told = Settled { demand: 1_000 * u64::from(number), low: cost, ..settled(number, owed, level * MICRO, now) };
+                        share.settle(&quota, &told, now);
+                    };
+                    both(&mut one, &mut two, &answer);
+                }
+                1 => both(&mut one, &mut two, &|share| _ = share.let_go(now)),
+                2 => standing.set_hosts(number),
+                3 => _ = standing.set_linked(number > 2),
+                4 => both(&mut one, &mut two, &|share| _ = share.calls()),
+                _ => {
+                    let outcome = two.judge(&quota, now, cost);
+                    prop_assert_eq!(one.admit(&quota, now, cost), outcome);
+                    if outcome.passes() {
+                        two.charge(&quota, now, cost);
+                    } else {
+                        both(&mut one, &mut two, &|share| share.refuse(&quota, now, cost));
+                    }
+                }
+            }
+            prop_assert_eq!(one, two);
+            prop_assert_eq!(one.level(&quota, now).remaining > 0, one.judge(&quota, now, 1).passes());
+        }
+    }
+
+    /// Hosts that hear nobody admit together no more than the budget, and one token each.
+    #[test]
+    fn cut_off_hosts_together_keep_the_budget(
+        hosts in 1u32..30, burst in 1u32..100, rate in 1u32..200,
+        asked in prop::collection::vec((0u64..300, 0usize..30), 1..400),
+    ) {
+        let (quota, standing) = shared(rate, burst, 100, hosts, WhenDown::Share);
+        standing.set_linked(false);
+        let mut shares: Vec<_> = (0..hosts).map(|_| Share::fresh(&quota, at(0))).collect();
+        let (mut now, mut admitted) = (0, 0u64);
+        for (gap, host) in asked {
+            now += gap;
+            let share = &mut shares[host % hosts as usize];
+            admitted += u64::from(ask(share, &quota, at(now), 1));
+            let earned = u64::from(rate) * now / 1_000;
+            prop_assert!(admitted <= u64::from(burst) + earned + u64::from(hosts));
+        }
+    }
+}
