@@ -153,10 +153,16 @@ pub fn monotonic_micros() -> u64 {
     nanos_of(ClockId::Monotonic) / 1_000
 }
 
+/// The CPU time that all threads of this process have used since its start, in nanoseconds.
+#[must_use]
+pub fn cpu_nanos() -> u64 {
+    nanos_of(ClockId::ProcessCPUTime)
+}
+
 fn nanos_of(clock: ClockId) -> u64 {
     #[allow(clippy::disallowed_methods, reason = "this is the one place")]
     let time = clock_gettime(clock);
-    // Both parts are non-negative: these clocks count up from zero at boot.
+    // Both parts are non-negative: these clocks count up from zero, at boot or at the start of the process.
     time.tv_sec.unsigned_abs().saturating_mul(NANOS_PER_SECOND).saturating_add(time.tv_nsec.unsigned_abs())
 }
 

@@ -8,6 +8,7 @@ use super::part::{Case, Part, Stand};
 use super::shards::{SHARDS, Shard, Shards};
 use super::sync::MutexGuard;
 use crate::clock::Micros;
+use crate::limit::Outcome;
 use crate::limit::leaky_bucket::Wait;
 use arrayvec::ArrayVec;
 
@@ -16,6 +17,8 @@ use arrayvec::ArrayVec;
 pub(super) enum Intent {
     /// It is charged if it is granted.
     Admit,
+    /// The same, but nothing is done yet where a call could turn a refusal into a grant.
+    AdmitOrAsk,
     /// Nothing changes.
     Look,
 }
@@ -29,6 +32,8 @@ pub(super) enum Admission {
     Refused,
     /// Refused by what watches over the pool.
     Shed(Refusal),
+    /// Whatever refuses it is a share of a budget of which a call may bring more. Nothing has changed.
+    Asks,
 }
 
 /// Judges every part, and what no limit refuses at the gate; charges as is intended. Every part then knows where its key
@@ -48,13 +53,21 @@ pub(super) fn admit(
         let shard = locked.shard(case.shards, part);
         part.judge(case, shard);
     }
-    let refusing = parts.iter().filter(|part| part.refuses()).count();
+    let mut refusing = parts.iter().filter(|part| part.refuses()).count();
+    if refusing > 0 && intent != Intent::Admit && a_call_may_help(case, parts, intent, &mut locked) {
+        if intent == Intent::AdmitOrAsk {
+            return Admission::Asks;
+        }
+        // Who only looks goes by what is known.
+        parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
+        refusing = 0;
+    }
     let shed = if refusing == 0 { gate() } else { None };
     let granted = refusing == 0 && shed.is_none();
     // A shadow wait delays nothing.
     let waits = parts.iter().filter(|part| part.stand == Stand::Enforced).map(|part| part.wait);
     let wait = if refusing == 0 { waits.fold(Wait::NONE, Wait::longer) } else { Wait::NONE };
-    if intent == Intent::Admit {
+    if intent != Intent::Look {
         for at in 0..parts.len() {
             let others_pass = shed.is_none() && others_pass(parts, at, refusing);
             let Some(part) = parts.get_mut(at) else { break };
@@ -70,6 +83,18 @@ pub(super) fn admit(
         None if refusing == 0 => Admission::Granted(wait.micros()),
         None => Admission::Refused,
     }
+}
+
+/// Whether a call might let a request pass that is refused: each part that refuses it lacks what a call can bring. Notes
+/// in each how much that is.
+#[cold]
+#[inline(never)]
+fn a_call_may_help(case: &Case<'_>, parts: &mut [Part], intent: Intent, locked: &mut Locked<'_>) -> bool {
+    parts.iter_mut().filter(|part| part.refuses()).all(|part| {
+        let shard = locked.shard(case.shards, part);
+        part.lacks = part.lacks_elsewhere(intent == Intent::Look, case, shard);
+        part.lacks > 0
+    })
 }
 
 /// Whether all enforced rules but the part's own let the request through. A candidate stands behind its rule.

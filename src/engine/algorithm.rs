@@ -1,5 +1,10 @@
 //! Every algorithm in the same words, so that judging and charging are written once.
 
+pub(super) mod places;
+mod shared;
+
+use super::digest::Digest;
+use super::part::Case;
 use super::shards::Shard;
 use super::table::Table;
 use super::tag::{Fading, PINNED, Tag};
@@ -34,6 +39,19 @@ pub(super) trait Algorithm {
     /// What it would wait is told exactly, beside the outcome; zero where nothing ever waits.
     fn judge(&self, state: &Self::State, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, Wait);
 
+    /// The same, where what lies beside the state has a say.
+    #[inline(always)]
+    fn judge_beside(
+        &self,
+        _: (&Shard, &Digest),
+        state: &Self::State,
+        now: Now,
+        cost: u32,
+        wait_max: Option<Micros>,
+    ) -> (Outcome, Wait) {
+        self.judge(state, now, cost, wait_max)
+    }
+
     /// Charges a request that starts after a wait.
     fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Wait);
 
@@ -54,6 +72,13 @@ pub(super) trait Algorithm {
         outcome
     }
 
+    /// Judges a request and charges it, where it passes, and says where the key stands then. `None`, and nothing is changed:
+    /// there may be more to it.
+    #[inline(always)]
+    fn admit_at_once(&self, _: &mut Self::State, _: Now, _: u32) -> Option<Level> {
+        None
+    }
+
     /// Charges what was used, after the fact, as far as the debt goes.
     fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
 
@@ -61,6 +86,34 @@ pub(super) trait Algorithm {
     fn give_back(&self, state: &mut Self::State, now: Now, amount: u32);
 
     fn level(&self, state: &Self::State, now: Now) -> Level;
+
+    /// The same, where what lies beside the state has a say.
+    #[inline(always)]
+    fn level_beside(&self, _: (&Shard, &Digest), state: &Self::State, now: Now) -> Level {
+        self.level(state, now)
+    }
+
+    /// Notes beside the state, of this key and digest, that it was charged. Returns where the key stands.
+    #[inline(always)]
+    fn charged(&self, _: (Digest, Digest), level: Level, _: &Case<'_>, _: &mut Shard) -> Level {
+        level
+    }
+
+    /// Whether a state is also changed by what its quota refuses, and may ask for its key to be heard of elsewhere.
+    const IS_SHARED: bool = false;
+
+    /// Notes a request that this quota refused.
+    fn note_refused(&self, _: &mut Self::State, _: Now, _: u32) {}
+
+    /// Whether somebody is to be told that the key is to be heard of elsewhere. It says so once.
+    fn calls(_: &mut Self::State) -> bool {
+        false
+    }
+
+    /// Which budget the key is of, for those elsewhere.
+    fn budget(&self) -> Option<u64> {
+        None
+    }
 
     /// The tag of a state at this level.
     fn tag(tag: Tag, _: &Level) -> Tag {
@@ -83,6 +136,8 @@ macro_rules! each_algorithm {
             $crate::limit::Quota::SlidingLog($bound) => $body,
             $crate::limit::Quota::SlidingWindow($bound) => $body,
             $crate::limit::Quota::Concurrency($bound) => $body,
+            $crate::limit::Quota::Share($bound) => $body,
+            $crate::limit::Quota::Places($bound) => $body,
         }
     };
 }
@@ -107,6 +162,8 @@ macro_rules! lives_in {
         }
     };
 }
+
+use lives_in;
 
 impl Algorithm for token_bucket::Quota {
     type State = Gcra;

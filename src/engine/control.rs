@@ -2,6 +2,7 @@
 //! own, so that no request ever looks one up. It ends what has ended by itself; it logs nothing and keeps nothing on disk.
 
 mod by_hand;
+mod everywhere;
 mod guard;
 mod names;
 mod said;
@@ -19,6 +20,8 @@ use crate::rules::{Domain, Mode, RuleSet};
 pub(super) use by_hand::BlockedKeys;
 use by_hand::blocked_keys;
 pub use by_hand::{Blocked, KeyError};
+pub(super) use everywhere::Everywhere;
+pub use everywhere::{FleetOrders, FleetWord};
 pub use guard::Alarm;
 pub(super) use guard::Guarding;
 use guard::Guards;
@@ -37,6 +40,8 @@ pub(super) struct Control {
     off: bool,
     switches: Vec<Switch>,
     blocks: Vec<Blocked>,
+    /// What is said to all hosts.
+    fleet: FleetOrders,
     pub(super) guards: Guards,
     /// What happened by itself and was not asked for yet.
     events: Vec<Event>,
@@ -53,6 +58,14 @@ pub enum Event {
     BlockEnded(Blocked),
     /// A rule refuses most callers right after a change.
     Guard(Alarm),
+    /// Something was switched on all hosts.
+    FleetSwitched(Switch),
+    /// It is not switched on all hosts any more, before its time.
+    FleetCleared(Switch),
+    /// A key was blocked on all hosts.
+    FleetBlocked(Blocked),
+    /// It is free on all hosts, before its time.
+    FleetFreed(Blocked),
 }
 
 /// What holds over the rules, to be kept over a restart.
@@ -62,12 +75,14 @@ pub struct Orders {
     pub switches: Vec<Switch>,
     /// The keys that are blocked by hand.
     pub blocks: Vec<Blocked>,
+    /// What was last heard of all hosts.
+    pub fleet: FleetOrders,
 }
 
 impl Control {
     /// The mode of the whole daemon: never stricter than what it was made with.
     fn mode(&self, made_with: Mode) -> Mode {
-        let switched = self.switches.iter().find(|switch| switch.target == Target::Everything);
+        let switched = self.said_of(|target| *target == Target::Everything);
         let switched = switched.map_or(Mode::Enforce, |switch| switch.mode);
         let off = if self.off { Mode::Disabled } else { Mode::Enforce };
         made_with.max(switched).max(off)
@@ -76,7 +91,7 @@ impl Control {
     /// The rules with what is switched in its mode. Domains of which nothing is switched are shared with the files'.
     fn rules(&self) -> RuleSet {
         let switched = |domain: &str, rule: &str| {
-            self.switches.iter().find(|switch| switch.target.is_rule(domain, rule)).map(|switch| switch.mode)
+            self.said_of(|target| target.is_rule(domain, rule)).map(|switch| switch.mode)
         };
         let domains = self.written.iter().map(|domain| {
             let is_touched = domain.named().any(|named| switched(domain.name(), named.name).is_some());
@@ -97,16 +112,22 @@ impl Control {
 
     /// What comes next by itself, and when, is nothing.
     fn is_at_rest(&self) -> bool {
-        self.switches.iter().all(|switch| switch.until.is_none())
+        let mut switches = self.switches.iter().chain(&self.fleet.switches);
+        switches.all(|switch| switch.until.is_none())
             && self.blocks.is_empty()
+            && self.fleet.blocks.is_empty()
             && self.guards.is_empty()
     }
 
     /// Ends what has ended. Whether anything has.
     fn end_due(&mut self, at: Timestamp) -> bool {
         let has_ended = |until: Option<Timestamp>| until.is_some_and(|until| until <= at);
-        let ended: Vec<Switch> = self.switches.extract_if(.., |switch| has_ended(switch.until)).collect();
-        let freed: Vec<Blocked> = self.blocks.extract_if(.., |block| has_ended(Some(block.until))).collect();
+        let own = self.switches.extract_if(.., |switch| has_ended(switch.until));
+        let everywhere = self.fleet.switches.extract_if(.., |switch| has_ended(switch.until));
+        let ended: Vec<Switch> = own.chain(everywhere).collect();
+        let own = self.blocks.extract_if(.., |block| has_ended(Some(block.until)));
+        let everywhere = self.fleet.blocks.extract_if(.., |block| has_ended(Some(block.until)));
+        let freed: Vec<Blocked> = own.chain(everywhere).collect();
         let some = !ended.is_empty() || !freed.is_empty();
         ended.into_iter().for_each(|switch| self.happened(Event::SwitchEnded(switch)));
         freed.into_iter().for_each(|block| self.happened(Event::BlockEnded(block)));
@@ -145,7 +166,8 @@ impl Engine {
     #[must_use]
     pub fn orders(&self) -> Orders {
         let control = self.control.lock();
-        Orders { switches: control.switches.clone(), blocks: control.blocks.clone() }
+        let (switches, blocks) = (control.switches.clone(), control.blocks.clone());
+        Orders { switches, blocks, fleet: control.fleet.clone() }
     }
 
     /// Takes up what held before a restart, also for rules that are not there yet.
@@ -155,6 +177,7 @@ impl Engine {
         control.switches.truncate(switch::SWITCHES_MAX);
         control.blocks = orders.blocks;
         control.blocks.truncate(by_hand::BLOCKS_MAX);
+        control.fleet = orders.fleet;
         self.enact(&mut control);
     }
 
@@ -177,6 +200,7 @@ impl Engine {
                     target: Target::Rule(alarm.rule.clone()),
                     mode: Mode::Shadow,
                     until: Some(until),
+                    said: now.at,
                     by: By::Guard,
                 });
             }
@@ -208,12 +232,14 @@ impl Engine {
         let mode = control.mode(self.options.mode);
         let rules = control.rules();
         control.guards.watch(rules.domains(), &before, mode, is_first);
-        let blocked = blocked_keys(&control.blocks);
-        let said = Said { mode, blocked: &blocked, guards: &control.guards };
+        let (blocked, everywhere) = (blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks));
+        let said = Said { mode, blocked: &blocked, everywhere: &everywhere, guards: &control.guards };
         let mut heritage = self.heritage.lock();
         slots.begin();
         let (inherited, hash_key) = ((&*heritage, &self.fingerprints), &self.options.hash_key);
-        let ruling = Ruling::new(rules, &before, inherited, hash_key, &said, &mut slots, &self.pools);
+        self.fleet.join(&rules, hash_key);
+        let keys = (hash_key, &self.fleet);
+        let ruling = Ruling::new(rules, &before, inherited, keys, &said, &mut slots, &self.pools);
         before.left_behind(&ruling, &self.fingerprints).into_iter().for_each(|rule| heritage.add(rule));
         drop(heritage);
         self.pools.watch(&ruling.watches());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 
 use super::Engine;
+use super::asking::{self, CallResult};
 use super::counters::Counters;
 use super::decision::{Answer, Conflict, Decision, Unmatched, Verdict};
 use super::judgement::Judgement;
@@ -67,6 +68,12 @@ impl Decider {
             Some(one) => judgement.of_one(&one, &selection, request, workspace),
             None => judgement.of_all(&selection, request, workspace, None),
         }
+    }
+
+    /// Judges a request once more that was told to ask, with what came of it. Who may wait may be told so again.
+    pub fn resume(&mut self, request: &Request<'_>, result: CallResult<'_>, now: Now) -> Answer<'_> {
+        let engine = Arc::clone(&self.engine);
+        asking::resume(self, &engine, request, result, now)
     }
 
     /// Judges work that has an end: what is granted is held until then. Apart from the rest, which has less to do.

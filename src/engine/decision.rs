@@ -1,12 +1,13 @@
 //! What the engine answers.
 
+use super::asking::Ticket;
 use super::part::Part;
 use crate::clock::Micros;
 use crate::limit::Level;
 use crate::rules::{Domain, Listed, Rule};
+use std::sync::Arc;
 
-/// What comes of asking. Everything is decided at once today; a rule that must ask another host first will answer
-/// with a ticket to resume from.
+/// What comes of asking.
 #[derive(Debug)]
 #[must_use]
 pub enum Answer<'d> {
@@ -16,6 +17,9 @@ pub enum Answer<'d> {
     Conflict,
     /// The session or its user holds too many leases: nothing is judged.
     Quota,
+    /// It depends on what a call brings, and nothing is charged: see [`Decider::resume`](super::Decider::resume). Only who
+    /// [may wait](super::Request::may_wait) is told so.
+    Ask(Arc<Ticket>),
 }
 
 /// A verdict and what is said with it. Borrows from the [`Decider`](super::Decider) until it asks again.

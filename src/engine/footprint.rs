@@ -7,6 +7,8 @@ use super::tag::Until;
 use crate::limit::Quota;
 use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
+use crate::limit::places::Places;
+use crate::limit::share::Folded;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
@@ -30,6 +32,12 @@ pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
         Quota::SlidingLog(quota) => entry::<SlidingLog>(quota.heap_bytes()),
         Quota::SlidingWindow(quota) => entry::<SlidingWindow>((quota.heap_bytes(), quota.heap_bytes())),
         Quota::Concurrency(_) => entry::<InProgress>((0, 0)),
+        Quota::Share(_) => entry::<Folded>((0, Folded::heap_bytes_max())),
+        // The count, and what this host has beside it.
+        Quota::Places(_) => {
+            let (count, places) = (entry::<InProgress>((0, 0)), entry::<Places>((0, 0)));
+            KeyBytes { least: count.least + places.least, most: count.most + places.most }
+        }
     }
 }
 

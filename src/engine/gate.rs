@@ -44,6 +44,13 @@ pub(super) struct Asked<'a> {
     pub(super) notes_caller: bool,
 }
 
+impl<'a> Asked<'a> {
+    /// The same of who only looks: nothing is noted, and no place is taken.
+    pub(super) fn looking(self, draws: &'a Cell<u64>) -> Asked<'a> {
+        Asked { counters: None, draws, notes_caller: false, takes_place: false, ..self }
+    }
+}
+
 /// What a gate says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -93,7 +100,7 @@ impl Gate {
         let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.watch.shed.fleet, is_other) else {
             return (false, false);
         };
-        let most = self.pool.most_others(slots, reserve.reserve);
+        let most = self.pool.most_others(slots, reserve.reserve, asked.now.at);
         if asked.takes_place && mode == Mode::Enforce {
             let entered = self.pool.enter_work(true, Some(most));
             return (!entered, entered);

@@ -68,7 +68,7 @@ fn ask(
     let repeat = name.map(|name| Repeat { session: b"s", user: 1, name });
     let request = Request { repeat, all: true, ..Request::new(op, "api", Descriptors::one(attributes)) };
     match decider.decide(&request, Now::at_nanos(at)) {
-        Answer::Conflict | Answer::Quota => None,
+        Answer::Conflict | Answer::Quota | Answer::Ask(_) => None,
         Answer::Decided(decision) => {
             let left = decision.all().map(|view| (view.rule.name.to_string(), view.level.remaining));
             Some((decision.verdict, left.collect()))

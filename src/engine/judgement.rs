@@ -1,10 +1,12 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
+mod asking;
 mod noting;
 mod one_rule;
 
 use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
+use super::asking::Ticket;
 use super::counters::{Check, Counters};
 use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
@@ -88,8 +90,10 @@ impl<'d> Judgement<'d> {
             None
         };
         let Some(mut named) = named else {
-            let decision = self.admit(selection, request, workspace, gate, place, holding);
-            return Answer::Decided(Decision { priority, ..decision });
+            return match self.admit(selection, request, workspace, gate, place, holding) {
+                Ok(decision) => Answer::Decided(Decision { priority, ..decision }),
+                Err(ticket) => Answer::Ask(ticket),
+            };
         };
         match named.find(self.now) {
             Known::Not => {}
@@ -100,7 +104,10 @@ impl<'d> Judgement<'d> {
                 return Answer::Decided(Decision { priority, ..decision });
             }
         }
-        let decision = self.admit(selection, request, workspace, gate, place, None);
+        let decision = match self.admit(selection, request, workspace, gate, place, None) {
+            Ok(decision) => decision,
+            Err(ticket) => return Answer::Ask(ticket),
+        };
         if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
             named.keep(Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
         }
@@ -201,8 +208,8 @@ impl<'d> Judgement<'d> {
         gate: Option<&'d Gate>,
         priority: Option<usize>,
         holding: Option<Holding<'_>>,
-    ) -> Decision<'d> {
-        let intent = if request.op == Op::Peek { Intent::Look } else { Intent::Admit };
+    ) -> Result<Decision<'d>, Arc<Ticket>> {
+        let intent = asking::intent(request);
         let mut case = self.case(request.wait_max);
         case.leases = holding.is_some();
         if let Some(session) = request.session {
@@ -217,24 +224,27 @@ impl<'d> Judgement<'d> {
             counters: self.counters,
             callers: &self.engine.caller_hash,
             draws: if intent == Intent::Look { &workspace.draws_of_looks } else { &workspace.draws },
-            notes_caller: intent == Intent::Admit,
+            notes_caller: intent != Intent::Look,
         };
         let notes = &mut workspace.shed_notes;
         let mut judge_gate = || gate.and_then(|gate| gate.judge(&asked, notes));
-        let admission = admit(&case, &mut workspace.parts, intent, &mut judge_gate);
+        let mut admission = admit(&case, &mut workspace.parts, intent, &mut judge_gate);
+        if admission == Admission::Asks {
+            let looks = asked.looking(&workspace.draws_of_looks);
+            let sheds = gate.and_then(|gate| gate.judge(&looks, &mut workspace.shed_notes));
+            admission = asking::before_asking(&case, &mut workspace.parts, sheds)?;
+            workspace.shed_notes.clear();
+        }
         let granted = matches!(admission, Admission::Granted(_));
         let stage = stage(&workspace.parts);
         workspace.note(self.domain, granted, stage, self.counters);
         if request.all {
             workspace.list_all(self.domain);
         }
-        let mut lease = None;
-        if let Some(holding) = holding.filter(|_| granted) {
-            workspace.tie(self.domain, self.terms, holding.name);
+        let lease = holding.filter(|_| granted).and_then(|holding| {
             let place = gate.map(|gate| gate.watch.is_other(priority));
-            let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place };
-            lease = self.engine.grant(holding.reserved, request.id, &granted, self.now);
-        }
+            self.lease(holding, request.id, place, workspace)
+        });
         let mut shedder = None;
         let mut slot = None;
         let (verdict, binding, retry) = match admission {
@@ -242,7 +252,7 @@ impl<'d> Judgement<'d> {
                 let verdict = if wait > Micros::ZERO { Verdict::Wait } else { Verdict::Allow };
                 (verdict, self.least_left(&workspace.parts), Some(wait))
             }
-            Admission::Refused => {
+            Admission::Refused | Admission::Asks => {
                 let (binding, retry) = longest_wait(&workspace.parts, stage, self.now);
                 (Verdict::Limit, binding.and_then(|part| Some((part.slot, self.view(part)?))), retry)
             }
@@ -256,7 +266,7 @@ impl<'d> Judgement<'d> {
         let binding = binding.map(|(_, view)| view);
         let count = self.count(slot, verdict, priority);
         self.note_callers(count, &workspace.parts, stage, selection);
-        Decision {
+        Ok(Decision {
             verdict,
             binding,
             listed: None,
@@ -268,7 +278,20 @@ impl<'d> Judgement<'d> {
             notes: &workspace.notes,
             all: &workspace.all,
             looked_at: LookedAt::Parts(&workspace.parts),
-        }
+        })
+    }
+
+    /// Grants the lease of what was granted, with all that ends with it.
+    fn lease(
+        &self,
+        holding: Holding<'_>,
+        request: u64,
+        place: Option<bool>,
+        workspace: &mut Workspace,
+    ) -> Option<u64> {
+        workspace.tie(self.domain, self.terms, holding.name);
+        let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place };
+        self.engine.grant(holding.reserved, request, &granted, self.now)
     }
 
     fn check(&self, slot: Slot, check: Check) {

@@ -34,6 +34,8 @@ pub enum Kept {
     SlidingWindow(KeptKey, u64, Vec<u32>),
     /// A sliding log: times with their units, the oldest first.
     Log(KeptKey, Vec<(u64, u32)>),
+    /// A key of places that many hosts share, of which work is in progress, and the number of its limit.
+    Places(KeptKey, u64),
     /// A key that is refused until then.
     Block(KeptKey, Timestamp),
     /// A key in the soft part of its allowance: since when, and until when if nothing else comes.

@@ -22,6 +22,8 @@ pub(super) enum Kind {
     SlidingWindows,
     Logs,
     InProgress,
+    Shares,
+    Places,
     Blocks,
     Softs,
     Repeats,
@@ -87,20 +89,27 @@ impl Memory {
     fn most_of(&self, kind: Kind) -> usize {
         match kind {
             Kind::Blocks | Kind::Softs | Kind::Repeats => self.bytes_max / SIDE_SHARE,
-            Kind::Buckets | Kind::Windows | Kind::SlidingWindows | Kind::Logs | Kind::InProgress => {
-                self.bytes_max
-            }
+            Kind::Buckets
+            | Kind::Windows
+            | Kind::SlidingWindows
+            | Kind::Logs
+            | Kind::InProgress
+            | Kind::Shares
+            | Kind::Places => self.bytes_max,
         }
     }
 
     fn of(&self, kind: Kind) -> &Used {
-        let [buckets, windows, sliding_windows, logs, in_progress, blocks, softs, repeats] = &self.by_kind;
+        let [buckets, windows, sliding_windows, logs, in_progress, shares, places, blocks, softs, repeats] =
+            &self.by_kind;
         match kind {
             Kind::Buckets => buckets,
             Kind::Windows => windows,
             Kind::SlidingWindows => sliding_windows,
             Kind::Logs => logs,
             Kind::InProgress => in_progress,
+            Kind::Shares => shares,
+            Kind::Places => places,
             Kind::Blocks => blocks,
             Kind::Softs => softs,
             Kind::Repeats => repeats,
@@ -119,7 +128,7 @@ pub(super) const fn usable(bytes_max: usize) -> usize {
     bytes_max - bytes_max / REBUILD_SHARE
 }
 
-const KINDS: usize = 8;
+const KINDS: usize = 10;
 
 const ALL: [Kind; KINDS] = [
     Kind::Buckets,
@@ -127,6 +136,8 @@ const ALL: [Kind; KINDS] = [
     Kind::SlidingWindows,
     Kind::Logs,
     Kind::InProgress,
+    Kind::Shares,
+    Kind::Places,
     Kind::Blocks,
     Kind::Softs,
     Kind::Repeats,

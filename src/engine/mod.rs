@@ -4,6 +4,7 @@
 
 mod admission;
 mod algorithm;
+mod asking;
 mod audit;
 mod callers;
 mod control;
@@ -11,6 +12,7 @@ mod counters;
 mod decider;
 mod decision;
 mod digest;
+mod fleet;
 mod footprint;
 mod gate;
 mod in_force;
@@ -22,10 +24,12 @@ pub mod kept;
 mod leases;
 mod memory;
 mod part;
+mod places;
 mod pool;
 mod pools;
 mod repeats;
 mod request;
+mod returned;
 mod ruling;
 mod shards;
 mod signals;
@@ -45,18 +49,22 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+pub use asking::{Ask, Asker, Brought, CallResult, NEEDS_MAX, Need, OnBrought, Ticket};
 pub use audit::Audit;
 pub use callers::{Caller, TopCallers};
 pub use control::{
-    Alarm, Blocked, By, Event, KeyError, NotNamed, NotSwitched, Orders, RuleName, Switch, SwitchView, Target,
+    Alarm, Blocked, By, Event, FleetOrders, FleetWord, KeyError, NotNamed, NotSwitched, Orders, RuleName,
+    Switch, SwitchView, Target,
 };
 pub use decider::Decider;
 pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
 pub use digest::HashKey;
+pub use fleet::{Budget, More, Reported, Seen, Settled, ShareHere, SharedKey, Standing, WindowTurns};
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
 pub use in_force::{InForce, RuleInForce, RuleKind};
 pub use leases::{LeaseTotals, NotHeldTotals, NotItsPool, NotOpened, Opening, Session, WorkOutcome};
-pub use pool::PoolView;
+pub use places::{ClaimedPlace, PlacesBudget, PlacesHere, PlacesReported, PlacesSettled, PlacesSum};
+pub use pool::{Agreed, PoolView, Reserve, ReserveView};
 pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
@@ -69,11 +77,15 @@ pub use crate::rules::Mode;
 /// What a signal reads and where an application listens, as the machine is to be asked for it.
 pub use crate::rules::shed::{Listen, Source};
 
+/// How hosts keep one reserve together.
+pub use crate::shed::{Claim, FleetSums, Here};
+
 use crate::clock::Now;
 use callers::Callers;
 use control::Control;
 use counters::Counters;
 use digest::KeyHash;
+use fleet::Fleet;
 use leases::Leases;
 use memory::Memory;
 use pools::Pools;
@@ -108,6 +120,8 @@ pub struct Engine {
     callers: Callers,
     leases: Leases,
     pools: Pools,
+    /// What it shares with other hosts.
+    fleet: Fleet,
     /// What was put back of the rules that were in force before a restart.
     heritage: Mutex<kept::Heritage>,
     /// Tells rules and quotas from others, over restarts.
@@ -134,6 +148,7 @@ impl Engine {
             callers: Callers::new(),
             leases: Leases::new(&options.hash_key),
             pools: Pools::default(),
+            fleet: Fleet::default(),
             heritage: Mutex::default(),
             fingerprints: options.hash_key.of_purpose("rules"),
             caller_hash: options.hash_key.of_purpose("callers"),

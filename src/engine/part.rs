@@ -4,20 +4,24 @@
 
 mod block;
 mod charge;
+mod places;
 mod refund;
 mod settle;
 mod soft;
 
 use super::algorithm::{Algorithm, each_algorithm};
+use super::asking::Need;
 use super::digest::Digest;
+use super::fleet::SharedKey;
 use super::ruling::Terms;
 use super::shards::{Shard, Shards};
 use super::slots::Slot;
 use super::tag::Role;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::leaky_bucket::Wait;
-use crate::limit::{Level, Outcome, Quota};
+use crate::limit::{Level, Outcome, Quota, share};
 use crate::rules::{Allowance, Limit, Over, Rule};
+use std::time::Duration;
 
 /// One limit's part.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +53,8 @@ pub(super) struct Part {
     pub(super) is_concurrency: bool,
     /// Whether it was charged.
     pub(super) charged: bool,
+    /// How much of it a call would have to bring.
+    pub(super) lacks: u32,
     /// Until when somebody said that the key is refused.
     pub(super) blocked_until: Timestamp,
 }
@@ -144,6 +150,7 @@ impl Part {
             cost,
             is_concurrency: terms.is_concurrency,
             charged: false,
+            lacks: 0,
             blocked_until,
         }
     }
@@ -244,7 +251,9 @@ impl Part {
                 Quota::FixedWindow(_)
                 | Quota::SlidingLog(_)
                 | Quota::SlidingWindow(_)
-                | Quota::Concurrency(_) => return,
+                | Quota::Concurrency(_)
+                | Quota::Places(_)
+                | Quota::Share(_) => return,
             };
             shard.buckets.adopt(digest, |state, tag| {
                 *state = state.rescale(tag.scale(), bucket.scale(), now.at).cut(bucket, now.at);
@@ -273,7 +282,8 @@ impl Part {
                 &fresh
             }
         };
-        let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
+        let beside = (shard, &self.digest);
+        let (outcome, wait) = quota.judge_beside(beside, state, case.now, self.cost, case.wait_max);
         self.wait = wait;
         Some(self.beyond_quota(quota, state, outcome, law, case, shard))
     }
@@ -320,6 +330,43 @@ impl Part {
         }
     }
 
+    /// How much a call would have to bring, where the share that this host has is all that refuses; zero: a call would be of
+    /// no use. Who only looks is told by what is known.
+    pub(super) fn lacks_elsewhere(&self, by_what_is_known: bool, case: &Case<'_>, shard: &Shard) -> u32 {
+        let Some(law) = self.law(case) else { return 0 };
+        let is_blocked = self.blocked_by_hand(case.now) > Micros::ZERO
+            || law.limit.block.is_some() && self.blocked_for(case.now, shard) > Micros::ZERO;
+        if is_blocked || law.allowance.over != Over::Refuse {
+            return 0;
+        }
+        let quota = match &law.allowance.quota {
+            Quota::Share(quota) => quota,
+            Quota::Places(quota) => {
+                return u32::from(self.lacks_place(quota, by_what_is_known, case, shard));
+            }
+            _ => return 0,
+        };
+        let now = case.now.at;
+        let state = shard.shares.find(&self.digest);
+        let state = state.map_or_else(|| share::Share::fresh(quota, now), |state| state.unfold(quota, now));
+        if by_what_is_known && !state.may_pass_elsewhere(quota, now, self.cost) {
+            return 0;
+        }
+        state.lacks(quota, now, self.cost).unwrap_or(0)
+    }
+
+    /// What a call would have to bring, and how long it may be waited for.
+    pub(super) fn need(&self, case: &Case<'_>) -> Option<(Need, Duration)> {
+        let law = self.law(case).filter(|_| self.lacks > 0)?;
+        let (budget, is_place, patience) = match &law.allowance.quota {
+            Quota::Share(quota) => (quota.budget()?, false, quota.patience()),
+            Quota::Places(quota) => (quota.budget()?, true, quota.patience()),
+            _ => return None,
+        };
+        let need = Need { key: SharedKey::new(self.key, budget), lacks: self.lacks, is_place };
+        Some((need, patience))
+    }
+
     /// Reads where the key stands, unless charging it has told.
     pub(super) fn read_level(&mut self, case: &Case<'_>, shard: &Shard) {
         let Some(law) = self.law(case).filter(|_| self.level.is_none()) else { return };
@@ -328,10 +375,11 @@ impl Part {
     }
 
     fn level_by<A: Algorithm>(&self, quota: &A, now: Now, shard: &Shard) -> Level {
-        match A::table(shard).find(&self.digest) {
-            Some(state) => quota.level(state, now),
-            None => quota.level(&quota.fresh(now), now),
-        }
+        let level = match A::table(shard).find(&self.digest) {
+            Some(state) => quota.level_beside((shard, &self.digest), state, now),
+            None => quota.level_beside((shard, &self.digest), &quota.fresh(now), now),
+        };
+        if A::IS_SHARED && !self.passes() { level.refusing(self.cost) } else { level }
     }
 
     /// Where the state of what is beyond the quota is kept.

@@ -3,8 +3,10 @@
 //! Decision threads read what was worked out at the last tick and count themselves in and out; only ticks and the begin and
 //! end of work take the pool's lock.
 
+mod elsewhere;
 mod in_pool;
 mod law;
+mod reserve;
 mod work;
 
 use std::sync::Arc;
@@ -12,8 +14,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
+pub use elsewhere::Agreed;
+use elsewhere::Elsewhere;
 pub(super) use in_pool::InPool;
 use law::Law;
+pub use reserve::{Reserve, ReserveView};
 use work::{Work, nanos};
 
 use super::kept::KeptPool;
@@ -21,7 +26,6 @@ use super::signals::Signals;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::watch::Watch;
 use crate::clock::Timestamp;
-use crate::shed::FleetSums;
 use crate::shed::heavy::Heavy;
 
 /// One pool.
@@ -41,7 +45,9 @@ pub(super) struct Pool {
     critical: AtomicU32,
     others: AtomicU32,
     /// What the pool's processes on other hosts do.
-    elsewhere: Mutex<FleetSums>,
+    elsewhere: Mutex<Elsewhere>,
+    /// Whether the reserve has refused other work since somebody last asked.
+    is_refusing: AtomicBool,
     /// s, as the bits of an `f64`.
     severity: AtomicU64,
     is_braking: AtomicBool,
@@ -75,6 +81,8 @@ pub struct PoolView {
     pub critical: u32,
     /// Leases of all other work.
     pub others: u32,
+    /// How its reserve stands, where it has one that is not switched off.
+    pub reserve: Option<ReserveView>,
 }
 
 impl Pool {
@@ -90,6 +98,7 @@ impl Pool {
             critical: AtomicU32::new(0),
             others: AtomicU32::new(0),
             elsewhere: Mutex::default(),
+            is_refusing: AtomicBool::new(false),
             severity: AtomicU64::new((-1.0_f64).to_bits()),
             is_braking: AtomicBool::new(false),
             has_room: AtomicBool::new(false),
@@ -178,7 +187,11 @@ impl Pool {
             return true;
         }
         let fits = |others: u32| most.is_none_or(|most| others < most).then_some(others.saturating_add(1));
-        self.others.fetch_update(Ordering::Release, Ordering::Relaxed, fits).is_ok()
+        let entered = self.others.fetch_update(Ordering::Release, Ordering::Relaxed, fits).is_ok();
+        if !entered {
+            self.is_refusing.store(true, Ordering::Relaxed);
+        }
+        entered
     }
 
     /// Counts one piece of work out again.
@@ -189,16 +202,6 @@ impl Pool {
 
     pub(super) fn others(&self) -> u32 {
         self.others.load(Ordering::Relaxed)
-    }
-
-    /// What is in progress on other hosts, from now on.
-    pub(super) fn set_elsewhere(&self, sums: FleetSums) {
-        *self.elsewhere.lock() = sums;
-    }
-
-    /// How many pieces of other work may be in progress here, with so many slots of this host.
-    pub(super) fn most_others(&self, slots: u32, reserve_permille: u16) -> u32 {
-        self.elsewhere.lock().most_others_here(slots, reserve_permille)
     }
 
     pub(super) fn busy(&self) -> u32 {
@@ -312,6 +315,7 @@ impl Pool {
         let utilization = slots.and_then(|_| self.law.lock().window.over(WINDOW));
         let signals = watch.as_ref().map(|watch| self.signals.lock().view(watch, at)).unwrap_or_default();
         let severity = self.severity();
+        let reserve = watch.as_ref().and_then(|watch| self.reserve_view(watch, at));
         PoolView {
             pool: self.name.clone(),
             watched: watch.is_some(),
@@ -324,6 +328,7 @@ impl Pool {
             chances: watch.map(|watch| watch.chances(severity)).unwrap_or_default(),
             critical: self.critical.load(Ordering::Relaxed),
             others: self.others(),
+            reserve,
         }
     }
 

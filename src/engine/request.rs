@@ -30,6 +30,8 @@ pub struct Request<'a> {
     pub queued: Option<Micros>,
     /// Whether every limit that matched is to be listed.
     pub all: bool,
+    /// Whether whoever asks can wait for a call, should a rule say so.
+    pub may_wait: bool,
 }
 
 impl<'a> Request<'a> {
@@ -48,6 +50,7 @@ impl<'a> Request<'a> {
             id: 0,
             queued: None,
             all: false,
+            may_wait: false,
         }
     }
 }

@@ -1,13 +1,18 @@
 //! The rule set in force, with what the engine adds to each rule: the hash of its keys, what tells its states apart,
 //! its counters' slot, its mode.
 
+mod comparable;
 mod kept;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::control::{BlockedKeys, Guarding, Said};
+use comparable::{comparable, kind};
+pub(super) use comparable::{comparable_share, salt_of_places};
+
+use super::control::{BlockedKeys, Everywhere, Guarding, Said};
 use super::digest::{Digest, HashKey, KeyHash, Salt};
+use super::fleet::Fleet;
 use super::gate::Gate;
 use super::kept::{FIRST_RULING, Heritage, Inherited, fingerprint};
 use super::memory::Kind;
@@ -70,6 +75,8 @@ pub(super) struct Terms {
     pub(super) disabled: bool,
     /// Keys that are refused until a moment because somebody said so.
     blocked: Option<Arc<BlockedKeys>>,
+    /// By what all hosts know its keys, and which of them are refused on all.
+    pub(super) everywhere: Option<Everywhere>,
     /// Notes callers, for some minutes after a change.
     pub(super) guarding: Option<Arc<Guarding>>,
     /// Set where it has one quota and nothing besides, in a domain that has nothing but rules: then one look-up
@@ -108,7 +115,7 @@ impl Ruling {
         rules: RuleSet,
         before: &Ruling,
         inherited: (&Heritage, &KeyHash),
-        hash_key: &HashKey,
+        (hash_key, fleet): (&HashKey, &Fleet),
         said: &Said<'_>,
         slots: &mut Slots,
         pools: &Pools,
@@ -118,7 +125,7 @@ impl Ruling {
             let known = before.known(domain.name());
             let terms = domain.rules().iter().map(|rule| {
                 let before = known.get(&*rule.name).copied();
-                Terms::new(domain, rule, before, inherited, hash_key, said, slots)
+                Terms::new(domain, rule, before, inherited, (hash_key, fleet), said, slots)
             });
             let terms: Vec<Terms> = terms.collect();
             let lists = domain.lists().iter().map(|entry| {
@@ -208,6 +215,8 @@ impl Ruling {
     /// The kinds of table that the rules use.
     pub(super) fn kinds(&self) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = quotas(&self.rules).map(kind).collect();
+        let has_places = kinds.contains(&Kind::Places);
+        kinds.extend(has_places.then_some(Kind::InProgress));
         for limit in limits(&self.rules) {
             kinds.extend(limit.block.map(|_| Kind::Blocks));
             let is_soft = |allowance: &Option<_>| {
@@ -227,12 +236,17 @@ impl Terms {
         rule: &Rule,
         before: Option<(&Rule, &Terms)>,
         (heritage, fingerprints): (&Heritage, &KeyHash),
-        hash_key: &HashKey,
+        (hash_key, fleet): (&HashKey, &Fleet),
         said: &Said<'_>,
         slots: &mut Slots,
     ) -> Terms {
-        let key_hash = hash_key.of_rule(domain.name(), &rule.name, &counts_by(rule));
+        let keys = fleet.hash_key(is_shared(rule), hash_key);
+        let key_hash = keys.of_rule(domain.name(), &rule.name, &counts_by(rule));
         let blocked = said.blocked(domain.name(), &rule.name);
+        let everywhere = said.blocked_everywhere(domain.name(), &rule.name);
+        let everywhere =
+            Everywhere::of(fleet, hash_key, (domain.name(), &rule.name, &counts_by(rule)), everywhere);
+        let is_blocked = blocked.is_some() || everywhere.as_ref().is_some_and(|it| it.blocked.is_some());
         let guarding = said.guards.of(domain.name(), &rule.name).cloned();
         let slot = slots.of(domain.name(), &rule.name);
         let enforced = rule.mode.max(said.mode) == Mode::Enforce;
@@ -258,8 +272,9 @@ impl Terms {
             enforced,
             disabled: rule.mode == Mode::Disabled,
             // What is noted or blocked by hand is no part of the way of the common request.
-            plain: own.plain(rule).filter(|_| is_simple(domain) && blocked.is_none() && guarding.is_none()),
+            plain: own.plain(rule).filter(|_| is_simple(domain) && !is_blocked && guarding.is_none()),
             blocked,
+            everywhere,
             guarding,
             is_concurrency: rule.expires.is_some(),
             own,
@@ -273,6 +288,16 @@ impl Terms {
     pub(super) fn blocked_until(&self, key: &Digest) -> Timestamp {
         let until = self.blocked.as_ref().and_then(|blocked| blocked.get(&[key.hash(), key.high()]));
         until.copied().unwrap_or(Timestamp::ORIGIN)
+    }
+
+    /// The same, where it was said to all hosts.
+    #[inline]
+    pub(super) fn blocked_everywhere<'v>(&self, values: impl ExactSizeIterator<Item = &'v str>) -> Timestamp {
+        let Some(Everywhere { hash, blocked: Some(blocked) }) = &self.everywhere else {
+            return Timestamp::ORIGIN;
+        };
+        let key = hash.digest(values);
+        blocked.get(&[key.hash(), key.high()]).copied().unwrap_or(Timestamp::ORIGIN)
     }
 }
 
@@ -360,40 +385,16 @@ fn quotas(rules: &RuleSet) -> impl Iterator<Item = &Quota> {
     limits(rules).flat_map(|limit| limit.allowances.iter().flatten()).map(|allowance| &allowance.quota)
 }
 
+/// Whether its keys are those of other hosts, too.
+fn is_shared(rule: &Rule) -> bool {
+    rule.limit
+        .allowances
+        .iter()
+        .flatten()
+        .any(|allowance| matches!(allowance.quota, Quota::Share(_) | Quota::Places(_)))
+}
+
 /// What a rule counts, and by what.
 fn counts_by(rule: &Rule) -> String {
     format!("{:?} {:?}", rule.unit, rule.key)
 }
-
-/// What states under a quota are told by from those they cannot be compared with.
-fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
-    let span = || Tag::span(quota.window().0.saturating_mul(NANOS_PER_MICRO));
-    match quota {
-        Quota::TokenBucket(bucket) => (Tag::bucket(bucket.scale(), generation), Salt::NONE),
-        Quota::LeakyBucket(bucket) => {
-            (Tag::bucket(bucket.scale(), generation), hash_key.salt("leaky_bucket"))
-        }
-        Quota::FixedWindow(window) => {
-            let salt = hash_key.salt(&format!("fixed_window {}", window.shape()));
-            (Tag::window(window.timeline() == crate::limit::fixed_window::Timeline::Unix), salt)
-        }
-        Quota::SlidingLog(_) => (span(), hash_key.salt(&format!("sliding_log {}", quota.window().0))),
-        Quota::SlidingWindow(window) => {
-            let shape = format!("sliding_window {} {}", quota.window().0, window.buckets());
-            (span(), hash_key.salt(&shape))
-        }
-        Quota::Concurrency(_) => (Tag::NONE, hash_key.salt("concurrency")),
-    }
-}
-
-fn kind(quota: &Quota) -> Kind {
-    match quota {
-        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => Kind::Buckets,
-        Quota::FixedWindow(_) => Kind::Windows,
-        Quota::SlidingLog(_) => Kind::Logs,
-        Quota::SlidingWindow(_) => Kind::SlidingWindows,
-        Quota::Concurrency(_) => Kind::InProgress,
-    }
-}
-
-const NANOS_PER_MICRO: u64 = 1_000;

@@ -4,6 +4,7 @@
 //! locks is the order of shards.
 
 use super::digest::Digest;
+use super::fleet::Calls;
 use super::memory::{Kind, Memory};
 use super::soft::Soft;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
@@ -12,6 +13,8 @@ use super::tag::{Fading, Until};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
+use crate::limit::places::Places;
+use crate::limit::share::Folded;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
@@ -22,6 +25,10 @@ pub(super) struct Shards {
     shards: Box<[Padded]>,
     memory: Memory,
     evictions: AtomicU64,
+    /// A bit for each shard in which keys have called.
+    calling: AtomicU64,
+    /// The same of keys of places.
+    places_calling: AtomicU64,
 }
 
 /// A shard on cache lines of its own, so that two threads in two shards do not slow each other.
@@ -39,6 +46,14 @@ pub(super) struct Shard {
     pub(super) logs: Table<SlidingLog>,
     /// Work in progress, one count for each key of a concurrency limit.
     pub(super) in_progress: Table<InProgress>,
+    /// This host's shares of budgets that many hosts have.
+    pub(super) shares: Table<Folded>,
+    /// Keys of those that are to be heard of elsewhere.
+    pub(super) calls: Calls,
+    /// The places that this host has of limits on work that many hosts have, beside the counts of that.
+    pub(super) places: Table<Places>,
+    /// Keys of those that are to be heard of elsewhere.
+    pub(super) place_calls: Calls,
     /// Keys that are refused until a moment.
     pub(super) blocks: Table<Until>,
     /// Keys that are in the soft part of their allowance.
@@ -53,19 +68,29 @@ impl Shard {
             sliding_windows: Table::new(Kind::SlidingWindows),
             logs: Table::new(Kind::Logs),
             in_progress: Table::new(Kind::InProgress),
+            shares: Table::new(Kind::Shares),
+            calls: Calls::default(),
+            places: Table::new(Kind::Places),
+            place_calls: Calls::default(),
             blocks: Table::new(Kind::Blocks),
             softs: Table::new(Kind::Softs),
         }
     }
 
-    /// One piece of work less of a key. The last one leaves nothing behind.
-    pub(super) fn end_progress(&mut self, digest: &Digest, memory: &Memory) {
-        if let Some(state) = self.in_progress.find_mut(digest) {
-            state.end();
-            if state.count() == 0 {
-                self.in_progress.remove(digest, memory);
-            }
+    /// One piece of work less of a key. The last one leaves nothing behind. Returns how much is left.
+    pub(super) fn end_progress(&mut self, digest: &Digest, memory: &Memory) -> u32 {
+        let Some(state) = self.in_progress.find_mut(digest) else { return 0 };
+        state.end();
+        let left = state.count();
+        if left == 0 {
+            self.in_progress.remove(digest, memory);
         }
+        left
+    }
+
+    /// How much work of a key is in progress.
+    pub(super) fn in_use(&self, digest: &Digest) -> u32 {
+        self.in_progress.find(digest).map_or(0, |state| state.count())
     }
 
     fn keys(&self) -> usize {
@@ -74,13 +99,16 @@ impl Shard {
             + self.sliding_windows.len()
             + self.logs.len()
             + self.in_progress.len()
+            + self.shares.len()
+            + self.places.len()
     }
 }
 
 impl Shards {
     pub(super) fn new(memory: Memory) -> Shards {
         let shards = (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new())));
-        Shards { shards: shards.collect(), memory, evictions: AtomicU64::new(0) }
+        let [evictions, calling, places_calling] = [(); 3].map(|()| AtomicU64::new(0));
+        Shards { shards: shards.collect(), memory, evictions, calling, places_calling }
     }
 
     /// The shard that a key lives in.
@@ -101,6 +129,30 @@ impl Shards {
         if evicted > 0 {
             self.evictions.fetch_add(evicted, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that a key has called, in the shard that it lives in.
+    pub(super) fn note_calling(&self, key: &Digest) {
+        self.calling.fetch_or(1 << self.of(key), Ordering::Relaxed);
+    }
+
+    /// A bit for each shard in which keys have called since it was last asked.
+    pub(super) fn take_calling(&self) -> u64 {
+        if self.calling.load(Ordering::Relaxed) == 0 { 0 } else { self.calling.swap(0, Ordering::Relaxed) }
+    }
+
+    /// Notes that a key of places has called.
+    pub(super) fn note_places_calling(&self, key: &Digest) {
+        self.places_calling.fetch_or(1 << self.of(key), Ordering::Relaxed);
+    }
+
+    /// The shards in which keys of places have called since it was last asked.
+    pub(super) fn take_places_calling(&self) -> impl Iterator<Item = usize> + use<> {
+        let calling = match self.places_calling.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.places_calling.swap(0, Ordering::Relaxed),
+        };
+        (0..SHARDS).filter(move |shard| calling >> shard & 1 != 0)
     }
 
     /// Looks at all work in progress, one shard under its lock at a time.
@@ -157,6 +209,8 @@ impl Sweeper {
             sweep(shards, shard, |shard| &mut shard.sliding_windows, now);
             sweep(shards, shard, |shard| &mut shard.logs, now);
             sweep(shards, shard, |shard| &mut shard.in_progress, now);
+            sweep(shards, shard, |shard| &mut shard.shares, now);
+            sweep(shards, shard, |shard| &mut shard.places, now);
             sweep(shards, shard, |shard| &mut shard.blocks, now);
             sweep(shards, shard, |shard| &mut shard.softs, now);
             self.shard = (self.shard + 1) % SHARDS;

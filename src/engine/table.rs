@@ -338,6 +338,12 @@ impl<S: Fading> Found<'_, S> {
         &self.entry.state
     }
 
+    /// To be changed where that does not let it grow.
+    #[inline]
+    pub(super) fn state_mut(&mut self) -> &mut S {
+        &mut self.entry.state
+    }
+
     /// Changes the state. Returns what the change does, and by how many bytes the state has grown outside of the
     /// table: those are to be made good.
     #[inline]

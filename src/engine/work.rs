@@ -9,11 +9,11 @@ use super::leases::{
     NotItsPool, NotOpened, Opening, Refund, Reservation, Session, Terms, Tie, Ties, Why, WorkOutcome,
 };
 use super::memory::Memory;
+use super::pool::{Agreed, Reserve};
 use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::shed::Source;
 use crate::rules::{Limit, Over};
-use crate::shed::FleetSums;
 
 /// What is granted with a lease.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,9 +140,26 @@ impl Engine {
         }
     }
 
-    /// Says what the processes of a pool do on all other hosts together: the fleet's reserve counts it from now on.
-    pub fn set_elsewhere(&self, pool: &str, sums: FleetSums) {
-        self.pools.of(pool).set_elsewhere(sums);
+    /// Whether there is a pool whose reserve hosts keep together.
+    #[must_use]
+    pub fn keeps_reserve(&self) -> bool {
+        self.pools.all().iter().any(|pool| pool.keeps_reserve())
+    }
+
+    /// What there is here of every pool whose reserve hosts keep together, in the order of their names. Says once of each
+    /// refusal that there was one.
+    #[must_use]
+    pub fn reserves(&self) -> Vec<Reserve> {
+        let mut reserves: Vec<Reserve> = self.pools.all().iter().filter_map(|pool| pool.reserve()).collect();
+        reserves.sort_unstable_by(|one, other| one.pool.cmp(&other.pool));
+        reserves
+    }
+
+    /// Says what is known of a pool on all other hosts: the reserve goes by it, for ten seconds if nothing more is said.
+    pub fn set_elsewhere(&self, pool: &str, agreed: Agreed) {
+        if let Some(pool) = self.pools.find(pool) {
+            pool.set_elsewhere(agreed);
+        }
     }
 
     /// What the rules in force ask the host to read.
@@ -216,9 +233,7 @@ impl Engine {
     fn loosen(&self, ties: impl Iterator<Item = Tie>, outcome: WorkOutcome, forgets: bool, now: Now) {
         for tie in ties {
             match tie {
-                Tie::Place(digest) => {
-                    self.shards.lock(self.shards.of(&digest)).end_progress(&digest, self.shards.memory());
-                }
+                Tie::Place(digest) => self.end_place(&digest, now),
                 Tie::Refund(refund) if outcome == WorkOutcome::Ok => self.refund(&refund, now),
                 Tie::Repeat(name) if forgets => self.repeats.forget(&name, &self.shards),
                 Tie::Refund(_) | Tie::Repeat(_) => {}

@@ -126,7 +126,9 @@ impl Workspace {
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
             let key = terms.key_hash.digest(tree.key_values(*hit, descriptor));
             let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
-            self.parts.push(Part::new(hit.rule, terms, stand, key, 0, cost.saturating_mul(*times)));
+            let refused_until = terms.blocked_everywhere(tree.key_values(*hit, descriptor));
+            let part = Part::new(hit.rule, terms, stand, key, 0, cost.saturating_mul(*times));
+            self.parts.push(part.refused_until(refused_until));
         }
     }
 
@@ -154,16 +156,17 @@ impl Workspace {
         selection: &Selection<'_>,
         cost: u32,
     ) {
-        let (key, allowance) = if domain.key_is_plain(number) {
+        let (key, allowance, refused_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
-            (terms.key_hash.digest(values()), domain.allowance_of(number, selection, values()))
+            let allowance = domain.allowance_of(number, selection, values());
+            (terms.key_hash.digest(values()), allowance, terms.blocked_everywhere(values()))
         } else {
             let key = domain.transformed_key(number, selection, &mut self.key);
             let allowance = domain.allowance_of(number, selection, key.values());
-            (terms.key_hash.digest(key.values()), allowance)
+            (terms.key_hash.digest(key.values()), allowance, terms.blocked_everywhere(key.values()))
         };
         let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
-        self.parts.push(Part::new(number, terms, stand, key, allowance, cost));
+        self.parts.push(Part::new(number, terms, stand, key, allowance, cost).refused_until(refused_until));
         if rule.candidate.is_some() {
             self.parts.push(Part::new(number, terms, Stand::Candidate, key, allowance, cost));
         }

@@ -5,6 +5,7 @@
 
 pub mod brake;
 pub mod chance;
+pub mod claim;
 pub mod draw;
 pub mod heavy;
 pub mod hint;
@@ -16,6 +17,7 @@ pub mod window;
 
 pub use brake::{Brake, band_slots};
 pub use chance::chance;
+pub use claim::{Claim, Here};
 pub use heavy::Heavy;
 pub use reserve::FleetSums;
 pub use slow_law::{Severity, SlowLaw};

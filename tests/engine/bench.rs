@@ -82,6 +82,7 @@ impl Bench {
             Answer::Decided(decision) => shown(&decision),
             Answer::Conflict => "conflict".to_owned(),
             Answer::Quota => "quota".to_owned(),
+            Answer::Ask(_) => "ask".to_owned(),
         }
     }
 

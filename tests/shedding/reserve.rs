@@ -1,7 +1,7 @@
 //! The reserve: on one host, with a hundred slots and a fifth of them kept back.
 
-use tidegate::clock::Now;
-use tidegate::engine::{Answer, Decider, Descriptors, Op, Request, Session, Verdict, WorkOutcome};
+use tidegate::clock::{Now, Timestamp};
+use tidegate::engine::{Agreed, Answer, Decider, Descriptors, Op, Request, Session, Verdict, WorkOutcome};
 use tidegate::shed::FleetSums;
 
 use crate::real::{engine, open, web};
@@ -77,10 +77,15 @@ fn other_hosts_count_as_they_said_last() {
     };
     assert_eq!(allowed_until_shed(), 80);
     // An idle host joins: the reserve is a part of both, wherever the work is.
-    engine.set_elsewhere("web", FleetSums { slots: 100, critical: 0, others: 60 });
+    let most = |others| {
+        let sums = FleetSums { slots: 100, critical: 0, others };
+        let most = sums.most_others_here(100, 200);
+        engine.set_elsewhere("web", Agreed { sums, most, alone: 80, heard: Timestamp::ORIGIN });
+    };
+    most(60);
     assert_eq!(allowed_until_shed(), 20, "100 here and 60 there");
-    engine.set_elsewhere("web", FleetSums { slots: 100, critical: 100, others: 60 });
-    assert_eq!(allowed_until_shed(), 0, "critical work elsewhere makes no room and takes none");
-    engine.set_elsewhere("web", FleetSums::default());
-    assert_eq!(allowed_until_shed(), 0, "alone again, with 100 at work");
+    most(59);
+    assert_eq!(allowed_until_shed(), 0, "what is not in these slots is not lent to them");
+    most(80);
+    assert_eq!(allowed_until_shed(), 0, "the others have their part again, with 100 at work here");
 }

@@ -51,7 +51,7 @@ fn acquire(decider: &mut Decider, session: &Session, key: &str) -> Option<u64> {
         Request { session: Some(session), ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes)) };
     match decider.decide(&request, now()) {
         Answer::Decided(decision) => decision.lease,
-        Answer::Conflict | Answer::Quota => None,
+        Answer::Conflict | Answer::Quota | Answer::Ask(_) => None,
     }
 }
 

@@ -42,6 +42,11 @@ pub enum KeyError {
     /// The attributes name no key of it.
     #[error("{0}: {1}")]
     Key(RuleName, NotItsKey),
+    /// No other host knows its keys.
+    #[error(
+        "{0}: this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings"
+    )]
+    Alone(RuleName),
     /// There are too many blocks.
     #[error("{BLOCKS_MAX} keys are blocked by hand, and no more can be: write an entry of `deny`")]
     TooMany,
@@ -139,6 +144,15 @@ impl Engine {
         Ok(self.free(&mut control, rule, &found.key) || some)
     }
 
+    /// What tells a key of a rule from all others.
+    pub(in crate::engine) fn key_of(
+        &self,
+        rule: &RuleName,
+        attributes: &[(&str, &str)],
+    ) -> Result<Digest, KeyError> {
+        Ok(Found::of(self, &self.control.lock(), rule, attributes)?.key)
+    }
+
     /// All keys that are blocked by hand, in the order in which they were.
     #[must_use]
     pub fn blocks(&self) -> Vec<Blocked> {
@@ -157,17 +171,17 @@ impl Engine {
 }
 
 /// One key of one rule.
-struct Found {
+pub(super) struct Found {
     domain: Arc<Domain>,
-    number: u32,
-    values: Vec<String>,
+    pub(super) number: u32,
+    pub(super) values: Vec<String>,
     key: Digest,
     /// Under what each of its states lies.
     states: Vec<Digest>,
 }
 
 impl Found {
-    fn of(
+    pub(super) fn of(
         engine: &Engine,
         control: &Control,
         name: &RuleName,
@@ -221,7 +235,7 @@ fn states(terms: &Terms, key: &Digest) -> Vec<Digest> {
     states
 }
 
-fn pair(key: &Digest) -> [u64; 2] {
+pub(super) fn pair(key: &Digest) -> [u64; 2] {
     [key.hash(), key.high()]
 }
 

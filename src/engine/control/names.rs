@@ -92,10 +92,11 @@ impl Control {
             .written
             .iter()
             .flat_map(|domain| domain.named().map(|named| RuleName::of(domain, &named)).collect::<Vec<_>>());
-        let switched = self.switches.iter().filter_map(|switch| match &switch.target {
-            Target::Rule(rule) => Some(rule.clone()),
-            Target::Everything => None,
-        });
+        let switched =
+            self.switches.iter().chain(&self.fleet.switches).filter_map(|switch| match &switch.target {
+                Target::Rule(rule) => Some(rule.clone()),
+                Target::Everything => None,
+            });
         rules.chain(switched)
     }
 

@@ -13,15 +13,29 @@ pub(in crate::engine) struct Said<'c> {
     pub(in crate::engine) mode: Mode,
     /// Keys blocked by hand.
     pub(in crate::engine) blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
+    /// Keys blocked on all hosts.
+    pub(in crate::engine) everywhere: &'c HashMap<RuleName, Arc<BlockedKeys>>,
     /// Rules whose callers are noted.
     pub(in crate::engine) guards: &'c Guards,
 }
 
 impl Said<'_> {
     pub(in crate::engine) fn blocked(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
-        if self.blocked.is_empty() {
-            return None;
-        }
-        self.blocked.get(&RuleName { domain: domain.into(), rule: rule.into() }).cloned()
+        of_rule(self.blocked, domain, rule)
     }
+
+    pub(in crate::engine) fn blocked_everywhere(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
+        of_rule(self.everywhere, domain, rule)
+    }
+}
+
+fn of_rule(
+    blocked: &HashMap<RuleName, Arc<BlockedKeys>>,
+    domain: &str,
+    rule: &str,
+) -> Option<Arc<BlockedKeys>> {
+    if blocked.is_empty() {
+        return None;
+    }
+    blocked.get(&RuleName { domain: domain.into(), rule: rule.into() }).cloned()
 }

@@ -14,6 +14,8 @@ pub struct Switch {
     pub mode: Mode,
     /// When it ends by itself; `None`: never.
     pub until: Option<Timestamp>,
+    /// When it was said: of two words, to this host and to all, the later one holds.
+    pub said: Timestamp,
     /// Who did it.
     pub by: By,
 }
@@ -34,6 +36,13 @@ pub enum By {
     User(u32),
     /// The guard: a rule refused most callers right after a change.
     Guard,
+    /// A user of some host, to all of them. Of its host the first bytes of the name that the fleet knows it by.
+    Fleet {
+        /// By number, on that host.
+        uid: u32,
+        /// Which host.
+        host: [u8; 4],
+    },
 }
 
 /// A switch beside what would be without it.
@@ -45,6 +54,8 @@ pub struct SwitchView {
     pub written: Option<Mode>,
     /// The mode that holds: never stricter than that of the whole daemon.
     pub holds: Mode,
+    /// Whether it is the last word about this: the other was said to all hosts, or to this one.
+    pub is_last: bool,
 }
 
 /// Why something is not switched.
@@ -83,6 +94,7 @@ impl std::fmt::Display for By {
         match self {
             By::User(uid) => write!(f, "uid {uid}"),
             By::Guard => f.write_str("guard"),
+            By::Fleet { uid, host } => write!(f, "uid {uid} of host {:08x}", u32::from_be_bytes(*host)),
         }
     }
 }
@@ -95,24 +107,29 @@ impl Engine {
     /// There is nothing of this name, or no room.
     pub fn switch(&self, switch: &Switch) -> Result<SwitchView, NotSwitched> {
         let mut control = self.control.lock();
-        if let Target::Rule(name) = &switch.target {
-            let Some(kind) = control.kind(name) else {
-                return Err(control.unknown(name).into());
-            };
-            if kind == Kind::Listed(ListKind::Exempt) && switch.mode == Mode::Shadow {
-                return Err(NotSwitched::Exempt(name.clone()));
-            }
-        }
+        control.may_be(switch)?;
         let is_known = control.switches.iter().any(|known| known.target == switch.target);
         if !is_known && control.switches.len() >= SWITCHES_MAX {
             return Err(NotSwitched::TooMany);
         }
-        if switch.target == Target::Everything && switch.mode == Mode::Enforce {
+        // What was said to all hosts is over for this one by a later word alone.
+        let is_back = control.fleet.switches.iter().all(|known| known.target != Target::Everything);
+        if switch.target == Target::Everything && switch.mode == Mode::Enforce && is_back {
             control.switches.retain(|known| known.target != Target::Everything);
         } else {
             control.set(switch.clone());
         }
         self.enact(&mut control);
+        Ok(control.view(switch, self.options.mode))
+    }
+
+    /// Whether all hosts can be switched so, as far as this one knows the rules; and how it would stand.
+    ///
+    /// # Errors
+    /// There is nothing of this name, or it has no such mode.
+    pub fn could_switch(&self, switch: &Switch) -> Result<SwitchView, NotSwitched> {
+        let control = self.control.lock();
+        control.may_be(switch)?;
         Ok(control.view(switch, self.options.mode))
     }
 
@@ -132,7 +149,7 @@ impl Engine {
     #[must_use]
     pub fn mode_of(&self, name: &RuleName) -> Option<Mode> {
         let control = self.control.lock();
-        let switched = control.switches.iter().find(|switch| switch.target.is_rule(&name.domain, &name.rule));
+        let switched = control.said_of(|target| target.is_rule(&name.domain, &name.rule));
         let own = control.mode_written(name)?;
         Some(switched.map_or(own, |switch| switch.mode).max(control.mode(self.options.mode)))
     }
@@ -152,13 +169,26 @@ impl Control {
         self.switches.push(switch);
     }
 
-    fn view(&self, switch: &Switch, made_with: Mode) -> SwitchView {
+    fn may_be(&self, switch: &Switch) -> Result<(), NotSwitched> {
+        let Target::Rule(name) = &switch.target else { return Ok(()) };
+        match self.kind(name) {
+            None => Err(self.unknown(name).into()),
+            Some(Kind::Listed(ListKind::Exempt)) if switch.mode == Mode::Shadow => {
+                Err(NotSwitched::Exempt(name.clone()))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn view(&self, switch: &Switch, made_with: Mode) -> SwitchView {
+        let last = self.said_of(|target| *target == switch.target).unwrap_or(switch);
         let whole = self.mode(made_with);
         let (written, own) = match &switch.target {
             Target::Everything => (Some(made_with), whole),
-            Target::Rule(name) => (self.mode_written(name), switch.mode),
+            Target::Rule(name) => (self.mode_written(name), last.mode),
         };
-        SwitchView { switch: switch.clone(), written, holds: own.max(whole) }
+        let is_last = last.by.is_fleet() == switch.by.is_fleet();
+        SwitchView { switch: switch.clone(), written, holds: own.max(whole), is_last }
     }
 
     fn mode_written(&self, name: &RuleName) -> Option<Mode> {

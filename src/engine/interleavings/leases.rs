@@ -48,7 +48,7 @@ fn acquire(engine: &Arc<Engine>, session: &Session, x: &str) -> Option<u64> {
     };
     match engine.decider().decide(&request, at(0)) {
         Answer::Decided(decision) => decision.lease,
-        Answer::Conflict | Answer::Quota => None,
+        Answer::Conflict | Answer::Quota | Answer::Ask(_) => None,
     }
 }
 

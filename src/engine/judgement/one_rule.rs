@@ -12,6 +12,7 @@ use crate::engine::digest::Digest;
 use crate::engine::request::{Request, UNIT_REQUESTS};
 use crate::engine::ruling::{Plain, Terms};
 use crate::engine::sketch::Ranking;
+use crate::engine::tag::Tag;
 use crate::engine::workspace::Workspace;
 use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Rule, Selection};
@@ -68,8 +69,13 @@ impl<'d> Judgement<'d> {
             Quota::FixedWindow(quota) => self.of_one_by(quota, one, selection, request, workspace),
             Quota::SlidingLog(quota) => self.of_one_by(quota, one, selection, request, workspace),
             Quota::SlidingWindow(quota) => self.of_one_by(quota, one, selection, request, workspace),
+            // Who may wait has more to say than this.
+            Quota::Share(quota) if quota.asks_now() => self.of_all(selection, request, workspace, None),
+            Quota::Share(quota) => self.of_one_by(quota, one, selection, request, workspace),
             // Not here: a token bucket was judged before, and what is in progress is never so plain.
-            Quota::TokenBucket(_) | Quota::Concurrency(_) => self.of_all(selection, request, workspace, None),
+            Quota::TokenBucket(_) | Quota::Concurrency(_) | Quota::Places(_) => {
+                self.of_all(selection, request, workspace, None)
+            }
         }
     }
 
@@ -91,6 +97,7 @@ impl<'d> Judgement<'d> {
         };
         workspace.clear_notes();
         let passes = outcome.passes();
+        let level = if A::IS_SHARED && !passes { level.refusing(cost) } else { level };
         if !passes && !terms.enforced {
             workspace.notes.push((NoteKind::Shadow, number));
         }
@@ -140,23 +147,39 @@ impl<'d> Judgement<'d> {
         let shards = &self.engine.shards;
         let now = self.now;
         // A shadow wait delays nothing.
-        let admit =
-            |state: &mut A::State| quota.admit(state, now, one.cost, request.wait_max, one.terms.enforced);
         let mut shard = shards.lock(shards.of(&digest));
+        let may_call = A::IS_SHARED && shard.calls.has_room();
+        let mut calls = false;
+        let mut admit = |state: &mut A::State| {
+            let outcome = quota.admit(state, now, one.cost, request.wait_max, one.terms.enforced);
+            if A::IS_SHARED {
+                if !outcome.passes() {
+                    quota.note_refused(state, now, one.cost);
+                }
+                calls = may_call && A::calls(state);
+            }
+            outcome
+        };
         let table = A::table_mut(&mut shard);
         let Some(mut found) = table.entry(&digest) else {
             let mut state = quota.fresh(now);
             let outcome = admit(&mut state);
             let level = quota.level(&state, now);
-            if outcome.passes() {
+            if outcome.passes() || A::IS_SHARED {
                 let tag = A::tag(digest.tag(), &level);
                 let evicted = table.insert(digest.tagged(tag), state, shards.memory(), now);
                 shards.count_evictions(evicted);
+            }
+            if A::IS_SHARED && calls {
+                shard.calls.push(digest.of(Tag::NONE, one.plain.salt), quota.budget(), shards);
             }
             return Some((outcome, level));
         };
         if A::ADOPTS && found.tag() != digest.tag() {
             return None;
+        }
+        if let Some(level) = quota.admit_at_once(found.state_mut(), now, one.cost) {
+            return Some((Outcome::Pass, level));
         }
         let (outcome, grown) = found.change(admit, shards.memory());
         let level = quota.level(found.state(), now);
@@ -164,6 +187,9 @@ impl<'d> Judgement<'d> {
         found.set_tag(if outcome.passes() { A::tag(tag, &level) } else { A::tag_refusing(tag) });
         if grown > 0 {
             shards.count_evictions(table.make_good(shards.memory(), grown, now));
+        }
+        if A::IS_SHARED && calls {
+            shard.calls.push(digest.of(Tag::NONE, one.plain.salt), quota.budget(), shards);
         }
         Some((outcome, level))
     }

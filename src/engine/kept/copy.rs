@@ -10,6 +10,7 @@ use crate::engine::soft::Soft;
 use crate::engine::table::{Copied, Progress, Table};
 use crate::engine::tag::{Fading, Until};
 use crate::limit::fixed_window::FixedWindow;
+use crate::limit::places::Places;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
@@ -59,6 +60,9 @@ impl Engine {
         });
         self.copy_table(shard, |shard| &shard.logs, now, &mut |key, state: SlidingLog| {
             visit(Kept::Log(key, state.entries().collect()));
+        });
+        self.copy_table(shard, |shard| &shard.places, now, &mut |key, places: Places| {
+            visit(Kept::Places(key, places.budget()));
         });
         self.copy_table(shard, |shard| &shard.blocks, now, &mut |key, state: Until| {
             visit(Kept::Block(key, state.0));

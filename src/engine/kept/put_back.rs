@@ -8,12 +8,14 @@ use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::leases::{Opening, Session, Tie};
 use crate::engine::memory::Memory;
+use crate::engine::ruling::salt_of_places;
 use crate::engine::shards::{SHARDS, Shard};
 use crate::engine::soft::Soft;
 use crate::engine::table::Table;
-use crate::engine::tag::{Fading, Until};
+use crate::engine::tag::{Fading, Tag, Until};
 use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
+use crate::limit::places::Places;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
@@ -84,6 +86,7 @@ impl PuttingBack<'_> {
                 let state = SlidingLog::of_entries(&entries).ok_or(Unfit("a log that is out of order"))?;
                 self.state(key, state, |shard| &mut shard.logs);
             }
+            Kept::Places(key, budget) => self.places(key, budget),
             Kept::Block(key, until) => self.state(key, Until(until), |shard| &mut shard.blocks),
             Kept::Soft(key, since, ends) => self.state(key, Soft { since, ends }, |shard| &mut shard.softs),
             Kept::Repeat(grant) => {
@@ -104,6 +107,18 @@ impl PuttingBack<'_> {
         }
         let evicted = table(&mut shards.lock(shards.of(&digest))).put(digest, state, memory, self.now);
         shards.count_evictions(evicted);
+    }
+
+    /// Others are to hear at once of what goes on under a key.
+    fn places(&self, key: KeptKey, budget: u64) {
+        self.state(key, Places::left_behind(budget, self.now.at), |shard| &mut shard.places);
+        let (state, shards) = (key.digest(), &self.engine.shards);
+        // The salt, mixed in twice, is out again.
+        let key = state.of(Tag::NONE, salt_of_places(&self.engine.options.hash_key));
+        let mut shard = shards.lock(shards.of(&state));
+        if shard.place_calls.has_room() {
+            shard.place_calls.push_place(key, budget, shards);
+        }
     }
 
     fn pool(&self, kept: &KeptPool) -> Result<(), Unfit> {

@@ -1,12 +1,19 @@
 //! The block of a key that was refused: once refused, refused for a time.
 
 use super::{Case, Part};
-use crate::clock::{Micros, Now};
+use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::shards::Shard;
 use crate::engine::tag::Until;
 use crate::limit::{Level, Outcome};
 
 impl Part {
+    /// Refused until then at least, because somebody said so.
+    #[inline]
+    pub(in crate::engine) fn refused_until(mut self, until: Timestamp) -> Part {
+        self.blocked_until = self.blocked_until.max(until);
+        self
+    }
+
     /// How long the key is blocked. A block that has ended lies there until it is swept away, and means nothing.
     pub(super) fn blocked_for(&self, now: Now, shard: &Shard) -> Micros {
         let ends = shard.blocks.find(&self.digest).map_or(now.at, |Until(ends)| *ends);

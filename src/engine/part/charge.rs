@@ -1,10 +1,11 @@
 //! Charging a request that was judged, and noting that one was refused.
 
 use super::{Beyond, Case, Law, Part, Stand};
-use crate::engine::algorithm::{Algorithm, each_algorithm};
+use crate::engine::algorithm::{Algorithm, each_algorithm, places};
 use crate::engine::digest::Digest;
 use crate::engine::shards::Shard;
 use crate::limit::leaky_bucket::Wait;
+use crate::limit::share::Folded;
 use crate::limit::{Level, Outcome, Quota};
 use crate::rules::Over;
 
@@ -18,6 +19,10 @@ impl Part {
         shard: &mut Shard,
     ) {
         let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
+        if !self.passes() && matches!(law.allowance.quota, Quota::Share(_)) {
+            // Hosts divide among them what passes: what this one refuses would be taken from the others.
+            return;
+        }
         self.charged = true;
         each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
         if !self.passes() {
@@ -80,19 +85,34 @@ impl Part {
         let memory = case.shards.memory();
         let place = self.place.filter(|_| digest == self.digest);
         let fresh = || quota.fresh(case.now);
+        let may_call = A::IS_SHARED && shard.calls.has_room();
+        let mut calls = false;
         let change = |state: &mut A::State| {
             change(state);
+            calls = may_call && A::calls(state);
             let level = quota.level(state, case.now);
             (level, A::tag(digest.tag(), &level))
         };
         let (level, evicted) = A::table_mut(shard).change_at(place, digest, memory, case.now, fresh, change);
         case.shards.count_evictions(evicted);
-        level
+        if A::IS_SHARED && calls {
+            shard.calls.push(self.key, quota.budget(), case.shards);
+        }
+        quota.charged((self.key, digest), level, case, shard)
     }
 
-    /// Notes that the key was refused, for when somebody has to go.
+    /// Notes that the key was refused: for when somebody has to go, and for those elsewhere.
     pub(in crate::engine) fn mark_refusing(&self, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
+        if let Quota::Share(quota) = &law.allowance.quota {
+            let note = |state: &mut Folded| quota.note_refused(state, case.now, self.cost);
+            self.change(self.digest, quota, case, shard, note);
+            return;
+        }
+        if let Quota::Places(quota) = &law.allowance.quota {
+            let could_ask = case.leases && self.stand == Stand::Enforced;
+            return places::note_refused(quota, (self.key, self.digest), could_ask, case, shard);
+        }
         // A bucket's time until full says it all.
         if matches!(law.allowance.quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_)) {
             return;

@@ -10,7 +10,9 @@ impl Part {
     /// Charges, or with a negative amount gives back, after the fact.
     pub(in crate::engine) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
-        if amount == 0 || matches!(law.allowance.quota, Quota::LeakyBucket(_) | Quota::Concurrency(_)) {
+        let is_pace_or_place =
+            matches!(law.allowance.quota, Quota::LeakyBucket(_) | Quota::Concurrency(_) | Quota::Places(_));
+        if amount == 0 || is_pace_or_place {
             return;
         }
         self.adopt(&law, case.now, shard);

@@ -1,0 +1,60 @@
+//! Which states can be compared with which, and the table that each kind of them lives in.
+
+use crate::engine::digest::{HashKey, Salt};
+use crate::engine::memory::Kind;
+use crate::engine::tag::Tag;
+use crate::limit::{Quota, share};
+
+/// What states under a quota are told by from those they cannot be compared with.
+pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
+    let span = || Tag::span(quota.window().0.saturating_mul(NANOS_PER_MICRO));
+    match quota {
+        Quota::TokenBucket(bucket) => (Tag::bucket(bucket.scale(), generation), Salt::NONE),
+        Quota::LeakyBucket(bucket) => {
+            (Tag::bucket(bucket.scale(), generation), hash_key.salt("leaky_bucket"))
+        }
+        Quota::FixedWindow(window) => {
+            let salt = hash_key.salt(&format!("fixed_window {}", window.shape()));
+            (Tag::window(window.timeline() == crate::limit::fixed_window::Timeline::Unix), salt)
+        }
+        Quota::SlidingLog(_) => (span(), hash_key.salt(&format!("sliding_log {}", quota.window().0))),
+        Quota::SlidingWindow(window) => {
+            let shape = format!("sliding_window {} {}", quota.window().0, window.buckets());
+            (span(), hash_key.salt(&shape))
+        }
+        Quota::Concurrency(_) => (Tag::NONE, hash_key.salt("concurrency")),
+        Quota::Places(_) => (Tag::NONE, salt_of_places(hash_key)),
+        Quota::Share(share) => comparable_share(share, hash_key),
+    }
+}
+
+/// The same of a share: what it has in hand stays its own, whatever becomes of its quota.
+pub(in crate::engine) fn comparable_share(quota: &share::Quota, hash_key: &HashKey) -> (Tag, Salt) {
+    let scale = quota.bucket().scale();
+    let salt = match quota.window() {
+        None => hash_key.salt(&format!("share {}", scale.ticks_per_nano())),
+        // When there is more is told of its own windows.
+        Some(window) => hash_key.salt(&format!("share {:?} {}", window.turns(), window.like().window())),
+    };
+    (Tag::bucket(scale, 0), salt)
+}
+
+/// What tells the states of places from all others: they stay their own, whatever becomes of their limit.
+pub(in crate::engine) fn salt_of_places(hash_key: &HashKey) -> Salt {
+    hash_key.salt("places")
+}
+
+pub(super) fn kind(quota: &Quota) -> Kind {
+    match quota {
+        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => Kind::Buckets,
+        Quota::FixedWindow(_) => Kind::Windows,
+        Quota::SlidingLog(_) => Kind::Logs,
+        Quota::SlidingWindow(_) => Kind::SlidingWindows,
+        Quota::Concurrency(_) => Kind::InProgress,
+        // Beside counts of what is in progress, which are not dropped either.
+        Quota::Places(_) => Kind::Places,
+        Quota::Share(_) => Kind::Shares,
+    }
+}
+
+const NANOS_PER_MICRO: u64 = 1_000;
