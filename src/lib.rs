@@ -6,6 +6,7 @@ pub mod admin;
 pub mod cli;
 pub mod clock;
 pub mod engine;
+pub mod fleet;
 pub mod host;
 pub mod limit;
 pub mod protocol;

@@ -1,0 +1,89 @@
+//! Requests that wait for a place: as many are asked for as are waited for, and those that came first get what there is. What
+//! nobody waits for any more stays in the hand of this host, and goes back from there.
+
+use super::Asking;
+use crate::clock::Now;
+use crate::engine::{SharedKey, Ticket};
+use crate::fleet::call::Call;
+use crate::fleet::sync::{PlacesTold, Sync};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The tickets that wait for a place of one key, those first that came first.
+#[derive(Debug)]
+pub(super) struct Queue {
+    key: SharedKey,
+    tickets: VecDeque<u64>,
+}
+
+impl Asking {
+    /// A ticket waits for the places that it needs. Returns for how many.
+    pub(super) fn queue_up(&mut self, ticket: &Ticket, number: u64) -> usize {
+        let mut places = 0;
+        for need in ticket.needs.iter().filter(|need| need.is_place) {
+            places += 1;
+            match self.queues.iter_mut().find(|queue| queue.key == need.key) {
+                Some(queue) => queue.tickets.push_back(number),
+                None => self.queues.push(Queue { key: need.key, tickets: VecDeque::from([number]) }),
+            }
+        }
+        places
+    }
+
+    /// Hands out what there is to those who wait for places, and has it asked for what is lacking. To be called when somebody
+    /// has begun to wait, when Redis has spoken of places, and at each turn.
+    pub fn tend_places(&mut self, sync: &mut Sync, now: Now, out: &mut Vec<Call>) {
+        let told = sync.take_places_told();
+        if self.queues.is_empty() {
+            return;
+        }
+        self.expire(now.at);
+        for mut queue in std::mem::take(&mut self.queues) {
+            self.hand_out(&mut queue, now);
+            let told = told.iter().find(|told| told.key == queue.key);
+            if let Some(PlacesTold { is_short: true, .. }) = told {
+                self.send_away(&mut queue, sync.round_trip(), now);
+            }
+            let waiting = u32::try_from(queue.tickets.len()).unwrap_or(u32::MAX);
+            sync.wait_for_places(queue.key, waiting, &self.engine, now);
+            if waiting > 0 {
+                self.queues.push(queue);
+            }
+        }
+        sync.say_places(&self.engine, now, out);
+    }
+
+    /// Gives the idle places of this host to those who came first.
+    fn hand_out(&mut self, queue: &mut Queue, now: Now) {
+        queue.tickets.retain(|ticket| self.tickets.contains_key(ticket));
+        let limits = self.engine.places_budgets();
+        let Some(limit) = limits.get(&queue.key.budget()) else { return };
+        while let Some(ticket) = queue.tickets.front().copied() {
+            let Some(place) = self.engine.claim_place(&queue.key, limit, now) else { return };
+            queue.tickets.pop_front();
+            if let Some(open) = self.tickets.get_mut(&ticket) {
+                open.brought.place(place);
+            }
+            self.came(ticket, now);
+        }
+    }
+
+    /// There is no place. Who can wait until Redis is asked once more does: what has just ended elsewhere may be on its way.
+    fn send_away(&mut self, queue: &mut Queue, round_trip: Duration, now: Now) {
+        let again = now.at.after(AGAIN + round_trip);
+        let mut gone = Vec::new();
+        queue.tickets.retain(|ticket| {
+            let Some(open) = self.tickets.get_mut(ticket) else { return false };
+            open.is_told = true;
+            let stays = again < open.due;
+            if !stays {
+                gone.push(*ticket);
+            }
+            stays
+        });
+        gone.into_iter().for_each(|ticket| self.came(ticket, now));
+    }
+}
+
+/// Until Redis is asked once more: the shortest gap, and a turn of the talk.
+const AGAIN: Duration = Duration::from_millis(3);

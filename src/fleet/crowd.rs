@@ -1,0 +1,80 @@
+//! How many hosts there are to share with: more count at once, fewer only after half a minute, so that a host that is
+//! away for a moment leaves its part unused, and not used twice.
+
+use crate::clock::Timestamp;
+use std::time::Duration;
+
+/// The most hosts that were heard of of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Crowd {
+    hosts: u32,
+    /// When there were last as many.
+    seen: Timestamp,
+    /// The most since then.
+    since: u32,
+    /// When anything was last heard.
+    heard: Timestamp,
+}
+
+impl Crowd {
+    /// So many are alive now. Returns how many to share with.
+    pub fn heard(&mut self, alive: u32, now: Timestamp) -> u32 {
+        let alive = alive.max(1);
+        if now.since(self.heard) >= SILENT {
+            // Others could not be heard either: they come back one by one.
+            (self.seen, self.since) = (now, 0);
+        }
+        self.heard = now;
+        if alive >= self.hosts {
+            (self.hosts, self.seen, self.since) = (alive, now, 0);
+            return alive;
+        }
+        self.since = self.since.max(alive);
+        if now.since(self.seen) >= FEWER_AFTER {
+            (self.hosts, self.seen, self.since) = (self.since, now, 0);
+        }
+        self.hosts
+    }
+}
+
+/// Who is silent for so long is not counted among those who live.
+const SILENT: Duration = Duration::from_secs(5);
+
+const FEWER_AFTER: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(second: u64) -> Timestamp {
+        Timestamp::from_nanos(second * 1_000_000_000)
+    }
+
+    #[test]
+    fn more_count_at_once_and_fewer_after_half_a_minute() {
+        let mut crowd = Crowd::default();
+        let at = |crowd: &mut Crowd, from: u64, alive: u32| {
+            (0..4).map(|more| crowd.heard(alive, second(from + more))).last()
+        };
+        assert_eq!(at(&mut crowd, 0, 3), Some(3));
+        assert_eq!(at(&mut crowd, 4, 10), Some(10), "the last time at second 7");
+        for from in (8..36).step_by(4) {
+            let alive = if from == 20 { 8 } else { 4 };
+            assert_eq!(at(&mut crowd, from, alive), Some(10), "at second {from}");
+        }
+        assert_eq!(at(&mut crowd, 36, 4), Some(8), "the most since");
+        for from in (40..64).step_by(4) {
+            assert_eq!(at(&mut crowd, from, 4), Some(8), "at second {from}");
+        }
+        assert_eq!(at(&mut crowd, 64, 4), Some(4));
+        assert_eq!(at(&mut crowd, 68, 0), Some(4), "this one is always there");
+    }
+
+    #[test]
+    fn hosts_that_come_back_with_this_one_after_silence_are_not_gone() {
+        let mut crowd = Crowd::default();
+        assert_eq!(crowd.heard(100, second(0)), 100);
+        assert_eq!(crowd.heard(1, second(60)), 100);
+        assert_eq!(crowd.heard(40, second(61)), 100);
+    }
+}

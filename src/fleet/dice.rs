@@ -1,0 +1,51 @@
+//! What is drawn at random: the same numbers for the same seed.
+
+use super::cell::TOKEN;
+use std::time::Duration;
+
+/// xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators", 2016).
+#[derive(Clone, Debug)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Dice {
+        Dice(seed | 1)
+    }
+
+    pub(super) fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(super) fn bytes(&mut self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        let random = [self.bits(), self.bits()].map(u64::to_le_bytes);
+        bytes.iter_mut().zip(random.iter().flatten()).for_each(|(to, from)| *to = *from);
+        bytes
+    }
+
+    /// A part of a token, in millionths.
+    pub(super) fn part_of_token(&mut self) -> u32 {
+        u32::try_from(self.below(TOKEN)).unwrap_or(0)
+    }
+
+    /// Less than this.
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.bits().checked_rem(end).unwrap_or(0)
+    }
+
+    /// Anything up to a span.
+    pub(super) fn up_to(&mut self, span: Duration) -> Duration {
+        Duration::from_nanos(self.below(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Drawn by the kernel. Where it gives none they are zeros, which is no reason to fail: hosts then draw, and wait, alike, and two
+/// that both begin a list of orders take theirs for the same until the next word.
+pub(super) fn drawn<const BYTES: usize>() -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    bytes
+}

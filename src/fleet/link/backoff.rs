@@ -1,0 +1,64 @@
+//! How long to wait before the next attempt to connect: a random time, so that the hosts of a fleet do not come back as one.
+
+use std::time::Duration;
+
+use super::class::Class;
+use crate::fleet::dice::drawn;
+
+/// How many attempts failed in a row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    /// A call was answered: the next time begins anew.
+    pub(super) fn reset(&mut self) {
+        self.attempts = 0;
+    }
+
+    /// How long to wait after a failure of this class.
+    pub(super) fn wait(&mut self, class: Class) -> Duration {
+        self.wait_by(class, u32::from_ne_bytes(drawn()))
+    }
+
+    /// As above; `chance` is a random number.
+    fn wait_by(&mut self, class: Class, chance: u32) -> Duration {
+        if class.is_of_rights() {
+            // Somebody has to mend it; until then each attempt fills the log of the server.
+            return RIGHTS_WAIT;
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        let widest = (WAIT_MIN_MS << self.attempts.min(DOUBLINGS_MAX)).min(WAIT_MAX_MS);
+        let span = widest - WAIT_MIN_MS;
+        Duration::from_millis(WAIT_MIN_MS + ((u64::from(chance) * span) >> u32::BITS))
+    }
+}
+
+const WAIT_MIN_MS: u64 = 100;
+const WAIT_MAX_MS: u64 = 5_000;
+const DOUBLINGS_MAX: u32 = 6;
+const RIGHTS_WAIT: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::{Backoff, Class, drawn};
+
+    #[test]
+    fn the_range_grows_to_five_seconds_and_ends_there() {
+        let mut backoff = Backoff::default();
+        let longest: Vec<_> = (0..8).map(|_| backoff.wait_by(Class::Down, u32::MAX).as_millis()).collect();
+        assert_eq!(longest, [199, 399, 799, 1599, 3199, 4999, 4999, 4999]);
+        assert_eq!(backoff.wait_by(Class::Down, 0).as_millis(), 100, "the whole range, not its upper end");
+        backoff.reset();
+        assert!(backoff.wait(Class::Timeout).as_millis() < 200);
+        assert_eq!(backoff.wait(Class::Auth).as_secs(), 30);
+        assert_eq!(backoff.wait(Class::NoPerm).as_secs(), 30);
+    }
+
+    #[test]
+    fn no_two_hosts_wait_alike() {
+        let waits: std::collections::HashSet<_> = (0..100).map(|_| drawn::<4>()).collect();
+        assert!(waits.len() > 90);
+    }
+}

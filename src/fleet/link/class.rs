@@ -1,0 +1,218 @@
+//! What can go wrong with Redis, by kinds that are counted, and what a call that failed says. Never a key, a password or a
+//! text of the server's own: those may hold either.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The kind of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// There is no connection, or it broke.
+    Down,
+    /// No reply in time.
+    Timeout,
+    /// The server does not know the script, although it was just loaded.
+    NoScript,
+    /// The server is a replica.
+    ReadOnly,
+    /// The server is reading its data.
+    Loading,
+    /// A script of somebody's has been running for too long.
+    Busy,
+    /// The server has no memory left, and may not evict.
+    Oom,
+    /// The cluster does not serve the slot, or is moving it.
+    ClusterDown,
+    /// The server is a replica without its master.
+    MasterDown,
+    /// The user may not do this.
+    NoPerm,
+    /// The password is missing, cannot be read or is wrong.
+    Auth,
+    /// There is no trusted connection.
+    Tls(TlsFault),
+    /// What came back is no reply, or exceeds the bounds of one.
+    Protocol,
+    /// Another error of the server's, of which the code is told.
+    Other,
+}
+
+/// Why TLS did not come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsFault {
+    /// Signed by nobody who is trusted here.
+    Authority,
+    /// The certificate's time is over.
+    Expired,
+    /// The certificate is of somebody else.
+    Name,
+    /// The file of the authorities cannot be read or holds none.
+    CaFile,
+    /// Anything else: no TLS spoken there, no common version, a certificate asked of us.
+    Other,
+}
+
+impl Class {
+    /// The names of all classes, for metrics.
+    pub const NAMES: [&'static str; 14] = [
+        "down",
+        "timeout",
+        "noscript",
+        "readonly",
+        "loading",
+        "busy",
+        "oom",
+        "clusterdown",
+        "masterdown",
+        "noperm",
+        "auth",
+        "tls",
+        "protocol",
+        "other",
+    ];
+
+    /// The name that stands in metrics and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Class::NAMES.get(self.index()).copied().unwrap_or_default()
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Class::Down => 0,
+            Class::Timeout => 1,
+            Class::NoScript => 2,
+            Class::ReadOnly => 3,
+            Class::Loading => 4,
+            Class::Busy => 5,
+            Class::Oom => 6,
+            Class::ClusterDown => 7,
+            Class::MasterDown => 8,
+            Class::NoPerm => 9,
+            Class::Auth => 10,
+            Class::Tls(_) => 11,
+            Class::Protocol => 12,
+            Class::Other => 13,
+        }
+    }
+
+    /// What the first word of an error reply means.
+    pub(super) fn of_code(code: &str) -> Class {
+        match code {
+            "NOSCRIPT" => Class::NoScript,
+            "READONLY" => Class::ReadOnly,
+            "LOADING" => Class::Loading,
+            "BUSY" => Class::Busy,
+            "OOM" => Class::Oom,
+            "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" | "CROSSSLOT" => Class::ClusterDown,
+            "MASTERDOWN" => Class::MasterDown,
+            "NOPERM" => Class::NoPerm,
+            "NOAUTH" | "WRONGPASS" => Class::Auth,
+            _ => Class::Other,
+        }
+    }
+
+    /// Whether a person has to mend something first.
+    pub(super) fn is_of_rights(self) -> bool {
+        matches!(self, Class::NoPerm | Class::Auth)
+    }
+
+    /// Whether the connection is of no more use: it is another server's, or another user's, that would serve.
+    pub(super) fn ends_the_connection(self) -> bool {
+        self.is_of_rights() || self == Class::ReadOnly
+    }
+}
+
+/// A call, or an attempt to connect, that failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {why}", class.name())]
+pub struct LinkError {
+    /// What kind of failure it is.
+    pub class: Class,
+    /// Whether the script may have run all the same: the caller repeats the same bytes later.
+    pub may_have_run: bool,
+    why: Cow<'static, str>,
+}
+
+impl LinkError {
+    pub(super) fn new(class: Class, why: impl Into<Cow<'static, str>>) -> LinkError {
+        LinkError { class, may_have_run: false, why: why.into() }
+    }
+
+    /// The same, of a call that had been sent.
+    pub(super) fn of_sent(mut self) -> LinkError {
+        self.may_have_run = true;
+        self
+    }
+
+    /// The same, of a call that was not sent for this reason.
+    pub(super) fn of_unsent(mut self) -> LinkError {
+        self.may_have_run = false;
+        self
+    }
+
+    /// What a server says instead of a result. Its code is told, and of what failed in a script the line.
+    pub(super) fn of_reply(error: &redis::ServerError) -> LinkError {
+        let code = error.code();
+        // What a command within a script lacks is said under another code: in 7.0 by the first of these, later by the other.
+        let says = |text| error.details().is_some_and(|detail| detail.contains(text));
+        let lacks_rights = says("The user executing the script") || says("ACL failure in script");
+        let class = if lacks_rights { Class::NoPerm } else { Class::of_code(code) };
+        let hint = match class {
+            Class::NoPerm => ": the user's ACL lacks a command, or a pattern of keys",
+            Class::Auth => ": the user or the password is not what the server knows",
+            Class::ReadOnly => ": it is a replica",
+            Class::Oom => ": raise maxmemory",
+            _ => "",
+        };
+        // Codes are short words in capitals; what is none may be anything.
+        let is_code = code.len() <= 24 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+        let code = if is_code { code } else { "an error" };
+        let line = error.details().and_then(script_line).map(|line| format!(" in line {line} of the script"));
+        let why = format!("the server says {code}{}{hint}", line.unwrap_or_default());
+        // The others are found before the first write.
+        let may_have_run = matches!(class, Class::Other | Class::NoPerm);
+        LinkError { class, may_have_run, why: why.into() }
+    }
+
+    /// What the system says of a connection.
+    pub(super) fn of_io(error: &io::Error) -> LinkError {
+        // The kind alone: a text may hold what was looked up.
+        LinkError::new(Class::Down, error.kind().to_string())
+    }
+}
+
+/// The line of the script that an error names: `user_script:12: …`.
+fn script_line(detail: &str) -> Option<u32> {
+    let (_, rest) = detail.split_once("user_script:")?;
+    let digits = rest.split(|character: char| !character.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+/// How many failures there were of each class: calls that failed, attempts to connect that failed, and connections that broke.
+#[derive(Debug, Default)]
+pub(super) struct Counts([AtomicU64; Class::NAMES.len()]);
+
+impl Counts {
+    pub(super) fn count(&self, class: Class) {
+        if let Some(count) = self.0.get(class.index()) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn read(&self) -> [(&'static str, u64); Class::NAMES.len()] {
+        let mut read = Class::NAMES.map(|name| (name, 0));
+        for (place, count) in read.iter_mut().zip(&self.0) {
+            place.1 = count.load(Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

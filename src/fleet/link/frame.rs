@@ -1,0 +1,201 @@
+//! Where a reply ends. Every length and depth is held against its bound before anything is kept for it: a server that lies, or
+//! is none, costs no more than one bounded buffer. Values are made of whole replies alone, by the `redis` crate.
+
+use arrayvec::ArrayVec;
+use redis::Value;
+
+/// Looks for the end of one reply, as its bytes come in.
+#[derive(Debug, Default)]
+pub(super) struct Scanner {
+    /// What has been looked at.
+    at: usize,
+    /// How many elements are still to come, in each array that is open.
+    open: ArrayVec<u32, DEPTH_MAX>,
+    elements: u32,
+}
+
+/// Why what came is no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unsound {
+    #[error("a reply of more than 1 MiB")]
+    Long,
+    #[error("a line that does not end")]
+    EndlessLine,
+    #[error("a reply nested too deeply")]
+    Deep,
+    #[error("a reply of too many elements")]
+    Many,
+    #[error("what came is not in Redis' protocol")]
+    Garbled,
+}
+
+impl Scanner {
+    /// Takes the first reply from what has come, if it is there whole.
+    pub(super) fn take(&mut self, incoming: &mut Vec<u8>) -> Result<Option<Value>, Unsound> {
+        let Some(end) = self.end(incoming)? else { return Ok(None) };
+        let reply = incoming.get(..end).ok_or(Unsound::Garbled)?;
+        let value = redis::parse_redis_value(reply).map_err(|_| Unsound::Garbled)?;
+        incoming.drain(..end);
+        *self = Scanner::default();
+        Ok(Some(value))
+    }
+
+    fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Unsound> {
+        loop {
+            let rest = bytes.get(self.at..).unwrap_or_default();
+            let Some((kind, line)) = line(rest)? else { return self.unless_long(None) };
+            let after_line = self.at + 1 + line.len() + 2;
+            let mut end = after_line;
+            match kind {
+                b'+' | b'-' => {}
+                b':' => drop(number(line)?),
+                b'$' => {
+                    if let Some(length) = length(line)? {
+                        end = after_line + usize::try_from(length).map_err(|_| Unsound::Long)? + 2;
+                        self.unless_long(Some(end))?;
+                        match bytes.get(..end) {
+                            Some(whole) if whole.ends_with(b"\r\n") => {}
+                            Some(_) => return Err(Unsound::Garbled),
+                            None => return Ok(None),
+                        }
+                    }
+                }
+                b'*' => {
+                    if let Some(count) = length(line)?.filter(|count| *count > 0) {
+                        self.elements = self.elements.saturating_add(count);
+                        if self.elements > ELEMENTS_MAX {
+                            return Err(Unsound::Many);
+                        }
+                        self.open.try_push(count).map_err(|_| Unsound::Deep)?;
+                        self.at = after_line;
+                        continue;
+                    }
+                }
+                _ => return Err(Unsound::Garbled),
+            }
+            self.at = end;
+            if self.is_whole() {
+                return self.unless_long(Some(end));
+            }
+        }
+    }
+
+    /// Whether the value that just ended was the last of the reply.
+    fn is_whole(&mut self) -> bool {
+        while let Some(left) = self.open.last_mut() {
+            *left -= 1;
+            if *left > 0 {
+                return false;
+            }
+            self.open.pop();
+        }
+        true
+    }
+
+    fn unless_long(&self, end: Option<usize>) -> Result<Option<usize>, Unsound> {
+        if end.unwrap_or(self.at) > REPLY_BYTES_MAX { Err(Unsound::Long) } else { Ok(end) }
+    }
+}
+
+/// The kind and the text of the line that begins here, if all of it has come.
+fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, Unsound> {
+    let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
+    if !b"+-:$*".contains(kind) {
+        return Err(Unsound::Garbled);
+    }
+    let seen = rest.get(..LINE_BYTES_MAX + 2).unwrap_or(rest);
+    match seen.windows(2).position(|pair| pair == b"\r\n") {
+        Some(length) => Ok(Some((*kind, rest.get(..length).unwrap_or_default()))),
+        None if rest.len() >= LINE_BYTES_MAX + 2 => Err(Unsound::EndlessLine),
+        None => Ok(None),
+    }
+}
+
+/// The length in a line; `None` is the nil of old: -1.
+fn length(line: &[u8]) -> Result<Option<u32>, Unsound> {
+    match number(line)? {
+        -1 => Ok(None),
+        length => u32::try_from(length)
+            .map(Some)
+            .map_err(|_| if length < 0 { Unsound::Garbled } else { Unsound::Long }),
+    }
+}
+
+fn number(line: &[u8]) -> Result<i64, Unsound> {
+    let text = std::str::from_utf8(line).map_err(|_| Unsound::Garbled)?;
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Unsound::Garbled);
+    }
+    text.parse().map_err(|_| Unsound::Garbled)
+}
+
+/// Sixty-four cells are said in less than eight kilobytes.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+
+/// An error with the trace of a script fits.
+const LINE_BYTES_MAX: usize = 4096;
+
+/// The slots of a cluster are said in arrays of arrays of arrays.
+const DEPTH_MAX: usize = 8;
+
+/// Each costs some sixty bytes, however few it had on the way.
+const ELEMENTS_MAX: u32 = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use super::{Scanner, Unsound, Value};
+
+    fn take(bytes: &[u8]) -> Result<Option<Value>, Unsound> {
+        Scanner::default().take(&mut bytes.to_vec())
+    }
+
+    #[test]
+    fn a_reply_is_found_however_it_is_cut() {
+        let two = b"*3\r\n:-7\r\n*2\r\n$5\r\na\r\nb:\r\n$-1\r\n*0\r\n+OK\r\n";
+        let mut scanner = Scanner::default();
+        let (mut incoming, mut found) = (Vec::new(), Vec::new());
+        for byte in two {
+            incoming.push(*byte);
+            found.extend(scanner.take(&mut incoming).unwrap());
+        }
+        let inner = Value::Array(vec![Value::BulkString(b"a\r\nb:".to_vec()), Value::Nil]);
+        assert_eq!(found, [Value::Array(vec![Value::Int(-7), inner, Value::Array(vec![])]), Value::Okay]);
+        assert!(incoming.is_empty());
+    }
+
+    #[test]
+    fn what_is_over_a_bound_is_refused_before_it_has_come() {
+        let deep = "*1\r\n".repeat(9);
+        let long_line = format!("+{}", "x".repeat(5000));
+        let table: &[(&str, Unsound)] = &[
+            ("$536870912\r\n", Unsound::Long),
+            ("$1048577\r\n", Unsound::Long),
+            ("$99999999999999\r\n", Unsound::Long),
+            ("*1000000000\r\n", Unsound::Many),
+            ("*16000\r\n*400\r\n", Unsound::Many),
+            (&deep, Unsound::Deep),
+            (&long_line, Unsound::EndlessLine),
+            ("$-5\r\n", Unsound::Garbled),
+            ("$+5\r\n", Unsound::Garbled),
+            (":99999999999999999999\r\n", Unsound::Garbled),
+            ("$1\r\nabc", Unsound::Garbled),
+            ("HTTP/1.1 400 Bad Request\r\n", Unsound::Garbled),
+            (">1", Unsound::Garbled),
+            ("\r\n", Unsound::Garbled),
+        ];
+        for (text, expected) in table {
+            assert_eq!(take(text.as_bytes()), Err(*expected), "{text:.20}");
+        }
+        assert_eq!(take(b"+\xff\r\n"), Err(Unsound::Garbled));
+    }
+
+    #[test]
+    fn many_small_values_do_not_add_up_past_the_bound() {
+        let mut bytes = b"*16000\r\n".to_vec();
+        for _ in 0..300 {
+            bytes.extend(format!("+{}\r\n", "x".repeat(4000)).bytes());
+        }
+        assert_eq!(take(&bytes), Err(Unsound::Long));
+    }
+}

@@ -1,0 +1,217 @@
+//! One server: a task that keeps one connection to it, for ever. Calls that come while there is none fail at once.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+use super::Shared;
+use super::backoff::Backoff;
+use super::class::{Class, LinkError};
+use super::conversation::{Answer, Batch, Conversation, Queued};
+use super::open::open;
+use super::patience::Patience;
+use super::url::Url;
+use super::voice::Voice;
+
+/// How it stands with a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The first attempt to connect is under way.
+    Starting,
+    /// Calls are taken.
+    Up,
+    /// There is no connection; why the last one ended, or did not come about.
+    Down(LinkError),
+}
+
+/// A server, as its callers see it. Dropped, it ends the task and the connection.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) url: Url,
+    inbox: mpsc::Sender<Batch>,
+    queued: Arc<AtomicUsize>,
+    face: Arc<Face>,
+}
+
+/// What the task tells.
+#[derive(Debug)]
+struct Face {
+    state: watch::Sender<State>,
+    round_trip_us: AtomicU64,
+    connections: AtomicU64,
+}
+
+impl Node {
+    /// Begins to connect.
+    pub(super) fn start(url: Url, shared: Arc<Shared>) -> Node {
+        let (inbox, receiver) = mpsc::channel(BATCHES_MAX);
+        let face = Arc::new(Face {
+            state: watch::Sender::new(State::Starting),
+            round_trip_us: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+        });
+        let voice = Voice::new(url.to_string());
+        let keeper = Keeper { url: url.clone(), shared, face: Arc::clone(&face), inbox: receiver, voice };
+        tokio::spawn(keeper.keep());
+        Node { url, inbox, queued: Arc::default(), face }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.face.state.borrow().clone()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.face.state.borrow(), State::Up)
+    }
+
+    /// Waits until calls are taken.
+    pub(super) async fn up(&self) {
+        let mut state = self.face.state.subscribe();
+        let _ = state.wait_for(|state| matches!(state, State::Up)).await;
+    }
+
+    pub(super) fn round_trip_us(&self) -> Option<u64> {
+        Some(self.face.round_trip_us.load(Ordering::Relaxed)).filter(|micros| *micros > 0)
+    }
+
+    pub(super) fn connections(&self) -> u64 {
+        self.face.connections.load(Ordering::Relaxed)
+    }
+
+    /// Sends commands that are `count`, in one write, and returns where their replies will come.
+    pub(super) fn send(
+        &self,
+        bytes: Vec<u8>,
+        count: usize,
+    ) -> Result<Vec<oneshot::Receiver<Answer>>, LinkError> {
+        if let Some(error) = refusal(&self.face.state.borrow()) {
+            return Err(error);
+        }
+        let full = || LinkError::new(Class::Down, "too much waits for the server already");
+        let queued = Queued::take(&self.queued, bytes.len()).ok_or_else(full)?;
+        let (replies, receivers) = (0..count).map(|_| oneshot::channel()).unzip();
+        self.inbox.try_send(Batch { bytes, replies, queued }).map_err(|_| full())?;
+        Ok(receivers)
+    }
+}
+
+/// What a call hears that cannot be sent.
+fn refusal(state: &State) -> Option<LinkError> {
+    match state {
+        State::Up => None,
+        State::Starting => Some(LinkError::new(Class::Down, "not connected yet")),
+        // Of this call the outcome is known.
+        State::Down(error) if error.class == Class::Timeout => {
+            Some(LinkError::new(Class::Down, "not connected: the server did not reply in time"))
+        }
+        State::Down(error) => Some(error.clone().of_unsent()),
+    }
+}
+
+/// The task.
+struct Keeper {
+    url: Url,
+    shared: Arc<Shared>,
+    face: Arc<Face>,
+    inbox: mpsc::Receiver<Batch>,
+    voice: Voice,
+}
+
+impl Keeper {
+    async fn keep(mut self) {
+        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
+        loop {
+            let shared = Arc::clone(&self.shared);
+            let url = self.url.clone();
+            let attempt = async move {
+                let opened = timeout(CONNECT_TIMEOUT, open(&url, &shared.options, &shared.scripts)).await;
+                opened.unwrap_or_else(|_| {
+                    Err(LinkError::new(Class::Timeout, "no connection within two seconds"))
+                })
+            };
+            let failed = match self.refuse_until(attempt).await {
+                None => return,
+                Some(Err(error)) => error,
+                Some(Ok((conversation, micros))) => {
+                    patience.begin(micros);
+                    match self.converse(conversation, &mut patience, &mut backoff).await {
+                        None => return,
+                        Some(error) => error,
+                    }
+                }
+            };
+            self.shared.counts.count(failed.class);
+            let wait = backoff.wait(failed.class);
+            self.stand(State::Down(failed));
+            if self.refuse_until(sleep(wait)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// `None`: nobody will send anything any more.
+    async fn converse(
+        &mut self,
+        mut conversation: Conversation,
+        patience: &mut Patience,
+        backoff: &mut Backoff,
+    ) -> Option<LinkError> {
+        let face = Arc::clone(&self.face);
+        let told = |patience: &Patience| {
+            face.round_trip_us.store(patience.round_trip_us().unwrap_or_default(), Ordering::Relaxed);
+        };
+        told(patience);
+        face.connections.fetch_add(1, Ordering::Relaxed);
+        self.stand(State::Up);
+        let ended = conversation.go_on(&mut self.inbox, patience, told).await?;
+        if conversation.was_of_use {
+            backoff.reset();
+        }
+        // First the state: whoever hears that its call failed finds the server down.
+        self.face.state.send_replace(State::Down(ended.clone()));
+        conversation.end(&ended);
+        Some(ended)
+    }
+
+    /// Waits for something while there is no connection. `None`: nobody will send anything any more.
+    async fn refuse_until<T>(&mut self, until: impl Future<Output = T>) -> Option<T> {
+        let mut until = std::pin::pin!(until);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut until => return Some(done),
+                batch = self.inbox.recv() => {
+                    let state = self.face.state.borrow().clone();
+                    batch?.refuse(&refusal(&state).unwrap_or_else(|| LinkError::new(Class::Down, "not connected")));
+                }
+            }
+        }
+    }
+
+    fn stand(&mut self, state: State) {
+        self.voice.say(&state);
+        self.face.state.send_replace(state);
+        self.shared.changes.send_modify(|changes| *changes += 1);
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            State::Starting => f.write_str("starting"),
+            State::Up => f.write_str("up"),
+            State::Down(error) => write!(f, "down: {error}"),
+        }
+    }
+}
+
+/// To reach a server, shake hands and load the scripts.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Batches that wait in line.
+const BATCHES_MAX: usize = 1024;

@@ -1,0 +1,203 @@
+//! The servers that there are, and which of them a tag belongs to: by rendezvous among independent ones, by its slot in a cluster,
+//! whose map is asked for at the start and whenever something seems to have moved.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use redis::Value;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::Shared;
+use super::class::LinkError;
+use super::cluster::{Range, SLOTS, read_slots, slot_of};
+use super::node::Node;
+use super::spread::Spread;
+use super::url::Url;
+
+/// A server, as long as it is one of those in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub(super) u32);
+
+/// All servers.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    shared: Arc<Shared>,
+    spread: Spread,
+    known: RwLock<Known>,
+    /// The map of the cluster may be out of date.
+    stale: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// A place stays empty when its server goes, until another one comes.
+    nodes: Vec<Option<Arc<Node>>>,
+    /// Who has each slot; empty until the cluster has said so.
+    slots: Vec<Option<NodeId>>,
+}
+
+impl Known {
+    fn find(&self, url: &Url) -> Option<NodeId> {
+        let found = self.nodes.iter().position(|node| node.as_ref().is_some_and(|node| node.url == *url));
+        found.and_then(|index| u32::try_from(index).ok()).map(NodeId)
+    }
+
+    fn get(&self, id: NodeId) -> Option<&Arc<Node>> {
+        self.nodes.get(usize::try_from(id.0).ok()?)?.as_ref()
+    }
+
+    /// The server of this URL, begun if it is new; `None` where there are too many.
+    fn add(&mut self, url: &Url, shared: &Arc<Shared>) -> Option<NodeId> {
+        if let Some(id) = self.find(url) {
+            return Some(id);
+        }
+        let index = self.nodes.iter().position(Option::is_none).unwrap_or(self.nodes.len());
+        if index >= NODES_MAX {
+            return None;
+        }
+        let node = Some(Arc::new(Node::start(url.clone(), Arc::clone(shared))));
+        match self.nodes.get_mut(index) {
+            Some(place) => *place = node,
+            None => self.nodes.push(node),
+        }
+        u32::try_from(index).ok().map(NodeId)
+    }
+}
+
+impl Nodes {
+    /// Begins to connect to all that are named.
+    pub(super) fn start(shared: Arc<Shared>) -> Nodes {
+        let mut known = Known::default();
+        for url in &shared.options.urls {
+            let node = Node::start(url.clone(), Arc::clone(&shared));
+            known.nodes.push(Some(Arc::new(node)));
+        }
+        Nodes {
+            spread: Spread::over(&shared.options.urls),
+            shared,
+            known: RwLock::new(known),
+            stale: Notify::new(),
+        }
+    }
+
+    pub(super) fn get(&self, id: NodeId) -> Option<Arc<Node>> {
+        self.known.read().get(id).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<(NodeId, Arc<Node>)> {
+        let known = self.known.read();
+        let ids = (0..).map(NodeId);
+        ids.zip(&known.nodes).filter_map(|(id, node)| Some((id, Arc::clone(node.as_ref()?)))).collect()
+    }
+
+    /// Who has a tag. Before a cluster has said so it is any server, which will send the call on.
+    pub(super) fn of_tag(&self, tag: &str) -> NodeId {
+        if !self.shared.options.cluster {
+            return NodeId(u32::try_from(self.spread.place_of(tag)).unwrap_or_default());
+        }
+        let known = self.known.read();
+        let of_slot = known.slots.get(usize::from(slot_of(tag))).copied().flatten();
+        let any = || known.nodes.iter().position(|node| node.as_ref().is_some_and(|node| node.is_up()));
+        of_slot
+            .unwrap_or_else(|| NodeId(any().and_then(|index| u32::try_from(index).ok()).unwrap_or_default()))
+    }
+
+    /// The server that another one sent us on to.
+    pub(super) fn sent_to(&self, url: &Url) -> Option<Arc<Node>> {
+        let mut known = self.known.write();
+        let id = known.add(url, &self.shared)?;
+        known.get(id).cloned()
+    }
+
+    /// A slot has moved.
+    pub(super) fn moved(&self, slot: u16, url: &Url) {
+        let mut known = self.known.write();
+        let id = known.find(url);
+        if let Some(place) = known.slots.get_mut(usize::from(slot)) {
+            *place = id;
+        }
+        self.stale.notify_one();
+    }
+
+    /// Keeps the map of the cluster, for ever.
+    pub(super) async fn keep_map(self: Arc<Nodes>) {
+        let mut changes = self.shared.changes.subscribe();
+        loop {
+            changes.borrow_and_update();
+            let wait = if self.renew().await { LOOK_AGAIN } else { LOOK_AGAIN_SOON };
+            tokio::select! {
+                () = self.stale.notified() => {}
+                _ = changes.changed() => {}
+                () = sleep(wait) => {}
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Asks for the map until one server tells it. Whether all is well.
+    async fn renew(&self) -> bool {
+        let up: Vec<_> = self.all().into_iter().map(|(_, node)| node).filter(|node| node.is_up()).collect();
+        for node in &up {
+            if let Some(ranges) = ask(node).await {
+                return self.learn(&ranges);
+            }
+        }
+        if up.is_empty() {
+            // Nobody of the last map is there: begin again with those who are named.
+            let mut known = self.known.write();
+            for url in &self.shared.options.urls {
+                known.add(url, &self.shared);
+            }
+        }
+        false
+    }
+
+    /// Takes over a map. Whether every slot has a server, and every server is up.
+    fn learn(&self, ranges: &[Range]) -> bool {
+        let mut known = self.known.write();
+        let mut slots = vec![None; usize::from(SLOTS)];
+        for range in ranges {
+            let id = known.add(&range.master, &self.shared);
+            let places = slots.get_mut(usize::from(range.first)..=usize::from(range.last));
+            places.unwrap_or_default().fill(id);
+        }
+        let is_whole = slots.iter().all(Option::is_some);
+        if is_whole {
+            // Who has no slot any more is not spoken to any more. A part of a map proves no such thing.
+            for place in &mut known.nodes {
+                let has_slots = |node: &Arc<Node>| ranges.iter().any(|range| range.master == node.url);
+                if !place.as_ref().is_some_and(has_slots) {
+                    *place = None;
+                }
+            }
+        }
+        known.slots = slots;
+        is_whole && known.nodes.iter().flatten().all(|node| node.is_up())
+    }
+}
+
+async fn ask(node: &Node) -> Option<Vec<Range>> {
+    let command = redis::cmd("CLUSTER").arg("SLOTS").get_packed_command();
+    let reply = one(node, command).await.ok()?;
+    read_slots(&reply, &node.url).filter(|ranges| !ranges.is_empty())
+}
+
+async fn one(node: &Node, command: Vec<u8>) -> Result<Value, LinkError> {
+    let gone = || LinkError::new(super::Class::Down, "the connection ended").of_sent();
+    let reply = node.send(command, 1)?.pop().ok_or_else(gone)?;
+    timeout(super::patience::TIMEOUT_MAX, reply).await.map_err(|_| gone())?.map_err(|_| gone())?
+}
+
+/// A cluster has at most a thousand servers; one of more than this has more than there are tags.
+const NODES_MAX: usize = 512;
+
+/// Nothing seems to have moved.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Something is missing.
+const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
+
+/// However much changes: a slot that moves is followed by each call on its own.
+const PAUSE: Duration = Duration::from_millis(100);

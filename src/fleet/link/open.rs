@@ -1,0 +1,254 @@
+//! From a URL to a connection that is ready for calls: reach the server, shake hands over TLS, say who we are, load the scripts.
+//! Password and authorities are read from their files each time, so that they may change.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
+
+use super::Options;
+use super::class::{Class, LinkError, TlsFault};
+use super::conversation::{Conversation, Stream};
+use super::script::Script;
+use super::url::{Place, Url};
+
+/// A connection that has loaded the scripts, and the microseconds of its first round trip.
+pub(super) async fn open(
+    url: &Url,
+    options: &Options,
+    scripts: &[Script],
+) -> Result<(Conversation, u64), LinkError> {
+    let credentials = read_credentials(options).await?;
+    let stream = reach(url, options).await?;
+    let mut conversation = Conversation::new(stream);
+    // Whom it does not know a server cuts off at a word of 16 KiB, as some scripts are, and says no reason that arrives.
+    let (first, rest) = scripts.split_at(scripts.len().min(1));
+    let first = greeting(url, options.user.as_deref(), credentials.as_ref(), first);
+    let micros = say(&mut conversation, first).await?;
+    if !rest.is_empty() {
+        say(&mut conversation, loading(rest)).await?;
+    }
+    Ok((conversation, micros))
+}
+
+/// Says what is said first, and returns how many microseconds the replies took, which must be as expected.
+async fn say(
+    conversation: &mut Conversation,
+    (commands, expected): (Vec<u8>, Vec<Expected<'_>>),
+) -> Result<u64, LinkError> {
+    let (replies, micros) = conversation.greet(&commands, expected.len()).await?;
+    for (reply, expected) in replies.iter().zip(expected) {
+        expected.check(reply)?;
+    }
+    Ok(micros)
+}
+
+/// A password. Shown nowhere: it has no `Debug`.
+struct Password(Vec<u8>);
+
+async fn read_credentials(options: &Options) -> Result<Option<Password>, LinkError> {
+    let Some(path) = options.password_file.clone() else { return Ok(None) };
+    // The file may lie on a disk that hangs.
+    let read = tokio::task::spawn_blocking(move || read_password(&path)).await;
+    read.map_err(|_| LinkError::new(Class::Auth, "the password file was not read"))?.map(Some)
+}
+
+fn read_password(path: &Path) -> Result<Password, LinkError> {
+    let wrong =
+        |cause: &str| LinkError::new(Class::Auth, format!("the password file {}: {cause}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| wrong(&error.kind().to_string()))?;
+    let mut password = Vec::new();
+    file.take(PASSWORD_BYTES_MAX + 2)
+        .read_to_end(&mut password)
+        .map_err(|error| wrong(&error.kind().to_string()))?;
+    // An editor ends the line.
+    let end = password.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+    password.truncate(end);
+    match password.len() {
+        0 => Err(wrong("it is empty")),
+        length if length as u64 > PASSWORD_BYTES_MAX => Err(wrong("it is longer than 4096 bytes")),
+        _ => Ok(Password(password)),
+    }
+}
+
+async fn reach(url: &Url, options: &Options) -> Result<Box<dyn Stream>, LinkError> {
+    match &url.place {
+        Place::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(|error| LinkError::of_io(&error))?;
+            Ok(Box::new(stream))
+        }
+        Place::Tcp { host, port, tls } => {
+            let config = if *tls { Some(read_authorities(options).await?) } else { None };
+            let stream =
+                TcpStream::connect((host.as_str(), *port)).await.map_err(|error| LinkError::of_io(&error))?;
+            // Replies are waited for; nothing is gained by filling packets.
+            let _ = stream.set_nodelay(true);
+            match config {
+                None => Ok(Box::new(stream)),
+                Some(config) => shake_hands(stream, host, config).await,
+            }
+        }
+    }
+}
+
+async fn shake_hands(
+    stream: TcpStream,
+    host: &str,
+    config: Arc<ClientConfig>,
+) -> Result<Box<dyn Stream>, LinkError> {
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|_| tls(TlsFault::Name, "the host of the URL is no name that a certificate could bear"))?;
+    let shaken = timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(config).connect(name, stream)).await;
+    let unanswered =
+        |_| tls(TlsFault::Other, "no answer to the handshake: does the server speak TLS on this port?");
+    match shaken.map_err(unanswered)? {
+        Ok(stream) => Ok(Box::new(stream)),
+        Err(error) => Err(match error.get_ref().and_then(|cause| cause.downcast_ref::<Error>()) {
+            Some(error) => what_tls_says(error),
+            None => tls(TlsFault::Other, "the server ended the handshake: does it speak TLS on this port?"),
+        }),
+    }
+}
+
+fn what_tls_says(error: &Error) -> LinkError {
+    use CertificateError as Bad;
+    match error {
+        Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => tls(
+            TlsFault::Authority,
+            "the server's certificate is signed by no authority that is trusted here: see `ca_file`",
+        ),
+        Error::InvalidCertificate(
+            Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYet | Bad::NotValidYetContext { .. },
+        ) => tls(
+            TlsFault::Expired,
+            "the server's certificate has expired or is not valid yet: renew it, or set this host's clock",
+        ),
+        Error::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
+            tls(TlsFault::Name, "the server's certificate is not for the host that the URL names")
+        }
+        Error::InvalidCertificate(_) => tls(TlsFault::Other, "the server's certificate is not acceptable"),
+        Error::AlertReceived(_) => {
+            tls(TlsFault::Other, "the server refused the handshake: does it ask for a certificate?")
+        }
+        _ => tls(TlsFault::Other, "the handshake failed: does the server speak TLS on this port?"),
+    }
+}
+
+/// Who is trusted: the authorities of the file alone, else those of this system.
+async fn read_authorities(options: &Options) -> Result<Arc<ClientConfig>, LinkError> {
+    let file = options.ca_file.clone();
+    let read = tokio::task::spawn_blocking(move || match file {
+        Some(path) => authorities_of_file(&path),
+        None => authorities_of_system(),
+    });
+    let roots = read.await.map_err(|_| tls(TlsFault::CaFile, "the authorities were not read"))??;
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|_| tls(TlsFault::Other, "no version of TLS"))?;
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
+fn authorities_of_file(path: &Path) -> Result<RootCertStore, LinkError> {
+    let wrong = |cause: &str| tls(TlsFault::CaFile, format!("the ca_file {}: {cause}", path.display()));
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|_| wrong("it cannot be read"))?;
+    for certificate in certificates {
+        let certificate = certificate.map_err(|_| wrong("it is no PEM file"))?;
+        roots.add(certificate).map_err(|_| wrong("it holds a certificate that cannot be an authority"))?;
+    }
+    if roots.is_empty() { Err(wrong("it holds no certificate")) } else { Ok(roots) }
+}
+
+fn authorities_of_system() -> Result<RootCertStore, LinkError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(tls(
+            TlsFault::CaFile,
+            "this system trusts no authority: install ca-certificates or name a `ca_file`",
+        ));
+    }
+    Ok(roots)
+}
+
+fn tls(fault: TlsFault, why: impl Into<std::borrow::Cow<'static, str>>) -> LinkError {
+    LinkError::new(Class::Tls(fault), why)
+}
+
+/// What is said first, and what must be replied.
+fn greeting<'a>(
+    url: &Url,
+    user: Option<&str>,
+    password: Option<&Password>,
+    scripts: &'a [Script],
+) -> (Vec<u8>, Vec<Expected<'a>>) {
+    let mut commands = Vec::new();
+    let mut expected = Vec::new();
+    if let Some(Password(password)) = password {
+        let mut auth = redis::cmd("AUTH");
+        if let Some(user) = user {
+            auth.arg(user);
+        }
+        commands.extend(auth.arg(password.as_slice()).get_packed_command());
+        expected.push(Expected::Welcome);
+    }
+    if url.database > 0 {
+        commands.extend(redis::cmd("SELECT").arg(url.database).get_packed_command());
+        expected.push(Expected::Okay);
+    }
+    let (loads, digests) = loading(scripts);
+    commands.extend(loads);
+    expected.extend(digests);
+    if scripts.is_empty() {
+        commands.extend(redis::cmd("PING").get_packed_command());
+        expected.push(Expected::Pong);
+    }
+    (commands, expected)
+}
+
+fn loading(scripts: &[Script]) -> (Vec<u8>, Vec<Expected<'_>>) {
+    let loads = scripts.iter().flat_map(Script::load).collect();
+    (loads, scripts.iter().map(|script| Expected::Digest(&script.sha)).collect())
+}
+
+/// The reply to a command of the greeting.
+enum Expected<'a> {
+    Welcome,
+    Okay,
+    Pong,
+    Digest(&'a str),
+}
+
+impl Expected<'_> {
+    fn check(&self, reply: &Value) -> Result<(), LinkError> {
+        let as_expected = match (self, reply) {
+            (Expected::Welcome | Expected::Okay, Value::Okay) => true,
+            (Expected::Pong, Value::SimpleString(text)) => text == "PONG",
+            (Expected::Digest(sha), Value::BulkString(bytes)) => bytes == sha.as_bytes(),
+            (expected, Value::ServerError(error)) => {
+                let mut failed = LinkError::of_reply(error);
+                if matches!(expected, Expected::Welcome) && failed.class == Class::Other {
+                    failed = LinkError::new(Class::Auth, "the server does not take this user or password");
+                }
+                return Err(failed);
+            }
+            _ => false,
+        };
+        let wrong = || LinkError::new(Class::Protocol, "what came is not what a Redis would reply");
+        if as_expected { Ok(()) } else { Err(wrong()) }
+    }
+}
+
+/// A server without TLS waits for the rest of what it takes for a line. Less than there is for the whole attempt.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+const PASSWORD_BYTES_MAX: u64 = 4096;

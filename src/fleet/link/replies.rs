@@ -1,0 +1,186 @@
+//! The replies to calls that went out together, in their order. Follows a call to where its slot has moved, and loads its script
+//! where that is not known: the same bytes each time.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::oneshot;
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::class::{Class, LinkError};
+use super::cluster::{Redirect, redirect};
+use super::conversation::Answer;
+use super::node::Node;
+use super::nodes::NodeId;
+use super::patience::TIMEOUT_MAX;
+use super::script::Script;
+use super::{Call, Link};
+
+/// What calls that were sent together come to.
+#[derive(Debug)]
+pub struct Replies<'a> {
+    link: &'a Link,
+    node: Option<Arc<Node>>,
+    bytes: Vec<u8>,
+    asked: VecDeque<Asked<'a>>,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+/// A call that was sent.
+#[derive(Debug)]
+struct Asked<'a> {
+    script: &'a Script,
+    /// Where its bytes lie.
+    bytes: Range<usize>,
+    reply: Result<oneshot::Receiver<Answer>, LinkError>,
+}
+
+impl<'a> Replies<'a> {
+    pub(super) fn send(
+        link: &'a Link,
+        id: NodeId,
+        calls: &[Call<'a>],
+        limit: Option<Duration>,
+    ) -> Replies<'a> {
+        let mut bytes = Vec::new();
+        let ranges: Vec<_> = calls
+            .iter()
+            .map(|call| {
+                let from = bytes.len();
+                bytes.extend(call.script.call(call.keys, call.args));
+                from..bytes.len()
+            })
+            .collect();
+        let node = link.nodes.get(id);
+        let gone = || LinkError::new(Class::Down, "the server is not one of the cluster's any more");
+        let sent = node.as_ref().ok_or_else(gone).and_then(|node| node.send(bytes.clone(), calls.len()));
+        let replies: Vec<_> = match sent {
+            Ok(receivers) => receivers.into_iter().map(Ok).collect(),
+            Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let parts = calls.iter().zip(ranges).zip(replies);
+        let asked = parts.map(|((call, bytes), reply)| Asked { script: call.script, bytes, reply });
+        let deadline = limit.map(|limit| Box::pin(sleep(limit)));
+        Replies { link, node, bytes, asked: asked.collect(), deadline }
+    }
+
+    /// The reply to the next call; `None` after the last.
+    pub async fn next(&mut self) -> Option<Result<Value, LinkError>> {
+        let asked = self.asked.pop_front()?;
+        let bytes = self.bytes.get(asked.bytes.clone()).unwrap_or_default();
+        let settled = settle(self.link, self.node.as_deref(), bytes, asked);
+        let result = match &mut self.deadline {
+            None => settled.await,
+            Some(deadline) => tokio::select! {
+                biased;
+                result = settled => result,
+                // The connection goes on: it knows whose the late reply is.
+                () = deadline => Err(LinkError::new(Class::Timeout, "no reply within the time that the caller had").of_sent()),
+            },
+        };
+        if let Err(error) = &result {
+            self.link.shared.counts.count(error.class);
+        }
+        Some(result)
+    }
+}
+
+async fn settle(link: &Link, node: Option<&Node>, bytes: &[u8], asked: Asked<'_>) -> Answer {
+    let value = arrived(asked.reply?).await?;
+    let (Some(node), Value::ServerError(error)) = (node, &value) else { return Ok(value) };
+    let is_elsewhere = link.shared.options.cluster && redirect(error, &node.url).is_some();
+    if !is_elsewhere && error.code() != "NOSCRIPT" {
+        return understood(value);
+    }
+    let too_long = || LinkError::new(Class::Timeout, "sent on and on").of_sent();
+    let followed = timeout(TIMEOUT_MAX, follow(link, node, bytes, asked.script, value)).await;
+    followed.unwrap_or_else(|_| Err(too_long()))
+}
+
+/// Goes after a call until a server takes it.
+async fn follow(link: &Link, asked: &Node, bytes: &[u8], script: &Script, first: Value) -> Answer {
+    let mut value = first;
+    let mut here: Option<Arc<Node>> = None;
+    let (mut is_loaded, mut is_asking) = (false, false);
+    let mut hops = 0;
+    loop {
+        let node = here.as_deref().unwrap_or(asked);
+        let Value::ServerError(error) = &value else { return Ok(value) };
+        let mut before = Vec::new();
+        match redirect(error, &node.url).filter(|_| link.shared.options.cluster) {
+            Some(Redirect::Later) => {
+                sleep(LATER).await;
+            }
+            Some(Redirect::Moved(slot, url)) => {
+                (here, is_asking) = (Some(arrive(link, &url).await?), false);
+                link.nodes.moved(slot, &url);
+                hops += 1;
+            }
+            Some(Redirect::Ask(url)) => {
+                (here, is_asking) = (Some(arrive(link, &url).await?), true);
+                hops += 1;
+            }
+            None if error.code() == "NOSCRIPT" && !is_loaded => {
+                is_loaded = true;
+                before.push(script.load());
+            }
+            None => return understood(value),
+        }
+        if hops > HOPS_MAX {
+            return Err(LinkError::new(
+                Class::ClusterDown,
+                "the servers of the cluster send a call in circles",
+            ));
+        }
+        if is_asking {
+            before.push(redis::cmd("ASKING").get_packed_command());
+        }
+        value = again(here.as_deref().unwrap_or(asked), &before, bytes).await?;
+    }
+}
+
+/// The server that we are sent to, once it takes calls.
+async fn arrive(link: &Link, url: &super::Url) -> Result<Arc<Node>, LinkError> {
+    let node = link.nodes.sent_to(url);
+    let node = node.ok_or_else(|| LinkError::new(Class::Protocol, "a cluster of too many servers"))?;
+    let unreached =
+        || LinkError::new(Class::ClusterDown, "the server that has the slot now cannot be reached");
+    timeout(TIMEOUT_MAX / 2, node.up()).await.map_err(|_| unreached())?;
+    Ok(node)
+}
+
+/// Sends a call, with what must precede it, in one write.
+async fn again(node: &Node, before: &[Vec<u8>], bytes: &[u8]) -> Answer {
+    let all = before.iter().map(Vec::as_slice).chain([bytes]).collect::<Vec<_>>().concat();
+    let mut replies = node.send(all, before.len() + 1)?;
+    let last = replies.pop();
+    for reply in replies {
+        understood(arrived(reply).await?)?;
+    }
+    match last {
+        Some(reply) => arrived(reply).await,
+        None => Err(LinkError::new(Class::Other, "nothing was sent")),
+    }
+}
+
+async fn arrived(reply: oneshot::Receiver<Answer>) -> Answer {
+    // Nobody answers any more when the link is dropped.
+    reply.await.unwrap_or_else(|_| Err(LinkError::new(Class::Down, "the link ended").of_sent()))
+}
+
+fn understood(value: Value) -> Answer {
+    match value {
+        Value::ServerError(error) => Err(LinkError::of_reply(&error)),
+        value => Ok(value),
+    }
+}
+
+/// To the new master, and on if it moved meanwhile.
+const HOPS_MAX: u32 = 5;
+
+/// Keys of one slot are moved some thousands a second.
+const LATER: Duration = Duration::from_millis(20);

@@ -1,0 +1,175 @@
+//! Where a Redis is: `redis://host:port/db`, `rediss://…` with TLS, `unix:///path?db=1`. Holds no password and no user, so it
+//! may be shown anywhere.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The place of one server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Url {
+    pub(super) place: Place,
+    pub(super) database: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    Tcp { host: String, port: u16, tls: bool },
+    Unix(PathBuf),
+}
+
+/// Why a text is no URL. Does not repeat the text, which may hold a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// Another scheme, or none.
+    #[error("a URL of Redis begins with redis://, rediss://, unix:// or redis+unix://")]
+    Scheme,
+    /// `user:password@`.
+    #[error("a URL holds neither user nor password: name them under `user` and `password_file`")]
+    Credentials,
+    /// No host, or none that could be one.
+    #[error("the host is a name, an IPv4 address or an IPv6 address in brackets")]
+    Host,
+    /// No port.
+    #[error("the port is a number from 1 to 65535")]
+    Port,
+    /// Not a path, or no path from the root.
+    #[error("the path of a socket begins with a slash: unix:///run/redis/redis.sock")]
+    Path,
+    /// Not a number.
+    #[error("the database is a number from 0 to 9999: redis://host:6379/1, unix:///path?db=1")]
+    Database,
+    /// Options that nobody reads.
+    #[error("a URL has no options but the database")]
+    Options,
+}
+
+impl Url {
+    /// Whether what is said to this server can be read, and changed, on the way: no TLS, and beyond this host.
+    #[must_use]
+    pub fn is_plain_beyond_loopback(&self) -> bool {
+        let Place::Tcp { host, tls: false, .. } = &self.place else { return false };
+        match host.parse::<IpAddr>() {
+            Ok(address) => !address.to_canonical().is_loopback(),
+            Err(_) => !host.eq_ignore_ascii_case("localhost"),
+        }
+    }
+
+    /// Another server that is spoken to as this one is.
+    pub(super) fn beside(&self, host: &str, port: u16) -> Url {
+        let tls = matches!(self.place, Place::Tcp { tls: true, .. });
+        Url { place: Place::Tcp { host: host.to_owned(), port, tls }, database: self.database }
+    }
+
+    pub(super) fn host(&self) -> Option<&str> {
+        match &self.place {
+            Place::Tcp { host, .. } => Some(host),
+            Place::Unix(_) => None,
+        }
+    }
+
+    /// Whether it is spoken to in TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        matches!(self.place, Place::Tcp { tls: true, .. })
+    }
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Url, UrlError> {
+        let (scheme, rest) = text.split_once("://").ok_or(UrlError::Scheme)?;
+        match scheme {
+            "redis" => tcp(rest, false),
+            "rediss" => tcp(rest, true),
+            "unix" | "redis+unix" => unix(rest),
+            _ => Err(UrlError::Scheme),
+        }
+    }
+}
+
+fn tcp(rest: &str, tls: bool) -> Result<Url, UrlError> {
+    if rest.contains('@') {
+        return Err(UrlError::Credentials);
+    }
+    if rest.contains(['?', '#']) {
+        return Err(UrlError::Options);
+    }
+    let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) = rest.split_once(']').ok_or(UrlError::Host)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| UrlError::Host)?;
+            let port =
+                if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or(UrlError::Port)?) };
+            (host, port)
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    if host.is_empty() || host.len() > HOST_BYTES_MAX || !host.bytes().all(is_word) {
+        return Err(UrlError::Host);
+    }
+    let port = match port {
+        Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(UrlError::Port)?,
+        None => PORT,
+    };
+    // Names do not differ by case, and all hosts must spread alike.
+    let host = host.to_ascii_lowercase();
+    Ok(Url { place: Place::Tcp { host, port, tls }, database: number_of_database(database)? })
+}
+
+fn unix(rest: &str) -> Result<Url, UrlError> {
+    let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
+    if rest.contains('@') && !path.starts_with('/') {
+        return Err(UrlError::Credentials);
+    }
+    if !path.starts_with('/') || path.len() < 2 {
+        return Err(UrlError::Path);
+    }
+    let database = match options {
+        "" => 0,
+        options => number_of_database(options.strip_prefix("db=").ok_or(UrlError::Options)?)?,
+    };
+    Ok(Url { place: Place::Unix(Path::new(path).to_owned()), database })
+}
+
+fn number_of_database(text: &str) -> Result<u32, UrlError> {
+    match text {
+        "" => Ok(0),
+        text if text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            text.parse().map_err(|_| UrlError::Database)
+        }
+        _ => Err(UrlError::Database),
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Tcp { host, port, tls } => {
+                let scheme = if *tls { "rediss" } else { "redis" };
+                if host.contains(':') {
+                    write!(f, "{scheme}://[{host}]:{port}")?;
+                } else {
+                    write!(f, "{scheme}://{host}:{port}")?;
+                }
+                if self.database > 0 { write!(f, "/{}", self.database) } else { Ok(()) }
+            }
+            Place::Unix(path) => {
+                write!(f, "unix://{}", path.display())?;
+                if self.database > 0 { write!(f, "?db={}", self.database) } else { Ok(()) }
+            }
+        }
+    }
+}
+
+const PORT: u16 = 6379;
+
+/// What a name may have in DNS.
+const HOST_BYTES_MAX: usize = 253;

@@ -1,0 +1,59 @@
+//! What the log hears of a server: one line for each change of its state, and a bounded number of them. Names the server and the
+//! kind of failure, never a key or a password.
+
+use super::class::LinkError;
+use super::node::State;
+use crate::clock::{Timestamp, boot_nanos};
+
+/// Speaks for one server.
+#[derive(Debug)]
+pub(super) struct Voice {
+    url: String,
+    said: Option<Option<LinkError>>,
+    since: Timestamp,
+    lines: u32,
+    unsaid: u64,
+}
+
+impl Voice {
+    pub(super) fn new(url: String) -> Voice {
+        Voice { url, said: None, since: Timestamp::ORIGIN, lines: 0, unsaid: 0 }
+    }
+
+    /// Says how it stands, unless that is what was said last.
+    pub(super) fn say(&mut self, state: &State) {
+        let news = match state {
+            State::Starting => return,
+            State::Up => None,
+            State::Down(error) => Some(error.clone().of_unsent()),
+        };
+        if self.said.as_ref() == Some(&news) {
+            return;
+        }
+        if !self.admit(Timestamp::from_nanos(boot_nanos())) {
+            self.unsaid += 1;
+            return;
+        }
+        let (redis, unsaid) = (&*self.url, std::mem::take(&mut self.unsaid));
+        match &news {
+            None => tracing::info!(redis, unsaid, "connected to Redis"),
+            Some(error) => {
+                let class = error.class.name();
+                tracing::warn!(redis, class, unsaid, "no connection to Redis: {error}; probing goes on");
+            }
+        }
+        self.said = Some(news);
+    }
+
+    fn admit(&mut self, now: Timestamp) -> bool {
+        if self.lines == 0 || now.since(self.since) >= PERIOD {
+            (self.since, self.lines) = (now, 0);
+        }
+        self.lines += 1;
+        self.lines <= LINES_MAX
+    }
+}
+
+/// A server that comes and goes does so several times a second.
+const LINES_MAX: u32 = 6;
+const PERIOD: std::time::Duration = std::time::Duration::from_secs(60);

@@ -1,0 +1,34 @@
+//! One budget over many hosts: what is said to a Redis that they share, and what comes back.
+//!
+//! Never in a request's way: no decision waits for anything here unless its rule says so.
+
+pub mod asking;
+pub mod beat;
+mod book;
+pub mod call;
+pub mod cell;
+pub mod counters;
+pub mod crowd;
+mod dice;
+pub mod identity;
+mod lanes;
+pub mod link;
+pub mod link_state;
+pub mod look;
+pub mod orders;
+mod page;
+pub mod places;
+pub mod questions;
+mod redis_clock;
+pub mod reply;
+pub mod reserve;
+pub mod rights;
+mod round_trip;
+pub mod scripts;
+pub mod sync;
+pub mod tally;
+pub mod task;
+pub mod version;
+mod versions;
+pub mod window;
+mod wire;

@@ -1,0 +1,86 @@
+-- exact: up to 8 keys of one bucket pay their costs, all or none.
+--
+-- KEYS: guard, nonce, one for each cell. ARGV: epoch, seq, nonce offered, nonce known (sixteen zeros: none); the cells' costs.
+-- Reply: kind, nonce, now; for each cell level, wait (0: it had enough; -1: never), lost, version; for each window besides in
+-- how many microseconds there is more, and how it stands. Paid where all waits are 0.
+local COST = '<i8I4I4i8i8i8'
+local COST_BYTES = 40
+-- Of a window, as in a sync.
+local WINDOW_COST = '<i8i8i8i8'
+local WINDOW_COST_BYTES = 32
+-- Who means another window than that of now comes again with this one, at once.
+local AT_ONCE = 1
+
+-- How many microseconds until a level has risen to `cost`; its time is `ahead` of the clock, where that went back.
+local function wait_us(num, den, burst, level, rem, cost, ahead)
+  if level >= cost then return 0 end
+  if cost > burst then return -1 end
+  local part = (cost - level) % num
+  local us = (cost - level - part) / num * den
+  if us >= AMOUNT_MAX then return AMOUNT_MAX end
+  local more = part * den - rem
+  if more >= 0 then us = us + floor((more + num - 1) / num) else us = us - floor(-more / num) end
+  return min(us + ahead, AMOUNT_MAX)
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local values = redis.call('MGET', unpack(KEYS))
+local epoch, seq = read('<i8i8', ARGV[1])
+-- A call that is given up leaves a gap, and no harm: nothing here speaks of what was said before.
+local done = answered(values[1], values[2], now, epoch, seq, true)
+if done then return done end
+local costs, cells = ARGV[2], #KEYS - 2
+
+local function costs_end()
+  local at = 1
+  for _ = 1, cells do
+    if #costs < at + COST_BYTES - 1 then return -1 end
+    at = at + COST_BYTES + (read('<I4', costs, at + 8) == 0 and WINDOW_COST_BYTES or 0)
+  end
+  return at - 1
+end
+if costs_end() ~= #costs then return redis.error_reply('ERR the costs do not fit the cells') end
+
+local other_nonce = values[2] ~= string.sub(ARGV[1], 33, 48)
+local reply = { header(OK, renew_nonce(values[2], string.sub(ARGV[1], 17, 32)), now) }
+
+local found, paid, next_cost = {}, true, 1
+for i = 1, cells do
+  local ask_version, ask_num, ask_den, ask_burst, cost, knew, after = read(COST, costs, next_cost)
+  next_cost = after
+  local wait
+  if ask_num == 0 then
+    local step, origin, turns, finish, behind = read(WINDOW_COST, costs, next_cost)
+    next_cost = behind
+    local c, lost, is_its =
+      window_at(now, values[i + 2], ask_version, ask_den, ask_burst, step, origin, turns, finish, knew)
+    wait = is_its and window_wait(c, cost, now) or AT_ONCE
+    found[i] = { window = c, is_its = is_its, is_window = true, cost = cost, wait = wait, lost = lost, asked = ask_version }
+  else
+    local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, lost =
+      cell_at(now, values[i + 2], ask_version, ask_num, ask_den, ask_burst, knew, other_nonce)
+    wait = wait_us(num, den, burst, level, rem, cost, at - now)
+    found[i] = { version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, cost, wait, lost }
+  end
+  paid = paid and wait == 0
+end
+
+for i = 1, cells do
+  local f = found[i]
+  if f.is_window then
+    local c, level, again, version = f.window, 0, 0, f.asked
+    if c then
+      if paid then spend(c, f.cost, c.at) end
+      keep_window(KEYS[i + 2], c)
+      level, again, version = f.is_its and level_of(c) or 0, more(c, now), c.version
+    end
+    reply[i + 1] = pack('<i8i8I1i8i8I1', level, f.wait, f.lost, version, again, c and stands(c, f.is_its) or OTHER_WINDOW)
+  else
+    local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, cost, wait, lost = unpack(f)
+    if paid then level = level - cost end
+    keep(KEYS[i + 2], version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
+    reply[i + 1] = pack('<i8i8I1i8', level, wait, lost, version)
+  end
+end
+return remember(epoch, seq, table.concat(reply))

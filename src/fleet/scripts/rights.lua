@@ -1,0 +1,44 @@
+#!lua flags=no-writes
+-- rights: which of the commands that our scripts call are refused to this user, and what else of a Redis matters to those who
+-- share budgets in it. It changes nothing.
+--
+-- KEYS: hosts by their last beat, or none where those are elsewhere.
+-- Reply: refused commands, one after the other; now (empty: refused); hosts (empty: not asked, or refused); what is done
+-- when memory is full, and how much there may be (empty: what INFO says may not be seen).
+local KEY = KEYS[1] or 'tg:{tm}:hosts'
+local CALLED = {
+  { 'TIME' },
+  { 'GET', KEY },
+  { 'HDEL', KEY, '' },
+  { 'HGETALL', KEY },
+  { 'HLEN', KEY },
+  { 'HMGET', KEY, '' },
+  { 'HSET', KEY, '', '' },
+  { 'MGET', KEY },
+  { 'PEXPIRE', KEY, '1' },
+  { 'SET', KEY, '', 'PX', '1' },
+  { 'ZADD', KEY, '0', '' },
+  { 'ZCARD', KEY },
+  { 'ZRANGEBYSCORE', KEY, '0', '0', 'LIMIT', '0', '1' },
+  { 'ZRANK', KEY, '' },
+  { 'ZREM', KEY, '' },
+}
+
+local refused, may = {}, {}
+for _, command in ipairs(CALLED) do
+  may[command[1]] = redis.acl_check_cmd(unpack(command))
+  if not may[command[1]] then refused[#refused + 1] = command[1] end
+end
+
+local now, hosts, policy, memory = '', '', '', ''
+if may.TIME then
+  local time = redis.call('TIME')
+  now = string.format('%.0f', time[1] * 1000000 + time[2])
+end
+if KEYS[1] and may.ZCARD then hosts = tostring(redis.call('ZCARD', KEYS[1])) end
+if redis.acl_check_cmd('INFO', 'memory') then
+  local info = redis.call('INFO', 'memory')
+  policy = string.match(info, 'maxmemory_policy:([%w-]+)') or ''
+  memory = string.match(info, 'maxmemory:(%d+)') or ''
+end
+return { table.concat(refused, ' '), now, hosts, policy, memory }

@@ -1,0 +1,98 @@
+-- sync: a host says what it holds, gives back, owes and wants of up to 64 keys of one bucket, and is told what it gets.
+--
+-- KEYS: guard, nonce, one for each cell. ARGV: epoch, seq, nonce offered, nonce known (sixteen zeros: none); the cells' asks.
+-- Reply: kind, nonce, now; for each cell level, demand, grant, hosts, lost, version, generation; for each window besides in how
+-- many microseconds there is more, and how it stands.
+local ASK = '<i8I4I4i8i8i8i8i8i8i8i8i8i8I4i8'
+local ASK_BYTES = 108
+-- Of a window, told by a rate of nothing: step and origin; where the next one begins and ends (-1: it turns by itself); what
+-- was paid for and was of no use, and the earliest moment at which it was paid.
+local WINDOW_ASK = '<i8i8i8i8i8i8'
+local WINDOW_ASK_BYTES = 48
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local values = redis.call('MGET', unpack(KEYS))
+local epoch, seq = read('<i8i8', ARGV[1])
+local done = answered(values[1], values[2], now, epoch, seq, false)
+if done then return done end
+local asks, cells = ARGV[2], #KEYS - 2
+
+-- Where the asks end that there are to be.
+local function asks_end()
+  local at = 1
+  for _ = 1, cells do
+    if #asks < at + ASK_BYTES - 1 then return -1 end
+    at = at + ASK_BYTES + (read('<I4', asks, at + 8) == 0 and WINDOW_ASK_BYTES or 0)
+  end
+  return at - 1
+end
+if asks_end() ~= #asks then return redis.error_reply('ERR the asks do not fit the cells') end
+
+local other_nonce = values[2] ~= string.sub(ARGV[1], 33, 48)
+local reply = { header(OK, renew_nonce(values[2], string.sub(ARGV[1], 17, 32)), now) }
+local next_ask = 1
+
+-- What a host says of a window.
+local function sync_window(i, version, slots, limit, last_hold, last_demand, last_gen, hold, back, owed, want, demand, dice,
+    knew)
+  local step, origin, turns, finish, returned, returned_at, after = read(WINDOW_ASK, asks, next_ask)
+  next_ask = after
+  local c, lost, is_its = window_at(now, values[i + 2], version, slots, limit, step, origin, turns, finish, knew)
+  if not c then
+    local gen = (now - now % GENERATION) / GENERATION
+    return pack('<i8i8i8I4I1i8i8i8I1', 0, 0, 0, 0, lost, version, gen, 0, OTHER_WINDOW)
+  end
+  local gen = (c.at - c.at % GENERATION) / GENERATION
+  if other_nonce then last_gen = -1 end
+  if last_gen >= 0 and (last_gen == gen or last_gen == gen - 1) then spend(c, last_hold - hold - back, c.at) end
+  c.held, c.held0, c.demand, c.demand0, c.hosts, c.hosts0 = reported(gen, c.held, c.held0, c.demand, c.demand0, c.hosts,
+    c.hosts0, last_hold, last_demand, last_gen, hold, demand)
+  spend(c, owed, c.at)
+  -- It leaves only what it was counted in: not where that is gone, or was never there, as after all was lost.
+  if returned_at >= c.since and sub_bucket(c, returned_at) > c.newest - c.slots then
+    unspend(c, returned)
+  end
+  local all, level, grant = c.demand + c.demand0, 0, 0
+  if is_its then
+    level = level_of(c)
+    grant = granted(level, portion(level, demand, all), all, want, dice)
+    level, c.held = level - grant, min(c.held + grant, AMOUNT_MAX)
+  end
+  keep_window(KEYS[i + 2], c)
+  return pack('<i8i8i8I4I1i8i8i8I1', level, all, grant, c.hosts + c.hosts0, lost, c.version, gen, more(c, now),
+    stands(c, is_its))
+end
+
+for i = 1, cells do
+  local ask_version, ask_num, ask_den, ask_burst, last_hold, last_demand, last_gen, hold, back, owed, want, ask_demand,
+    waited, dice, knew, after = read(ASK, asks, next_ask)
+  next_ask = after
+  if ask_num == 0 then
+    reply[i + 1] = sync_window(i, ask_version, ask_den, ask_burst, last_hold, last_demand, last_gen, hold, back, owed, want,
+      ask_demand, dice, knew)
+  else
+    local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, lost =
+      cell_at(now, values[i + 2], ask_version, ask_num, ask_den, ask_burst, knew, other_nonce)
+
+    -- The report of before gives way to the one of now.
+    local gen = (at - at % GENERATION) / GENERATION
+    if other_nonce then last_gen = -1 end
+    held, held0, demand, demand0, hosts, hosts0 = reported(gen, held, held0, demand, demand0, hosts, hosts0,
+      last_hold, last_demand, last_gen, hold, ask_demand)
+
+    -- What comes back was taken out once, so there is room; where there is none, it had lapsed and was earned again.
+    level = max(level, min(level + back, burst - held - held0))
+    -- A debt is carried, but never refuses longer than two bursts and ten thousand hosts' tokens take.
+    level = max(level - owed, -min(2 * burst + 10000000000, 4500000000000000))
+
+    local all = demand + demand0
+    local share = portion(level + earn(0, 0, num, den, waited, burst), ask_demand, all)
+    local grant = granted(level, share, all, want, dice)
+    level = level - grant
+    held = min(held + grant, AMOUNT_MAX)
+    keep(KEYS[i + 2], version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
+    reply[i + 1] = pack('<i8i8i8I4I1i8i8', level, all, grant, hosts + hosts0, lost, version, gen)
+  end
+end
+return remember(epoch, seq, table.concat(reply))

@@ -1,0 +1,357 @@
+//! What is said to Redis and when, without saying it: calls come out, replies go in, time is an argument. The same code
+//! runs over a real Redis and in the simulation.
+
+mod absence;
+mod answered;
+mod leave;
+mod places;
+mod sending;
+
+use super::book::{Book, NEVER};
+use super::call::{Batch, Bucket, Call, Host};
+use super::cell::{Ask, Said, Terms};
+use super::dice::Dice;
+use super::lanes::{Flight, Lanes};
+use super::page::{self, Next, Pace};
+use super::redis_clock::RedisClock;
+use super::round_trip::RoundTrip;
+use super::tally::{Tallies, Tally};
+use crate::clock::{Now, Timestamp};
+use crate::engine::{Budget, Engine, SharedKey, Standing};
+use absence::Absence;
+use places::PlacesTalk;
+pub use places::PlacesTold;
+use sending::AGAIN_AFTER;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a host needs to be one of many.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Who this host is.
+    pub host: Host,
+    /// Which life of it: later is larger.
+    pub epoch: u64,
+    /// Buckets that cells are dealt to, 1 to 256: the same on all hosts.
+    pub buckets: u16,
+    /// Of what is drawn at random.
+    pub seed: u64,
+}
+
+/// What happened, counted since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Happened {
+    /// Cells that were asked about and answered.
+    pub cells: u64,
+    /// Batches that were answered.
+    pub batches: u64,
+    /// Batches that were sent once more.
+    pub repeats: u64,
+    /// Batches given up, heard or not.
+    pub given_up: u64,
+    /// Cells that were gone before their time.
+    pub lost: u64,
+    /// Buckets that had another life: Redis has lost what it was told.
+    pub flushed: u64,
+    /// Batches that came after a later one.
+    pub stale: u64,
+    /// Batches whose predecessors nobody knew.
+    pub unknown: u64,
+    /// Tokens that were charged below zero: what was really admitted beyond the budget.
+    pub excess: u64,
+    /// Answers that showed a tenth of a budget or more, of a key that had just refused: an estimate.
+    pub false_refusals: u64,
+}
+
+/// The state of this host's talk with Redis.
+#[derive(Debug)]
+pub struct Sync {
+    options: Options,
+    standing: Arc<Standing>,
+    book: Book,
+    /// No batch is to be sent again before this.
+    again: Timestamp,
+    /// When to look next for batches that nobody answers.
+    give_up: Timestamp,
+    lanes: Vec<Lanes>,
+    budgets: Arc<HashMap<u64, Budget>>,
+    versions: HashMap<u64, u64>,
+    round_trip: RoundTrip,
+    clock: RedisClock,
+    absence: Absence,
+    dice: Dice,
+    happened: Happened,
+    tallies: Tallies,
+    calls: Vec<SharedKey>,
+    places: PlacesTalk,
+}
+
+impl Sync {
+    /// A host that has not said anything yet.
+    #[must_use]
+    pub fn new(options: Options, standing: Arc<Standing>) -> Sync {
+        let buckets = (0..options.buckets.clamp(1, 256)).filter_map(|bucket| u8::try_from(bucket).ok());
+        Sync {
+            options,
+            standing,
+            book: Book::default(),
+            again: NEVER,
+            give_up: Timestamp::ORIGIN,
+            lanes: buckets.map(|bucket| Lanes::new(Bucket::from_number(bucket))).collect(),
+            budgets: Arc::default(),
+            versions: HashMap::new(),
+            round_trip: RoundTrip::default(),
+            clock: RedisClock::default(),
+            absence: Absence::default(),
+            dice: Dice::new(options.seed),
+            happened: Happened::default(),
+            tallies: Tallies::default(),
+            calls: Vec::new(),
+            places: PlacesTalk::new(options.buckets),
+        }
+    }
+
+    /// Who this host is: somebody new once another daemon has gone by its name.
+    #[must_use]
+    pub fn host(&self) -> Host {
+        self.options.host
+    }
+
+    /// What happened since the start.
+    #[must_use]
+    pub fn happened(&self) -> Happened {
+        self.happened
+    }
+
+    /// What came of each budget, by number.
+    pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, Tally)> + '_ {
+        self.tallies.each(now)
+    }
+
+    /// Keys that are kept in touch about.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.book.len() + self.places.len()
+    }
+
+    /// What there is of all keys that are kept in touch about: tokens in hand, and tokens owed.
+    #[must_use]
+    pub fn in_hand(&self, engine: &Engine, now: Now) -> (u64, u64) {
+        let open = self.book.numbers().into_iter().filter_map(|number| self.book.page(number));
+        let there =
+            open.filter_map(|page| engine.look_at(&page.key, self.budgets.get(&page.key.budget())?, now));
+        there.fold((0, 0), |(held, owed), there| (held + u64::from(there.held), owed + u64::from(there.owed)))
+    }
+
+    /// There and back, smoothed.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        self.round_trip.took
+    }
+
+    /// How long to wait for an answer.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.round_trip.timeout()
+    }
+
+    /// The budgets of the rules in force may be others now.
+    pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, Budget>>) {
+        let places = &self.places;
+        self.tallies.keep(|budget| budgets.contains_key(&budget) || places.is_in_force(budget));
+        self.budgets = budgets;
+    }
+
+    /// The version of its numbers that a budget has, as far as is known.
+    #[must_use]
+    pub fn version(&self, budget: u64) -> u64 {
+        self.versions.get(&budget).copied().unwrap_or(VERSION_FIRST)
+    }
+
+    /// Which version of its numbers a budget has.
+    pub fn set_version(&mut self, budget: u64, version: u64) {
+        self.versions.insert(budget, version);
+    }
+
+    /// What is to be said now.
+    pub fn tick(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) {
+        self.answer_calls(engine, now);
+        self.answer_place_calls(engine, now);
+        self.give_up(now.at);
+        if !self.standing.is_linked() {
+            return;
+        }
+        self.repeat(now.at, out);
+        let mut asks = Asks::new();
+        let mut look_at = |sync: &mut Sync, number: usize| {
+            if let Some((bucket, ask)) = sync.look(engine, number, now) {
+                sync.gather(&mut asks, bucket, (number, ask), now.at, out);
+            }
+        };
+        // Who has waited for a lane comes before who is due now.
+        for bucket in 0..self.lanes.len() {
+            while let Some(number) = self.lanes.get_mut(bucket).and_then(Lanes::take_waiting) {
+                if self.book.wake(number) {
+                    look_at(self, number);
+                }
+            }
+        }
+        while let Some(number) = self.book.take_due(now.at) {
+            look_at(self, number);
+        }
+        self.send_rest(asks, now.at, out);
+        self.tick_places(engine, now, out);
+    }
+
+    /// When there is something to do, if nobody calls before.
+    #[must_use]
+    pub fn next(&self) -> Option<Timestamp> {
+        let due = self.book.next().min(self.again).min(self.places.next());
+        let is_waited_for = self.lanes.iter().any(Lanes::has_room_for_waiting);
+        if is_waited_for { Some(Timestamp::ORIGIN) } else { (due < NEVER).then_some(due) }
+    }
+
+    /// Whether a batch was heard is not known: it will be said once more, in the same words.
+    pub fn failed(&mut self, batch: &Batch, now: Timestamp) {
+        let again = now.after(self.dice.up_to(AGAIN_AFTER));
+        self.round_trip.missed(now);
+        if let Some(lanes) = self.lanes.get_mut(usize::from(batch.place.bucket.number())) {
+            lanes.repeat(&batch.place, again);
+            self.again = self.again.min(again);
+        }
+    }
+
+    /// So many hosts are heard by Redis.
+    pub fn set_alive(&mut self, alive: u32, now: Timestamp) {
+        self.absence.counted(alive, now);
+    }
+
+    /// Redis is heard again, or not any more. Keys are looked at again within a tenth of a second.
+    pub fn set_linked(&mut self, linked: bool, now: Timestamp) {
+        if !self.standing.set_linked(linked) {
+            return;
+        }
+        self.absence.set_linked(linked, now);
+        if !linked {
+            return;
+        }
+        self.again = now;
+        for lanes in &mut self.lanes {
+            lanes
+                .flights()
+                .filter(|flight| flight.again.is_some())
+                .for_each(|flight| flight.again = Some(now));
+        }
+        for number in self.book.numbers() {
+            let at = now.after(self.dice.up_to(page::EVERY));
+            self.book.schedule(number, at);
+        }
+        self.relink_places(now);
+    }
+
+    fn answer_calls(&mut self, engine: &Engine, now: Now) {
+        let mut calls = std::mem::take(&mut self.calls);
+        engine.take_calls(&mut calls);
+        for key in calls.drain(..) {
+            let number = match self.book.find(&key) {
+                Some(number) => number,
+                None if self.book.len() < PAGES_MAX => self.open(key, now.at),
+                None => {
+                    if let Some(budget) = self.budgets.get(&key.budget()) {
+                        engine.let_go(&key, budget, now);
+                    }
+                    continue;
+                }
+            };
+            let Some(page) = self.book.page_mut(number) else { continue };
+            page.calls = true;
+            if !page.in_flight && !page.waits {
+                let soonest = page.soonest(now.at);
+                if soonest < page.due || page.due <= now.at {
+                    self.book.schedule(number, soonest);
+                }
+            }
+        }
+        self.calls = calls;
+    }
+
+    fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
+        self.tallies.opens(key.budget());
+        self.book.open(key, now)
+    }
+
+    fn close(&mut self, number: usize) {
+        if let Some(budget) = self.book.close(number) {
+            self.tallies.closes(budget);
+        }
+    }
+
+    /// Looks at a key that is due; what comes of it may be a question.
+    fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, Ask)> {
+        let dice = self.dice.part_of_token();
+        let pace = self.pace(now.at);
+        let page = self.book.page_mut(number)?;
+        let bucket = Bucket::of(&page.key.name(), self.options.buckets);
+        let lanes = self.lanes.get_mut(usize::from(bucket.number()))?;
+        if !lanes.has_room() {
+            if self.book.wait(number) {
+                lanes.wait(number);
+            }
+            return None;
+        }
+        let budget = self.budgets.get(&page.key.budget());
+        let there = budget.and_then(|budget| engine.look_at(&page.key, budget, now));
+        let (Some(budget), Some(there)) = (budget, there) else {
+            // The rule is gone, or the state had to go: what it held lapses.
+            self.close(number);
+            return None;
+        };
+        match page.next(&there, budget, &pace) {
+            Next::Look(at) => {
+                self.book.schedule(number, at);
+                None
+            }
+            Next::LetGo => {
+                if engine.let_go(&page.key, budget, now) {
+                    self.close(number);
+                } else {
+                    self.book.schedule(number, now.at.after(page::EVERY));
+                }
+                None
+            }
+            Next::Ask(back) => {
+                let terms = terms(&self.versions, page.key.budget(), budget);
+                let there =
+                    terms.and_then(|terms| Some((terms, engine.report(&page.key, budget, back, now)?)));
+                let Some((terms, (reported, back))) = there else {
+                    // Redis cannot count such numbers, or the state has just gone.
+                    self.close(number);
+                    return None;
+                };
+                page.refused = reported.lacked > 0;
+                let window = page::cell_window(budget, self.clock.unix_us(now));
+                Some((bucket, page.ask(&reported, back, terms, (budget, window), &pace, dice)))
+            }
+        }
+    }
+
+    fn pace(&self, now: Timestamp) -> Pace {
+        let hosts = self.standing.hosts();
+        let others_are_away = self.absence.others_are_away(hosts, now);
+        Pace { now, hosts, round_trip: self.round_trip.took, others_are_away }
+    }
+}
+
+/// The numbers of a budget, under the version that is known of it.
+fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &Budget) -> Option<Terms> {
+    page::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
+}
+
+/// What is to be asked in one turn, with the numbers of the pages.
+type Asks = BTreeMap<Bucket, Vec<(usize, Ask)>>;
+
+/// Keys that are kept in touch about at once: some 50 MB.
+const PAGES_MAX: usize = 1 << 18;
+
+const VERSION_FIRST: u64 = 1;

@@ -1,0 +1,114 @@
+//! What comes of an answer to a batch.
+
+use super::{Batch, Engine, Flight, Now, Said, Sync, Timestamp};
+use crate::engine::{More, Settled};
+use crate::fleet::cell::TOKEN;
+use crate::fleet::lanes::Lanes;
+use crate::fleet::page::EVERY;
+use crate::fleet::reply::{Answer, Kind};
+use crate::fleet::window::{Stands, WindowSaid};
+use std::time::Duration;
+
+impl Sync {
+    /// Takes the answer to a batch.
+    pub fn answered(&mut self, batch: &Batch, answer: Answer<Vec<Said>>, engine: &Engine, now: Now) {
+        let place = &batch.place;
+        let Some(lanes) = self.lanes.get_mut(usize::from(place.bucket.number())) else { return };
+        let Some(flight) = lanes.land(place) else { return };
+        let took = flight.again.is_none().then(|| now.at.since(flight.sent));
+        self.round_trip.heard(took, now.at);
+        if !flight.is_repeated {
+            self.clock.heard(answer.now_us, now.at);
+        }
+        match answer.kind {
+            Kind::Done(said) => {
+                let before = lanes.nonce.replace(answer.nonce);
+                self.happened.flushed += u64::from(before.is_some_and(|nonce| nonce != answer.nonce));
+                self.happened.batches += 1;
+                self.settle(&flight, &said, engine, now);
+            }
+            Kind::Stale => {
+                self.happened.stale += 1;
+                self.rename();
+                self.start_over(&flight, now.at);
+            }
+            Kind::Unknown => {
+                self.happened.unknown += 1;
+                lanes.renew(place.lane);
+                self.start_over(&flight, now.at);
+            }
+        }
+    }
+
+    fn settle(&mut self, flight: &Flight, said: &[Said], engine: &Engine, now: Now) {
+        let pace = self.pace(now.at);
+        // One that is said again may have been answered long ago.
+        let heard = if flight.is_repeated { flight.sent.after(pace.round_trip).min(now.at) } else { now.at };
+        for ((number, ask), said) in flight.pages.iter().zip(&flight.batch.asks).zip(said) {
+            self.happened.cells += 1;
+            self.happened.lost += u64::from(said.lost);
+            let below = said.level.min(0).unsigned_abs();
+            self.happened.excess += below.min(ask.owed) / TOKEN;
+            let Some(page) = self.book.page_of(*number, &ask.key) else {
+                continue;
+            };
+            page.hear(ask, said, heard, now.at);
+            let mistake = self.tallies.hears(page.key.budget(), (ask, said), page.refused, now.at);
+            self.happened.false_refusals += u64::from(mistake);
+            let Some(budget) = self.budgets.get(&page.key.budget()) else {
+                self.close(*number);
+                continue;
+            };
+            let settled = Settled {
+                paid: if is_noted(said) { tokens(ask.owed) } else { 0 },
+                granted: tokens(said.grant),
+                // While others may be away, what there is is theirs as well: nothing is lent on it.
+                level: if pace.others_are_away { said.level.min(0) } else { said.level },
+                demand: said.demand,
+                sent: flight.sent,
+                more: said.window.and_then(|said| more(&said, heard.after(pace.round_trip + TURNS))),
+                low: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
+            };
+            engine.settle(&page.key, budget, &settled, now);
+            let at = page.after(budget, now.at);
+            self.book.schedule(*number, at);
+        }
+    }
+
+    /// What these cells were told is not known: nothing is taken for said.
+    pub(super) fn start_over(&mut self, flight: &Flight, now: Timestamp) {
+        for (number, ask) in flight.pages.iter().zip(&flight.batch.asks) {
+            let at = now.after(self.dice.up_to(EVERY));
+            if let Some(page) = self.book.page_of(*number, &ask.key) {
+                page.forget();
+                self.book.schedule(*number, at);
+            }
+        }
+    }
+
+    /// Another daemon goes by this host's name: this one takes another.
+    pub fn rename(&mut self) {
+        self.options.host = self.dice.bytes();
+        self.lanes.iter_mut().for_each(Lanes::renew_all);
+        self.places.renew_all();
+    }
+}
+
+/// Whether there is a cell in which what was reported stands: none can be made of a window that is not that of now, and who
+/// reports is counted where there is one.
+fn is_noted(said: &Said) -> bool {
+    said.window.is_none_or(|window| window.stands != Stands::OtherWindow || said.hosts > 0)
+}
+
+/// When a host has more of a window, which it asks for once there is: counted from a moment.
+fn more(said: &WindowSaid, from: Timestamp) -> Option<More> {
+    let is_spent_out = said.stands == Stands::SpentOut;
+    (said.more_us > 0).then(|| More { at: from.after(Duration::from_micros(said.more_us)), is_spent_out })
+}
+
+fn tokens(micro: u64) -> u32 {
+    u32::try_from(micro / TOKEN).unwrap_or(u32::MAX)
+}
+
+/// What the two turns take in which it is asked for, and a little.
+const TURNS: Duration = Duration::from_millis(6);

@@ -1,0 +1,63 @@
+//! The last that is said of each key: what is in hand goes back, what is owed is charged.
+
+use super::{Asks, Call, Engine, Now, Sync, terms};
+use crate::fleet::call::Bucket;
+use crate::fleet::cell::Ask;
+use crate::fleet::page::cell_window;
+
+impl Sync {
+    /// Says what there is to be said before this host leaves. Whether something is still to be said or to be answered: to
+    /// be called again until nothing is. Nobody is to decide any more meanwhile.
+    pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) -> bool {
+        if !self.standing.is_linked() {
+            return false;
+        }
+        self.answer_calls(engine, now);
+        self.repeat(now.at, out);
+        let mut asks = Asks::new();
+        let mut is_left = false;
+        for number in self.book.numbers() {
+            match self.last_words(engine, number, now).unwrap_or(Last::Nothing) {
+                Last::Nothing => {}
+                Last::Later => is_left = true,
+                Last::Ask(bucket, ask) => {
+                    is_left = true;
+                    self.gather(&mut asks, bucket, (number, *ask), now.at, out);
+                }
+            }
+        }
+        self.send_rest(asks, now.at, out);
+        self.leave_places(engine, now, out) || is_left
+    }
+
+    fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<Last> {
+        let dice = self.dice.part_of_token();
+        let pace = self.pace(now.at);
+        let page = self.book.page_mut(number)?;
+        if page.in_flight {
+            return Some(Last::Later);
+        }
+        let budget = self.budgets.get(&page.key.budget())?;
+        let there = engine.look_at(&page.key, budget, now)?;
+        if there.held == 0 && there.owed == 0 && there.returns == 0 && !page.is_believed() {
+            return Some(Last::Nothing);
+        }
+        let bucket = Bucket::of(&page.key.name(), self.options.buckets);
+        if !self.lanes.get(usize::from(bucket.number()))?.has_room() {
+            return Some(Last::Later);
+        }
+        let terms = terms(&self.versions, page.key.budget(), budget)?;
+        let (reported, back) = engine.report(&page.key, budget, there.held, now)?;
+        let window = cell_window(budget, self.clock.unix_us(now));
+        let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
+        Some(Last::Ask(bucket, Box::new(Ask { want: 0, demand: 0, ..ask })))
+    }
+}
+
+enum Last {
+    /// Nobody has anything of it.
+    Nothing,
+    /// It is on its way, or the way is full.
+    Later,
+    Ask(Bucket, Box<Ask>),
+}

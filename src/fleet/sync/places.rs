@@ -1,0 +1,392 @@
+//! The talk about places: the same as that about tokens, in lanes and with pages of its own.
+
+mod asking;
+
+pub use asking::PlacesTold;
+
+use super::{AGAIN_AFTER, Call, Engine, Now, PAGES_MAX, SharedKey, Sync, Timestamp, VERSION_FIRST};
+use crate::engine::{PlacesBudget, PlacesSettled};
+use crate::fleet::book::{Book, NEVER};
+use crate::fleet::call::{Bucket, CELLS_MAX};
+use crate::fleet::lanes::{Flight, Lanes};
+use crate::fleet::page::EVERY;
+use crate::fleet::places::{Next, Places, PlacesAsk, PlacesPace, PlacesPage, PlacesSaid};
+use crate::fleet::reply::{Answer, Kind};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// What is known of places, and what is on its way about them.
+#[derive(Debug)]
+pub(super) struct PlacesTalk {
+    book: Book<PlacesPage>,
+    lanes: Vec<Lanes<Places>>,
+    limits: Arc<HashMap<u64, PlacesBudget>>,
+    /// No call is to be sent again before this.
+    again: Timestamp,
+    calls: Vec<SharedKey>,
+    /// Keys that somebody waits for and of which Redis has spoken.
+    told: Vec<PlacesTold>,
+}
+
+impl PlacesTalk {
+    pub(super) fn new(buckets: u16) -> PlacesTalk {
+        let buckets = (0..buckets.clamp(1, 256)).filter_map(|bucket| u8::try_from(bucket).ok());
+        PlacesTalk {
+            book: Book::default(),
+            lanes: buckets.map(|bucket| Lanes::new(Bucket::from_number(bucket))).collect(),
+            limits: Arc::default(),
+            again: NEVER,
+            calls: Vec::new(),
+            told: Vec::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.book.len()
+    }
+
+    pub(super) fn is_in_force(&self, limit: u64) -> bool {
+        self.limits.contains_key(&limit)
+    }
+
+    pub(super) fn next(&self) -> Timestamp {
+        let is_waited_for = self.lanes.iter().any(Lanes::has_room_for_waiting);
+        if is_waited_for { Timestamp::ORIGIN } else { self.book.next().min(self.again) }
+    }
+
+    pub(super) fn renew_all(&mut self) {
+        self.lanes.iter_mut().for_each(Lanes::renew_all);
+    }
+}
+
+impl Sync {
+    /// The limits on work of the rules in force may be others now. To be said before [`Sync::set_budgets`].
+    pub fn set_places(&mut self, limits: Arc<HashMap<u64, PlacesBudget>>) {
+        self.places.limits = limits;
+    }
+
+    pub(super) fn answer_place_calls(&mut self, engine: &Engine, now: Now) {
+        let mut calls = std::mem::take(&mut self.places.calls);
+        engine.take_place_calls(&mut calls);
+        for key in calls.drain(..) {
+            let Some(number) = self.find_or_open_place(key, now.at) else {
+                if let Some(limit) = self.places.limits.get(&key.budget()) {
+                    engine.let_go_of_places(&key, limit, now);
+                }
+                continue;
+            };
+            let Some(page) = self.places.book.page_mut(number) else { continue };
+            page.calls = true;
+            self.hurry_place(number, now.at);
+        }
+        self.places.calls = calls;
+    }
+
+    /// The page of a key; `None`: there are too many.
+    fn find_or_open_place(&mut self, key: SharedKey, now: Timestamp) -> Option<usize> {
+        if let Some(number) = self.places.book.find(&key) {
+            return Some(number);
+        }
+        (self.places.book.len() < PAGES_MAX).then(|| {
+            self.tallies.opens(key.budget());
+            self.places.book.open(key, now)
+        })
+    }
+
+    /// What is to be said of places now.
+    pub(super) fn tick_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) {
+        self.repeat_places(now.at, out);
+        let mut asks = Asks::new();
+        let mut look_at = |sync: &mut Sync, number: usize| {
+            if let Some((bucket, ask)) = sync.look_at_place(engine, number, now) {
+                sync.gather_places(&mut asks, bucket, (number, ask), now.at, out);
+            }
+        };
+        // Who has waited for a lane comes before who is due now.
+        for bucket in 0..self.places.lanes.len() {
+            while let Some(number) = self.places.lanes.get_mut(bucket).and_then(Lanes::take_waiting) {
+                if self.places.book.wake(number) {
+                    look_at(self, number);
+                }
+            }
+        }
+        while let Some(number) = self.places.book.take_due(now.at) {
+            look_at(self, number);
+        }
+        self.send_rest_of_places(asks, now.at, out);
+    }
+
+    fn look_at_place(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, PlacesAsk)> {
+        let (dice, pace) = (self.dice.part_of_token(), self.places_pace(now.at));
+        let limits = Arc::clone(&self.places.limits);
+        let page = self.places.book.page_mut(number)?;
+        let bucket = Bucket::of(&page.key.name(), self.options.buckets);
+        let lanes = self.places.lanes.get_mut(usize::from(bucket.number()))?;
+        if !lanes.has_room() {
+            if self.places.book.wait(number) {
+                lanes.wait(number);
+            }
+            return None;
+        }
+        let limit = limits.get(&page.key.budget());
+        let there = limit.and_then(|limit| engine.visit_places(&page.key, limit, now));
+        let (Some(limit), Some(there)) = (limit, there) else {
+            // The rule is gone, or the state had to go: what it held lapses.
+            self.close_place(number);
+            return None;
+        };
+        match page.next(&there, limit, &pace) {
+            Next::Look(at) => {
+                self.places.book.schedule(number, at);
+                None
+            }
+            Next::LetGo => {
+                if engine.let_go_of_places(&page.key, limit, now) {
+                    self.close_place(number);
+                } else {
+                    self.places.book.schedule(number, now.at.after(EVERY));
+                }
+                None
+            }
+            Next::Ask(keep) => {
+                let Some(reported) = engine.report_places(&page.key, limit, keep, now) else {
+                    // The state has just gone.
+                    self.close_place(number);
+                    return None;
+                };
+                let version = self.versions.get(&page.key.budget()).copied().unwrap_or(VERSION_FIRST);
+                Some((bucket, page.ask(&reported, (version, dice), limit, &pace)))
+            }
+        }
+    }
+
+    fn gather_places(
+        &mut self,
+        asks: &mut Asks,
+        bucket: Bucket,
+        ask: (usize, PlacesAsk),
+        now: Timestamp,
+        out: &mut Vec<Call>,
+    ) {
+        let batch = asks.entry(bucket).or_default();
+        batch.push(ask);
+        if batch.len() == CELLS_MAX {
+            let batch = std::mem::take(batch);
+            self.send_places(bucket, batch, now, out);
+        }
+    }
+
+    fn send_rest_of_places(&mut self, asks: Asks, now: Timestamp, out: &mut Vec<Call>) {
+        for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
+            self.send_places(bucket, batch, now, out);
+        }
+    }
+
+    fn send_places(
+        &mut self,
+        bucket: Bucket,
+        batch: Vec<(usize, PlacesAsk)>,
+        now: Timestamp,
+        out: &mut Vec<Call>,
+    ) {
+        let who = (self.options.host, self.options.epoch, self.dice.bytes());
+        let (pages, asks): (Vec<usize>, Vec<PlacesAsk>) = batch.into_iter().unzip();
+        let Some(lanes) = self.places.lanes.get_mut(usize::from(bucket.number())) else { return };
+        match lanes.send(who, asks, pages, now) {
+            Ok(call) => out.push(Call::Places(call.clone())),
+            // As with tokens.
+            Err(pages) => {
+                for number in pages {
+                    if let Some(page) = self.places.book.page_mut(number) {
+                        page.forget();
+                    }
+                    if self.places.book.wait(number) {
+                        lanes.wait(number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the answer to a call.
+    pub fn places_answered(
+        &mut self,
+        call: &Places,
+        answer: Answer<Vec<PlacesSaid>>,
+        engine: &Engine,
+        now: Now,
+    ) {
+        let place = &call.place;
+        let Some(lanes) = self.places.lanes.get_mut(usize::from(place.bucket.number())) else { return };
+        let Some(flight) = lanes.land(place) else { return };
+        let took = flight.again.is_none().then(|| now.at.since(flight.sent));
+        self.round_trip.heard(took, now.at);
+        match answer.kind {
+            Kind::Done(said) => {
+                let before = lanes.nonce.replace(answer.nonce);
+                self.happened.flushed += u64::from(before.is_some_and(|nonce| nonce != answer.nonce));
+                self.happened.batches += 1;
+                self.settle_places(&flight, &said, engine, now);
+            }
+            Kind::Stale => {
+                self.happened.stale += 1;
+                self.rename();
+                self.start_places_over(&flight, now.at);
+            }
+            Kind::Unknown => {
+                self.happened.unknown += 1;
+                lanes.renew(place.lane);
+                self.start_places_over(&flight, now.at);
+            }
+        }
+    }
+
+    fn settle_places(&mut self, flight: &Flight<Places>, said: &[PlacesSaid], engine: &Engine, now: Now) {
+        let pace = self.places_pace(now.at);
+        for ((number, ask), said) in flight.pages.iter().zip(&flight.batch.asks).zip(said) {
+            self.happened.cells += 1;
+            self.happened.lost += u64::from(said.lost);
+            let Some(page) = self.places.book.page_of(*number, &ask.key) else { continue };
+            self.tallies.hears_of_places(page.key.budget(), said, now.at);
+            let Some(limit) = self.places.limits.get(&page.key.budget()) else {
+                self.close_place(*number);
+                continue;
+            };
+            page.hear(ask, said, limit, now.at);
+            let is_few = limit.quota.lends_for_work_alone();
+            let settled = PlacesSettled {
+                hold: ask.hold,
+                granted: said.grant,
+                free: said.free,
+                sent: flight.sent,
+                low: if is_few { 0 } else { page.low(&pace) },
+                refused_for: page.refused_for(ask, said),
+                is_few,
+            };
+            if ask.need > 0 {
+                let is_short = said.grant < ask.need;
+                self.places.told.push(PlacesTold { key: page.key, is_short });
+            }
+            engine.settle_places(&page.key, limit, &settled, now);
+            let at = page.after(limit, now.at);
+            self.places.book.schedule(*number, at);
+        }
+    }
+
+    /// Whether a call was heard is not known: it will be said once more, in the same words.
+    pub fn places_failed(&mut self, call: &Places, now: Timestamp) {
+        let again = now.after(self.dice.up_to(AGAIN_AFTER));
+        self.round_trip.missed(now);
+        if let Some(lanes) = self.places.lanes.get_mut(usize::from(call.place.bucket.number())) {
+            lanes.repeat(&call.place, again);
+            self.places.again = self.places.again.min(again);
+        }
+    }
+
+    fn repeat_places(&mut self, now: Timestamp, out: &mut Vec<Call>) {
+        if now < self.places.again {
+            return;
+        }
+        self.places.again = NEVER;
+        for flight in self.places.lanes.iter_mut().flat_map(Lanes::flights) {
+            let Some(again) = &mut flight.again else { continue };
+            if *again <= now {
+                *again = NEVER;
+                self.happened.repeats += 1;
+                out.push(Call::Places(flight.batch.clone()));
+            }
+            self.places.again = self.places.again.min(*again);
+        }
+    }
+
+    pub(super) fn give_up_places(&mut self, before: Timestamp, now: Timestamp) {
+        let lanes = self.places.lanes.iter_mut();
+        let flights: Vec<Flight<Places>> = lanes.flat_map(|lanes| lanes.give_up(before)).collect();
+        for flight in flights {
+            self.happened.given_up += 1;
+            self.start_places_over(&flight, now);
+        }
+    }
+
+    /// Redis is heard again: what is on its way is said once more, and every key is looked at.
+    pub(super) fn relink_places(&mut self, now: Timestamp) {
+        self.places.again = now;
+        let flights = self.places.lanes.iter_mut().flat_map(Lanes::flights);
+        flights.filter(|flight| flight.again.is_some()).for_each(|flight| flight.again = Some(now));
+        for number in self.places.book.numbers() {
+            let at = now.after(self.dice.up_to(EVERY));
+            self.places.book.schedule(number, at);
+        }
+    }
+
+    fn start_places_over(&mut self, flight: &Flight<Places>, now: Timestamp) {
+        for (number, ask) in flight.pages.iter().zip(&flight.batch.asks) {
+            let at = now.after(self.dice.up_to(EVERY));
+            if let Some(page) = self.places.book.page_of(*number, &ask.key) {
+                page.forget();
+                // Who waits does not wait for long.
+                let at = if page.is_waited_for() { now } else { at };
+                self.places.book.schedule(*number, at);
+            }
+        }
+    }
+
+    /// Says what is still held when nobody decides any more: what is in progress, and nothing besides. Whether something is
+    /// to be said or answered yet.
+    pub(super) fn leave_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) -> bool {
+        self.repeat_places(now.at, out);
+        let (mut asks, mut is_left) = (Asks::new(), false);
+        for number in self.places.book.numbers() {
+            match self.last_words_of_place(engine, number, now) {
+                None => {}
+                Some(None) => is_left = true,
+                Some(Some((bucket, ask))) => {
+                    is_left = true;
+                    self.gather_places(&mut asks, bucket, (number, ask), now.at, out);
+                }
+            }
+        }
+        self.send_rest_of_places(asks, now.at, out);
+        is_left
+    }
+
+    /// What is to be said of a key; nothing inside: later. `None`: nobody believes that more is held than is in progress.
+    fn last_words_of_place(
+        &mut self,
+        engine: &Engine,
+        number: usize,
+        now: Now,
+    ) -> Option<Option<(Bucket, PlacesAsk)>> {
+        let (dice, pace) = (self.dice.part_of_token(), self.places_pace(now.at));
+        let page = self.places.book.page_mut(number)?;
+        if page.in_flight {
+            return Some(None);
+        }
+        let limit = self.places.limits.get(&page.key.budget())?;
+        let there = engine.look_at_places(&page.key, limit, now)?;
+        if !page.is_believed_beyond(there.in_use) {
+            return None;
+        }
+        let bucket = Bucket::of(&page.key.name(), self.options.buckets);
+        if !self.places.lanes.get(usize::from(bucket.number()))?.has_room() {
+            return Some(None);
+        }
+        let reported = engine.report_places(&page.key, limit, there.in_use, now)?;
+        let version = self.versions.get(&page.key.budget()).copied().unwrap_or(VERSION_FIRST);
+        let ask = page.ask(&reported, (version, dice), limit, &pace);
+        Some(Some((bucket, PlacesAsk { want: 0, need: 0, demand: 0, ..ask })))
+    }
+
+    fn close_place(&mut self, number: usize) {
+        if let Some(limit) = self.places.book.close(number) {
+            self.tallies.closes(limit);
+        }
+    }
+
+    fn places_pace(&self, now: Timestamp) -> PlacesPace {
+        PlacesPace { now, hosts: self.standing.hosts(), round_trip: self.round_trip.took }
+    }
+}
+
+/// What is to be asked in one turn, with the numbers of the pages.
+type Asks = BTreeMap<Bucket, Vec<(usize, PlacesAsk)>>;

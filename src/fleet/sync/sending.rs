@@ -1,0 +1,100 @@
+//! What is to be said goes out in batches, and again until somebody answers.
+
+use super::{Asks, Sync};
+use crate::clock::Timestamp;
+use crate::fleet::book::NEVER;
+use crate::fleet::call::{Bucket, CELLS_MAX, Call};
+use crate::fleet::cell::Ask;
+use crate::fleet::lanes::{Flight, Lanes};
+use std::time::Duration;
+
+impl Sync {
+    /// Adds a question to the batch of its bucket, which goes out when it is full.
+    pub(super) fn gather(
+        &mut self,
+        asks: &mut Asks,
+        bucket: Bucket,
+        ask: (usize, Ask),
+        now: Timestamp,
+        out: &mut Vec<Call>,
+    ) {
+        let batch = asks.entry(bucket).or_default();
+        batch.push(ask);
+        if batch.len() == CELLS_MAX {
+            let batch = std::mem::take(batch);
+            self.send(bucket, batch, now, out);
+        }
+    }
+
+    /// Sends what was gathered and did not fill a batch.
+    pub(super) fn send_rest(&mut self, asks: Asks, now: Timestamp, out: &mut Vec<Call>) {
+        for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
+            self.send(bucket, batch, now, out);
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        bucket: Bucket,
+        batch: Vec<(usize, Ask)>,
+        now: Timestamp,
+        out: &mut Vec<Call>,
+    ) {
+        let offer = self.dice.bytes();
+        let who = (self.options.host, self.options.epoch, offer);
+        let (pages, asks): (Vec<usize>, Vec<Ask>) = batch.into_iter().unzip();
+        let Some(lanes) = self.lanes.get_mut(usize::from(bucket.number())) else { return };
+        match lanes.send(who, asks, pages, now) {
+            Ok(batch) => out.push(Call::Sync(batch.clone())),
+            // Whoever looks at a key sees that there is room first. Were there none, nothing of it would be taken for said.
+            Err(pages) => {
+                for number in pages {
+                    if let Some(page) = self.book.page_mut(number) {
+                        page.forget();
+                    }
+                    if self.book.wait(number) {
+                        lanes.wait(number);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn give_up(&mut self, now: Timestamp) {
+        if now < self.give_up {
+            return;
+        }
+        self.give_up = now.after(GIVE_UP_EVERY);
+        let before = Timestamp::from_nanos(now.as_nanos().saturating_sub(GIVE_UP_NANOS));
+        let flights: Vec<Flight> = self.lanes.iter_mut().flat_map(|lanes| lanes.give_up(before)).collect();
+        for flight in flights {
+            self.happened.given_up += 1;
+            self.start_over(&flight, now);
+        }
+        self.give_up_places(before, now);
+    }
+
+    pub(super) fn repeat(&mut self, now: Timestamp, out: &mut Vec<Call>) {
+        if now < self.again {
+            return;
+        }
+        self.again = NEVER;
+        for flight in self.lanes.iter_mut().flat_map(Lanes::flights) {
+            let Some(again) = &mut flight.again else { continue };
+            if *again <= now {
+                *again = NEVER;
+                self.happened.repeats += 1;
+                out.push(Call::Sync(flight.batch.clone()));
+            }
+            self.again = self.again.min(*again);
+        }
+    }
+}
+
+/// A batch of which nothing was heard is said again after up to this long.
+pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// What nobody answered for so long is given up: Redis remembers the numbers of batches for a minute.
+const GIVE_UP_NANOS: u64 = 50_000_000_000;
+
+const GIVE_UP_EVERY: Duration = Duration::from_secs(1);

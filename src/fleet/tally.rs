@@ -1,0 +1,208 @@
+//! What came of each budget, counted for those who look at it. Nothing is decided by it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::cell::{Ask, Said, TOKEN};
+use super::places::PlacesSaid;
+use crate::clock::Timestamp;
+
+/// What came of one budget on this host, since its rule is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Keys that are kept in touch about.
+    pub keys: u64,
+    /// Cells that were asked about and answered.
+    pub cells: u64,
+    /// The same within a second.
+    pub cells_per_second: u64,
+    /// Cells that were gone before their time.
+    pub lost: u64,
+    /// Millionths of a token that were charged below zero: what was really admitted beyond the budget.
+    pub excess: u64,
+    /// Answers that showed a tenth of the budget or more, of a key that had just refused: an estimate.
+    pub false_refusals: u64,
+    /// When Redis last answered about one of its keys.
+    pub heard: Option<Timestamp>,
+    /// Which version of its numbers Redis goes by, as it last said.
+    pub version: u64,
+}
+
+/// Of all budgets, by number.
+#[derive(Debug, Default)]
+pub(super) struct Tallies(HashMap<u64, Entry>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    tally: Tally,
+    /// Since when cells are counted for the rate, and how many were counted before.
+    since: Timestamp,
+    before: u64,
+}
+
+impl Tallies {
+    pub(super) fn each(&self, now: Timestamp) -> impl Iterator<Item = (u64, Tally)> + '_ {
+        self.0.iter().map(move |(budget, entry)| (*budget, entry.at(now)))
+    }
+
+    /// Forgets budgets that are not in force.
+    pub(super) fn keep(&mut self, is_in_force: impl Fn(u64) -> bool) {
+        self.0.retain(|budget, entry| entry.tally.keys > 0 || is_in_force(*budget));
+    }
+
+    pub(super) fn opens(&mut self, budget: u64) {
+        self.0.entry(budget).or_default().tally.keys += 1;
+    }
+
+    pub(super) fn closes(&mut self, budget: u64) {
+        let tally = &mut self.0.entry(budget).or_default().tally;
+        tally.keys = tally.keys.saturating_sub(1);
+    }
+
+    /// Takes what Redis said of one key, of which a request was refused before. Returns whether that was a mistake.
+    pub(super) fn hears(
+        &mut self,
+        budget: u64,
+        (ask, said): (&Ask, &Said),
+        refused: bool,
+        now: Timestamp,
+    ) -> bool {
+        let entry = self.0.entry(budget).or_default();
+        let tally = &mut entry.tally;
+        let below = said.level.min(0).unsigned_abs();
+        // What was there before the grant, in tenths of all there can be.
+        let there = u64::try_from(said.level).map_or(0, |level| level.saturating_add(said.grant));
+        let is_false = refused && there >= TOKEN && there >= ask.terms.burst / 10;
+        tally.cells += 1;
+        tally.lost += u64::from(said.lost);
+        tally.excess += below.min(ask.owed);
+        tally.false_refusals += u64::from(is_false);
+        tally.heard = Some(now);
+        tally.version = said.version;
+        entry.reckon(now);
+        is_false
+    }
+
+    /// Takes what Redis said of the places of one key.
+    pub(super) fn hears_of_places(&mut self, budget: u64, said: &PlacesSaid, now: Timestamp) {
+        let entry = self.0.entry(budget).or_default();
+        let tally = &mut entry.tally;
+        tally.cells += 1;
+        tally.lost += u64::from(said.lost);
+        tally.heard = Some(now);
+        tally.version = said.version;
+        entry.reckon(now);
+    }
+}
+
+impl Entry {
+    /// Begins another second once one is over.
+    fn reckon(&mut self, now: Timestamp) {
+        let lasted = now.since(self.since);
+        if lasted >= SECOND {
+            let cells =
+                u128::from(self.tally.cells - self.before) * SECOND.as_nanos() / lasted.as_nanos().max(1);
+            self.tally.cells_per_second = u64::try_from(cells).unwrap_or(u64::MAX);
+            (self.since, self.before) = (now, self.tally.cells);
+        }
+    }
+
+    /// Of what nobody was asked about for a while, no cells pass.
+    fn at(&self, now: Timestamp) -> Tally {
+        let mut entry = *self;
+        if now.since(entry.since) >= SECOND * 2 {
+            entry.reckon(now);
+        }
+        entry.tally
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::cell::{CellRate, Terms};
+
+    const BURST: u64 = 100;
+
+    fn ask(owed: u64) -> Ask {
+        Ask {
+            key: [0; 16],
+            terms: Terms { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: BURST * TOKEN },
+            last: None,
+            hold: 0,
+            back: 0,
+            owed: owed * TOKEN,
+            want: 0,
+            demand: 0,
+            waited_us: 0,
+            dice: 0,
+            knew_us: None,
+            window: None,
+        }
+    }
+
+    fn said(level: i64, grant: u64) -> Said {
+        let token = TOKEN.cast_signed();
+        let (level, grant) = (level * token, grant * TOKEN);
+        Said { level, demand: 0, grant, hosts: 1, lost: false, version: 3, generation: 0, window: None }
+    }
+
+    #[test]
+    fn what_is_charged_below_zero_is_excess_and_nothing_else_is() {
+        for (owed, level, excess) in [(5, 10, 0), (5, 0, 0), (5, -3, 3), (5, -20, 5), (0, -20, 0)] {
+            let mut tallies = Tallies::default();
+            tallies.hears(1, (&ask(owed), &said(level, 0)), false, Timestamp::ORIGIN);
+            let tally = tallies.each(Timestamp::ORIGIN).next().unwrap().1;
+            assert_eq!(tally.excess, excess * TOKEN, "{owed} owed, {level} left");
+            assert_eq!((tally.cells, tally.version, tally.heard), (1, 3, Some(Timestamp::ORIGIN)));
+        }
+    }
+
+    #[test]
+    fn a_refusal_was_false_where_a_tenth_was_there() {
+        for (refused, level, grant, is_false) in [
+            (true, 10, 0, true),
+            (true, 9, 0, false),
+            (true, 4, 6, true),
+            (true, -1, 0, false),
+            (false, 100, 0, false),
+        ] {
+            let mut tallies = Tallies::default();
+            let found = tallies.hears(1, (&ask(0), &said(level, grant)), refused, Timestamp::ORIGIN);
+            assert_eq!(found, is_false, "{level} left, {grant} granted");
+            assert_eq!(tallies.each(Timestamp::ORIGIN).next().unwrap().1.false_refusals, u64::from(is_false));
+        }
+    }
+
+    #[test]
+    fn a_budget_that_is_gone_is_forgotten_once_its_keys_are() {
+        let mut tallies = Tallies::default();
+        tallies.opens(1);
+        tallies.opens(1);
+        tallies.closes(1);
+        tallies.keep(|_| false);
+        assert_eq!(
+            tallies.each(Timestamp::ORIGIN).map(|(budget, tally)| (budget, tally.keys)).collect::<Vec<_>>(),
+            [(1, 1)]
+        );
+        tallies.closes(1);
+        tallies.keep(|budget| budget == 1);
+        assert_eq!(tallies.each(Timestamp::ORIGIN).count(), 1, "in force, and nobody asks");
+        tallies.keep(|_| false);
+        assert_eq!(tallies.each(Timestamp::ORIGIN).count(), 0);
+    }
+
+    #[test]
+    fn cells_of_the_last_second_are_told() {
+        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
+        let mut tallies = Tallies::default();
+        let per_second = |tallies: &Tallies, now| tallies.each(at(now)).next().unwrap().1.cells_per_second;
+        for millis in (10_000..12_000).step_by(100) {
+            tallies.hears(1, (&ask(0), &said(1, 0)), false, at(millis));
+        }
+        assert_eq!(per_second(&tallies, 12_000), 10);
+        assert_eq!(per_second(&tallies, 60_000), 0, "and none since");
+    }
+}

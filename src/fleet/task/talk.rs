@@ -1,0 +1,311 @@
+//! One turn after the other: what is due goes out, what has arrived goes in.
+
+mod arrivals;
+mod name;
+mod tell;
+
+use super::servers::{Arrival, Servers};
+use super::{LEAVE_MAX, Plan};
+use crate::clock::{Clock, Now, Timestamp};
+use crate::engine::{Budget, Engine, PlacesBudget, Standing};
+use crate::fleet::asking::Asking;
+use crate::fleet::beat::Beat;
+use crate::fleet::call::Call;
+use crate::fleet::counters::{Counters, View};
+use crate::fleet::crowd::Crowd;
+use crate::fleet::dice::drawn;
+use crate::fleet::link::NodeId;
+use crate::fleet::orders::{Exchange, Spoken};
+use crate::fleet::questions::Question;
+use crate::fleet::reserve::Reserves;
+use crate::fleet::sync::{Options, Sync};
+use crate::fleet::versions::Versions;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tracing::{info, warn};
+
+/// All that the thread has.
+pub(super) struct Talk {
+    engine: Arc<Engine>,
+    clock: Arc<Clock>,
+    standing: Arc<Standing>,
+    plan: Plan,
+    counters: Arc<Counters>,
+    budgets: Arc<HashMap<u64, Budget>>,
+    places: Arc<HashMap<u64, PlacesBudget>>,
+    sync: Sync,
+    asking: Asking,
+    questions: mpsc::Receiver<Question>,
+    versions: Versions,
+    crowd: Crowd,
+    reserves: Reserves,
+    /// When it was last looked whether the rules keep a reserve, and whether they do.
+    looked: Timestamp,
+    keeps_reserve: bool,
+    servers: Option<Servers>,
+    orders: Exchange,
+    words: mpsc::Receiver<Spoken>,
+    arrivals: mpsc::Receiver<Arrival>,
+    arrives: mpsc::Sender<Arrival>,
+    view: View,
+    /// When the view was last told, and how many cells had been answered then.
+    told: Now,
+    told_cells: u64,
+}
+
+impl Talk {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        clock: Arc<Clock>,
+        standing: Arc<Standing>,
+        plan: Plan,
+        (counters, words, questions): (Arc<Counters>, mpsc::Receiver<Spoken>, mpsc::Receiver<Question>),
+    ) -> Talk {
+        let identity = &plan.identity;
+        // Until somebody says otherwise there are as many as there were.
+        standing.set_hosts(identity.hosts);
+        let many = plan.link.cluster || plan.link.urls.len() > 1;
+        let options = Options {
+            host: identity.host,
+            epoch: identity.epoch,
+            buckets: if many { BUCKETS_SPREAD } else { BUCKETS },
+            seed: seed(),
+        };
+        let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
+        let mut crowd = Crowd::default();
+        crowd.heard(identity.hosts, clock.now().at);
+        let orders = Exchange::new(identity.host, engine.fleet_orders(), drawn());
+        let (of_asking, asks_of) = (Arc::clone(&standing), Arc::clone(&engine));
+        Talk {
+            sync: Sync::new(options, Arc::clone(&standing)),
+            asking: Asking::new(asks_of, of_asking, options.buckets, seed()),
+            questions,
+            engine,
+            clock,
+            standing,
+            plan,
+            counters,
+            budgets: Arc::default(),
+            places: Arc::default(),
+            versions: Versions::default(),
+            crowd,
+            reserves: Reserves::default(),
+            looked: Timestamp::ORIGIN,
+            keeps_reserve: false,
+            servers: None,
+            orders,
+            words,
+            arrivals,
+            arrives,
+            view: View::default(),
+            told: Now::default(),
+            told_cells: 0,
+        }
+    }
+
+    /// Until it is to stop.
+    pub(super) async fn go_on(mut self, mut stop: oneshot::Receiver<()>) {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if self.is_needed() {
+                tokio::select! {
+                    biased;
+                    _ = &mut stop => break,
+                    Some(question) = self.questions.recv() => self.ask(question),
+                    Some(arrival) = self.arrivals.recv() => self.take(arrival),
+                    Some(spoken) = self.words.recv() => self.hear(spoken),
+                    _ = tick.tick() => self.turn(),
+                }
+            } else {
+                self.turn_alone();
+                tokio::select! {
+                    biased;
+                    _ = &mut stop => break,
+                    Some(arrival) = self.arrivals.recv() => self.take(arrival),
+                    Some(spoken) = self.words.recv() => self.hear(spoken),
+                    () = sleep(IDLE) => {}
+                }
+            }
+        }
+        // What is not given back in time lapses by itself.
+        let _ = timeout(LEAVE_MAX, self.leave()).await;
+    }
+
+    /// Whether there is a budget to share, or a reserve to keep together. Without one nothing is said, not even that this
+    /// host is alive.
+    fn is_needed(&mut self) -> bool {
+        let budgets = self.engine.budgets();
+        let places = self.engine.places_budgets();
+        if !Arc::ptr_eq(&budgets, &self.budgets) || !Arc::ptr_eq(&places, &self.places) {
+            self.sync.set_places(Arc::clone(&places));
+            self.sync.set_budgets(Arc::clone(&budgets));
+            self.versions.set(&budgets, &places);
+            (self.budgets, self.places) = (budgets, places);
+        }
+        let now = self.clock.now().at;
+        if now.since(self.looked) >= IDLE {
+            (self.looked, self.keeps_reserve) = (now, self.engine.keeps_reserve());
+        }
+        self.has_budgets() || self.keeps_reserve || !self.reserves.is_empty()
+    }
+
+    fn has_budgets(&self) -> bool {
+        !self.budgets.is_empty() || !self.places.is_empty()
+    }
+
+    fn turn(&mut self) {
+        let now = self.clock.now();
+        if !self.connect(now) {
+            return;
+        }
+        let timeout = self.sync.timeout();
+        let due = self.servers.as_mut().map(|servers| {
+            servers.look(timeout, now.at);
+            servers.due(now.at)
+        });
+        self.relink(now);
+        let due = due.into_iter().flatten();
+        let mut out: Vec<(Option<NodeId>, Call)> =
+            due.map(|server| (server, Call::Beat(self.beat(server, now)))).collect();
+        if self.standing.is_linked() {
+            let asked = std::iter::from_fn(|| self.versions.next()).take(VERSIONS_AT_ONCE);
+            out.extend(asked.map(|call| (None, Call::Version(call))));
+        }
+        let mut calls = Vec::new();
+        self.sync.tick(&self.engine, now, &mut calls);
+        self.asking.tick(now, &mut calls);
+        self.asking.tend_places(&mut self.sync, now, &mut calls);
+        out.extend(calls.into_iter().map(|call| (None, call)));
+        let orders = self.orders.due(!out.is_empty(), now);
+        out.extend(orders.map(|call| (None, Call::Orders(call))));
+        self.send(out, now);
+        if now.at.since(self.told.at) >= TELL_EVERY {
+            self.tell(now);
+        }
+    }
+
+    /// Listens to what is said to all hosts, and nothing else: there is no budget to share.
+    fn turn_alone(&mut self) {
+        let now = self.clock.now();
+        if self.connect(now) {
+            let orders = self.orders.due(false, now);
+            self.send(orders.map(|call| (None, Call::Orders(call))).into_iter().collect(), now);
+        }
+        self.tell(now);
+    }
+
+    /// Begins to connect, once. Whether there is anybody to speak to.
+    fn connect(&mut self, now: Now) -> bool {
+        if self.servers.is_none() {
+            match Servers::connect(&self.plan.link, self.arrives.clone(), seed(), now.at) {
+                Ok(servers) => self.servers = Some(servers),
+                // They were checked before the thread began.
+                Err(error) => warn!(%error, "no budget is shared"),
+            }
+        }
+        self.servers.is_some()
+    }
+
+    /// An operator has something to say to all hosts.
+    fn hear(&mut self, spoken: Spoken) {
+        self.orders.say(spoken, self.clock.now().at);
+    }
+
+    fn beat(&mut self, server: Option<NodeId>, now: Now) -> Beat {
+        let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
+        let (seq, pools) =
+            if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
+        Beat { host: self.sync.host(), epoch: self.plan.identity.epoch, seq, pools }
+    }
+
+    /// Makes the calls of requests that wait: of all that have come by now, in one write.
+    fn ask(&mut self, question: Question) {
+        let now = self.clock.now();
+        let mut calls = Vec::new();
+        let mut next = Some(question);
+        while let Some(Question { ticket, due, on_brought }) = next {
+            let sync = &self.sync;
+            self.asking.ask((&*ticket, due), on_brought, |budget| sync.version(budget), now, &mut calls);
+            next = if calls.len() < QUESTIONS_AT_ONCE { self.questions.try_recv().ok() } else { None };
+        }
+        self.asking.tend_places(&mut self.sync, now, &mut calls);
+        self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
+    }
+
+    fn send(&mut self, calls: Vec<(Option<NodeId>, Call)>, now: Now) {
+        self.view.calls += calls.len() as u64;
+        if let Some(servers) = self.servers.as_mut().filter(|_| !calls.is_empty()) {
+            servers.send(calls, now.at);
+        }
+    }
+
+    /// Redis is heard, or not any more.
+    fn relink(&mut self, now: Now) {
+        let is_heard = self.servers.as_ref().is_some_and(Servers::are_heard);
+        if is_heard == self.standing.is_linked() {
+            return;
+        }
+        self.sync.set_linked(is_heard, now.at);
+        let hosts = self.standing.hosts();
+        if is_heard {
+            self.asking.linked();
+            // It may be another one than before, or have forgotten everything.
+            self.versions.ask_again();
+            info!(hosts, "budgets are shared with the other hosts");
+        } else {
+            self.view.outages += 1;
+            warn!(hosts, "Redis is not heard: rules of the fleet go by `on_redis_down` until it is");
+        }
+        self.tell(now);
+    }
+
+    /// Gives back what is in hand.
+    async fn leave(&mut self) {
+        loop {
+            let now = self.clock.now();
+            let mut calls = Vec::new();
+            let is_left = self.sync.leave(&self.engine, now, &mut calls);
+            self.asking.tick(now, &mut calls);
+            if !(is_left || self.standing.is_linked() && self.asking.has_calls()) {
+                return;
+            }
+            self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
+            tokio::select! {
+                Some(arrival) = self.arrivals.recv() => self.take(arrival),
+                () = sleep(TICK) => {}
+            }
+        }
+    }
+}
+
+/// Hosts that start together do not draw the same.
+fn seed() -> u64 {
+    u64::from_le_bytes(drawn())
+}
+
+/// How often keys that call are looked at: a burst that begins waits so long, and the simulation is run with as much.
+const TICK: Duration = Duration::from_millis(2);
+
+/// How often it is looked whether there is a budget to share.
+const IDLE: Duration = Duration::from_millis(500);
+
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// Buckets of cells on one Redis.
+const BUCKETS: u16 = 16;
+
+/// Buckets of cells where several servers share them.
+const BUCKETS_SPREAD: u16 = 256;
+
+/// Rules may be many when they are read; a thousand turns pass in ten seconds.
+const VERSIONS_AT_ONCE: usize = 16;
+
+/// Calls that requests wait for, in one write.
+const QUESTIONS_AT_ONCE: usize = 64;
+
+/// Answers that wait to be taken.
+const ARRIVALS_MAX: usize = 1_024;

@@ -1,0 +1,112 @@
+//! Which version the numbers of each budget have: asked when they are new or others than before, and again of a Redis that
+//! may have forgotten it.
+
+use super::page::{cell_window, terms};
+use super::version::{Fingerprint, VersionCall};
+use crate::engine::{Budget, PlacesBudget};
+use std::collections::HashMap;
+
+/// What is known of the versions.
+#[derive(Debug, Default)]
+pub(super) struct Versions {
+    known: HashMap<u64, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    terms: Fingerprint,
+    /// The numbers that this host had before, and their version.
+    before: Option<(Fingerprint, u64)>,
+    version: Option<u64>,
+    standing: Standing,
+}
+
+/// How it stands with asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// To be asked.
+    Due,
+    /// On its way.
+    Asked,
+    Settled,
+}
+
+impl Versions {
+    /// These are the budgets now. What has other numbers than before is to be asked about.
+    pub(super) fn set(&mut self, budgets: &HashMap<u64, Budget>, places: &HashMap<u64, PlacesBudget>) {
+        self.known.retain(|number, _| budgets.contains_key(number) || places.contains_key(number));
+        let tokens = budgets.iter().filter_map(|(number, budget)| {
+            let terms = terms(budget, 0)?;
+            let print = match cell_window(budget, 0) {
+                Some(window) => Fingerprint::of_window(&terms, &window),
+                None => Fingerprint::of(&terms),
+            };
+            Some((number, print))
+        });
+        let places = places.iter().map(|(number, limit)| (number, Fingerprint::of_places(limit.quota.max())));
+        for (number, terms) in tokens.chain(places) {
+            let before = match self.known.get(number) {
+                Some(known) if known.terms == terms => continue,
+                Some(Known { terms, version: Some(version), .. }) => Some((terms.clone(), *version)),
+                Some(known) => known.before.clone(),
+                None => None,
+            };
+            self.known.insert(*number, Known { terms, before, version: None, standing: Standing::Due });
+        }
+    }
+
+    /// Redis may have forgotten them.
+    pub(super) fn ask_again(&mut self) {
+        for known in self.known.values_mut().filter(|known| known.standing == Standing::Settled) {
+            known.standing = Standing::Due;
+        }
+    }
+
+    /// The next that is to be asked about, which is on its way from now on.
+    pub(super) fn next(&mut self) -> Option<VersionCall> {
+        let (number, known) = self.known.iter_mut().find(|(_, known)| known.standing == Standing::Due)?;
+        known.standing = Standing::Asked;
+        let before = match known.version {
+            // The same as ever.
+            Some(version) => Some((known.terms.clone(), version)),
+            None => known.before.clone(),
+        };
+        Some(VersionCall { rule: name(*number), terms: known.terms.clone(), before })
+    }
+
+    /// Takes an answer. Returns the budget that it is about, if its numbers are still those.
+    pub(super) fn answered(&mut self, call: &VersionCall, version: u64) -> Option<u64> {
+        let (number, known) = self.asked(call)?;
+        known.standing = Standing::Settled;
+        known.version = Some(version);
+        known.before = None;
+        Some(number)
+    }
+
+    /// Nothing was heard: it is to be asked again.
+    pub(super) fn failed(&mut self, call: &VersionCall) {
+        if let Some((_, known)) = self.asked(call) {
+            known.standing = Standing::Due;
+        }
+    }
+
+    /// Those that are known, by budget.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
+    }
+
+    fn asked(&mut self, call: &VersionCall) -> Option<(u64, &mut Known)> {
+        let number = number(&call.rule);
+        let known = self.known.get_mut(&number)?;
+        (known.terms == call.terms && known.standing == Standing::Asked).then_some((number, known))
+    }
+}
+
+/// What a budget is known by in Redis.
+fn name(budget: u64) -> [u8; 16] {
+    u128::from(budget).to_le_bytes()
+}
+
+fn number(name: &[u8; 16]) -> u64 {
+    u64::try_from(u128::from_le_bytes(*name)).unwrap_or_default()
+}
