@@ -88,6 +88,7 @@ impl Office {
             Answer::Decided(decision) => decision,
             Answer::Conflict => return Told { line: "conflict".into(), lease: None, retry: None },
             Answer::Quota => return Told { line: "quota".into(), lease: None, retry: None },
+            Answer::Ask(_) => return Told { line: "ask".into(), lease: None, retry: None },
         };
         let mut line = format!("{:?}", decision.verdict).to_lowercase();
         if let Some(rule) = decision.rule_name() {

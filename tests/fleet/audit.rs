@@ -1,0 +1,147 @@
+//! Follows tokens one by one: what Redis gave out is spent, given back, lapsed, in hand or on its way; what was owed is
+//! paid, owed or gone with its host.
+
+use std::collections::{HashMap, HashSet};
+
+use tidegate::fleet::call::{Batch, Call};
+use tidegate::fleet::cell::TOKEN;
+use tidegate::fleet::reply::{Kind, Reply};
+
+/// What a host has: tokens in hand, and tokens owed.
+pub(crate) type Has = (u64, u64);
+
+#[derive(Default)]
+pub(crate) struct Audit {
+    /// As last seen.
+    has: HashMap<u32, Has>,
+    /// What the store did, each call once.
+    pub(crate) granted: u64,
+    pub(crate) back: u64,
+    pub(crate) paid: u64,
+    /// What hosts did.
+    pub(crate) received: u64,
+    pub(crate) given_back: u64,
+    pub(crate) from_hand: u64,
+    pub(crate) lapsed: u64,
+    pub(crate) owed: u64,
+    pub(crate) settled: u64,
+    pub(crate) crashed: Has,
+    told: HashSet<Number>,
+    done: HashSet<Number>,
+}
+
+impl std::fmt::Display for Audit {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Audit {
+            granted,
+            back,
+            paid,
+            received,
+            given_back,
+            from_hand,
+            lapsed,
+            owed,
+            settled,
+            crashed,
+            ..
+        } = self;
+        write!(
+            to,
+            "granted {granted} received {received} back {back} of {given_back} spent {from_hand} lapsed {lapsed} \
+             owed {owed} paid {paid} settled {settled} crashed {crashed:?} now {:?}",
+            self.in_hand()
+        )
+    }
+}
+
+/// What is never used for another call.
+type Number = ([u8; 16], u8, u8, u64, u64);
+
+fn number(batch: &Batch) -> Number {
+    let place = &batch.place;
+    (place.host, place.bucket.number(), place.lane, place.epoch, place.seq)
+}
+
+impl Audit {
+    /// A host is about to do something: what it has may have lapsed, and nothing else.
+    pub(crate) fn before(&mut self, host: u32, has: Has) {
+        let (held, owed) = self.has.insert(host, has).unwrap_or_default();
+        assert!(has.0 <= held, "host {host} has {} tokens and had {held}", has.0);
+        assert_eq!(has.1, owed, "host {host} owes something else without having done anything");
+        self.lapsed += held - has.0;
+    }
+
+    /// It has judged requests.
+    pub(crate) fn judged(&mut self, host: u32, admitted: u64, has: Has) {
+        let (held, owed) = self.has.insert(host, has).unwrap();
+        let from_hand = held.checked_sub(has.0).expect("a request brings no tokens");
+        assert!(from_hand <= admitted, "host {host}: {from_hand} tokens were spent on {admitted} requests");
+        self.from_hand += from_hand;
+        self.owed += has.1.checked_sub(owed).expect("a request pays no debt");
+    }
+
+    /// It has sent calls, some of them once more.
+    pub(crate) fn sent(&mut self, host: u32, calls: &[Call], has: Has) {
+        let mut given_back = 0;
+        for call in calls {
+            let Call::Sync(batch) = call else { continue };
+            if self.told.insert(number(batch)) {
+                given_back += batch.asks.iter().map(|ask| ask.back / TOKEN).sum::<u64>();
+            }
+        }
+        let (held, owed) = self.has.insert(host, has).unwrap();
+        assert_eq!(held - given_back, has.0, "host {host} gave back {given_back} of {held}");
+        self.given_back += given_back;
+        self.owed += has.1.checked_sub(owed).expect("a call that was sent pays no debt yet");
+    }
+
+    /// It was told something.
+    pub(crate) fn told(&mut self, host: u32, has: Has) {
+        let (held, owed) = self.has.insert(host, has).unwrap();
+        self.received += has.0.saturating_sub(held);
+        self.lapsed += held.saturating_sub(has.0);
+        self.settled += owed.saturating_sub(has.1);
+        self.owed += has.1.saturating_sub(owed);
+    }
+
+    /// It is gone.
+    pub(crate) fn crash(&mut self, host: u32) {
+        let (held, owed) = self.has.remove(&host).unwrap_or_default();
+        self.crashed = (self.crashed.0 + held, self.crashed.1 + owed);
+    }
+
+    /// The store has done a call, or repeated what it had said.
+    pub(crate) fn done(&mut self, call: &Call, reply: &Reply) {
+        let (Call::Sync(batch), Reply::Sync(answer)) = (call, reply) else { return };
+        let Kind::Done(said) = &answer.kind else { return };
+        if !self.done.insert(number(batch)) {
+            return;
+        }
+        for (ask, said) in batch.asks.iter().zip(said) {
+            self.granted += said.grant / TOKEN;
+            self.back += ask.back / TOKEN;
+            self.paid += ask.owed / TOKEN;
+        }
+    }
+
+    /// What all hosts have now.
+    pub(crate) fn in_hand(&self) -> Has {
+        self.has.values().fold((0, 0), |(held, owed), has| (held + has.0, owed + has.1))
+    }
+
+    /// Once nothing is on its way any more: no token came from nowhere, and none was counted twice.
+    pub(crate) fn check(&self, admitted: u64) {
+        let (held, owed) = self.in_hand();
+        let (crashed, crashed_owed) = self.crashed;
+        assert!(self.received <= self.granted, "more was received than granted: {self}");
+        assert!(self.back <= self.given_back, "more came back than was given: {self}");
+        assert_eq!(
+            self.received,
+            self.from_hand + self.given_back + self.lapsed + crashed + held,
+            "tokens in hands: {self}"
+        );
+        assert_eq!(self.owed, self.settled + crashed_owed + owed, "debts: {self}");
+        assert!(self.settled <= self.paid, "no debt is forgotten: {self}");
+        assert!(self.from_hand <= admitted, "{self}");
+    }
+}

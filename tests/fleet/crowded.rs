@@ -1,0 +1,335 @@
+//! More keys of one bucket have something to say than fit on the way at once: each is heard in its turn.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tidegate::fleet::call::{Call, Place};
+use tidegate::fleet::reply::Reply;
+use tidegate::limit::places::Asks;
+use tidegate::limit::share::WhenDown;
+
+use crate::host::Host;
+use crate::places::{Came, Host as PlacesHost, Wanted, WorkPlan};
+use crate::plan::{Plan, Shape, runs, seed};
+use crate::random::Random;
+use crate::store::Store;
+
+/// A host whose keys speak with Redis.
+trait Talks {
+    /// Asks for a key once; whether that passed.
+    fn ask(&mut self, tenant: &str, us: u64) -> bool;
+    fn calls(&mut self, us: u64) -> Vec<Call>;
+    fn sent(&mut self, number: u64, call: Call, us: u64);
+    fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64);
+    fn timed_out(&mut self, number: u64, us: u64);
+}
+
+impl Talks for Host {
+    fn ask(&mut self, tenant: &str, us: u64) -> bool {
+        self.hit(tenant, us)
+    }
+
+    fn calls(&mut self, us: u64) -> Vec<Call> {
+        std::mem::take(self.tick(us))
+    }
+
+    fn sent(&mut self, number: u64, call: Call, us: u64) {
+        self.sent(number, call, us);
+    }
+
+    fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64) {
+        self.answered(number, call, reply, us);
+    }
+
+    fn timed_out(&mut self, number: u64, us: u64) {
+        self.timed_out(number, us);
+    }
+}
+
+impl Talks for PlacesHost {
+    fn ask(&mut self, tenant: &str, us: u64) -> bool {
+        let tenant = tenant.trim_start_matches('t').parse().unwrap();
+        let came = self.begin(Wanted { tenant, lasts_us: 0, is_held: false }, us);
+        if let Came::Begun { lease, .. } = came {
+            self.end(lease, us);
+        }
+        matches!(came, Came::Begun { .. })
+    }
+
+    fn calls(&mut self, us: u64) -> Vec<Call> {
+        self.tick(us);
+        std::mem::take(self.out())
+    }
+
+    fn sent(&mut self, number: u64, call: Call, us: u64) {
+        self.sent(number, call, us);
+    }
+
+    fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64) {
+        self.answered(number, call, reply, us);
+    }
+
+    fn timed_out(&mut self, number: u64, us: u64) {
+        self.timed_out(number, us);
+    }
+}
+
+enum Event {
+    Answer(Call, Reply),
+    TimedOut,
+}
+
+/// A host, Redis, and the way between.
+struct Talk<H> {
+    host: H,
+    store: Store,
+    events: BTreeMap<(u64, u64), (u64, Event)>,
+    numbers: u64,
+    random: Random,
+    /// Replies of a thousand that are lost.
+    lost: u32,
+    /// Answers take up to so long.
+    slow_us: u32,
+    us: u64,
+    /// In which call each key is on its way, and since when.
+    on_way: HashMap<[u8; 16], ((u8, u8, u64, u64), u64)>,
+    /// How often each key was asked about.
+    asked: HashMap<[u8; 16], u64>,
+}
+
+impl<H: Talks> Talk<H> {
+    fn new(host: H, seed: u64) -> Talk<H> {
+        let random = Random::new(seed, 41);
+        let mut talk = Talk {
+            host,
+            store: Store::default(),
+            events: BTreeMap::new(),
+            numbers: 0,
+            random,
+            lost: 0,
+            slow_us: 0,
+            us: 0,
+            on_way: HashMap::new(),
+            asked: HashMap::new(),
+        };
+        talk.go_on(20, |_, _| {});
+        talk
+    }
+
+    /// So many milliseconds, a turn of the host in every other; in each, requests come.
+    fn go_on(&mut self, ms: u64, mut requests: impl FnMut(&mut H, u64)) {
+        for _ in 0..ms / 2 {
+            self.us += 2_000;
+            while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= self.us) {
+                let (number, event) = entry.remove();
+                match event {
+                    Event::TimedOut => self.host.timed_out(number, self.us),
+                    Event::Answer(call, reply) => {
+                        about(&call, |key, place| {
+                            if self.on_way.get(&key).is_some_and(|(sent, _)| *sent == place) {
+                                self.on_way.remove(&key);
+                            }
+                        });
+                        self.host.answered(number, &call, reply, self.us);
+                    }
+                }
+            }
+            requests(&mut self.host, self.us);
+            for call in self.host.calls(self.us) {
+                self.send(call);
+            }
+        }
+    }
+
+    fn send(&mut self, call: Call) {
+        about(&call, |key, place| {
+            let before = self.on_way.get(&key).copied();
+            assert!(before.is_none_or(|(sent, _)| sent == place), "a key in two calls at once");
+            self.on_way.entry(key).or_insert((place, self.us));
+            *self.asked.entry(key).or_default() += u64::from(before.is_none());
+        });
+        self.numbers += 2;
+        let reply = self.store.call(&call, 1_700_000_000_000_000 + self.us);
+        if self.random.below(1_000) >= self.lost {
+            let at = self.us + 1_000 + u64::from(self.random.below(self.slow_us + 1));
+            self.events.insert((at, self.numbers), (self.numbers, Event::Answer(call.clone(), reply)));
+        }
+        self.events.insert((self.us + 250_000, self.numbers + 1), (self.numbers, Event::TimedOut));
+        self.host.sent(self.numbers, call, self.us);
+    }
+}
+
+/// The keys of a call, each with the call's place.
+fn about(call: &Call, mut each: impl FnMut([u8; 16], (u8, u8, u64, u64))) {
+    let number = |place: &Place| (place.bucket.number(), place.lane, place.epoch, place.seq);
+    match call {
+        Call::Sync(batch) => batch.asks.iter().for_each(|ask| each(ask.key, number(&batch.place))),
+        Call::Places(call) => call.asks.iter().for_each(|ask| each(ask.key, number(&call.place))),
+        _ => {}
+    }
+}
+
+fn tenants(count: usize) -> Vec<String> {
+    (0..count).map(|tenant| format!("t{tenant}")).collect()
+}
+
+/// One bucket for all keys.
+fn plan() -> Plan {
+    let plan = Plan { rate: 10, burst: 10, credit: 0, buckets: 1, ..Plan::cell(1, Shape::Even, 0) };
+    Plan { tenants: KEYS as u32, ..plan }
+}
+
+fn host_of_tokens() -> Host {
+    Host::new(&plan(), 0, 1, 0, 0)
+}
+
+fn host_of_places() -> PlacesHost {
+    let (when_down, asks) = (WhenDown::Share, Asks::Never);
+    let plan = WorkPlan { base: plan(), service_ms: 100, when_down, asks, held: 0, leaves: 0 };
+    PlacesHost::new(&plan, 0, 1, 0, 0)
+}
+
+/// All call in the same turn, some replies are lost, and all are granted what they asked for.
+fn all_at_once<H: Talks>(host: H, seed: u64, lost: u32) {
+    let mut talk = Talk::new(host, seed);
+    let tenants = tenants(KEYS);
+    (talk.lost, talk.slow_us) = (lost, 5_000);
+    let mut is_first = true;
+    talk.go_on(if lost == 0 { 200 } else { 3_000 }, |host, us| {
+        if std::mem::take(&mut is_first) {
+            assert!(tenants.iter().all(|tenant| !host.ask(tenant, us)), "nothing is granted yet");
+        }
+    });
+    assert_eq!(talk.asked.len(), KEYS, "SEED={seed}: keys that were never asked about");
+    talk.lost = 0;
+    talk.go_on(1_000, |_, _| {});
+    let longest = talk.on_way.values().map(|(_, since)| talk.us - since).max();
+    assert!(longest < Some(10_000), "SEED={seed}: keys that are on their way for ever");
+    // What was granted may have lapsed meanwhile: every key can be asked about again.
+    let asked = talk.asked.clone();
+    let mut passed = vec![false; KEYS];
+    talk.go_on(1_000, |host, us| {
+        if us.is_multiple_of(50_000) {
+            for (tenant, passed) in tenants.iter().zip(&mut passed) {
+                *passed |= host.ask(tenant, us);
+            }
+        }
+    });
+    assert!(passed.iter().all(|passed| *passed), "SEED={seed}: keys that nothing is granted to");
+    let is_new = |(key, before): (&[u8; 16], &u64)| talk.asked[key] > *before;
+    assert!(lost == 0 || asked.iter().all(is_new), "SEED={seed}: keys that are not spoken of any more");
+}
+
+/// All are in demand for longer than one round of them takes: nobody is passed over. Each is asked about so often at least.
+fn in_turn<H: Talks>(host: H, slow_us: u32, often: u64) {
+    let mut talk = Talk::new(host, seed());
+    let tenants = tenants(KEYS);
+    // 512 on their way at once are not enough for each to be heard as often as it would.
+    talk.slow_us = slow_us;
+    let demand = |host: &mut H, us: u64| {
+        for (number, tenant) in tenants.iter().enumerate() {
+            if us / 2_000 % 25 == number as u64 % 25 {
+                host.ask(tenant, us);
+            }
+        }
+    };
+    talk.go_on(1_000, demand);
+    let before = talk.asked.clone();
+    talk.go_on(3_000, demand);
+    let since: Vec<u64> =
+        talk.asked.iter().map(|(key, now)| now - before.get(key).copied().unwrap_or(0)).collect();
+    let (least, most) = (since.iter().min().unwrap(), since.iter().max().unwrap());
+    println!("asked about {least} to {most} times each, {} in all", since.iter().sum::<u64>());
+    assert!(since.len() == KEYS && *least >= often, "asked about {least} to {most} times each");
+    assert!(*most <= 3 * least, "asked about {least} to {most} times each");
+}
+
+/// Whatever is asked for, lost and late: once all is well every key is spoken of again.
+fn nobody_is_forgotten<H: Talks>(host: impl Fn() -> H) {
+    for seed in seed()..seed() + runs().div_ceil(100) {
+        let mut talk = Talk::new(host(), seed);
+        let tenants = tenants(KEYS);
+        let mut random = Random::new(seed, 42);
+        for _ in 0..6 {
+            talk.lost = [0, 30, 300][random.below(3) as usize];
+            talk.slow_us = [0, 20_000, 900_000][random.below(3) as usize];
+            let of_thousand = [0, 1, 20, 1_000][random.below(4) as usize];
+            let every_us = [2_000, 100_000, 700_000][random.below(3) as usize];
+            talk.go_on(700, |host, us| {
+                if us.is_multiple_of(every_us) {
+                    tenants.iter().filter(|_| random.below(1_000) < of_thousand).for_each(|tenant| {
+                        host.ask(tenant, us);
+                    });
+                }
+            });
+        }
+        (talk.lost, talk.slow_us) = (0, 0);
+        talk.go_on(2_000, |_, _| {});
+        // Some may just have been sent.
+        let longest = talk.on_way.values().map(|(_, since)| talk.us - since).max();
+        assert!(longest < Some(10_000), "SEED={seed}: keys that are on their way for ever");
+        let mut passed = vec![false; KEYS];
+        talk.go_on(3_000, |host, us| {
+            if us.is_multiple_of(100_000) {
+                for (tenant, passed) in tenants.iter().zip(&mut passed).filter(|(_, passed)| !**passed) {
+                    *passed = host.ask(tenant, us);
+                }
+            }
+        });
+        let forgotten = passed.iter().filter(|passed| !**passed).count();
+        assert_eq!(forgotten, 0, "SEED={seed} RUNS=1: keys that are never spoken of again");
+    }
+}
+
+#[test]
+fn thousands_of_keys_that_call_in_one_turn_are_all_heard() {
+    for lost in [0, 300] {
+        all_at_once(host_of_tokens(), seed(), lost);
+        all_at_once(host_of_places(), seed(), lost);
+    }
+}
+
+/// The rule goes while they wait: none of them is kept in touch about any more.
+fn the_rule_goes<H: Talks>(host: H, goes: impl FnOnce(&mut H) -> Box<dyn Fn(&H) -> usize>) {
+    let mut talk = Talk::new(host, seed());
+    talk.slow_us = 20_000;
+    let mut is_first = true;
+    talk.go_on(4, |host, us| {
+        if std::mem::take(&mut is_first) {
+            tenants(KEYS).iter().for_each(|tenant| {
+                host.ask(tenant, us);
+            });
+        }
+    });
+    assert!(talk.asked.len() < KEYS, "they fit on the way at once");
+    let keys = goes(&mut talk.host);
+    assert!(keys(&talk.host) > 0);
+    talk.go_on(1_000, |_, _| {});
+    assert_eq!(keys(&talk.host), 0, "keys that wait for ever");
+}
+
+#[test]
+fn keys_that_wait_go_with_their_rule() {
+    the_rule_goes(host_of_tokens(), |host| {
+        host.sync.set_budgets(Arc::default());
+        Box::new(|host| host.sync.keys())
+    });
+    the_rule_goes(host_of_places(), |host| {
+        host.sync.set_places(Arc::default());
+        Box::new(|host| host.sync.keys())
+    });
+}
+
+#[test]
+fn keys_beyond_what_fits_are_heard_in_turn() {
+    in_turn(host_of_tokens(), 50_000, 9);
+    in_turn(host_of_places(), 200_000, 2);
+}
+
+#[test]
+fn keys_that_wait_in_vain_are_not_forgotten() {
+    nobody_is_forgotten(host_of_tokens);
+    nobody_is_forgotten(host_of_places);
+}
+
+const KEYS: usize = 3_000;

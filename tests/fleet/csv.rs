@@ -1,0 +1,43 @@
+//! Runs as tables, tenth of a second by tenth, for the pictures of the documentation.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use crate::plan::{Faults, Outage, Plan, Shape};
+use crate::world::run;
+
+fn directory() -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fleet");
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+#[test]
+fn runs_are_left_behind_tenth_by_tenth() {
+    let ms = 24_000;
+    let moving = |round_trip_us| Plan { ms, round_trip_us, ..Plan::cell(10, Shape::Moving, 2_000) };
+    let outage = |empty| {
+        let faults = Faults {
+            outages: vec![Outage { from_ms: 8_000, to_ms: 16_000, empty, later_ms: 0 }],
+            ..Faults::default()
+        };
+        Plan { ms, faults, ..Plan::cell(10, Shape::Zipf, 2_000) }
+    };
+    let runs = [
+        ("moving_near", moving(500)),
+        ("moving_far", moving(50_000)),
+        ("moving_farther", moving(500_000)),
+        ("outage_kept", outage(false)),
+        ("outage_empty", outage(true)),
+    ];
+    for (name, plan) in runs {
+        let measure = run(&Plan { seed: 1, tick_ms: 2, ..plan }).measure;
+        let mut table = "offered,admitted,perfect\n".to_owned();
+        for at in (0..ms as usize).step_by(100) {
+            let sum = |counts: &[u32]| counts[at..at + 100].iter().sum::<u32>();
+            let (offered, admitted) = (sum(&measure.offered), sum(&measure.admitted));
+            writeln!(table, "{offered},{admitted},{}", sum(&measure.ideal)).unwrap();
+        }
+        std::fs::write(directory().join(format!("{name}.csv")), table).unwrap();
+    }
+}

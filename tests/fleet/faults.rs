@@ -1,0 +1,96 @@
+//! What is promised while things go wrong.
+
+use crate::plan::{Faults, Outage, Plan, Shape, is_short};
+use crate::world::run;
+
+fn outage(hosts: u32, seconds: u64, empty: bool) -> Plan {
+    let from_ms = 20_000;
+    let outages = vec![Outage { from_ms, to_ms: from_ms + seconds * 1_000, empty, later_ms: 0 }];
+    let faults = Faults { outages, ..Faults::default() };
+    Plan { ms: from_ms + seconds * 1_000 + 20_000, faults, ..Plan::cell(hosts, Shape::Even, 2_000) }
+}
+
+fn check_outage(hosts: u32, seconds: u64, empty: bool) {
+    let plan = outage(hosts, seconds, empty);
+    let Outage { from_ms, to_ms, .. } = plan.faults.outages[0];
+    let world = run(&plan);
+    let seen = world.measure.seen();
+    let meanwhile = f64::from(world.measure.admitted[from_ms as usize..to_ms as usize].iter().sum::<u32>())
+        / (f64::from(plan.rate) * seconds as f64);
+    // The first probe that is answered comes within a second of the end.
+    let settled = world.measure.settled_after(to_ms);
+    println!(
+        "{hosts} hosts, {seconds} s, empty {empty}: meanwhile {meanwhile:.3}, settled after {settled:.1} s, {seen}"
+    );
+    assert!((0.90..=1.10).contains(&meanwhile), "{meanwhile} of the rate: {plan:#?}");
+    assert!(settled <= 4.0, "settled after {settled} s: {plan:#?}");
+    assert!(seen.excess <= 1.5 * f64::from(plan.burst), "{seen}: {plan:#?}");
+}
+
+#[test]
+fn without_redis_the_budget_is_shared_and_settled_when_it_is_back() {
+    for (seconds, empty) in [(5, false), (5, true), (60, false), (60, true)] {
+        check_outage(10, seconds, empty);
+        if !is_short() {
+            check_outage(100, seconds, empty);
+        }
+    }
+}
+
+#[test]
+fn hosts_that_come_back_one_after_another_are_not_given_what_the_others_still_spend() {
+    for (hosts, later_ms) in [(2, 4_500), (3, 2_000)] {
+        for (seconds, empty) in [(2, false), (10, false), (10, true)] {
+            let mut plan = outage(hosts, seconds, empty);
+            plan.faults.outages[0].later_ms = later_ms;
+            let world = run(&plan);
+            let seen = world.measure.seen();
+            let to_ms = plan.faults.outages[0].to_ms + u64::from(hosts - 1) * later_ms;
+            let settled = world.measure.settled_after(to_ms);
+            println!(
+                "{hosts} hosts, {later_ms} ms apart, {seconds} s, empty {empty}: after {settled:.1} s, {seen}"
+            );
+            assert!(settled <= 4.0, "settled after {settled} s: {plan:#?}");
+            assert!(seen.excess <= f64::from(plan.burst), "{seen}: {plan:#?}");
+        }
+    }
+}
+
+#[test]
+fn as_many_tokens_are_admitted_as_were_charged_when_replies_are_lost() {
+    // So much that each host always has many calls on their way: who has few is soon cut off when so many are lost.
+    for (credit, load) in [(0, 5_000), (0, 10_000), (100, 5_000), (100, 10_000)] {
+        let faults = Faults { lost: 300, ..Faults::default() };
+        let cell = Plan::cell(20, Shape::Even, load);
+        let plan = Plan { credit, tenants: 16, audited: true, ms: 20_000, faults, ..cell };
+        let world = run(&plan);
+        let seen = world.measure.seen();
+        let audit = world.audit.as_ref().unwrap();
+        audit.check(seen.admitted);
+        let (held, owed) = audit.in_hand();
+        let repeats: u64 = world.happened().iter().map(|happened| happened.repeats).sum();
+        println!("credit {credit}: {seen}, {repeats} repeats, {audit}");
+        assert!(repeats > 100, "{repeats}: {plan:#?}");
+        assert_eq!(seen.cut_offs, 0, "Redis is heard all the time: {plan:#?}");
+        assert_eq!(audit.back, audit.given_back, "all that was given back has come: {audit} {plan:#?}");
+        assert_eq!(audit.paid, audit.settled, "nothing was paid twice: {audit} {plan:#?}");
+        // A grant that is heard of only when it has lapsed is as good as lapsed.
+        let lapsed = audit.lapsed + (audit.granted - audit.received);
+        let charged = audit.granted - audit.back - lapsed - held + audit.paid + owed;
+        let untold = seen.admitted.checked_sub(charged).expect("more was charged than admitted");
+        let leaks = plan.leak() * f64::from(plan.rate * plan.tenants) * 20.0;
+        let most = if credit == 0 { 0.0 } else { leaks };
+        assert!(untold as f64 <= most, "{untold} admitted and not charged: {audit} {plan:#?}");
+    }
+}
+
+#[test]
+fn a_redis_that_was_flushed_gives_nothing_twice_to_those_who_knew() {
+    for hosts in [10, 100] {
+        let faults = Faults { flushes_ms: vec![10_000, 13_000], ..Faults::default() };
+        let plan = Plan { ms: 20_000, faults, ..Plan::cell(hosts, Shape::Even, 10_000) };
+        let seen = run(&plan).measure.seen();
+        println!("{hosts} hosts: {seen}");
+        assert!(seen.excess <= 0.2 * f64::from(plan.burst), "{seen}: {plan:#?}");
+    }
+}

@@ -1,0 +1,156 @@
+//! One host: its engine, its talk with Redis, its clock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidegate::clock::{Now, Timestamp};
+use tidegate::engine::{
+    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Verdict,
+};
+use tidegate::fleet::beat::Beat;
+use tidegate::fleet::call::Call;
+use tidegate::fleet::crowd::Crowd;
+use tidegate::fleet::link_state::LinkState;
+use tidegate::fleet::reply::Reply;
+use tidegate::fleet::sync::{self, Sync};
+use tidegate::limit::share::{self, WhenDown};
+use tidegate::limit::{Quota, Rate, token_bucket};
+use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
+
+use crate::plan::Plan;
+
+pub(crate) struct Host {
+    pub(crate) engine: Arc<Engine>,
+    decider: Decider,
+    pub(crate) sync: Sync,
+    pub(crate) link: LinkState,
+    crowd: Crowd,
+    standing: Arc<Standing>,
+    name: [u8; 16],
+    drift_ppm: i64,
+    utc: i64,
+    has_heard: bool,
+    /// Calls without an answer, by a number that is never used again.
+    pending: HashMap<u64, Call>,
+    out: Vec<Call>,
+}
+
+impl Host {
+    pub(crate) fn new(plan: &Plan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> Host {
+        let hash_key = HashKey::from_bytes([number as u8; 16]);
+        let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
+        let engine = Arc::new(Engine::new(options));
+        let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
+        engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan)])]));
+        let decider = engine.decider();
+        let mut name = [0; 16];
+        name[..4].copy_from_slice(&(number + 1).to_le_bytes());
+        let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
+        let seed = crate::random::mixed(seed);
+        let options = sync::Options { host: name, epoch: life, buckets: plan.buckets, seed };
+        let mut sync = Sync::new(options, Arc::clone(&standing));
+        sync.set_budgets(engine.budgets());
+        let pending = HashMap::new();
+        let link = LinkState::new(seed, local(drift_ppm, at_us));
+        let (utc, out, has_heard) = (0, Vec::new(), false);
+        let crowd = Crowd::default();
+        Host { engine, decider, sync, link, crowd, standing, name, drift_ppm, utc, has_heard, pending, out }
+    }
+
+    /// What this host's clock shows.
+    pub(crate) fn now(&self, us: u64) -> Now {
+        Now { at: local(self.drift_ppm, us), utc: self.utc }
+    }
+
+    pub(crate) fn set_wall_clock(&mut self, utc: i64) {
+        self.utc = utc;
+    }
+
+    pub(crate) fn is_linked(&self) -> bool {
+        self.standing.is_linked()
+    }
+
+    /// Whether requests come here: not before the host knows of the others.
+    pub(crate) fn is_up(&self) -> bool {
+        self.has_heard
+    }
+
+    /// Tokens in hand, and tokens owed.
+    pub(crate) fn has(&self, us: u64) -> (u64, u64) {
+        self.sync.in_hand(&self.engine, self.now(us))
+    }
+
+    /// A request; whether it may start.
+    pub(crate) fn hit(&mut self, tenant: &str, us: u64) -> bool {
+        let now = self.now(us);
+        let attributes = [("tenant", tenant)];
+        let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
+        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
+        decision.verdict == Verdict::Allow
+    }
+
+    /// What is to be sent now.
+    pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<Call> {
+        let now = self.now(us);
+        if self.link.is_cut_off(true, self.sync.timeout(), now.at) {
+            self.sync.set_linked(false, now.at);
+        }
+        if self.link.takes_beat(now.at) {
+            self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new() }));
+        }
+        self.sync.tick(&self.engine, now, &mut self.out);
+        &mut self.out
+    }
+
+    pub(crate) fn sent(&mut self, number: u64, call: Call, us: u64) {
+        let now = self.now(us);
+        self.link.sent(now.at);
+        self.pending.insert(number, call);
+    }
+
+    pub(crate) fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64) {
+        let now = self.now(us);
+        self.pending.remove(&number);
+        self.has_heard = true;
+        if self.link.heard(now.at) {
+            self.sync.set_linked(true, now.at);
+        }
+        match (call, reply) {
+            (Call::Sync(batch), Reply::Sync(answer)) => self.sync.answered(batch, answer, &self.engine, now),
+            (_, Reply::Beat(beaten)) => {
+                self.standing.set_hosts(self.crowd.heard(beaten.hosts, now.at));
+                self.sync.set_alive(beaten.hosts, now.at);
+            }
+            (call, reply) => panic!("{reply:?} to {call:?}"),
+        }
+    }
+
+    /// Nothing has come for the call, if nothing has.
+    pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
+        let now = self.now(us);
+        match self.pending.remove(&number) {
+            Some(Call::Sync(batch)) => self.sync.failed(&batch, now.at),
+            Some(_) => self.link.beat_failed(now.at),
+            None => {}
+        }
+    }
+}
+
+fn local(drift_ppm: i64, us: u64) -> Timestamp {
+    // Every clock has an origin of its own.
+    let nanos = i128::from(us) * i128::from(1_000_000 + drift_ppm) / 1_000;
+    Timestamp::from_nanos(u64::try_from(nanos).unwrap() + 1_000_000_000)
+}
+
+fn rule(plan: &Plan) -> Rule {
+    let position = Position { file: "simulation".into(), line: 1, column: 1 };
+    let key = vec![KeyPart::plain("tenant")];
+    if let Some(kind) = plan.window {
+        let quota = Quota::Share(crate::windows::quota(plan, kind));
+        return Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) };
+    }
+    let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
+    let bucket = token_bucket::Quota::new(rate, plan.burst).unwrap();
+    let quota = Quota::Share(share::Quota::new(bucket, plan.credit, WhenDown::Share));
+    Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
+}

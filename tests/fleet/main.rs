@@ -1,0 +1,40 @@
+//! One budget over many hosts, in virtual time: real engines and the real talk with Redis of each, and a Redis that runs
+//! the rules of the scripts. A failure prints the plan, with its seed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test that cannot go on has failed, and tables are printed"
+)]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    reason = "virtual microseconds of an hour and counts of a million fit into every number here"
+)]
+#![allow(unreachable_pub, reason = "parts of this test are parts of others, too")]
+
+mod asking;
+mod audit;
+mod crowded;
+mod csv;
+mod faults;
+mod host;
+mod load;
+mod measure;
+mod network;
+mod places;
+mod plan;
+mod quiet;
+#[path = "../shedding/random.rs"]
+mod random;
+mod reserve;
+mod runs;
+#[allow(unused_imports, reason = "the test that holds the store against Redis uses the rest")]
+mod store;
+mod table;
+mod windows;
+mod world;

@@ -1,0 +1,183 @@
+//! What a run comes to.
+
+use crate::plan::Plan;
+
+/// A bucket that has all that was admitted poured in and leaks at the rate: what stands in it above the burst was admitted
+/// beyond the budget, in the worst window of any length.
+#[derive(Clone, Debug)]
+struct Poured {
+    level: f64,
+    at_ms: u64,
+    most: f64,
+}
+
+/// A bucket that knows of every request at once.
+#[derive(Clone, Debug)]
+struct Perfect {
+    level: f64,
+    at_ms: u64,
+}
+
+/// Counted while it runs.
+pub(crate) struct Measure {
+    rate_ms: f64,
+    burst: f64,
+    leak: f64,
+    poured: Vec<Poured>,
+    poured_leaking: Vec<Poured>,
+    perfect: Vec<Perfect>,
+    /// By millisecond.
+    pub(crate) admitted: Vec<u32>,
+    pub(crate) offered: Vec<u32>,
+    pub(crate) ideal: Vec<u32>,
+    by_host: Vec<[u64; 3]>,
+    /// Cells asked about, by second.
+    pub(crate) cells: Vec<u64>,
+    pub(crate) calls: u64,
+    pub(crate) cut_offs: u64,
+    pub(crate) lost_cells: u64,
+}
+
+impl Measure {
+    pub(crate) fn new(plan: &Plan) -> Measure {
+        let tenants = plan.tenants as usize;
+        let ms = plan.ms as usize;
+        let burst = f64::from(plan.burst);
+        Measure {
+            rate_ms: f64::from(plan.rate) / (1_000.0 * plan.period_s as f64),
+            burst,
+            leak: plan.leak(),
+            poured: vec![Poured { level: 0.0, at_ms: 0, most: 0.0 }; tenants],
+            poured_leaking: vec![Poured { level: 0.0, at_ms: 0, most: 0.0 }; tenants],
+            perfect: vec![Perfect { level: burst, at_ms: 0 }; tenants],
+            admitted: vec![0; ms],
+            offered: vec![0; ms],
+            ideal: vec![0; ms],
+            by_host: vec![[0; 3]; plan.hosts as usize],
+            cells: vec![0; ms / 1_000 + 1],
+            calls: 0,
+            cut_offs: 0,
+            lost_cells: 0,
+        }
+    }
+
+    pub(crate) fn request(&mut self, host: u32, tenant: u32, ms: u64, passed: bool) {
+        let (tenant, at) = (tenant as usize, ms as usize);
+        self.offered[at] += 1;
+        let by_host = &mut self.by_host[host as usize];
+        by_host[0] += 1;
+        let perfect = &mut self.perfect[tenant];
+        perfect.level = self.burst.min(perfect.level + (ms - perfect.at_ms) as f64 * self.rate_ms);
+        perfect.at_ms = ms;
+        if perfect.level >= 1.0 {
+            perfect.level -= 1.0;
+            self.ideal[at] += 1;
+            by_host[2] += 1;
+        }
+        if passed {
+            by_host[1] += 1;
+            self.admitted[at] += 1;
+            self.poured[tenant].pour(ms, self.rate_ms);
+            self.poured_leaking[tenant].pour(ms, self.rate_ms * (1.0 + self.leak));
+        }
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        let sum = |counts: &[u32]| counts.iter().map(|count| u64::from(*count)).sum::<u64>();
+        let (offered, admitted, ideal) = (sum(&self.offered), sum(&self.admitted), sum(&self.ideal));
+        let most = |poured: &[Poured]| poured.iter().map(|poured| poured.most).fold(0.0, f64::max);
+        let seconds = self.admitted.len() as f64 / 1_000.0;
+        Seen {
+            offered,
+            admitted,
+            ideal,
+            excess: (most(&self.poured) - self.burst).max(0.0),
+            excess_leaking: (most(&self.poured_leaking) - self.burst).max(0.0),
+            used: admitted as f64 / (ideal as f64).max(1.0),
+            jain: self.jain(1),
+            jain_ideal: self.jain(2),
+            cells: self.cells.iter().sum::<u64>() as f64 / seconds,
+            cells_max: self.cells.iter().copied().max().unwrap_or(0),
+            calls: self.calls as f64 / seconds,
+            cut_offs: self.cut_offs,
+            lost_cells: self.lost_cells,
+        }
+    }
+
+    /// Jain's index of what each host had of what it was asked for.
+    fn jain(&self, of: usize) -> f64 {
+        let asked = self.by_host.iter().filter(|counts| counts[0] > 0);
+        let shares: Vec<f64> = asked.map(|counts| counts[of] as f64 / counts[0] as f64).collect();
+        let (one, two) =
+            shares.iter().fold((0.0, 0.0), |(one, two), share| (one + share, two + share * share));
+        if two > 0.0 { one * one / (two * shares.len() as f64) } else { 1.0 }
+    }
+
+    /// Of what a perfect bucket would have let through in a span, how much was.
+    pub(crate) fn part(&self, from_ms: u64, to_ms: u64) -> f64 {
+        let sum = |counts: &[u32]| {
+            counts[from_ms as usize..to_ms as usize].iter().map(|n| f64::from(*n)).sum::<f64>()
+        };
+        sum(&self.admitted) / sum(&self.ideal).max(1.0)
+    }
+
+    /// Seconds from a moment until sums over a second stay within a tenth of a perfect bucket's.
+    pub(crate) fn settled_after(&self, from_ms: u64) -> f64 {
+        let end = self.admitted.len() as u64;
+        let bad = |at: &u64| (self.part(*at, at + 1_000) - 1.0).abs() > 0.1;
+        let last = (from_ms..end - 1_000).step_by(100).filter(bad).last();
+        last.map_or(0.0, |last| (last + 100 - from_ms) as f64 / 1_000.0)
+    }
+}
+
+impl Poured {
+    fn pour(&mut self, ms: u64, rate_ms: f64) {
+        self.level = (self.level - (ms - self.at_ms) as f64 * rate_ms).max(0.0) + 1.0;
+        self.at_ms = ms;
+        self.most = self.most.max(self.level);
+    }
+}
+
+/// The figures of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) offered: u64,
+    pub(crate) admitted: u64,
+    pub(crate) ideal: u64,
+    /// Tokens beyond the budget, in the worst window.
+    pub(crate) excess: f64,
+    /// The same, beside what hosts may admit that nobody was told of.
+    pub(crate) excess_leaking: f64,
+    /// Admitted, of what a perfect bucket admits.
+    pub(crate) used: f64,
+    /// Jain's index of what each host had of what it was asked for.
+    pub(crate) jain: f64,
+    /// The same of a perfect bucket.
+    pub(crate) jain_ideal: f64,
+    pub(crate) cells: f64,
+    pub(crate) cells_max: u64,
+    pub(crate) calls: f64,
+    pub(crate) cut_offs: u64,
+    pub(crate) lost_cells: u64,
+}
+
+impl std::fmt::Display for Seen {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            to,
+            "used {:.3} excess {:7.1} jain {:.3} ({:.3}) cells/s {:7.0} (max {:6}) calls/s {:6.0} admitted {:7} of {:8} ideal {:7} cut {} lost {}",
+            self.used,
+            self.excess,
+            self.jain,
+            self.jain_ideal,
+            self.cells,
+            self.cells_max,
+            self.calls,
+            self.admitted,
+            self.offered,
+            self.ideal,
+            self.cut_offs,
+            self.lost_cells
+        )
+    }
+}

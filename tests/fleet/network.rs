@@ -1,0 +1,98 @@
+//! The way to Redis and back: how long it takes, and what is lost on it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use tidegate::fleet::call::Call;
+use tidegate::fleet::reply::Reply;
+
+use crate::plan::Plan;
+use crate::random::Random;
+
+/// Who is to hear of it: a host, in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct To {
+    pub(crate) host: u32,
+    pub(crate) life: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    AtStore { number: u64, call: Call },
+    AtHost { number: u64, call: Call, reply: Reply },
+    TimedOut { number: u64 },
+}
+
+pub(crate) struct Network {
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    slots: std::collections::HashMap<u64, (To, Event)>,
+    numbers: u64,
+    random: Random,
+    round_trip_us: u64,
+    lost: u32,
+    doubled: u32,
+    late: u32,
+}
+
+impl Network {
+    pub(crate) fn new(plan: &Plan) -> Network {
+        let faults = &plan.faults;
+        Network {
+            events: BinaryHeap::new(),
+            slots: std::collections::HashMap::new(),
+            numbers: 0,
+            random: Random::new(plan.seed, 2),
+            round_trip_us: plan.round_trip_us,
+            lost: faults.lost,
+            doubled: faults.doubled,
+            late: faults.late,
+        }
+    }
+
+    /// Sends a call; returns its number.
+    pub(crate) fn send(&mut self, to: To, call: Call, us: u64, timeout_us: u64) -> u64 {
+        self.numbers += 1;
+        let number = self.numbers;
+        let arrives = us + self.one_way();
+        if self.random.below(1_000) < self.doubled {
+            let again = us + self.one_way() * 3;
+            self.push(again, to, Event::AtStore { number, call: call.clone() });
+        }
+        self.push(us + timeout_us, to, Event::TimedOut { number });
+        self.push(arrives, to, Event::AtStore { number, call });
+        number
+    }
+
+    /// Sends a reply back, which may be lost.
+    pub(crate) fn reply(&mut self, to: To, number: u64, call: Call, reply: Reply, us: u64) {
+        if self.random.below(1_000) < self.lost {
+            return;
+        }
+        let late = if self.random.below(1_000) < self.late { 1_000_000 } else { 0 };
+        let arrives = us + self.one_way() + late;
+        self.push(arrives, to, Event::AtHost { number, call, reply });
+    }
+
+    /// What happens next until a moment.
+    pub(crate) fn next(&mut self, until_us: u64) -> Option<(u64, To, Event)> {
+        let Reverse((at, number)) = *self.events.peek()?;
+        if at > until_us {
+            return None;
+        }
+        self.events.pop();
+        let (to, event) = self.slots.remove(&number).unwrap();
+        Some((at, to, event))
+    }
+
+    /// Half of there and back, a tenth more or less.
+    fn one_way(&mut self) -> u64 {
+        let half = self.round_trip_us / 2;
+        half - half / 10 + u64::from(self.random.below((half / 5) as u32 + 1))
+    }
+
+    fn push(&mut self, at: u64, to: To, event: Event) {
+        self.numbers += 1;
+        self.slots.insert(self.numbers, (to, event));
+        self.events.push(Reverse((at, self.numbers)));
+    }
+}

@@ -1,0 +1,84 @@
+//! What is reached while all is well.
+
+use tidegate::limit::places::Asks;
+use tidegate::limit::share::WhenDown;
+
+use super::world::{Seen, WorkPlan, run};
+use crate::plan::{Outage, Plan, Shape, is_short};
+
+/// So many hosts, 1 000 at once, 100 ms each; `load` in thousandths of what keeps all of that busy.
+fn plan(hosts: u32, shape: Shape, load: u32) -> WorkPlan {
+    let ms = if is_short() { 4_000 } else { 60_000 };
+    let base = Plan { rate: 10_000, burst: 1_000, ms, ..Plan::cell(hosts, shape, load) };
+    let (asks, when_down) = (Asks::WhereFew, WhenDown::Share);
+    WorkPlan { base, service_ms: 100, when_down, asks, held: 0, leaves: 0 }
+}
+
+fn tell(plan: &WorkPlan) -> Seen {
+    let seen = run(plan);
+    let seconds = plan.base.ms as f64 / 1_000.0;
+    println!(
+        "{:?}, {} of {} hosts, {:?}, {:.1} x, {} us: used {:.3}, most {}, {} cells/s, begun {:.3} (one counter {:.3}), \
+         held {:.0}, in flight {:.0}, waited {:.3}, refused while free {}",
+        plan.asks,
+        plan.base.burst,
+        plan.base.hosts,
+        plan.base.shape,
+        f64::from(plan.base.load) / 1_000.0,
+        plan.base.round_trip_us,
+        seen.used(),
+        seen.most,
+        (seen.cells as f64 / seconds) as u64,
+        seen.begun as f64 / seen.asked as f64,
+        seen.perfect_begun as f64 / seen.asked as f64,
+        seen.held as f64 / (seconds * 10.0),
+        seen.in_flight as f64 / plan.base.ms as f64,
+        seen.waited as f64 / seen.asked as f64,
+        seen.refused_while_free,
+    );
+    seen
+}
+
+#[test]
+fn hosts_that_hear_redis_never_have_more_at_once_and_use_most_of_it() {
+    for shape in [Shape::Even, Shape::Zipf] {
+        for load in [700, 1_500] {
+            let seen = tell(&plan(100, shape, load));
+            assert!(seen.most <= 1_000, "{seen:?}");
+            assert!(seen.used() >= 0.85, "{shape:?} {load}: {}", seen.used());
+        }
+    }
+}
+
+#[test]
+fn a_redis_that_forgot_everything_gives_nothing_away_before_all_have_said_what_they_have() {
+    let mut plan = plan(10, Shape::Even, 1_500);
+    plan.base = Plan { ms: 8_000, burst: 100, rate: 1_000, ..plan.base };
+    plan.base.faults.outages.push(Outage { from_ms: 2_000, to_ms: 2_300, empty: true, later_ms: 0 });
+    let seen = tell(&plan);
+    assert!(seen.most <= 100 && seen.most_loose == 0, "{seen:?}");
+    assert!(seen.used() > 0.7, "{seen:?}");
+}
+
+/// So many at once over twenty hosts: less than four for each.
+fn few(max: u32, shape: Shape, load: u32, asks: Asks) -> WorkPlan {
+    let plan = plan(20, shape, load);
+    WorkPlan { base: Plan { rate: max * 10, burst: max, ..plan.base }, asks, ..plan }
+}
+
+#[test]
+fn where_there_are_few_what_waits_for_a_place_gets_it() {
+    for shape in [Shape::Even, Shape::OneHot] {
+        for load in [300, 1_500] {
+            if !is_short() {
+                // What it would be if nothing waited.
+                tell(&few(10, shape, load, Asks::Never));
+            }
+            let seen = tell(&few(10, shape, load, Asks::WhereFew));
+            assert!(seen.most <= 10, "{seen:?}");
+            assert!(seen.used() >= 0.85, "{shape:?} {load}: {}", seen.used());
+            // Where there are enough for all, nobody is refused.
+            assert!(load > 1_000 || seen.begun == seen.asked, "{shape:?} {load}: {seen:?}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! One host: its engine, its talk with Redis, its clock, and the work in progress on it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::clock::{Now, Timestamp};
+use tidegate::engine::{
+    Answer, Brought, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, Request,
+    Session, Standing, Ticket, Verdict, WorkOutcome,
+};
+use tidegate::fleet::asking::Asking;
+use tidegate::fleet::beat::Beat;
+use tidegate::fleet::call::{Call, Place};
+use tidegate::fleet::crowd::Crowd;
+use tidegate::fleet::link_state::LinkState;
+use tidegate::fleet::reply::{Kind, Reply};
+use tidegate::fleet::sync::{self, Sync};
+use tidegate::limit::{Quota, Rate, places, token_bucket};
+use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
+
+use super::world::WorkPlan;
+
+pub(crate) struct Host {
+    engine: Arc<Engine>,
+    decider: Decider,
+    session: Session,
+    pub(crate) sync: Sync,
+    asking: Asking,
+    parked: Vec<Parked>,
+    link: LinkState,
+    crowd: Crowd,
+    standing: Arc<Standing>,
+    name: [u8; 16],
+    drift_ppm: i64,
+    has_heard: bool,
+    pending: HashMap<u64, Call>,
+    /// When calls were first sent that nobody has answered, by their places.
+    first_sent: HashMap<(u8, u8, u64, u64), Timestamp>,
+    /// When the last call was first sent that was answered, by key.
+    heard: HashMap<[u8; 16], Timestamp>,
+    /// What the keys are known by.
+    keys: Vec<[u8; 16]>,
+    next_id: u64,
+    out: Vec<Call>,
+}
+
+/// A request that waits for a call, or whose client has gone meanwhile.
+struct Parked {
+    work: Wanted,
+    ticket: Arc<Ticket>,
+    due_us: u64,
+    is_second: bool,
+    answer: Slot,
+}
+
+type Slot = Arc<Mutex<Option<Option<Brought>>>>;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) tenant: u32,
+    /// How long it takes once it has begun.
+    pub(crate) lasts_us: u64,
+    /// A rule of this host refuses it, too.
+    pub(crate) is_held: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// The lease.
+    Begun {
+        lease: u64,
+        /// More is in progress than there are places for.
+        is_beyond_hand: bool,
+    },
+    Refused,
+    Waits,
+}
+
+fn number(place: &Place) -> (u8, u8, u64, u64) {
+    (place.bucket.number(), place.lane, place.epoch, place.seq)
+}
+
+impl Host {
+    pub(crate) fn new(plan: &WorkPlan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> Host {
+        let hash_key = HashKey::from_bytes([number as u8; 16]);
+        let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
+        let engine = Arc::new(Engine::new(options));
+        let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
+        engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
+        let mut name = [0; 16];
+        name[..4].copy_from_slice(&(number + 1).to_le_bytes());
+        let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
+        let seed = crate::random::mixed(seed);
+        let options = sync::Options { host: name, epoch: life, buckets: plan.base.buckets, seed };
+        let mut sync = Sync::new(options, Arc::clone(&standing));
+        let asking = Asking::new(Arc::clone(&engine), Arc::clone(&standing), 16, seed.rotate_left(17));
+        sync.set_places(engine.places_budgets());
+        sync.set_budgets(engine.budgets());
+        let opening = Opening { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
+        let at = Now { at: local(drift_ppm, at_us), utc: 0 };
+        let session = engine.open(&opening, at).unwrap();
+        let rule = engine.named("api/exports").unwrap();
+        let key = |tenant: u32| {
+            let tenant = format!("t{tenant}");
+            engine.places_of(&rule, &[("tenant", &tenant)], at).unwrap().unwrap().name
+        };
+        let keys = (0..plan.base.tenants).map(key).collect();
+        let decider = engine.decider();
+        let link = LinkState::new(seed, at.at);
+        Host {
+            engine,
+            decider,
+            session,
+            sync,
+            asking,
+            parked: Vec::new(),
+            link,
+            crowd: Crowd::default(),
+            standing,
+            name,
+            drift_ppm,
+            has_heard: false,
+            pending: HashMap::new(),
+            first_sent: HashMap::new(),
+            heard: HashMap::new(),
+            keys,
+            next_id: 0,
+            out: Vec::new(),
+        }
+    }
+
+    fn now(&self, us: u64) -> Now {
+        Now { at: local(self.drift_ppm, us), utc: 0 }
+    }
+
+    /// Places that it has.
+    pub(crate) fn held(&self, us: u64) -> u64 {
+        self.engine.sum_places(self.now(us)).values().map(|sum| sum.held).sum()
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.has_heard
+    }
+
+    /// Whether it was not answered about a key for as long as a hold lasts.
+    pub(crate) fn has_lapsed(&self, tenant: u32, us: u64) -> bool {
+        let heard = self.heard.get(&self.keys[tenant as usize]);
+        heard.is_none_or(|at| self.now(us).at >= at.after(Duration::from_millis(1_900)))
+    }
+
+    pub(crate) fn is_linked(&self) -> bool {
+        self.standing.is_linked()
+    }
+
+    /// Whether more of a key is in progress than it has places for.
+    fn is_beyond_hand(&self, tenant: u32, us: u64) -> bool {
+        let rule = self.engine.named("api/exports").unwrap();
+        let tenant = format!("t{tenant}");
+        let here = self.engine.places_of(&rule, &[("tenant", &tenant)], self.now(us)).unwrap().unwrap();
+        here.in_use > here.held
+    }
+
+    /// Whether it cannot know any more what others may have of a key.
+    pub(crate) fn is_cut_off(&self, tenant: u32, us: u64) -> bool {
+        self.has_lapsed(tenant, us) || !self.is_linked()
+    }
+
+    /// A piece of work, or one that has waited.
+    pub(crate) fn begin(&mut self, work: Wanted, us: u64) -> Came {
+        self.judge(work, None, true, us)
+    }
+
+    fn judge(&mut self, work: Wanted, result: Option<CallResult<'_>>, may_wait: bool, us: u64) -> Came {
+        let now = self.now(us);
+        let tenant = format!("t{}", work.tenant);
+        // One that its own host refuses has an attribute more.
+        let attributes = [("tenant", tenant.as_str()), ("job", "j")];
+        let attributes = if work.is_held { &attributes[..] } else { &attributes[..1] };
+        self.next_id += 1;
+        let request = Request {
+            session: Some(&self.session),
+            id: self.next_id,
+            may_wait,
+            ..Request::new(Op::Acquire, "api", Descriptors::one(attributes))
+        };
+        let is_second = result.is_some();
+        // As it is judged: what is judged next may change it.
+        let answer = match result {
+            None => self.decider.decide(&request, now),
+            Some(result) => self.decider.resume(&request, result, now),
+        };
+        let ticket = match answer {
+            Answer::Decided(decision) if decision.verdict == Verdict::Allow => {
+                let lease = decision.lease.unwrap();
+                let is_beyond_hand = self.is_beyond_hand(work.tenant, us);
+                return Came::Begun { lease, is_beyond_hand };
+            }
+            Answer::Decided(_) => return Came::Refused,
+            Answer::Ask(ticket) => ticket,
+            other => panic!("{other:?}"),
+        };
+        self.park(work, ticket, is_second, us);
+        Came::Waits
+    }
+
+    fn park(&mut self, work: Wanted, ticket: Arc<Ticket>, is_second: bool, us: u64) {
+        let answer = Slot::default();
+        let to = Arc::clone(&answer);
+        let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
+        let due_us = us + ticket.patience.as_micros() as u64;
+        let (now, due) = (self.now(us), self.now(due_us).at);
+        let sync = &self.sync;
+        self.asking.ask((&*ticket, due), on_brought, |limit| sync.version(limit), now, &mut self.out);
+        self.asking.tend_places(&mut self.sync, now, &mut self.out);
+        self.parked.push(Parked { work, ticket, due_us, is_second, answer });
+    }
+
+    /// What comes of those that wait for nothing any more. `leaves`: those whose clients have gone.
+    pub(crate) fn resume(&mut self, us: u64, mut leaves: impl FnMut() -> bool) -> Vec<(Wanted, Came)> {
+        let mut came = Vec::new();
+        for parked in std::mem::take(&mut self.parked) {
+            if leaves() {
+                // What comes for it finds nobody.
+                continue;
+            }
+            let brought = parked.answer.lock().unwrap().take();
+            let (result, may_wait) = match brought {
+                Some(Some(brought)) => (CallResult::Brought(brought), !parked.is_second),
+                None if parked.due_us > us => {
+                    self.parked.push(parked);
+                    continue;
+                }
+                Some(None) | None => (CallResult::Missed(&parked.ticket), false),
+            };
+            let what = self.judge(parked.work, Some(result), may_wait, us);
+            if what != Came::Waits {
+                came.push((parked.work, what));
+            }
+        }
+        came
+    }
+
+    /// What is to be sent although it is nobody's turn.
+    pub(crate) fn out(&mut self) -> &mut Vec<Call> {
+        &mut self.out
+    }
+
+    pub(crate) fn end(&self, lease: u64, us: u64) {
+        assert!(self.engine.release(&self.session, lease, WorkOutcome::Ok, self.now(us)));
+    }
+
+    /// What is to be sent now.
+    pub(crate) fn tick(&mut self, us: u64) {
+        let now = self.now(us);
+        if self.link.is_cut_off(true, self.sync.timeout(), now.at) {
+            self.sync.set_linked(false, now.at);
+        }
+        if self.link.takes_beat(now.at) {
+            self.out.push(Call::Beat(Beat { host: self.name, epoch: 1, seq: 0, pools: Vec::new() }));
+        }
+        self.sync.tick(&self.engine, now, &mut self.out);
+        self.asking.tick(now, &mut self.out);
+        self.asking.tend_places(&mut self.sync, now, &mut self.out);
+    }
+
+    pub(crate) fn sent(&mut self, call_number: u64, call: Call, us: u64) {
+        let now = self.now(us);
+        self.link.sent(now.at);
+        if let Call::Places(places) = &call {
+            self.first_sent.entry(number(&places.place)).or_insert(now.at);
+        }
+        self.pending.insert(call_number, call);
+    }
+
+    pub(crate) fn answered(&mut self, call_number: u64, call: &Call, reply: Reply, us: u64) {
+        let now = self.now(us);
+        self.pending.remove(&call_number);
+        self.has_heard = true;
+        if self.link.heard(now.at) {
+            self.sync.set_linked(true, now.at);
+            self.asking.linked();
+        }
+        match (call, reply) {
+            (Call::Places(places), Reply::Places(answer)) => {
+                // A reply that comes twice says nothing new.
+                let sent = self.first_sent.remove(&number(&places.place));
+                if let (Some(sent), Kind::Done(_)) = (sent, &answer.kind) {
+                    for ask in &places.asks {
+                        let heard = self.heard.entry(ask.key).or_insert(sent);
+                        *heard = sent.max(*heard);
+                    }
+                }
+                self.sync.places_answered(places, answer, &self.engine, now);
+                self.asking.tend_places(&mut self.sync, now, &mut self.out);
+            }
+            (_, Reply::Beat(beaten)) => self.standing.set_hosts(self.crowd.heard(beaten.hosts, now.at)),
+            (call, reply) => panic!("{reply:?} to {call:?}"),
+        }
+    }
+
+    /// Nothing has come for the call, if nothing has.
+    pub(crate) fn timed_out(&mut self, call_number: u64, us: u64) {
+        let now = self.now(us);
+        match self.pending.remove(&call_number) {
+            Some(Call::Places(places)) => self.sync.places_failed(&places, now.at),
+            Some(_) => self.link.beat_failed(now.at),
+            None => {}
+        }
+    }
+}
+
+fn local(drift_ppm: i64, us: u64) -> Timestamp {
+    let nanos = i128::from(us) * i128::from(1_000_000 + drift_ppm) / 1_000;
+    Timestamp::from_nanos(u64::try_from(nanos).unwrap() + 1_000_000_000)
+}
+
+fn rule(plan: &WorkPlan) -> Rule {
+    let max = plan.base.burst.try_into().unwrap();
+    let quota = Quota::Places(places::Quota::new(max, plan.when_down).asking(plan.asks));
+    let position = Position { file: "simulation".into(), line: 1, column: 1 };
+    let key = vec![KeyPart::plain("tenant")];
+    Rule {
+        key,
+        expires: Some(Duration::from_secs(3_600)),
+        ..Rule::new("exports", position, Limit::new(quota))
+    }
+}
+
+/// One an hour on each host: of those that ask for it nearly all are refused, after a call or before.
+fn own_rule() -> Rule {
+    let bucket = token_bucket::Quota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
+    let position = Position { file: "simulation".into(), line: 1, column: 1 };
+    Rule {
+        key: vec![KeyPart::plain("job")],
+        ..Rule::new("own", position, Limit::new(Quota::TokenBucket(bucket)))
+    }
+}

@@ -1,0 +1,88 @@
+//! Many small runs, each with faults of its own: nothing is in progress beyond the most at once but under hosts that were
+//! cut off. [`world`](super::world) looks each millisecond.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use tidegate::limit::places::Asks;
+use tidegate::limit::share::WhenDown;
+
+use super::world::{Seen, WorkPlan, run};
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, runs, seed};
+use crate::random::Random;
+
+/// Drawn from a seed alone.
+fn plan(seed: u64) -> WorkPlan {
+    let mut random = Random::new(seed, 14);
+    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let hosts = [2, 3, 5, 10, 20, 50][draw(0, 5) as usize];
+    let max = draw(1, 300);
+    let service_ms = [20, 100, 700][draw(0, 2) as usize];
+    let load = [300, 700, 1_000, 1_500, 5_000][draw(0, 4) as usize];
+    let ms = u64::from(draw(1_000, 15_000)).min(200_000 / u64::from(hosts)).max(1_000);
+    let mut faults = Faults {
+        lost: [0, 10, 300][draw(0, 2) as usize],
+        doubled: [0, 50][draw(0, 1) as usize],
+        late: [0, 50][draw(0, 1) as usize],
+        drift_ppm: [0, 10_000][draw(0, 1) as usize],
+        ..Faults::default()
+    };
+    for _ in 0..draw(0, 2) {
+        let from_ms = u64::from(draw(0, ms as u32 - 1));
+        let to_ms = from_ms + u64::from(draw(100, 4_000));
+        faults.crashes.push(Crash { host: draw(0, hosts - 1), from_ms, to_ms });
+    }
+    faults.crashes.dedup_by_key(|crash| crash.host);
+    if draw(0, 2) == 0 {
+        let from_ms = u64::from(draw(0, ms as u32 - 1));
+        let to_ms = from_ms + u64::from(draw(100, 6_000));
+        faults.outages.push(Outage { from_ms, to_ms, empty: false, later_ms: 0 });
+    }
+    let base = Plan {
+        seed,
+        hosts,
+        rate: (max * 1_000 / service_ms).max(1),
+        burst: max,
+        ms,
+        load,
+        shape: SHAPES[draw(0, 6) as usize],
+        round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
+        tenants: [1, 1, 3][draw(0, 2) as usize],
+        tick_ms: [1, 2, 10][draw(0, 2) as usize],
+        faults,
+        ..Plan::cell(hosts, SHAPES[0], load)
+    };
+    let when_down =
+        [WhenDown::Share, WhenDown::Refuse, WhenDown::Local, WhenDown::Allow][draw(0, 3) as usize];
+    let asks = [Asks::OnMiss, Asks::WhereFew, Asks::Never][draw(0, 2) as usize];
+    let (held, leaves) = ([0, 300][draw(0, 1) as usize], [0, 100][draw(0, 1) as usize]);
+    WorkPlan { base, service_ms, when_down, asks, held, leaves }
+}
+
+fn run_one(seed: u64) -> Seen {
+    let plan = plan(seed);
+    let ran = std::panic::catch_unwind(|| run(&plan));
+    ran.unwrap_or_else(|_| panic!("SEED={seed} RUNS=10 does it again first: {plan:#?}"))
+}
+
+/// `SEED` and `RUNS` choose others: one of these takes as long as ten about tokens.
+#[test]
+fn nothing_is_in_progress_beyond_the_most_but_under_hosts_that_were_cut_off() {
+    let (next, end) = (AtomicU64::new(seed()), seed() + runs().div_ceil(10));
+    let [begun, loose, waited] = [(); 3].map(|()| AtomicU64::new(0));
+    let run_some = || {
+        while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < end) {
+            let seen = run_one(seed);
+            begun.fetch_add(seen.begun, Ordering::Relaxed);
+            loose.fetch_add(u64::from(seen.most_loose), Ordering::Relaxed);
+            waited.fetch_add(seen.waited, Ordering::Relaxed);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run_some))));
+    let [begun, loose, waited] = [begun, loose, waited].map(AtomicU64::into_inner);
+    assert!(
+        begun > 500 && loose > 0 && waited > 50,
+        "too little happened to tell anything: {begun} began, {loose} under cut off hosts, {waited} waited"
+    );
+}

@@ -1,0 +1,361 @@
+//! Hosts, their work, Redis and the way between, a millisecond at a time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use tidegate::fleet::call::Call;
+use tidegate::limit::places::Asks;
+use tidegate::limit::share::WhenDown;
+
+use super::host::{Came, Host, Wanted};
+use crate::load::Load;
+use crate::network::{Event, Network, To};
+use crate::plan::{Outage, Plan};
+use crate::random::Random;
+use crate::store::Store;
+
+/// What a run is about: `burst` of the plan is the most at once, and `load` is in thousandths of what keeps that busy.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct WorkPlan {
+    pub(crate) base: Plan,
+    /// How long work takes at the mean.
+    pub(crate) service_ms: u32,
+    pub(crate) when_down: WhenDown,
+    pub(crate) asks: Asks,
+    /// Requests of a thousand that their own host refuses, too.
+    pub(crate) held: u32,
+    /// Of a thousand that wait, those whose clients go in each millisecond.
+    pub(crate) leaves: u32,
+}
+
+/// A piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Work {
+    ends_us: u64,
+    host: u32,
+    life: u64,
+    lease: u64,
+    tenant: u32,
+    /// Which of the stretches in which its host heard Redis without a break it began in.
+    stretch: u64,
+}
+
+/// What is in progress of one key on one host.
+#[derive(Clone, Copy, Debug, Default)]
+struct There {
+    stretch: u64,
+    /// Of this stretch, and of earlier ones.
+    heard: u32,
+    loose: u32,
+}
+
+pub(crate) struct World<'p> {
+    plan: &'p WorkPlan,
+    hosts: Vec<Option<Host>>,
+    lives: Vec<u64>,
+    there: Vec<Vec<There>>,
+    store: Store,
+    store_us: u64,
+    network: Network,
+    random: Random,
+    works: BinaryHeap<Reverse<Work>>,
+    /// The same requests with one counter that knows of all at once.
+    perfect: BinaryHeap<Reverse<(u64, u32)>>,
+    perfect_now: Vec<u32>,
+    pub(crate) seen: Seen,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) asked: u64,
+    pub(crate) begun: u64,
+    /// Sums over milliseconds.
+    pub(crate) in_flight: u64,
+    pub(crate) perfect: u64,
+    pub(crate) held: u64,
+    /// The most at once of one key, and of that what hosts began that have heard Redis all the while.
+    pub(crate) most: u32,
+    pub(crate) most_heard: u32,
+    pub(crate) cells: u64,
+    /// Work in progress that a host was cut off under, the most at once.
+    pub(crate) most_loose: u32,
+    pub(crate) by_host: Vec<[u64; 2]>,
+    /// Requests that waited for a call.
+    pub(crate) waited: u64,
+    /// Of those that one counter that knows of all at once would have let begin, and of all refused, those refused while the
+    /// places in use everywhere were fewer than there are.
+    pub(crate) perfect_begun: u64,
+    pub(crate) refused_while_free: u64,
+}
+
+impl Seen {
+    pub(crate) fn used(&self) -> f64 {
+        self.in_flight as f64 / self.perfect.max(1) as f64
+    }
+}
+
+const WARM_MS: u64 = 2_500;
+
+/// Runs a plan.
+pub(crate) fn run(plan: &WorkPlan) -> Seen {
+    let mut random = Random::new(plan.base.seed, 13);
+    let hosts = plan.base.hosts as usize;
+    let tenants = plan.base.tenants as usize;
+    let mut world = World {
+        plan,
+        hosts: (0..hosts).map(|_| None).collect(),
+        lives: vec![0; hosts],
+        there: vec![vec![There::default(); tenants]; hosts],
+        store: Store::default(),
+        store_us: 1_700_000_000_000_000 + u64::from(random.below(10_000_000)),
+        network: Network::new(&plan.base),
+        random,
+        works: BinaryHeap::new(),
+        perfect: BinaryHeap::new(),
+        perfect_now: vec![0; tenants],
+        seen: Seen { by_host: vec![[0; 2]; hosts], ..Seen::default() },
+    };
+    (0..plan.base.hosts).for_each(|host| world.join(host, 0));
+    let mut load = Load::new(&plan.base);
+    let mut arrivals = Vec::new();
+    for step in 0..WARM_MS + plan.base.ms {
+        let us = step * 1_000;
+        world.deliver(us);
+        world.cut_offs(us);
+        world.ends(us);
+        if step >= WARM_MS {
+            let ms = step - WARM_MS;
+            world.faults(ms, us);
+            load.at(ms, &mut arrivals);
+            arrivals.iter().for_each(|host| world.arrive(*host, us));
+            world.resume_all(us);
+            world.check(us);
+        }
+        world.tick(step, us);
+    }
+    world.seen
+}
+
+impl World<'_> {
+    fn join(&mut self, number: u32, us: u64) {
+        let life = &mut self.lives[number as usize];
+        *life += 1;
+        let most = self.plan.base.faults.drift_ppm;
+        let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
+        self.hosts[number as usize] = Some(Host::new(self.plan, number, *life, drift, us));
+    }
+
+    fn faults(&mut self, ms: u64, us: u64) {
+        let plan = self.plan;
+        for crash in &plan.base.faults.crashes {
+            if crash.from_ms == ms {
+                self.hosts[crash.host as usize] = None;
+                self.there[crash.host as usize].iter_mut().for_each(There::cut);
+            }
+            if crash.to_ms == ms {
+                self.join(crash.host, us);
+            }
+        }
+        if plan.base.faults.outages.iter().any(|outage| outage.empty && outage.to_ms == ms) {
+            self.store.flush();
+        }
+    }
+
+    fn is_out(&self, us: u64) -> bool {
+        let out = |outage: &Outage| {
+            ((WARM_MS + outage.from_ms) * 1_000..(WARM_MS + outage.to_ms) * 1_000).contains(&us)
+        };
+        self.plan.base.faults.outages.iter().any(out)
+    }
+
+    fn deliver(&mut self, until_us: u64) {
+        while let Some((us, to, event)) = self.network.next(until_us) {
+            match event {
+                Event::AtStore { number, call } => {
+                    if !self.is_out(us) {
+                        let reply = self.store.call(&call, self.store_us + us);
+                        if let Call::Places(places) = &call {
+                            self.seen.cells += places.asks.len() as u64;
+                        }
+                        self.network.reply(to, number, call, reply, us);
+                    }
+                }
+                Event::AtHost { number, call, reply } => {
+                    if !self.is_out(us)
+                        && let Some(host) = self.found(to)
+                    {
+                        host.answered(number, &call, reply, us);
+                        self.resume(to.host, us, 0);
+                        self.send_out(to.host, us);
+                    }
+                }
+                Event::TimedOut { number } => {
+                    if let Some(host) = self.found(to) {
+                        host.timed_out(number, us);
+                    }
+                }
+            }
+        }
+    }
+
+    fn found(&mut self, to: To) -> Option<&mut Host> {
+        let life = self.lives[to.host as usize];
+        self.hosts[to.host as usize].as_mut().filter(|_| life == to.life)
+    }
+
+    /// What goes on under a host that is cut off is its own.
+    fn cut_offs(&mut self, us: u64) {
+        for (host, there) in self.hosts.iter().zip(&mut self.there) {
+            for (tenant, there) in (0..).zip(there) {
+                if there.heard > 0 && host.as_ref().is_none_or(|host| host.is_cut_off(tenant, us)) {
+                    there.cut();
+                }
+            }
+        }
+    }
+
+    fn ends(&mut self, us: u64) {
+        while let Some(Reverse(work)) = self.works.peek().copied().filter(|Reverse(work)| work.ends_us <= us)
+        {
+            self.works.pop();
+            let there = &mut self.there[work.host as usize][work.tenant as usize];
+            match there.stretch == work.stretch {
+                true => there.heard -= 1,
+                false => there.loose -= 1,
+            }
+            let is_same_life = self.lives[work.host as usize] == work.life;
+            if let Some(host) = self.hosts[work.host as usize].as_ref().filter(|_| is_same_life) {
+                host.end(work.lease, us);
+            }
+        }
+        while self.perfect.peek().is_some_and(|Reverse((ends, _))| *ends <= us) {
+            let Reverse((_, tenant)) = self.perfect.pop().unwrap();
+            self.perfect_now[tenant as usize] -= 1;
+        }
+    }
+
+    fn arrive(&mut self, number: u32, us: u64) {
+        let tenant = match self.plan.base.tenants {
+            1 => 0,
+            many => self.random.below(many),
+        };
+        let lasts = (self.random.exponential() * f64::from(self.plan.service_ms) * 1_000.0) as u64;
+        let perfect = &mut self.perfect_now[tenant as usize];
+        if *perfect < self.plan.base.burst {
+            *perfect += 1;
+            self.perfect.push(Reverse((us + lasts.max(1), tenant)));
+            self.seen.perfect_begun += 1;
+        }
+        let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.is_up()) else { return };
+        self.seen.asked += 1;
+        self.seen.by_host[number as usize][0] += 1;
+        let is_held = self.random.below(1_000) < self.plan.held;
+        let work = Wanted { tenant, lasts_us: lasts.max(1), is_held };
+        let came = host.begin(work, us);
+        self.seen.waited += u64::from(came == Came::Waits);
+        self.send_out(number, us);
+        self.came(number, work, came, us);
+    }
+
+    /// Of what waited on a host, what does not any more.
+    fn resume(&mut self, number: u32, us: u64, leaves: u32) {
+        let Some(host) = self.hosts[number as usize].as_mut() else { return };
+        let random = &mut self.random;
+        let came = host.resume(us, || leaves > 0 && random.below(1_000) < leaves);
+        for (work, came) in came {
+            self.came(number, work, came, us);
+        }
+    }
+
+    fn resume_all(&mut self, us: u64) {
+        for number in 0..self.plan.base.hosts {
+            self.resume(number, us, self.plan.leaves);
+            self.send_out(number, us);
+        }
+    }
+
+    /// What has come of a piece of work.
+    fn came(&mut self, number: u32, work: Wanted, came: Came, us: u64) {
+        let Wanted { tenant, lasts_us, is_held } = work;
+        let (lease, is_beyond_hand) = match came {
+            Came::Begun { lease, is_beyond_hand } => (lease, is_beyond_hand),
+            Came::Waits => return,
+            Came::Refused => {
+                let all = self.there.iter().map(|there| there[tenant as usize]);
+                let in_use: u32 = all.map(|there| there.heard + there.loose).sum();
+                let is_free = !is_held && in_use < self.plan.base.burst;
+                self.seen.refused_while_free += u64::from(is_free);
+                return;
+            }
+        };
+        let Some(host) = &self.hosts[number as usize] else { return };
+        let ends_us = us + lasts_us;
+        self.seen.begun += 1;
+        self.seen.by_host[number as usize][1] += 1;
+        let there = &mut self.there[number as usize][tenant as usize];
+        let life = self.lives[number as usize];
+        let may_unheard = self.plan.when_down != WhenDown::Refuse;
+        let is_cut_off = host.is_cut_off(tenant, us);
+        if is_cut_off || is_beyond_hand {
+            let may = is_cut_off && !host.has_lapsed(tenant, us) || !host.is_linked() && may_unheard;
+            assert!(may, "host {number} begins after {us} us on places that it does not have");
+            if is_cut_off {
+                there.cut();
+            }
+            there.loose += 1;
+            let stretch = u64::MAX;
+            return self.works.push(Reverse(Work { ends_us, host: number, life, lease, tenant, stretch }));
+        }
+        there.heard += 1;
+        let stretch = there.stretch;
+        self.works.push(Reverse(Work { ends_us, host: number, life, lease, tenant, stretch }));
+    }
+
+    /// Nothing is in progress beyond the most at once but what was begun on hosts that were cut off since.
+    fn check(&mut self, us: u64) {
+        for tenant in 0..self.plan.base.tenants as usize {
+            let heard: u32 = self.there.iter().map(|there| there[tenant].heard).sum();
+            let loose: u32 = self.there.iter().map(|there| there[tenant].loose).sum();
+            assert!(
+                heard <= self.plan.base.burst,
+                "{heard} at once after {us} us, and {loose} under hosts cut off"
+            );
+            self.seen.most_heard = self.seen.most_heard.max(heard);
+            self.seen.most_loose = self.seen.most_loose.max(loose);
+            self.seen.most = self.seen.most.max(heard + loose);
+            self.seen.in_flight += u64::from(heard + loose);
+            if us.is_multiple_of(100_000) {
+                self.seen.held += self.hosts.iter().flatten().map(|host| host.held(us)).sum::<u64>();
+            }
+            self.seen.perfect += u64::from(self.perfect_now[tenant]);
+        }
+    }
+
+    fn tick(&mut self, step: u64, us: u64) {
+        let every = self.plan.base.tick_ms;
+        let first = (step % every) as u32;
+        for number in (first..self.plan.base.hosts).step_by(every as usize) {
+            let Some(host) = self.hosts[number as usize].as_mut() else { continue };
+            host.tick(us);
+            self.send_out(number, us);
+        }
+    }
+
+    fn send_out(&mut self, number: u32, us: u64) {
+        let Some(host) = self.hosts[number as usize].as_mut() else { return };
+        let to = To { host: number, life: self.lives[number as usize] };
+        let timeout = host.sync.timeout().as_micros() as u64;
+        for call in std::mem::take(host.out()) {
+            let number = self.network.send(to, call.clone(), us, timeout);
+            host.sent(number, call, us);
+        }
+    }
+}
+
+impl There {
+    fn cut(&mut self) {
+        self.loose += std::mem::take(&mut self.heard);
+        self.stretch += 1;
+    }
+}

@@ -1,0 +1,147 @@
+//! What a run is about.
+
+/// How requests fall to hosts and over time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Shape {
+    Even,
+    /// Host k has a k-th part of what the first has.
+    Zipf,
+    /// One host has nine of ten.
+    OneHot,
+    /// The host that has nine of ten is another every five seconds.
+    Moving,
+    /// Ten times as much for a sixth of the time.
+    Flash,
+    /// Each host is on or off for a second at the mean, and has twice as much when on.
+    OnOff,
+    /// Half a burst within 100 ms on a random host, and nothing else.
+    Cold,
+}
+
+pub(crate) const SHAPES: [Shape; 7] =
+    [Shape::Even, Shape::Zipf, Shape::OneHot, Shape::Moving, Shape::Flash, Shape::OnOff, Shape::Cold];
+
+/// A span in which Redis is not there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Outage {
+    pub(crate) from_ms: u64,
+    pub(crate) to_ms: u64,
+    /// It comes back without what it knew.
+    pub(crate) empty: bool,
+    /// Each host comes back so much later than the one before.
+    pub(crate) later_ms: u64,
+}
+
+/// A host that is gone for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Crash {
+    pub(crate) host: u32,
+    pub(crate) from_ms: u64,
+    pub(crate) to_ms: u64,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Faults {
+    /// Replies that are lost after the call was done, of a thousand.
+    pub(crate) lost: u32,
+    /// Calls that come twice.
+    pub(crate) doubled: u32,
+    /// Replies that take a second more.
+    pub(crate) late: u32,
+    /// Host clocks run wrong by up to so many parts of a million.
+    pub(crate) drift_ppm: u32,
+    /// Wall clocks of hosts are set now and then.
+    pub(crate) steps: bool,
+    pub(crate) outages: Vec<Outage>,
+    pub(crate) crashes: Vec<Crash>,
+    pub(crate) flushes_ms: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) hosts: u32,
+    pub(crate) rate: u32,
+    /// Seconds in which `rate` come.
+    pub(crate) period_s: u64,
+    pub(crate) burst: u32,
+    pub(crate) ms: u64,
+    /// Requests offered, in thousandths of the rate.
+    pub(crate) load: u32,
+    pub(crate) shape: Shape,
+    /// Thousandths of the burst; zero: `on_miss: refuse`.
+    pub(crate) credit: u16,
+    pub(crate) round_trip_us: u64,
+    pub(crate) tenants: u32,
+    /// Buckets that keys are dealt to.
+    pub(crate) buckets: u16,
+    /// How often a host looks whether there is something to say.
+    pub(crate) tick_ms: u64,
+    pub(crate) faults: Faults,
+    /// Whether tokens are followed one by one.
+    pub(crate) audited: bool,
+    /// Windows of `rate` each, where it is no bucket.
+    pub(crate) window: Option<crate::windows::Kind>,
+}
+
+impl Plan {
+    /// The cells of the table: R = B = 1 000, a minute.
+    pub(crate) fn cell(hosts: u32, shape: Shape, load: u32) -> Plan {
+        Plan {
+            seed: seed(),
+            hosts,
+            rate: 1_000,
+            period_s: 1,
+            burst: 1_000,
+            ms: 60_000,
+            load,
+            shape,
+            credit: 100,
+            round_trip_us: 500,
+            tenants: 1,
+            buckets: 16,
+            tick_ms: tick_ms(),
+            faults: Faults::default(),
+            audited: false,
+            window: None,
+        }
+    }
+
+    /// Requests in a millisecond at the mean.
+    pub(crate) fn per_ms(&self) -> f64 {
+        f64::from(self.rate) * f64::from(self.load) / 1_000_000.0 / self.period_s as f64
+    }
+
+    /// What all hosts may admit beyond the budget, in tokens.
+    pub(crate) fn extra(&self) -> f64 {
+        let credit = f64::from(self.burst) * f64::from(self.credit) / 1_000.0;
+        let hosts = f64::from(self.hosts);
+        if credit == 0.0 || credit >= hosts { credit } else { hosts }
+    }
+
+    /// What hosts that nobody was told of may admit, of a thousand of the rate.
+    pub(crate) fn leak(&self) -> f64 {
+        f64::from(self.credit) / 1_000.0
+    }
+}
+
+/// The seed of all runs, or the one that is asked for.
+pub(crate) fn seed() -> u64 {
+    std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
+
+/// As often as the task looks that does this for a daemon: `TICK` tries another.
+pub(crate) fn tick_ms() -> u64 {
+    std::env::var("TICK").ok().and_then(|ms| ms.parse().ok()).unwrap_or(2)
+}
+
+/// How many small runs; unless it is said, a few must do, for whoever runs this unoptimised.
+pub(crate) fn runs() -> u64 {
+    std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(20)
+}
+
+/// Whether a few must do.
+pub(crate) fn is_short() -> bool {
+    std::env::var_os("RUNS").is_none()
+}

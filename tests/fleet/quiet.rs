@@ -1,0 +1,56 @@
+//! Many callers far below their limits: they cost few words, and none of them is refused.
+
+use tidegate::fleet::call::{CELLS_MAX, Call};
+
+use crate::host::Host;
+use crate::plan::{Plan, Shape};
+use crate::store::Store;
+use crate::world::run;
+
+/// 300 callers, each three times a second, on 8 hosts, by a limit of so many a second. Returns which part of the requests was
+/// refused that a perfect bucket lets through, and how many cells a request costs.
+fn quiet(rate: u32, credit: u16) -> (f64, f64) {
+    let (tenants, ms) = (300, 20_000);
+    let load = tenants * 3 * 1_000 / rate;
+    let plan = Plan { rate, burst: rate, tenants, load, credit, ms, ..Plan::cell(8, Shape::Even, 0) };
+    let seen = run(&plan).measure.seen();
+    let cells = seen.cells * ms as f64 / 1_000.0 / seen.offered as f64;
+    println!("{rate}/s, credit {credit}: {cells:.3} cells for each request, {seen}");
+    (1.0 - seen.used, cells)
+}
+
+#[test]
+fn callers_below_their_limit_are_let_through() {
+    // A host's part of the credit is an eighth of a token, and more than one.
+    for (rate, cells_most) in [(10, 1.02), (100, 0.75)] {
+        let (refused, cells) = quiet(rate, 100);
+        assert!(refused <= 0.01, "{refused} of the requests by {rate}/s were refused");
+        assert!(cells <= cells_most, "{cells} cells for each request by {rate}/s");
+    }
+}
+
+#[test]
+fn keys_wait_for_room_without_being_looked_at() {
+    let plan = Plan { credit: 0, ..Plan::cell(1, Shape::Even, 0) };
+    let mut host = Host::new(&plan, 0, 1, 0, 0);
+    let mut store = Store::default();
+    let mut numbers = 0;
+    let mut answer = |host: &mut Host, call: &Call, us: u64| {
+        numbers += 1;
+        let reply = store.call(call, 1_700_000_000_000_000 + us);
+        host.answered(numbers, call, reply, us);
+    };
+    let beats = std::mem::take(host.tick(0));
+    beats.iter().for_each(|beat| answer(&mut host, beat, 500));
+    assert!((0..20_000).all(|tenant| !host.hit(&format!("t{tenant}"), 1_000)), "nothing is granted yet");
+    let full = std::mem::take(host.tick(2_000));
+    assert!(full.iter().all(|call| matches!(call, Call::Sync(batch) if batch.asks.len() == CELLS_MAX)));
+    let later = host.now(900_000).at;
+    assert!(host.sync.next().is_none_or(|at| at > later), "nothing is to be done until a lane is free");
+    assert!(host.tick(10_000).is_empty());
+    answer(&mut host, &full[0], 11_000);
+    let Call::Sync(landed) = &full[0] else { panic!("a beat") };
+    let next = std::mem::take(host.tick(12_000));
+    let [Call::Sync(next)] = next.as_slice() else { panic!("{} calls in the room of one", next.len()) };
+    assert_eq!((next.place.bucket, next.asks.len()), (landed.place.bucket, CELLS_MAX));
+}

@@ -1,0 +1,359 @@
+//! One reserve over many hosts, in virtual time: real engines, what their beats say of their pools, a network that loses and
+//! repeats, and a Redis that runs the rules of the scripts.
+
+mod cases;
+mod random_runs;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::clock::{Now, Timestamp};
+use tidegate::engine::{
+    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, PoolView, Request, Session,
+    Verdict, WorkOutcome,
+};
+use tidegate::fleet::beat::Beat;
+use tidegate::fleet::call::Call;
+use tidegate::fleet::link_state::LinkState;
+use tidegate::fleet::reply::Reply;
+use tidegate::fleet::reserve::Reserves;
+use tidegate::rules::{RuleSet, read_text};
+
+use crate::network::{Event, Network, To};
+use crate::plan::{Faults, Plan, Shape};
+use crate::random::Random;
+use crate::store::Store;
+
+const RULES: &str = "
+domain: api
+priorities: [critical, other]
+shed:
+  - pool: web
+    fleet: {reserve: 20%, for: critical}
+";
+
+/// Work takes so long at the mean, and at most, in milliseconds.
+const TAKES: f64 = 200.0;
+const TAKES_MAX: u64 = 1_500;
+
+/// Beats that come late, from a connection that was given up: one in so many of those that were sent.
+const STRAYS: u32 = 10;
+
+/// So much of what the slots can do is critical work.
+const CRITICAL: f64 = 0.08;
+
+/// What the clock of Redis shows at the start.
+const EPOCH_US: u64 = 1_700_000_000_000_000;
+
+struct Host {
+    slots: u32,
+    engine: Arc<Engine>,
+    decider: Decider,
+    session: Session,
+    reserves: Reserves,
+    link: LinkState,
+    name: [u8; 16],
+    life: u64,
+    /// What its wall clock is ahead.
+    utc: i64,
+    /// When leases end, by the millisecond from now on, the first being the next.
+    ends: VecDeque<Vec<(u64, bool)>>,
+    /// Critical work, and other.
+    at_work: [u32; 2],
+    /// Beats without an answer, by number.
+    pending: Vec<(u64, Beat)>,
+    /// What it has said.
+    said: Vec<Beat>,
+}
+
+struct World {
+    hosts: Vec<Option<Host>>,
+    /// Slots of hosts that died, and when.
+    dead: Vec<(u64, u32)>,
+    store: Store,
+    /// What the clock of Redis is ahead.
+    store_ahead_us: i64,
+    network: Network,
+    /// The slots of all hosts, as Redis said last.
+    answered: u64,
+    /// How long a host waits for an answer.
+    timeout_us: u64,
+    /// Beats that are still to come to Redis, and when, in milliseconds.
+    strays: Vec<(u64, Beat)>,
+    random: Random,
+    is_out: bool,
+    ms: u64,
+    /// Critical work that came, and that was admitted and found a slot.
+    critical: (u64, u64),
+    /// Other work of all hosts, in each millisecond, as a part of their slots.
+    others: Vec<f64>,
+}
+
+impl Host {
+    fn new(number: usize, life: u64, slots: u32, ms: u64) -> Host {
+        let hash_key = HashKey::from_bytes([number as u8; 16]);
+        let engine =
+            Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 8 << 20 }));
+        let loaded = read_text("rules.yaml", RULES);
+        assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+        engine.install(RuleSet::new(loaded.domains));
+        let opening = Opening { name: None, user: 1, pool: "web", slots, connection: 1, pid: None };
+        let session = engine.open(&opening, now(ms, 0)).unwrap();
+        let decider = engine.decider();
+        let link = LinkState::new(number as u64 + 77, now(ms, 0).at);
+        Host {
+            slots,
+            engine,
+            decider,
+            session,
+            reserves: Reserves::default(),
+            link,
+            name: [number as u8 + 1; 16],
+            life,
+            utc: 0,
+            ends: VecDeque::new(),
+            at_work: [0; 2],
+            pending: Vec::new(),
+            said: Vec::new(),
+        }
+    }
+
+    fn acquire(&mut self, is_critical: bool, takes: u64, ms: u64) -> bool {
+        let mut request = Request::new(Op::Acquire, "api", Descriptors::one(&[]));
+        request.session = Some(&self.session);
+        request.priority = Some(if is_critical { "critical" } else { "other" });
+        let Answer::Decided(decision) = self.decider.decide(&request, now(ms, self.utc)) else { panic!() };
+        let Some(lease) = decision.lease.filter(|_| decision.verdict == Verdict::Allow) else { return false };
+        self.at_work[usize::from(!is_critical)] += 1;
+        let takes = takes.clamp(1, TAKES_MAX) as usize;
+        if self.ends.len() < takes {
+            self.ends.resize_with(takes, Vec::new);
+        }
+        self.ends[takes - 1].push((lease, is_critical));
+        true
+    }
+
+    fn end_some(&mut self, ms: u64) {
+        for (lease, is_critical) in self.ends.pop_front().unwrap_or_default() {
+            assert!(self.engine.release(&self.session, lease, WorkOutcome::Ok, now(ms, self.utc)));
+            self.at_work[usize::from(!is_critical)] -= 1;
+        }
+    }
+
+    fn view(&self, ms: u64) -> PoolView {
+        self.engine.pools(now(ms, self.utc)).remove(0)
+    }
+
+    /// What it may let in, or has in progress: whichever is more.
+    fn reach(&self, ms: u64) -> u32 {
+        self.view(ms).reserve.unwrap().most.unwrap().max(self.at_work[1])
+    }
+
+    /// Whether it counts what the others have.
+    fn goes_by_the_fleet(&self, ms: u64) -> bool {
+        self.view(ms).reserve.unwrap().elsewhere.is_some()
+    }
+
+    /// A beat, if one is due.
+    fn speak(&mut self, timeout: Duration, at: Timestamp) -> Option<Beat> {
+        self.link.is_cut_off(true, timeout, at);
+        if !self.link.takes_beat(at) {
+            return None;
+        }
+        let (seq, pools) = self.reserves.report(&self.engine, at);
+        let beat = Beat { host: self.name, epoch: self.life, seq, pools };
+        self.link.sent(at);
+        self.said.push(beat.clone());
+        Some(beat)
+    }
+}
+
+impl World {
+    fn new(seed: u64, round_trip_us: u64, faults: Faults) -> World {
+        let plan = Plan { seed, round_trip_us, faults, ..Plan::cell(1, Shape::Even, 1) };
+        World {
+            hosts: Vec::new(),
+            dead: Vec::new(),
+            store: Store::default(),
+            store_ahead_us: 0,
+            network: Network::new(&plan),
+            answered: 0,
+            timeout_us: (4 * round_trip_us).max(250_000),
+            strays: Vec::new(),
+            random: Random::new(seed, 1),
+            is_out: false,
+            ms: 0,
+            critical: (0, 0),
+            others: Vec::new(),
+        }
+    }
+
+    /// Hosts that begin within a second, not at once; nothing comes to them until then.
+    fn with_hosts(mut self, slots: &[u32]) -> World {
+        for slots in slots {
+            self.join(*slots);
+            let wait = u64::from(self.random.below(1_000 / self.hosts.len().max(1) as u32 + 1));
+            self.run(wait, |_| 0.0);
+        }
+        self
+    }
+
+    fn join(&mut self, slots: u32) {
+        self.hosts.push(Some(Host::new(self.hosts.len(), 1, slots, self.ms)));
+    }
+
+    fn kill(&mut self, number: usize) {
+        if let Some(host) = self.hosts[number].take() {
+            // Its connections end with it.
+            self.strays.retain(|(_, beat)| beat.host != host.name);
+            self.dead.push((self.ms, host.slots));
+        }
+    }
+
+    /// Runs for so long; `load` says of each host how much other work comes, as a part of what its slots can do.
+    fn run(&mut self, ms: u64, load: impl Fn(usize) -> f64) {
+        for _ in 0..ms {
+            self.ms += 1;
+            self.deliver();
+            for number in 0..self.hosts.len() {
+                self.work(number, load(number));
+                self.speak(number);
+            }
+            let others: u32 = self.hosts.iter().flatten().map(|host| host.at_work[1]).sum();
+            self.others.push(f64::from(others) / f64::from(self.slots().max(1)));
+        }
+    }
+
+    /// The same; at every moment all hosts together stay within what is not kept back, whatever they may let in next.
+    fn run_strictly(&mut self, ms: u64, load: impl Fn(usize) -> f64) {
+        for _ in 0..ms {
+            self.run(1, &load);
+            let (reach, most) = (self.reach(), self.allowed(0));
+            assert!(reach <= most, "{reach} of {most} after {} ms", self.ms);
+        }
+    }
+
+    fn work(&mut self, number: usize, load: f64) {
+        let Some(host) = &mut self.hosts[number] else { return };
+        host.end_some(self.ms);
+        if self.ms.is_multiple_of(250) {
+            host.engine.tick(now(self.ms, host.utc));
+        }
+        for (is_critical, load) in [(true, CRITICAL), (false, load)] {
+            for _ in 0..poisson(&mut self.random, load * f64::from(host.slots) / TAKES) {
+                let takes = (self.random.exponential() * TAKES) as u64;
+                let has_slot = host.at_work.iter().sum::<u32>() < host.slots;
+                let passes = host.acquire(is_critical, takes, self.ms);
+                if is_critical {
+                    self.critical.0 += 1;
+                    self.critical.1 += u64::from(passes && has_slot);
+                }
+            }
+        }
+    }
+
+    fn speak(&mut self, number: usize) {
+        let Some(host) = &mut self.hosts[number] else { return };
+        let timeout = Duration::from_micros(self.timeout_us);
+        let Some(beat) = host.speak(timeout, now(self.ms, 0).at) else { return };
+        if self.random.below(STRAYS) == 0 {
+            self.strays.push((self.ms + u64::from(self.random.below(3_000)), beat.clone()));
+        }
+        let to = To { host: number as u32, life: host.life };
+        let sent = self.network.send(to, Call::Beat(beat.clone()), self.ms * 1_000, self.timeout_us);
+        host.pending.push((sent, beat));
+    }
+
+    fn stray(&mut self) {
+        let store_us = self.store_us(self.ms * 1_000);
+        for (_, beat) in self.strays.extract_if(.., |(at, _)| *at <= self.ms) {
+            if !self.is_out {
+                self.store.call(&Call::Beat(beat), store_us);
+            }
+        }
+    }
+
+    fn store_us(&self, us: u64) -> u64 {
+        (EPOCH_US + us).checked_add_signed(self.store_ahead_us).unwrap()
+    }
+
+    fn deliver(&mut self) {
+        self.stray();
+        while let Some((us, to, event)) = self.network.next(self.ms * 1_000) {
+            let at = now(self.ms, 0).at;
+            let host = self.hosts[to.host as usize].as_mut().filter(|host| host.life == to.life);
+            match event {
+                Event::AtStore { number, call } if !self.is_out => {
+                    let store_us = self.store_us(us);
+                    let reply = self.store.call(&call, store_us);
+                    if let Reply::Beat(beaten) = &reply {
+                        self.answered = beaten.pools.first().map_or(self.answered, |said| said.load.slots);
+                    }
+                    self.network.reply(to, number, call, reply, us);
+                }
+                Event::AtHost { number, call, reply } if !self.is_out => {
+                    let (Some(host), Call::Beat(beat), Reply::Beat(beaten)) = (host, &call, reply) else {
+                        continue;
+                    };
+                    host.pending.retain(|(pending, _)| *pending != number);
+                    host.link.heard(at);
+                    let is_taken = host.reserves.heard(beat, &beaten, &host.engine);
+                    assert!(!is_taken, "nobody else goes by its name");
+                }
+                Event::TimedOut { number } => {
+                    let Some(host) = host else { continue };
+                    let found = host.pending.iter().position(|(pending, _)| *pending == number);
+                    if let Some((_, beat)) = found.map(|found| host.pending.remove(found)) {
+                        host.link.beat_failed(at);
+                        host.reserves.failed(&beat);
+                    }
+                }
+                Event::AtStore { .. } | Event::AtHost { .. } => {}
+            }
+        }
+    }
+
+    fn slots(&self) -> u32 {
+        self.hosts.iter().flatten().map(|host| host.slots).sum()
+    }
+
+    /// What all hosts together may have, with those that died within the last milliseconds.
+    fn allowed(&self, dead_ms: u64) -> u32 {
+        let dead = self.dead.iter().filter(|(at, _)| self.ms < at + dead_ms);
+        (self.slots() + dead.map(|(_, slots)| slots).sum::<u32>()) * 4 / 5
+    }
+
+    fn reach(&self) -> u32 {
+        self.hosts.iter().flatten().map(|host| host.reach(self.ms)).sum()
+    }
+
+    /// The slots of all hosts as this one knows them.
+    fn slots_known(&self, number: usize) -> u64 {
+        let host = self.hosts[number].as_ref().unwrap();
+        let elsewhere = host.view(self.ms).reserve.unwrap().elsewhere;
+        elsewhere.map_or(0, |(sums, _)| sums.slots) + u64::from(host.slots)
+    }
+
+    /// The most other work in the last milliseconds, as a part of the slots.
+    fn most(&self, last: u64) -> f64 {
+        self.others[self.others.len() - last as usize..].iter().copied().fold(0.0, f64::max)
+    }
+
+    fn mean(&self, last: u64) -> f64 {
+        self.others[self.others.len() - last as usize..].iter().sum::<f64>() / last as f64
+    }
+}
+
+fn now(ms: u64, utc: i64) -> Now {
+    Now { at: Timestamp::from_nanos(ms * 1_000_000), utc }
+}
+
+fn poisson(random: &mut Random, mean: f64) -> u32 {
+    let (limit, mut product, mut count) = ((-mean).exp(), random.share(), 0);
+    while product > limit {
+        product *= random.share();
+        count += 1;
+    }
+    count
+}

@@ -1,0 +1,227 @@
+//! What is promised of the reserve.
+
+use super::{EPOCH_US, Host, World, now};
+use crate::plan::{Faults, runs, seed};
+use crate::store::Store;
+use std::time::Duration;
+use tidegate::fleet::call::Call;
+use tidegate::fleet::reply::Reply;
+use tidegate::rules::{RuleSet, read_text};
+
+/// As many as the other runs of this test allow, each of which is far shorter.
+fn seeds() -> std::ops::Range<u64> {
+    seed()..seed() + (runs() / 400).clamp(1, 250)
+}
+
+/// Four fifths of the slots and a twentieth more, which nobody should need.
+const MOST: f64 = 0.8 * 1.05;
+
+/// The row of the table: twice as much other work as there is room for, a host that dies, a Redis that is away for a minute
+/// and a clock that is half a minute ahead.
+#[test]
+fn what_is_kept_back_stays_free_whatever_happens() {
+    for seed in seeds() {
+        println!("SEED={seed}");
+        let faults = [
+            Faults::default(),
+            Faults { lost: 300, ..Faults::default() },
+            Faults { doubled: 100, late: 100, ..Faults::default() },
+        ];
+        let is_sound = seed % 3 == 0;
+        let faults = faults[(seed % 3) as usize].clone();
+        let round_trip_us = [500, 50_000, 200_000][(seed / 3 % 3) as usize];
+        let mut world = World::new(seed, round_trip_us, faults).with_hosts(&[100; 10]);
+        whatever_happens(&mut world, is_sound);
+    }
+}
+
+/// `is_sound`: no message is lost, late or doubled.
+fn whatever_happens(world: &mut World, is_sound: bool) {
+    world.run(20_000, |_| 2.0);
+    assert!(world.most(20_000) <= MOST, "{}", world.most(20_000));
+    assert!(world.mean(10_000) >= 0.78, "{}", world.mean(10_000));
+
+    world.hosts[3].as_mut().unwrap().utc = 30_000_000_000;
+    world.run(5_000, |_| 2.0);
+    assert!(world.most(5_000) <= MOST);
+
+    assert_eq!(world.slots_known(0), 1_000);
+    world.kill(7);
+    let (mut gone, mut unknown) = (0, 0);
+    for ms in 1..=6_000 {
+        world.run(1, |_| 2.0);
+        let is_known = (0..10).any(|number| number != 7 && world.slots_known(number) > 900);
+        unknown = if is_known { ms } else { unknown };
+        gone = if world.answered > 900 { ms } else { gone };
+    }
+    assert!(gone <= 4_000, "in the sums for {gone} ms after its death");
+    assert!(!is_sound || unknown <= 4_000, "known for {unknown} ms after its death");
+    // With nine tenths of the slots, and all that the dead host had gone at once.
+    assert!(world.most(6_000) <= MOST, "{}", world.most(6_000));
+
+    world.is_out = true;
+    world.run(2_000, |_| 2.0);
+    let heard = world.hosts.iter().flatten().filter(|host| host.goes_by_the_fleet(world.ms)).count();
+    assert_eq!(heard, 9);
+    world.run(9_000, |_| 2.0);
+    for host in world.hosts.iter().flatten() {
+        assert!(!host.goes_by_the_fleet(world.ms), "the local rule within eleven seconds");
+    }
+    world.run(49_000, |_| 2.0);
+    assert!(world.most(60_000) <= MOST, "{}", world.most(60_000));
+    assert!(world.mean(40_000) >= 0.78, "{}", world.mean(40_000));
+    world.is_out = false;
+    world.run(20_000, |_| 2.0);
+    assert!(world.hosts.iter().flatten().all(|host| host.goes_by_the_fleet(world.ms)));
+    assert!(world.most(20_000) <= MOST, "{}", world.most(20_000));
+    assert!(world.mean(10_000) >= 0.78, "{}", world.mean(10_000));
+
+    let (came, served) = world.critical;
+    let part = served as f64 / came as f64;
+    assert!(part >= 0.999, "{part} of {came}");
+    println!(
+        "critical {part:.5} of {came}; other work at most {:.3}; a dead host in the sums for {gone} ms, known for {unknown}",
+        world.most(world.ms)
+    );
+}
+
+/// Half of the hosts have next to nothing to do: the other half works for them, and gives the places back when they are
+/// asked for, before anybody uses them twice.
+#[test]
+fn what_some_hosts_do_not_need_others_use() {
+    let mut world = World::new(2, 2_000, Faults::default()).with_hosts(&[100; 10]);
+    let half = |busy: usize| move |number: usize| if (number < 5) == (busy == 0) { 2.0 } else { 0.02 };
+    world.run_strictly(20_000, half(0));
+    // Five hosts at all of their slots, and not at four fifths of them.
+    let used = 2.0 * world.mean(5_000);
+    assert!(used >= 0.9, "{used}");
+    world.run_strictly(20_000, half(1));
+    let used = 2.0 * world.mean(5_000);
+    assert!(used >= 0.9, "{used}");
+    // All at once.
+    world.run_strictly(10_000, |_| 2.0);
+    assert!(world.mean(4_000) >= 0.77, "{}", world.mean(4_000));
+    for host in world.hosts.iter().flatten() {
+        assert!(host.at_work[1] >= 75, "each has its own part back, and not {}", host.at_work[1]);
+    }
+}
+
+/// Two small hosts, one of which has nothing to do: in whatever order they speak, the other has all but what an idle host
+/// keeps after a few seconds, and keeps it.
+#[test]
+fn what_is_lent_is_there_within_seconds() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[20, 4]);
+        let busy = |number: usize| if number == 0 { 3.0 } else { 0.0 };
+        world.run_strictly(8_000, busy);
+        let most = |world: &World| world.hosts[0].as_ref().unwrap().reach(world.ms);
+        assert_eq!(
+            most(&world),
+            18,
+            "of 19 for both, 16 of them its own; an idle host keeps one: seed {seed}"
+        );
+        for _ in 0..6 {
+            world.run_strictly(1_000, busy);
+            assert_eq!(most(&world), 18, "seed {seed}");
+        }
+    }
+}
+
+/// A beat that was run although its reply was lost says nothing that the next one does not take back at once.
+#[test]
+fn a_lost_reply_leaves_nothing_behind() {
+    let faults = Faults { lost: 300, ..Faults::default() };
+    let mut world = World::new(3, 2_000, faults).with_hosts(&[100; 3]);
+    world.run(3_000, |_| 2.0);
+    for _ in 0..20_000 {
+        world.run_strictly(1, |_| 2.0);
+        let known = world.slots_known(0);
+        assert!(known <= 300, "{known} slots of 300, {} ms", world.ms);
+    }
+    assert!(world.mean(10_000) >= 0.77, "{}", world.mean(10_000));
+}
+
+/// Hosts that spoke of the places they borrowed are forgotten: who lent them does not take them back before it hears of
+/// those hosts again.
+#[test]
+fn what_is_lent_is_not_used_twice_where_redis_forgets() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[100; 4]);
+        let half = |number: usize| if number < 2 { 2.0 } else { 0.02 };
+        world.run_strictly(10_000, half);
+        let borrowed: u32 = world.hosts.iter().flatten().take(2).map(|host| host.at_work[1]).sum();
+        assert!(borrowed >= 170, "more than their own 160 by far: {borrowed}");
+        world.store.flush();
+        world.run_strictly(6_000, |_| 2.0);
+    }
+}
+
+/// A replica that lacks the last second takes over: what was used twice is given way once all have spoken again, and work
+/// has ended.
+#[test]
+fn a_replica_that_lacks_a_second_is_made_up_for() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[100; 4]);
+        let half = |busy: usize| move |number: usize| if (number < 2) == (busy == 0) { 2.0 } else { 0.02 };
+        world.run_strictly(5_000 + 100 * seed, half(0));
+        let replica = world.store.clone();
+        world.run_strictly(1_000, half(1));
+        world.store = replica;
+        world.run(3_000, half(1));
+        world.run_strictly(8_000, half(1));
+    }
+}
+
+/// A daemon that goes by a name that a later one has too is told so, and hears nothing.
+#[test]
+fn who_has_the_name_of_another_is_told() {
+    let mut store = Store::default();
+    let mut daemons = [1, 2].map(|life| Host::new(0, life, 100, 0));
+    let mut beat = |daemon: &mut Host, ms: u64| {
+        let beat = daemon.speak(Duration::from_millis(250), now(ms, 0).at).unwrap();
+        let Reply::Beat(beaten) = store.call(&Call::Beat(beat.clone()), EPOCH_US + ms * 1_000) else {
+            panic!()
+        };
+        daemon.link.heard(now(ms, 0).at);
+        let is_taken = daemon.reserves.heard(&beat, &beaten, &daemon.engine);
+        (is_taken, beaten.pools[0].load.slots)
+    };
+    let [one, other] = &mut daemons;
+    assert_eq!(beat(one, 0), (false, 100));
+    assert_eq!(beat(other, 500), (false, 100), "it takes the place of the first");
+    assert_eq!(beat(one, 1_500), (true, 100));
+    assert_eq!(beat(other, 2_000), (false, 100));
+    assert!(other.goes_by_the_fleet(10_500) && !one.goes_by_the_fleet(10_500), "it was not heard since 0 s");
+}
+
+/// The clock of Redis is set, to and fro.
+#[test]
+fn a_clock_of_redis_that_is_set_makes_nothing_of_nothing() {
+    let mut world = World::new(5, 2_000, Faults::default()).with_hosts(&[100; 4]);
+    let half = |number: usize| if number < 2 { 2.0 } else { 0.02 };
+    for ahead in [30_000_000, -30_000_000, 0] {
+        world.run_strictly(10_000, half);
+        world.store_ahead_us = ahead;
+        world.run_strictly(5_000, |_| 2.0);
+        assert_eq!(world.slots_known(0), 400);
+    }
+    world.kill(3);
+    world.run(4_000, |_| 2.0);
+    assert_eq!(world.slots_known(0), 300);
+}
+
+/// A pool that nobody watches over any more counts for nobody.
+#[test]
+fn a_pool_that_is_gone_says_so_until_it_is_heard() {
+    let mut world = World::new(4, 2_000, Faults::default()).with_hosts(&[100; 2]);
+    world.run(3_000, |_| 0.0);
+    assert_eq!(world.slots_known(0), 200);
+    let other = read_text("rules.yaml", "domain: api\nlimits: []\n");
+    world.hosts[1].as_ref().unwrap().engine.install(RuleSet::new(other.domains));
+    world.run(2_100, |_| 0.0);
+    assert_eq!(world.slots_known(0), 100);
+    let said = &world.hosts[1].as_ref().unwrap().said;
+    let zeros = said.iter().flat_map(|beat| &beat.pools).filter(|report| report.load.slots == 0).count();
+    assert_eq!(zeros, 1);
+    assert!(said.last().unwrap().pools.is_empty());
+}

@@ -1,0 +1,44 @@
+//! Small runs drawn from a seed, with faults of their own: what all hosts together may let in, and what they have in
+//! progress, is at no moment more than what is not kept back.
+
+use super::{TAKES_MAX, World};
+use crate::plan::{Faults, runs, seed};
+use crate::random::Random;
+
+fn run_one(seed: u64) {
+    let mut random = Random::new(seed, 6);
+    let faults = Faults {
+        lost: [0, 100, 300][random.below(3) as usize],
+        doubled: [0, 100][random.below(2) as usize],
+        late: [0, 50][random.below(2) as usize],
+        ..Faults::default()
+    };
+    let round_trip_us = [500, 20_000, 300_000][random.below(3) as usize];
+    let slots: Vec<u32> = (0..2 + random.below(5)).map(|_| [1, 4, 9, 32][random.below(4) as usize]).collect();
+    let mut world = World::new(seed, round_trip_us, faults).with_hosts(&slots);
+    let mut loads = vec![0.0; slots.len()];
+    for _ in 0..12 {
+        loads.iter_mut().for_each(|load| *load = [0.0, 0.3, 1.0, 3.0][random.below(4) as usize]);
+        match random.below(12) {
+            0 => world.store.flush(),
+            1 => world.is_out = true,
+            2 => world.kill(random.below(slots.len() as u32) as usize),
+            _ => world.is_out = false,
+        }
+        for _ in 0..200 + random.below(3_000) {
+            world.run(1, |number| loads[number]);
+            // What was lent to others by a host that died is theirs until they hear of it.
+            let (reach, most) = (world.reach(), world.allowed(4_000 + TAKES_MAX));
+            assert!(reach <= most, "{reach} of {most} after {} ms: {slots:?}", world.ms);
+        }
+    }
+}
+
+/// `SEED` and `RUNS` choose others.
+#[test]
+fn nothing_that_is_kept_back_is_used_twice() {
+    for seed in seed()..seed() + (runs() / 20).max(5) {
+        let end = std::panic::catch_unwind(|| run_one(seed));
+        assert!(end.is_ok(), "SEED={seed} RUNS=1 does it again");
+    }
+}

@@ -1,0 +1,92 @@
+//! Many small runs, each with faults of its own: the stated bounds hold in all of them, and no token comes from nowhere.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, runs, seed};
+use crate::random::Random;
+use crate::table::check_bounds;
+use crate::world::run;
+
+/// Drawn from a seed alone.
+fn plan(seed: u64) -> Plan {
+    let mut random = Random::new(seed, 4);
+    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let rate = draw(20, 1_000);
+    let load = [500, 1_000, 2_000, 10_000, 100_000][draw(0, 4) as usize];
+    let hosts = [2, 3, 5, 10, 20, 50, 100][draw(0, 6) as usize];
+    // At most 100 000 decisions, and at most half a million looks of hosts.
+    let ms = (100_000_000_000 / (u64::from(rate) * u64::from(load))).min(5_000_000 / u64::from(hosts));
+    let ms = ms.min(u64::from(draw(1_000, 20_000))).max(500);
+    let mut faults = Faults {
+        lost: [0, 10, 300][draw(0, 2) as usize],
+        doubled: [0, 50][draw(0, 1) as usize],
+        late: [0, 50][draw(0, 1) as usize],
+        drift_ppm: [0, 10_000][draw(0, 1) as usize],
+        steps: draw(0, 1) == 1,
+        ..Faults::default()
+    };
+    if draw(0, 3) == 0 {
+        let from_ms = u64::from(draw(0, ms as u32 - 1));
+        let to_ms = from_ms + u64::from(draw(100, 4_000));
+        faults.crashes.push(Crash { host: draw(0, hosts - 1), from_ms, to_ms });
+    }
+    if draw(0, 4) == 0 {
+        let from_ms = u64::from(draw(0, ms as u32 - 1));
+        faults.outages.push(Outage {
+            from_ms,
+            to_ms: from_ms + u64::from(draw(100, 900)),
+            empty: false,
+            later_ms: 0,
+        });
+    }
+    Plan {
+        seed,
+        hosts,
+        rate,
+        period_s: 1,
+        burst: (rate * [1, 10, 50][draw(0, 2) as usize] / 10).max(1),
+        ms,
+        load,
+        shape: SHAPES[draw(0, 6) as usize],
+        credit: [0, 100][draw(0, 1) as usize],
+        round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
+        tenants: [1, 1, 5][draw(0, 2) as usize],
+        buckets: 16,
+        tick_ms: [1, 2, 10][draw(0, 2) as usize],
+        faults,
+        audited: true,
+        window: None,
+    }
+}
+
+fn run_one(seed: u64) {
+    let plan = plan(seed);
+    let began = std::panic::catch_unwind(|| {
+        let world = run(&plan);
+        let seen = world.measure.seen();
+        world.audit.as_ref().unwrap().check(seen.admitted);
+        if seen.cut_offs == 0 {
+            check_bounds(&plan, &seen);
+        } else {
+            // Who hears nothing has his part of the budget beside what the others borrow.
+            let most = plan.extra() + 1.5 * f64::from(plan.burst) + f64::from(plan.hosts);
+            assert!(seen.excess_leaking <= most, "{seen}");
+        }
+    });
+    assert!(began.is_ok(), "SEED={seed} RUNS=1 does it again: {plan:#?}");
+}
+
+/// `SEED` and `RUNS` choose others.
+#[test]
+fn bounds_hold_and_no_token_comes_from_nowhere() {
+    let (next, end) = (AtomicU64::new(seed()), seed() + runs());
+    let run_some = || {
+        while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < end) {
+            run_one(seed);
+        }
+    };
+    // Each run is one by itself: as many at once as there are processors.
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run_some))));
+}

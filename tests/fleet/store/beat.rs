@@ -1,0 +1,130 @@
+//! Hosts that are alive, and what their pools have together.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tidegate::fleet::beat::{Beat, Beaten, PoolLoad, PoolReport, PoolSaid};
+
+use super::{Kept, bytes};
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Beats {
+    /// By name in Redis' order, which is that of their hexadecimal digits; when they beat last, in milliseconds.
+    hosts: BTreeMap<String, u64>,
+    hosts_until_ms: u64,
+    pools: HashMap<String, Kept<Pool>>,
+}
+
+/// What hosts said of one pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool {
+    /// Since when all is known, when they were counted, and what they had then and since.
+    pub(super) since: u64,
+    pub(super) counted: u64,
+    pub(super) sums: (PoolLoad, u64),
+    said: BTreeMap<String, Said>,
+}
+
+/// What one host said of it last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    pub(super) epoch: u64,
+    pub(super) seq: u64,
+    pub(super) at: u64,
+    pub(super) load: PoolLoad,
+}
+
+impl Beats {
+    pub(super) fn beat(&mut self, beat: &Beat, now_us: u64) -> Beaten {
+        let now_ms = now_us / 1000;
+        self.expire(now_us);
+        let name = bytes::hex(&beat.host);
+        self.hosts.insert(name.clone(), now_ms);
+        self.hosts.retain(|_, last| last.abs_diff(now_ms) <= 5_000);
+        self.hosts_until_ms = now_ms + KEPT_MS;
+        let rank = self.hosts.range(..name).count();
+        let pools = beat.pools.iter().map(|report| self.report(beat, report, now_us)).collect();
+        let [hosts, rank] = [self.hosts.len(), rank].map(|count| u32::try_from(count).unwrap());
+        Beaten { now_us, hosts, rank, pools }
+    }
+
+    fn report(&mut self, beat: &Beat, report: &PoolReport, now_us: u64) -> PoolSaid {
+        let host = bytes::hex(&beat.host);
+        let kept = self.pools.get(&report.pool).and_then(|kept| kept.at(now_us)).cloned();
+        let is_new = kept.is_none();
+        let mut pool = kept.unwrap_or_default();
+        let is_old = is_new || pool.counted > now_us || pool.counted + COUNTED_US <= now_us;
+        if is_new || pool.counted + SAID_US < now_us {
+            pool.since = now_us;
+        }
+        pool.since = pool.since.min(now_us);
+        let before = pool.said.get(&host).copied();
+        let is_overtaken = before.is_some_and(|said| (said.epoch, said.seq) > (beat.epoch, beat.seq));
+        if !is_overtaken {
+            if let Some(before) = before {
+                pool.sums =
+                    (changed(pool.sums.0, before.load, u64::wrapping_sub), pool.sums.1.wrapping_sub(1));
+            }
+            let load = report.load;
+            pool.said.remove(&host);
+            if load != PoolLoad::default() {
+                pool.said.insert(host, Said { epoch: beat.epoch, seq: beat.seq, at: now_us, load });
+                pool.sums = (changed(pool.sums.0, load, u64::wrapping_add), pool.sums.1.wrapping_add(1));
+            }
+        }
+        if is_old {
+            pool.count(now_us);
+        }
+        let (load, hosts) = pool.sums;
+        let load = changed(load, load, |count, _| count.min(COUNT_MAX));
+        let may_lack = now_us - pool.since < SAID_US;
+        self.pools.insert(report.pool.clone(), Kept::new(pool, now_us, KEPT_MS));
+        PoolSaid { load, hosts: u32::try_from(hosts).unwrap(), is_overtaken, may_lack }
+    }
+
+    pub(super) fn expire(&mut self, now_us: u64) {
+        if now_us / 1000 > self.hosts_until_ms {
+            self.hosts.clear();
+        }
+        self.pools.retain(|_, kept| kept.at(now_us).is_some());
+    }
+
+    pub(super) fn hosts(&self) -> BTreeMap<String, u64> {
+        self.hosts.clone()
+    }
+
+    /// What stands in Redis of each pool: its fields, and when it runs out.
+    pub(super) fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
+        let pools = self.pools.iter();
+        let pools = pools.map(|(name, kept)| {
+            let said = kept.value.said.iter().map(|(host, said)| (host.clone(), bytes::of_said(said)));
+            let sums = ("sums".to_owned(), bytes::of_sums(&kept.value));
+            (format!("tg:{{tm}}:p:{name}"), (said.chain([sums]).collect(), kept.until_ms))
+        });
+        pools.collect()
+    }
+}
+
+impl Pool {
+    /// Those that nobody said again go; those of a clock that was set back begin anew.
+    fn count(&mut self, now_us: u64) {
+        self.said.retain(|_, said| said.at + SAID_US >= now_us);
+        self.said.values_mut().for_each(|said| said.at = said.at.min(now_us));
+        let loads = self.said.values().map(|said| said.load);
+        self.sums.0 = loads.fold(PoolLoad::default(), |sum, load| changed(sum, load, u64::wrapping_add));
+        self.sums.1 = self.said.len() as u64;
+        self.counted = now_us;
+    }
+}
+
+fn changed(one: PoolLoad, other: PoolLoad, how: impl Fn(u64, u64) -> u64) -> PoolLoad {
+    PoolLoad {
+        slots: how(one.slots, other.slots),
+        critical: how(one.critical, other.critical),
+        other: how(one.other, other.other),
+    }
+}
+
+const KEPT_MS: u64 = 60_000;
+const SAID_US: u64 = 2_000_000;
+const COUNTED_US: u64 = 500_000;
+const COUNT_MAX: u64 = 1_000_000_000_000;

@@ -1,0 +1,154 @@
+//! One cell: how it moves with time, and what is given of it.
+
+use tidegate::fleet::cell::{AMOUNT_MAX, Ask, DEMAND_MAX, GENERATION_US, Said, Terms};
+use tidegate::fleet::look::Seen;
+use tidegate::fleet::reply::{Paid, Wait};
+
+use super::share::{Reports, granted, portion};
+
+/// What Redis knows of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    pub terms: Terms,
+    /// µtok; below zero where more was let through than there was.
+    pub level: i64,
+    /// What is left over of the last refill, of `den` parts of a µtok.
+    pub rem: u64,
+    /// When it was moved last, µs.
+    pub at: u64,
+    /// What hosts reported in the generation of `at`, and in the one before and not since.
+    pub reports: Reports,
+}
+
+impl Cell {
+    /// The cell of one who asks, moved to `now`, and whether it was lost before.
+    pub fn of_one_who_asks(
+        value: Option<&Cell>,
+        asked: &Terms,
+        knew_us: Option<u64>,
+        other_nonce: bool,
+        now_us: u64,
+    ) -> (Cell, bool) {
+        let Some(&(mut cell)) = value else {
+            let lost = knew_us.is_some_and(|knew| other_nonce || knew < SURELY_KEPT_US);
+            let level = if lost { 0 } else { asked.burst.cast_signed() };
+            let reports = Reports::default();
+            return (Cell { terms: *asked, level, rem: 0, at: now_us, reports }, lost);
+        };
+        cell.forward(now_us);
+        if asked.version > cell.terms.version {
+            (cell.terms, cell.rem) = (*asked, 0);
+            cell.level = cell.level.min(asked.burst.cast_signed());
+        }
+        (cell, false)
+    }
+
+    /// Moves it to `now`, generation by generation: holds keep it from filling. After two edges nothing is held any more.
+    pub fn forward(&mut self, now_us: u64) {
+        if now_us < self.at {
+            if self.at - now_us > GENERATION_US {
+                self.at = now_us;
+            }
+            return;
+        }
+        for _ in 0..2 {
+            let edge = (self.at / GENERATION_US + 1) * GENERATION_US;
+            if now_us < edge {
+                break;
+            }
+            self.earn(edge);
+            self.reports.turn();
+        }
+        self.earn(now_us);
+    }
+
+    fn earn(&mut self, until: u64) {
+        let us = until - self.at;
+        self.at = until;
+        let cap = self.terms.burst.cast_signed() - self.reports.held().cast_signed();
+        if self.level >= cap {
+            self.rem = 0;
+            return;
+        }
+        let (num, den) = (i128::from(self.terms.rate.num()), i128::from(self.terms.rate.den()));
+        let earned = i128::from(us) * num + i128::from(self.rem);
+        let level = i128::from(self.level) + earned / den;
+        (self.level, self.rem) = match i64::try_from(level) {
+            Ok(level) if level < cap => (level, u64::try_from(earned % den).unwrap()),
+            _ => (cap, 0),
+        };
+    }
+
+    /// A sync: settles with the one who asks and gives what is due.
+    pub fn serve(&mut self, ask: &Ask, lost: bool, other_nonce: bool) -> Said {
+        let generation = self.at / GENERATION_US;
+        self.reports.replace(generation, ask.last.filter(|_| !other_nonce), ask.hold, ask.demand);
+        let room = self.terms.burst.cast_signed() - self.reports.held().cast_signed();
+        self.level = self.level.max((self.level + ask.back.min(AMOUNT_MAX).cast_signed()).min(room));
+        let debt_max = (2 * self.terms.burst + DEBT_BEYOND_BURSTS).min(DEBT_MAX);
+        self.level = (self.level - ask.owed.min(AMOUNT_MAX).cast_signed()).max(-debt_max.cast_signed());
+
+        let demand = self.reports.demand();
+        let share = portion(self.level + self.filled(ask.waited_us), ask.demand.min(DEMAND_MAX), demand);
+        let grant = granted(self.level, share, demand, ask.want.min(AMOUNT_MAX), ask.dice);
+        self.level -= grant.cast_signed();
+        self.reports.hold(grant);
+        let (hosts, version) = (self.reports.hosts(), self.terms.version);
+        Said { level: self.level, demand, grant, hosts, lost, version, generation, window: None }
+    }
+
+    /// What an empty one would have after this time.
+    fn filled(&self, us: u64) -> i64 {
+        let filled = u128::from(us.min(AMOUNT_MAX)) * u128::from(self.terms.rate.num());
+        let filled = filled / u128::from(self.terms.rate.den());
+        let burst = self.terms.burst;
+        u64::try_from(filled).map_or(burst, |filled| filled.min(burst)).cast_signed()
+    }
+
+    /// What an exact decision sees of it.
+    pub fn look(&self, cost: u64, lost: bool, now_us: u64) -> Paid {
+        let cost = cost.min(AMOUNT_MAX);
+        let need = u64::try_from(cost.cast_signed() - self.level).unwrap_or(0);
+        let wait = match need {
+            0 => Wait::No,
+            _ if cost > self.terms.burst => Wait::Never,
+            need => {
+                let (num, den) = (u128::from(self.terms.rate.num()), u128::from(self.terms.rate.den()));
+                let us = (u128::from(need) * den - u128::from(self.rem)).div_ceil(num);
+                let us = us + u128::from(self.at - now_us.min(self.at));
+                Wait::Until(u64::try_from(us).map_or(AMOUNT_MAX, |us| us.min(AMOUNT_MAX)))
+            }
+        };
+        Paid { level: self.level, wait, lost, version: self.terms.version, window: None }
+    }
+
+    /// What an operator sees of it.
+    pub fn seen(&self) -> Seen {
+        let Cell { terms, level, reports, .. } = self;
+        Seen {
+            terms: *terms,
+            level: *level,
+            held: reports.held(),
+            demand: reports.demand(),
+            hosts: reports.hosts(),
+        }
+    }
+
+    /// Fills it.
+    pub fn reset(&mut self) {
+        let room = self.terms.burst.cast_signed() - self.reports.held().cast_signed();
+        (self.level, self.rem) = (self.level.max(room), 0);
+    }
+
+    /// For how long it is kept.
+    pub fn kept_ms(&self) -> u64 {
+        let need = u64::try_from(self.terms.burst.cast_signed() - self.level).unwrap_or(0);
+        let us = u128::from(need.div_ceil(self.terms.rate.num())) * u128::from(self.terms.rate.den());
+        u64::try_from(us / 1000 + 10_001).map_or(KEPT_MS_MAX, |ms| ms.min(KEPT_MS_MAX))
+    }
+}
+
+const SURELY_KEPT_US: u64 = 9_000_000;
+const DEBT_BEYOND_BURSTS: u64 = 10_000_000_000;
+const DEBT_MAX: u64 = 4_500_000_000_000_000;
+const KEPT_MS_MAX: u64 = 34_560_000_000;

@@ -1,0 +1,359 @@
+//! The store that hosts share, in virtual time: the rules of the scripts in `src/fleet/scripts` once more, in Rust.
+//!
+//! `tests/fleet_store.rs` holds the two against each other, call by call and bit by bit.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+mod beat;
+mod bytes;
+mod cell;
+mod orders;
+mod places;
+mod share;
+mod version;
+mod window;
+
+use std::collections::{BTreeMap, HashMap};
+
+use tidegate::fleet::call::{Batch, Call, Host, Nonce, Payment, Place};
+use tidegate::fleet::cell::{Ask, Said};
+use tidegate::fleet::look::{Peeked, Reset};
+use tidegate::fleet::places::Places;
+use tidegate::fleet::reply::{Answer, Kind, Paid, Reply, Wait};
+use tidegate::fleet::window::{Stands, WindowSaid};
+
+pub use cell::Cell;
+use places::PlacesCell;
+pub use share::{Reports, Sums};
+pub use window::WindowCell;
+
+/// Everything that one Redis holds.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    nonces: HashMap<u8, Kept<Nonce>>,
+    guards: HashMap<(u8, Host, u8), Kept<Guard>>,
+    cells: HashMap<(u8, [u8; 16]), Kept<Cell>>,
+    places: HashMap<(u8, [u8; 16]), Kept<PlacesCell>>,
+    windows: HashMap<(u8, [u8; 16]), Kept<WindowCell>>,
+    beats: beat::Beats,
+    versions: HashMap<[u8; 16], Kept<version::Versions>>,
+    orders: orders::List,
+}
+
+/// What the last call of a lane was, and what was said to it.
+#[derive(Clone, Debug)]
+struct Guard {
+    epoch: u64,
+    seq: u64,
+    reply: Reply,
+}
+
+/// Something that runs out.
+#[derive(Clone, Debug)]
+struct Kept<T> {
+    value: T,
+    until_ms: u64,
+}
+
+impl<T> Kept<T> {
+    fn new(value: T, now_us: u64, ms: u64) -> Kept<T> {
+        Kept { value, until_ms: now_us / 1000 + ms }
+    }
+
+    fn at(&self, now_us: u64) -> Option<&T> {
+        (now_us / 1000 <= self.until_ms).then_some(&self.value)
+    }
+}
+
+impl Store {
+    /// Runs one call at this time, and answers it.
+    pub fn call(&mut self, call: &Call, now_us: u64) -> Reply {
+        match call {
+            Call::Sync(batch) => self.sync(batch, now_us),
+            Call::Exact(payment) => self.exact(payment, now_us),
+            Call::Places(call) => self.places(call, now_us),
+            Call::Peek(peek) => {
+                let bucket = peek.bucket.number();
+                let cells = peek.keys.iter().map(|key| match peek.windows {
+                    true => self.window_at(bucket, *key, now_us).map(|cell| cell.seen()),
+                    false => self.cell_at(bucket, *key, now_us).map(|cell| cell.seen()),
+                });
+                Reply::Peek(Peeked { now_us, cells: cells.collect() })
+            }
+            Call::Reset(Reset { bucket, key, window: true }) => {
+                let found = self.window_at(bucket.number(), *key, now_us);
+                let is_found = found.is_some();
+                if let Some(mut cell) = found {
+                    cell.reset(now_us);
+                    let kept = cell.kept_ms();
+                    self.windows.insert((bucket.number(), *key), Kept::new(cell, now_us, kept));
+                }
+                Reply::Reset(is_found)
+            }
+            Call::Reset(Reset { bucket, key, window: false }) => {
+                let found = self.cell_at(bucket.number(), *key, now_us);
+                if let Some(mut cell) = found {
+                    cell.reset();
+                    self.cells.insert((bucket.number(), *key), Kept::new(cell, now_us, cell.kept_ms()));
+                }
+                Reply::Reset(found.is_some())
+            }
+            Call::Beat(beat) => Reply::Beat(self.beats.beat(beat, now_us)),
+            Call::Orders(call) => Reply::Orders(self.orders.call(call, now_us)),
+            Call::Version(call) => {
+                let kept = self.versions.get(&call.rule).and_then(|kept| kept.at(now_us)).cloned();
+                let mut versions = kept.unwrap_or_default();
+                let number = versions.number(call);
+                self.versions.insert(call.rule, Kept::new(versions, now_us, YEAR_AND_MORE_MS));
+                Reply::Version(number)
+            }
+        }
+    }
+
+    fn sync(&mut self, batch: &Batch, now_us: u64) -> Reply {
+        let place = &batch.place;
+        if let Some(answered) = self.answered(place, now_us, false) {
+            return answered.unwrap_or_else(|kind| Reply::Sync(self.refused(place, now_us, kind)));
+        }
+        let (nonce, other) = self.renew_nonce(place, now_us);
+        let said = batch.asks.iter().map(|ask| {
+            let id = (place.bucket.number(), ask.key);
+            if ask.window.is_some() {
+                return self.sync_window(id, ask, other, now_us);
+            }
+            let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
+            let (mut cell, lost) = Cell::of_one_who_asks(value, &ask.terms, ask.knew_us, other, now_us);
+            let said = cell.serve(ask, lost, other);
+            self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
+            said
+        });
+        let kind = Kind::Done(said.collect());
+        self.remember(place, now_us, Reply::Sync(Answer { kind, nonce, now_us }))
+    }
+
+    fn sync_window(&mut self, id: (u8, [u8; 16]), ask: &Ask, other: bool, now_us: u64) -> Said {
+        let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
+        let window = ask.window.unwrap().window;
+        let (cell, lost, is_its) =
+            WindowCell::of_one_who_asks(value, &ask.terms, &window, ask.knew_us, now_us);
+        let Some(mut cell) = cell else { return WindowCell::none(lost, ask.terms.version, now_us) };
+        let said = cell.serve(ask, (lost, is_its), other, now_us);
+        let kept = cell.kept_ms();
+        self.windows.insert(id, Kept::new(cell, now_us, kept));
+        said
+    }
+
+    fn exact(&mut self, payment: &Payment, now_us: u64) -> Reply {
+        let place = &payment.place;
+        if let Some(answered) = self.answered(place, now_us, true) {
+            return answered.unwrap_or_else(|kind| Reply::Exact(self.refused(place, now_us, kind)));
+        }
+        let (nonce, other) = self.renew_nonce(place, now_us);
+        let found = payment.costs.iter().map(|cost| {
+            let id = (place.bucket.number(), cost.key);
+            let Some(window) = &cost.window else {
+                let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
+                let (cell, lost) = Cell::of_one_who_asks(value, &cost.terms, cost.knew_us, other, now_us);
+                let paid = cell.look(cost.cost, lost, now_us);
+                return (Payer::Bucket(cell, paid), paid.wait);
+            };
+            let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
+            let (cell, lost, is_its) =
+                WindowCell::of_one_who_asks(value, &cost.terms, window, cost.knew_us, now_us);
+            // Who means another window comes again at once.
+            let wait = match &cell {
+                Some(cell) if is_its => cell.wait(cost.cost, now_us),
+                _ => Wait::Until(1),
+            };
+            (Payer::Window(cell, lost, is_its), wait)
+        });
+        let found: Vec<_> = found.collect();
+        let all_pay = found.iter().all(|(_, wait)| *wait == Wait::No);
+        let mut all = Vec::new();
+        for ((payer, wait), cost) in found.into_iter().zip(&payment.costs) {
+            let id = (place.bucket.number(), cost.key);
+            all.push(match payer {
+                Payer::Bucket(mut cell, mut paid) => {
+                    if all_pay {
+                        cell.level -= cost.cost.cast_signed();
+                        paid.level = cell.level;
+                    }
+                    self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
+                    paid
+                }
+                Payer::Window(Some(mut cell), lost, is_its) => {
+                    let paid = cell.pay(cost, wait, all_pay, (lost, is_its), now_us);
+                    let kept = cell.kept_ms();
+                    self.windows.insert(id, Kept::new(cell, now_us, kept));
+                    paid
+                }
+                Payer::Window(None, lost, _) => Paid {
+                    level: 0,
+                    wait,
+                    lost,
+                    version: cost.terms.version,
+                    window: Some(WindowSaid { more_us: 0, stands: Stands::OtherWindow }),
+                },
+            });
+        }
+        let kind = Kind::Done(all);
+        self.remember(place, now_us, Reply::Exact(Answer { kind, nonce, now_us }))
+    }
+
+    fn places(&mut self, call: &Places, now_us: u64) -> Reply {
+        let place = &call.place;
+        if let Some(answered) = self.answered(place, now_us, false) {
+            return answered.unwrap_or_else(|kind| Reply::Places(self.refused(place, now_us, kind)));
+        }
+        let (nonce, other) = self.renew_nonce(place, now_us);
+        let said = call.asks.iter().map(|ask| {
+            let id = (place.bucket.number(), ask.key);
+            let value = self.places.get(&id).and_then(|kept| kept.at(now_us));
+            let (cell, said) = PlacesCell::serve(value, ask, other, now_us);
+            self.places.insert(id, Kept::new(cell, now_us, places::KEPT_MS));
+            said
+        });
+        let kind = Kind::Done(said.collect());
+        self.remember(place, now_us, Reply::Places(Answer { kind, nonce, now_us }))
+    }
+
+    /// What to answer at once: the reply of before, or why the call is not done.
+    fn answered(&self, place: &Place, now_us: u64, gaps: bool) -> Option<Result<Reply, Refusal>> {
+        let guard = self.guards.get(&lane(place)).and_then(|kept| kept.at(now_us));
+        let called = (place.epoch, place.seq);
+        let next = match guard {
+            Some(guard) if called < (guard.epoch, guard.seq) => return Some(Err(Refusal::Stale)),
+            Some(guard) if called == (guard.epoch, guard.seq) => return Some(Ok(guard.reply.clone())),
+            Some(guard) if place.epoch == guard.epoch => guard.seq + 1,
+            _ => 1,
+        };
+        (!gaps && place.seq != next).then_some(Err(Refusal::Unknown))
+    }
+
+    fn refused<T>(&self, place: &Place, now_us: u64, refusal: Refusal) -> Answer<T> {
+        let nonce = self.nonces.get(&place.bucket.number()).and_then(|kept| kept.at(now_us));
+        let kind = match refusal {
+            Refusal::Stale => Kind::Stale,
+            Refusal::Unknown => Kind::Unknown,
+        };
+        Answer { kind, nonce: nonce.copied().unwrap_or_default(), now_us }
+    }
+
+    /// The nonce from now on, and whether it is another than the host knows.
+    fn renew_nonce(&mut self, place: &Place, now_us: u64) -> (Nonce, bool) {
+        let stored = self.nonces.get(&place.bucket.number()).and_then(|kept| kept.at(now_us)).copied();
+        let nonce = stored.unwrap_or(place.offer);
+        self.nonces.insert(place.bucket.number(), Kept::new(nonce, now_us, MONTH_MS));
+        (nonce, stored.is_none_or(|stored| stored != place.known.unwrap_or_default()))
+    }
+
+    fn remember(&mut self, place: &Place, now_us: u64, reply: Reply) -> Reply {
+        let guard = Guard { epoch: place.epoch, seq: place.seq, reply: reply.clone() };
+        self.guards.insert(lane(place), Kept::new(guard, now_us, GUARD_MS));
+        reply
+    }
+
+    /// What a cell is at this time, if there is one; it stays as it was.
+    pub fn cell_at(&self, bucket: u8, key: [u8; 16], now_us: u64) -> Option<Cell> {
+        let mut cell = *self.cells.get(&(bucket, key))?.at(now_us)?;
+        cell.forward(now_us);
+        Some(cell)
+    }
+
+    /// What a window is at this time, if there is one; it stays as it was.
+    pub fn window_at(&self, bucket: u8, key: [u8; 16], now_us: u64) -> Option<WindowCell> {
+        let mut cell = self.windows.get(&(bucket, key))?.at(now_us)?.clone();
+        cell.forward(now_us);
+        Some(cell)
+    }
+
+    /// Takes one cell away before its time.
+    pub fn evict(&mut self, bucket: u8, key: [u8; 16]) -> bool {
+        let is_window = self.windows.remove(&(bucket, key)).is_some();
+        is_window | self.cells.remove(&(bucket, key)).is_some() | self.places.remove(&(bucket, key)).is_some()
+    }
+
+    /// Somebody else writes where what is said to all hosts stands.
+    pub fn scribble(&mut self, bytes: Vec<u8>, now_us: u64) {
+        self.orders.scribble(bytes, now_us);
+    }
+
+    /// Takes everything away.
+    pub fn flush(&mut self) {
+        *self = Store::default();
+    }
+
+    /// What has run out by now goes.
+    pub fn expire(&mut self, now_us: u64) {
+        self.nonces.retain(|_, kept| kept.at(now_us).is_some());
+        self.guards.retain(|_, kept| kept.at(now_us).is_some());
+        self.places.retain(|_, kept| kept.at(now_us).is_some());
+        self.cells.retain(|_, kept| kept.at(now_us).is_some());
+        self.windows.retain(|_, kept| kept.at(now_us).is_some());
+        self.versions.retain(|_, kept| kept.at(now_us).is_some());
+        self.beats.expire(now_us);
+        self.orders.expire(now_us);
+    }
+
+    /// What stands of each pool, as it stands in Redis: its fields, and when it runs out, in milliseconds.
+    pub fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
+        self.beats.pools()
+    }
+
+    /// All keys that hold bytes, as they stand in Redis: each with its bytes and when it runs out, in milliseconds.
+    pub fn strings(&self) -> BTreeMap<String, (Vec<u8>, u64)> {
+        let mut strings = BTreeMap::new();
+        strings.extend(self.orders.string());
+        for (bucket, kept) in &self.nonces {
+            strings.insert(format!("tg:{{t{bucket:02x}}}:n"), (kept.value.to_vec(), kept.until_ms));
+        }
+        for ((bucket, host, lane), kept) in &self.guards {
+            let name = format!("tg:{{t{bucket:02x}}}:h:{}:{lane}", bytes::hex(host));
+            strings.insert(name, (bytes::of_guard(&kept.value), kept.until_ms));
+        }
+        for ((bucket, key), kept) in &self.cells {
+            let name = format!("tg:{{t{bucket:02x}}}:q:{}", bytes::hex(key));
+            strings.insert(name, (bytes::of_cell(&kept.value), kept.until_ms));
+        }
+        for ((bucket, key), kept) in &self.windows {
+            let name = format!("tg:{{t{bucket:02x}}}:w:{}", bytes::hex(key));
+            strings.insert(name, (kept.value.bytes(), kept.until_ms));
+        }
+        for ((bucket, key), kept) in &self.places {
+            let name = format!("tg:{{t{bucket:02x}}}:c:{}", bytes::hex(key));
+            strings.insert(name, (bytes::of_places(&kept.value), kept.until_ms));
+        }
+        strings
+    }
+
+    /// The versions of one rule as they stand in Redis.
+    pub fn versions_of(&self, rule: [u8; 16]) -> Option<BTreeMap<String, u64>> {
+        self.versions.get(&rule).map(|kept| kept.value.fields())
+    }
+
+    /// The hosts that are alive, each with its last beat in milliseconds.
+    pub fn hosts(&self) -> BTreeMap<String, u64> {
+        self.beats.hosts()
+    }
+}
+
+/// Who is to pay.
+enum Payer {
+    Bucket(Cell, Paid),
+    /// If there is one; whether it was lost, and whether it is the one that is meant.
+    Window(Option<WindowCell>, bool, bool),
+}
+
+/// Why a call is not done.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    Stale,
+    Unknown,
+}
+
+fn lane(place: &Place) -> (u8, Host, u8) {
+    (place.bucket.number(), place.host, place.lane)
+}
+
+const GUARD_MS: u64 = 60_000;
+const MONTH_MS: u64 = 2_592_000_000;
+const YEAR_AND_MORE_MS: u64 = 34_560_000_000;

@@ -1,0 +1,47 @@
+//! The numbers of the terms of one rule.
+
+use std::collections::BTreeMap;
+
+use tidegate::fleet::version::VersionCall;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Versions {
+    numbers: BTreeMap<String, u64>,
+    last: u64,
+}
+
+impl Versions {
+    pub(super) fn number(&mut self, call: &VersionCall) -> u64 {
+        let now = call.terms.as_str();
+        let of = |terms: &str| self.numbers.get(terms).copied().unwrap_or(0);
+        let (before, before_number) = match &call.before {
+            Some((before, known)) => (Some(before.as_str()), of(before.as_str()).max(*known)),
+            None => (None, 0),
+        };
+        let number = match of(now) {
+            _ if before == Some(now) => before_number,
+            number if number <= before_number => 0,
+            number => number,
+        };
+        let last = self.last.max(before_number);
+        let number = if number == 0 { last + 1 } else { number };
+        self.last = last.max(number);
+        self.numbers.insert(now.to_owned(), number);
+        // One field of Redis is the last number.
+        if self.numbers.len() + 1 > FIELDS_MAX {
+            let (oldest, _) = self.numbers.iter().min_by_key(|(_, number)| **number).unwrap();
+            let oldest = oldest.clone();
+            self.numbers.remove(&oldest);
+        }
+        number
+    }
+
+    /// As a hash of Redis.
+    pub(super) fn fields(&self) -> BTreeMap<String, u64> {
+        let mut fields = self.numbers.clone();
+        fields.insert("#".into(), self.last);
+        fields
+    }
+}
+
+const FIELDS_MAX: usize = 64;

@@ -1,0 +1,329 @@
+//! One window: how it moves with time, and what is given of it.
+
+use std::collections::BTreeMap;
+
+use tidegate::fleet::call::Cost;
+use tidegate::fleet::cell::{AMOUNT_MAX, Ask, GENERATION_US, Report, Said, TOKEN, Terms};
+use tidegate::fleet::look::Seen;
+use tidegate::fleet::reply::{Paid, Wait};
+use tidegate::fleet::window::{CellWindow, Stands, Turns, WindowSaid};
+
+use super::share::{Reports, granted, portion};
+
+/// What Redis knows of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowCell {
+    pub version: u64,
+    pub slots: u32,
+    pub is_by_calendar: bool,
+    pub step: i64,
+    pub origin: i64,
+    pub limit: i64,
+    /// What was paid before is not counted here.
+    pub since: i64,
+    pub newest: i64,
+    pub at: i64,
+    pub reports: Reports,
+    /// What was spent, by sub-bucket; those that do not count are not there.
+    spent: BTreeMap<i64, i64>,
+}
+
+impl WindowCell {
+    /// The cell of one who asks, whether it was lost before, and whether it is of the window that holds now.
+    pub fn of_one_who_asks(
+        value: Option<&WindowCell>,
+        terms: &Terms,
+        window: &CellWindow,
+        knew_us: Option<u64>,
+        now_us: u64,
+    ) -> (Option<WindowCell>, bool, bool) {
+        let now = now_us.cast_signed();
+        let (shape, is_by_calendar) = match window.turns {
+            Turns::Every { step, origin } => (Some((origin.cast_signed(), step.cast_signed())), false),
+            Turns::Calendar { start, turn, finish } => {
+                let [start, turn, finish] = [start, turn, finish].map(u64::cast_signed);
+                let around = [(start, turn), (turn, finish)]
+                    .into_iter()
+                    .find(|(from, to)| (*from..*to).contains(&now));
+                (around.map(|(from, to)| (from, to - from)), true)
+            }
+        };
+        let limit = terms.burst.cast_signed();
+        let Some(cell) = value else {
+            let lost = knew_us.is_some();
+            let Some((origin, step)) = shape else { return (None, lost, false) };
+            let mut cell = WindowCell {
+                version: terms.version,
+                slots: window.slots,
+                is_by_calendar,
+                step,
+                origin,
+                limit,
+                since: now,
+                newest: (now - origin).div_euclid(step),
+                at: now,
+                reports: Reports::default(),
+                spent: BTreeMap::new(),
+            };
+            if lost {
+                cell.spend(limit, now);
+            }
+            return (Some(cell), lost, true);
+        };
+        let mut cell = cell.clone();
+        cell.forward(now_us);
+        if terms.version > cell.version {
+            let is_alike = cell.is_by_calendar == is_by_calendar
+                && cell.slots == window.slots
+                && (is_by_calendar || shape == Some((cell.origin, cell.step)));
+            if let Some((origin, step)) = shape.filter(|_| !is_alike) {
+                cell.gather(now, window.slots, step, origin);
+                cell.is_by_calendar = is_by_calendar;
+            }
+            if is_alike || shape.is_some() {
+                (cell.version, cell.limit) = (terms.version, limit);
+            }
+        }
+        if !cell.is_by_calendar {
+            return (Some(cell), false, true);
+        }
+        if let Some((origin, step)) = shape.filter(|_| !cell.is_in(now) && is_by_calendar) {
+            cell.gather(now, 1, step, origin);
+        }
+        let is_its = cell.is_in(now);
+        (Some(cell), false, is_its)
+    }
+
+    /// Moves it to `now`. After two edges of generations nothing is held any more.
+    pub fn forward(&mut self, now_us: u64) {
+        let now = now_us.cast_signed();
+        let generation = GENERATION_US.cast_signed();
+        if now < self.at {
+            if self.at - now <= generation {
+                return;
+            }
+            self.gather(now, self.slots, self.step, self.origin);
+            self.at = now;
+        }
+        for _ in 0..2 {
+            let edge = (self.at / generation + 1) * generation;
+            if now < edge {
+                break;
+            }
+            self.spend(self.reports.before.held.cast_signed(), edge);
+            self.reports.turn();
+            self.at = edge;
+        }
+        self.turn(now);
+        self.at = now;
+    }
+
+    fn is_in(&self, now: i64) -> bool {
+        (self.origin..self.origin + self.step).contains(&now)
+    }
+
+    fn turn(&mut self, time: i64) {
+        let newest = (time - self.origin).div_euclid(self.step);
+        if newest > self.newest {
+            self.newest = newest;
+            let oldest = self.oldest();
+            self.spent.retain(|bucket, _| *bucket >= oldest);
+        }
+    }
+
+    fn gather(&mut self, now: i64, slots: u32, step: i64, origin: i64) {
+        let sum = self.spent();
+        (self.slots, self.step, self.origin) = (slots, step, origin);
+        self.newest = (now - origin).div_euclid(step);
+        self.spent = BTreeMap::from([(self.newest, sum)]);
+    }
+
+    fn oldest(&self) -> i64 {
+        self.newest - i64::from(self.slots) + 1
+    }
+
+    pub fn spent(&self) -> i64 {
+        self.spent.values().sum()
+    }
+
+    fn spend(&mut self, amount: i64, time: i64) {
+        self.turn(time);
+        if amount > 0 {
+            let room = AMOUNT_MAX.cast_signed() - self.spent();
+            *self.spent.entry(self.newest).or_default() += amount.min(room);
+        }
+    }
+
+    fn unspend(&mut self, amount: i64) {
+        let mut left = amount;
+        for spent in self.spent.values_mut() {
+            let part = left.min(*spent);
+            *spent -= part;
+            left -= part;
+        }
+    }
+
+    pub fn level(&self) -> i64 {
+        let held = self.reports.held().min(AMOUNT_MAX).cast_signed();
+        (self.limit - self.spent() - held).max(-4_500_000_000_000_000)
+    }
+
+    fn leaves(&self, bucket: i64, now: i64) -> i64 {
+        let leaves = (bucket + i64::from(self.slots)) * self.step + self.origin;
+        (leaves - now).clamp(1, AMOUNT_MAX.cast_signed())
+    }
+
+    fn said(&self, is_its: bool, now_us: u64) -> WindowSaid {
+        let now = now_us.cast_signed();
+        let mut counting = self.spent.iter().filter(|(_, spent)| **spent > 0);
+        let oldest = counting.next().map(|(bucket, _)| *bucket);
+        let first = if self.slots == 1 { Some(self.newest) } else { oldest };
+        let stands = match is_its {
+            false => Stands::OtherWindow,
+            true if self.limit - self.spent() < TOKEN.cast_signed() => Stands::SpentOut,
+            true => Stands::Open,
+        };
+        let more_us = first.map_or(0, |bucket| self.leaves(bucket, now).unsigned_abs());
+        WindowSaid { more_us, stands }
+    }
+
+    /// A sync.
+    pub fn serve(&mut self, ask: &Ask, (lost, is_its): (bool, bool), other_nonce: bool, now_us: u64) -> Said {
+        let generation = self.at.unsigned_abs() / GENERATION_US;
+        let signed = |amount: u64| amount.min(AMOUNT_MAX).cast_signed();
+        let last: Option<Report> = ask.last.filter(|_| !other_nonce);
+        if let Some(last) = last.filter(|last| matches!(generation.checked_sub(last.generation), Some(0 | 1)))
+        {
+            self.spend(signed(last.hold) - signed(ask.hold) - signed(ask.back), self.at);
+        }
+        self.reports.replace(generation, last, ask.hold, ask.demand);
+        self.spend(signed(ask.owed), self.at);
+        let returned = ask.window.unwrap().returned;
+        if let Some(paid) = returned.paid_us.map(|us| us.min((1 << 53) - 1).cast_signed())
+            && paid >= self.since
+            && (paid - self.origin).div_euclid(self.step) >= self.oldest()
+        {
+            self.unspend(signed(returned.amount));
+        }
+        let (demand, mut level, mut grant) = (self.reports.demand(), 0, 0);
+        if is_its {
+            level = self.level();
+            let share = portion(level, ask.demand.min(tidegate::fleet::cell::DEMAND_MAX), demand);
+            grant = granted(level, share, demand, ask.want.min(AMOUNT_MAX), ask.dice);
+            level -= grant.cast_signed();
+            self.reports.hold(grant);
+        }
+        Said {
+            level,
+            demand,
+            grant,
+            hosts: self.reports.hosts(),
+            lost,
+            version: self.version,
+            generation,
+            window: Some(self.said(is_its, now_us)),
+        }
+    }
+
+    /// What a sync is told where there is no cell and none can be made.
+    pub fn none(lost: bool, version: u64, now_us: u64) -> Said {
+        let window = Some(WindowSaid { more_us: 0, stands: Stands::OtherWindow });
+        let generation = now_us / GENERATION_US;
+        Said { level: 0, demand: 0, grant: 0, hosts: 0, lost, version, generation, window }
+    }
+
+    /// How long an exact decision has to wait.
+    pub fn wait(&self, cost: u64, now_us: u64) -> Wait {
+        let (cost, now) = (cost.min(AMOUNT_MAX).cast_signed(), now_us.cast_signed());
+        let mut level = self.level();
+        if level >= cost {
+            return Wait::No;
+        }
+        if cost > self.limit {
+            return Wait::Never;
+        }
+        for (bucket, spent) in &self.spent {
+            level += spent;
+            if level >= cost {
+                return Wait::Until(self.leaves(*bucket, now).unsigned_abs());
+            }
+        }
+        Wait::Until(self.leaves(self.newest, now).unsigned_abs())
+    }
+
+    /// Pays, if all do; what an exact decision is told.
+    pub fn pay(
+        &mut self,
+        cost: &Cost,
+        wait: Wait,
+        all_pay: bool,
+        (lost, is_its): (bool, bool),
+        now_us: u64,
+    ) -> Paid {
+        if all_pay {
+            self.spend(cost.cost.min(AMOUNT_MAX).cast_signed(), self.at);
+        }
+        let level = if is_its { self.level() } else { 0 };
+        Paid { level, wait, lost, version: self.version, window: Some(self.said(is_its, now_us)) }
+    }
+
+    /// What an operator sees of it.
+    pub fn seen(&self) -> Seen {
+        let rate = tidegate::fleet::cell::CellRate::new(1, 1).unwrap();
+        Seen {
+            terms: Terms { version: self.version, rate, burst: self.limit.unsigned_abs() },
+            level: self.level(),
+            held: self.reports.held(),
+            demand: self.reports.demand(),
+            hosts: self.reports.hosts(),
+        }
+    }
+
+    /// Nothing is spent any more.
+    pub fn reset(&mut self, now_us: u64) {
+        self.spent.clear();
+        self.since = now_us.cast_signed();
+    }
+
+    /// For how long it is kept.
+    pub fn kept_ms(&self) -> u64 {
+        let us = self.leaves(self.newest, self.at) + 2 * GENERATION_US.cast_signed() + self.step;
+        (us.unsigned_abs() / 1000 + 10_001).min(69_120_000_000)
+    }
+
+    /// As it stands in Redis.
+    pub fn bytes(&self) -> Vec<u8> {
+        let WindowCell {
+            version,
+            slots,
+            is_by_calendar,
+            step,
+            origin,
+            limit,
+            since,
+            newest,
+            at,
+            reports,
+            spent,
+        } = self;
+        let mut bytes = version.to_le_bytes().to_vec();
+        bytes.extend(slots.to_le_bytes());
+        bytes.extend(u32::from(*is_by_calendar).to_le_bytes());
+        for number in [step, origin, limit, since, newest, at] {
+            bytes.extend(number.to_le_bytes());
+        }
+        let (now, before) = (reports.now, reports.before);
+        for amount in [now.held, before.held, now.demand, before.demand] {
+            bytes.extend(amount.to_le_bytes());
+        }
+        bytes.extend(now.hosts.to_le_bytes());
+        bytes.extend(before.hosts.to_le_bytes());
+        let slots = i64::from(*slots);
+        let mut row = vec![0_i64; usize::try_from(slots).unwrap()];
+        for (bucket, amount) in spent {
+            row[usize::try_from(bucket.rem_euclid(slots)).unwrap()] = *amount;
+        }
+        bytes.extend(row.into_iter().flat_map(i64::to_le_bytes));
+        bytes
+    }
+}

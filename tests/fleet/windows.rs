@@ -1,0 +1,266 @@
+//! Windows over many hosts: what all of them admit in each, whatever goes wrong, and how much of it is used.
+
+use std::thread;
+
+use jiff::tz::TimeZone;
+use tidegate::limit::fixed_window::{self, Align, Period};
+use tidegate::limit::share::{self, WhenDown};
+use tidegate::limit::{Quota, sliding_window};
+
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, Shape, is_short, runs, seed};
+use crate::random::Random;
+use crate::world::{WARM_MS, World, run};
+
+/// What windows a plan has instead of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    Fixed,
+    /// Of a time zone: hosts tell Redis their edges.
+    Calendar,
+    Sliding,
+}
+
+/// So much in each window of so many seconds, as one host counts it.
+pub(crate) fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
+    let nanos = seconds * 1_000_000_000;
+    let fixed =
+        |align| Quota::FixedWindow(fixed_window::Quota::new(count, Period::Nanos(nanos), align).unwrap());
+    match kind {
+        Kind::Fixed => fixed(Align::Epoch),
+        Kind::Calendar => fixed(Align::Zone(TimeZone::get("Europe/Berlin").unwrap())),
+        Kind::Sliding => Quota::SlidingWindow(sliding_window::Quota::new(count, nanos, 10).unwrap()),
+    }
+}
+
+/// The quota of a plan.
+pub(crate) fn quota(plan: &Plan, kind: Kind) -> share::Quota {
+    let like = like(plan.rate, plan.period_s, kind);
+    // Without Redis nothing passes that is not in hand: then nothing is beyond the bound, ever.
+    let when_down = if plan.credit == 0 { WhenDown::Refuse } else { WhenDown::Share };
+    share::Quota::of_window(like, plan.credit, when_down).unwrap()
+}
+
+/// By the millisecond, by the clock of Redis.
+fn admitted<'w>(world: &'w World<'_>) -> impl Iterator<Item = (u64, u32)> + 'w {
+    let start_us = world.store_us + WARM_MS * 1_000;
+    (0..).map(move |ms| start_us + ms * 1_000).zip(world.measure.admitted.iter().copied())
+}
+
+/// The most that was admitted in any window, and what was of what might have been in those that lie in the run as a whole.
+fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
+    let span = plan.period_s * 1_000_000;
+    let all: Vec<(u64, u32)> = admitted(world).collect();
+    if kind == Kind::Sliding {
+        let (mut first, mut sum, mut most) = (0, 0, 0);
+        for (us, count) in &all {
+            sum += u64::from(*count);
+            while all[first].0 + span <= *us {
+                sum -= u64::from(all[first].1);
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        let (mut had, mut ideal) = (0.0, 0.0);
+        // Of what one counter of the last span would let through.
+        let mut passed: std::collections::VecDeque<u64> = std::collections::VecDeque::new();
+        for ((us, count), offered) in all.iter().zip(&world.measure.offered) {
+            while passed.front().is_some_and(|at| at + span <= *us) {
+                passed.pop_front();
+            }
+            let fits = u64::from(*offered).min(u64::from(plan.rate) - passed.len() as u64);
+            passed.extend(std::iter::repeat_n(*us, fits as usize));
+            had += f64::from(*count);
+            ideal += fits as f64;
+        }
+        return (most, had / f64::max(ideal, 1.0));
+    }
+    let (mut most, mut had, mut ideal) = (0, 0.0, 0.0);
+    let windows =
+        all.iter().zip(&world.measure.offered).map(|((us, count), offered)| (us / span, *count, *offered));
+    let windows: Vec<_> = windows.collect();
+    let (first, last) = (windows[0].0, windows[windows.len() - 1].0);
+    for window in windows.chunk_by(|one, next| one.0 == next.0) {
+        let sum: u64 = window.iter().map(|(_, count, _)| u64::from(*count)).sum();
+        most = most.max(sum);
+        if window[0].0 > first && window[0].0 < last {
+            let offered: u64 = window.iter().map(|(_, _, offered)| u64::from(*offered)).sum();
+            had += sum as f64;
+            ideal += offered.min(u64::from(plan.rate)) as f64;
+        }
+    }
+    (most, had / f64::max(ideal, 1.0))
+}
+
+/// Drawn from a seed alone.
+fn plan(seed: u64) -> (Plan, Kind) {
+    let mut random = Random::new(seed, 9);
+    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let kind = [Kind::Fixed, Kind::Sliding, Kind::Calendar][draw(0, 2) as usize];
+    let (rate, period_s) = (draw(1, 1_000), [1, 2, 5, 10][draw(0, 3) as usize]);
+    let load = [500, 1_000, 2_000, 10_000][draw(0, 3) as usize];
+    let hosts = [2, 3, 5, 10, 20, 50][draw(0, 5) as usize];
+    let ms = u64::from(draw(5_000, 15_000)).min(3_000_000 / u64::from(hosts));
+    let mut faults = Faults {
+        lost: [0, 10, 300][draw(0, 2) as usize],
+        doubled: [0, 50][draw(0, 1) as usize],
+        late: [0, 50][draw(0, 1) as usize],
+        drift_ppm: [0, 10_000][draw(0, 1) as usize],
+        steps: draw(0, 1) == 1,
+        ..Faults::default()
+    };
+    if draw(0, 2) == 0 {
+        let from_ms = u64::from(draw(0, ms as u32 - 1));
+        let to_ms = from_ms + u64::from(draw(100, 6_000));
+        faults.crashes.push(Crash { host: draw(0, hosts - 1), from_ms, to_ms });
+    }
+    if draw(0, 2) == 0 {
+        let from_ms = u64::from(draw(0, ms as u32 - 1));
+        let to_ms = from_ms + u64::from(draw(100, 5_000));
+        faults.outages.push(Outage { from_ms, to_ms, empty: false, later_ms: u64::from(draw(0, 300)) });
+    }
+    let plan = Plan {
+        seed,
+        rate,
+        burst: rate,
+        period_s,
+        ms,
+        shape: SHAPES[draw(0, 6) as usize],
+        credit: [0, 0, 100][draw(0, 2) as usize],
+        round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
+        tick_ms: [1, 2, 10][draw(0, 2) as usize],
+        faults,
+        window: Some(kind),
+        ..Plan::cell(hosts, Shape::Even, load)
+    };
+    (plan, kind)
+}
+
+/// `SEED` and `RUNS` choose others.
+#[test]
+fn no_window_admits_more_than_its_limit_whatever_goes_wrong() {
+    let next = std::sync::atomic::AtomicU64::new(seed());
+    let end = seed() + runs().div_ceil(5);
+    let run_some = || {
+        while let Some(seed) =
+            Some(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)).filter(|seed| *seed < end)
+        {
+            let (plan, kind) = plan(seed);
+            let world = run(&plan);
+            let (most, used) = seen(&world, &plan, kind);
+            let limit = f64::from(plan.rate);
+            // A host that has just begun has heard nothing yet, either.
+            let has_outages = world.measure.seen().cut_offs > 0 || !plan.faults.crashes.is_empty();
+            let extra = match plan.credit {
+                0 => 0.0,
+                // Who hears nothing has his part beside what the others borrow.
+                _ if has_outages => 1.5 * limit + f64::from(plan.hosts),
+                _ => plan.extra().max(f64::from(plan.hosts)),
+            };
+            let Plan { hosts, period_s, ms, load, shape, round_trip_us, credit, .. } = &plan;
+            println!(
+                "{seed} {kind:?} {most} of {limit} in {period_s} s, {hosts} hosts, {ms} ms, {shape:?} {load}, {round_trip_us} us, credit \
+                 {credit}, {} lost, {} outages: used {used:.3}",
+                plan.faults.lost,
+                plan.faults.outages.len()
+            );
+            assert!(
+                most as f64 <= limit + extra,
+                "{most} of {limit}, SEED={seed} RUNS=1 does it again: {plan:#?}"
+            );
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let ran = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run_some)).collect();
+        threads.into_iter().map(|thread| thread.join().is_ok()).collect::<Vec<_>>()
+    });
+    assert!(ran.into_iter().all(|is_ok| is_ok), "a run failed: see above");
+}
+
+#[test]
+fn most_of_every_window_is_used() {
+    let hosts: &[u32] = if is_short() { &[2, 10] } else { &[2, 10, 100] };
+    let mut faults = Vec::new();
+    for (kind, period_s, least) in
+        [(Kind::Fixed, 10, 0.97), (Kind::Sliding, 10, 0.85), (Kind::Fixed, 1, 0.85)]
+    {
+        for hosts in hosts {
+            for (shape, load, credit) in [
+                (Shape::Even, 900, 0),
+                (Shape::Zipf, 2_000, 0),
+                (Shape::Zipf, 2_000, 100),
+                (Shape::Moving, 2_000, 100),
+            ] {
+                let rate = 1_000 * period_s as u32;
+                let plan = Plan {
+                    rate,
+                    burst: rate,
+                    period_s,
+                    ms: 4 * period_s.max(5) * 1_000,
+                    credit,
+                    window: Some(kind),
+                    ..Plan::cell(*hosts, shape, load)
+                };
+                let world = run(&plan);
+                let (most, used) = seen(&world, &plan, kind);
+                let figures = world.measure.seen();
+                println!(
+                    "{kind:?} {period_s} s, {hosts} hosts, {shape:?} {load}, credit {credit}: used {used:.3}, most {most} of \
+                     {rate}, {:.0} cells/s (max {})",
+                    figures.cells, figures.cells_max
+                );
+                let extra = if credit == 0 { 0 } else { u64::from(rate) / 10 };
+                assert!(most <= u64::from(rate) + extra, "{most}: {plan:#?}");
+                if used < least {
+                    faults.push(format!(
+                        "{kind:?} {period_s} s, {hosts} hosts, {shape:?} {load} {credit}: {used:.3}"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_redis_that_forgets_gives_no_window_twice() {
+    for kind in [Kind::Fixed, Kind::Sliding] {
+        let faults = Faults { flushes_ms: vec![4_000, 13_000], ..Faults::default() };
+        let plan = Plan {
+            rate: 1_000,
+            burst: 1_000,
+            period_s: 5,
+            ms: 25_000,
+            credit: 0,
+            faults,
+            window: Some(kind),
+            ..Plan::cell(10, Shape::Even, 5_000)
+        };
+        let world = run(&plan);
+        let (most, _) = seen(&world, &plan, kind);
+        assert!(most <= 1_000, "{most}, {kind:?}");
+        // It never refuses for longer than a window and what slides out with it.
+        let last: u32 = world.measure.admitted[20_000..].iter().sum();
+        assert!(last > 0, "{kind:?}: something passes again");
+    }
+}
+
+#[test]
+fn a_window_that_is_spent_costs_no_words_until_it_turns() {
+    let plan = Plan {
+        rate: 100,
+        burst: 100,
+        period_s: 60,
+        ms: 50_000,
+        credit: 0,
+        window: Some(Kind::Fixed),
+        ..Plan::cell(5, Shape::Even, 60_000)
+    };
+    let world = run(&plan);
+    let admitted: u32 = world.measure.admitted.iter().sum();
+    let cells: u64 = world.measure.cells.iter().sum();
+    println!("{admitted} of 5000 requests admitted, {cells} cells");
+    // One window, or two where an edge lies in the run.
+    assert!((100..=200).contains(&admitted), "{admitted} admitted");
+    assert!(cells < 1_000, "{cells} cells");
+}

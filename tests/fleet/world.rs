@@ -1,0 +1,215 @@
+//! Hosts, Redis and the way between, a millisecond at a time.
+
+use tidegate::fleet::call::Call;
+
+use crate::audit::Audit;
+use crate::host::Host;
+use crate::load::Load;
+use crate::measure::Measure;
+use crate::network::{Event, Network, To};
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::store::Store;
+
+pub(crate) struct World<'p> {
+    plan: &'p Plan,
+    hosts: Vec<Option<Host>>,
+    lives: Vec<u64>,
+    store: Store,
+    /// What the clock of Redis shows at the start.
+    pub(crate) store_us: u64,
+    network: Network,
+    random: Random,
+    pub(crate) measure: Measure,
+    pub(crate) audit: Option<Audit>,
+    tenants: Vec<String>,
+}
+
+/// Hosts are up before the first request comes.
+pub(crate) const WARM_MS: u64 = 2_500;
+
+/// After the last request, until nothing is on its way any more.
+const REST_MS: u64 = 8_000;
+
+/// Runs a plan.
+pub(crate) fn run(plan: &Plan) -> World<'_> {
+    let mut random = Random::new(plan.seed, 3);
+    let store_us = 1_700_000_000_000_000 + u64::from(random.below(10_000_000));
+    let mut world = World {
+        plan,
+        hosts: Vec::new(),
+        lives: vec![0; plan.hosts as usize],
+        store: Store::default(),
+        store_us,
+        network: Network::new(plan),
+        random,
+        measure: Measure::new(plan),
+        audit: plan.audited.then(Audit::default),
+        tenants: (0..plan.tenants).map(|tenant| format!("t{tenant}")).collect(),
+    };
+    world.hosts = (0..plan.hosts).map(|_| None).collect();
+    (0..plan.hosts).for_each(|host| world.join(host, 0));
+    let mut load = Load::new(plan);
+    let mut arrivals = Vec::new();
+    let rest = if plan.audited { REST_MS } else { 0 };
+    for step in 0..WARM_MS + plan.ms + rest {
+        let us = step * 1_000;
+        world.deliver(us);
+        if (WARM_MS..WARM_MS + plan.ms).contains(&step) {
+            let ms = step - WARM_MS;
+            world.faults(ms, us);
+            load.at(ms, &mut arrivals);
+            world.judge(&mut arrivals, ms, us);
+        }
+        world.tick(step, us);
+    }
+    world
+}
+
+impl World<'_> {
+    fn join(&mut self, number: u32, us: u64) {
+        let life = &mut self.lives[number as usize];
+        *life += 1;
+        let most = self.plan.faults.drift_ppm;
+        let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
+        self.hosts[number as usize] = Some(Host::new(self.plan, number, *life, drift, us));
+    }
+
+    fn faults(&mut self, ms: u64, us: u64) {
+        let faults = &self.plan.faults;
+        for crash in &faults.crashes {
+            if crash.from_ms == ms {
+                self.hosts[crash.host as usize] = None;
+                if let Some(audit) = &mut self.audit {
+                    audit.crash(crash.host);
+                }
+            }
+            if crash.to_ms == ms {
+                self.join(crash.host, us);
+            }
+        }
+        let comes_back_empty =
+            |at: u64| faults.outages.iter().any(|outage| outage.empty && outage.to_ms == at);
+        if comes_back_empty(ms) || faults.flushes_ms.contains(&ms) {
+            self.store.flush();
+        }
+        if faults.steps && ms.is_multiple_of(500) {
+            let host = self.random.below(self.plan.hosts) as usize;
+            let step = i64::from(self.random.below(60_000)) * 1_000_000_000 - 30_000_000_000_000;
+            if let Some(host) = &mut self.hosts[host] {
+                host.set_wall_clock(step);
+            }
+        }
+    }
+
+    fn is_out(&self, host: u32, us: u64) -> bool {
+        let out = |outage: &crate::plan::Outage| {
+            let to_ms = outage.to_ms + u64::from(host) * outage.later_ms;
+            ((WARM_MS + outage.from_ms) * 1_000..(WARM_MS + to_ms) * 1_000).contains(&us)
+        };
+        self.plan.faults.outages.iter().any(out)
+    }
+
+    fn deliver(&mut self, until_us: u64) {
+        while let Some((us, to, event)) = self.network.next(until_us) {
+            match event {
+                Event::AtStore { number, call } => self.at_store(number, call, to, us),
+                Event::AtHost { number, call, reply } => {
+                    if !self.is_out(to.host, us)
+                        && let Some(host) = found(&mut self.hosts, &self.lives, to)
+                    {
+                        before(&mut self.audit, to.host, host, us);
+                        host.answered(number, &call, reply, us);
+                        if let Some(audit) = &mut self.audit {
+                            audit.told(to.host, host.has(us));
+                        }
+                    }
+                }
+                Event::TimedOut { number } => {
+                    if let Some(host) = found(&mut self.hosts, &self.lives, to) {
+                        host.timed_out(number, us);
+                    }
+                }
+            }
+        }
+    }
+
+    fn at_store(&mut self, number: u64, call: Call, to: To, us: u64) {
+        if self.is_out(to.host, us) {
+            return;
+        }
+        let reply = self.store.call(&call, self.store_us + us);
+        if let Some(audit) = &mut self.audit {
+            audit.done(&call, &reply);
+        }
+        self.measure.calls += 1;
+        if let Call::Sync(batch) = &call {
+            let second = (us / 1_000_000).saturating_sub(WARM_MS / 1_000) as usize;
+            if let Some(cells) = self.measure.cells.get_mut(second) {
+                *cells += batch.asks.len() as u64;
+            }
+        }
+        self.network.reply(to, number, call, reply, us);
+    }
+
+    fn judge(&mut self, arrivals: &mut [u32], ms: u64, us: u64) {
+        let is_audited = self.audit.is_some();
+        if is_audited {
+            arrivals.sort_unstable();
+        }
+        for of_host in arrivals.chunk_by(|one, next| is_audited && one == next) {
+            let number = of_host[0];
+            let Some(host) = self.hosts[number as usize].as_mut().filter(|host| host.is_up()) else {
+                continue;
+            };
+            before(&mut self.audit, number, host, us);
+            let mut admitted = 0;
+            for _ in of_host {
+                let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
+                let passed = host.hit(&self.tenants[tenant as usize], us);
+                admitted += u64::from(passed);
+                self.measure.request(number, tenant, ms, passed);
+            }
+            if let Some(audit) = &mut self.audit {
+                audit.judged(number, admitted, host.has(us));
+            }
+        }
+    }
+
+    fn tick(&mut self, step: u64, us: u64) {
+        // Hosts look at different moments.
+        let first = (step % self.plan.tick_ms) as u32;
+        for number in (first..self.plan.hosts).step_by(self.plan.tick_ms as usize) {
+            let Some(host) = self.hosts[number as usize].as_mut() else { continue };
+            before(&mut self.audit, number, host, us);
+            let was_linked = host.is_linked();
+            let calls = std::mem::take(host.tick(us));
+            let is_asked = (WARM_MS..WARM_MS + self.plan.ms).contains(&step);
+            self.measure.cut_offs += u64::from(is_asked && was_linked && !host.is_linked());
+            if let Some(audit) = &mut self.audit {
+                audit.sent(number, &calls, host.has(us));
+            }
+            let to = To { host: number, life: self.lives[number as usize] };
+            let timeout = host.sync.timeout().as_micros() as u64;
+            for call in calls {
+                let number = self.network.send(to, call.clone(), us, timeout);
+                host.sent(number, call, us);
+            }
+        }
+    }
+
+    /// What all hosts counted.
+    pub(crate) fn happened(&self) -> Vec<tidegate::fleet::sync::Happened> {
+        self.hosts.iter().flatten().map(|host| host.sync.happened()).collect()
+    }
+}
+
+fn found<'h>(hosts: &'h mut [Option<Host>], lives: &[u64], to: To) -> Option<&'h mut Host> {
+    hosts[to.host as usize].as_mut().filter(|_| lives[to.host as usize] == to.life)
+}
+
+fn before(audit: &mut Option<Audit>, number: u32, host: &Host, us: u64) {
+    if let Some(audit) = audit {
+        audit.before(number, host.has(us));
+    }
+}

@@ -1,0 +1,205 @@
+//! Calls that go well: every kind of URL, many at once, scripts that the server has forgotten.
+
+use std::time::Duration;
+
+use redis::Value;
+use tidegate::fleet::link::{Call, Class, Script, Url, UrlError};
+
+use super::redis_server::{Redis, is_installed};
+use super::{count, counted, echo, failures, link, one, said_back, up};
+
+#[tokio::test]
+async fn every_kind_of_url_leads_to_the_server() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start_on_port(&[]);
+    let socket = redis.socket().display().to_string();
+    let (port, local) = (redis.port, "127.0.0.1");
+    let first = [
+        format!("redis://{local}:{port}"),
+        format!("redis://localhost:{port}/0"),
+        format!("unix://{socket}"),
+    ];
+    let second = [format!("redis://{local}:{port}/3"), format!("redis+unix://{socket}?db=3")];
+    for (urls, counts) in [(&first[..], 1..), (&second[..], 1..)] {
+        for (url, expected) in urls.iter().zip(counts) {
+            let link = link(url);
+            up(&link).await;
+            // The same number seen through each URL of one database.
+            assert_eq!(counted(&link, "n").await.unwrap(), expected, "{url}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_url_is_said_without_its_text() {
+    let table = [
+        ("redis://user:hush@host", UrlError::Credentials),
+        ("redis://:hush@host:1", UrlError::Credentials),
+        ("unix://hush@x/s", UrlError::Credentials),
+        ("http://host", UrlError::Scheme),
+        ("host:6379", UrlError::Scheme),
+        ("redis://", UrlError::Host),
+        ("redis://a b", UrlError::Host),
+        ("redis://[::1", UrlError::Host),
+        ("redis://[nonsense]:1", UrlError::Host),
+        ("redis://host:0", UrlError::Port),
+        ("redis://host:70000", UrlError::Port),
+        ("redis://::1", UrlError::Host),
+        ("redis://host/one", UrlError::Database),
+        ("redis://host?x=1", UrlError::Options),
+        ("rediss://host#insecure", UrlError::Options),
+        ("unix://relative", UrlError::Path),
+        ("unix:///s?db=x", UrlError::Database),
+        ("unix:///s?user=x", UrlError::Options),
+    ];
+    for (text, expected) in table {
+        let error = text.parse::<Url>().unwrap_err();
+        assert_eq!(error, expected, "{text}");
+        assert!(!error.to_string().contains("hush"));
+    }
+    let written = |text: &str| text.parse::<Url>().unwrap().to_string();
+    assert_eq!(written("redis://Host"), "redis://host:6379");
+    assert_eq!(written("rediss://[::1]:7/2"), "rediss://[::1]:7/2");
+    assert_eq!(written("redis+unix:///run/r.sock?db=1"), "unix:///run/r.sock?db=1");
+}
+
+#[test]
+fn plain_text_beyond_this_host_is_known() {
+    let table = [
+        ("redis://10.0.0.1", true),
+        ("redis://redis.example:6379", true),
+        ("redis://0.0.0.0", true),
+        ("redis://[2001:db8::1]", true),
+        ("redis://localhost.example", true),
+        ("rediss://10.0.0.1", false),
+        ("redis://127.0.0.1", false),
+        ("redis://127.8.8.8", false),
+        ("redis://[::1]:1", false),
+        ("redis://[::ffff:127.0.0.1]", false),
+        ("redis://LocalHost", false),
+        ("unix:///run/redis.sock", false),
+    ];
+    for (text, expected) in table {
+        assert_eq!(text.parse::<Url>().unwrap().is_plain_beyond_loopback(), expected, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn many_calls_go_out_together_and_come_back_one_by_one() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let link = link(&redis.url());
+    up(&link).await;
+    let (count, echo) = (count(), echo());
+    let texts: Vec<String> = (0..500).map(|index| format!("{index} {}", "x".repeat(index))).collect();
+    let args: Vec<[&[u8]; 1]> = texts.iter().map(|text| [text.as_bytes()]).collect();
+    let keys: [&[u8]; 1] = [b"n"];
+    // Every third is a script, so that replies differ in kind too.
+    let script = |index: usize| if index.is_multiple_of(3) { &count } else { &echo };
+    let calls: Vec<_> = args
+        .iter()
+        .enumerate()
+        .map(|(index, args)| Call { script: script(index), keys: &keys, args })
+        .collect();
+    let mut replies = link.send(one(&link).id, &calls, None);
+    for (index, text) in texts.iter().enumerate() {
+        let text = Value::BulkString(text.clone().into_bytes());
+        let expected = match index.is_multiple_of(3) {
+            true => Value::Array(vec![Value::Int(i64::try_from(index / 3 + 1).unwrap()), text]),
+            false => text,
+        };
+        assert_eq!(replies.next().await.unwrap().unwrap(), expected, "{index}");
+    }
+    assert!(replies.next().await.is_none());
+    assert!(one(&link).round_trip_us.is_some_and(|micros| micros < 250_000));
+}
+
+#[tokio::test]
+async fn replies_that_nobody_waits_for_go_to_nobody() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let link = link(&redis.url());
+    up(&link).await;
+    let script = echo();
+    for round in 0..100 {
+        let text = format!("{round}");
+        let args: [&[u8]; 1] = [text.as_bytes()];
+        let calls = [Call { script: &script, keys: &[], args: &args }; 3];
+        let mut replies = link.send(one(&link).id, &calls, None);
+        if round % 2 == 0 {
+            replies.next().await.unwrap().unwrap();
+        }
+        drop(replies);
+        said_back(&link, &format!("after {round}")).await.unwrap();
+    }
+    assert_eq!(one(&link).connections, 1);
+}
+
+#[tokio::test]
+async fn a_script_that_the_server_forgot_is_loaded_and_called_once_more() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let link = link(&redis.url());
+    up(&link).await;
+    assert_eq!(counted(&link, "n").await.unwrap(), 1, "it was loaded with the connection");
+    assert!(!redis.say("INFO commandstats").contains("cmdstat_evalsha:calls=1,failed_calls=1"));
+    redis.order("SCRIPT FLUSH");
+    assert_eq!(counted(&link, "n").await.unwrap(), 2);
+    assert_eq!(counted(&link, "n").await.unwrap(), 3);
+    assert_eq!(failures(&link, "noscript"), 0, "nobody need know");
+    // A whole batch that finds nothing.
+    redis.order("SCRIPT FLUSH");
+    let script = count();
+    let calls = [Call { script: &script, keys: &[b"n"], args: &[b"x"] }; 20];
+    let mut replies = link.send(one(&link).id, &calls, None);
+    while let Some(reply) = replies.next().await {
+        reply.unwrap();
+    }
+    assert_eq!(counted(&link, "n").await.unwrap(), 24, "each ran once");
+    // A digest that is not the text's: once is enough.
+    let wrong = Script { sha: "0".repeat(40), ..count() };
+    let error = link.call(one(&link).id, &wrong, &[b"n"], &[b"x"], None).await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::NoScript, false));
+    assert_eq!(failures(&link, "noscript"), 1);
+    assert_eq!(one(&link).connections, 1);
+}
+
+#[tokio::test]
+async fn a_caller_with_less_time_goes_and_the_connection_stays() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let link = link(&redis.url());
+    up(&link).await;
+    let _sleeping = redis.say_and_go("DEBUG SLEEP 0.1");
+    // The server may read the two in any order: until one call meets the sleep.
+    let short = Some(Duration::from_millis(5));
+    let mut late = 0;
+    for round in 0..10_000 {
+        let text = format!("early {round}");
+        match link.call(one(&link).id, &echo(), &[b"k"], &[text.as_bytes()], short).await {
+            Ok(reply) => assert_eq!(reply, Value::BulkString(text.into_bytes())),
+            Err(error) => {
+                assert_eq!((error.class, error.may_have_run), (Class::Timeout, true));
+                late += 1;
+            }
+        }
+        if late > 3 {
+            break;
+        }
+    }
+    assert!(late > 3, "the server slept");
+    for index in 0..20 {
+        said_back(&link, &format!("{index}")).await.unwrap();
+    }
+    assert_eq!(one(&link).connections, 1, "and the late replies went to nobody");
+}

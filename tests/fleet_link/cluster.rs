@@ -1,0 +1,149 @@
+//! The link and a cluster of three real servers, a slot of which moves while calls go on.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use redis::Value;
+use tidegate::fleet::link::{Call, Class, Link, LinkError, Options, Script};
+
+use super::redis_cluster::Three;
+use super::redis_server::is_installed;
+use super::{is_up, until};
+
+fn link_to(three: &Three) -> Link {
+    let url = format!("redis://127.0.0.1:{}", three.0[0].port).parse().unwrap();
+    Link::start(Options { urls: vec![url], cluster: true, ..Options::default() }, vec![twice()]).unwrap()
+}
+
+/// Counts two keys of one tag.
+fn twice() -> Script {
+    Script::new("twice", "return {redis.call('INCR', KEYS[1]), redis.call('INCR', KEYS[2])}")
+}
+
+async fn counted(link: &Link, tag: &str) -> Result<(i64, i64), LinkError> {
+    let keys = [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")];
+    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    match link.call(link.node_of(tag), &twice(), &keys, &[], None).await? {
+        Value::Array(counts) => match counts[..] {
+            [Value::Int(first), Value::Int(second)] => Ok((first, second)),
+            _ => panic!("{counts:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_tag_is_asked_where_its_slot_is() {
+    if !is_installed() {
+        return;
+    }
+    let three = Three::start();
+    let link = link_to(&three);
+    until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
+    let tags: Vec<_> = (0..64).map(|bucket| format!("t{bucket:02x}")).collect();
+    let mut used = std::collections::BTreeSet::new();
+    for tag in &tags {
+        assert_eq!(counted(&link, tag).await.unwrap(), (1, 1));
+        used.insert(link.node_of(tag));
+    }
+    assert_eq!(used.len(), 3);
+    // Nobody was sent on: each server saw its own tags alone.
+    for server in &three.0 {
+        assert!(!server.say("INFO errorstats").contains("MOVED"));
+    }
+    // All at one server, in one write: it sends on what is not its own.
+    let script = twice();
+    let keys: Vec<[String; 2]> =
+        tags.iter().map(|tag| [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")]).collect();
+    let keys: Vec<[&[u8]; 2]> = keys.iter().map(|[a, b]| [a.as_bytes(), b.as_bytes()]).collect();
+    let calls: Vec<_> = keys.iter().map(|keys| Call { script: &script, keys, args: &[] }).collect();
+    let mut replies = link.send(link.node_of(&tags[0]), &calls, None);
+    while let Some(reply) = replies.next().await {
+        assert_eq!(reply.unwrap(), Value::Array(vec![Value::Int(2), Value::Int(2)]));
+    }
+}
+
+#[tokio::test]
+async fn a_slot_moves_while_calls_go_on_and_none_is_lost_or_counted_twice() {
+    if !is_installed() {
+        return;
+    }
+    let three = Three::start();
+    let link = Rc::new(link_to(&three));
+    until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
+    let slot = three.slot("t07");
+    let from = three.home("t07");
+    let to = (from + 1) % 3;
+    let (calls, is_over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let local = tokio::task::LocalSet::new();
+    let worker = local.spawn_local({
+        let (link, calls, is_over) = (Rc::clone(&link), Rc::clone(&calls), Rc::clone(&is_over));
+        async move {
+            while !is_over.get() {
+                // Each call exactly once, both keys alike, whichever server has them.
+                calls.set(calls.get() + 1);
+                assert_eq!(counted(&link, "t07").await.unwrap(), (calls.get(), calls.get()));
+            }
+        }
+    });
+    let more = |by: i64| {
+        let (calls, until_calls) = (Rc::clone(&calls), calls.get() + by);
+        async move { until("calls go on", || calls.get() >= until_calls).await }
+    };
+    local
+        .run_until(async {
+            more(50).await;
+            let (source, target) = (&three.0[from], &three.0[to]);
+            three.begin_move(&slot, from, to);
+            more(50).await;
+            // One of the two keys is there and one here: nobody can run the script.
+            source.order(&format!("MIGRATE 127.0.0.1 {} tg:{{t07}}:a 0 5000", target.port));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            // Both are there, but the slot is not yet: ASK.
+            source.order(&format!("MIGRATE 127.0.0.1 {} tg:{{t07}}:b 0 5000", target.port));
+            more(50).await;
+            three.end_move(&slot, from, to);
+            more(50).await;
+            is_over.set(true);
+            worker.await.unwrap();
+        })
+        .await;
+    let errors = three.0[from].say("INFO errorstats");
+    for kind in ["ASK", "TRYAGAIN", "MOVED"] {
+        assert!(errors.contains(kind), "{kind} was met: {errors}");
+    }
+    assert_eq!(link.failures().iter().map(|(_, count)| count).sum::<u64>(), 0, "nobody heard of it");
+    let at = link.nodes().into_iter().find(|node| node.id == link.node_of("t07")).unwrap().url.to_string();
+    assert_eq!(at, format!("redis://127.0.0.1:{}", three.0[to].port), "and the map is right again");
+}
+
+#[tokio::test]
+async fn a_cluster_that_lacks_a_server_says_so_and_keeps_the_rest() {
+    if !is_installed() {
+        return;
+    }
+    let mut three = Three::start();
+    let link = link_to(&three);
+    until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
+    let lost = format!("redis://127.0.0.1:{}", three.0[2].port);
+    three.0[2].kill();
+    until("it is missed", || !is_up(&link)).await;
+    let tags: Vec<_> = (0..32).map(|bucket| format!("t{bucket:02x}")).collect();
+    let url_of = |tag: &str| {
+        let id = link.node_of(tag);
+        link.nodes().into_iter().find(|node| node.id == id).unwrap().url.to_string()
+    };
+    let of_lost = tags.iter().find(|tag| url_of(tag) == lost).unwrap();
+    let error = counted(&link, of_lost).await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::Down, false), "{error}");
+    // The others notice, and then serve nobody until it is back: that is how a cluster is set up by default.
+    let others = tags.iter().find(|tag| url_of(tag) != lost).unwrap();
+    until("the others notice", || three.0[0].say("CLUSTER INFO").contains("cluster_state:fail")).await;
+    let error = counted(&link, others).await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::ClusterDown, false), "{error}");
+    three.0[2].restart(None);
+    until("it is back", || is_up(&link)).await;
+    until("the cluster is whole", || three.is_whole()).await;
+    assert_eq!(counted(&link, others).await.unwrap(), (1, 1));
+}

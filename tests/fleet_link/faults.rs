@@ -1,0 +1,199 @@
+//! Servers that stop, stall, forget, fill up or change sides, and come back.
+
+use redis::Value;
+use rustix::process::Signal;
+use tidegate::fleet::link::{Call, Class, Script};
+
+use super::redis_server::{Redis, is_installed};
+use super::{Log, counted, down, echo, failures, is_down_for, link, one, said_back, until, up};
+
+#[tokio::test]
+async fn a_server_that_is_started_again_is_found_again() {
+    if !is_installed() {
+        return;
+    }
+    let log = Log::listen();
+    let mut redis = Redis::start(&[]);
+    let link = link(&redis.url());
+    let early = said_back(&link, "early").await.unwrap_err();
+    assert_eq!((early.class, early.may_have_run), (Class::Down, false));
+    up(&link).await;
+    redis.kill();
+    until("the loss is seen", || down(&link).is_some()).await;
+    for _ in 0..20 {
+        let error = said_back(&link, "lost").await.unwrap_err();
+        assert_eq!((error.class, error.may_have_run), (Class::Down, false));
+    }
+    // Some attempts go by in vain.
+    until("attempts are counted", || failures(&link, "down") > 23).await;
+    redis.restart(None);
+    up(&link).await;
+    said_back(&link, "found").await.unwrap();
+    assert_eq!(one(&link).connections, 2);
+    // One line for each change: up, closed, nobody there, up.
+    let lines = log.lines();
+    assert!((3..=4).contains(&lines.len()), "{lines:#?}");
+    assert!(lines.iter().all(|line| line.contains("redis.sock")), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_stopped_is_given_up_and_its_late_replies_go_to_nobody() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start_on_port(&[]);
+    let link = link(&format!("redis://127.0.0.1:{}", redis.port));
+    up(&link).await;
+    assert_eq!(counted(&link, "n").await.unwrap(), 1);
+    redis.signal(Signal::STOP);
+    let error = counted(&link, "n").await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::Timeout, true));
+    let error = counted(&link, "n").await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::Down, false), "this one was not sent");
+    redis.signal(Signal::CONT);
+    up(&link).await;
+    // What was sent before the stop ran once: its outcome was unknown.
+    assert_eq!(counted(&link, "n").await.unwrap(), 3);
+    for index in 0..20 {
+        said_back(&link, &format!("{index}")).await.unwrap();
+    }
+    assert!(failures(&link, "timeout") >= 1);
+}
+
+#[tokio::test]
+async fn a_server_that_sleeps_longer_each_time_is_waited_for_longer() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let link = link(&redis.url());
+    up(&link).await;
+    said_back(&link, "quick").await.unwrap();
+    // A quarter of a second is waited at first: this is given up.
+    redis.say_and_go("DEBUG SLEEP 0.7");
+    let script = echo();
+    let calls = [Call { script: &script, keys: &[], args: &[b"x"] }];
+    until("it is noticed", || {
+        // Somebody must ask for the silence to be heard.
+        drop(link.send(one(&link).id, &calls, None));
+        is_down_for(&link, Class::Timeout)
+    })
+    .await;
+    up(&link).await;
+    // And now half a second: this is not.
+    let connections = one(&link).connections;
+    redis.signal(Signal::STOP);
+    let mut replies = link.send(one(&link).id, &calls, None);
+    tokio::time::sleep(std::time::Duration::from_millis(320)).await;
+    redis.signal(Signal::CONT);
+    assert_eq!(replies.next().await.unwrap().unwrap(), Value::BulkString(b"x".to_vec()));
+    assert_eq!(one(&link).connections, connections);
+}
+
+#[tokio::test]
+async fn a_replica_is_left_for_whatever_stands_there_next() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let link = link(&redis.url());
+    up(&link).await;
+    assert_eq!(counted(&link, "n").await.unwrap(), 1);
+    redis.order("REPLICAOF 127.0.0.1 1");
+    let error = counted(&link, "n").await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::ReadOnly, false), "{error}");
+    assert!(is_down_for(&link, Class::ReadOnly));
+    redis.order("REPLICAOF NO ONE");
+    up(&link).await;
+    assert_eq!(counted(&link, "n").await.unwrap(), 2, "nothing was counted meanwhile");
+    assert_eq!(failures(&link, "readonly"), 2, "the call and the connection");
+}
+
+#[tokio::test]
+async fn a_replica_without_its_master_is_told_apart() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&["--replica-serve-stale-data", "no"]);
+    let link = link(&redis.url());
+    up(&link).await;
+    redis.order("REPLICAOF 127.0.0.1 1");
+    let error = counted(&link, "n").await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::MasterDown, false), "{error}");
+    redis.order("REPLICAOF NO ONE");
+    up(&link).await;
+    assert_eq!(counted(&link, "n").await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_server_without_memory_refuses_and_is_kept() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"]);
+    redis.order("DEBUG POPULATE 20000");
+    let link = link(&redis.url());
+    up(&link).await;
+    let error = counted(&link, "n").await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::Oom, false), "{error}");
+    assert!(error.to_string().contains("maxmemory"), "{error}");
+    redis.order("CONFIG SET maxmemory 100mb");
+    assert_eq!(counted(&link, "n").await.unwrap(), 1);
+    assert_eq!((one(&link).connections, failures(&link, "oom")), (1, 1));
+}
+
+#[tokio::test]
+async fn a_server_that_is_busy_with_a_script_says_so() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&["--busy-reply-threshold", "20"]);
+    let link = link(&redis.url());
+    up(&link).await;
+    let _busy = redis.say_and_go("EVAL while(true)do\tend 0");
+    let mut busy = None;
+    until("it is busy", || redis.say("PING").starts_with("-BUSY")).await;
+    if let Err(error) = said_back(&link, "now").await {
+        busy = Some((error.class, error.may_have_run));
+    }
+    assert_eq!(busy, Some((Class::Busy, false)));
+    redis.order("SCRIPT KILL");
+    until("it is free", || redis.say("PING").starts_with("+PONG")).await;
+    said_back(&link, "free").await.unwrap();
+    assert_eq!(failures(&link, "busy"), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_still_reading_its_data_is_waited_for() {
+    if !is_installed() {
+        return;
+    }
+    let mut redis = Redis::start(&[]);
+    redis.order("DEBUG POPULATE 2000");
+    redis.order("SAVE");
+    redis.kill();
+    let slow: &[&str] = &["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    redis.restart(Some(slow));
+    let link = link(&redis.url());
+    until("it is reading", || is_down_for(&link, Class::Loading)).await;
+    let error = said_back(&link, "early").await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::Loading, false));
+    up(&link).await;
+    said_back(&link, "now").await.unwrap();
+}
+
+#[tokio::test]
+async fn an_error_within_a_script_tells_its_line_and_no_more() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let link = link(&redis.url());
+    up(&link).await;
+    let script = Script::new("fails", "local x = 1\nerror(KEYS[1] .. ARGV[1])");
+    let error =
+        link.call(one(&link).id, &script, &[b"key-of-somebody"], &[b"secret"], None).await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::Other, true));
+    assert_eq!(error.to_string(), "other: the server says ERR in line 2 of the script");
+    assert_eq!(one(&link).connections, 1);
+}

@@ -1,0 +1,82 @@
+//! Servers that lie, or are none: each costs a bounded buffer and its connection.
+
+use std::sync::atomic::Ordering;
+
+use tidegate::fleet::link::{Class, Link};
+
+use super::liar::Liar;
+use super::{down, echo, is_down_for, one, options, until, up};
+
+fn link_to(liar: &Liar) -> Link {
+    Link::start(options(&liar.url()), Vec::new()).unwrap()
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[tokio::test]
+async fn what_is_over_a_bound_ends_the_connection_and_costs_no_memory() {
+    let zeros = vec![b'0'; 1 << 16];
+    let table: &[(&str, Vec<u8>, Vec<u8>)] = &[
+        ("512 MB", b"$536870912\r\n".to_vec(), zeros.clone()),
+        ("a megabyte and a byte", b"$1048577\r\n".to_vec(), zeros.clone()),
+        ("an endless line", b"+".to_vec(), zeros.clone()),
+        ("an endless number", b":".to_vec(), zeros),
+        ("nesting", Vec::new(), b"*1\r\n".repeat(1 << 14)),
+        ("elements", b"*1000000000\r\n".to_vec(), b":1\r\n".repeat(1 << 14)),
+        ("many elements of elements", Vec::new(), b"*16000\r\n:1\r\n".to_vec()),
+        (
+            "small parts of much",
+            b"*16000\r\n".to_vec(),
+            [b"$4000\r\n".as_slice(), &[b'x'; 4000], b"\r\n"].concat(),
+        ),
+        ("another protocol", b"HTTP/1.1 200 OK\r\n".to_vec(), b"x\r\n".to_vec()),
+        ("a push", b">2\r\n+message\r\n+x\r\n".to_vec(), Vec::new()),
+        ("more replies than questions", b"$1\r\nx\r\n".to_vec(), b":1\r\n".repeat(1 << 14)),
+    ];
+    for (name, first, then) in table {
+        let liar = Liar::start(first.clone(), then.clone(), true);
+        let link = link_to(&liar);
+        up(&link).await;
+        let before = resident();
+        let result = link.call(one(&link).id, &echo(), &[], &[b"x"], None).await;
+        until(name, || is_down_for(&link, Class::Protocol)).await;
+        if let Err(error) = result {
+            assert_eq!((error.class, error.may_have_run), (Class::Protocol, true), "{name}: {error}");
+        } else {
+            assert_eq!(*name, "more replies than questions");
+        }
+        // Other tests of this process use memory too; half a gigabyte would be seen all the same.
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 32 << 20, "{name}: {grown} bytes more");
+        let written = liar.written.load(Ordering::Relaxed);
+        assert!(written < 4 << 20, "{name}: {written} bytes were taken");
+    }
+}
+
+#[tokio::test]
+async fn a_greeting_of_another_kind_is_no_welcome() {
+    for text in ["+OK\r\n", ":1\r\n", "$4\r\nPONG\r\n", "*0\r\n", "\r\n", "$536870912\r\n"] {
+        let liar = Liar::start(text.as_bytes().to_vec(), Vec::new(), false);
+        let link = link_to(&liar);
+        until(text, || is_down_for(&link, Class::Protocol)).await;
+        assert_eq!(one(&link).connections, 0);
+    }
+    let liar = Liar::start(b"-WRONG hush hush\r\n".to_vec(), Vec::new(), false);
+    let link = link_to(&liar);
+    until("an odd error", || is_down_for(&link, Class::Other)).await;
+    assert_eq!(down(&link).unwrap().to_string(), "other: the server says WRONG");
+}
+
+#[tokio::test]
+async fn a_server_that_says_a_byte_now_and_then_is_given_up() {
+    let liar = Liar::start(b"$1000\r\n".to_vec(), Vec::new(), true);
+    let link = link_to(&liar);
+    up(&link).await;
+    let error = link.call(one(&link).id, &echo(), &[], &[b"x"], None).await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::Timeout, true));
+    until("it is left", || liar.connections.load(Ordering::Relaxed) > 1).await;
+}

@@ -1,0 +1,103 @@
+//! Passwords and rights: asked for, wrong, mended, and never told to anybody.
+
+use std::fs;
+
+use tidegate::fleet::link::{Class, Link, Options};
+
+use super::redis_server::{Redis, is_installed};
+use super::{
+    Log, count, counted, down, echo, failures, half_a_minute_passes, is_down_for, one, options, said_back,
+    until, up,
+};
+
+const PASSWORD: &str = "correct-horse-battery";
+
+/// A link that says who it is with a password from a file in the server's directory.
+fn link_as(redis: &Redis, user: Option<&str>, password: &str) -> Link {
+    let file = redis.directory.path().join("password");
+    fs::write(&file, password).unwrap();
+    let options =
+        Options { user: user.map(str::to_owned), password_file: Some(file), ..options(&redis.url()) };
+    Link::start(options, vec![count(), echo()]).unwrap()
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_tried_again_once_it_may_be_mended() {
+    if !is_installed() {
+        return;
+    }
+    let log = Log::listen();
+    let redis = Redis::start(&["--requirepass", PASSWORD]);
+    let link = link_as(&redis, None, "wrong-horse\n");
+    until("refused", || is_down_for(&link, Class::Auth)).await;
+    let error = said_back(&link, "x").await.unwrap_err();
+    assert_eq!((error.class, error.may_have_run), (Class::Auth, false));
+    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    assert_eq!(failures(&link, "auth"), 2, "one attempt and one call: no attempt was made meanwhile");
+    fs::write(redis.directory.path().join("password"), format!("{PASSWORD}\r\n")).unwrap();
+    half_a_minute_passes().await;
+    up(&link).await;
+    said_back(&link, "welcome").await.unwrap();
+    // The next password is on its file before the server asks for it.
+    fs::write(redis.directory.path().join("password"), "another-horse").unwrap();
+    redis.signal(rustix::process::Signal::STOP);
+    said_back(&link, "x").await.unwrap_err();
+    redis.signal(rustix::process::Signal::CONT);
+    until("read anew", || is_down_for(&link, Class::Auth)).await;
+    let shown = format!("{link:?} {:?} {} {}", link.nodes(), down(&link).unwrap(), log.lines().join("\n"));
+    assert!(!shown.contains("horse"), "{shown}");
+    assert!(shown.contains("the user or the password"), "{shown}");
+}
+
+#[tokio::test]
+async fn what_is_amiss_with_a_password_is_said() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&["--requirepass", PASSWORD]);
+    let none = Link::start(options(&redis.url()), vec![echo()]).unwrap();
+    let empty = link_as(&redis, None, "\n");
+    until("an empty file", || is_down_for(&empty, Class::Auth)).await;
+    assert!(down(&empty).unwrap().to_string().ends_with("password: it is empty"), "{:?}", down(&empty));
+    until("no password", || is_down_for(&none, Class::Auth)).await;
+    let missing = Options { password_file: Some("/nowhere/password".into()), ..options(&redis.url()) };
+    let missing = Link::start(missing, vec![echo()]).unwrap();
+    until("no file", || is_down_for(&missing, Class::Auth)).await;
+    assert!(down(&missing).unwrap().to_string().contains("/nowhere/password: entity not found"));
+    let open = Redis::start(&[]);
+    let needless = link_as(&open, None, PASSWORD);
+    until("a password that nobody asks for", || is_down_for(&needless, Class::Auth)).await;
+    assert!(!format!("{:?}", down(&needless)).contains("horse"));
+}
+
+#[tokio::test]
+async fn a_user_with_too_few_rights_waits_until_they_are_given() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    redis.order("ACL SETUSER tide on >correct-horse-battery ~tg:* +script|load +evalsha +incrby");
+    let link = link_as(&redis, Some("tide"), PASSWORD);
+    up(&link).await;
+    assert_eq!(counted(&link, "tg:n").await.unwrap(), 1, "these are enough");
+    // Another key than its own.
+    let error = counted(&link, "other").await.unwrap_err();
+    assert_eq!(error.class, Class::NoPerm, "{error}");
+    assert!(!error.to_string().contains("tg:"), "{error}");
+    assert!(is_down_for(&link, Class::NoPerm));
+    assert_eq!(counted(&link, "tg:n").await.unwrap_err().class, Class::NoPerm);
+    half_a_minute_passes().await;
+    up(&link).await;
+    // A command that the script needs.
+    redis.order("ACL SETUSER tide -incrby");
+    let error = counted(&link, "tg:n").await.unwrap_err();
+    assert_eq!(error.class, Class::NoPerm, "{error}");
+    redis.order("ACL SETUSER tide +incrby -script|load");
+    half_a_minute_passes().await;
+    until("it may not even load", || is_down_for(&link, Class::NoPerm)).await;
+    redis.order("ACL SETUSER tide +script|load");
+    half_a_minute_passes().await;
+    up(&link).await;
+    assert_eq!(counted(&link, "tg:n").await.unwrap(), 2);
+    assert_eq!(one(&link).connections, 3);
+}

@@ -1,0 +1,79 @@
+//! Which of several independent servers a tag lives on.
+
+use tidegate::fleet::link::{Link, Options, OptionsError};
+
+/// Tags of 256 buckets.
+fn tags() -> Vec<String> {
+    (0..256).map(|bucket| format!("t{bucket:02x}")).collect()
+}
+
+fn named(urls: &[String]) -> Options {
+    Options { urls: urls.iter().map(|url| url.parse().unwrap()).collect(), ..Options::default() }
+}
+
+/// The URL that each tag belongs to.
+fn spread(urls: &[String]) -> Vec<String> {
+    let link = Link::start(named(urls), Vec::new()).unwrap();
+    let of = |id| link.nodes().into_iter().find(|node| node.id == id).unwrap().url.to_string();
+    tags().iter().map(|tag| of(link.node_of(tag))).collect()
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    /// Names as operators choose them; nobody listens there, and nobody need.
+    #[test]
+    fn a_fourth_server_takes_its_share_and_little_else_moves(numbers in proptest::collection::hash_set(0_u32..10_000, 4)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _guard = runtime.enter();
+        let urls: Vec<String> = numbers.iter().map(|number| format!("unix:///nowhere/redis-{number}.sock")).collect();
+        let before = spread(&urls[..3]);
+        let after = spread(&urls);
+        let moved: Vec<_> = before.iter().zip(&after).filter(|(before, after)| before != after).collect();
+        // With names drawn at random 30 % holds for 99 sets in 100, so here stands what never was exceeded in thousands; 30 %
+        // is asserted of names as they are given, below. 64 go to the new one whatever happens.
+        assert!(moved.len() * 100 <= 256 * 34, "{} of 256 moved", moved.len());
+        let mut other_order = urls.clone();
+        other_order.reverse();
+        assert_eq!(after, spread(&other_order));
+        for url in &urls {
+            let share = after.iter().filter(|of| *of == url).count();
+            assert_eq!(share, 64, "{url}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fourth_server_moves_no_more_than_three_in_ten() {
+    let table = [
+        "redis://redis-{}.example:6379",
+        "redis://10.0.0.{}:6379",
+        "redis://127.0.0.1:700{}",
+        "unix:///run/redis-{}.sock",
+    ];
+    for pattern in table {
+        let urls: Vec<_> = (1..=4).map(|number| pattern.replace("{}", &number.to_string())).collect();
+        let moved =
+            spread(&urls[..3]).iter().zip(spread(&urls)).filter(|(before, after)| *before != after).count();
+        assert!(moved * 100 <= 256 * 30, "{moved} of 256 moved: {pattern}");
+    }
+}
+
+#[tokio::test]
+async fn options_that_contradict_themselves_are_refused() {
+    let url = |text: &str| vec![text.to_owned()];
+    let both = |first: &str, second: &str| vec![first.to_owned(), second.to_owned()];
+    let of_cluster = |urls: &[String]| Options { cluster: true, ..named(urls) };
+    let table = [
+        (Options::default(), OptionsError::NoUrl),
+        (Options { user: Some("u".into()), ..named(&url("redis://a")) }, OptionsError::UserWithoutPassword),
+        (Options { ca_file: Some("/ca".into()), ..named(&url("redis://a")) }, OptionsError::CaWithoutTls),
+        (of_cluster(&url("unix:///s")), OptionsError::ClusterUrl),
+        (of_cluster(&url("redis://a/1")), OptionsError::ClusterUrl),
+        (of_cluster(&both("redis://a", "rediss://b")), OptionsError::ClusterUrl),
+        (named(&both("redis://a", "redis://A:6379/0")), OptionsError::Twice),
+    ];
+    for (options, expected) in table {
+        assert_eq!(Link::start(options.clone(), Vec::new()).unwrap_err(), expected, "{options:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! TLS beside a real server with certificates made for the test: good ones, and each kind that is not.
+
+use std::fs;
+
+use tidegate::fleet::link::{Class, Link, Options, TlsFault};
+
+use super::certificates::server;
+use super::redis_server::{Redis, is_installed};
+use super::{count, down, echo, options, said_back, until, up};
+
+fn link_to(redis: &Redis, host: &str, ca: &str) -> Link {
+    let ca_file = Some(redis.directory.path().join(ca));
+    let options = Options { ca_file, ..options(&format!("rediss://{host}:{}", redis.port)) };
+    Link::start(options, vec![count(), echo()]).unwrap()
+}
+
+async fn fault(link: &Link) -> (TlsFault, String) {
+    until("TLS fails", || down(link).is_some()).await;
+    let error = down(link).unwrap();
+    let Class::Tls(fault) = error.class else { panic!("{error}") };
+    assert_eq!(error.class.name(), "tls");
+    (fault, error.to_string())
+}
+
+#[tokio::test]
+async fn a_server_that_is_trusted_is_spoken_to() {
+    if !is_installed() {
+        return;
+    }
+    let redis = server("127.0.0.1", 2999);
+    let link = link_to(&redis, "127.0.0.1", "ours.pem");
+    up(&link).await;
+    for size in [1, 1_000, 30_000, 300_000] {
+        said_back(&link, &"x".repeat(size)).await.unwrap();
+    }
+    // The certificate is for the address, not for the name of it.
+    let (found, text) = fault(&link_to(&redis, "localhost", "ours.pem")).await;
+    assert_eq!(found, TlsFault::Name, "{text}");
+    assert!(text.contains("not for the host that the URL names"), "{text}");
+}
+
+#[tokio::test]
+async fn each_certificate_that_is_not_good_is_named_for_what_it_is() {
+    if !is_installed() {
+        return;
+    }
+    let redis = server("localhost", 2999);
+    up(&link_to(&redis, "localhost", "ours.pem")).await;
+    let (found, text) = fault(&link_to(&redis, "localhost", "theirs.pem")).await;
+    assert_eq!(found, TlsFault::Authority, "{text}");
+    let (found, text) = fault(&link_to(&redis, "127.0.0.1", "ours.pem")).await;
+    assert_eq!(found, TlsFault::Name, "{text}");
+    let expired = server("localhost", 2020);
+    let (found, text) = fault(&link_to(&expired, "localhost", "ours.pem")).await;
+    assert_eq!(found, TlsFault::Expired, "{text}");
+    assert!(text.contains("has expired"), "{text}");
+    // The system's authorities did not sign it either.
+    let by_system = options(&format!("rediss://localhost:{}", redis.port));
+    let (found, text) = fault(&Link::start(by_system, Vec::new()).unwrap()).await;
+    assert!(matches!(found, TlsFault::Authority | TlsFault::CaFile), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_amiss_with_the_authorities_or_the_port_is_said() {
+    if !is_installed() {
+        return;
+    }
+    let redis = server("localhost", 2999);
+    for (name, text, expected) in [
+        ("missing.pem", None, "it cannot be read"),
+        ("empty.pem", Some(""), "it holds no certificate"),
+        ("odd.pem", Some("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"), "it is no PEM file"),
+    ] {
+        if let Some(text) = text {
+            fs::write(redis.directory.path().join(name), text).unwrap();
+        }
+        let (found, text) = fault(&link_to(&redis, "localhost", name)).await;
+        assert_eq!(found, TlsFault::CaFile, "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+    // TLS to a port without, and none to a port with it.
+    let plain = Redis::start_on_port(&[]);
+    let to_plain = Options {
+        ca_file: Some(redis.directory.path().join("ours.pem")),
+        ..options(&format!("rediss://localhost:{}", plain.port))
+    };
+    let (found, text) = fault(&Link::start(to_plain, Vec::new()).unwrap()).await;
+    assert_eq!(found, TlsFault::Other, "{text}");
+    let without = Link::start(options(&format!("redis://localhost:{}", redis.port)), Vec::new()).unwrap();
+    until("it is no Redis' way", || down(&without).is_some()).await;
+    let error = down(&without).unwrap();
+    assert!(matches!(error.class, Class::Protocol | Class::Down), "{error}");
+}

@@ -1,0 +1,98 @@
+//! Requests that wait for a call.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tidegate::clock::boot_nanos;
+
+use super::hosts::{ask_all, hosts, passed, rules};
+use super::redis_server::{Redis, is_installed};
+use super::wire::{Wire, hit, verdict_of};
+
+const BURST: u32 = 30;
+
+/// How many pass of three hosts that are asked at once, for as long as it takes until the budget is used, and then some. Whose
+/// call a busy machine does not answer in time is refused, and after five of them nobody is called for a while.
+fn three(fleet: &str) -> Option<usize> {
+    if !is_installed() {
+        return None;
+    }
+    let redis = Redis::start(&[]);
+    let hosts = hosts(3, &redis.url(), &rules("30/h", BURST, fleet));
+    let (mut offered, mut all) = (0, 0);
+    let mut ask = |lasts: Duration| {
+        let asked = ask_all(&hosts, 4, Duration::from_millis(5), lasts);
+        offered += asked.iter().map(Vec::len).sum::<usize>();
+        all += passed(&asked).len();
+        eprintln!("{fleet}: {offered} asked, {all} passed");
+        all
+    };
+    for _ in 0..15 {
+        if ask(Duration::from_secs(2)) >= BURST as usize {
+            break;
+        }
+    }
+    Some(ask(Duration::from_millis(500)))
+}
+
+#[test]
+fn exactly_the_budget_passes_on_three_hosts_that_ask_when_they_lack() {
+    let Some(passed) = three("on_miss: ask, deadline: 50ms, on_redis_down: refuse") else { return };
+    assert_eq!(passed, BURST as usize);
+}
+
+#[test]
+fn exactly_the_budget_passes_on_three_hosts_that_always_ask() {
+    let Some(passed) = three("mode: exact, deadline: 50ms, on_redis_down: refuse") else { return };
+    assert_eq!(passed, BURST as usize);
+}
+
+/// By which request each answer is.
+fn id_of(reply: &Value) -> u64 {
+    reply[1].as_u64().unwrap()
+}
+
+#[test]
+fn who_comes_behind_a_request_that_waits_is_answered_first() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let hosts = hosts(1, &redis.url(), &rules("30/h", BURST, "mode: exact"));
+    let mut wire = Wire::greeted(&hosts[0].socket());
+    redis.signal(Signal::STOP);
+    wire.send(&hit(1, "u1"));
+    (2..6).for_each(|id| wire.send(&serde_json::json!([3, id, "api", [["job", "j"]]])));
+    let order: Vec<u64> = (1..6).map(|_| id_of(&wire.hear().expect("an answer"))).collect();
+    redis.signal(Signal::CONT);
+    assert_eq!(order, [2, 3, 4, 5, 1]);
+}
+
+/// What a decision may take where Redis says nothing: what it waits for, and what a busy machine adds.
+const WAITS: Duration = Duration::from_millis(5);
+const SLACK: Duration = Duration::from_millis(15);
+
+#[test]
+fn a_redis_that_says_nothing_costs_five_requests_five_milliseconds() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let hosts = hosts(1, &redis.url(), &rules("1000/s", 1_000, "mode: exact"));
+    let mut wire = Wire::greeted(&hosts[0].socket());
+    redis.signal(Signal::STOP);
+    let mut took = Vec::new();
+    for id in 0..60 {
+        let began = boot_nanos();
+        wire.send(&hit(id, "u1"));
+        assert_eq!(verdict_of(&wire.hear().expect("an answer")), 0, "what one host has of it is admitted");
+        took.push(Duration::from_nanos(boot_nanos() - began));
+    }
+    redis.signal(Signal::CONT);
+    let waited: Vec<_> = took.iter().filter(|took| **took >= WAITS).collect();
+    eprintln!("waited: {waited:?}");
+    assert!(waited.len() >= 3, "nobody waited: {took:?}");
+    assert!(waited.len() <= 5, "{} waited", waited.len());
+    assert!(took.iter().all(|took| *took <= WAITS + SLACK), "{took:?}");
+}

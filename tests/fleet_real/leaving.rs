@@ -1,0 +1,103 @@
+//! Hosts that go, and hosts that are taken for one another.
+
+use std::fs;
+use std::time::Duration;
+
+use super::daemon::{Daemon, eventually};
+use super::hosts::{LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
+use super::redis_server::{Redis, is_installed};
+
+/// So slow that nothing comes back while a test lasts.
+const ONCE: u32 = 3_000;
+
+pub(crate) fn once() -> String {
+    rules("1/day", ONCE, "on_miss: refuse")
+}
+
+/// Tokens left in the one key that there is, to a token.
+pub(crate) fn left(redis: &Redis) -> i64 {
+    let key = "redis.call('KEYS','tg:*:q:*')[1]";
+    let script =
+        format!("return(math.floor(struct.unpack('<i8',string.sub(redis.call('GET',{key}),25,32))/1000000))");
+    let reply = redis.say(&format!("EVAL {script} 0"));
+    reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
+}
+
+/// Ends them as an operator does; each within a second, busy as the machine may be.
+pub(crate) fn end(hosts: &mut [Daemon]) {
+    hosts.iter().for_each(|host| host.process.signal(15));
+    for host in hosts {
+        assert_eq!(host.process.exit_code(), Some(0), "{}", host.log());
+    }
+}
+
+#[test]
+fn who_ends_gives_back_what_it_has() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let mut hosts = hosts(3, &redis.url(), &once());
+    let admitted = passed(&ask_all(&hosts, 1, Duration::from_millis(4), Duration::from_millis(1_500))).len();
+    let before = left(&redis);
+    assert!(
+        before < i64::from(ONCE) - i64::try_from(admitted).unwrap(),
+        "nothing is in hand: {admitted} passed, {before} left"
+    );
+    end(&mut hosts);
+    assert_eq!(
+        left(&redis),
+        i64::from(ONCE) - i64::try_from(admitted).unwrap(),
+        "{admitted} passed, {before} were left"
+    );
+}
+
+#[test]
+fn a_host_is_the_same_after_a_restart_and_a_copy_of_it_is_not() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let url = redis.url();
+    let name = |daemon: &Daemon| fs::read(daemon.plan.path("state/fleet-identity")).unwrap()[8..24].to_vec();
+    let mut first = plan(&url, &once(), "").start();
+    first.await_log(&[LINKED]);
+    let own = name(&first);
+    end(std::slice::from_mut(&mut first));
+    let copied = fs::read(first.plan.path("state/fleet-identity")).unwrap();
+    let again = first.plan.start();
+    again.await_log(&[LINKED]);
+    assert_eq!(name(&again), own, "a restart");
+
+    // Two daemons of one machine that were given the same file.
+    let second = plan(&url, &once(), "");
+    fs::write(second.path("state/fleet-identity"), copied).unwrap();
+    let both = [again, second.start()];
+    both[1].await_log(&[LINKED]);
+    let asked = ask_all(&both, 1, Duration::from_millis(4), Duration::from_secs(1));
+    let others = eventually("they come apart", || {
+        let names: Vec<_> = both.iter().map(name).collect();
+        (names[0] != names[1]).then_some(names)
+    });
+    assert!(others.contains(&own), "one of them keeps its name");
+    assert!(asked.iter().all(|asked| asked.iter().any(|asked| asked.passed)), "both admit");
+    let renamed = both.iter().filter(|host| host.log().contains("takes a new one")).count();
+    assert_eq!(renamed, 1);
+}
+
+#[test]
+fn a_rule_that_comes_later_is_shared_and_a_host_without_one_is_not_counted() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let of_host = "domain: api\nlimits: [{name: shared, key: [user], rate: 5/s}]\n";
+    let host = plan(&redis.url(), of_host, "").start();
+    // It listens to what is said to all hosts, and says nothing of itself.
+    host.await_log(&["connected to Redis"]);
+    std::thread::sleep(Duration::from_millis(1_200));
+    assert_eq!((count_log(&host, LINKED), redis.say("DBSIZE")), (0, ":0\r\n".to_owned()), "{}", host.log());
+    fs::write(host.plan.path("rules/api.yaml"), once()).unwrap();
+    host.process.signal(1);
+    await_one_more(&host, LINKED, 0);
+}

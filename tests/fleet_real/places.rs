@@ -1,0 +1,334 @@
+//! Work at once over daemons that share a Redis: never more than the rule says, whoever goes or does not hear.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tidegate::clock::boot_nanos;
+
+use super::calm::Calm;
+use super::daemon::Daemon;
+use super::hosts::{CUT_OFF, LINKED, await_one_more, count_log, hosts, plan};
+use super::leaving::end;
+use super::redis_server::{Redis, is_installed};
+use super::wire::{Wire, verdict_of};
+
+/// At once, on all hosts together.
+const MAX: usize = 12;
+
+pub(super) fn rules(max: usize, fleet: &str) -> String {
+    format!(
+        "domain: api\nconcurrency:\n  - {{name: exports, key: [org], max: {max}, scope: fleet, fleet: {{{fleet}}}}}\n"
+    )
+}
+
+fn acquire(id: u64) -> Value {
+    json!([1, id, "api", [["org", "o1"]]])
+}
+
+/// The lease, if work may begin.
+fn begin(wire: &mut Wire) -> Option<u64> {
+    let reply = wire.ask(&acquire(1));
+    (verdict_of(&reply) == 0).then(|| reply[9].as_u64().unwrap())
+}
+
+/// Begins as much as it can, until so much is in progress; how much is, in the end.
+pub(super) fn begin_all(wire: &mut Wire, most: usize, lasts: Duration) -> usize {
+    let (began, mut in_progress) = (boot_nanos(), 0);
+    while in_progress < most && boot_nanos() - began < nanos(lasts) {
+        match begin(wire) {
+            Some(_) => in_progress += 1,
+            None => sleep(Duration::from_millis(5)),
+        }
+    }
+    in_progress
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap()
+}
+
+/// Somebody who works, until told to stop: each piece takes some time.
+struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<(u64, u64)>>,
+}
+
+impl Worker {
+    fn start(socket: PathBuf, takes: Duration) -> Worker {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut wire = Wire::greeted(&socket);
+            let (mut open, mut done) = (Vec::<(u64, u64)>::new(), Vec::new());
+            while !stopped.load(Ordering::Relaxed) {
+                let now = boot_nanos();
+                open.retain(|(lease, from)| {
+                    let goes_on = now - from < nanos(takes);
+                    if !goes_on {
+                        // Both ends within the time that the daemon knows of.
+                        done.push((*from, boot_nanos()));
+                        assert_eq!(wire.ask(&json!([2, 2, lease, 0]))[2], true, "it is held");
+                    }
+                    goes_on
+                });
+                if let Some(lease) = begin(&mut wire) {
+                    open.push((lease, boot_nanos()));
+                }
+                sleep(Duration::from_millis(1));
+            }
+            done.extend(open.into_iter().map(|(_, from)| (from, boot_nanos())));
+            done
+        });
+        Worker { stop, thread }
+    }
+
+    fn stop(self) -> Vec<(u64, u64)> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn work(hosts: &[Daemon], takes: Duration) -> Vec<Worker> {
+    hosts.iter().map(|host| Worker::start(host.socket(), takes)).collect()
+}
+
+/// The most at once, of what began at some time or later.
+fn most_at_once(done: &[(u64, u64)], from: u64) -> usize {
+    let mut edges: Vec<(u64, bool)> = Vec::new();
+    for (begins, ends) in done.iter().filter(|(begins, _)| *begins >= from) {
+        edges.extend([(*begins, true), (*ends, false)]);
+    }
+    edges.sort_unstable();
+    let (mut now, mut most) = (0_usize, 0);
+    for (_, begins) in edges {
+        now = if begins { now + 1 } else { now - 1 };
+        most = most.max(now);
+    }
+    most
+}
+
+/// The mean in progress between two moments.
+fn mean(done: &[(u64, u64)], from: u64, to: u64) -> f64 {
+    let within = done.iter().map(|(begins, ends)| (*ends).min(to).saturating_sub((*begins).max(from)));
+    within.sum::<u64>() as f64 / (to - from) as f64
+}
+
+#[test]
+fn there_is_never_more_at_once_than_the_rule_says_and_most_of_it_is_used() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let hosts = hosts(3, &redis.url(), &rules(MAX, ""));
+    let (workers, calm) = (work(&hosts, Duration::from_millis(60)), Calm::watch());
+    let from = boot_nanos() + 1_000_000_000;
+    sleep(Duration::from_secs(6));
+    let to = boot_nanos();
+    let done: Vec<_> = workers.into_iter().flat_map(Worker::stop).collect();
+    let (most, used) = (most_at_once(&done, 0), mean(&done, from, to) / MAX as f64);
+    eprintln!("{} pieces of work, {most} at once, {:.1} % used", done.len(), used * 100.0);
+    assert!(most <= MAX, "{most}");
+    assert!(!calm.was_kept() || used >= 0.85, "{used}");
+}
+
+#[test]
+fn places_of_a_host_that_was_killed_are_used_by_others() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let hosts = hosts(3, &redis.url(), &rules(MAX, ""));
+    let mut first = hosts[0].greeted();
+    assert_eq!(begin_all(&mut first, MAX, Duration::from_secs(10)), MAX);
+    let mut others: Vec<Wire> = hosts[1..].iter().map(Daemon::greeted).collect();
+    assert_eq!(begin_all(&mut others[0], 1, Duration::from_millis(1_500)), 0, "none is left");
+    let calm = Calm::watch();
+    // Its last report is most of a second old at most, but on a busy machine.
+    sleep(Duration::from_secs(1));
+    hosts[0].process.signal(9);
+    let killed = boot_nanos();
+    let mut in_progress = 0;
+    let mut began = None;
+    while in_progress < MAX && boot_nanos() - killed < 20_000_000_000 {
+        for other in &mut others {
+            if begin(other).is_some() {
+                began.get_or_insert_with(boot_nanos);
+                in_progress += 1;
+            }
+        }
+        sleep(Duration::from_millis(5));
+    }
+    let (began, all) = (began.expect("some begin") - killed, boot_nanos() - killed);
+    eprintln!("the first after {} ms, all after {} ms", began / 1_000_000, all / 1_000_000);
+    assert_eq!(in_progress, MAX);
+    // Its last report may have been most of a second before; four seconds, a sync and what a busy machine adds are the most.
+    assert!(!calm.was_kept() || began >= 1_000_000_000, "before it was forgotten: {began}");
+}
+
+#[test]
+fn who_ends_gives_back_what_is_idle() {
+    if !is_installed() {
+        return;
+    }
+    // What lapses is nobody's for more than a second; what was given back is there sooner, if the machine is not too busy.
+    let is_sooner = (0..10).any(|_| {
+        let redis = Redis::start(&[]);
+        let mut hosts = hosts(2, &redis.url(), &rules(MAX, ""));
+        let mut wire = hosts[0].greeted();
+        assert_eq!(begin_all(&mut wire, MAX, Duration::from_secs(20)), MAX);
+        // Its session ends with it, and its places lie idle.
+        drop(wire);
+        end(&mut hosts[..1]);
+        let gone = boot_nanos();
+        assert_eq!(begin_all(&mut hosts[1].greeted(), MAX, Duration::from_secs(20)), MAX);
+        let took = boot_nanos() - gone;
+        eprintln!("all after {} ms", took / 1_000_000);
+        took < 1_000_000_000
+    });
+    assert!(is_sooner, "they were never given back, or the machine is too busy to tell");
+}
+
+#[test]
+fn work_that_goes_on_over_a_restart_keeps_its_places() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let mut hosts = hosts(2, &redis.url(), &rules(6, ""));
+    let second = hosts.pop().unwrap();
+    let hello = json!([0, 1, 1, {"session": {"bin": "07".repeat(16)}}]);
+    let mut wire = hosts[0].connect();
+    assert_eq!(wire.ask(&hello)[0], 0);
+    assert_eq!(begin_all(&mut wire, 5, Duration::from_secs(10)), 5);
+    let (calm, gone) = (Calm::watch(), boot_nanos());
+    end(&mut hosts);
+    drop(wire);
+    let first = hosts.pop().unwrap().plan.start();
+    // The session goes on; nothing is asked of the rule here.
+    let mut wire = first.connect();
+    assert_eq!(wire.ask(&hello)[0], 0);
+    first.await_log(&[LINKED]);
+    let took = boot_nanos() - gone;
+    let began = begin_all(&mut second.greeted(), 6, Duration::from_secs(7));
+    // Who takes more than two seconds for a restart has lost its places by then, and was last heard a while before it.
+    assert!(
+        began == 1 || took > 1_000_000_000 || !calm.was_kept(),
+        "five go on at the other host, and {began} here"
+    );
+}
+
+#[test]
+fn a_host_that_hears_nothing_begins_nothing_or_its_part() {
+    if !is_installed() {
+        return;
+    }
+    for (down, part) in [("refuse", 0), ("share", MAX / 3)] {
+        let redis = Redis::start(&[]);
+        let hosts = hosts(3, &redis.url(), &rules(MAX, &format!("on_redis_down: {down}")));
+        let (workers, calm) = (work(&hosts, Duration::from_millis(60)), Calm::watch());
+        sleep(Duration::from_millis(1_500));
+        let before: Vec<usize> = hosts.iter().map(|host| count_log(host, LINKED)).collect();
+        redis.signal(Signal::STOP);
+        let stopped = boot_nanos();
+        hosts.iter().for_each(|host| drop(host.await_log(&[CUT_OFF])));
+        sleep(Duration::from_secs(4));
+        let goes_on = boot_nanos();
+        redis.signal(Signal::CONT);
+        hosts.iter().zip(before).for_each(|(host, before)| await_one_more(host, LINKED, before));
+        let heard = boot_nanos();
+        sleep(Duration::from_secs(5));
+        let by_host: Vec<_> = workers.into_iter().map(Worker::stop).collect();
+        let done: Vec<_> = by_host.concat();
+        let lapsed = stopped + 2_500_000_000;
+        let meanwhile: Vec<_> =
+            by_host.iter().map(|done| most_at_once(&begun_between(done, lapsed, goes_on), 0)).collect();
+        let after = mean(&done, heard + 4_000_000_000, heard + 5_000_000_000) / MAX as f64;
+        eprintln!(
+            "{down}: {} at once in all, {meanwhile:?} while Redis was stopped, {:.1} % used once it was heard",
+            most_at_once(&done, 0),
+            after * 100.0
+        );
+        let calm = calm.was_kept();
+        let fits = |most: &usize| *most == part || !calm && *most < part;
+        assert!(meanwhile.iter().all(fits), "{meanwhile:?}, its part is {part}");
+        if down == "refuse" {
+            assert!(most_at_once(&done, 0) <= MAX, "{}", most_at_once(&done, 0));
+        }
+        assert!(most_at_once(&done, heard + 4_000_000_000) <= MAX, "once all is as before");
+        assert!(!calm || after >= 0.8, "{after}");
+    }
+}
+
+fn begun_between(done: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    done.iter().copied().filter(|(begins, _)| (from..to).contains(begins)).collect()
+}
+
+#[test]
+fn a_host_that_comes_later_learns_of_the_places_of_others() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let first = hosts(1, &redis.url(), &rules(MAX, ""));
+    let mut wire = first[0].greeted();
+    assert_eq!(begin_all(&mut wire, MAX - 2, Duration::from_secs(10)), MAX - 2);
+    let later = plan(&redis.url(), &rules(MAX, ""), "").start();
+    later.await_log(&[LINKED]);
+    let mut other = later.greeted();
+    // What lies idle goes back after a second.
+    assert_eq!(begin_all(&mut other, 2, Duration::from_secs(10)), 2);
+    assert_eq!(begin_all(&mut other, 1, Duration::from_secs(1)), 0, "no more than that");
+    // What ends there begins here.
+    drop(wire);
+    assert_eq!(begin_all(&mut other, MAX - 2, Duration::from_secs(10)), MAX - 2);
+}
+
+/// Who asks from one host after the other, and each time for as long as an answer takes.
+fn one_after_another(wires: &mut [Wire], most: usize, rounds: usize) -> usize {
+    let (mut held, mut refused) = (std::collections::VecDeque::new(), 0);
+    for round in 0..rounds {
+        if held.len() == most {
+            let (host, lease): (usize, u64) = held.pop_front().unwrap();
+            assert_eq!(wires[host].ask(&json!([2, 2, lease, 0]))[2], true, "it is held");
+        }
+        let host = round * 7 % wires.len();
+        match begin(&mut wires[host]) {
+            Some(lease) => held.push_back((host, lease)),
+            None => refused += 1,
+        }
+    }
+    held.into_iter().for_each(|(host, lease)| drop(wires[host].ask(&json!([2, 2, lease, 0]))));
+    refused
+}
+
+#[test]
+fn where_there_are_few_nobody_is_refused_while_one_is_free() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    // As patient as can be: what a busy machine does not answer in time is refused.
+    let hosts = hosts(3, &redis.url(), &rules(3, "deadline: 50ms, on_redis_down: refuse"));
+    let mut wires: Vec<Wire> = hosts.iter().map(|host| Wire::greeted(&host.socket())).collect();
+    // The first of each host, and then each time the place that has just become free elsewhere.
+    let refused = one_after_another(&mut wires, 3, 60);
+    eprintln!("{refused} of 60 refused although a place was free");
+    assert!(refused <= 3, "{refused}");
+    // Nobody gets a fourth.
+    let held: Vec<u64> = wires.iter_mut().filter_map(begin).collect();
+    assert_eq!(held.len(), 3);
+    assert!(wires.iter_mut().all(|wire| begin(wire).is_none()));
+    // What one had that was killed another has once its hold has lapsed.
+    hosts[0].process.signal(9);
+    let since = boot_nanos();
+    assert_eq!(begin_all(&mut wires[1], 1, Duration::from_secs(10)), 1);
+    let after = Duration::from_nanos(boot_nanos() - since);
+    eprintln!("one place more after {after:?}");
+    assert!(after >= Duration::from_secs(1), "{after:?}");
+    assert_eq!(begin_all(&mut wires[2], 1, Duration::from_millis(300)), 0, "no more than that");
+}

@@ -1,0 +1,68 @@
+//! Two regions, each with a Redis of its own and a part of every budget.
+
+use std::time::Duration;
+
+use super::calm::Calm;
+use super::daemon::Daemon;
+use super::hosts::{ask_all, await_counted, most_at_once, passed, passed_between, plan, rules};
+use super::places::{begin_all, rules as rules_of_work};
+use super::redis_server::{Redis, is_installed};
+use super::wire::Wire;
+
+const RATE: f64 = 400.0;
+const BURST: u32 = 200;
+const LASTS: Duration = Duration::from_secs(5);
+
+#[test]
+fn each_region_has_its_part_and_all_together_no_more_than_the_budget() {
+    if !is_installed() {
+        return;
+    }
+    let servers = [Redis::start(&[]), Redis::start(&[])];
+    let start = |redis: &Redis, weight: &str| -> Daemon {
+        let rules = rules("400/s", BURST, "on_miss: refuse");
+        plan(&redis.url(), &rules, &format!(", region_weight: {weight}")).start()
+    };
+    let hosts = [start(&servers[0], "75%"), start(&servers[0], "75%"), start(&servers[1], "25%")];
+    await_counted(&hosts[..2], 2);
+    await_counted(&hosts[2..], 1);
+    let calm = Calm::watch();
+    let asked = ask_all(&hosts, 4, Duration::from_millis(5), LASTS);
+    let calm = calm.was_kept();
+    let end = asked.iter().flatten().map(|asked| asked.at).max().unwrap();
+    let began = asked.iter().flatten().map(|asked| asked.at).min().unwrap();
+    let seconds = (end - began) as f64 / 1e9;
+    // Answers are stamped when they are heard: a twentieth of a second.
+    for (part, of, what) in [(&asked[..2], 0.75, "a"), (&asked[2..], 0.25, "b"), (&asked[..], 1.0, "both")] {
+        let at = passed(part);
+        let most = most_at_once(&at, RATE * of);
+        let used = passed_between(&at, began, end + 1) as f64 / (of * (f64::from(BURST) + RATE * seconds));
+        eprintln!("{what}: {} passed, {most:.0} at once, {:.1} % used", at.len(), used * 100.0);
+        assert!(most <= of * (f64::from(BURST) + RATE / 20.0) + 1.0, "{what}: {most} at once");
+        assert!(!calm || used >= 0.9, "{what}: {used}");
+    }
+}
+
+#[test]
+fn each_region_has_its_part_of_the_work_at_once() {
+    if !is_installed() {
+        return;
+    }
+    let servers = [Redis::start(&[]), Redis::start(&[])];
+    let start = |redis: &Redis, weight: &str| -> Daemon {
+        plan(&redis.url(), &rules_of_work(15, ""), &format!(", region_weight: {weight}")).start()
+    };
+    let hosts = [start(&servers[0], "75%"), start(&servers[0], "75%"), start(&servers[1], "25%")];
+    await_counted(&hosts[..2], 2);
+    await_counted(&hosts[2..], 1);
+    let mut wires = hosts.each_ref().map(|host| Wire::greeted(&host.socket()));
+    // 11.25 and 3.75 of 15. In a region the second host has what the first leaves, whenever that is.
+    let long = Duration::from_secs(30);
+    let began = [
+        begin_all(&mut wires[0], 5, long) + begin_all(&mut wires[1], 6, long),
+        begin_all(&mut wires[2], 3, long),
+    ];
+    assert_eq!(began, [11, 3], "each region has its part, rounded down");
+    let more = wires.iter_mut().map(|wire| begin_all(wire, 1, Duration::from_millis(400))).sum::<usize>();
+    assert_eq!(more, 0, "and no more than that");
+}

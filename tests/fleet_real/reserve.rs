@@ -1,0 +1,96 @@
+//! One reserve over two daemons: other work is refused here because of what is in progress there.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, eventually};
+use super::hosts::hosts;
+use super::redis_server::{Redis, is_installed};
+use super::wire::{Wire, verdict_of};
+
+const SLOTS: usize = 10;
+/// Of one host, and half of all slots of both.
+const OWN_PART: usize = SLOTS / 2;
+
+const RULES: &str = "\
+domain: api
+priorities: [critical, other]
+shed:
+  - pool: web
+    fleet: {reserve: 50%, for: critical}
+";
+
+/// An application of the pool on one host.
+struct Worker {
+    wire: Wire,
+    held: Vec<u64>,
+}
+
+impl Worker {
+    fn of(host: &Daemon) -> Worker {
+        let mut wire = host.connect();
+        let info = json!({"session": {"bin": "07".repeat(16)}, "pool": "web", "slots": SLOTS});
+        assert_eq!(wire.ask(&json!([0, 1, 1, info]))[0], 0);
+        Worker { wire, held: Vec::new() }
+    }
+
+    fn ask(&mut self, priority: &str) -> Value {
+        self.wire.ask(&json!([1, 5, "api", [[]], 1, priority]))
+    }
+
+    /// Begins as much other work as may be; how much it has then.
+    fn fill(&mut self) -> usize {
+        loop {
+            let reply = self.ask("other");
+            let Some(lease) = reply[9].as_u64() else {
+                assert_eq!((verdict_of(&reply), &reply[3]), (2, &json!("web/fleet")), "{reply}");
+                return self.held.len();
+            };
+            self.held.push(lease);
+        }
+    }
+
+    fn end_all(&mut self) {
+        for lease in self.held.drain(..) {
+            assert_eq!(self.wire.ask(&json!([2, 6, lease, 0]))[2], true);
+        }
+    }
+}
+
+#[test]
+fn other_work_is_refused_because_of_the_other_host() {
+    if !is_installed() {
+        return;
+    }
+    let mut redis = Redis::start(&[]);
+    let hosts = hosts(2, &redis.url(), RULES);
+    let [mut busy, mut idle] = [&hosts[0], &hosts[1]].map(Worker::of);
+    assert_eq!(busy.fill(), OWN_PART, "its own part, whoever else is there");
+    // All but one place, which an idle host keeps for what comes.
+    eventually("what is not needed over there is lent", || (busy.fill() == SLOTS - 1).then_some(()));
+
+    // One piece may start where five slots of an own part are free, whatever time passes.
+    for _ in 0..25 {
+        let here = idle.fill();
+        assert!(here <= 1, "{here} here, and {} there: half of all slots is kept back", busy.held.len());
+        assert_eq!(busy.fill() + here, SLOTS - 1 + here, "and no more there");
+        sleep(Duration::from_millis(100));
+    }
+    assert_eq!(verdict_of(&idle.ask("critical")), 0, "it is kept back for this");
+
+    busy.end_all();
+    eventually("its own part is back", || (idle.fill() >= OWN_PART).then_some(()));
+
+    // Without Redis each counts alone: what was lent is not used any more, and nobody waits for it.
+    redis.kill();
+    idle.end_all();
+    for worker in [&mut busy, &mut idle] {
+        eventually("each has its own part, and no more", || {
+            let all = worker.fill();
+            worker.end_all();
+            (all == OWN_PART).then_some(())
+        });
+    }
+}

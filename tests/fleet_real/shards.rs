@@ -1,0 +1,112 @@
+//! Keys over several servers: a cluster of which a slot moves, and servers of which one is gone for a while.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tidegate::clock::boot_nanos;
+
+use super::calm::Calm;
+use super::daemon::{Daemon, Plan, eventually};
+use super::hosts::{CUT_OFF, Caller, LINKED, await_counted, count_log, most_at_once, passed, rules};
+use super::leaving::{end, left, once};
+use super::redis_cluster::Three;
+use super::redis_server::{Redis, is_installed};
+
+fn host(redis: &str, rules: &str) -> Daemon {
+    let plan = Plan::new().rules("api.yaml", rules);
+    fs::write(plan.path("secret"), [7; 32]).unwrap();
+    plan.settings(&format!("redis: {{{redis}, fleet_secret_files: [secret]}}")).start()
+}
+
+/// Three of them, of which each hears Redis and has counted the others.
+fn three_hosts(redis: &str, rules: &str) -> Vec<Daemon> {
+    let hosts: Vec<Daemon> = (0..3).map(|_| host(redis, rules)).collect();
+    await_counted(&hosts, 3);
+    hosts
+}
+
+fn ask(hosts: &[Daemon], who: &'static str) -> Vec<Caller> {
+    hosts.iter().map(|host| Caller::start(host.socket(), who, 1, Duration::from_millis(4))).collect()
+}
+
+#[test]
+fn a_slot_of_a_cluster_moves_and_no_token_is_lost_or_made() {
+    if !is_installed() {
+        return;
+    }
+    let cluster = Three::start();
+    let url = format!("url: \"redis://127.0.0.1:{}\", cluster: true", cluster.0[0].port);
+    let mut hosts = three_hosts(&url, &once());
+    let (callers, calm) = (ask(&hosts, "u1"), Calm::watch());
+    let cells = |server: &Redis| server.say("KEYS tg:*:q:*").lines().nth(2).map(str::to_owned);
+    let cell = eventually("the key is in Redis", || cluster.0.iter().find_map(cells));
+    let tag = cell.split(['{', '}']).nth(1).unwrap();
+    let (slot, from) = (cluster.slot(tag), cluster.home(tag));
+    let to = (from + 1) % 3;
+    cluster.begin_move(&slot, from, to);
+    sleep(Duration::from_millis(300));
+    // One after the other, while calls that want them all go on.
+    let keys = cluster.0[from].say(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"));
+    let keys: Vec<&str> = keys.lines().filter(|line| line.starts_with("tg:")).collect();
+    assert!(keys.len() >= 2, "a cell and what is beside it: {keys:?}");
+    for key in keys {
+        cluster.0[from].order(&format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.0[to].port));
+        sleep(Duration::from_millis(20));
+    }
+    cluster.end_move(&slot, from, to);
+    sleep(Duration::from_millis(1_000));
+    let asked: Vec<_> = callers.into_iter().map(Caller::stop).collect();
+    for host in &hosts {
+        eventually("Redis is heard", || (count_log(host, LINKED) > count_log(host, CUT_OFF)).then_some(()));
+    }
+    sleep(Duration::from_millis(500));
+    end(&mut hosts);
+    let (admitted, left) = (passed(&asked).len(), left(&cluster.0[to]));
+    eprintln!("{admitted} passed, {left} left");
+    assert!(admitted > 100, "{admitted}");
+    // What a host held that had no time for two seconds has lapsed.
+    let not_admitted = 3_000 - i64::try_from(admitted).unwrap();
+    assert!(left == not_admitted || left < not_admitted && !calm.was_kept(), "{left} of {not_admitted}");
+}
+
+#[test]
+fn of_several_servers_one_is_gone_and_comes_back() {
+    const BURST: u32 = 50;
+    const RATE: f64 = 100.0;
+    if !is_installed() {
+        return;
+    }
+    let mut servers: [Redis; 3] = std::array::from_fn(|_| Redis::start(&[]));
+    let urls = servers.each_ref().map(|server| format!("\"{}\"", server.url())).join(", ");
+    let hosts = three_hosts(&format!("urls: [{urls}]"), &rules("100/s", BURST, "on_miss: refuse"));
+    let who = ["u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8"];
+    let calm = Calm::watch();
+    let callers: Vec<Vec<Caller>> = who.iter().map(|who| ask(&hosts, who)).collect();
+    sleep(Duration::from_secs(2));
+    let has_cells = |server: &&Redis| server.say("KEYS tg:*:q:*") != "*0\r\n";
+    let with_cells = servers.iter().filter(has_cells).count();
+    servers[1].kill();
+    hosts.iter().for_each(|host| drop(host.await_log(&[CUT_OFF])));
+    sleep(Duration::from_secs(1));
+    servers[1].restart(None);
+    let hearing = || hosts.iter().filter(|host| count_log(host, LINKED) > count_log(host, CUT_OFF)).count();
+    eventually("one hears all of them", || (hearing() > 0).then_some(()));
+    let first = boot_nanos();
+    eventually("all hear all of them", || (hearing() == hosts.len()).then_some(()));
+    // Who is late has its third, while who hears Redis is given all of the rate.
+    let late = (boot_nanos() - first) as f64 / 1e9 * RATE * 2.0 / 3.0;
+    sleep(Duration::from_secs(2));
+    let calm = calm.was_kept();
+    assert!(!calm || with_cells >= 2, "eight keys are spread over three servers: {with_cells}");
+    for (who, callers) in who.iter().zip(callers) {
+        let asked: Vec<_> = callers.into_iter().map(Caller::stop).collect();
+        let at = passed(&asked);
+        let most = most_at_once(&at, RATE);
+        let lasted = (at.last().unwrap() - at.first().unwrap()) as f64 / 1e9;
+        let used = at.len() as f64 / (f64::from(BURST) + RATE * lasted);
+        eprintln!("{who}: {most:.0} at once, {:.0} % used", used * 100.0);
+        assert!(most <= 2.5 * f64::from(BURST) + late, "{who}: {most}, {late} for who was late");
+        assert!(!calm || used >= 0.6, "{who}: {used}");
+    }
+}

@@ -1,0 +1,291 @@
+//! One connection whose requests wait for calls: what holds of each of them, and of what was paid for it.
+
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, eventually};
+use super::hosts::{CUT_OFF, count_log, hosts, metric, rules};
+use super::msgpack::frame;
+use super::redis_server::{Redis, is_installed};
+use super::way::Way;
+use super::wire::{Wire, hit, verdict_of};
+
+const ALLOW: u64 = 0;
+const LIMIT: u64 = 1;
+
+/// So slow that nothing comes back while a test lasts; what is not answered in time passes, and is charged.
+const LENIENT: &str = "mode: exact, deadline: 50ms, on_redis_down: allow";
+
+/// All tokens of all keys that Redis knows.
+fn left(redis: &Redis) -> i64 {
+    // Arguments are parted by spaces, lines of Lua are not.
+    let script = "local\tn=0\nfor\t_,k\tin\tipairs(redis.call('KEYS','tg:*:q:*'))do\nlocal\tlevel=struct.unpack('<i8',string.sub(redis.call('GET',k),25,32))\nn=n+math.floor(level/1000000)\nend\nreturn\tn";
+    let reply = redis.say(&format!("EVAL {script} 0"));
+    reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
+}
+
+fn await_left(redis: &Redis, wanted: i64) {
+    eventually(&format!("{wanted} tokens are left; now {}", left(redis)), || {
+        (left(redis) == wanted).then_some(())
+    });
+}
+
+/// It is so, and stays so for longer than any batch takes.
+fn stays_left(redis: &Redis, wanted: i64) {
+    await_left(redis, wanted);
+    sleep(Duration::from_millis(700));
+    assert_eq!(left(redis), wanted, "what is left has changed again");
+}
+
+/// One host behind a way that a test holds; the first request of `u1` has passed, so that all is ready.
+fn one_host(fleet: &str) -> (Redis, Way, Daemon) {
+    let redis = Redis::start(&[]);
+    let way = Way::to(&redis.socket());
+    let host = hosts(1, &way.url(), &rules("1/day", 30, fleet)).remove(0);
+    eventually("a call is answered in time", || {
+        let passes = verdict_of(&Wire::greeted(&host.socket()).ask(&hit(1, "u0"))) == ALLOW;
+        (passes && redis.say("KEYS tg:*:q:*").len() > 4).then_some(())
+    });
+    redis.order("FLUSHALL");
+    (redis, way, host)
+}
+
+fn id_of(reply: &Value) -> u64 {
+    reply[1].as_u64().unwrap()
+}
+
+#[test]
+fn of_one_connection_256_wait_and_the_next_is_judged_at_once() {
+    if !is_installed() {
+        return;
+    }
+    let fleet = "mode: exact, deadline: 50ms, on_redis_down: refuse";
+    // On a busy machine the first may be due before the last is read, and after that nobody waits for a while.
+    let is_seen = (0..20).any(|_| {
+        let redis = Redis::start(&[]);
+        let host = hosts(1, &redis.url(), &rules("1/day", 30, fleet)).remove(0);
+        let mut wire = Wire::greeted(&host.socket());
+        redis.signal(Signal::STOP);
+        // Of so many users that no bucket has more than it takes.
+        let all: Vec<u8> = (1..=257).flat_map(|id| frame(&hit(id, &format!("u{id}")))).collect();
+        wire.send_bytes(&all);
+        let replies: Vec<Value> = (0..257).map(|_| wire.hear().unwrap()).collect();
+        redis.signal(Signal::CONT);
+        assert!(replies.iter().all(|reply| verdict_of(reply) == LIMIT));
+        let declined = metric(&host, "tidegate_waits_declined_total{reason=\"connection\"}");
+        // Each of them that waited did so behind fewer than 256.
+        assert!(declined <= 1.0, "{declined} of 257 were not let wait");
+        if declined > 0.0 {
+            host.await_log(&["WARN", "more requests wait for calls of Redis than there is room for"]);
+        }
+        id_of(&replies[0]) == 257 && declined == 1.0
+    });
+    assert!(is_seen, "257 have waited at once, or never as many as 256");
+}
+
+#[test]
+fn what_was_paid_for_who_is_gone_goes_back() {
+    if !is_installed() {
+        return;
+    }
+    let (redis, way, host) = one_host(LENIENT);
+    assert_eq!(verdict_of(&Wire::greeted(&host.socket()).ask(&hit(1, "u1"))), ALLOW);
+    await_left(&redis, 29);
+    let mut wire = Wire::greeted(&host.socket());
+    way.mood().delay_millis.store(150, Ordering::Relaxed);
+    (1..4).for_each(|id| wire.send(&hit(id, "u1")));
+    drop(wire);
+    await_left(&redis, 26);
+    // Had they been judged, they would have passed, and be charged.
+    way.mood().delay_millis.store(0, Ordering::Relaxed);
+    stays_left(&redis, 29);
+}
+
+#[test]
+fn who_sends_no_more_and_reads_still_is_answered() {
+    if !is_installed() {
+        return;
+    }
+    let (redis, way, host) = one_host("mode: exact, deadline: 50ms, on_redis_down: refuse");
+    let mut wire = Wire::greeted(&host.socket());
+    way.mood().delay_millis.store(5, Ordering::Relaxed);
+    wire.send(&hit(7, "u1"));
+    wire.end_writing();
+    let answers = wire.hear_all();
+    assert_eq!(answers.iter().map(id_of).collect::<Vec<_>>(), [7]);
+    stays_left(&redis, if verdict_of(&answers[0]) == ALLOW { 29 } else { 30 });
+}
+
+#[test]
+fn at_the_end_of_the_daemon_what_waits_is_answered() {
+    if !is_installed() {
+        return;
+    }
+    let (redis, _way, host) = one_host(LENIENT);
+    let mut wire = Wire::greeted(&host.socket());
+    redis.signal(Signal::STOP);
+    (1..4).for_each(|id| wire.send(&hit(id, "u1")));
+    // It has read them.
+    wire.send(&json!([8, 9]));
+    assert_eq!(wire.hear().unwrap(), json!([2, 9, true]));
+    let mut host = host;
+    host.process.signal(15);
+    let answers = wire.hear_all();
+    redis.signal(Signal::CONT);
+    let verdicts: Vec<u64> = answers.iter().take(3).map(verdict_of).collect();
+    assert_eq!(verdicts, [ALLOW; 3]);
+    assert_eq!(answers[3][0], 4, "then it says goodbye: {answers:?}");
+    assert_eq!(host.process.exit_code(), Some(0), "{}", host.log());
+}
+
+#[test]
+fn a_repeat_of_one_that_waits_takes_nothing() {
+    if !is_installed() {
+        return;
+    }
+    let (redis, _way, host) = one_host("mode: exact, deadline: 50ms, on_redis_down: refuse");
+    let mut wire = Wire::greeted(&host.socket());
+    let named = |id: u64| json!([3, id, "api", [["user", "u1"]], 2, null, {"idem": "once"}]);
+    (1..4).for_each(|id| wire.send(&named(id)));
+    let verdicts: Vec<u64> = (1..4).map(|_| verdict_of(&wire.hear().unwrap())).collect();
+    assert_eq!(verdicts, [ALLOW; 3]);
+    stays_left(&redis, 28);
+}
+
+#[test]
+fn work_that_waits_has_a_lease_once_it_is_granted() {
+    if !is_installed() {
+        return;
+    }
+    let (redis, _way, host) = one_host("mode: exact, deadline: 50ms, on_redis_down: refuse");
+    let mut wire = Wire::greeted(&host.socket());
+    let granted = wire.ask(&json!([1, 1, "api", [["user", "u1"]]]));
+    assert_eq!(verdict_of(&granted), ALLOW);
+    let lease = granted[9].as_u64().expect("a lease");
+    assert_eq!(wire.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
+    assert_eq!(wire.ask(&json!([2, 3, lease, 0])), json!([2, 3, false]));
+    stays_left(&redis, 29);
+}
+
+#[test]
+fn of_what_one_key_refuses_the_other_gets_back_what_was_paid() {
+    if !is_installed() {
+        return;
+    }
+    let two = "domain: api\nlimits:\n  \
+        - {name: of-user, key: [user], rate: 1/day, burst: 30, scope: fleet, fleet: {mode: exact, deadline: 50ms}}\n  \
+        - {name: of-job, key: [job], rate: 1/day, burst: 1, scope: fleet, fleet: {mode: exact, deadline: 50ms}}\n";
+    let redis = Redis::start(&[]);
+    let host = hosts(1, &redis.url(), two).remove(0);
+    let mut wire = Wire::greeted(&host.socket());
+    let both = |id: u64, user: &str, job: &str| json!([3, id, "api", [["user", user, "job", job]]]);
+    for at in 0..6 {
+        let job = format!("j{at}");
+        assert_eq!(verdict_of(&wire.ask(&both(1, &format!("first{at}"), &job))), ALLOW);
+        assert_eq!(verdict_of(&wire.ask(&both(2, &format!("second{at}"), &job))), LIMIT);
+    }
+    // Of twelve users and six jobs, some in buckets of their own, some in one: six of each are charged once.
+    stays_left(&redis, 6 * 29 + 6 * 30);
+}
+
+#[test]
+fn who_only_looks_or_charges_afterwards_does_not_wait() {
+    if !is_installed() {
+        return;
+    }
+    let (redis, _way, host) = one_host(LENIENT);
+    let mut wire = Wire::greeted(&host.socket());
+    redis.signal(Signal::STOP);
+    wire.send(&hit(1, "u1"));
+    wire.send(&json!([4, 2, "api", [["user", "u2"]]]));
+    wire.send(&json!([5, 3, "api", [["user", "u3"]], 1]));
+    let order: Vec<u64> = (0..3).map(|_| id_of(&wire.hear().unwrap())).collect();
+    redis.signal(Signal::CONT);
+    assert_eq!(order, [2, 3, 1]);
+}
+
+#[test]
+fn what_is_refused_until_a_moment_is_refused_without_a_call_until_then() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let host = hosts(1, &redis.url(), &rules("1/h", 1, LENIENT)).remove(0);
+    let mut wire = Wire::greeted(&host.socket());
+    assert_eq!(verdict_of(&wire.ask(&hit(1, "u1"))), ALLOW);
+    let refused = eventually("Redis refuses", || {
+        let reply = wire.ask(&hit(2, "u1"));
+        (verdict_of(&reply) == LIMIT).then_some(reply)
+    });
+    let began = boot_nanos();
+    let hour = 3_600_000_000;
+    let retry = |reply: &Value| reply[8].as_u64().unwrap();
+    assert!((hour - 20_000_000..=hour).contains(&retry(&refused)), "{refused}");
+    // Whoever called now would not be answered, and pass.
+    redis.signal(Signal::STOP);
+    let again: Vec<Value> = (0..30).map(|id| wire.ask(&hit(id, "u1"))).collect();
+    let passed_us = (boot_nanos() - began) / 1_000;
+    redis.signal(Signal::CONT);
+    assert!(again.iter().all(|reply| verdict_of(reply) == LIMIT), "{again:?}");
+    let last = retry(&again[29]);
+    assert!(last <= retry(&refused) && last + passed_us + 20_000 >= retry(&refused), "{last} of {refused}");
+}
+
+#[test]
+fn after_five_that_waited_in_vain_nobody_waits_until_a_call_is_answered_again() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let fleet = "mode: exact, deadline: 20ms, on_redis_down: refuse";
+    let host = hosts(1, &redis.url(), &rules("1000/s", 1_000, fleet)).remove(0);
+    let mut wire = Wire::greeted(&host.socket());
+    eventually("a call is answered", || (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(()));
+    redis.signal(Signal::STOP);
+    let mut waited = 0;
+    for id in 0..60 {
+        let began = boot_nanos();
+        assert_eq!(verdict_of(&wire.ask(&hit(id, "u1"))), LIMIT);
+        waited += u32::from(boot_nanos() - began >= 20_000_000);
+    }
+    redis.signal(Signal::CONT);
+    eprintln!("{waited} waited");
+    assert!((4..=5).contains(&waited), "{waited} waited");
+    eventually("calls are tried again", || {
+        sleep(Duration::from_millis(5));
+        (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(())
+    });
+    assert_eq!(count_log(&host, CUT_OFF), 0, "it was the calls that were stopped, not the link");
+}
+
+#[test]
+fn a_redis_that_is_too_slow_for_the_deadline_is_tried_now_and_then() {
+    if !is_installed() {
+        return;
+    }
+    let (_redis, way, host) = one_host("mode: exact, deadline: 20ms, on_redis_down: refuse");
+    let mut wire = Wire::greeted(&host.socket());
+    way.mood().delay_millis.store(60, Ordering::Relaxed);
+    let until = boot_nanos() + 4_000_000_000;
+    let (mut waited, mut asked) = (0, 0);
+    while boot_nanos() < until {
+        let began = boot_nanos();
+        wire.ask(&hit(1, "u1"));
+        asked += 1;
+        waited += u32::from(boot_nanos() - began >= 20_000_000);
+        sleep(Duration::from_millis(2));
+    }
+    eprintln!("{waited} of {asked} waited");
+    // Five, and then one after each pause of a quarter of a second and more; a busy machine makes some more late.
+    assert!(waited <= 5 + 16 + asked / 20, "{waited} of {asked} waited");
+    way.mood().delay_millis.store(0, Ordering::Relaxed);
+    eventually("a call is answered in time again", || {
+        sleep(Duration::from_millis(5));
+        (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(())
+    });
+}

@@ -1,0 +1,80 @@
+//! The way to Redis, held by a test: it drops replies after what they answer was done, delays them, cuts connections.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// A socket that leads to Redis.
+pub(crate) struct Way {
+    directory: TempDir,
+    mood: Arc<Mood>,
+}
+
+/// How it behaves, and what it did.
+#[derive(Debug, Default)]
+pub(crate) struct Mood {
+    /// Of so many pieces of replies one is dropped, and the connection with it; 0: none.
+    pub(crate) drop_one_in: AtomicU32,
+    /// For how long a piece of a reply is held back, in milliseconds.
+    pub(crate) delay_millis: AtomicU32,
+    pub(crate) dropped: AtomicU64,
+    pieces: AtomicU32,
+}
+
+impl Way {
+    pub(crate) fn to(redis: &Path) -> Way {
+        let directory = tempfile::Builder::new().prefix("tidegate-way-").tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("way.sock")).unwrap();
+        let mood = Arc::new(Mood::default());
+        let (redis, moods): (PathBuf, _) = (redis.to_owned(), Arc::clone(&mood));
+        // Ends with the process: nobody connects once the directory is gone.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let Ok(server) = UnixStream::connect(&redis) else { continue };
+                let (asks, says) = (stream.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || pass(asks, server, || true));
+                let mood = Arc::clone(&moods);
+                std::thread::spawn(move || pass(says, stream, || mood.lets_pass()));
+            }
+        });
+        Way { directory, mood }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("unix://{}/way.sock", self.directory.path().display())
+    }
+
+    pub(crate) fn mood(&self) -> &Mood {
+        &self.mood
+    }
+}
+
+impl Mood {
+    fn lets_pass(&self) -> bool {
+        sleep(Duration::from_millis(self.delay_millis.load(Ordering::Relaxed).into()));
+        let piece = self.pieces.fetch_add(1, Ordering::Relaxed) + 1;
+        let drops = self.drop_one_in.load(Ordering::Relaxed);
+        let is_dropped = drops > 0 && piece.is_multiple_of(drops);
+        self.dropped.fetch_add(u64::from(is_dropped), Ordering::Relaxed);
+        !is_dropped
+    }
+}
+
+/// Passes on what comes until it ends, or until it may not; then both ends are closed.
+fn pass(mut from: UnixStream, mut to: UnixStream, lets_pass: impl Fn() -> bool) {
+    let mut piece = [0; 65_536];
+    while let Ok(count) = from.read(&mut piece) {
+        if count == 0 || !lets_pass() || to.write_all(&piece[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}

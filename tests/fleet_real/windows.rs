@@ -1,0 +1,92 @@
+//! Windows that three daemons share: fixed ones, sliding ones, and those of a descriptor file.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tidegate::clock::boot_nanos;
+
+use super::hosts::{Asked, LINKED, ask_all, plan};
+use super::redis_server::{Redis, is_installed};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Three hosts with this file of rules, asked for ten times what they may admit, for a while.
+fn three(rules: &str, more: &str, lasts: Duration) -> Vec<Asked> {
+    let redis = Redis::start(&[]);
+    let hosts: Vec<_> = (0..3).map(|_| plan(&redis.url(), rules, more).start()).collect();
+    hosts.iter().for_each(|host| drop(host.await_log(&[LINKED])));
+    let mut asked: Vec<Asked> =
+        ask_all(&hosts, 4, Duration::from_millis(5), lasts).into_iter().flatten().collect();
+    asked.sort_unstable_by_key(|asked| asked.at);
+    asked
+}
+
+/// What passed in each window, by the clock of this machine, which is that of Redis: what was asked and answered within it.
+#[allow(clippy::disallowed_methods, reason = "the windows of Redis turn by the wall clock")]
+fn by_window(asked: &[Asked], span: u64) -> Vec<usize> {
+    // What is to be added to the time since the start of the machine.
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    let offset = u64::try_from(unix).unwrap() - boot_nanos();
+    let window = |at: u64| (at + offset) / span;
+    let (first, last) = (window(asked[0].at), window(asked[asked.len() - 1].at));
+    let in_window = |number: u64| {
+        let is_in = |asked: &&Asked| {
+            asked.passed && window(asked.at - asked.took) == number && window(asked.at) == number
+        };
+        asked.iter().filter(is_in).count()
+    };
+    (first + 1..last).map(in_window).collect()
+}
+
+fn check_fixed(name: &str, windows: &[usize], limit: usize, most: usize) {
+    eprintln!("{name}: {windows:?} passed in each window of {limit}");
+    assert!(windows.iter().all(|passed| *passed <= most), "{name}: {windows:?} of {limit}");
+    let used = windows.iter().sum::<usize>() as f64 / (limit * windows.len()) as f64;
+    assert!(used >= 0.8, "{name}: {used} used");
+}
+
+#[test]
+fn hosts_share_a_fixed_window() {
+    if !is_installed() {
+        return;
+    }
+    let rules = "domain: api\nlimits:\n  - {name: shared, key: [user], algorithm: fixed_window, rate: 400/2s, \
+                 scope: fleet, fleet: {on_miss: refuse, on_redis_down: refuse}}\n";
+    let asked = three(rules, "", Duration::from_secs(9));
+    check_fixed("fixed", &by_window(&asked, 2 * SECOND), 400, 400);
+}
+
+#[test]
+fn hosts_share_the_windows_of_descriptors() {
+    if !is_installed() {
+        return;
+    }
+    let rules =
+        "domain: api\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 300}}]\n";
+    let asked = three(rules, "}\ndomains: {api: {scope: fleet}", Duration::from_secs(7));
+    // A tenth past it, on credit.
+    check_fixed("descriptors", &by_window(&asked, SECOND), 300, 330);
+}
+
+#[test]
+fn hosts_share_a_sliding_window() {
+    if !is_installed() {
+        return;
+    }
+    let rules = "domain: api\nlimits:\n  - {name: shared, key: [user], algorithm: sliding_window, rate: 400/2s, \
+                 scope: fleet, fleet: {on_miss: refuse, on_redis_down: refuse}}\n";
+    let asked = three(rules, "", Duration::from_secs(9));
+    let mut passed: Vec<&Asked> = asked.iter().filter(|asked| asked.passed).collect();
+    passed.sort_unstable_by_key(|asked| asked.at - asked.took);
+    // What was asked after a moment and answered within a span of it passed within that span.
+    let most = passed.iter().enumerate().map(|(number, first)| {
+        let began = first.at - first.took;
+        let later = passed[number..].iter().take_while(|asked| asked.at - asked.took < began + 2 * SECOND);
+        later.filter(|asked| asked.at < began + 2 * SECOND).count()
+    });
+    let most = most.max().unwrap();
+    let seconds = (asked[asked.len() - 1].at - asked[0].at) as f64 / SECOND as f64;
+    let used = passed.len() as f64 / (200.0 * seconds);
+    eprintln!("sliding: {most} in two seconds, {:.1} % used", used * 100.0);
+    assert!(most <= 400, "{most} in two seconds");
+    assert!(used >= 0.7, "{used} used");
+}
