@@ -9,7 +9,8 @@
     reason = "a test fails by panicking"
 )]
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tidegate::cli::check::{Args, Color, Format, run};
@@ -139,12 +140,17 @@ fn json_says_the_same_to_programs() {
 
 #[test]
 fn a_settings_file_brings_its_rules_with_it() {
-    let (directory, path) = file("tidegate.yaml", "rules: rules\nredis: {url: \"redis://127.0.0.1\"}\n");
+    let (directory, path) = file(
+        "tidegate.yaml",
+        "rules: rules\nredis: {url: \"redis://10.0.0.1\", fleet_secret_files: [key]}\n",
+    );
+    fs::write(directory.path().join("key"), [7; 32]).unwrap();
+    fs::set_permissions(directory.path().join("key"), Permissions::from_mode(0o600)).unwrap();
     fs::create_dir(directory.path().join("rules")).unwrap();
     fs::write(directory.path().join("rules/api.yaml"), GOOD).unwrap();
     let (text, fine) = check(&path, Format::Text);
     assert!(fine);
-    assert!(text.contains("`redis` is not built yet"), "{text}");
+    assert!(text.contains("redis://10.0.0.1:6379 is plain text beyond this host"), "{text}");
     assert!(text.ends_with("./tidegate.yaml, ./rules: 1 domain, 4 rules; 0 errors, 2 warnings\n"), "{text}");
 
     let (_directory, path) = file("tidegate.yaml", "threads: none\n");

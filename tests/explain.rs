@@ -267,3 +267,33 @@ in pool   web/queue_age (rules.yaml:7:15): refuses what has waited more than 500
     assert_eq!(json(&["org=o1"])["sheds"][0]["workers"]["rule"], "web/workers");
     assert_eq!(json(&["agent=bot"])["sheds"], serde_json::json!([]));
 }
+
+#[test]
+fn a_rule_of_the_fleet_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("api.yaml");
+    let text = "domain: api\nlimits: [{name: a, key: [user], rate: 100/s, scope: fleet, max_over: 5%}]\n";
+    fs::write(&rules, text).unwrap();
+    let explain = |format: &str| {
+        let command = ["explain", "api", "user=zoe", "--format", format, "--rules"];
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = program.args(command).arg(&rules).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = explain("text");
+    for line in [
+        "          bound     at most 100 + 100 × seconds in any span, on all hosts together while Redis answers\n",
+        "          scope     fleet\n",
+        "          fleet     {mode: borrow, on_redis_down: share}\n",
+        "          max_over  5%\n",
+    ] {
+        assert!(text.contains(line), "{line}\nin\n{text}");
+    }
+    let json: Value = serde_json::from_str(&explain("json")).unwrap();
+    let rule = &json["rules"][0];
+    assert_eq!(
+        (&rule["scope"], &rule["fleet"]["max_over_permille"]),
+        (&"fleet".into(), &50.into()),
+        "{json:#}"
+    );
+}

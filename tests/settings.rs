@@ -11,9 +11,10 @@
 
 use std::path::Path;
 
+use tidegate::cli::redis_settings::RedisSettings;
 use tidegate::cli::settings::{Environment, Log, LogFormat, Settings, Socket, socket_path_fits};
 use tidegate::rules::source::Source;
-use tidegate::rules::{Mode, Problem};
+use tidegate::rules::{Mode, Problem, Scope};
 
 fn environment() -> Environment {
     Environment { cores: 2, ..Environment::default() }
@@ -37,6 +38,19 @@ fn pools(settings: &Settings) -> Vec<(&str, &[u32], Option<u32>)> {
     settings.pools.iter().map(|pool| (&*pool.name, &*pool.uids, pool.slots_max)).collect()
 }
 
+/// One server and nothing else said of it.
+fn redis(url: &str) -> RedisSettings {
+    RedisSettings {
+        urls: vec![url.parse().unwrap()],
+        cluster: false,
+        user: None,
+        password_file: None,
+        ca_file: None,
+        fleet_secret_files: Vec::new(),
+        region_weight: None,
+    }
+}
+
 #[test]
 fn every_setting_has_a_default() {
     let (settings, _) = Settings::read(None, &environment()).unwrap();
@@ -49,6 +63,7 @@ fn every_setting_has_a_default() {
     assert_eq!(settings.log, Log { format: LogFormat::Text, level: tracing::Level::INFO });
     assert_eq!(settings.domains, Vec::new());
     assert_eq!(settings.pools, Vec::new());
+    assert_eq!((settings.scope, settings.redis.clone()), (Scope::Host, None));
     assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/admin.sock"));
     assert_eq!(settings.metrics, None, "on the admin socket alone");
     for empty in ["", "# mode: shadow\n", "{}\n"] {
@@ -62,7 +77,7 @@ fn every_line_of_the_packaged_file_can_be_read() {
     let (settings, problems) = good(packaged);
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Shadow);
-    // Each commented default is the default: written out, it changes nothing but the warnings.
+    // Each commented default is the default: written out, it changes nothing.
     let written: String = packaged
         .lines()
         .map(|line| line.strip_prefix("#").filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase())))
@@ -78,17 +93,17 @@ fn every_line_of_the_packaged_file_can_be_read() {
         pools: with_all.pools.clone(),
         admin_socket: Some(settings.admin_socket()),
         metrics: Some("127.0.0.1:9631".parse().unwrap()),
+        redis: Some(RedisSettings {
+            password_file: Some("/etc/tidegate/redis-password".into()),
+            fleet_secret_files: vec!["/etc/tidegate/fleet-secret".into()],
+            ..redis("redis://127.0.0.1:6379")
+        }),
         ..settings
     };
     assert_eq!(with_all, expected);
     assert_eq!(domains(&with_all), [("api", &[][..])], "written, and open to all");
     assert_eq!(pools(&with_all), [("web", &[][..], Some(256))]);
-    let ignored = ["redis"];
-    assert_eq!(problems.len(), ignored.len(), "{problems:#?}");
-    for name in ignored {
-        let told = format!("`{name}` is not built yet and ignored");
-        assert!(problems.iter().any(|problem| problem.contains(&told)), "{name}: {problems:#?}");
-    }
+    assert_eq!(problems, Vec::<String>::new());
 }
 
 #[test]
@@ -203,14 +218,13 @@ fn a_wrong_line_is_told_where_and_how() {
         ("domains: {api: {uids: [0x21]}}", 1, 24, "`0x21` is not a whole number", "write 33"),
         ("domains: {api: {uids: [5000000000]}}", 1, 24, "`5000000000` is too large", "at most"),
         ("domains: {api: {uids: [[33]]}}", 1, 24, "`uids` is a text, not a list", "one text"),
-        ("domains: {api: {scope: fleet}}", 1, 24, "`scope: fleet` is not supported yet", "write `host`"),
-        // Not built yet, and held to its shape all the same.
+        ("domains: {api: {scope: flete}}", 1, 24, "unknown scope `flete`", "did you mean `fleet`?"),
+        ("scope: all", 1, 8, "unknown scope `all`", "host, fleet"),
         ("state: []", 1, 8, "`state` is a text, not a list", "one text"),
         ("metrics: {listen: 9631}", 1, 19, "`9631` is not where metrics can be served", "127.0.0.1:9631"),
         ("metrics: {listen: localhost:9631}", 1, 19, "not where metrics", "an address and a port"),
         ("admin: {socket: \"\"}", 1, 17, "`socket` is a path", "write a path"),
         ("metrics: {port: 9631}", 1, 11, "unknown field `port` in `metrics`", "listen"),
-        ("redis: {fleet_secret_files: x}", 1, 29, "`fleet_secret_files` is a list", "list of paths"),
         ("domains: {api: {scope: hots}}", 1, 24, "unknown scope `hots`", "did you mean `host`?"),
         ("pools: {web: {slots_max: many}}", 1, 26, "`many`", "write"),
         ("pools: {web: {uids: [www]}}", 1, 22, "`www` is the name of a user", "`id -u www` says"),

@@ -2,8 +2,7 @@
 
 use super::field::{Field, Kind};
 use super::rule_fields::{
-    ADVERTISE, FLEET, GUARD, HELP, KEY, MATCH, MAX_OVER, MODE, NAME, ON_REDIS_DOWN, OVERRIDES_FILE, SCOPE,
-    SHOW_KEYS, WARN_AT,
+    ADVERTISE, GUARD, HELP, KEY, MATCH, MODE, NAME, OVERRIDES_FILE, SCOPE, SHOW_KEYS, WARN_AT,
 };
 
 /// The fields of a rule of `concurrency`.
@@ -23,8 +22,6 @@ pub(super) const CONCURRENCY: &[Field] = &[
     SHOW_KEYS,
     SCOPE,
     FLEET,
-    MAX_OVER,
-    ON_REDIS_DOWN,
     GUARD,
 ];
 
@@ -50,9 +47,15 @@ pub(super) const HOMES: &[(&[&str], &str)] = &[(
         "block",
         "max_debt",
         "refund_on",
+        "max_over",
     ],
     "in a rule of `limits`",
 )];
+
+const FLEET: Field = Field::built("fleet")
+    .of(Kind::Section("fleet"))
+    .or("`{mode: borrow}`")
+    .about("how hosts share the places, with `scope: fleet`; see Fleet");
 
 const MAX: Field = Field::built("max")
     .of(Kind::Either(&[Kind::Whole(1, u32::MAX), Kind::Words(&["unlimited"])]))

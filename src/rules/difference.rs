@@ -42,7 +42,8 @@ enum Change {
 }
 
 /// Fields without whose agreement no state can be carried over.
-const STATE_FIELDS: [&str; 7] = ["algorithm", "window", "key", "unit", "buckets", "align", "timezone"];
+const STATE_FIELDS: [&str; 8] =
+    ["algorithm", "window", "key", "unit", "buckets", "align", "timezone", "scope"];
 
 impl Difference {
     /// What is new in `new`, gone from `old`, or says something else.
@@ -161,7 +162,9 @@ impl Change {
 }
 
 fn from_to(field: &str, old: &Option<String>, new: &Option<String>) -> String {
-    let [old, new] = [old, new].map(|text| text.as_deref().map_or_else(|| "none".to_owned(), shown));
+    // What each rule has where it says nothing of a fleet.
+    let absent = if field == "scope" { "host" } else { "none" };
+    let [old, new] = [old, new].map(|text| text.as_deref().map_or_else(|| absent.to_owned(), shown));
     // Two long texts may differ where they are cut.
     if old == new { format!("{field} changed") } else { format!("{field} {old} → {new}") }
 }

@@ -15,6 +15,11 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     facts.extend(limit(rule, &rule.limit));
     facts.extend(rule.expires.map(|lasts| ("expires", humantime::format_duration(lasts).to_string())));
     facts.push(("mode", rule.mode.to_string()));
+    if let Some(fleet) = &rule.fleet {
+        facts.push(("scope", rule.scope().name().to_owned()));
+        facts.push(("fleet", fleet.text()));
+        facts.extend(fleet.max_over.map(|share| ("max_over", Share(u32::from(share)).to_string())));
+    }
     facts.extend(rule.unit.as_ref().map(|unit| ("unit", unit.to_string())));
     facts.extend(rule.warn_at.map(|share| ("warn_at", Share(u32::from(share)).to_string())));
     facts.extend(rule.refund_on.map(|_| ("refund_on", "ok".to_owned())));
@@ -58,8 +63,8 @@ fn of_allowance(allowance: &Allowance) -> Vec<Fact> {
 }
 
 fn of_quota(quota: &Quota) -> Vec<Fact> {
-    if let Quota::Concurrency(quota) = quota {
-        return vec![("max", quota.max().to_string())];
+    if matches!(quota, Quota::Concurrency(_) | Quota::Places(_)) {
+        return vec![("max", quota.limit().to_string())];
     }
     let mut facts = vec![("algorithm", quota.algorithm().to_owned()), ("rate", quota.rate_text())];
     match quota {
@@ -67,7 +72,11 @@ fn of_quota(quota: &Quota) -> Vec<Fact> {
         Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
         Quota::FixedWindow(quota) => facts.push(("window", quota.shape())),
         Quota::SlidingLog(_) => facts.push(("window", window(quota))),
-        Quota::Concurrency(_) => {}
+        Quota::Concurrency(_) | Quota::Places(_) => {}
+        Quota::Share(quota) => match quota.window() {
+            Some(window) => return of_quota(window.like()),
+            None => facts.push(("burst", quota.bucket().burst().to_string())),
+        },
         Quota::SlidingWindow(sliding) => {
             facts.push(("window", window(quota)));
             facts.push(("buckets", sliding.buckets().to_string()));

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use super::contents::{Contents, Fingerprint};
 use super::difference::Difference;
 use super::load::{Homes, Loaded, read_kept, read_knowing};
-use super::{Domain, Problem, RuleSet, Texts};
+use super::{Domain, Problem, RuleSet, Scopes, Texts};
 
 /// The rules of one path, over many readings.
 #[derive(Debug)]
 pub struct Library {
     path: PathBuf,
+    /// Those that the settings give.
+    scopes: Scopes,
     /// What is in force, each domain as it was last read well.
     good: Vec<Good>,
     /// Remembered for a file that cannot say it any more.
@@ -77,12 +79,19 @@ impl Library {
     pub fn new(path: &Path) -> Library {
         Library {
             path: path.to_owned(),
+            scopes: Scopes::default(),
             good: Vec::new(),
             homes: Homes::new(),
             seen: None,
             begun: false,
             remembered: Vec::new(),
         }
+    }
+
+    /// The same where the settings give scopes to rules that say none.
+    #[must_use]
+    pub fn scoped(self, scopes: Scopes) -> Library {
+        Library { scopes, ..self }
     }
 
     /// What an earlier process found good, for domains that have errors at the first reading: to be called before it.
@@ -169,7 +178,8 @@ impl Library {
             .iter()
             .filter(|texts| is_wanted(&texts.domain) && self.find(&texts.domain).is_none())
             .collect();
-        let recalled: Vec<Arc<Domain>> = wanted.into_iter().filter_map(read_kept).collect();
+        let recalled: Vec<Arc<Domain>> =
+            wanted.into_iter().filter_map(|texts| read_kept(texts, &self.scopes)).collect();
         let names = recalled.iter().map(|domain| domain.name().into()).collect();
         let good = |domain| Good { domain, content: Fingerprint::default(), settled: false };
         self.good.extend(recalled.into_iter().map(good));
@@ -208,7 +218,7 @@ impl Library {
         let mut before = Contents::of(&self.path);
         let mut readings = 1;
         loop {
-            let loaded = read_knowing(&self.path, &self.homes);
+            let loaded = read_knowing(&self.path, &self.homes, &self.scopes);
             let after = Contents::of(&self.path);
             self.seen = (before == after).then(|| after.fingerprint());
             if self.seen.is_some() || readings == READINGS_MAX {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::draft::Draft;
-use super::meaning::{self, Meant, MeantListed};
+use super::meaning::{self, Given, Meant, MeantListed};
 use super::pools::Pools;
 use super::problem::{Problem, Severity, Wrong, shown};
 use super::redundant::redundant;
@@ -14,7 +14,7 @@ use super::source::{Report, Source, about_file};
 use super::texts::Texts;
 use super::without_effect::WithoutEffect;
 use super::written::File;
-use super::{Domain, ListKind, Position, yaml};
+use super::{Domain, ListKind, Position, Scopes, yaml};
 
 /// What could be read, and what is wrong with the rest.
 #[derive(Debug, Default)]
@@ -58,13 +58,19 @@ impl Loaded {
 /// Reads the rules at a path: every `*.yaml` of a directory in the order of their names, or one file.
 #[must_use]
 pub fn read(path: &Path) -> Loaded {
-    read_knowing(path, &Homes::default())
+    read_scoped(path, &Scopes::default())
+}
+
+/// The same where the settings give scopes to rules that say none.
+#[must_use]
+pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
+    read_knowing(path, &Homes::default(), scopes)
 }
 
 /// Reads the rules at a path. A file of which not even the domain can be read spoils those that it was last known to
 /// add to.
-pub(super) fn read_knowing(path: &Path, known: &Homes) -> Loaded {
-    let mut reading = Reading::new(known);
+pub(super) fn read_knowing(path: &Path, known: &Homes, scopes: &Scopes) -> Loaded {
+    let mut reading = Reading::new(known, scopes);
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => {
             for file in reading.files_of(path) {
@@ -88,9 +94,9 @@ pub(super) fn read_knowing(path: &Path, known: &Homes) -> Loaded {
 
 /// Reads one domain from the texts that were kept of it. `None`: they have errors, for a reader that is not the one that
 /// they were kept by.
-pub(super) fn read_kept(texts: &Texts) -> Option<Arc<Domain>> {
+pub(super) fn read_kept(texts: &Texts, scopes: &Scopes) -> Option<Arc<Domain>> {
     let known = Homes::default();
-    let mut reading = Reading::new(&known);
+    let mut reading = Reading::new(&known, scopes);
     texts.sources().for_each(|source| reading.source(source));
     reading.finish().domains.into_iter().find(|domain| domain.name() == &*texts.domain)
 }
@@ -98,8 +104,14 @@ pub(super) fn read_kept(texts: &Texts) -> Option<Arc<Domain>> {
 /// Reads the rules of one text, as if it were a file of this name.
 #[must_use]
 pub fn read_text(file: &str, text: &str) -> Loaded {
+    read_text_scoped(file, text, &Scopes::default())
+}
+
+/// The same where the settings give scopes to rules that say none.
+#[must_use]
+pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
     let known = Homes::default();
-    let mut reading = Reading::new(&known);
+    let mut reading = Reading::new(&known, scopes);
     reading.source(Source::new(file, text.to_owned()));
     reading.finish()
 }
@@ -112,6 +124,8 @@ struct Reading<'k> {
     sources: Vec<Source>,
     /// As it was at the last reading.
     known: &'k Homes,
+    /// Those of the settings.
+    scopes: &'k Scopes,
     homes: Homes,
     homeless: Vec<Arc<str>>,
     unlisted: bool,
@@ -120,12 +134,13 @@ struct Reading<'k> {
 }
 
 impl<'k> Reading<'k> {
-    fn new(known: &'k Homes) -> Reading<'k> {
+    fn new(known: &'k Homes, scopes: &'k Scopes) -> Reading<'k> {
         Reading {
             drafts: Vec::new(),
             problems: Vec::new(),
             sources: Vec::new(),
             known,
+            scopes,
             homes: Homes::new(),
             homeless: Vec::new(),
             unlisted: false,
@@ -249,13 +264,13 @@ impl<'k> Reading<'k> {
             return;
         }
         let file = File::read(root, report);
-        if let Some(defaults) = &file.defaults {
-            meaning::defaults(defaults, report);
-        }
         let domain =
             file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
-        let entries = entries(&file, report);
-        let branches = meaning::descriptors(file.descriptors, report);
+        let scope = domain.map_or(self.scopes.all, |(_, name)| self.scopes.of(name));
+        let given = Given::by_settings(scope, self.scopes.weight);
+        let given = file.defaults.as_ref().map_or(given, |defaults| given.or_defaults(defaults, report));
+        let entries = entries(&file, given, report);
+        let branches = meaning::descriptors(file.descriptors, given, report);
         let sheds: Vec<_> = file.sheds.iter().map(|node| meaning::shed(node, report)).collect();
         let Some((node, name)) = domain else { return self.spoil(report.source().file(), "") };
         self.settle(report.source().file(), name);
@@ -267,7 +282,7 @@ impl<'k> Reading<'k> {
         self.draft(name, |draft| {
             for entry in entries {
                 match entry {
-                    Entry::Rule(meant) => draft.add(meant, report),
+                    Entry::Rule(meant) => draft.add(*meant, report),
                     Entry::Listed(meant) => draft.add_listed(meant, report),
                 }
             }
@@ -337,13 +352,13 @@ impl<'k> Reading<'k> {
 }
 
 /// What has a name in a file, in the order of the file: of two with one name the first keeps it.
-fn entries(file: &File<'_>, report: &mut Report<'_>) -> Vec<Entry> {
+fn entries(file: &File<'_>, given: Given, report: &mut Report<'_>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for node in file.limits {
-        entries.push((node.at.byte, Entry::Rule(meaning::rule(node, report))));
+        entries.push((node.at.byte, Entry::Rule(Box::new(meaning::rule(node, given, report)))));
     }
     for node in file.concurrency {
-        entries.push((node.at.byte, Entry::Rule(meaning::concurrency_rule(node, report))));
+        entries.push((node.at.byte, Entry::Rule(Box::new(meaning::concurrency_rule(node, given, report)))));
     }
     for (nodes, kind) in [(file.exempt, ListKind::Exempt), (file.deny, ListKind::Deny)] {
         for node in nodes {
@@ -356,7 +371,7 @@ fn entries(file: &File<'_>, report: &mut Report<'_>) -> Vec<Entry> {
 
 /// What has a name.
 enum Entry {
-    Rule(Meant),
+    Rule(Box<Meant>),
     Listed(MeantListed),
 }
 

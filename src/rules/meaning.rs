@@ -3,6 +3,7 @@
 mod classes;
 mod concurrency;
 mod conditions;
+mod fleet;
 mod keys;
 mod limits;
 mod lists;
@@ -13,6 +14,7 @@ mod placed;
 mod priorities;
 mod quotas;
 mod rate_limit;
+mod region;
 mod shed;
 mod spans;
 mod tree;
@@ -26,6 +28,9 @@ use super::{Guard, KeyPart, Mode, RefundOn, Rule, concurrency_fields, doubt, per
 use concurrency::at_once;
 use concurrency_fields::CONCURRENCY;
 use conditions::conditions;
+pub(super) use fleet::Given;
+use fleet::fleet;
+pub(super) use fleet::shared;
 use keys::key;
 use limits::{Admitted, admitted};
 pub(super) use lists::{MeantListed, listed};
@@ -33,11 +38,6 @@ use placed::{Homes, placed};
 pub(super) use priorities::MeantPriorities;
 pub(super) use shed::{MeantShed, UnsettledShed, shed};
 pub(super) use tree::descriptors;
-
-/// Checks the defaults of a file. Nothing can be set by them yet but what holds anyway.
-pub(super) fn defaults(fields: &Fields<'_>, report: &mut Report<'_>) {
-    fields.get("scope").and_then(|node| scope(node, report));
-}
 
 /// The name of a domain.
 pub(super) fn domain<'n>(node: &Node, name: &'n str, report: &mut Report<'_>) -> Option<&'n str> {
@@ -54,27 +54,35 @@ pub(super) struct Meant {
 }
 
 /// Reads one entry of `limits`.
-pub(super) fn rule(node: &Node, report: &mut Report<'_>) -> Meant {
-    meant(&placed(node, "a rule", RULE, RULE_HOMES, report), "a rule", RULE, admitted, report)
+pub(super) fn rule(node: &Node, given: Given, report: &mut Report<'_>) -> Meant {
+    let node = placed(node, "a rule", RULE, RULE_HOMES, report);
+    meant(&node, "a rule", RULE, admitted, given, report)
 }
 
 /// Reads one entry of `concurrency`.
-pub(super) fn concurrency_rule(node: &Node, report: &mut Report<'_>) -> Meant {
+pub(super) fn concurrency_rule(node: &Node, given: Given, report: &mut Report<'_>) -> Meant {
     let what = "a concurrency rule";
     let node = placed(node, what, CONCURRENCY, concurrency_fields::HOMES, report);
-    meant(&node, what, CONCURRENCY, at_once, report)
+    meant(&node, what, CONCURRENCY, at_once, given, report)
 }
 
 /// Reads what a rule admits.
 type Admit = fn(&Fields<'_>, Option<&[KeyPart]>, &mut Report<'_>) -> Option<Admitted>;
 
-fn meant(node: &Node, what: &'static str, known: &[Field], admit: Admit, report: &mut Report<'_>) -> Meant {
+fn meant(
+    node: &Node,
+    what: &'static str,
+    known: &[Field],
+    admit: Admit,
+    given: Given,
+    report: &mut Report<'_>,
+) -> Meant {
     let errors_before = report.errors();
     let Some(fields) = Fields::read(node, what, known, report) else {
         return Meant { name: None, rule: None };
     };
     let name = name(&fields, report);
-    let rule = the_rest(&name, &fields, admit, report).filter(|_| report.errors() == errors_before);
+    let rule = the_rest(&name, &fields, admit, given, report).filter(|_| report.errors() == errors_before);
     Meant { name, rule }
 }
 
@@ -82,6 +90,7 @@ fn the_rest(
     name: &Option<(Box<str>, Place)>,
     fields: &Fields<'_>,
     admit: Admit,
+    given: Given,
     report: &mut Report<'_>,
 ) -> Option<Rule> {
     let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
@@ -89,7 +98,8 @@ fn the_rest(
     let admitted = admit(fields, key.as_deref(), report);
     let mode = fields.get("mode").map_or(Some(Mode::default()), |node| choice(node, "mode", MODES, report));
     let help = fields.get("help").and_then(|node| help(node, report));
-    fields.get("scope").and_then(|node| scope(node, report));
+    let place = name.as_ref().map_or(fields.at(), |(_, at)| *at);
+    let fleet = fleet(fields, given, place, admitted.as_ref(), report);
     let unit = fields.get("unit").and_then(|node| unit(node, report));
     let advertise = fields.get("advertise").and_then(|node| boolean(node, "advertise", report));
     let warn_at = fields
@@ -108,6 +118,10 @@ fn the_rest(
     let (name, at) = name.clone()?;
     let position = report.source().position(at);
     let Admitted { limit, overrides, candidate, expires } = admitted?;
+    let limit = match &fleet {
+        Some(terms) => shared(limit, terms),
+        None => limit,
+    };
     let rule = Rule {
         name,
         conditions: conditions?,
@@ -123,6 +137,7 @@ fn the_rest(
         overrides,
         candidate,
         expires,
+        fleet,
         ..Rule::new("", position, limit)
     };
     let key_at = fields.get("key").map_or(at, |node| node.at);
@@ -195,10 +210,6 @@ fn show_keys(node: &Node, key: Option<&[KeyPart]>, report: &mut Report<'_>) -> O
     Some(shown_keys)
 }
 
-fn scope(node: &Node, report: &mut Report<'_>) -> Option<()> {
-    choice(node, "scope", &[(Field::built("host"), ()), (Field::reserved("fleet"), ())], report)
-}
-
 pub(crate) const MODES: &[(Field, Mode)] = &[
     (Field::built("enforce"), Mode::Enforce),
     (Field::built("shadow"), Mode::Shadow),
@@ -211,7 +222,7 @@ const GUARDS: &[(Field, Guard)] =
 const REFUND_ON: &[(Field, RefundOn)] = &[(Field::built("ok"), RefundOn::Ok)];
 
 /// Where fields stand that say nothing of a rate.
-const RULE_HOMES: Homes = &[(&["max", "expires"], "in a rule of `concurrency`")];
+const RULE_HOMES: Homes = &[(&["max", "expires"], "in a rule of `concurrency`"), fleet::HOME];
 
 /// It goes into every refusal, of which many must fit a frame.
 const HELP_BYTES_MAX: usize = 512;

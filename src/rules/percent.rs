@@ -5,7 +5,7 @@ use super::problem::{Wrong, shown};
 use super::yaml::{Kind, Node, Value};
 
 /// Reads a share of at least one and at most `most` thousandths.
-pub(super) fn read(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
+pub(crate) fn read(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
     match read_from_0(node, field, most)? {
         0 => Err(Wrong::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%")),
         share => Ok(share),
@@ -56,7 +56,7 @@ fn thousandths(number: &str) -> Option<u16> {
 }
 
 /// Thousandths as a percentage.
-pub(super) struct Share(pub(super) u32);
+pub(crate) struct Share(pub(crate) u32);
 
 impl std::fmt::Display for Share {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -75,6 +75,9 @@ pub(super) fn of(share: u16, number: u32) -> u32 {
 
 /// Thousandths in a whole.
 pub(super) const WHOLE: u64 = 1_000;
+
+/// All of something.
+pub(crate) const WHOLE_SHARE: u16 = 1_000;
 
 #[cfg(test)]
 mod tests {

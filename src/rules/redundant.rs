@@ -44,13 +44,17 @@ fn plain(rule: &Rule) -> Option<(&Quota, String)> {
         Quota::TokenBucket(_) => String::new(),
         // It makes work wait: there is no telling what another lets through meanwhile.
         Quota::LeakyBucket(_) => return None,
+        Quota::Share(quota) => quota
+            .window()
+            .map_or_else(String::new, |window| format!("{:?} {}", window.turns(), window.like().window())),
         // Work that ends sooner leaves room sooner.
-        Quota::Concurrency(_) => format!("{:?}", rule.expires),
+        Quota::Concurrency(_) | Quota::Places(_) => format!("{:?}", rule.expires),
         Quota::FixedWindow(quota) => format!("{:?}", quota.with_count(1)),
         Quota::SlidingLog(quota) => format!("{:?}", quota.with_count(1)),
         Quota::SlidingWindow(quota) => format!("{:?}", quota.with_count(1)),
     };
-    Some((quota, format!("{} {way}", quota.algorithm())))
+    // A budget of the fleet and one of each host have nothing to do with each other.
+    Some((quota, format!("{} {way} {:?}", quota.algorithm(), rule.fleet)))
 }
 
 /// Of buckets the slower first, of windows the smaller.
@@ -59,6 +63,10 @@ fn slower_first(one: &Quota, other: &Quota) -> Ordering {
     let by_rate = match (one, other) {
         (Quota::TokenBucket(one), Quota::TokenBucket(other)) => {
             cross(one.rate(), other.rate()).cmp(&cross(other.rate(), one.rate()))
+        }
+        (Quota::Share(one), Quota::Share(other)) => {
+            let (one, other) = (one.bucket().rate(), other.bucket().rate());
+            cross(one, other).cmp(&cross(other, one))
         }
         _ => Ordering::Equal,
     };

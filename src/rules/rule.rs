@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Condition, KeyPart, Limit, Overrides};
+use super::{Condition, FleetTerms, KeyPart, Limit, Overrides, Scope};
 
 /// A named limit. Names are unique within a domain.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct Rule {
     pub show_keys: Vec<Box<str>>,
     /// What becomes of it when it refuses most callers right after a change.
     pub guard: Guard,
+    /// How hosts share its budget; `None`: each host counts for itself.
+    pub fleet: Option<FleetTerms>,
 }
 
 impl Rule {
@@ -64,7 +66,14 @@ impl Rule {
             help: None,
             show_keys: Vec::new(),
             guard: Guard::Tell,
+            fleet: None,
         }
+    }
+
+    /// Where it counts.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        if self.fleet.is_some() { Scope::Fleet } else { Scope::Host }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The fields of a rule, of its candidate and of its overrides: names, types, defaults, meanings.
 
 use super::field::{Field, Kind};
+use super::fleet::{MODE_WORDS, ON_MISS_WORDS};
 
 /// The fields of a rule of `limits`.
 pub(super) const RULE: &[Field] = &[
@@ -31,7 +32,6 @@ pub(super) const RULE: &[Field] = &[
     SCOPE,
     FLEET,
     MAX_OVER,
-    ON_REDIS_DOWN,
     GUARD,
 ];
 
@@ -207,14 +207,39 @@ const REFUND_ON: Field =
     );
 
 pub(super) const SCOPE: Field = Field::built("scope")
-    .of(Kind::Words(&["host"]))
-    .or("that of `defaults`, else `host`")
-    .about("whether each host counts for itself; `fleet` is not supported yet");
+    .of(Kind::Words(&["host", "fleet"]))
+    .or("that of `defaults`, else of the settings, else `host`")
+    .about("whether each host counts for itself or all hosts have one budget; see Fleet");
 
-pub(super) const FLEET: Field = Field::reserved("fleet").about("how hosts share one budget");
-pub(super) const MAX_OVER: Field =
-    Field::reserved("max_over").about("how far the fleet may go past its budget");
-pub(super) const ON_REDIS_DOWN: Field = Field::reserved("on_redis_down").about("what holds without Redis");
+const FLEET: Field = Field::built("fleet")
+    .of(Kind::Section("fleet"))
+    .or("`{mode: borrow}`")
+    .about("how hosts share the budget, with `scope: fleet`; see Fleet");
+
+const MAX_OVER: Field = Field::built("max_over")
+    .of(Kind::Percent)
+    .or("10%")
+    .about("how far all hosts together may go past the budget, with `scope: fleet`; see Fleet");
+
+/// The fields of `fleet` in a rule.
+pub(super) const FLEET_TERMS: &[Field] = &[
+    Field::built("mode")
+        .of(Kind::Words(MODE_WORDS))
+        .or("`borrow`")
+        .about("whether hosts borrow tokens ahead of need, or each request waits for Redis; see Fleet"),
+    Field::built("on_miss")
+        .of(Kind::Words(ON_MISS_WORDS))
+        .or("`admit`; in `concurrency` `refuse`, and `ask` where `max` is below four for each host")
+        .about("what becomes of a request for which its host holds no token or place; see Fleet"),
+    Field::built("on_redis_down")
+        .of(Kind::Words(&["share", "local", "allow", "refuse"]))
+        .or("`share`")
+        .about("what holds while Redis does not answer; see Fleet"),
+    Field::built("deadline").of(Kind::Time).or("5ms").about(
+        "how long a request that asks waits for Redis at most, 2ms to 50ms; then `on_redis_down` holds; see Fleet",
+    ),
+];
+
 pub(super) const GUARD: Field = Field::built("guard")
     .of(Kind::Words(&["tell", "shadow"]))
     .or("`tell`")

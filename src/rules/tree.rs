@@ -8,7 +8,8 @@ mod branch;
 mod hits;
 mod level;
 
-use super::{Allowance, KeyPart, Limit, Mode, Refused, Rule};
+use super::meaning::shared;
+use super::{Allowance, FleetTerms, KeyPart, Limit, Mode, Refused, Rule};
 use crate::limit::Quota as AnyQuota;
 use crate::limit::fixed_window::{Align, Quota};
 use level::{By, Level};
@@ -175,7 +176,8 @@ impl Tree {
                 self.rules.push(Rule {
                     key: key.collect(),
                     mode: if limit.shadow { Mode::Shadow } else { Mode::Enforce },
-                    ..Rule::new(&limit.rule, branch.position, limit_of(limit.amount))
+                    fleet: limit.fleet,
+                    ..Rule::new(&limit.rule, branch.position, limit_of(limit.amount, limit.fleet.as_ref()))
                 });
                 own
             });
@@ -206,9 +208,13 @@ fn number_of(name: &str, names: &mut super::names::Names) -> u32 {
 }
 
 /// A node's limit: windows from the start of Unix time on, and what is refused counts.
-fn limit_of(amount: Option<Amount>) -> Limit {
+fn limit_of(amount: Option<Amount>, fleet: Option<&FleetTerms>) -> Limit {
     // No window of a unit is too long or too short.
     let quota = amount.and_then(|amount| Quota::new(amount.count, amount.period(), Align::Epoch).ok());
     let allowance = quota.map(|quota| Allowance::new(AnyQuota::FixedWindow(quota)));
-    Limit { allowances: vec![allowance], refused: Refused::Counted, block: None, soft_for: None }
+    let limit = Limit { allowances: vec![allowance], refused: Refused::Counted, block: None, soft_for: None };
+    match fleet {
+        Some(terms) => shared(limit, terms),
+        None => limit,
+    }
 }

@@ -4,7 +4,7 @@ use super::concurrency_fields;
 pub(super) use super::descriptor_fields::{DESCRIPTOR, RATE_LIMIT, REPLACED};
 use super::field::{Field, Kind, Section};
 use super::fields::{Fields, list, text};
-pub(super) use super::rule_fields::{CANDIDATE, OVER, OVERRIDE, RULE};
+pub(super) use super::rule_fields::{CANDIDATE, FLEET_TERMS, OVER, OVERRIDE, RULE};
 use super::rule_fields::{HELP, MATCH, NAME, SCOPE, VALUES};
 use super::shed_fields::{BRAKE, CALLERS, QUEUE_AGE, RESERVE, SHED, SIGNAL, WORKERS};
 use super::source::Report;
@@ -103,7 +103,7 @@ const FILE: &[Field] = &[
 ];
 
 /// The fields of `defaults`.
-const DEFAULTS: &[Field] = &[SCOPE.or("`host`")];
+const DEFAULTS: &[Field] = &[SCOPE.or("that of the settings, else `host`")];
 
 const DESCRIPTORS: &str = "start each descriptor with a dash: `- key: …`";
 const LISTED: &str = "write a list: `- {name: …, match: {…}}`";
@@ -160,6 +160,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "candidate", place: "`candidate`", fields: CANDIDATE },
     Section { name: "override", place: "`overrides`", fields: OVERRIDE },
     Section { name: "over", place: "`over`", fields: OVER },
+    Section { name: "fleet", place: "`fleet` in a rule", fields: FLEET_TERMS },
     Section { name: "concurrency rule", place: "`concurrency`", fields: concurrency_fields::CONCURRENCY },
     Section {
         name: "concurrency candidate",

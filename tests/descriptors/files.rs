@@ -84,7 +84,7 @@ fn the_top_of_a_tree_is_of_one_file() {
     ];
     let (directory, loaded) = load(&[("a.yaml", &one), ("b.yaml", &other)]);
     assert!(loaded.domains.is_empty());
-    assert_eq!(loaded.failed, ["api".into()]);
+    assert_eq!(loaded.failed, [Box::from("api")]);
     let told: Vec<_> = loaded.problems.iter().map(ToString::to_string).collect();
     let told = told.join("\n").replace(&*directory.path().to_string_lossy(), ".");
     let expected = "./b.yaml:4:11: error: a second descriptor `x_y` at the top of the domain `api` \

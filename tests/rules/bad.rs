@@ -126,26 +126,17 @@ fn a_wrong_value_is_told_where_and_how() {
 
 #[test]
 fn what_is_not_built_yet_is_no_unknown_field() {
-    let fields = "fleet max_over on_redis_down";
-    for field in fields.split_whitespace() {
-        let message = format!("`{field}` is not supported yet");
-        check_rule(&format!("name: a, key: [], rate: 1/s, {field}: 1"), (3, 35, &message, "reserved"));
-    }
     let table: &[(&str, Told<'_>)] = &[
         (
             "algorithm: tokenbucket",
             (3, 46, "unknown algorithm `tokenbucket`", "did you mean `token_bucket`?"),
         ),
-        ("scope: fleet", (3, 42, "`scope: fleet` is not supported yet", "write `host`")),
+        ("scope: fleet, fleet: {mode: borrows}", (3, 63, "unknown mode `borrows`", "did you mean `borrow`?")),
         ("match: {ip: {cdir: 10.0.0.0/8}}", (3, 48, "unknown field `cdir`", "did you mean `cidr`?")),
     ];
     for (field, expected) in table {
         check_rule(&format!("name: a, key: [], rate: 1/s, {field}"), *expected);
     }
-    check(
-        "domain: api\ndefaults: {scope: fleet}\n",
-        &[(2, 19, "`scope: fleet` is not supported yet", "`host`")],
-    );
 }
 
 #[test]

@@ -121,8 +121,15 @@ fn what_is_wrong_is_told_where_and_how() {
         ("name: a, key: [], max: 1, expires: never", (3, 41, "`expires` is a number and a unit", "60s")),
         ("name: a, key: [], max: 1, expries: 60s", (3, 32, "unknown field `expries`", "`expires`?")),
         ("name: a, key: [], max: 1, warn_at: 0%", (3, 41, "`warn_at` is 0%", "")),
-        ("name: a, key: [], max: 1, fleet: {}", (3, 32, "`fleet` is not supported yet", "reserved")),
-        ("name: a, key: [], max: 1, scope: fleet", (3, 39, "`scope: fleet` is not supported yet", "")),
+        ("name: a, key: [], max: 1, fleet: {}", (3, 32, "`fleet` says how hosts share", "`scope: fleet`")),
+        (
+            "name: a, key: [], max: 1, scope: fleet, fleet: {on_miss: admit}",
+            (3, 63, "`on_miss: admit` does not go with `max`", "leave `on_miss` out"),
+        ),
+        (
+            "name: a, key: [], max: 1, scope: fleet, candidate: {max: 2}",
+            (3, 46, "`candidate` does not go with `scope: fleet`", "`mode: shadow`"),
+        ),
         ("name: a, key: [], max: 1, candidate: {}", (3, 43, "a candidate needs `max`", "{max: 10}")),
         ("name: a, key: [], max: 1, candidate: {max: 0}", (3, 49, "`max` is 0", "")),
         (
@@ -155,8 +162,7 @@ fn what_is_wrong_is_told_where_and_how() {
 
 #[test]
 fn fields_of_a_rate_are_told_where_they_belong() {
-    let fields =
-        "algorithm rate burst queue buckets align timezone unit over refused block max_debt refund_on";
+    let fields = "algorithm rate burst queue buckets align timezone unit over refused block max_debt refund_on max_over";
     for field in fields.split(' ') {
         let message = format!("`{field}` does nothing in a concurrency rule");
         let told = (3, 32, &*message, "it stands in a rule of `limits`: move it there, or leave it out");

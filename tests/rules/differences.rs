@@ -38,6 +38,14 @@ fn every_field_that_changed_is_told_with_both_values() {
         &["api/b: match {method: POST, path: /x*} → {method: POST, path: [/x, \\*]}"],
     );
     let fresh = "; what it has counted so far is dropped, it starts fresh";
+    let shares = "fleet none → {mode: borrow, on_redis_down: share}";
+    check(&with("100/s", "100/s, scope: fleet"), &[&format!("api/a: scope host → fleet, {shares}{fresh}")]);
+    check(
+        &with("100/s", "100/s, scope: fleet, max_over: 5%, fleet: {on_miss: admit, on_redis_down: local}"),
+        &[&format!(
+            "api/a: scope host → fleet, fleet none → {{mode: borrow, on_miss: admit, on_redis_down: local}}, max_over none → 5%{fresh}"
+        )],
+    );
     check(&with("[user]", "[user, ip]"), &[&format!("api/a: key [user] → [user, ip]{fresh}")]);
     check(
         &with("name: b", "name: c"),

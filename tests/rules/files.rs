@@ -144,7 +144,7 @@ fn what_cannot_be_read_is_a_problem_and_no_panic() {
     fs::write(&large, bytes).unwrap();
     let loaded = read(&large);
     assert!(loaded.problems[0].message.contains("larger than 16 MiB"), "{:?}", loaded.problems);
-    assert_eq!(loaded.failed, ["api".into()], "it may not be half a domain with the other files");
+    assert_eq!(loaded.failed, [Box::from("api")], "it may not be half a domain with the other files");
 }
 
 #[test]

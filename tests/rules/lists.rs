@@ -216,7 +216,7 @@ fn priorities_stand_once_in_a_domain() {
         problem.to_string().contains("2.yaml:3:13") && problem.to_string().contains("0.yaml:2:13"),
         "{problem}"
     );
-    assert_eq!(loaded.failed, ["api".into()]);
+    assert_eq!(loaded.failed, [Box::from("api")]);
     // They may stand in the file that cannot be read: only what is wrong with that is told.
     let loaded = read_files(&["domain: api\npriorities: [a\n", "domain: api\nprioritize: [{priority: b}]\n"]);
     assert_eq!(loaded.problems.len(), 1, "{:#?}", loaded.problems);

@@ -16,6 +16,7 @@ mod bad_sheds;
 mod concurrency;
 mod differences;
 mod files;
+mod fleet;
 mod good;
 mod library;
 mod lists;

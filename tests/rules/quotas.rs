@@ -21,6 +21,11 @@ pub(super) fn quota(quota: &Quota) -> String {
             format!("{} sliding {}s/{}", quota.count(), quota.window_nanos() / 1_000_000_000, quota.buckets())
         }
         Quota::Concurrency(quota) => format!("{} at once", quota.max()),
+        Quota::Places(quota) => format!("{} at once, shared, {:?}", quota.max(), quota.when_down()),
+        Quota::Share(quota) => {
+            let (bucket, credit, down) = (quota.bucket(), quota.credit(), quota.when_down());
+            format!("{} burst {} shared, credit {credit}, {down:?}", bucket.rate(), bucket.burst())
+        }
     }
 }
 
@@ -271,7 +276,7 @@ fn what_else_a_rule_says_is_kept() {
         rule("rate: 1/s, unit: tokens, warn_at: 12.5%, refund_on: ok, advertise: false, show_keys: [u]");
     assert_eq!((full.unit.as_deref(), full.warn_at, full.advertise), (Some("tokens"), Some(125), false));
     assert!(full.refund_on.is_some());
-    assert_eq!(full.show_keys, ["u".into()]);
+    assert_eq!(full.show_keys, [Box::from("u")]);
     let usual = rule("rate: 1/s, unit: requests, warn_at: 100%, advertise: true, show_keys: []");
     assert_eq!((usual.unit, usual.warn_at, usual.advertise), (None, Some(1_000), true));
 }

@@ -101,7 +101,11 @@ fn the_schema_sees_slips() {
         ("name: a, key: [], rate: 1/s, warn_at: 80", false),
         ("name: a, key: [], rate: 1/s, block: 900", false),
         ("name: a, key: [], rate: 1/s, mode: off", false),
-        ("name: a, key: [], rate: 1/s, fleet: {}", false),
+        ("name: a, key: [], rate: 1/s, scope: fleet, max_over: 5%, fleet: {on_miss: admit}", true),
+        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {on_redis_down: local}", true),
+        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {on_mis: admit}", false),
+        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {mode: exact}", true),
+        ("name: a, key: [], rate: 1/s, on_redis_down: local", false),
         ("name: a, key: [], rate: 1/s, candidate: {name: b}", false),
     ];
     for (fields, valid) in table {

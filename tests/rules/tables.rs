@@ -188,7 +188,7 @@ fn a_table_that_cannot_be_read_is_an_error_of_its_rule() {
     fs::write(directory.path().join("rules.yaml"), rules).unwrap();
     let told = |expected: &str| {
         let loaded = read(directory.path());
-        assert_eq!(loaded.failed, ["api".into()]);
+        assert_eq!(loaded.failed, [Box::from("api")]);
         let told = loaded.problems[0].to_string();
         assert!(told.contains(expected), "{expected} in {told}");
     };

@@ -199,6 +199,9 @@ fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
         // It has no limit beside its queue, and the reader lets none have either.
         Quota::LeakyBucket(quota) => Quota::LeakyBucket(*quota),
         Quota::Concurrency(quota) => Quota::Concurrency(*quota),
+        // Neither soft nor elastic.
+        Quota::Share(quota) => Quota::Share(quota.clone()),
+        Quota::Places(quota) => Quota::Places(quota.clone()),
         Quota::FixedWindow(quota) => Quota::FixedWindow(quota.with_count(limit)?),
         Quota::SlidingLog(quota) => Quota::SlidingLog(quota.with_count(limit)?),
         Quota::SlidingWindow(quota) => Quota::SlidingWindow(quota.with_count(limit)?),

@@ -25,7 +25,8 @@ pub(super) fn rate_limit(node: &Node, report: &mut Report<'_>) -> Option<NodeLim
     let name = name.filter(|name| !name.is_empty());
     let replaces = replaces(&fields, name, report);
     let amount = if unlimited { None } else { Some(Amount { count: count?, seconds: seconds? }) };
-    Some(NodeLimit { rule: Box::default(), amount, shadow: false, name: name.map(Into::into), replaces })
+    let name = name.map(Into::into);
+    Some(NodeLimit { rule: Box::default(), amount, shadow: false, fleet: None, name, replaces })
 }
 
 /// A boolean, for which that service also takes words that are texts here.

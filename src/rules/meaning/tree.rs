@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
+use super::fleet::{Given, of_descriptor, of_descriptors};
 use super::placed::{Homes, placed};
 use super::rate_limit;
+use crate::rules::FleetTerms;
 use crate::rules::fields::{Fields, check_name, list, text};
 use crate::rules::problem::shown;
 use crate::rules::source::{Place, Report};
@@ -13,8 +15,9 @@ use crate::rules::written::DESCRIPTOR;
 use crate::rules::yaml::{Node, Value};
 
 /// Reads the descriptors of a file.
-pub(in crate::rules) fn descriptors(nodes: &[Node], report: &mut Report<'_>) -> Vec<Branch> {
-    let mut reader = Reader { report, depth: 0, idle: BTreeMap::new() };
+pub(in crate::rules) fn descriptors(nodes: &[Node], given: Given, report: &mut Report<'_>) -> Vec<Branch> {
+    let fleet = of_descriptors(given).map(|terms| (terms, given));
+    let mut reader = Reader { report, fleet, depth: 0, idle: BTreeMap::new() };
     let branches = reader.level(nodes);
     reader.tell_idle();
     branches
@@ -22,6 +25,8 @@ pub(in crate::rules) fn descriptors(nodes: &[Node], report: &mut Report<'_>) -> 
 
 struct Reader<'r, 's> {
     report: &'r mut Report<'s>,
+    /// How hosts share what its limits say.
+    fleet: Option<(FleetTerms, Given)>,
     /// The nodes above the one that is read.
     depth: usize,
     /// Fields without effect: where the first of each stands, and how many there are.
@@ -112,7 +117,9 @@ impl Reader<'_, '_> {
             }
             return None;
         };
-        Some(NodeLimit { shadow, ..rate_limit::rate_limit(node, self.report)? })
+        let limit = rate_limit::rate_limit(node, self.report)?;
+        let fleet = self.fleet.map(|(terms, given)| of_descriptor(terms, given, limit.amount));
+        Some(NodeLimit { shadow, fleet, ..limit })
     }
 
     fn flag(&mut self, fields: &Fields<'_>, field: &'static str) -> bool {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::limit::fixed_window::Period;
-use crate::rules::Position;
 use crate::rules::source::Place;
+use crate::rules::{FleetTerms, Position};
 
 /// A node as it was read.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(in crate::rules) struct NodeLimit {
     pub(in crate::rules) amount: Option<Amount>,
     /// It refuses nothing.
     pub(in crate::rules) shadow: bool,
+    /// How hosts share it; `None`: each counts for itself.
+    pub(in crate::rules) fleet: Option<FleetTerms>,
     /// By what name others replace it.
     pub(in crate::rules) name: Option<Box<str>>,
     /// The names of what it replaces, and where each stands.

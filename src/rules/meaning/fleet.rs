@@ -1,0 +1,389 @@
+//! `scope` and `fleet` of a rule as meant: where it counts, and what of a rule cannot be counted over a fleet.
+
+use std::num::NonZeroU32;
+
+use super::limits::Admitted;
+use super::placed::{Homes, placed};
+use super::region::{region, weighed};
+use super::spans::{Bounds, span};
+use crate::limit::share::{self, Asks, WhenDown};
+use crate::limit::{Quota, Rate, places};
+use crate::rules::fields::{Fields, choice};
+use crate::rules::fleet::{
+    MODES, ON_MISS, ON_REDIS_DOWN, OverFleet, Region, SCOPES, Whole, fleet_rate, is_slow, is_window,
+    over_fleet,
+};
+use crate::rules::percent::{self, Share};
+use crate::rules::source::{Place, Report};
+use crate::rules::tree::Amount;
+use crate::rules::written::FLEET_TERMS;
+use crate::rules::yaml::Node;
+use crate::rules::{FleetMode, FleetTerms, Limit, OnMiss, OnRedisDown, Scope};
+
+/// The scope that holds where a rule says none, and who says so.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rules) struct Given {
+    scope: Scope,
+    by: By,
+    /// The part of each budget that there is here, in thousandths.
+    weight: Option<u16>,
+}
+
+/// Who gives a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Rule,
+    Defaults,
+    Settings,
+}
+
+impl Given {
+    /// By the settings.
+    pub(in crate::rules) fn by_settings(scope: Scope, weight: Option<u16>) -> Given {
+        Given { scope, by: By::Settings, weight }
+    }
+
+    /// By `defaults`, as far as they say; else by the settings.
+    pub(in crate::rules) fn or_defaults(self, fields: &Fields<'_>, report: &mut Report<'_>) -> Given {
+        let own = fields.get("scope").and_then(|node| choice(node, "scope", SCOPES, report));
+        own.map_or(self, |scope| Given { scope, by: By::Defaults, ..self })
+    }
+
+    /// What asks for a fleet.
+    fn asks(self) -> &'static str {
+        match self.by {
+            By::Rule => "`scope: fleet`",
+            By::Defaults => "`scope: fleet` of `defaults`",
+            By::Settings => "`scope: fleet` of the settings",
+        }
+    }
+}
+
+/// How hosts share the budget of a rule; `None`: each counts for itself, or something is wrong and noted.
+pub(super) fn fleet(
+    fields: &Fields<'_>,
+    given: Given,
+    at: Place,
+    admitted: Option<&Admitted>,
+    report: &mut Report<'_>,
+) -> Option<FleetTerms> {
+    let scope = fields.get("scope");
+    let own = scope.map(|node| choice(node, "scope", SCOPES, report));
+    let given = match own {
+        // Which of the two is meant is not known.
+        Some(None) => return None,
+        Some(Some(scope)) => Given { scope, by: By::Rule, ..given },
+        None => given,
+    };
+    if given.scope == Scope::Host {
+        for name in ["fleet", "max_over"] {
+            let Some((_, at, _)) = fields.iter().find(|(known, ..)| *known == name) else { continue };
+            let message =
+                format!("`{name}` says how hosts share a budget, and this rule counts on each host");
+            report.error(at, message, format!("write `scope: fleet`, or leave `{name}` out"));
+        }
+        return None;
+    }
+    let at = scope.map_or(at, |node| node.at);
+    if !may_be_shared(algorithm(fields), given, at, report) {
+        return None;
+    }
+    about_strangers(fields, given, report);
+    about_rates(fields, admitted, report);
+    about_windows(fields, admitted, report);
+    let terms = match fields.get("fleet") {
+        Some(node) => terms(node, fields.get("max").is_some(), report)?,
+        None => FleetTerms::default(),
+    };
+    let max_over = match fields.get("max_over") {
+        Some(node) => Some(max_over(node, &terms, admitted, report)?),
+        None => None,
+    };
+    let region = region(given.weight, fields, admitted, report);
+    Some(FleetTerms { max_over, region, ..terms })
+}
+
+/// How hosts share the budgets of descriptors, which say no scope of their own.
+pub(super) fn of_descriptors(given: Given) -> Option<FleetTerms> {
+    (given.scope == Scope::Fleet).then(FleetTerms::default)
+}
+
+/// The same of one of them, with the part of it that this region has.
+pub(super) fn of_descriptor(terms: FleetTerms, given: Given, amount: Option<Amount>) -> FleetTerms {
+    let rate =
+        amount.and_then(|amount| Rate::new(amount.count, u64::from(amount.seconds) * SECOND_NANOS).ok());
+    let whole = rate.map(|rate| Whole::Tokens { rate, burst: rate.count() });
+    let region = given.weight.map(|weight| Region { weight, whole });
+    FleetTerms { region, ..terms }
+}
+
+/// A limit as hosts share it: each of its buckets is one that they all have together.
+pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
+    let mut limit = weighed(limit, terms.region.as_ref());
+    for allowance in limit.allowances.iter_mut().flatten() {
+        match &allowance.quota {
+            Quota::TokenBucket(bucket) => {
+                let (bucket, credit) = (*bucket, credit_of(terms));
+                let quota = share::Quota::new(bucket, credit, when_down(terms));
+                allowance.quota = Quota::Share(share_of(quota, &Quota::TokenBucket(bucket), terms));
+            }
+            // One that hosts cannot share has been told; one of nothing refuses everything on each host.
+            Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
+                let like = allowance.quota.clone();
+                if let Ok(quota) = share::Quota::of_window(like.clone(), credit_of(terms), when_down(terms)) {
+                    allowance.quota = Quota::Share(share_of(quota, &like, terms));
+                }
+            }
+            Quota::Concurrency(quota) => {
+                let places = NonZeroU32::new(quota.max()).map(|max| places_of(max, terms));
+                allowance.quota = places.map_or_else(|| allowance.quota.clone(), Quota::Places);
+            }
+            _ => {}
+        }
+    }
+    limit
+}
+
+fn places_of(max: NonZeroU32, terms: &FleetTerms) -> places::Quota {
+    let asks = match terms.on_miss {
+        Some(OnMiss::Ask) => places::Asks::OnMiss,
+        Some(OnMiss::Admit | OnMiss::Refuse) => places::Asks::Never,
+        None => places::Asks::WhereFew,
+    };
+    places::Quota::new(max, when_down(terms)).asking(asks).waiting(terms.deadline())
+}
+
+fn credit_of(terms: &FleetTerms) -> u16 {
+    match (terms.mode, terms.on_miss) {
+        (FleetMode::Borrow, None | Some(OnMiss::Admit)) => terms.over(),
+        // What asks for each has no need of any.
+        (FleetMode::Exact, _) | (_, Some(OnMiss::Refuse | OnMiss::Ask)) => 0,
+    }
+}
+
+fn share_of(quota: share::Quota, like: &Quota, terms: &FleetTerms) -> share::Quota {
+    let asks = match (terms.mode, terms.on_miss) {
+        (FleetMode::Exact, _) => Asks::Always,
+        (_, Some(OnMiss::Ask)) => Asks::OnMiss,
+        (_, Some(OnMiss::Refuse)) => Asks::Never,
+        // What is promised holds for a fleet of any size.
+        _ if terms.max_over.is_some() => Asks::WhereCreditIsLess,
+        (_, None) if is_slow(like) => Asks::WhereTiny,
+        _ => Asks::Never,
+    };
+    let quota = quota.asking(asks).waiting(terms.deadline());
+    // One that is promised does not grow with the fleet.
+    if terms.max_over.is_some() { quota.in_whole_units() } else { quota }
+}
+
+fn when_down(terms: &FleetTerms) -> WhenDown {
+    match terms.on_redis_down {
+        OnRedisDown::Share => WhenDown::Share,
+        OnRedisDown::Local => WhenDown::Local,
+        OnRedisDown::Allow => WhenDown::Allow,
+        OnRedisDown::Refuse => WhenDown::Refuse,
+    }
+}
+
+/// The algorithm as it is written; one that is unknown has been told.
+fn algorithm<'n>(fields: &Fields<'n>) -> &'n str {
+    if fields.get("max").is_some() {
+        return "concurrency";
+    }
+    fields.get("algorithm").and_then(Node::as_scalar).unwrap_or("token_bucket")
+}
+
+fn may_be_shared(algorithm: &str, given: Given, at: Place, report: &mut Report<'_>) -> bool {
+    let mend = match given.by {
+        By::Rule => "write `scope: host`, a `token_bucket`, or a window",
+        By::Defaults => "write `scope: host` in the rule, or in `defaults` for all of the file",
+        By::Settings => "write `defaults: {scope: host}` in this file, or another `scope` in the settings",
+    };
+    let message = match over_fleet(algorithm) {
+        OverFleet::Built => return true,
+        OverFleet::Never => {
+            format!("a `{algorithm}` cannot be shared by hosts, and {} asks for it", given.asks())
+        }
+    };
+    report.error(at, message, mend);
+    false
+}
+
+/// What of the terms does not go with places.
+fn about_places(fields: &Fields<'_>, mode: FleetMode, on_miss: Option<OnMiss>, report: &mut Report<'_>) {
+    if let Some(node) = fields.get("mode").filter(|_| mode == FleetMode::Exact) {
+        let message =
+            "`mode: exact` does not go with `max`: a place that is free here needs no word of Redis";
+        report.error(node.at, message, "leave `mode` out, and write `on_miss: ask`");
+    }
+    if let Some(node) = fields.get("on_miss").filter(|_| on_miss == Some(OnMiss::Admit)) {
+        let message = "`on_miss: admit` does not go with `max`: work begins with a place or not at all";
+        report.error(node.at, message, "leave `on_miss` out, or write `on_miss: ask`");
+    }
+}
+
+/// Fields of a rule that mean something on one host only.
+fn about_strangers(fields: &Fields<'_>, given: Given, report: &mut Report<'_>) {
+    for (name, at, node) in fields.iter() {
+        let Some((_, why, mend)) = STRANGERS.iter().find(|(known, ..)| *known == name) else { continue };
+        // What it says is then what holds anyway.
+        if matches!((name, node.as_scalar()), ("over", Some("refuse")) | ("refused", Some("free"))) {
+            continue;
+        }
+        report.error(at, format!("`{name}` does not go with {}: {why}", given.asks()), *mend);
+    }
+}
+
+/// Windows that hosts cannot share.
+fn about_windows(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
+    let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
+    let windows = limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
+    let windows = windows.filter(|quota| is_window(quota) && quota.limit() > 0);
+    let faults = windows.filter_map(|quota| share::Quota::of_window(quota.clone(), 0, WhenDown::Share).err());
+    let Some(fault) = faults.into_iter().next() else { return };
+    let (name, mend) = match fault {
+        share::WindowFault::OfEachKey => ("align", "leave `align` out, or write `scope: host`"),
+        share::WindowFault::TooShort => ("rate", "write a window of a second or more, or a `token_bucket`"),
+        share::WindowFault::NoWindow | share::WindowFault::Rate(_) => {
+            ("rate", "write a rounder number, or `scope: host`")
+        }
+    };
+    let at = fields.get(name).map_or(fields.at(), |node: &Node| node.at);
+    report.error(at, format!("hosts cannot share this rule: {fault}"), mend);
+}
+
+/// Rates that Redis could not count exactly.
+fn about_rates(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
+    let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
+    let of = |name| fields.get(name).map_or(fields.at(), |node: &Node| node.at);
+    let mut told = false;
+    for (number, allowance) in limit.allowances.iter().enumerate() {
+        let Some(Quota::TokenBucket(quota)) = allowance.as_ref().map(|own| &own.quota) else {
+            continue;
+        };
+        if fleet_rate(quota.rate()).is_some() || told {
+            continue;
+        }
+        told = true;
+        let (at, whose) = match number {
+            0 => (of("rate"), ""),
+            _ if fields.get("overrides").is_some() => (of("overrides"), " of an override"),
+            _ => (of("overrides_file"), " of an override"),
+        };
+        let message = format!("the rate {}{whose} cannot be counted exactly over a fleet", quota.rate());
+        let mend = "write a rounder number, and at most 1000000000/s, or `scope: host`";
+        report.error(at, message, mend);
+    }
+}
+
+fn terms(node: &Node, is_of_places: bool, report: &mut Report<'_>) -> Option<FleetTerms> {
+    let errors_before = report.errors();
+    let node = placed(node, "`fleet`", FLEET_TERMS, TERM_HOMES, report);
+    let fields = Fields::read(&node, "`fleet`", FLEET_TERMS, report)?;
+    let mode = fields.get("mode").and_then(|node| choice(node, "mode", MODES, report));
+    let on_miss = fields.get("on_miss").and_then(|node| choice(node, "on_miss", ON_MISS, report));
+    let on_redis_down =
+        fields.get("on_redis_down").and_then(|node| choice(node, "on_redis_down", ON_REDIS_DOWN, report));
+    let deadline = fields.get("deadline").and_then(|node| span(node, "deadline", DEADLINES, report));
+    let mode = mode.unwrap_or_default();
+    if let Some(node) = fields.get("on_miss").filter(|_| mode == FleetMode::Exact) {
+        let message = "`on_miss` does not go with `mode: exact`: Redis is asked each time";
+        report.error(node.at, message, "leave `on_miss` out, or write `mode: borrow`");
+    }
+    if let Some(node) = fields.get("deadline")
+        && mode == FleetMode::Borrow
+        && matches!(on_miss, Some(OnMiss::Admit | OnMiss::Refuse))
+    {
+        let message = "`deadline` says nothing here: no request waits for Redis";
+        report.warning(node.at, message, "leave it out, or write `on_miss: ask`");
+    }
+    if is_of_places {
+        about_places(&fields, mode, on_miss, report);
+    }
+    let on_redis_down = on_redis_down.unwrap_or_default();
+    let terms = FleetTerms { mode, on_miss, on_redis_down, max_over: None, region: None, deadline };
+    (report.errors() == errors_before).then_some(terms)
+}
+
+/// How far the fleet may go past its budget, in thousandths. What admits cannot stay below one token on each host, and
+/// there is no fleet of fewer than two.
+fn max_over(
+    node: &Node,
+    terms: &FleetTerms,
+    admitted: Option<&Admitted>,
+    report: &mut Report<'_>,
+) -> Option<u16> {
+    let share = report.settle(node.at, percent::read_from_0(node, "max_over", percent::WHOLE_SHARE))?;
+    if share == 0 {
+        let message = "`max_over` is 0%: nothing is ever to be admitted past the budget";
+        report.error(node.at, message, "leave it out, and write `fleet: {on_miss: refuse}`");
+        return None;
+    }
+    if terms.mode == FleetMode::Exact || matches!(terms.on_miss, Some(OnMiss::Refuse | OnMiss::Ask)) {
+        let message = "`max_over` says nothing here: the budget is never exceeded";
+        report.warning(node.at, message, "leave it out");
+        return Some(share);
+    }
+    let allowances = admitted.into_iter().flat_map(|admitted| admitted.limit.allowances.iter().flatten());
+    let least = allowances.map(|allowance| allowance.quota.limit()).min();
+    if let Some(least) = least.filter(|_| terms.on_miss == Some(OnMiss::Admit))
+        && u64::from(share) * u64::from(least) < 2 * percent::WHOLE
+    {
+        let share = Share(u32::from(share));
+        let message = format!(
+            "`max_over: {share}` of {least} is less than one token on each of two hosts, and `on_miss: admit` lets \
+             every host pass one"
+        );
+        let needed = u32::try_from((2 * percent::WHOLE).div_ceil(u64::from(least))).unwrap_or(u32::MAX);
+        let mend = match needed <= u32::from(percent::WHOLE_SHARE) {
+            true => format!(
+                "leave `on_miss` out, write `on_miss: refuse`, or at least `max_over: {}`",
+                Share(needed)
+            ),
+            false => "leave `on_miss` out, or write `on_miss: refuse`".to_owned(),
+        };
+        report.error(node.at, message, mend);
+        return None;
+    }
+    Some(share)
+}
+
+const SECOND_NANOS: u64 = 1_000_000_000;
+
+/// Less than a busy network takes is no wait, and more is felt.
+const DEADLINES: Bounds = [(2, "2ms"), (50, "50ms")];
+
+/// What means something on one host only: why, and what does what is wanted.
+const STRANGERS: &[(&str, &str, &str)] = &[
+    (
+        "over",
+        "what goes past the budget is bounded by `max_over`",
+        "leave `over` out, or write `scope: host`",
+    ),
+    (
+        "refused",
+        "hosts divide among them what passes, and what one refuses would be taken from the others",
+        "leave `refused` out, or write `scope: host`",
+    ),
+    (
+        "block",
+        "only the host that refused would block",
+        "leave `block` out, or write it in a rule of its own with `scope: host`",
+    ),
+    (
+        "candidate",
+        "it would be measured on each host by itself",
+        "write it as a rule of its own with `scope: fleet` and `mode: shadow`",
+    ),
+    (
+        "refund_on",
+        "what comes back late could be more than the budget holds",
+        "leave `refund_on` out, or write it in a rule of its own with `scope: host`",
+    ),
+];
+
+/// Where fields stand that are not of `fleet`.
+const TERM_HOMES: Homes = &[(&["max_over", "scope"], "in the rule, beside `fleet`")];
+
+/// Fields of `fleet`, for whoever writes them beside it.
+pub(super) const HOME: (&[&str], &str) = (&["on_miss", "on_redis_down", "deadline"], "in `fleet`");

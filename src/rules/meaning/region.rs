@@ -1,0 +1,160 @@
+//! The part of a budget that the hosts of one region have, where each region has a Redis of its own. Regions know nothing of
+//! each other: their parts are those that the settings say, and are never rounded up, but for the one token, or place, without
+//! which a region could admit nothing.
+
+use std::num::NonZeroU32;
+
+use super::limits::Admitted;
+use crate::limit::{PERIOD_NANOS_MAX, Quota, Rate, Scale, concurrency, highest_common_factor, token_bucket};
+use crate::rules::Limit;
+use crate::rules::fields::Fields;
+use crate::rules::fleet::{Region, Whole, fleet_rate, is_window};
+use crate::rules::percent::Share;
+use crate::rules::source::Report;
+
+/// What the hosts of a region have of a rule; `None`: all of it. What of which less than a token, or a place, is theirs is
+/// told.
+pub(super) fn region(
+    weight: Option<u16>,
+    fields: &Fields<'_>,
+    admitted: Option<&Admitted>,
+    report: &mut Report<'_>,
+) -> Option<Region> {
+    let weight = weight?;
+    let limit = admitted.map(|admitted| &admitted.limit)?;
+    for allowance in limit.allowances.iter().flatten() {
+        let (count, what, one) = match &allowance.quota {
+            Quota::TokenBucket(bucket) => (bucket.burst(), "burst", "token"),
+            Quota::Concurrency(quota) => (quota.max(), "`max`", "place"),
+            quota if is_window(quota) && quota.limit() > 0 => (quota.limit(), "limit", "token"),
+            _ => continue,
+        };
+        if u64::from(count) * u64::from(weight) < WHOLE {
+            let node = fields.get("max").or_else(|| fields.get("burst")).or_else(|| fields.get("rate"));
+            let at = node.map_or(fields.at(), |node| node.at);
+            let share = Share(u32::from(weight));
+            let message =
+                format!("{share} of a {what} of {count}, as `region_weight` says, is less than one {one}");
+            let mend = format!(
+                "write a larger {what}: the region has one {one} all the same, so that all regions together have more"
+            );
+            report.warning(at, message, mend);
+            break;
+        }
+    }
+    let whole = match limit.quota() {
+        Some(Quota::TokenBucket(bucket)) => {
+            Some(Whole::Tokens { rate: bucket.rate(), burst: bucket.burst() })
+        }
+        Some(Quota::Concurrency(quota)) => Some(Whole::Places(quota.max())),
+        Some(window) if is_window(window) => {
+            let nanos = window.window().0.saturating_mul(NANOS_PER_MICRO);
+            let rate = Rate::new(window.limit(), nanos).ok();
+            rate.map(|rate| Whole::Tokens { rate, burst: window.limit() })
+        }
+        _ => None,
+    };
+    Some(Region { weight, whole })
+}
+
+/// A limit as the hosts of the region have it.
+pub(super) fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
+    let Some(Region { weight, .. }) = region.copied() else { return limit };
+    let rates = limit.allowances.iter().flatten().filter_map(|allowance| match &allowance.quota {
+        Quota::TokenBucket(bucket) => part_of_rate(bucket.rate(), weight),
+        _ => None,
+    });
+    // All of a rule have one scale, so that their states can be compared.
+    let scales = rates.map(Scale::of).map(Some);
+    let scale = scales.reduce(|one, other| one?.lcm(other?)).flatten().unwrap_or(Scale::FINEST);
+    for allowance in limit.allowances.iter_mut().flatten() {
+        if let Quota::Concurrency(quota) = &allowance.quota {
+            let max = NonZeroU32::new(part_of_count(quota.max(), weight)).unwrap_or(NonZeroU32::MIN);
+            allowance.quota = Quota::Concurrency(concurrency::Quota::new(max));
+        }
+        let part = part_of_count(allowance.quota.limit(), weight);
+        let window = match &allowance.quota {
+            Quota::FixedWindow(window) if window.count() > 0 => {
+                window.with_count(part).ok().map(Quota::FixedWindow)
+            }
+            Quota::SlidingWindow(window) => window.with_count(part).ok().map(Quota::SlidingWindow),
+            _ => None,
+        };
+        if let Some(window) = window {
+            if allowance.max_debt == allowance.quota.limit() {
+                allowance.max_debt = part;
+            }
+            allowance.quota = window;
+            continue;
+        }
+        let Quota::TokenBucket(bucket) = &allowance.quota else { continue };
+        let (whole, burst) = (bucket.burst(), part_of_count(bucket.burst(), weight));
+        let Some(rate) = part_of_rate(bucket.rate(), weight) else { continue };
+        let Ok(part) = token_bucket::Quota::on_scale(rate, burst, scale) else { continue };
+        if allowance.max_debt == whole {
+            allowance.max_debt = burst;
+        }
+        allowance.quota = Quota::TokenBucket(part);
+    }
+    limit
+}
+
+/// Rounded down; at least one.
+fn part_of_count(count: u32, weight: u16) -> u32 {
+    u32::try_from(u64::from(count) * u64::from(weight) / WHOLE).unwrap_or(count).max(1)
+}
+
+/// Exactly, where that is a rate that hosts can share; else the next one below, of the same period or of one unit.
+fn part_of_rate(rate: Rate, weight: u16) -> Option<Rate> {
+    let (count, period) = (u64::from(rate.count()) * u64::from(weight), rate.period_nanos());
+    let common = highest_common_factor(count, WHOLE).max(1);
+    let exact = (count / common, period.checked_mul(WHOLE / common));
+    let below = (count / WHOLE, Some(period));
+    let of_one =
+        (1, u64::try_from((u128::from(period) * u128::from(WHOLE)).div_ceil(u128::from(count.max(1)))).ok());
+    // Where even that is longer than any period, the longest: a part that is too large, and hardly anything.
+    let longest = (1, Some(PERIOD_NANOS_MAX));
+    let mut rates = [exact, below, of_one, longest].into_iter().filter_map(|(count, period)| {
+        let rate = Rate::new(u32::try_from(count).ok()?, period?).ok()?;
+        fleet_rate(rate).map(|_| rate)
+    });
+    rates.next()
+}
+
+const NANOS_PER_MICRO: u64 = 1_000;
+
+/// A weight is in thousandths.
+const WHOLE: u64 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::{part_of_count, part_of_rate};
+    use crate::limit::Rate;
+
+    #[test]
+    fn a_part_is_exact_or_less_and_never_nothing() {
+        const SECOND: u64 = 1_000_000_000;
+        const HOUR: u64 = 3_600 * SECOND;
+        for (count, period, weight, expected) in [
+            (1_000, SECOND, 250, (250, SECOND)),
+            (10, HOUR, 750, (15, 2 * HOUR)),
+            (7, 3 * SECOND, 750, (21, 12 * SECOND)),
+            (1, HOUR, 1, (1, 1_000 * HOUR)),
+            (1_000, SECOND, 1_000, (1_000, SECOND)),
+            // Its exact part has numbers that no script of Redis counts with.
+            (999_999_937, 4_000_000 * SECOND, 333, (332_999_979, 4_000_000 * SECOND)),
+        ] {
+            let part = part_of_rate(Rate::new(count, period).unwrap(), weight).unwrap();
+            assert_eq!((part.count(), part.period_nanos()), expected, "{weight} of {count}/{period}");
+            let [part, whole] =
+                [(part.count(), part.period_nanos()), (count, period)].map(|(count, period)| {
+                    u128::from(count) * 1_000 * u128::from(366 * 24 * HOUR) / u128::from(period)
+                });
+            assert!(part <= whole * u128::from(weight) / 1_000 + 1);
+        }
+        assert_eq!(
+            [(1_000, 250), (7, 500), (3, 100)].map(|(count, weight)| part_of_count(count, weight)),
+            [250, 3, 1]
+        );
+    }
+}
