@@ -1,6 +1,8 @@
 //! What operators see of the daemon beside the engine, and tell it: handed in by who starts the daemon.
 
+use super::fleet::FleetRecord;
 use crate::clock::Timestamp;
+use crate::engine::FleetWord;
 
 /// The rest of the daemon, as far as operators may look into it or tell it something. Called on the thread that answers
 /// operators, so what only looks must not wait; a verb may.
@@ -14,6 +16,12 @@ pub trait Control: Send + Sync {
     /// What is kept over a restart.
     fn state(&self) -> StateRecord;
 
+    /// How this host stands with those that it shares budgets with.
+    fn fleet(&self) -> FleetRecord;
+
+    /// The memory of the whole process that is resident, in bytes; 0: it cannot be read.
+    fn resident_bytes(&self) -> u64;
+
     /// Has the rules read again and waits for what comes of it.
     ///
     /// # Errors
@@ -25,6 +33,12 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// Why it is not: it holds all the same, until then.
     fn keep(&self) -> Result<(), String>;
+
+    /// Says something to all hosts that share a Redis, and waits until it is said. Whether it changes anything.
+    ///
+    /// # Errors
+    /// Why it was not said, or that it is not known whether it was.
+    fn tell_fleet(&self, word: FleetWord) -> Result<bool, String>;
 
     /// Why work should not be sent here yet, beside the rules; empty: nothing is wrong. Each says what and how to mend it.
     fn unready(&self) -> Vec<String>;
@@ -41,6 +55,8 @@ pub struct ServerCounts {
     pub errors: Vec<(&'static str, u64)>,
     /// Decisions that clients made alone, by what the client is written in, and by its reason.
     pub missed: Vec<(&'static str, &'static str, u64)>,
+    /// Requests that were judged without waiting for the call that their rules ask for, by what was full.
+    pub not_parked: Vec<(&'static str, u64)>,
 }
 
 /// How keeping the tables over a restart goes. All zero where nothing is kept.

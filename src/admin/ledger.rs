@@ -50,6 +50,25 @@ impl Ledger {
                         format!("{}: the key {} is free, its time is over", block.rule, block.digest());
                     self.enter("time", &what, now);
                 }
+                Event::FleetSwitched(switch) => {
+                    let until = switch.until.map(|until| format!(" until {}", utc(until, now)));
+                    let until = until.unwrap_or_default();
+                    let what = format!("switched {} to {} on all hosts{until}", switch.target, switch.mode);
+                    self.enter(&switch.by.to_string(), &what, now);
+                }
+                Event::FleetCleared(switch) => {
+                    let what = format!("{}: no longer {} on all hosts", switch.target, switch.mode);
+                    self.enter("fleet", &what, now);
+                }
+                Event::FleetBlocked(block) => {
+                    let (key, rule, until) = (block.digest(), &block.rule, utc(block.until, now));
+                    let what = format!("blocked the key {key} of {rule} on all hosts until {until}");
+                    self.enter(&block.by.to_string(), &what, now);
+                }
+                Event::FleetFreed(block) => {
+                    let (key, rule) = (block.digest(), &block.rule);
+                    self.enter("fleet", &format!("{rule}: the key {key} is free on all hosts"), now);
+                }
                 Event::Guard(alarm) => self.alarm(alarm, now),
             }
         }

@@ -5,6 +5,9 @@ mod answer;
 mod connection;
 mod control;
 mod doors;
+mod fleet;
+mod front;
+mod history;
 mod ledger;
 mod metrics;
 mod pages;
@@ -12,6 +15,7 @@ mod router;
 mod rules_page;
 mod status;
 mod switches;
+mod told;
 mod verbs;
 
 use std::io;
@@ -22,9 +26,14 @@ use tokio_util::sync::CancellationToken;
 
 pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts, StateRecord};
 pub use doors::{Door, Doors};
+pub use fleet::{BudgetCounts, FleetNode, FleetRecord};
+pub use front::{HtmlText, SAFETY};
+pub use history::History;
 pub use ledger::Ledger;
+pub use pages::paths as page_paths;
 pub use status::log_status;
 pub use switches::switches;
+pub use told::{list, number, word};
 pub use verbs::{By, Refusal};
 
 use crate::clock::Clock;
@@ -41,6 +50,21 @@ pub struct Desk {
     pub control: Arc<dyn Control>,
     /// What was changed over the rules.
     pub ledger: Arc<Ledger>,
+    /// What the last ten minutes were like.
+    pub history: Arc<History>,
+}
+
+impl Desk {
+    /// One that has seen nothing yet.
+    pub fn new(
+        engine: &Arc<Engine>,
+        clock: &Arc<Clock>,
+        control: Arc<dyn Control>,
+        ledger: Arc<Ledger>,
+    ) -> Desk {
+        let (engine, clock) = (Arc::clone(engine), Arc::clone(clock));
+        Desk { engine, clock, control, ledger, history: Arc::default() }
+    }
 }
 
 /// The thread that answers operators, until it is dropped.
@@ -69,7 +93,12 @@ impl Office {
             let _ = tell_tried.send(());
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            runtime.block_on(doors::serve(Arc::new(desk), doors, tell_tried, &stopped));
+            let desk = Arc::new(desk);
+            runtime.block_on(async {
+                let noted = Arc::clone(&desk);
+                tokio::spawn(async move { History::keep(&noted).await });
+                doors::serve(desk, doors, tell_tried, &stopped).await;
+            });
             // A verb that still waits for something is not waited for.
             runtime.shutdown_background();
         })?;

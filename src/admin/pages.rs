@@ -3,8 +3,7 @@
 use hyper::StatusCode;
 
 use super::answer::{self, Answer};
-use super::verbs;
-use super::{Desk, metrics, rules_page, status};
+use super::{Desk, fleet, front, metrics, rules_page, status};
 
 /// One page.
 #[derive(Clone, Copy)]
@@ -22,13 +21,14 @@ pub(super) fn find(path: &str) -> Option<Page> {
     PAGES.iter().find(|page| page.path == path).copied()
 }
 
-fn index(_: &Desk) -> Answer {
-    let pages = PAGES.iter().map(|page| format!("GET  {:<9} {}\n", page.path, page.what));
-    let lines = pages.chain(verbs::paths().map(|path| format!("POST {path}\n")));
-    answer::text(
-        StatusCode::OK,
-        format!("tidegate {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.collect::<String>()),
-    )
+/// The paths beside the first page, and what is there.
+pub(super) fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGES.iter().filter(|page| page.path != "/").map(|page| (page.path, page.what))
+}
+
+/// Where the pages are: to look at them changes nothing.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    PAGES.iter().map(|page| page.path)
 }
 
 /// It answers, so it lives.
@@ -56,10 +56,16 @@ fn switches(desk: &Desk) -> Answer {
 }
 
 const PAGES: &[Page] = &[
-    Page { path: "/", what: "this page", is_harmless: false, make: index },
+    Page { path: "/", what: "how it is, for people", is_harmless: false, make: front::front },
     Page { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
     Page { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
     Page { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status::status },
+    Page {
+        path: "/fleet",
+        what: "how it stands with the other hosts, as JSON",
+        is_harmless: false,
+        make: fleet::fleet,
+    },
     Page { path: "/rules", what: "the rules in force, as JSON", is_harmless: false, make: rules_page::rules },
     Page {
         path: "/switches",

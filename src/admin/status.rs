@@ -13,6 +13,7 @@ use tracing::info;
 use super::Desk;
 use super::answer::{self, Answer};
 use super::control::{RulesRecord, ServerCounts, StateRecord};
+use super::fleet::{self, FleetRecord, FleetRule};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, Totals, VerdictTotals};
 
@@ -26,6 +27,8 @@ struct Moment {
     rules: RulesRecord,
     server: ServerCounts,
     state: StateRecord,
+    fleet: FleetRecord,
+    fleet_rules: Vec<FleetRule>,
     unready: Vec<String>,
 }
 
@@ -43,8 +46,9 @@ pub fn log_status(desk: &Desk) {
     info!(%status, "status");
 }
 
-fn told(desk: &Desk) -> Value {
+pub(super) fn told(desk: &Desk) -> Value {
     let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.began());
+    let record = desk.control.fleet();
     let moment = Moment {
         now,
         totals: engine.totals(),
@@ -54,6 +58,8 @@ fn told(desk: &Desk) -> Value {
         rules: desk.control.rules(),
         server: desk.control.server(),
         state: desk.control.state(),
+        fleet_rules: FleetRule::all(engine, &record),
+        fleet: record,
         unready: desk.control.unready(),
     };
     let Moment { totals, leases, server, .. } = &moment;
@@ -103,10 +109,23 @@ fn told(desk: &Desk) -> Value {
             "evictions": totals.evictions,
         },
         "state": state(&moment.state),
+        "fleet": fleet_of(&moment),
         "callers": callers::told(engine, &moment.in_force),
         "switches": super::switches(desk),
         "warnings": warnings::told(desk, &moment),
     })
+}
+
+/// Null where nothing is shared, nor could be.
+fn fleet_of(moment: &Moment) -> Value {
+    if !moment.fleet.is_set && moment.fleet_rules.is_empty() {
+        return Value::Null;
+    }
+    let mut told = fleet::summary(&moment.fleet);
+    if let Some(fields) = told.as_object_mut() {
+        fields.insert("rules".to_owned(), moment.fleet_rules.len().into());
+    }
+    told
 }
 
 fn rules(moment: &Moment) -> Value {
@@ -179,6 +198,7 @@ fn pool(pool: &PoolView) -> Value {
         "u": pool.utilization,
         "s": pool.severity,
         "braking": pool.braking,
+        "reserve": fleet::reserve(pool),
         "chances": chances.collect::<Vec<_>>(),
         "signals": signals.collect::<Vec<_>>(),
     })

@@ -4,39 +4,64 @@ use serde_json::{Value, json};
 
 use super::Desk;
 use super::ledger::utc;
+use crate::clock::{Now, Timestamp};
 use crate::engine::{Blocked, Mode, SwitchView, Target};
 
 /// All of it, as one object.
 #[must_use]
 pub fn switches(desk: &Desk) -> Value {
     let now = desk.clock.now();
-    let until = |until| utc(until, now);
-    let switch = |view: &SwitchView| {
-        let SwitchView { switch, written, holds } = view;
-        json!({
-            "rule": match &switch.target { Target::Everything => Value::Null, Target::Rule(rule) => rule.to_string().into() },
-            "mode": switch.mode.name(),
-            "holds": holds.name(),
-            "written": written.map(Mode::name),
-            "until": switch.until.map(until),
-            "by": switch.by.to_string(),
-        })
+    let everywhere = everywhere(desk);
+    let both = |field: &str, own: Vec<Value>| {
+        let everywhere = everywhere.get(field).and_then(Value::as_array).into_iter().flatten().cloned();
+        own.into_iter().chain(everywhere).collect::<Vec<_>>()
     };
-    let block = |block: &Blocked| {
-        json!({
-            "rule": block.rule.to_string(),
-            "key": block.digest(),
-            "text": block.text,
-            "until": until(block.until),
-            "by": block.by.to_string(),
-        })
-    };
+    let switches = desk.engine.switches().iter().map(|view| of_switch(view, now)).collect();
+    let blocks = desk.engine.blocks().iter().map(|block| of_block(block, now)).collect();
     json!({
         "mode": desk.engine.mode().name(),
         "off": desk.engine.is_off(),
-        "switches": desk.engine.switches().iter().map(switch).collect::<Vec<_>>(),
-        "blocks": desk.engine.blocks().iter().map(block).collect::<Vec<_>>(),
+        "switches": both("switches", switches),
+        "blocks": both("blocks", blocks),
         "warnings": desk.ledger.warnings(now),
         "changes": desk.ledger.changes(),
+    })
+}
+
+/// What is said to all hosts.
+pub(super) fn everywhere(desk: &Desk) -> Value {
+    let now = desk.clock.now();
+    let switches = desk.engine.fleet_switches();
+    let blocks = desk.engine.fleet_orders().blocks;
+    json!({
+        "switches": switches.iter().map(|view| of_switch(view, now)).collect::<Vec<_>>(),
+        "blocks": blocks.iter().map(|block| of_block(block, now)).collect::<Vec<_>>(),
+    })
+}
+
+fn of_switch(view: &SwitchView, now: Now) -> Value {
+    let until = |until| utc(until, now);
+    let SwitchView { switch, written, holds, is_last } = view;
+    json!({
+        "rule": match &switch.target { Target::Everything => Value::Null, Target::Rule(rule) => rule.to_string().into() },
+        "mode": switch.mode.name(),
+        "holds": holds.name(),
+        "written": written.map(Mode::name),
+        "until": switch.until.map(until),
+        "said": (switch.said > Timestamp::ORIGIN).then(|| until(switch.said)),
+        "fleet": switch.by.is_fleet(),
+        "is_last": is_last,
+        "by": switch.by.to_string(),
+    })
+}
+
+fn of_block(block: &Blocked, now: Now) -> Value {
+    json!({
+        "rule": block.rule.to_string(),
+        "key": block.digest(),
+        "text": block.text,
+        "until": utc(block.until, now),
+        "fleet": block.by.is_fleet(),
+        "by": block.by.to_string(),
     })
 }

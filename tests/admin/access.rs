@@ -65,6 +65,9 @@ fn the_port_has_the_harmless_paths_alone() {
     let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
     let port: u16 = port.parse().unwrap();
     assert_ne!(port, 0, "the one that was free");
+    eventually("every thread has shown that it lives", || {
+        (get(&daemon, "/readyz").status == 200).then_some(())
+    });
     for path in ["/metrics", "/healthz", "/readyz"] {
         assert_eq!(get_over_tcp(port, path).status, 200, "{path}");
         assert_eq!(get(&daemon, path).status, 200, "{path}");

@@ -9,13 +9,13 @@ use super::http::admin_socket;
 use super::wire::hit;
 
 /// A command that finds the daemon by its socket, as every other command does.
-fn tidegate(daemon: &Daemon, arguments: &[&str]) -> Output {
+pub(crate) fn tidegate(daemon: &Daemon, arguments: &[&str]) -> Output {
     let mut command = Command::new(BINARY);
     command.args(arguments).env("TIDEGATE_SOCKET", daemon.socket()).stdin(Stdio::null());
     command.output().unwrap()
 }
 
-fn said(output: &Output) -> (Option<i32>, String, String) {
+pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }

@@ -14,9 +14,12 @@ mod commands;
 #[path = "../server/daemon.rs"]
 #[allow(dead_code, reason = "shared with the tests of the socket")]
 mod daemon;
+mod dashboard;
 mod documented;
 mod exhausted;
+mod fleet;
 mod flood;
+mod front;
 mod harm;
 mod http;
 #[path = "../server/msgpack.rs"]
@@ -24,6 +27,8 @@ mod msgpack;
 mod open_metrics;
 mod pages;
 mod privacy;
+#[path = "../support/redis.rs"]
+mod redis_server;
 mod scrape;
 mod state;
 #[path = "../server/wire.rs"]

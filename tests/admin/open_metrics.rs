@@ -78,7 +78,10 @@ fn sample(line: &str, current: Option<&str>, metrics: &mut Metrics) -> Result<()
     let family = metrics.families.get_mut(current).ok_or("before any family")?;
     let suffix = name.strip_prefix(current).ok_or("of another family")?;
     let fits = match &*family.kind {
-        "counter" => suffix == "_total" && value >= 0.0 && value.fract() == 0.0,
+        "counter" => {
+            let is_whole = value.fract() == 0.0 || current.ends_with("_seconds");
+            suffix == "_total" && value >= 0.0 && is_whole
+        }
         "gauge" => suffix.is_empty() && value.is_finite(),
         "info" => suffix == "_info" && value == 1.0,
         "histogram" => ["_sum", "_count", "_bucket"].contains(&suffix) && value >= 0.0,

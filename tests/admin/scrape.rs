@@ -23,11 +23,13 @@ deny: [{name: bots, match: {agent: bot}}]
 limits:
   - {name: per-user, key: [user], rate: 1/h, burst: 3, warn_at: 60%, candidate: {rate: 1/h, burst: 1}}
   - {name: quiet, key: [user], rate: 1/h, burst: 1, mode: shadow}
+  - {name: shared, key: [tenant], rate: 1/h, burst: 20, scope: fleet}
 concurrency: [{name: exports, match: {job: export}, key: [user], max: 1, expires: 1h}]
 shed:
   - pool: web
     queue_age: {others: 500ms, critical: 2500ms}
     workers: {}
+    fleet: {reserve: 1%}
     signals: {load: {use: false, map: [[0%, 0%], [100%, 100%]]}}
 ";
 
@@ -43,8 +45,17 @@ pub(crate) fn greet(daemon: &Daemon, info: &Value) -> Wire {
 fn every_series_is_there_at_zero_from_the_start() {
     let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
     let before = scrape(&daemon);
-    let constant =
-        ["tidegate_mode", "tidegate_rules", "tidegate_build", "_seconds", "memory", "signal", "severity"];
+    let constant = [
+        "tidegate_mode",
+        "tidegate_rules",
+        "fleet_bound",
+        "tidegate_build",
+        "_seconds",
+        "memory",
+        "resident_bytes",
+        "signal",
+        "severity",
+    ];
     for (series, value) in &before.series {
         let is_zero = *value == 0.0 || constant.iter().any(|word| series.contains(word));
         assert!(is_zero, "{series} {value}");
@@ -131,6 +142,9 @@ fn one_batch_in_64_is_timed_with_all_its_decisions() {
     assert!(metrics.of("tidegate_decision_seconds_sum") > 0.0);
     assert_eq!(metrics.of("tidegate_keys"), 1.0);
     assert!(metrics.of("tidegate_memory_bytes") > 0.0);
+    // A process of its own, in seconds and bytes: more than nothing, and less than an hour or all of the machine.
+    assert!((0.001..3_600.0).contains(&metrics.of("tidegate_cpu_seconds_total")));
+    assert!((1e6..1e10).contains(&metrics.of("tidegate_resident_bytes")));
 }
 
 #[test]

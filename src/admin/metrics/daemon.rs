@@ -1,10 +1,12 @@
 //! The daemon itself: its memory, its connections, its rules.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::Scrape;
 use super::sheet::Sheet;
 use crate::admin::status::unix_seconds;
+use crate::clock::cpu_nanos;
 use crate::rules::Mode;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -14,13 +16,17 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         &scrape.keys,
     )?;
     let help = "Keys dropped for lack of memory while they still mattered";
-    sheet.counter("key_evictions", help, scrape.totals.evictions)?;
+    sheet.counter("key_evictions", help, &scrape.totals.evictions)?;
     sheet.gauge("memory_bytes", "Bytes that the tables have allocated", &scrape.memory_bytes)?;
     sheet.gauge(
         "memory_max_bytes",
         "Bytes that the tables may allocate (memory.max)",
         &scrape.memory_bytes_max,
     )?;
+    let help = "CPU time that all threads of the daemon have used";
+    sheet.counter("cpu_seconds", help, &Duration::from_nanos(cpu_nanos()).as_secs_f64())?;
+    let help = "Memory of the whole daemon that is resident; 0: it cannot be read";
+    sheet.gauge("resident_bytes", help, &scrape.resident_bytes)?;
     connections(scrape, sheet)?;
     state(scrape, sheet)?;
     rules(scrape, sheet)?;
@@ -42,7 +48,11 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let missed = server.missed.iter();
     let missed = missed.map(|(client, reason, count)| ([("client", *client), ("reason", *reason)], *count));
     let help = "Decisions that clients made without the daemon, as they report once they reach it again";
-    sheet.counters("missed", help, missed)
+    sheet.counters("missed", help, missed)?;
+    let full = server.not_parked.iter().map(|(reason, count)| ([("reason", *reason)], *count));
+    let help =
+        "Requests that were judged without waiting for the call that their rules ask for, by what was full";
+    sheet.counters("waits_declined", help, full)
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -50,10 +60,10 @@ fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter(
         "state_writes",
         "How often the tables were written to the state directory",
-        state.writes,
+        &state.writes,
     )?;
     let help = "How often they could not be written: the log says why";
-    sheet.counter("state_write_failures", help, state.failures)?;
+    sheet.counter("state_write_failures", help, &state.failures)?;
     let help = "When they were last written, in Unix time; 0: never";
     sheet.gauge("state_last_write_timestamp_seconds", help, &state.written_unix_seconds)?;
     sheet.gauge("state_bytes", "How large they were then", &state.bytes)?;

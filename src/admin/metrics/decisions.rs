@@ -26,7 +26,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter(
         "panics",
         "Judgements that panicked: each ended its connection and nothing else",
-        totals.panics,
+        &totals.panics,
     )
 }
 

@@ -3,7 +3,9 @@
 
 mod daemon;
 mod decisions;
+mod fleet;
 mod sheet;
+mod switches;
 mod work;
 
 use std::fmt;
@@ -18,9 +20,11 @@ use tracing::error;
 use super::Desk;
 use super::answer::{self, Answer};
 use super::control::{RulesRecord, ServerCounts, StateRecord};
+use super::fleet::{FleetRecord, FleetRule};
 use crate::clock::Now;
 use crate::engine::{InForce, LeaseTotals, PoolView, Totals};
 use sheet::Sheet;
+use switches::Switches;
 
 /// Everything at one moment.
 #[derive(Debug)]
@@ -34,9 +38,13 @@ struct Scrape {
     keys: u64,
     memory_bytes: u64,
     memory_bytes_max: u64,
+    resident_bytes: u64,
+    switches: Switches,
     rules: RulesRecord,
     server: ServerCounts,
     state: StateRecord,
+    fleet: FleetRecord,
+    fleet_rules: Vec<FleetRule>,
 }
 
 /// The page of it.
@@ -54,6 +62,7 @@ pub(super) fn metrics(desk: &Desk) -> Answer {
 impl Scrape {
     fn take(desk: &Desk) -> Scrape {
         let (engine, now) = (&desk.engine, desk.clock.now());
+        let fleet = desk.control.fleet();
         Scrape {
             now,
             began: desk.clock.began(),
@@ -64,9 +73,13 @@ impl Scrape {
             keys: engine.keys() as u64,
             memory_bytes: engine.memory_bytes() as u64,
             memory_bytes_max: engine.memory_bytes_max() as u64,
+            resident_bytes: desk.control.resident_bytes(),
+            switches: Switches::of(engine),
             rules: desk.control.rules(),
             server: desk.control.server(),
             state: desk.control.state(),
+            fleet_rules: FleetRule::all(engine, &fleet),
+            fleet,
         }
     }
 }
@@ -76,7 +89,9 @@ impl Collector for Scrape {
         let mut sheet = Sheet::new(encoder);
         decisions::write(self, &mut sheet)?;
         work::write(self, &mut sheet)?;
-        daemon::write(self, &mut sheet)
+        fleet::write(self, &mut sheet)?;
+        daemon::write(self, &mut sheet)?;
+        switches::write(self, &mut sheet)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
 
 /// The page while it is written.
@@ -40,9 +40,9 @@ impl<'e> Sheet<'e> {
     }
 
     /// The same with one series.
-    pub(super) fn counter(&mut self, name: &str, help: &str, count: u64) -> fmt::Result {
+    pub(super) fn counter(&mut self, name: &str, help: &str, count: &impl EncodeCounterValue) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        family.encode_counter::<[(&str, &str); 0], _, f64>(&count, None)
+        family.encode_counter::<[(&str, &str); 0], _, f64>(count, None)
     }
 
     /// What is so much now.

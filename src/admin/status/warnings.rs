@@ -55,8 +55,30 @@ pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
     warn(refused > 0, &|| {
         format!("{refused} connections were not let in: raise connections.max or .per_user")
     });
+    warnings.extend(of_fleet(moment));
     warnings.extend(of_pools(moment));
     warnings
+}
+
+fn of_fleet(moment: &Moment) -> Option<String> {
+    let rules = moment.fleet_rules.len();
+    let fleet = &moment.fleet;
+    match (rules, fleet.is_set, fleet.is_linked) {
+        (0, ..) | (_, true, true) => None,
+        (_, false, _) => Some(format!(
+            "{rules} rules have `scope: fleet`, and this host shares with nobody: it needs `redis` with a `url` and \
+             `fleet_secret_files` in the settings; the log of the start says what is wrong with them"
+        )),
+        (_, true, false) => {
+            let last = fleet.nodes.iter().filter_map(|node| node.why.as_ref());
+            let why: Vec<&str> = last.map(|(_, words)| &**words).collect();
+            let why = if why.is_empty() { "no answer yet".to_owned() } else { why.join("; ") };
+            Some(format!(
+                "Redis is not heard ({why}): {rules} rules go by `on_redis_down`, with {} hosts; `tidegate fleet` says more",
+                fleet.hosts
+            ))
+        }
+    }
 }
 
 fn of_pools(moment: &Moment) -> Vec<String> {

@@ -6,14 +6,18 @@ use super::asked::{Asked, Pairs, rule};
 use super::{By, Refusal};
 use crate::admin::Desk;
 use crate::admin::ledger::utc;
-use crate::engine::{self, KeyError, RuleName};
+use crate::clock::{Now, Timestamp};
+use crate::engine::{self, Blocked, FleetWord, KeyError, RuleName};
 
 pub(super) fn block(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
-    let asked = Asked::of(asked, &["rule", "key", "for_s"])?;
+    let asked = Asked::of(asked, &["rule", "key", "for_s", "fleet"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
     let until = asked.until(now)?.ok_or_else(|| Refusal::bad("for how long: write `for_s`, in seconds"))?;
     let by = engine::By::User(by.uid);
+    if asked.flag("fleet")? {
+        return block_everywhere(desk, Wanted { rule, key, until, by }, now);
+    }
     let blocked = desk.engine.block(&rule, &key, until, by).map_err(|error| refused(&error))?;
     let until = utc(until, now);
     desk.ledger.enter(
@@ -29,7 +33,43 @@ pub(super) fn block(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal
     }))
 }
 
+struct Wanted<'a> {
+    rule: RuleName,
+    key: Pairs<'a>,
+    until: Timestamp,
+    by: engine::By,
+}
+
+/// It is noted when it is heard, here as on the other hosts. They know no value of it, so none is shown.
+fn block_everywhere(desk: &Desk, wanted: Wanted<'_>, now: Now) -> Result<Value, Refusal> {
+    let Wanted { rule, key, until, by } = wanted;
+    let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
+    let block = Blocked { rule: rule.clone(), key, text: None, until, by };
+    let digest = block.digest();
+    desk.control.tell_fleet(FleetWord::Block(block)).map_err(Refusal::failed)?;
+    let (until, mode) = (utc(until, now), mode_of(desk, &rule));
+    let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
+    Ok(json!({"said": said, "key": digest, "warning": desk.control.keep().err()}))
+}
+
+fn unblock_everywhere(desk: &Desk, by: By, asked: &Asked<'_>) -> Result<Value, Refusal> {
+    let (rule, key) = rule_and_key(desk, asked)?;
+    let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
+    let some = desk.control.tell_fleet(FleetWord::Free(rule.clone(), key)).map_err(Refusal::failed)?;
+    if some {
+        let by = engine::By::User(by.uid).to_string();
+        desk.ledger.enter(&by, &format!("freed a key of {rule} on all hosts"), desk.clock.now());
+    }
+    let said = if some { "is free of what was said to all hosts" } else { "was not blocked on all hosts" };
+    let said = format!("{rule}: this key {said}");
+    Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
+}
+
 pub(super) fn unblock(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
+    let wanted = Asked::of(asked, &["rule", "key", "fleet"])?;
+    if wanted.flag("fleet")? {
+        return unblock_everywhere(desk, by, &wanted);
+    }
     let said = ["was not blocked", "is free"];
     undo(desk, by, asked, "freed a key of", said, engine::Engine::unblock)
 }
@@ -49,7 +89,10 @@ fn undo(
     said: [&str; 2],
     undo: Undo,
 ) -> Result<Value, Refusal> {
-    let asked = Asked::of(asked, &["rule", "key"])?;
+    let asked = Asked::of(asked, &["rule", "key", "fleet"])?;
+    if asked.flag("fleet")? {
+        return Err(Refusal::bad("a key is counted afresh on one host alone: leave `fleet` out"));
+    }
     let (rule, key) = rule_and_key(desk, &asked)?;
     let some = undo(&desk.engine, &rule, &key).map_err(|error| refused(&error))?;
     if some {
@@ -57,13 +100,22 @@ fn undo(
         desk.ledger.enter(&by.to_string(), &format!("{what} {rule}"), desk.clock.now());
     }
     let [nothing, done] = said;
-    let said = format!("{rule}: this key {}", if some { done } else { nothing });
+    let still = still_blocked(desk, &rule, &key);
+    let said = format!("{rule}: this key {}{still}", if some { done } else { nothing });
     Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
 }
 
-fn rule_and_key<'a>(desk: &Desk, asked: &Asked<'a>) -> Result<(RuleName, Pairs<'a>), Refusal> {
+pub(super) fn rule_and_key<'a>(desk: &Desk, asked: &Asked<'a>) -> Result<(RuleName, Pairs<'a>), Refusal> {
     let name = asked.text("rule")?.ok_or_else(|| Refusal::bad("of which rule: write `rule`"))?;
     Ok((rule(desk, name)?, asked.pairs("key")?))
+}
+
+/// What frees a key here does not free it of what was said to all hosts.
+fn still_blocked(desk: &Desk, rule: &RuleName, key: &Pairs<'_>) -> &'static str {
+    let Ok(key) = desk.engine.key_everywhere(rule, key) else { return "" };
+    let is_blocked =
+        desk.engine.fleet_orders().blocks.iter().any(|block| block.rule == *rule && block.key == key);
+    if is_blocked { "; it is blocked on all hosts: `tidegate unblock … --fleet`" } else { "" }
 }
 
 /// What a block comes to where its rule refuses nothing.
@@ -76,6 +128,6 @@ fn mode_of(desk: &Desk, rule: &RuleName) -> String {
     }
 }
 
-fn refused(error: &KeyError) -> Refusal {
+pub(super) fn refused(error: &KeyError) -> Refusal {
     Refusal::bad(error.to_string())
 }

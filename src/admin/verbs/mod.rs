@@ -1,6 +1,7 @@
 //! What operators can tell the daemon: each verb a path, a small JSON object in and one out.
 
 mod asked;
+mod fleet;
 mod key;
 mod reload;
 mod switch;
@@ -75,4 +76,5 @@ const VERBS: &[(&str, Verb)] = &[
     ("/block", key::block),
     ("/unblock", key::unblock),
     ("/reset", key::reset),
+    ("/fleet/key", fleet::key),
 ];

@@ -7,11 +7,11 @@ use super::{By, Refusal};
 use crate::admin::Desk;
 use crate::admin::ledger::utc;
 use crate::clock::Now;
-use crate::engine::{self, Switch, SwitchView, Target};
+use crate::engine::{self, FleetWord, Switch, SwitchView, Target};
 use crate::rules::Mode;
 
 pub(super) fn switch(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
-    let asked = Asked::of(asked, &["rule", "all", "mode", "clear", "for_s"])?;
+    let asked = Asked::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
     let target = match (asked.text("rule")?, asked.flag("all")?) {
         (Some(name), false) => Target::Rule(rule(desk, name)?),
         (None, true) => Target::Everything,
@@ -21,14 +21,18 @@ pub(super) fn switch(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusa
         }
     };
     let now = desk.clock.now();
+    let is_fleet = asked.flag("fleet")?;
     let said = match (asked.text("mode")?, asked.flag("clear")?) {
         (Some(word), false) => {
-            let switch =
-                Switch { target, mode: mode(word)?, until: asked.until(now)?, by: engine::By::User(by.uid) };
-            set(desk, &switch, now)?
+            let (mode, until, by) = (mode(word)?, asked.until(now)?, engine::By::User(by.uid));
+            let switch = Switch { target, mode, until, said: now.at, by };
+            if is_fleet { set_everywhere(desk, &switch, now)? } else { set(desk, &switch, now)? }
         }
-        (None, true) if asked.until(now)?.is_none() => clear(desk, &target, by, now),
-        (None, true) => return Err(Refusal::bad("`clear` holds for good: leave `for_s` out")),
+        (None, true) if asked.until(now)?.is_some() => {
+            return Err(Refusal::bad("`clear` holds for good: leave `for_s` out"));
+        }
+        (None, true) if is_fleet => clear_everywhere(desk, &target, by, now)?,
+        (None, true) => clear(desk, &target, by, now),
         (Some(_), true) => return Err(Refusal::bad("`mode` and `clear`: write one of the two")),
         (None, false) => {
             return Err(Refusal::bad(
@@ -41,10 +45,8 @@ pub(super) fn switch(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusa
 
 fn set(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refusal> {
     let view = desk.engine.switch(switch).map_err(|error| Refusal::bad(error.to_string()))?;
-    let until = switch
-        .until
-        .map_or_else(|| "until it is cleared".to_owned(), |until| format!("until {}", utc(until, now)));
-    let is_back = switch.target == Target::Everything && switch.mode == Mode::Enforce;
+    let until = until(switch, now);
+    let is_back = is_back(switch);
     let what = match is_back {
         true => "switched everything back to what the settings and files say".to_owned(),
         false => format!("switched {} to {} {until}", switch.target, switch.mode),
@@ -55,6 +57,43 @@ fn set(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refusal> {
         false => format!("{}: {} {until}", switch.target, switch.mode),
     };
     Ok(said + &written(&view) + &milder(&view, switch.mode))
+}
+
+fn until(switch: &Switch, now: Now) -> String {
+    let until = switch.until.map(|until| format!("until {}", utc(until, now)));
+    until.unwrap_or_else(|| "until it is cleared".to_owned())
+}
+
+/// The whole daemon is never switched to enforce: that is what it does without a switch.
+fn is_back(switch: &Switch) -> bool {
+    switch.target == Target::Everything && switch.mode == Mode::Enforce
+}
+
+/// What becomes of it is noted when it is heard, here as on the other hosts.
+fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refusal> {
+    let view = desk.engine.could_switch(switch).map_err(|error| Refusal::bad(error.to_string()))?;
+    let is_change = desk.control.tell_fleet(FleetWord::Switch(switch.clone())).map_err(Refusal::failed)?;
+    if is_back(switch) {
+        return Ok(cleared_everywhere(&switch.target, is_change));
+    }
+    let (target, mode, until) = (&switch.target, switch.mode, until(switch, now));
+    Ok(format!("{target}: {mode} {until}, on all hosts") + &written(&view))
+}
+
+fn clear_everywhere(desk: &Desk, target: &Target, by: By, now: Now) -> Result<String, Refusal> {
+    let is_change = desk.control.tell_fleet(FleetWord::Clear(target.clone())).map_err(Refusal::failed)?;
+    if is_change {
+        let what = format!("cleared the switch of {target} on all hosts");
+        desk.ledger.enter(&engine::By::User(by.uid).to_string(), &what, now);
+    }
+    Ok(cleared_everywhere(target, is_change))
+}
+
+fn cleared_everywhere(target: &Target, is_change: bool) -> String {
+    match is_change {
+        true => format!("{target}: back to what each host says, on all hosts"),
+        false => format!("{target}: was not switched on all hosts"),
+    }
 }
 
 fn written(view: &SwitchView) -> String {
@@ -77,13 +116,16 @@ fn milder(view: &SwitchView, asked: Mode) -> String {
 }
 
 fn clear(desk: &Desk, target: &Target, by: By, now: Now) -> String {
+    let everywhere = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == *target);
+    let still = everywhere.map(|view| format!("; all hosts are switched to {}", view.switch.mode));
+    let still = still.unwrap_or_default();
     if !desk.engine.clear(target) {
-        return format!("{target}: was not switched");
+        return format!("{target}: was not switched{still}");
     }
     desk.ledger.enter(&engine::By::User(by.uid).to_string(), &format!("cleared the switch of {target}"), now);
     match target {
-        Target::Everything => "everything: back to what the settings and the files say".to_owned(),
-        Target::Rule(rule) => format!("{rule}: back to what its file says"),
+        Target::Everything => format!("everything: back to what the settings and the files say{still}"),
+        Target::Rule(rule) => format!("{rule}: back to what its file says{still}"),
     }
 }
 

@@ -1,0 +1,121 @@
+//! Lines over the last ten minutes, drawn here as SVG: no script and no other file is needed to see them.
+
+use std::fmt::Write;
+
+use super::html::Text;
+
+/// One line of a picture.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    /// What it looks like, as the style sheet has it.
+    pub(super) class: &'static str,
+    /// Whether what is below it is filled.
+    pub(super) is_filled: bool,
+    /// Seconds ago and the value, the oldest first.
+    pub(super) points: Vec<(f32, f32)>,
+}
+
+/// Draws lines between two values. `label` says the same in words.
+pub(super) fn draw(class: &str, label: &str, (low, high): (f32, f32), lines: &[Line]) -> String {
+    let mut picture = format!(
+        "<svg class=\"{class}\" role=\"img\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" \
+         aria-label=\"{}\"><path class=\"rule\" d=\"M0 {}H{WIDTH}\"/>",
+        Text(label),
+        height(0.0, low, high),
+    );
+    for line in lines {
+        let parts = parts(&line.points, low, high);
+        if line.is_filled {
+            let areas = parts.iter().map(|part| area(part)).collect::<String>();
+            let _ = write!(picture, "<path class=\"{} area\" d=\"{areas}\"/>", line.class);
+        }
+        let drawn = parts.iter().map(|part| path(part)).collect::<String>();
+        let _ = write!(picture, "<path class=\"{} line\" d=\"{drawn}\"/>", line.class);
+    }
+    picture.push_str("</svg>");
+    picture
+}
+
+/// The largest value of some lines, and no less than `least`: the top of a picture.
+pub(super) fn top(lines: &[Line], least: f32) -> f32 {
+    lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value).fold(least, f32::max)
+}
+
+/// Where nothing was noted, a line ends and another begins.
+fn parts(points: &[(f32, f32)], low: f32, high: f32) -> Vec<Vec<(i32, i32)>> {
+    let mut parts: Vec<Vec<(i32, i32)>> = Vec::new();
+    let mut before = f32::INFINITY;
+    for (ago, value) in points.iter().filter(|(ago, _)| *ago <= SECONDS) {
+        let point = (whole((1.0 - ago / SECONDS) * WIDTH), height(*value, low, high));
+        match parts.last_mut() {
+            Some(part) if before - ago <= GAP_SECONDS => part.push(point),
+            _ => parts.push(vec![point]),
+        }
+        before = *ago;
+    }
+    parts
+}
+
+fn path(part: &[(i32, i32)]) -> String {
+    let mut path = String::with_capacity(part.len() * 8);
+    for (place, (x, y)) in part.iter().enumerate() {
+        let _ = write!(path, "{}{x} {y}", if place == 0 { "M" } else { "L" });
+    }
+    // A point alone is seen as one.
+    if part.len() == 1 { path + "h1" } else { path }
+}
+
+fn area(part: &[(i32, i32)]) -> String {
+    match (part.first(), part.last()) {
+        (Some((first, _)), Some((last, _))) => {
+            let above = path(part).replacen('M', "L", 1);
+            format!("M{first} {HEIGHT}{above}L{last} {HEIGHT}Z")
+        }
+        _ => String::new(),
+    }
+}
+
+fn height(value: f32, low: f32, high: f32) -> i32 {
+    let share = ((value - low) / (high - low).max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
+    // A line at the very edge is cut in half.
+    whole(HEIGHT - MARGIN - share * (HEIGHT - 2.0 * MARGIN))
+}
+
+fn whole(place: f32) -> i32 {
+    #[allow(clippy::cast_possible_truncation, reason = "places of a picture are between 0 and its size")]
+    let whole = place.round() as i32;
+    whole
+}
+
+/// What a picture shows.
+pub(super) const SECONDS: f32 = 600.0;
+
+/// A unit is a second.
+const WIDTH: f32 = SECONDS;
+
+const HEIGHT: f32 = 100.0;
+
+const MARGIN: f32 = 2.0;
+
+/// Three steps: the host slept, or the thread that notes them was late.
+const GAP_SECONDS: f32 = 15.0;
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, draw, parts, top};
+
+    #[test]
+    fn lines_are_drawn_by_time_and_end_where_nothing_is_known() {
+        let points = vec![(700.0, 9.0), (600.0, 0.0), (595.0, 1.0), (300.0, 0.5), (0.0, 2.0)];
+        let drawn = parts(&points, 0.0, 1.0);
+        assert_eq!(drawn, [vec![(0, 98), (5, 2)], vec![(300, 50)], vec![(600, 2)]]);
+        let line = Line { class: "u", is_filled: true, points };
+        assert_eq!(top(std::slice::from_ref(&line), 1.0), 9.0);
+        let picture = draw("wide", "a < b", (0.0, 1.0), &[line]);
+        assert!(picture.contains("aria-label=\"a &lt; b\""), "{picture}");
+        assert!(picture.contains("d=\"M0 98L5 2M300 50h1M600 2h1\""), "{picture}");
+        assert!(picture.contains("M0 100L0 98L5 2L5 100Z"), "{picture}");
+        assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
+        assert!(draw("wide", "nothing", (0.0, 0.0), &[]).ends_with("</svg>"));
+    }
+}

@@ -1,0 +1,334 @@
+//! What the last ten minutes were like: a small ring that the operators' thread fills from the same counters that a
+//! scrape reads. No decision knows of it, and it goes with the daemon.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Desk;
+use crate::clock::Timestamp;
+use crate::engine::{PoolView, RuleTotals, Totals};
+
+/// The last ten minutes, a step every five seconds.
+#[derive(Debug, Default)]
+pub struct History {
+    past: Mutex<Past>,
+}
+
+#[derive(Debug, Default)]
+struct Past {
+    /// When each step ended, and what was decided in it; the newest last.
+    steps: VecDeque<(Timestamp, [u32; KINDS])>,
+    /// What had been counted at the end of the last step.
+    counted: [u64; KINDS],
+    rules: HashMap<String, Track<[u32; OUTCOMES], [u64; OUTCOMES]>>,
+    pools: HashMap<Box<str>, Track<PoolStep, ()>>,
+}
+
+/// One name's steps: as many as there are since it is known, the newest last.
+#[derive(Clone, Debug)]
+struct Track<S, C> {
+    steps: VecDeque<S>,
+    counted: C,
+}
+
+/// How a pool stood: its utilization, where it is known, and s.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct PoolStep {
+    /// The share of slot-time that was busy.
+    pub(super) utilization: Option<f32>,
+    /// s of the slow law.
+    pub(super) severity: f32,
+}
+
+/// What is counted at a moment.
+#[derive(Debug)]
+pub(super) struct Look {
+    at: Timestamp,
+    counted: [u64; KINDS],
+    rules: Vec<(String, [u64; OUTCOMES])>,
+    pools: Vec<(Box<str>, PoolStep)>,
+}
+
+/// What is told of the past at a moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Story {
+    /// For each step its end, in seconds before this moment, and what was decided in a second of it; the newest last.
+    pub(super) steps: Vec<(f32, [f32; KINDS])>,
+    /// What was decided in all of them.
+    pub(super) sums: [u64; KINDS],
+    /// What is decided in a second just now.
+    pub(super) now: [f32; KINDS],
+    /// Over how long that was counted, in seconds.
+    pub(super) seconds: f32,
+    /// By full name. Rules that were not there all the while have fewer steps.
+    pub(super) rules: HashMap<String, RuleStory>,
+    /// By name.
+    pub(super) pools: HashMap<Box<str>, Vec<PoolStep>>,
+}
+
+/// What one rule said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct RuleStory {
+    /// Passed, refused, would refuse, in a second of each step.
+    pub(super) steps: Vec<[f32; OUTCOMES]>,
+    /// The same just now.
+    pub(super) now: [f32; OUTCOMES],
+}
+
+impl History {
+    /// Notes a step, and again every five seconds, for ever.
+    pub(super) async fn keep(desk: &Desk) {
+        let mut turns = tokio::time::interval(STEP);
+        // A host that slept is not caught up with.
+        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            desk.history.note(Look::take(desk));
+        }
+    }
+
+    /// Notes a step.
+    pub(super) fn note(&self, look: Look) {
+        let mut past = self.past.lock();
+        let past = &mut *past;
+        let is_first = past.steps.is_empty();
+        let step = if is_first { [0; KINDS] } else { grown(look.counted, past.counted) };
+        push(&mut past.steps, (look.at, step));
+        past.counted = look.counted;
+        let mut before = std::mem::take(&mut past.rules);
+        for (name, counted) in look.rules.into_iter().take(RULES_MAX) {
+            // What was counted before it was known did not happen in this step.
+            let mut track = before.remove(&name).unwrap_or_else(|| Track::new(counted));
+            push(&mut track.steps, grown(counted, track.counted));
+            track.counted = counted;
+            past.rules.insert(name, track);
+        }
+        let mut before = std::mem::take(&mut past.pools);
+        for (name, step) in look.pools.into_iter().take(POOLS_MAX) {
+            let mut track = before.remove(&name).unwrap_or_else(|| Track::new(()));
+            push(&mut track.steps, step);
+            past.pools.insert(name, track);
+        }
+    }
+
+    /// What there is to tell, with what has happened since the last step.
+    pub(super) fn story(&self, look: &Look) -> Story {
+        let past = self.past.lock();
+        let spans = past.spans();
+        let newest = past.steps.back().map_or(look.at, |(at, _)| *at);
+        // The last step and what came since: never less than a step, so that a rate does not flicker.
+        let last = spans.last().copied().unwrap_or_default();
+        let seconds = (last + look.at.since(newest).as_secs_f32()).max(SECONDS_MIN);
+        let steps = past.steps.iter().zip(&spans).map(|((at, step), span)| {
+            (look.at.since(*at).as_secs_f32(), step.map(|count| per_second(count, *span)))
+        });
+        let mut sums = grown(look.counted, past.counted).map(u64::from);
+        for (_, step) in &past.steps {
+            sums.iter_mut().zip(step).for_each(|(sum, count)| *sum += u64::from(*count));
+        }
+        let newest = past.steps.back().map(|(_, step)| *step).unwrap_or_default();
+        Story {
+            steps: steps.collect(),
+            sums,
+            now: rates(newest, grown(look.counted, past.counted), seconds),
+            seconds,
+            rules: look.rules.iter().filter_map(|rule| past.rule(rule, &spans, seconds)).collect(),
+            pools: past
+                .pools
+                .iter()
+                .map(|(name, track)| (name.clone(), track.steps.iter().copied().collect()))
+                .collect(),
+        }
+    }
+
+    /// Bytes that it holds, but for what a map needs beside.
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
+        let past = self.past.lock();
+        let rules = past.rules.iter().map(|(name, track)| {
+            name.capacity() + track.steps.capacity() * size_of::<[u32; OUTCOMES]>() + size_of_val(track)
+        });
+        let pools = past.pools.values().map(|track| track.steps.capacity() * size_of::<PoolStep>());
+        rules.chain(pools).sum::<usize>() + past.steps.capacity() * size_of::<(Timestamp, [u32; KINDS])>()
+    }
+}
+
+impl Past {
+    /// How long each step was, in seconds; the first has no beginning, and nothing in it.
+    fn spans(&self) -> Vec<f32> {
+        let ends = self.steps.iter().map(|(at, _)| *at);
+        let begins = self.steps.front().map(|(at, _)| *at).into_iter().chain(ends.clone());
+        ends.zip(begins).map(|(end, begin)| end.since(begin).as_secs_f32()).collect()
+    }
+
+    fn rule(
+        &self,
+        (name, counted): &(String, [u64; OUTCOMES]),
+        spans: &[f32],
+        seconds: f32,
+    ) -> Option<(String, RuleStory)> {
+        let track = self.rules.get(name)?;
+        let skipped = spans.len().saturating_sub(track.steps.len());
+        let steps = track.steps.iter().zip(spans.iter().skip(skipped));
+        let steps = steps.map(|(step, span)| step.map(|count| per_second(count, *span))).collect();
+        let newest = track.steps.back().copied().unwrap_or_default();
+        Some((name.clone(), RuleStory { steps, now: rates(newest, grown(*counted, track.counted), seconds) }))
+    }
+}
+
+impl<S, C> Track<S, C> {
+    fn new(counted: C) -> Track<S, C> {
+        Track { steps: VecDeque::new(), counted }
+    }
+}
+
+impl Look {
+    /// What is counted now: the same that a scrape reads.
+    pub(super) fn take(desk: &Desk) -> Look {
+        let now = desk.clock.now();
+        let Totals { allowed, limited, waited, denied, shed, rules, .. } = desk.engine.totals();
+        let missed = desk.control.server().missed.iter().map(|(.., count)| count).sum();
+        Look {
+            at: now.at,
+            counted: [allowed, limited, waited, denied, shed, missed],
+            rules: rules.iter().map(of_rule).collect(),
+            pools: desk.engine.pools(now).iter().filter(|pool| pool.watched).map(of_pool).collect(),
+        }
+    }
+}
+
+fn of_rule(rule: &RuleTotals) -> (String, [u64; OUTCOMES]) {
+    let passed = rule.pass + rule.near + rule.over;
+    (format!("{}/{}", rule.domain, rule.rule), [passed, rule.refuse, rule.would_refuse])
+}
+
+fn of_pool(pool: &PoolView) -> (Box<str>, PoolStep) {
+    let utilization = pool.utilization.map(short);
+    (pool.pool.clone(), PoolStep { utilization, severity: short(pool.severity) })
+}
+
+/// As exact as a picture.
+fn short(share: f64) -> f32 {
+    #[allow(clippy::cast_possible_truncation, reason = "a share of one loses but its last digits")]
+    let short = share as f32;
+    short
+}
+
+fn push<S>(steps: &mut VecDeque<S>, step: S) {
+    if steps.len() >= STEPS_MAX {
+        steps.pop_front();
+    }
+    steps.push_back(step);
+}
+
+/// What came, of counts that only grow. More than fits did not happen in five seconds.
+fn grown<const N: usize>(now: [u64; N], before: [u64; N]) -> [u32; N] {
+    let mut grown = [0; N];
+    for ((grown, now), before) in grown.iter_mut().zip(now).zip(before) {
+        *grown = u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
+    }
+    grown
+}
+
+fn rates<const N: usize>(step: [u32; N], since: [u32; N], seconds: f32) -> [f32; N] {
+    let mut rates = step.map(|count| count as f32 / seconds);
+    rates.iter_mut().zip(since).for_each(|(rate, count)| *rate += count as f32 / seconds);
+    rates
+}
+
+fn per_second(count: u32, span: f32) -> f32 {
+    if span > 0.0 { count as f32 / span } else { 0.0 }
+}
+
+/// Allowed, limited, waited, denied, shed, and what clients decided alone.
+pub(super) const KINDS: usize = 6;
+
+/// Passed, refused, would refuse.
+pub(super) const OUTCOMES: usize = 3;
+
+/// A picture as wide as a screen shows no more; a fifth of the looks of a scrape every second.
+const STEP: Duration = Duration::from_secs(5);
+
+/// Ten minutes, which is what an operator asks for who has just come; for longer there is Prometheus.
+const STEPS_MAX: usize = 120;
+
+/// The rules that are counted by name, and all others together. With 120 steps of 12 bytes each that is 740 KiB.
+const RULES_MAX: usize = 513;
+
+/// More pools than a host has applications; 120 steps of 12 bytes for each.
+const POOLS_MAX: usize = 64;
+
+/// The first seconds of a daemon: a rate over less is noise.
+const SECONDS_MIN: f32 = 1.0;
+
+#[cfg(test)]
+mod tests {
+    use super::{History, KINDS, Look, OUTCOMES, PoolStep, RULES_MAX};
+    use crate::clock::Timestamp;
+
+    fn look(seconds: u64, allowed: u64, rules: &[(&str, u64)]) -> Look {
+        let mut counted = [0; KINDS];
+        counted[0] = allowed;
+        let of = |(name, passed): &(&str, u64)| ((*name).to_owned(), [*passed, 0, 0]);
+        let step = PoolStep { utilization: Some(0.5), severity: -0.1 };
+        let pools = vec![("web".into(), step)];
+        Look {
+            at: Timestamp::from_nanos(seconds * 1_000_000_000),
+            counted,
+            rules: rules.iter().map(of).collect(),
+            pools,
+        }
+    }
+
+    #[test]
+    fn steps_are_told_by_their_time_and_counts_by_the_second() {
+        let history = History::default();
+        // A daemon that took up counts of before: they did not happen just now.
+        history.note(look(100, 1_000, &[("a", 50)]));
+        history.note(look(105, 1_050, &[("a", 60)]));
+        // It slept: the same count over a longer time is less in a second.
+        history.note(look(125, 1_100, &[("a", 60), ("b", 7)]));
+        history.note(look(127, 1_100, &[("a", 60), ("b", 9)]));
+        let story = history.story(&look(130, 1_120, &[("a", 65), ("b", 9), ("new", 3)]));
+        let steps: Vec<_> = story.steps.iter().map(|(ago, step)| (*ago, step[0])).collect();
+        assert_eq!(steps, [(30.0, 0.0), (25.0, 10.0), (5.0, 2.5), (3.0, 0.0)]);
+        // The last step is over: it and what came since are now.
+        assert_eq!((story.seconds, story.now[0], story.sums[0]), (5.0, 4.0, 120));
+        let passed = |name: &str| story.rules[name].steps.iter().map(|step| step[0]).collect::<Vec<_>>();
+        assert_eq!((passed("a"), passed("b")), (vec![0.0, 2.0, 0.0, 0.0], vec![0.0, 1.0]));
+        assert_eq!([story.rules["a"].now[0], story.rules["b"].now[0]], [1.0, 0.4]);
+        assert_eq!((story.rules.contains_key("new"), story.pools["web"].len()), (false, 4));
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten_and_counts_that_fall_are_none() {
+        let history = History::default();
+        history.note(look(0, 10, &[("a", 10), ("b", 10)]));
+        history.note(look(5, 4, &[("b", 3)]));
+        let story = history.story(&look(6, 4, &[("a", 10), ("b", 3)]));
+        assert_eq!((story.now[0], story.sums[0], story.rules.contains_key("a")), (0.0, 0, false));
+        assert_eq!(story.rules["b"].now, [0.0; OUTCOMES]);
+        // Nothing is known yet, and nothing is divided by.
+        let story = History::default().story(&look(0, 9, &[]));
+        assert!(
+            (story.seconds - 1.0).abs() < 1e-6 && story.steps.is_empty() && story.now[0] == 9.0,
+            "{story:?}"
+        );
+    }
+
+    #[test]
+    fn it_holds_ten_minutes_of_some_rules_and_no_more() {
+        let history = History::default();
+        let names: Vec<String> = (0..2_000).map(|number| format!("domain/rule-{number}")).collect();
+        let rules: Vec<(&str, u64)> = names.iter().map(|name| (&**name, 1)).collect();
+        for step in 0..300 {
+            history.note(look(step * 5, step, &rules));
+        }
+        let story = history.story(&look(1_500, 300, &rules));
+        assert_eq!((story.steps.len(), story.rules.len()), (120, RULES_MAX));
+        assert!(story.steps.first().is_some_and(|(ago, _)| *ago <= 600.0));
+        assert!(history.bytes() < 1 << 20, "{}", history.bytes());
+    }
+}

@@ -1,0 +1,84 @@
+//! Budgets that are shared with other hosts: whether Redis is heard, what is said to it, and what was really admitted too
+//! much.
+
+use std::fmt;
+
+use super::Scrape;
+use super::sheet::Sheet;
+use crate::engine::ReserveView;
+
+pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let fleet = &scrape.fleet;
+    let help = "Hosts that budgets are shared with, this one included; 0: the settings name no Redis";
+    sheet.gauge("fleet_hosts", help, &u64::from(fleet.hosts))?;
+    let help =
+        "Whether there is anything to share: a budget, places, or a reserve, and a Redis in the settings";
+    sheet.gauge("fleet_needed", help, &u64::from(fleet.is_needed))?;
+    let help = "Whether Redis is heard: 0 while each host has its part, and where nothing is shared";
+    sheet.gauge("fleet_linked", help, &u64::from(fleet.is_linked))?;
+    let help = "How often Redis was not heard any more";
+    sheet.counter("fleet_outages", help, &fleet.outages)?;
+    let help = "The age of what Redis last said; 0: it has said nothing yet";
+    sheet.gauge("fleet_staleness_seconds", help, &fleet.staleness.unwrap_or_default().as_secs_f64())?;
+    let help = "To Redis and back, smoothed";
+    sheet.gauge("fleet_round_trip_seconds", help, &fleet.round_trip.as_secs_f64())?;
+    let help = "Keys that are kept in touch about";
+    sheet.gauge("fleet_keys", help, &fleet.keys)?;
+    let help = "Cells that were asked about and answered: one key of this host in one batch each";
+    sheet.counter("fleet_cells", help, &fleet.cells)?;
+    let help = "Batches of cells, by what came of them: answered; stale: after a later one, another daemon has this \
+                host's name; unknown: Redis has forgotten those before; given_up: no answer in 50 s; undecodable: a \
+                reply that was none";
+    sheet.counters("fleet_batches", help, outcomes(&fleet.batches, "outcome"))?;
+    let help = "Batches that were sent once more, in the same words, for want of an answer";
+    sheet.counter("fleet_batch_repeats", help, &fleet.repeats)?;
+    let help = "Calls, connections and attempts to connect that failed, by class";
+    sheet.counters("fleet_errors", help, outcomes(&fleet.errors, "class"))?;
+    let help = "Requests that were to wait for a call, by what came of it: answered; late: no answer by its deadline; \
+                declined: too many were on their way, or calls were stopped";
+    sheet.counters("fleet_asked", help, outcomes(&fleet.asked, "outcome"))?;
+    let help = "How often such calls were stopped for a while: five in a row were late";
+    sheet.counter("fleet_asks_stopped", help, &fleet.asks_stopped)?;
+    let help = "Tokens charged below zero: what was really admitted beyond a budget";
+    sheet.counter("fleet_excess_tokens", help, &fleet.excess)?;
+    let help = "Answers that showed a tenth of a budget or more, of a key that had just refused: an estimate";
+    sheet.counter("fleet_false_refusals", help, &fleet.false_refusals)?;
+    let help = "Cells that Redis had lost before their time: they began empty";
+    sheet.counter("fleet_cells_lost", help, &fleet.lost)?;
+    let help = "Numbers of Redis that were absurd, and cut to what can be";
+    sheet.counter("fleet_clamped", help, &fleet.clamped)?;
+    let help = "Entries of what is said to all hosts that could not be meant, and were left out";
+    sheet.counter("fleet_orders_refused", help, &fleet.orders_refused)?;
+    let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
+        let bound = rule.bound?;
+        Some(([("domain", &*rule.domain), ("rule", &*rule.name)], u64::from(bound.extra)))
+    });
+    let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while Redis is heard";
+    sheet.gauges("fleet_bound_tokens", help, bounds)?;
+    reserves(scrape, sheet)
+}
+
+/// Pools whose reserve hosts keep together, or may.
+fn reserves(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let each = || scrape.pools.iter().filter_map(|pool| Some(([("pool", &*pool.pool)], pool.reserve?)));
+    let shared = each().map(|(pool, reserve)| (pool, u64::from(reserve.elsewhere.is_some())));
+    let help = "Whether the reserve of a pool goes by all hosts together; 0: by this host alone";
+    sheet.gauges("fleet_reserve_shared", help, shared)?;
+    let stale = |reserve: ReserveView| reserve.elsewhere.map_or(0.0, |(_, age)| age.as_secs_f64());
+    let help = "The age of what a reserve knows of other hosts; 0: it goes by this host alone";
+    sheet.gauges("fleet_reserve_staleness_seconds", help, each().map(|(pool, of)| (pool, stale(of))))?;
+    let most = each().map(|(pool, reserve)| (pool, u64::from(reserve.most.unwrap_or_default())));
+    let help =
+        "How much other work the reserve lets be in progress here; 0 also where the slots are not known";
+    sheet.gauges("fleet_reserve_most", help, most)
+}
+
+fn outcomes(
+    counts: &[(&'static str, u64)],
+    label: &'static str,
+) -> impl Iterator<Item = ([(&'static str, &'static str); 1], u64)> {
+    counts.iter().map(move |(name, count)| ([(label, *name)], *count))
+}
+
+/// As many as are counted by name.
+const RULES_MAX: usize = 512;

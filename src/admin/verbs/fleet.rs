@@ -1,0 +1,74 @@
+//! `POST /fleet/key`: what this host has of one key that many hosts share. It changes nothing; it is asked for as the other
+//! verbs on keys are, for a path would name the caller.
+
+use serde_json::{Value, json};
+
+use super::asked::Asked;
+use super::key::{refused, rule_and_key};
+use super::{By, Refusal};
+use crate::admin::Desk;
+use crate::engine::{PlacesHere, Seen};
+
+pub(super) fn key(desk: &Desk, _: By, asked: &Value) -> Result<Value, Refusal> {
+    let asked = Asked::of(asked, &["rule", "key"])?;
+    let (rule, key) = rule_and_key(desk, &asked)?;
+    let now = desk.clock.now();
+    if let Some(here) = desk.engine.places_of(&rule, &key, now).map_err(|error| refused(&error))? {
+        return Ok(of_places(&rule.to_string(), &here, desk.control.fleet().hosts));
+    }
+    let here = desk.engine.share_of(&rule, &key, now).map_err(|error| refused(&error))?;
+    let here = here.ok_or_else(|| {
+        let why = match desk.control.fleet().is_set {
+            true => "it has no `scope: fleet`",
+            false => "this host shares with nobody; `tidegate status` says why",
+        };
+        Refusal::bad(format!("{rule} shares no budget: {why}"))
+    })?;
+    let there = here.there.unwrap_or_default();
+    let Some(Seen { level, demand, at }) = here.seen else {
+        return Ok(told(&rule.to_string(), &here, (there.held, there.owed), &Value::Null));
+    };
+    let redis = json!({
+        "level": level as f64 / MICRO,
+        "demand": demand as f64 / MILLI,
+        "age_s": now.at.since(at).as_secs_f64(),
+    });
+    Ok(told(&rule.to_string(), &here, (there.held, there.owed), &redis))
+}
+
+fn told(rule: &str, here: &crate::engine::ShareHere, (held, owed): (u32, u32), redis: &Value) -> Value {
+    json!({
+        "rule": rule,
+        "key": name(&here.name),
+        "limit": here.limit,
+        "known": here.there.is_some(),
+        "in_touch": here.is_in_touch,
+        "held": held,
+        "owed": owed,
+        "redis": redis,
+    })
+}
+
+/// What this host has of the places of a key.
+fn of_places(rule: &str, here: &PlacesHere, hosts: u32) -> Value {
+    json!({
+        "rule": rule,
+        "key": name(&here.name),
+        "limit": here.max,
+        "known": here.is_in_touch || here.in_use > 0,
+        "in_touch": here.is_in_touch,
+        "held": here.held,
+        "in_use": here.in_use,
+        "hosts": hosts,
+    })
+}
+
+fn name(name: &[u8; 16]) -> String {
+    name.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Millionths of a token.
+const MICRO: f64 = 1e6;
+
+/// Thousandths of a token a second.
+const MILLI: f64 = 1e3;

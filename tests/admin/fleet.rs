@@ -1,0 +1,354 @@
+//! What operators see of budgets that hosts share: real daemons beside a real Redis, heard and not heard.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use super::commands::{said, tidegate};
+use super::daemon::{Daemon, Plan, eventually};
+use super::http::{get, post};
+use super::redis_server::{Redis, is_installed};
+use super::scrape::scrape;
+use super::wire::verdict_of;
+
+const RULES: &str = "\
+domain: api
+limits:
+  - {name: per-tenant, key: [tenant], rate: 10/s, burst: 10, scope: fleet, fleet: {on_miss: admit}}
+  - {name: per-user, key: [user], rate: 1/h, burst: 5}
+";
+
+/// A daemon that is to share its budgets in this Redis.
+fn sharing(redis: &Redis, more: &str) -> Daemon {
+    sharing_by(RULES, redis, more)
+}
+
+fn sharing_by(rules: &str, redis: &Redis, more: &str) -> Daemon {
+    let plan = Plan::new().rules("api.yaml", rules);
+    let secret = plan.path("secret");
+    fs::write(&secret, [7; 32]).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let redis = format!("redis: {{url: \"{}\", fleet_secret_files: [secret]{more}}}", redis.url());
+    plan.settings(&redis).start()
+}
+
+fn page(daemon: &Daemon) -> Value {
+    get(daemon, "/fleet").json()
+}
+
+fn linked(daemon: &Daemon) -> Value {
+    eventually("Redis is heard", || Some(page(daemon)).filter(|page| page["linked"] == true))
+}
+
+/// Asks for one tenant until Redis has answered about it.
+fn ask_for(daemon: &Daemon, tenant: &str) {
+    let mut wire = daemon.greeted();
+    let mut id = 0;
+    eventually("Redis was asked", || {
+        for _ in 0..5 {
+            id += 1;
+            verdict_of(&wire.ask(&json!([3, id, "api", [["tenant", tenant]]])));
+        }
+        (page(daemon)["rules"][0]["cells"].as_u64()? > 3).then_some(())
+    });
+}
+
+fn text(daemon: &Daemon, arguments: &[&str]) -> String {
+    let (code, out, err) = said(&tidegate(daemon, arguments));
+    assert_eq!((code, &*err), (Some(0), ""), "{arguments:?}");
+    out
+}
+
+#[test]
+fn what_is_shared_is_told_while_redis_is_heard_and_while_it_is_not() {
+    if !is_installed() {
+        return;
+    }
+    let mut redis = Redis::start(&[]);
+    let daemon = sharing(&redis, "");
+    linked(&daemon);
+    ask_for(&daemon, "canary-t1");
+    let page = page(&daemon);
+    let rule = &page["rules"][0];
+    assert_eq!([&page["redis"], &page["needed"]], [true, true]);
+    assert_eq!([&page["hosts"], &page["nodes"][0]["connections"]], [1, 1]);
+    assert_eq!([&page["nodes"][0]["state"], &page["nodes"][0]["url"]], ["up", &*redis.url()]);
+    assert_eq!(page["host"].as_str().unwrap().len(), 8, "{page}");
+    assert_eq!(page["rules"].as_array().unwrap().len(), 1, "{page}");
+    assert_eq!([&rule["domain"], &rule["rule"], &rule["mode"]], ["api", "per-tenant", "borrow"]);
+    assert_eq!([&rule["limit"], &rule["keys"], &rule["shared"]], [&json!(10), &json!(1), &json!(true)]);
+    let bound = json!({"hosts": 1, "on_miss": "admit", "extra": 1, "quiet_permille": 100});
+    assert_eq!(rule["bound"], bound, "a tenth of ten");
+    assert!(rule["version"].as_u64() >= Some(1) && rule["stale_s"].as_f64().unwrap() < 60.0, "{rule}");
+    let metrics = scrape(&daemon);
+    assert_eq!([metrics.of("tidegate_fleet_needed"), metrics.of("tidegate_fleet_linked")], [1.0, 1.0]);
+    assert_eq!(metrics.of("tidegate_fleet_hosts"), 1.0);
+    assert_eq!(metrics.of("tidegate_fleet_keys"), 1.0);
+    assert_eq!(metrics.of("tidegate_fleet_bound_tokens{domain=\"api\",rule=\"per-tenant\"}"), 1.0);
+    assert!(metrics.of("tidegate_fleet_cells_total") > 3.0);
+    assert!(metrics.of("tidegate_fleet_batches_total{outcome=\"answered\"}") > 3.0);
+    assert!(metrics.of("tidegate_fleet_round_trip_seconds") > 0.0);
+
+    let out = text(&daemon, &["fleet"]);
+    for words in ["1 hosts, Redis heard", "api/per-tenant", "borrow", "admit", "+1", "unix://", "up"] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    assert!(!out.contains("per-user"), "a rule of this host: {out}");
+    let told: Value = serde_json::from_str(&text(&daemon, &["fleet", "--json"])).unwrap();
+    assert_eq!(told["rules"][0]["rule"], "per-tenant");
+    assert!(text(&daemon, &["status"]).contains("fleet        1 hosts, Redis heard"));
+    let warnings = get(&daemon, "/status").json()["warnings"].to_string();
+    assert!(!warnings.contains("Redis"), "{warnings}");
+
+    redis.kill();
+    let page = eventually("Redis is missed", || {
+        Some(self::page(&daemon))
+            .filter(|page| page["linked"] == false && page["nodes"][0]["state"] == "down")
+    });
+    assert_eq!(page["nodes"][0]["class"], "down", "{page}");
+    assert!(page["errors"]["down"].as_u64().unwrap() > 0 && page["outages"] == 1, "{page}");
+    let metrics = scrape(&daemon);
+    assert_eq!([metrics.of("tidegate_fleet_needed"), metrics.of("tidegate_fleet_linked")], [1.0, 0.0]);
+    assert_eq!(metrics.of("tidegate_fleet_outages_total"), 1.0);
+    assert!(metrics.of("tidegate_fleet_errors_total{class=\"down\"}") > 0.0);
+    let out = text(&daemon, &["fleet"]);
+    assert!(out.contains("Redis NOT heard for ") && out.contains("failures     down "), "{out}");
+    let status = text(&daemon, &["status"]);
+    assert!(
+        status.contains("warning: Redis is not heard (") && status.contains("`tidegate fleet`"),
+        "{status}"
+    );
+    redis.restart(None);
+    linked(&daemon);
+}
+
+#[test]
+fn the_bound_goes_with_the_hosts_and_a_key_is_shown_by_its_digest() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let (one, other) = (sharing(&redis, ""), sharing(&redis, ""));
+    let both = eventually("each knows of the other", || {
+        let pages = [page(&one), page(&other)];
+        pages.iter().all(|page| page["hosts"] == 2).then_some(pages)
+    });
+    assert_ne!(both[0]["host"], both[1]["host"]);
+    for page in both {
+        assert_eq!(page["rules"][0]["bound"]["extra"], 2, "less than a token each: one each");
+    }
+    ask_for(&one, "canary-t1");
+    let asked = json!({"rule": "per-tenant", "key": [["tenant", "canary-t1"]]}).to_string();
+    let [here, there] = [&one, &other].map(|daemon| post(daemon, "/fleet/key", &asked).json());
+    assert_eq!([&here["known"], &there["known"]], [true, false], "{here} {there}");
+    assert_eq!(here["key"], there["key"], "known by the same name on both");
+    assert!(here["redis"]["level"].is_number() && here["redis"]["age_s"].as_f64() >= Some(0.0), "{here}");
+    let key = here["key"].as_str().unwrap();
+    assert_eq!(redis.say("KEYS *").matches(key).count(), 1, "and in Redis");
+    assert!(!here.to_string().contains("canary"));
+
+    let out = text(&one, &["fleet", "show", "per-tenant", "tenant=canary-t1"]);
+    assert!(out.contains(key) && out.contains(" in hand, ") && out.contains(" left for all, "), "{out}");
+    let out = text(&other, &["fleet", "show", "api/per-tenant", "tenant=canary-t1"]);
+    assert!(out.contains("nobody has asked for it of late"), "{out}");
+    let files = one.plan.path("rules");
+    let explain = ["explain", "api", "tenant=canary-t1", "--live", "--rules", files.to_str().unwrap()];
+    let out = text(&one, &explain);
+    assert!(
+        out.contains("live      per-tenant: ")
+            && out.contains(" in hand, ")
+            && out.contains(" left for all, "),
+        "{out}"
+    );
+    let told: Value =
+        serde_json::from_str(&text(&one, &[&explain[..], &["--format", "json"]].concat())).unwrap();
+    assert_eq!(told["live"]["per-tenant"]["share"]["key"], key, "{told}");
+    assert!(told["live"]["per-tenant"]["counts"]["passed"].as_u64() > Some(0), "{told}");
+    for (arguments, says) in [
+        (&["per-user", "user=u1"][..], "no `scope: fleet`"),
+        (&["per-tenant"][..], "tenant"),
+        (&["per-tennant", "tenant=a"][..], "did you mean `api/per-tenant`?"),
+    ] {
+        let (code, _, err) = said(&tidegate(&one, &[&["fleet", "show"], arguments].concat()));
+        assert!(code == Some(1) && err.contains(says), "{arguments:?}: {err}");
+    }
+}
+
+#[test]
+fn whether_a_reserve_goes_by_the_fleet_or_by_this_host_is_told() {
+    if !is_installed() {
+        return;
+    }
+    let rules = "domain: api\npriorities: [critical, other]\nshed: [{pool: web, fleet: {reserve: 20%}}]\n";
+    let mut redis = Redis::start(&[]);
+    let hosts = [0, 1].map(|_| sharing_by(rules, &redis, ""));
+    let mut sessions = hosts.each_ref().map(Daemon::connect);
+    for session in &mut sessions {
+        session.ask(&json!([0, 1, 1, {"pool": "web", "slots": 10}]));
+    }
+    let reserve = |host: &Daemon| page(host)["reserves"][0].clone();
+    let metric = |name: &str| scrape(&hosts[0]).of(&format!("tidegate_fleet_reserve_{name}{{pool=\"web\"}}"));
+    let told = eventually("each knows of the other's slots", || {
+        let reserves = hosts.each_ref().map(reserve);
+        let knows = |reserve: &Value| reserve["elsewhere"]["slots"] == 10;
+        reserves.iter().all(knows).then_some(reserves).map(|[first, _]| first)
+    });
+    assert_eq!([&told["pool"], &told["shared"]], [&json!("web"), &json!(true)]);
+    assert_eq!([&told["most"], &told["others"], &told["elsewhere"]["others"]], [8, 0, 8], "{told}");
+    assert!(told["elsewhere"]["stale_s"].as_f64().unwrap() < 10.0, "{told}");
+    assert_eq!([metric("shared"), metric("most")], [1.0, 8.0]);
+    assert!((0.0..10.0).contains(&metric("staleness_seconds")));
+    assert_eq!(page(&hosts[0])["needed"], true);
+    let out = text(&hosts[0], &["fleet"]);
+    assert!(out.contains("web      the fleet"), "{out}");
+    let out = text(&hosts[0], &["status"]);
+    assert!(out.contains("8 by the fleet, "), "{out}");
+
+    redis.kill();
+    let told = eventually("it goes by this host", || {
+        Some(reserve(&hosts[0])).filter(|reserve| reserve["shared"] == false)
+    });
+    assert_eq!([&told["most"], &told["elsewhere"]], [&json!(8), &Value::Null], "{told}");
+    assert_eq!([metric("shared"), metric("staleness_seconds")], [0.0, 0.0]);
+    assert!(text(&hosts[0], &["fleet"]).contains("web      this host"));
+    assert!(text(&hosts[0], &["status"]).contains("8 by this host"));
+}
+
+#[test]
+fn rules_that_share_with_nobody_are_told() {
+    let daemon = Plan::new().rules("api.yaml", RULES).start();
+    let page = page(&daemon);
+    assert_eq!([&page["redis"], &page["hosts"]], [&json!(false), &json!(0)]);
+    assert_eq!(page["rules"][0]["shared"], false);
+    let warnings = get(&daemon, "/status").json()["warnings"].to_string();
+    assert!(
+        warnings.contains("1 rules have `scope: fleet`") && warnings.contains("fleet_secret_files"),
+        "{warnings}"
+    );
+    let out = text(&daemon, &["fleet"]);
+    assert!(out.contains("shares with nobody") && out.contains("this host alone"), "{out}");
+    // Without any such rule there is nothing to say.
+    let alone = super::daemon::daemon();
+    assert_eq!(get(&alone, "/status").json()["fleet"], Value::Null);
+    assert!(!text(&alone, &["status"]).contains("fleet"));
+}
+
+#[test]
+fn doctor_finds_what_is_wrong_with_redis_and_says_what_mends_it() {
+    if !is_installed() {
+        return;
+    }
+    let acl = fs::canonicalize("config/redis-acl.conf").unwrap();
+    let mut redis = Redis::start_on_port(&["--include", acl.to_str().unwrap()]);
+    redis.order("ACL SETUSER tidegate >correct-horse +info");
+    let daemon = sharing(&redis, ", user: tidegate, password_file: password");
+    fs::write(daemon.plan.path("password"), "correct-horse\n").unwrap();
+    // It waits half a minute after a password that was not there.
+    let settings = daemon.plan.path("tidegate.yaml");
+    let doctor = || {
+        let settings = settings.to_str().unwrap().to_owned();
+        tidegate(&daemon, &["doctor", "--config", &settings, "--socket", daemon.socket().to_str().unwrap()])
+    };
+    let output = doctor();
+    for what in ["fleet secret", "redis", "redis memory", "redis clock"] {
+        assert!(line(&output, what).starts_with("well "), "{what}: {:?}", said(&output));
+    }
+
+    redis.order("CONFIG SET maxmemory-policy allkeys-lru");
+    redis.order("ACL SETUSER tidegate -zadd");
+    fs::set_permissions(daemon.plan.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
+    let output = doctor();
+    let memory = line(&output, "redis memory");
+    assert!(
+        memory.starts_with("look ") && memory.contains("allkeys-lru") && memory.contains("noeviction"),
+        "{memory}"
+    );
+    let rights = line(&output, "redis");
+    assert!(
+        rights.starts_with("WRONG") && rights.contains("ZADD") && rights.contains("redis-acl.conf"),
+        "{rights}"
+    );
+    let secret = line(&output, "fleet secret");
+    assert!(
+        secret.starts_with("look ") && secret.contains("0644") && secret.contains("chmod 0600"),
+        "{secret}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+
+    redis.order("ACL SETUSER tidegate +zadd -info -evalsha");
+    let rights = line(&doctor(), "redis");
+    assert!(
+        rights.starts_with("WRONG") && rights.contains("noperm") && rights.contains("redis-acl.conf"),
+        "{rights}"
+    );
+    redis.order("ACL SETUSER tidegate +evalsha");
+    let memory = line(&doctor(), "redis memory");
+    assert!(memory.starts_with("? ") && memory.contains("+info"), "{memory}");
+    fs::write(daemon.plan.path("password"), "wrong-horse").unwrap();
+    fs::write(daemon.plan.path("secret"), "short").unwrap();
+    let output = doctor();
+    let rights = line(&output, "redis");
+    assert!(
+        rights.starts_with("WRONG") && rights.contains("auth") && rights.contains("password"),
+        "{rights}"
+    );
+    let secret = line(&output, "fleet secret");
+    assert!(secret.starts_with("WRONG") && secret.contains("/dev/urandom"), "{secret}");
+    assert!(!format!("{:?}", said(&output)).contains("horse"));
+
+    let plain = fs::read_to_string(&settings)
+        .unwrap()
+        .replace(&redis.url(), &format!("redis://0.0.0.0:{}", redis.port));
+    fs::write(&settings, plain).unwrap();
+    redis.kill();
+    let output = doctor();
+    let gone = line(&output, "redis");
+    assert!(gone.starts_with("WRONG") && gone.contains("down") && gone.contains("mend: start it"), "{gone}");
+    assert!(said(&output).1.contains("plain text beyond this host"), "{:?}", said(&output));
+}
+
+/// What it says of one thing, and how to mend it.
+fn line(output: &Output, what: &str) -> String {
+    let out = said(output).1;
+    let mut lines = out.lines().skip_while(|line| !line.contains(&format!("  {what}: ")));
+    let line = lines.next().unwrap_or_else(|| panic!("nothing about `{what}` in\n{out}"));
+    format!("{line} {}", lines.next().filter(|line| line.starts_with("       mend: ")).unwrap_or_default())
+}
+
+#[test]
+fn places_are_told_with_those_in_use() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let rules = "domain: api\nconcurrency:\n  - {name: exports, key: [org], max: 7, scope: fleet}\n";
+    let daemon = sharing_by(rules, &redis, "");
+    linked(&daemon);
+    let mut wire = daemon.greeted();
+    let mut begun = 0;
+    eventually("three have begun", || {
+        begun += u32::from(verdict_of(&wire.ask(&json!([1, 1, "api", [["org", "canary-o1"]]]))) == 0);
+        (begun == 3).then_some(())
+    });
+    let told = page(&daemon);
+    let rule = &told["rules"][0];
+    assert_eq!(
+        [&rule["rule"], &rule["limit"], &rule["shared"]],
+        [&json!("exports"), &json!(7), &json!(true)]
+    );
+    assert_eq!(
+        (&rule["bound"]["on_miss"], &rule["places"]["in_use"]),
+        (&json!("refuse"), &json!(3)),
+        "{rule}"
+    );
+    assert!((3..=7).contains(&rule["places"]["held"].as_u64().unwrap()), "{rule}");
+    let version = eventually("its version is known", || page(&daemon)["rules"][0]["version"].as_u64());
+    assert!(version >= 1);
+    assert!(text(&daemon, &["fleet"]).contains("in use"));
+    let out = text(&daemon, &["fleet", "show", "exports", "org=canary-o1"]);
+    assert!(out.contains("3 in use, of 7 over 1 hosts") && !out.contains("canary"), "{out}");
+    let out = text(&daemon, &["fleet", "show", "exports", "org=other"]);
+    assert!(out.contains("nobody has asked for it of late"), "{out}");
+}
