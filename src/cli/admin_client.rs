@@ -40,6 +40,8 @@ pub(super) struct AdminClient {
 pub(super) struct Answered {
     /// The code of HTTP.
     pub(super) status: u16,
+    /// What stands above the text, by name in small letters.
+    pub(super) headers: Vec<(String, String)>,
     /// The text.
     pub(super) body: String,
 }
@@ -116,7 +118,9 @@ fn exchange(path: &Path, request: &str, patience: Duration) -> io::Result<String
 fn answered(answer: &str) -> Option<Answered> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answered { status, body: body.to_owned() })
+    let headers = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+    let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+    Some(Answered { status, headers: headers.collect(), body: body.to_owned() })
 }
 
 /// What to do about it, where that is known.

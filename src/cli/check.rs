@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::admin_client::AdminClient;
 use super::read_rules::RulesRead;
 use super::words::counted;
 use block::Terms;
@@ -21,7 +22,7 @@ pub struct Args {
     /// The settings to start from when no PATH is given; without it /etc/tidegate/tidegate.yaml if there is one
     #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub config: Option<PathBuf>,
-    /// Say what so many hosts admit together: every rule limits on each host by itself
+    /// Say what so many hosts admit together; without it so many as the daemon of the settings counts, if it counts any
     #[arg(long, value_name = "N")]
     pub hosts: Option<NonZeroU32>,
     /// Print every rule, however many there are; without it the first 200
@@ -74,7 +75,8 @@ without limits for that domain, and says so.";
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref());
-    let terms = Terms { hosts: args.hosts, memory_bytes_max: read.memory_bytes_max };
+    let hosts = args.hosts.or_else(|| hosts_counted(&read));
+    let terms = Terms { hosts, memory_bytes_max: read.memory_bytes_max };
     match args.format {
         Format::Text => print(&read, &terms, args, out)?,
         Format::Json => {
@@ -84,6 +86,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     }
     out.flush()?;
     Ok(if read.count(true) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// The hosts that the daemon of these settings counts, which is of interest where a rule is of the fleet.
+fn hosts_counted(read: &RulesRead) -> Option<NonZeroU32> {
+    let admin = read.admin_socket.as_ref()?;
+    read.domains.iter().flat_map(|domain| domain.rules()).find(|rule| rule.fleet.is_some())?;
+    // A daemon that is not there is none of what is checked here.
+    let status = AdminClient::at(admin.clone()).get_json("/status").ok()?;
+    NonZeroU32::new(u32::try_from(status.pointer("/fleet/hosts")?.as_u64()?).ok()?)
 }
 
 impl Color {

@@ -1,15 +1,22 @@
 //! What operators see of the daemon beside its engine: the rules as they were last read.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::fleet_record::fleet_record;
 use super::orders::OrdersKept;
 use super::rules_in_force::Record;
 use super::watch::Bell;
-use crate::admin::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts, StateRecord};
+use crate::admin::{Control, DomainInForce, FleetRecord, Reloaded, RulesRecord, ServerCounts, StateRecord};
+use crate::clock::Clock;
+use crate::engine::FleetWord;
+use crate::fleet::counters::Counters;
+use crate::fleet::task::Voice;
+use crate::host::resident_bytes;
 use crate::server::Telemetry;
 use crate::state;
 
@@ -22,6 +29,10 @@ pub(super) struct Daemon {
     pub(super) telemetry: Arc<Telemetry>,
     /// How keeping the tables goes.
     pub(super) state: Arc<state::Record>,
+    /// What is to be told of the talk with other hosts, and by which something is said to them; `None`: the settings name
+    /// no Redis.
+    pub(super) fleet: Option<(Arc<Counters>, Voice)>,
+    pub(super) clock: Arc<Clock>,
     /// The path of the rules.
     pub(super) rules: String,
     /// Why work should not be sent here yet, beside the rules.
@@ -49,6 +60,7 @@ impl Control for Daemon {
             refused: self.telemetry.refused().collect(),
             errors: self.telemetry.errors().collect(),
             missed: self.telemetry.missed().collect(),
+            not_parked: self.telemetry.not_parked().collect(),
         }
     }
 
@@ -64,6 +76,14 @@ impl Control for Daemon {
         }
     }
 
+    fn fleet(&self) -> FleetRecord {
+        fleet_record(self.fleet.as_ref().map(|(counters, _)| &**counters), self.clock.now().at)
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        resident_bytes(Path::new("/")).unwrap_or_default()
+    }
+
     fn reload(&self) -> Result<Reloaded, String> {
         let answer = self.bell.ask_for_answer();
         answer.recv_timeout(RELOAD_PATIENCE).map_err(|_| {
@@ -74,6 +94,11 @@ impl Control for Daemon {
 
     fn keep(&self) -> Result<(), String> {
         self.orders.keep()
+    }
+
+    fn tell_fleet(&self, word: FleetWord) -> Result<bool, String> {
+        let alone = "this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings";
+        self.fleet.as_ref().ok_or(alone)?.1.say(word)
     }
 
     fn unready(&self) -> Vec<String> {

@@ -5,6 +5,7 @@ mod files;
 mod finding;
 mod machine;
 mod reach;
+mod redis;
 mod unit;
 mod user;
 
@@ -78,7 +79,7 @@ fn examine(args: &Args) -> Vec<Finding> {
         None if file.is_none() => settings.socket.path = super::client::default_socket(),
         None => {}
     }
-    findings.push(files::rules(&settings.rules));
+    findings.push(files::rules(&settings.rules, &settings.scopes()));
     let user = match &args.as_user {
         Some(name) => User::named(name),
         None => Ok(User::of_this_process()),
@@ -88,6 +89,7 @@ fn examine(args: &Args) -> Vec<Finding> {
         Err(finding) => findings.push(finding),
     }
     findings.extend(daemon::all(&settings));
+    findings.extend(redis::all(&settings));
     findings.extend(files::state(&settings));
     findings.extend(machine::all());
     findings.extend(unit::all(Path::new("/")));

@@ -1,13 +1,16 @@
-//! `tidegate explain`: which rules judge a request, which do not and why, each with its place. No daemon is asked.
+//! `tidegate explain`: which rules judge a request, which do not and why, each with its place. No daemon is asked, unless
+//! it is said.
 
 mod finding;
 mod json;
+mod live;
 mod text;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::admin_client::AdminArgs;
 use super::ask::attribute;
 use super::log;
 use super::read_rules::RulesRead;
@@ -40,6 +43,11 @@ pub struct Args {
     /// How important it is, in the words of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
+    /// Asks the daemon, too, what it has counted by these rules, and what it has of the keys that it shares
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// How to print the answer
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -64,8 +72,8 @@ Examples:
   tidegate explain api --rules config/rules user=u1 --cost tokens=800
   tidegate explain messaging to_number=+15550100 --descriptor message_type=marketing,to_number=+15550100
 
-Nothing is asked of a daemon and nothing is charged: what counters stand at is not known here.
-Exit codes: 0 explained; 1 no such domain, or its rules have errors; 2 wrong usage.";
+Nothing is charged. Without --live no daemon is asked; with it, the rules are those of the files all the same.
+Exit codes: 0 explained; 1 no such domain, its rules have errors, or the daemon does not answer; 2 wrong usage.";
 
 /// Runs the command.
 ///
@@ -92,10 +100,21 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     let asked =
         Asked { descriptors: &descriptors, cost: costs(&args.cost), priority: args.priority.as_deref() };
     let explained = explain(domain, &asked);
+    let live = match args.live.then(|| live::ask(&explained, &args.admin.client())).transpose() {
+        Ok(live) => live,
+        Err(failure) => return failed(1, &failure.to_string()),
+    };
     match args.format {
-        Format::Text => text::print(&explained, &asked, &read.read_from(), out)?,
+        Format::Text => {
+            text::print(&explained, &asked, &read.read_from(), out)?;
+            live.iter().try_for_each(|live| live::print(live, out))?;
+        }
         Format::Json => {
-            serde_json::to_writer_pretty(&mut *out, &json::all(&explained, &asked))?;
+            let mut all = json::all(&explained, &asked);
+            if let (Some(live), Some(fields)) = (live, all.as_object_mut()) {
+                fields.insert("live".to_owned(), live.into());
+            }
+            serde_json::to_writer_pretty(&mut *out, &all)?;
             writeln!(out)?;
         }
     }

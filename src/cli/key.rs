@@ -19,6 +19,9 @@ pub struct BlockArgs {
     /// For how long
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasts: Duration,
+    /// On all hosts that share the Redis of the settings
+    #[arg(long)]
+    fleet: bool,
 }
 
 /// Frees one key of a rule: of `tidegate block`, and of the rule's own `block`
@@ -26,6 +29,9 @@ pub struct BlockArgs {
 pub struct UnblockArgs {
     #[command(flatten)]
     key: Key,
+    /// Of `block --fleet`, on all hosts
+    #[arg(long)]
+    fleet: bool,
 }
 
 /// Has one key of a rule counted afresh, and frees it; leases stay
@@ -50,6 +56,7 @@ const BLOCK_HELP: &str = "\
 Examples:
   tidegate block per-user user=u1 --for 1h
   tidegate unblock per-user user=u1
+  tidegate block per-user user=u1 --for 1h --fleet     on all hosts that share a Redis
 
 The key is refused with the exact wait, whatever it has left, as far as the rule enforces.
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
@@ -57,6 +64,15 @@ Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 impl Key {
     fn asked(&self) -> Value {
         json!({"rule": self.rule, "key": self.attributes})
+    }
+
+    fn asked_of(&self, fleet: bool) -> Value {
+        let mut asked = self.asked();
+        // A daemon of before does not know the word, and need not where it is not said.
+        if let Some(fields) = asked.as_object_mut().filter(|_| fleet) {
+            fields.insert("fleet".to_owned(), true.into());
+        }
+        asked
     }
 }
 
@@ -69,7 +85,7 @@ impl BlockArgs {
         let Some(seconds) = whole_seconds(self.lasts) else {
             return usage("--for takes at least one second");
         };
-        let mut asked = self.key.asked();
+        let mut asked = self.key.asked_of(self.fleet);
         if let Some(fields) = asked.as_object_mut() {
             fields.insert("for_s".to_owned(), seconds.into());
         }
@@ -83,7 +99,7 @@ impl UnblockArgs {
     /// # Errors
     /// What cannot be written.
     pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        finish(self.key.admin.client().post("/unblock", &self.key.asked()), out)
+        finish(self.key.admin.client().post("/unblock", &self.key.asked_of(self.fleet)), out)
     }
 }
 

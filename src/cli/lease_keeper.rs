@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::client::{Client, Failure};
 use super::log;
 use crate::protocol::{Descriptors, Hello, Reply, Request, WorkOutcome};
+use crate::sys;
 
 /// A session of this process, over one connection after the other.
 #[derive(Debug)]
@@ -29,8 +30,7 @@ impl Holder {
     /// # Errors
     /// The kernel has no randomness to name it by.
     pub(super) fn new(socket: PathBuf, patience: Duration, pool: &str) -> io::Result<Holder> {
-        let mut session = [0; 16];
-        rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty())?;
+        let session = sys::drawn()?;
         Ok(Holder { socket, patience, pool: pool.to_owned(), session, connection: 0, client: None })
     }
 

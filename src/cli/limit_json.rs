@@ -3,13 +3,16 @@
 
 use serde_json::{Map, Value, json};
 
-use super::words::{LEASE_BYTES_MAX, beyond, bound, steady};
+use super::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::engine::bytes_per_key_of;
 use crate::limit::Quota;
-use crate::rules::{Allowance, Condition, KeyPart, Limit, Over, Position, Refused, Rule, conditions};
+use crate::rules::{
+    Allowance, Condition, FleetBound, FleetTerms, KeyPart, Limit, OnMiss, Over, Position, Refused, Rule,
+    Whole, conditions,
+};
 
-/// What a rule says, whatever its overrides.
-pub(super) fn rule(rule: &Rule, hosts: u32) -> Map<String, Value> {
+/// What a rule says, whatever its overrides. `hosts` are reckoned with, and of one of the fleet so many as `fleets` says.
+pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value> {
     let bytes = bytes_per_key_of(rule);
     let mut all = position(&rule.position);
     all.extend(object(json!({
@@ -19,7 +22,8 @@ pub(super) fn rule(rule: &Rule, hosts: u32) -> Map<String, Value> {
         "key": rule.key.iter().map(|part| &*part.attribute).collect::<Vec<_>>(),
         "key_parts": rule.key.iter().map(key_part).collect::<Vec<_>>(),
         "unit": rule.unit.as_deref().unwrap_or(crate::engine::UNIT_REQUESTS),
-        "scope": "host",
+        "scope": rule.scope().name(),
+        "fleet": rule.fleet.as_ref().map(|terms| fleet(rule, terms, fleets)),
         "warn_at_permille": rule.warn_at,
         "expires_us": rule.expires.map(micros),
         "refund_on": rule.refund_on.map(|_| "ok"),
@@ -32,7 +36,43 @@ pub(super) fn rule(rule: &Rule, hosts: u32) -> Map<String, Value> {
         "bytes_per_lease": rule.expires.map(|_| LEASE_BYTES_MAX),
     })));
     all.extend(limit(&rule.limit, hosts));
+    if let (Some(_), Some(quota)) = (&rule.fleet, rule.limit.quota()) {
+        // However many hosts there are.
+        all.insert("bound".to_owned(), bound_of(rule, quota).into());
+        all.insert("bound_on_hosts".to_owned(), bound_of(rule, quota).into());
+    }
     all
+}
+
+/// How hosts share a budget, and what they admit past it.
+fn fleet(rule: &Rule, terms: &FleetTerms, fleets: &[u32]) -> Value {
+    let quota = rule.limit.quota();
+    let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(terms, quota?, *hosts)).map(|bound| {
+        json!({
+            "hosts": bound.hosts,
+            "on_miss": bound.on_miss.name(),
+            "extra": bound.extra,
+            "quiet_permille": bound.quiet,
+            "says": past_budget(&bound),
+            "doubt": quota.and_then(|quota| bound.doubt(quota)),
+        })
+    });
+    json!({
+        "mode": terms.mode.name(),
+        "on_miss": terms.on_miss.map(OnMiss::name),
+        "on_redis_down": terms.on_redis_down.name(),
+        "max_over_permille": terms.over(),
+        "region": terms.region.map(|region| {
+            let (rate, burst, max) = match region.whole {
+                Some(Whole::Tokens { rate, burst }) => (Some(rate.to_string()), Some(burst), None),
+                Some(Whole::Places(max)) => (None, None, Some(max)),
+                None => (None, None, None),
+            };
+            json!({"weight_permille": region.weight, "rate": rate, "burst": burst, "max": max})
+        }),
+        "deadline_us": micros(terms.deadline()),
+        "bounds": bounds.collect::<Vec<_>>(),
+    })
 }
 
 /// What a limit says, without the allowances of overrides.
@@ -66,7 +106,7 @@ pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32
         "exact": quota.map(|_| rounding.flatten().is_none()),
         "slow_by_one_part_in": rounding.flatten(),
         "ticks_per_nanosecond": steady.map(|(_, scale)| scale.ticks_per_nano()),
-        "max_debt": allowance.filter(|own| !matches!(own.quota, Quota::Concurrency(_))).map(|own| own.max_debt),
+        "max_debt": allowance.filter(|own| !matches!(own.quota, Quota::Concurrency(_) | Quota::Places(_))).map(|own| own.max_debt),
         "over": allowance.and_then(|allowance| over(allowance, limit, hosts)),
     }))
 }
@@ -114,10 +154,16 @@ fn overrides(rule: &Rule, hosts: u32) -> Option<Value> {
 fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, Option<String>) {
     match quota {
         Some(Quota::TokenBucket(quota)) => (Some(quota.burst()), None, None, None),
+        Some(Quota::Share(quota)) => match quota.window() {
+            Some(window) => own_numbers(Some(window.like())),
+            None => (Some(quota.bucket().burst()), None, None, None),
+        },
         Some(Quota::LeakyBucket(quota)) => (None, Some(quota.queue()), None, None),
         Some(Quota::FixedWindow(quota)) => (None, None, None, Some(quota.shape())),
         Some(Quota::SlidingWindow(quota)) => (None, None, Some(quota.buckets()), None),
-        Some(Quota::SlidingLog(_) | Quota::Concurrency(_)) | None => (None, None, None, None),
+        Some(Quota::SlidingLog(_) | Quota::Concurrency(_) | Quota::Places(_)) | None => {
+            (None, None, None, None)
+        }
     }
 }
 

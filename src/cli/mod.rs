@@ -10,9 +10,15 @@ mod client;
 mod command;
 mod control;
 mod core_dumps;
+pub mod dashboard;
 mod disable_file;
 pub mod doctor;
 pub mod explain;
+pub mod fleet;
+mod fleet_record;
+pub mod fleet_secret;
+mod fleet_start;
+pub mod generate;
 pub mod healthcheck;
 pub mod key;
 mod last_good;
@@ -24,6 +30,7 @@ mod orders;
 mod passed;
 mod places;
 mod read_rules;
+pub mod redis_settings;
 pub mod reload;
 pub mod replay;
 mod restart;
@@ -69,6 +76,8 @@ enum Command {
     Replay(replay::Args),
     Status(status::Args),
     Top(top::Args),
+    Dashboard(dashboard::Args),
+    Fleet(fleet::Args),
     Reload(reload::Args),
     Healthcheck(healthcheck::Args),
     Switch(switch::Args),
@@ -77,6 +86,7 @@ enum Command {
     Reset(key::ResetArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
+    Gen(generate::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -109,6 +119,8 @@ pub fn run() -> ExitCode {
         Command::Acquire(args) => acquire::run(args),
         Command::Status(args) => status::run(args, &mut out),
         Command::Top(args) => top::run(args, &mut out),
+        Command::Dashboard(args) => dashboard::run(args, &mut out),
+        Command::Fleet(args) => fleet::run(args, &mut out),
         Command::Reload(args) => reload::run(args, &mut out),
         Command::Healthcheck(args) => healthcheck::run(args, &mut out),
         Command::Switch(args) => switch::run(args, &mut out),
@@ -117,6 +129,7 @@ pub fn run() -> ExitCode {
         Command::Reset(args) => args.run(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
+        Command::Gen(args) => generate::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };
     finish(done.and_then(|code| out.flush().map(|()| code)))

@@ -56,11 +56,12 @@ impl OrdersKept {
         record: &Record,
     ) -> OrdersKept {
         let orders = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
-        for switch in &orders.switches {
+        for switch in orders.switches.iter().chain(&orders.fleet.switches) {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
-        if !orders.blocks.is_empty() {
-            info!("{} keys are still blocked by hand", orders.blocks.len());
+        let blocked = orders.blocks.len() + orders.fleet.blocks.len();
+        if blocked > 0 {
+            info!("{blocked} keys are still blocked by hand");
         }
         engine.take_up(orders.clone());
         OrdersKept {

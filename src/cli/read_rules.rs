@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::fleet_secret::fleet_secrets;
+use super::redis_settings::fleet_alone;
 use super::settings::{SETTINGS_FILE, Settings};
 use super::settings_file::holds_settings;
 use crate::rules::source::Source;
-use crate::rules::{self, Domain, Loaded, Problem};
+use crate::rules::{self, Domain, Loaded, Problem, Scopes};
 
 /// What was read and found.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) struct RulesRead {
     pub(super) failed: Vec<Box<str>>,
     /// The byte budget of the tables.
     pub(super) memory_bytes_max: u64,
+    /// Where the daemon of these settings is asked; none: no settings were read.
+    pub(super) admin_socket: Option<PathBuf>,
 }
 
 impl RulesRead {
@@ -28,7 +32,7 @@ impl RulesRead {
             Some(path) if Source::read(path).is_ok_and(|source| holds_settings(&source)) => {
                 RulesRead::of_settings(Some(path))
             }
-            Some(path) => RulesRead::nothing().with_rules(path),
+            Some(path) => RulesRead::nothing().with_rules(path, &Scopes::default()),
             None => {
                 let installed = Path::new(SETTINGS_FILE);
                 let installed = installed.exists().then_some(installed);
@@ -45,6 +49,7 @@ impl RulesRead {
             domains: Vec::new(),
             failed: Vec::new(),
             memory_bytes_max: super::settings::MEMORY_BYTES,
+            admin_socket: None,
         }
     }
 
@@ -53,19 +58,25 @@ impl RulesRead {
         match Settings::load(path) {
             Ok((settings, problems)) => {
                 let memory_bytes_max = settings.memory_max_bytes;
-                let mut read = RulesRead { problems, memory_bytes_max, ..read }.with_rules(&settings.rules);
+                let read = RulesRead { problems, memory_bytes_max, ..read };
+                let mut read = read.with_rules(&settings.rules, &settings.scopes());
                 // Where a domain was left out for its errors, it is not known whose rules there are.
                 if read.count(true) == 0 {
                     read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
                 }
+                match &settings.redis {
+                    Some(redis) => read.problems.extend(fleet_secrets(&redis.fleet_secret_files).1),
+                    None => read.problems.extend(fleet_alone(&read.domains)),
+                }
+                read.admin_socket = Some(settings.admin_socket());
                 read
             }
             Err(problems) => RulesRead { problems, ..read },
         }
     }
 
-    fn with_rules(mut self, path: &Path) -> RulesRead {
-        let Loaded { domains, problems, failed, .. } = rules::read(path);
+    fn with_rules(mut self, path: &Path, scopes: &Scopes) -> RulesRead {
+        let Loaded { domains, problems, failed, .. } = rules::read_scoped(path, scopes);
         self.problems.extend(problems);
         RulesRead { rules: Some(path.to_owned()), domains, failed, ..self }
     }

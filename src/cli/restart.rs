@@ -13,9 +13,10 @@ use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Mode;
 use crate::state::{
-    Directory, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION, Record, StateFile, Useless, file_bytes_max,
-    read_tables, set_aside,
+    Directory, IdentityFile, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION, Record, StateFile, Useless,
+    file_bytes_max, read_tables, set_aside,
 };
+use crate::sys;
 
 /// Where to take it up, and what to make where there is nothing.
 #[derive(Debug)]
@@ -46,9 +47,7 @@ impl Plan<'_> {
     /// # Errors
     /// The kernel has no random numbers.
     pub(super) fn take_up(&self) -> std::io::Result<TakenUp> {
-        let mut random = [0; 24];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let (new_key, [a, b, c, d, e, f, g, h]) = split(random);
+        let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::drawn()?);
         let mut directory =
             self.state.map(|path| Directory::take(path, KeyBytes(new_key), self.versions_ahead));
         let key = directory.as_ref().map_or(KeyBytes(new_key), Directory::key);
@@ -119,6 +118,12 @@ impl TakenUp {
         let _ = directory.prepare();
         let version = ORDERS_VERSION + u32::from(directory.versions_ahead());
         Some(OrdersFile { path: directory.switches(), version })
+    }
+
+    /// Where it is kept who this host is among others, if this daemon keeps anything.
+    pub(super) fn fleet_identity(&mut self) -> Option<IdentityFile> {
+        let directory = self.directory.as_mut()?;
+        (!directory.is_anothers()).then(|| directory.fleet_identity())
     }
 
     /// How keeping it goes.

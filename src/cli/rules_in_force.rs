@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use super::last_good::LastGood;
+use super::redis_settings::fleet_alone;
 use crate::admin::Reloaded;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, Replaced};
@@ -27,6 +28,8 @@ pub(super) struct RulesInForce {
     last_good: Option<LastGood>,
     /// Whether they differ from what is kept there.
     is_unkept: bool,
+    /// Whether hosts meet anywhere, so that they can share a budget.
+    has_redis: bool,
 }
 
 /// What is to be told of the rules in force.
@@ -43,27 +46,29 @@ pub(super) struct Record {
 }
 
 impl RulesInForce {
-    /// Reads the rules at a path and puts them in force. What has errors is as it was last good, if that was kept.
+    /// Reads the rules and puts them in force. What has errors is as it was last good, if that was kept.
     pub(super) fn start(
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
-        path: &Path,
+        library: Library,
         last_good: Option<LastGood>,
+        has_redis: bool,
     ) -> RulesInForce {
         let mut rules = RulesInForce {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
-            library: Library::new(path),
+            library,
             record: Arc::default(),
             retired: Vec::new(),
             is_unkept: last_good.is_some(),
             last_good,
+            has_redis,
         };
         if let Some(last_good) = &rules.last_good {
             rules.library.remember(last_good.take_up());
         }
         let reading = rules.read();
-        tell_failures(&reading, path);
+        rules.tell_failures(&reading);
         let domains = rules.library.domains();
         for domain in &domains {
             info!(domain = domain.name(), rules = domain.rules().len(), "this domain has limits");
@@ -114,7 +119,7 @@ impl RulesInForce {
     /// Reads the rules again and says what changed, in the log and to whom it may concern.
     pub(super) fn reload(&mut self) -> Reloaded {
         let reading = self.read();
-        tell_failures(&reading, self.library.path());
+        self.tell_failures(&reading);
         for line in reading.difference.lines() {
             info!("{line}");
         }
@@ -124,6 +129,13 @@ impl RulesInForce {
             None => "the rules were read again and are in force",
         });
         Reloaded { changes: reading.difference.lines().collect(), problems: failures(&reading) }
+    }
+
+    fn tell_failures(&self, reading: &Reading) {
+        tell_failures(reading, self.library.path());
+        if !self.has_redis {
+            fleet_alone(&self.library.domains()).iter().for_each(log_problem);
+        }
     }
 
     /// Keeps the rules in force, if they have changed, for a start at which their files have errors.
@@ -264,7 +276,7 @@ mod tests {
     use super::{RulesInForce, may_refuse};
     use crate::clock::{Clock, Now};
     use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
-    use crate::rules::read_text;
+    use crate::rules::{Library, read_text};
 
     fn engine() -> Arc<Engine> {
         let hash_key = HashKey::from_bytes([7; 16]);
@@ -305,7 +317,13 @@ mod tests {
         let file = directory.path().join("a.yaml");
         write(&file, "1/h");
         let engine = engine();
-        let mut rules = RulesInForce::start(&engine, &Arc::new(Clock::start()), directory.path(), None);
+        let mut rules = RulesInForce::start(
+            &engine,
+            &Arc::new(Clock::start()),
+            Library::new(directory.path()),
+            None,
+            false,
+        );
         let mut decider = engine.decider();
         assert!(allows(&mut decider) && !allows(&mut decider), "the rules are in force");
         write(&file, "2/h");
@@ -323,7 +341,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a.yaml");
         write(&file, "1/h");
-        let mut rules = RulesInForce::start(&engine(), &Arc::new(Clock::start()), directory.path(), None);
+        let mut rules = RulesInForce::start(
+            &engine(),
+            &Arc::new(Clock::start()),
+            Library::new(directory.path()),
+            None,
+            false,
+        );
         let record = rules.record();
         let start = record.lock().clone();
         assert!(start.is_good && start.last_success.is_some() && start.last_failure.is_none());

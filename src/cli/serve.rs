@@ -10,6 +10,7 @@ use tracing::{error, info, warn};
 
 use super::admin_door::AdminDoor;
 use super::control::Daemon;
+use super::fleet_start;
 use super::orders::{self, OrdersKept};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
@@ -18,8 +19,9 @@ use super::{core_dumps, log, passed, restart, signals, watch};
 use crate::admin::{Desk, Doors, Ledger, Office};
 use crate::clock::Clock;
 use crate::engine::Engine;
+use crate::fleet::task::Fleet;
 use crate::host::{Readings, Sampler};
-use crate::rules::Problem;
+use crate::rules::{Library, Problem};
 use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse};
 use crate::state::{BOOT_ID_FILE, Keeper, WRITE_EVERY};
 use crate::sys;
@@ -127,18 +129,22 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let ledger = Arc::new(Ledger::default());
     let state = taken.record();
     let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders(), &state));
-    let rules = RulesInForce::start(&engine, &clock, &settings.rules, taken.last_good_rules());
+    let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
+    let library = Library::new(&settings.rules).scoped(settings.scopes());
+    let has_redis = settings.redis.is_some();
+    let rules = RulesInForce::start(&engine, &clock, library, taken.last_good_rules(), has_redis);
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
     allow_descriptors(settings.connections.max);
+    let fleet = joined.and_then(|joined| joined.talk(&engine, &clock));
     let _readings = take_readings(&engine, &clock);
     let _switches = watch_switches(&orders, settings);
     let keeper = taken.keep(Duration::from_millis(args.write_state_every));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));
     let manager = ServiceManager::start(&pulse, &clock);
-    let options = server_options(args, settings, &pulse);
+    let options = server_options(args, settings, &pulse, fleet.as_ref());
     runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
@@ -150,16 +156,13 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             orders,
             telemetry: Arc::clone(&options.telemetry),
             state,
+            fleet: fleet.as_ref().map(|fleet| (fleet.counters(), fleet.voice())),
+            clock: Arc::clone(&clock),
             rules: settings.rules.display().to_string(),
             unready: unready(&shutdown, &pulse, &clock),
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
-        let desk = Desk {
-            engine: Arc::clone(&engine),
-            clock: Arc::clone(&clock),
-            control: Arc::new(daemon),
-            ledger,
-        };
+        let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger);
         signals::tell_status(desk.clone()).map_err(Failure::Run)?;
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
@@ -169,6 +172,8 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let _ = told.await;
         served.map_err(Failure::Run)
     })?;
+    // Nobody decides any more: what this host has in hand is of use to others, and not in the tables.
+    fleet.into_iter().for_each(Fleet::finish);
     if !keeper.is_none_or(Keeper::finish) {
         warn!("the tables could not be written at the end: the next daemon takes up what was last written");
     }
@@ -177,7 +182,12 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-fn server_options(args: &Args, settings: &Settings, pulse: &Arc<Pulse>) -> server::Options {
+fn server_options(
+    args: &Args,
+    settings: &Settings,
+    pulse: &Arc<Pulse>,
+    fleet: Option<&Fleet>,
+) -> server::Options {
     server::Options {
         threads: settings.threads,
         connections: ConnectionLimits {
@@ -189,6 +199,7 @@ fn server_options(args: &Args, settings: &Settings, pulse: &Arc<Pulse>) -> serve
         telemetry: Arc::default(),
         short_slices: args.scheduler_slice == OnOff::On,
         pulse: Arc::clone(pulse),
+        asker: fleet.map(Fleet::asker),
     }
 }
 

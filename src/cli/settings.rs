@@ -6,9 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::redis_settings::RedisSettings;
 use super::settings_file;
 use crate::rules::source::{Source, about_file};
-use crate::rules::{Domain, Mode, Problem, Wrong};
+use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Wrong};
 use crate::server::PoolLimits;
 
 /// What the daemon runs by. Every value has a default that works.
@@ -38,6 +39,10 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// What is logged, and how.
     pub log: Log,
+    /// Where the limits of a domain count of which nothing else says so.
+    pub scope: Scope,
+    /// Where hosts meet that share a budget; none: each limits by itself.
+    pub redis: Option<RedisSettings>,
 }
 
 /// The socket that applications ask on.
@@ -67,6 +72,8 @@ pub struct DomainSettings {
     pub name: Box<str>,
     /// The users who may ask about it; none: whoever the socket lets in.
     pub uids: Vec<u32>,
+    /// Where its limits count unless its rules say; none: as in the other domains.
+    pub scope: Option<Scope>,
     /// Said when no rules belong to it.
     pub(super) unknown: Problem,
 }
@@ -176,6 +183,14 @@ impl Settings {
         self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
     }
 
+    /// Where limits count whose rules do not say.
+    #[must_use]
+    pub fn scopes(&self) -> Scopes {
+        let domains = self.domains.iter().filter_map(|domain| Some((domain.name.clone(), domain.scope?)));
+        let weight = self.redis.as_ref().and_then(|redis| redis.region_weight);
+        Scopes { all: self.scope, domains: domains.collect(), weight }
+    }
+
     /// What holds without a file.
     pub(super) fn by_default() -> Settings {
         Settings::defaults(&Environment::of_this_process())
@@ -195,6 +210,8 @@ impl Settings {
             admin_socket: None,
             metrics: None,
             log: Log { format: LogFormat::Text, level: tracing::Level::INFO },
+            scope: Scope::Host,
+            redis: None,
         }
     }
 }

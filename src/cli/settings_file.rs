@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
+use super::redis_settings;
 use super::settings::{Connections, DomainSettings, LogFormat, PoolSettings, Settings, check_socket_path};
 use crate::rules::fields::{Field, Fields, choice, list, text};
 use crate::rules::source::{Place, Report, Source};
 use crate::rules::yaml::{self, Node, Value};
-use crate::rules::{MODES, Problem, Severity, Wrong, amount, check_name, shown};
+use crate::rules::{MODES, Problem, SCOPES, Severity, Wrong, amount, check_name, shown};
 
 /// Reads a file over the defaults. What is wrong keeps its default and is among the problems.
 pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Problem>) {
@@ -21,12 +22,8 @@ pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Pr
         && let Some(fields) = Fields::read(&root, "the settings", SETTINGS, &mut report)
     {
         let directory = Path::new(&**source.file()).parent().unwrap_or(Path::new(""));
-        for (name, at, node) in fields.iter() {
+        for (name, _, node) in fields.iter() {
             field(name, node, directory, &mut settings, &mut report);
-            if NOT_BUILT.contains(&name) {
-                let mend = "nothing to mend: it may stay";
-                report.warning(at, format!("`{name}` is not built yet and ignored"), mend);
-            }
         }
     }
     (settings, report.into_problems())
@@ -57,8 +54,9 @@ fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, rep
         "admin" => admin(node, directory, settings, report),
         "metrics" => metrics(node, settings, report),
         "log" => log(node, settings, report),
-        // Known, and does nothing yet: its shape is checked, so that the file is right when it does.
-        _ => texts(node, "`redis`", REDIS, report),
+        "scope" => set(&mut settings.scope, choice(node, "scope", SCOPES, report)),
+        "redis" => settings.redis = redis_settings::read(node, directory, report),
+        _ => {}
     }
 }
 
@@ -151,33 +149,16 @@ fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     }
 }
 
-fn texts(node: &Node, what: &'static str, known: &[Field], report: &mut Report<'_>) {
-    let Some(fields) = Fields::read(node, what, known, report) else { return };
-    for (name, _, node) in fields.iter() {
-        if name != "fleet_secret_files" {
-            text(node, name, report);
-        } else if let Some(files) =
-            list(node, name, "write a list of paths: [/etc/tidegate/fleet-secret]", report)
-        {
-            for file in files {
-                text(file, name, report);
-            }
-        }
-    }
-}
-
 fn domains(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     let what = "a domain of the settings";
     let mut found = Vec::new();
     named(node, "domains", what, DOMAIN, report, |name, at, fields, report| {
         let uids = fields.get("uids").map(|node| uids(node, report)).unwrap_or_default();
-        if let Some(node) = fields.get("scope") {
-            choice(node, "scope", SCOPES, report);
-        }
+        let scope = fields.get("scope").and_then(|node| choice(node, "scope", SCOPES, report));
         let message = format!("no rules belong to the domain {}", shown(name));
         let mend = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
         let unknown = report.source().problem(Severity::Warning, at, message, mend);
-        found.push(DomainSettings { name: name.into(), uids, unknown });
+        found.push(DomainSettings { name: name.into(), uids, scope, unknown });
     });
     settings.domains = found;
 }
@@ -244,7 +225,7 @@ fn uid_of(text: &str) -> Result<u32, Wrong> {
     amount::parse(text)
 }
 
-fn path<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
+pub(super) fn path<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
     let path = text(node, field, report)?;
     if path.is_empty() || path.contains('\0') {
         report.error(
@@ -303,14 +284,12 @@ const SETTINGS: &[Field] = &[
     Field::built("metrics"),
     Field::built("admin"),
     Field::built("redis"),
+    Field::built("scope"),
     Field::built("domains"),
     Field::built("pools"),
     Field::built("connections"),
     Field::built("log"),
 ];
-
-/// What is read for its shape only.
-const NOT_BUILT: [&str; 1] = ["redis"];
 
 const SOCKET: &[Field] = &[Field::built("path"), Field::built("mode"), Field::built("group")];
 const MEMORY: &[Field] = &[Field::built("max")];
@@ -318,11 +297,8 @@ const CONNECTIONS: &[Field] = &[Field::built("max"), Field::built("per_user")];
 const LOG: &[Field] = &[Field::built("format"), Field::built("level")];
 const METRICS: &[Field] = &[Field::built("listen")];
 const ADMIN: &[Field] = &[Field::built("socket")];
-const REDIS: &[Field] =
-    &[Field::built("url"), Field::built("password_file"), Field::built("fleet_secret_files")];
 const DOMAIN: &[Field] = &[Field::built("uids"), Field::built("scope")];
 const POOL: &[Field] = &[Field::built("uids"), Field::built("slots_max")];
-const SCOPES: &[(Field, ())] = &[(Field::built("host"), ()), (Field::reserved("fleet"), ())];
 
 const FORMATS: &[(Field, LogFormat)] =
     &[(Field::built("text"), LogFormat::Text), (Field::built("json"), LogFormat::Json)];

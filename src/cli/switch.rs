@@ -23,6 +23,9 @@ pub struct Args {
     /// Go back to what the files say
     #[arg(long)]
     clear: bool,
+    /// On all hosts that share the Redis of the settings
+    #[arg(long)]
+    fleet: bool,
     /// For how long [default: until it is cleared]
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasts: Option<Duration>,
@@ -37,9 +40,10 @@ Examples:
   tidegate switch web/workers disabled           it is not judged at all
   tidegate switch per-user --clear               back to what its file says
   tidegate switch --all disabled --for 1h        everything is allowed
+  tidegate switch per-user shadow --fleet        on all hosts that share a Redis, within two seconds
 
 It holds for the next decision, over reloads, and over restarts where there is a state directory.
-Nothing is ever stricter than `mode` of the settings.
+Nothing is ever stricter than `mode` of the settings. Of what is said to all hosts and to one, the later holds.
 
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
@@ -50,7 +54,7 @@ Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
     let mut asked = match (words.as_slice(), args.all, args.clear) {
-        ([], false, false) if args.lasts.is_none() => return list(args, out),
+        ([], false, false) if args.lasts.is_none() && !args.fleet => return list(args, out),
         ([rule, mode], false, false) => json!({"rule": rule, "mode": mode}),
         ([mode], true, false) => json!({"all": true, "mode": mode}),
         ([rule], false, true) => json!({"rule": rule, "clear": true}),
@@ -59,6 +63,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
             return usage("write `switch RULE MODE`, `switch --all MODE`, `switch RULE --clear` or `switch`");
         }
     };
+    if let Some(fields) = asked.as_object_mut().filter(|_| args.fleet) {
+        fields.insert("fleet".to_owned(), true.into());
+    }
     if let Some(lasts) = args.lasts {
         let Some(seconds) = whole_seconds(lasts) else { return usage("--for takes at least one second") };
         if let Some(fields) = asked.as_object_mut() {
@@ -134,19 +141,29 @@ pub(super) fn held(found: &Value) -> Vec<String> {
             Some(written) => format!("without it: {written}"),
             None => "no rule is called so now: it waits".to_owned(),
         };
-        let milder = match holds == mode {
-            true => String::new(),
-            false => format!("; the daemon's mode makes it {holds}"),
+        let milder = match (flag(switch, "is_last"), holds == mode) {
+            (Some(false), _) => "; what was said later holds".to_owned(),
+            (_, true) => String::new(),
+            (_, false) => format!("; the daemon's mode makes it {holds}"),
         };
-        let (until, by) = (until(switch), text(switch, "by"));
-        lines.push(format!("switched  {rule}: {mode}{until}, by {by} ({without}){milder}"));
+        let (until, by, fleet) = (until(switch), text(switch, "by"), on_all_hosts(switch));
+        lines.push(format!("switched  {rule}: {mode}{fleet}{until}, by {by} ({without}){milder}"));
     }
     for block in list_of(found, "blocks") {
         let shown = block.get("text").and_then(Value::as_str).unwrap_or_else(|| text(block, "key"));
         let (rule, until, by) = (text(block, "rule"), until(block), text(block, "by"));
-        lines.push(format!("blocked   {rule}: {shown}{until}, by {by}"));
+        let fleet = on_all_hosts(block);
+        lines.push(format!("blocked   {rule}: {shown}{fleet}{until}, by {by}"));
     }
     lines
+}
+
+fn on_all_hosts(of: &Value) -> &'static str {
+    if flag(of, "fleet") == Some(true) { " on all hosts" } else { "" }
+}
+
+fn flag(of: &Value, field: &str) -> Option<bool> {
+    of.get(field).and_then(Value::as_bool)
 }
 
 fn until(of: &Value) -> String {

@@ -302,8 +302,10 @@ mod tests {
         let (bell, woken) = bell();
         let hash_key = HashKey::from_bytes([7; 16]);
         let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
-        let rules =
-            RulesInForce::start(&Arc::new(Engine::new(options)), &Arc::new(Clock::start()), path, None);
+        let rules = {
+            let (engine, clock) = (Arc::new(Engine::new(options)), Arc::new(Clock::start()));
+            RulesInForce::start(&engine, &clock, crate::rules::Library::new(path), None, false)
+        };
         let manager = ServiceManager::default();
         Thread { rules, watching: Watching::new(bell.clone()), bell, woken, manager }
     }

@@ -1,7 +1,9 @@
 //! What a limit says, in words for people: its numbers, by what it counts, what it admits at most. It decides nothing.
 
+use crate::limit::share::Window;
 use crate::limit::{Quota, Rate, Scale, fixed_window};
-use crate::rules::{KeyPart, Mode, Over, Rule};
+use crate::rules::percent::Share;
+use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, Over, Rule};
 
 /// The algorithm and its numbers, much as one would write them.
 pub(super) fn numbers(quota: &Quota) -> String {
@@ -11,7 +13,11 @@ pub(super) fn numbers(quota: &Quota) -> String {
         Quota::LeakyBucket(quota) => format!("{algorithm} {rate}, queue {}", quota.queue()),
         Quota::FixedWindow(_) | Quota::SlidingLog(_) => format!("{algorithm} {rate}"),
         Quota::SlidingWindow(quota) => format!("{algorithm} {rate}, buckets {}", quota.buckets()),
-        Quota::Concurrency(_) => rate,
+        Quota::Concurrency(_) | Quota::Places(_) => rate,
+        Quota::Share(quota) => match quota.window() {
+            Some(window) => numbers(window.like()),
+            None => format!("{algorithm} {rate}, burst {}", quota.bucket().burst()),
+        },
     }
 }
 
@@ -57,6 +63,20 @@ pub(super) fn bound(quota: &Quota, hosts: u32) -> String {
             let (burst, count) = (times(quota.burst()), times(rate.count()));
             format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
         }
+        Quota::Share(quota) => {
+            // One budget, however many hosts there are.
+            match quota.window().map(Window::like) {
+                Some(Quota::SlidingWindow(window)) => {
+                    let rate = Quota::SlidingWindow(*window).rate_text();
+                    return format!("at most {} in any {}", window.count(), period(&rate));
+                }
+                Some(like) => return bound(like, 1),
+                None => {}
+            }
+            let (bucket, rate) = (quota.bucket(), quota.bucket().rate());
+            let (burst, count) = (bucket.burst(), rate.count());
+            format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
+        }
         Quota::LeakyBucket(quota) => {
             let apart =
                 humantime::format_duration(std::time::Duration::from_nanos(interval_nanos(quota.rate())));
@@ -87,6 +107,40 @@ pub(super) fn bound(quota: &Quota, hosts: u32) -> String {
             )
         }
         Quota::Concurrency(quota) => format!("never more than {} at once", times(quota.max())),
+        // However many hosts there are.
+        Quota::Places(quota) => format!("never more than {} at once", quota.max()),
+    }
+}
+
+/// What a rule of the fleet admits at most of one key, on all hosts together; of another what one host admits.
+pub(super) fn bound_of(rule: &Rule, quota: &Quota) -> String {
+    let own = bound(quota, 1);
+    if rule.fleet.is_none() {
+        return own;
+    }
+    match quota {
+        // What a host that hears nothing let begin goes on.
+        Quota::Places(_) => {
+            format!("{own}, on all hosts together; besides, what goes on under hosts that do not hear Redis")
+        }
+        _ => format!("{own}, on all hosts together while Redis answers"),
+    }
+}
+
+/// What so many hosts admit past the budget of a rule of the fleet.
+pub(super) fn past_budget(bound: &FleetBound) -> String {
+    let quiet = match bound.quiet {
+        0 => String::new(),
+        share => {
+            let share = Share(u32::from(share));
+            format!(", and {share} of the rate more from hosts that hardly use the key")
+        }
+    };
+    match bound.on_miss {
+        OnMiss::Admit if bound.windows => format!("{} more in each window", bound.extra),
+        OnMiss::Admit => format!("{} more at once{quiet}", bound.extra),
+        OnMiss::Refuse => format!("no more; a host that holds no {} refuses", bound.unit),
+        OnMiss::Ask => format!("no more; a host that holds no {} asks Redis", bound.unit),
     }
 }
 
@@ -127,9 +181,15 @@ pub(super) fn steady(quota: &Quota) -> Option<(Rate, Scale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
         Quota::LeakyBucket(quota) => Some((quota.rate(), quota.scale())),
-        Quota::FixedWindow(_) | Quota::SlidingLog(_) | Quota::SlidingWindow(_) | Quota::Concurrency(_) => {
-            None
+        Quota::Share(quota) if quota.window().is_none() => {
+            Some((quota.bucket().rate(), quota.bucket().scale()))
         }
+        Quota::Share(_)
+        | Quota::FixedWindow(_)
+        | Quota::SlidingLog(_)
+        | Quota::SlidingWindow(_)
+        | Quota::Concurrency(_)
+        | Quota::Places(_) => None,
     }
 }
 

@@ -6,13 +6,17 @@ use std::num::NonZeroU32;
 use super::super::replay::table::count;
 use super::super::shed_words;
 use super::super::words::{
-    LEASE_BYTES_MAX, beyond, bound, counted, each, exactness, expires, mode, numbers, numbers_or_unlimited,
-    steady,
+    LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers,
+    numbers_or_unlimited, past_budget, steady,
 };
 use crate::engine::{bytes_per_key_of, keys_within};
-use crate::limit::Quota;
+use crate::limit::{Quota, Rate};
+use crate::rules::percent::Share;
 use crate::rules::shed::Shed;
-use crate::rules::{Domain, Limit, ListKind, Overrides, Refused, Rule, conditions, facts};
+use crate::rules::{
+    Domain, FleetBound, FleetTerms, Limit, ListKind, Overrides, Refused, Region, Rule, Whole, conditions,
+    facts,
+};
 
 /// What is to be reckoned with.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +30,15 @@ pub(super) struct Terms {
 impl Terms {
     pub(super) fn hosts(&self) -> u32 {
         self.hosts.map_or(1, NonZeroU32::get)
+    }
+
+    /// The sizes of a fleet that are worth telling of: the least, that of now, and twice that.
+    pub(super) fn fleets(&self) -> impl Iterator<Item = u32> + use<> {
+        let now = self.hosts.map(NonZeroU32::get).filter(|hosts| *hosts > 1);
+        let twice = now.map(|hosts| hosts.saturating_mul(2));
+        let mut sizes = vec![2];
+        sizes.extend([now, twice].into_iter().flatten().filter(|hosts| *hosts > 2));
+        sizes.into_iter()
     }
 
     /// How many keys of a rule the budget holds at least.
@@ -100,7 +113,17 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
     line("path", domain.tree().path(number).unwrap_or_default().join(" → "));
     line("match", conditions(&rule.conditions));
     line("unit", rule.unit.as_deref().unwrap_or_default().to_owned());
-    line("bound", bounds(&rule.limit, terms));
+    match (&rule.fleet, rule.limit.quota()) {
+        (Some(fleet), Some(quota)) => {
+            line("bound", bound_of(rule, quota));
+            line("region", fleet.region.and_then(|region| region_text(&region, quota)).unwrap_or_default());
+            line("fleet", fleet_text(fleet));
+            for (hosts, says) in past_budgets(fleet, quota, terms) {
+                line(&format!("{hosts} hosts"), says);
+            }
+        }
+        _ => line("bound", bounds(&rule.limit, terms)),
+    }
     line("expires", rule.expires.map(expires).unwrap_or_default());
     let allowance = rule.limit.allowance(0);
     line(
@@ -141,6 +164,58 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
         }
     }
     block
+}
+
+/// How hosts share a budget, as it is written.
+fn fleet_text(fleet: &FleetTerms) -> String {
+    let share = fleet.max_over.map(|share| format!(", max_over: {}", Share(u32::from(share))));
+    format!("{}{}", fleet.text(), share.unwrap_or_default())
+}
+
+/// The part that a region has, and what is lost of it because tokens, and places, are whole.
+fn region_text(region: &Region, quota: &Quota) -> Option<String> {
+    let (weight, whole) = (region.weight, region.whole?);
+    let is_window = matches!(quota, Quota::Share(part) if part.window().is_some());
+    let (count, of, one) = match whole {
+        Whole::Tokens { burst, .. } if is_window => (burst, "the limit", "token"),
+        Whole::Tokens { burst, .. } => (burst, "the burst", "token"),
+        Whole::Places(max) => (max, "`max`", "place"),
+    };
+    let exact = u64::from(count) * u64::from(weight);
+    let rounded = match exact.checked_sub(u64::from(quota.limit()) * 1_000) {
+        Some(0) => String::new(),
+        Some(lost) => format!("; of {of} 0.{lost:03} of a {one} is lost"),
+        None => format!("; less than one {one} of {of}, and one all the same"),
+    };
+    let (numbers, slower) = match (whole, quota) {
+        (Whole::Tokens { rate, .. }, _) if is_window => (rate.to_string(), String::new()),
+        (Whole::Tokens { rate, burst }, Quota::Share(part)) => {
+            (format!("{rate}, burst {burst}"), slower(rate, weight, part.bucket().rate()))
+        }
+        (Whole::Tokens { rate, burst }, _) => (format!("{rate}, burst {burst}"), String::new()),
+        (Whole::Places(max), _) => (format!("{max} at once"), String::new()),
+    };
+    let share = Share(u32::from(weight));
+    Some(format!("{share} of {numbers}, which all regions have together{rounded}{slower}"))
+}
+
+fn slower(whole: Rate, weight: u16, part: Rate) -> String {
+    let exact = u128::from(whole.count()) * u128::from(weight) * u128::from(part.period_nanos());
+    let has = u128::from(part.count()) * 1_000 * u128::from(whole.period_nanos());
+    match exact.checked_sub(has).and_then(|lost| exact.checked_div(lost)) {
+        Some(parts) => format!("; of the rate one part in {parts} is lost"),
+        None => String::new(),
+    }
+}
+
+/// What each number of hosts admits past a budget, and what is to be said of it.
+fn past_budgets(fleet: &FleetTerms, quota: &Quota, terms: &Terms) -> Vec<(u32, String)> {
+    let bounds = terms.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts));
+    let said = bounds.map(|bound| {
+        let doubt = bound.doubt(quota).map(|doubt| format!("; {doubt}"));
+        (bound.hosts, format!("{}{}", past_budget(&bound), doubt.unwrap_or_default()))
+    });
+    said.collect()
 }
 
 /// What a limit admits at most on one host, and on all of them.

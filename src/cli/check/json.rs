@@ -40,7 +40,8 @@ fn of_domain(domain: &Domain, terms: &Terms) -> Value {
 }
 
 fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> Map<String, Value> {
-    let mut all = limit_json::rule(rule, terms.hosts());
+    let fleets: Vec<u32> = terms.fleets().collect();
+    let mut all = limit_json::rule(rule, terms.hosts(), &fleets);
     all.extend(object(json!({
         "path": domain.tree().path(number),
         "overrides_slow_by_one_part_in": slowest_override(&rule.limit),

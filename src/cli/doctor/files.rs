@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::settings::Settings;
 use super::finding::Finding;
-use crate::rules::{self, Problem};
+use crate::rules::{self, Problem, Scopes};
 use crate::state::StateFile;
 
 /// The settings as the daemon would read them, and what is to be said of them.
@@ -23,9 +23,9 @@ pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) 
 }
 
 /// The rules as the daemon would read them.
-pub(super) fn rules(path: &Path) -> Finding {
+pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     const WHAT: &str = "rules";
-    let loaded = rules::read(path);
+    let loaded = rules::read_scoped(path, scopes);
     let errors = loaded.problems.iter().filter(|problem| problem.is_error()).count();
     let count: usize = loaded.domains.iter().map(|domain| domain.rules().len()).sum();
     let message = format!("{}: {count} rules in {} domains", path.display(), loaded.domains.len());
@@ -104,7 +104,7 @@ fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
     }
 }
 
-fn of_problem(what: &'static str, problem: &Problem) -> Finding {
+pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
     // What it says of itself ends with the mend, which is said apart here.
     let position = &problem.position;
     let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);

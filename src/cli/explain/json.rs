@@ -43,7 +43,7 @@ pub(super) fn all(explained: &Explained<'_>, asked: &Asked<'_>) -> Value {
 }
 
 fn of_rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>) -> Map<String, Value> {
-    let mut all = limit_json::rule(rule, 1);
+    let mut all = limit_json::rule(rule, 1, &[2]);
     let counted = stands.as_ref().ok();
     let by = counted.map(|counted| match counted.by {
         AllowanceBy::Rule => "rule",

@@ -3,10 +3,10 @@
 use std::io::{Result, Write};
 
 use super::super::shed_words;
-use super::super::words::{beyond, bound, counted, each, expires, mode, numbers, numbers_or_unlimited};
+use super::super::words::{beyond, bound_of, counted, each, expires, mode, numbers, numbers_or_unlimited};
 use super::finding::{AllowanceBy, Asked, Counted, Explained, Finding, InTree, Not, PriorityBy, value};
 use crate::engine::UNIT_REQUESTS;
-use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, shown};
+use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, facts, shown};
 
 /// Prints all of it; `from` is where the rules were read.
 pub(super) fn print(
@@ -86,7 +86,11 @@ fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn
     line("numbers", &allowance_by(rule, counted))?;
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
     line("cost", &cost(counted, unit, allowance.map(|allowance| allowance.quota.limit())))?;
-    line("bound", &allowance.map(|allowance| bound(&allowance.quota, 1)).unwrap_or_default())?;
+    line("bound", &allowance.map(|allowance| bound_of(rule, &allowance.quota)).unwrap_or_default())?;
+    let fleet = facts(rule).into_iter().filter(|(field, _)| ["scope", "fleet", "max_over"].contains(field));
+    for (field, says) in fleet {
+        line(field, &says)?;
+    }
     line("expires", &rule.expires.map(expires).unwrap_or_default())?;
     let more = allowance.and_then(|allowance| beyond(&allowance.over, rule.limit.soft_for, 1));
     line("over", &more.unwrap_or_default())?;

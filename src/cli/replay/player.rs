@@ -120,6 +120,8 @@ impl Player {
         let decision = match self.decider.decide(&request, self.now) {
             Answer::Decided(decision) => decision,
             Answer::Conflict => return Err(Conflict.into()),
+            // Nobody may wait here, so nobody is told to ask.
+            Answer::Ask(_) => return Ok(None),
             Answer::Quota => {
                 self.beyond_quota += 1;
                 return Ok(None);

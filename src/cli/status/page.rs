@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+pub(in crate::cli) use crate::admin::{list, number, word};
+use crate::cli::fleet::reserve_in_short;
 use crate::cli::replay::table::{Table, count};
 use crate::cli::switch::held;
 
@@ -73,6 +75,9 @@ fn head(status: &Value, text: &mut String) {
         count(number(status, "/memory/max_bytes") / 1_024),
         shown(status, "/memory/keys"),
     );
+    if let Some(fleet) = status.get("fleet").filter(|fleet| fleet.is_object()) {
+        let _ = writeln!(text, "fleet        {}", crate::cli::fleet::in_a_line(fleet));
+    }
 }
 
 /// The rules that have judged something; those that enforce need no word for it.
@@ -102,7 +107,8 @@ pub(in crate::cli) fn passed(rule: &Value) -> u64 {
 
 pub(in crate::cli) fn pools(status: &Value) -> Option<String> {
     let pools = list(status, "/pools");
-    let mut table = Table::new(&["pool", "busy", "slots", "u", "s", "brake", "cannot be read"]);
+    let mut table =
+        Table::new(&["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"]);
     for pool in pools {
         let slots = pool.pointer("/slots").and_then(Value::as_u64);
         let unreadable: Vec<&str> = list(pool, "/signals")
@@ -120,6 +126,7 @@ pub(in crate::cli) fn pools(status: &Value) -> Option<String> {
                 .map_or_else(|| "-".to_owned(), |u| format!("{:.0} %", u * 100.0)),
             pool.pointer("/s").and_then(Value::as_f64).map_or_else(|| "-".to_owned(), |s| format!("{s:.3}")),
             if braking { "ON" } else { "off" }.to_owned(),
+            reserve_in_short(pool.get("reserve").unwrap_or(&Value::Null)),
             unreadable.join(" "),
         ]);
     }
@@ -153,20 +160,8 @@ pub(in crate::cli) fn name(rule: &Value) -> String {
     }
 }
 
-pub(in crate::cli) fn number(value: &Value, pointer: &str) -> u64 {
-    value.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
-}
-
 fn shown(value: &Value, pointer: &str) -> String {
     count(number(value, pointer))
-}
-
-pub(in crate::cli) fn word<'v>(value: &'v Value, pointer: &str) -> &'v str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-pub(in crate::cli) fn list<'v>(value: &'v Value, pointer: &str) -> &'v [Value] {
-    value.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// A page has room for so many of each kind.

@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::cli::replay::table::Table;
+use crate::cli::fleet::in_a_line;
+use crate::cli::replay::table::{Table, count};
 use crate::cli::status::page::{callers, list, name, number, passed, pools, word};
+use crate::cli::switch::held;
 
 /// The status at a moment.
 #[derive(Debug)]
@@ -81,6 +83,9 @@ impl Rates<'_> {
             format!("tidegate {}, mode {}: ", word(self.status, "/version"), word(self.status, "/mode"));
         let verdicts = self.verdicts.iter().map(|(verdict, rate)| format!("{rate:.0} {verdict}"));
         let _ = writeln!(text, "{} a second", verdicts.collect::<Vec<_>>().join(", "));
+        for line in self.standing() {
+            let _ = writeln!(text, "{line}");
+        }
         let mut table = Table::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
         for RuleRate { rule, passed, refused, would_refuse } in &self.rules {
             let numbers = [passed, refused, would_refuse].map(|rate| format!("{rate:.0}"));
@@ -92,6 +97,18 @@ impl Rates<'_> {
             let _ = write!(text, "\n{part}\n");
         }
         text
+    }
+
+    /// What does not change by the second, and is not as it usually is: first, as on the page of the daemon.
+    fn standing(&self) -> Vec<String> {
+        let mut lines = vec![format!("{} leases", count(number(self.status, "/leases/held")))];
+        if let Some(fleet) = self.status.get("fleet").filter(|fleet| fleet.is_object()) {
+            lines.push(format!("fleet: {}", in_a_line(fleet)));
+        }
+        lines.extend(self.status.get("switches").map(held).unwrap_or_default());
+        let warnings = list(self.status, "/warnings").iter().filter_map(Value::as_str);
+        lines.extend(warnings.take(WARNINGS_SHOWN).map(|warning| format!("warning: {warning}")));
+        lines
     }
 
     /// For programs.
@@ -110,6 +127,10 @@ impl Rates<'_> {
             "seconds": self.seconds,
             "decisions_per_s": verdicts.collect::<Value>(),
             "rules": rules.collect::<Vec<_>>(),
+            "leases": self.status.get("leases"),
+            "fleet": self.status.get("fleet"),
+            "switches": self.status.get("switches"),
+            "warnings": self.status.get("warnings"),
             "pools": self.status.get("pools"),
             "callers": self.status.get("callers"),
         })
@@ -131,6 +152,9 @@ const VERDICTS: [(&str, &str); 5] = [
 /// A screen has room for so many.
 const RULES_SHOWN: usize = 15;
 
+/// The rules are what one looks for here; `tidegate status` has all of them.
+const WARNINGS_SHOWN: usize = 3;
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -141,7 +165,12 @@ mod tests {
     fn rates_are_differences_by_time_and_never_below_zero() {
         let look = |at_nanos, pass: u64, allow: u64| {
             let rule = json!({"domain": "api", "rule": "a", "pass": pass, "near": 0, "over": 1, "refuse": 2});
-            Look { at_nanos, status: json!({"decisions": {"allow": allow}, "counts": [rule]}) }
+            let fleet = json!({"redis": true, "needed": true, "linked": false});
+            let status = json!({
+                "decisions": {"allow": allow}, "counts": [rule], "leases": {"held": 7}, "fleet": fleet,
+                "warnings": ["mind the gap"],
+            });
+            Look { at_nanos, status }
         };
         let (before, after) = (look(0, 10, 100), look(2_000_000_000, 30, 50));
         let told = after.since(&before).json();
@@ -149,6 +178,9 @@ mod tests {
         assert_eq!(told["rules"][0]["passed_per_s"], 10.0);
         assert_eq!(told["rules"][0]["refused_per_s"], 0.0);
         assert_eq!(told["decisions_per_s"]["allowed"], 0.0, "it was started again meanwhile");
-        assert!(after.since(&before).text().contains("api/a"));
+        let text = after.since(&before).text();
+        for words in ["api/a", "7 leases", "fleet: ", "warning: mind the gap"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
     }
 }

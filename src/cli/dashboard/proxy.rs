@@ -1,0 +1,182 @@
+//! What of the admin socket a browser of this host gets to see: its pages, at a path that begins with the token.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::admin::{HtmlText, SAFETY, page_paths};
+use crate::cli::admin_client::{AdminClient, Failure};
+
+type Answer = Response<Full<Bytes>>;
+
+/// Looks for who knows the token.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    client: AdminClient,
+    token: String,
+    /// What a browser says whom it asks: another name that leads here is somebody else's trick.
+    hosts: Vec<String>,
+}
+
+impl Proxy {
+    pub(super) fn new(client: AdminClient, token: String, port: u16) -> Arc<Proxy> {
+        let with_port = NAMES.map(|name| format!("{name}:{port}"));
+        // Browsers leave out the port that needs no saying.
+        let alone = NAMES.iter().filter(|_| port == HTTP_PORT).map(|name| (*name).to_owned());
+        Arc::new(Proxy { client, token, hosts: with_port.into_iter().chain(alone).collect() })
+    }
+
+    /// Serves for ever.
+    pub(super) async fn serve(self: &Arc<Proxy>, listener: &TcpListener) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            // It is never closed.
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((socket, _)) => {
+                    let proxy = Arc::clone(self);
+                    tokio::spawn(async move {
+                        proxy.serve_one(socket).await;
+                        drop(place);
+                    });
+                }
+                // For want of descriptors it would fail again at once.
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn serve_one(self: Arc<Proxy>, socket: TcpStream) {
+        let service = service_fn(async |request| Ok::<_, Infallible>(self.answer(&request).await));
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_PATIENCE)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(socket), service);
+        // A browser that goes away in between is no failure.
+        let _ = tokio::time::timeout(PATIENCE, served).await;
+    }
+
+    async fn answer(&self, request: &Request<Incoming>) -> Answer {
+        if !self.is_asked_by_name(request) {
+            return plain(
+                StatusCode::FORBIDDEN,
+                "this address is for this host alone: open the one that was printed",
+            );
+        }
+        let Some(path) = self.path_behind_token(request.uri().path()) else {
+            return plain(
+                StatusCode::NOT_FOUND,
+                "there is nothing here: open the whole address that was printed",
+            );
+        };
+        if request.method() != Method::GET {
+            let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "here one can only look: GET");
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+            return answer;
+        }
+        let Some(page) = page_paths().find(|page| *page == path) else {
+            return plain(StatusCode::NOT_FOUND, "there is no such page");
+        };
+        let client = self.client.clone();
+        match tokio::task::spawn_blocking(move || client.get(page)).await {
+            Ok(Ok(answered)) => {
+                let status = StatusCode::from_u16(answered.status).unwrap_or(StatusCode::BAD_GATEWAY);
+                let mut answer = Response::new(Full::new(answered.body.into()));
+                *answer.status_mut() = status;
+                for name in PASSED_ON {
+                    let value = answered.headers.iter().find(|(known, _)| *known == name.as_str());
+                    if let Some(value) = value.and_then(|(_, value)| HeaderValue::from_str(value).ok()) {
+                        answer.headers_mut().insert(name, value);
+                    }
+                }
+                safe(answer)
+            }
+            Ok(Err(failure)) => no_answer(&failure),
+            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "it failed"),
+        }
+    }
+
+    fn is_asked_by_name(&self, request: &Request<Incoming>) -> bool {
+        let is_ours = |name: &str| self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
+        let mut said = request.headers().get_all(HOST).iter();
+        let (Some(host), None) = (said.next(), said.next()) else { return false };
+        let authority = request.uri().authority();
+        host.to_str().is_ok_and(is_ours) && authority.is_none_or(|authority| is_ours(authority.as_str()))
+    }
+
+    /// `/TOKEN/status` is `/status`. It takes as long whatever is wrong with the token.
+    fn path_behind_token<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let rest = path.strip_prefix('/')?;
+        let (said, page) = rest.split_at_checked(self.token.len())?;
+        let differing =
+            said.bytes().zip(self.token.bytes()).fold(0, |bits, (one, other)| bits | (one ^ other));
+        (differing == 0 && page.starts_with('/')).then_some(page)
+    }
+}
+
+/// What the page at hand shows of it, if there is one; else a page that tries again.
+fn no_answer(failure: &Failure) -> Answer {
+    let text = format!(
+        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>✖ no answer – tidegate</title><meta \
+         name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"refresh\" content=\"5\"></head><body>\
+         <h1>The daemon does not answer</h1><p id=\"why\">{}.</p><p>This page tries again every 5 s.</p></body></html>\n",
+        HtmlText(&failure.to_string()),
+    );
+    let mut answer = plain(StatusCode::BAD_GATEWAY, text);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    answer
+}
+
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(text.into()));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    safe(answer)
+}
+
+/// Nothing is kept, run or shown elsewhere, whatever it is.
+fn safe(mut answer: Answer) -> Answer {
+    let headers = answer.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    for (name, value) in SAFETY {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(NOTHING));
+    answer
+}
+
+const PASSED_ON: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_SECURITY_POLICY];
+
+const NOTHING: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
+
+const HTTP_PORT: u16 = 80;
+
+/// One browser opens six.
+const CONNECTIONS_MAX: usize = 16;
+
+/// Whoever connects has something to ask.
+const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What browsers say of themselves is some kilobytes.
+const HEAD_BYTES_MAX: usize = 16 * 1_024;
+
+/// Longer than the daemon is waited for.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+const PAUSE: Duration = Duration::from_millis(100);

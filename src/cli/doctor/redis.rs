@@ -1,0 +1,290 @@
+//! The Redis that hosts share: reached, as the right user, set up so that it keeps what it is told. And the fleet secret.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::super::admin_client::AdminClient;
+use super::super::fleet_secret::fleet_secrets;
+use super::super::redis_settings::RedisSettings;
+use super::super::settings::Settings;
+use super::files::of_problem;
+use super::finding::Finding;
+use crate::clock::Clock;
+use crate::fleet::link::{Class, Link, LinkError, NodeStatus, State, Url};
+use crate::fleet::rights::Rights;
+
+/// All of it; nothing where the settings name no Redis.
+pub(super) fn all(settings: &Settings) -> Vec<Finding> {
+    let Some(redis) = &settings.redis else { return Vec::new() };
+    let mut findings = secrets(&redis.fleet_secret_files);
+    let looked = match look(redis) {
+        Ok(looked) => looked,
+        Err(message) => {
+            findings.push(Finding::unseen(WHAT, message, "mend `redis` of the settings: tidegate check"));
+            return findings;
+        }
+    };
+    let clock = Clock::start();
+    let now_us = (i128::from(clock.now().utc) + i128::from(clock.now().at.as_nanos())) / 1_000;
+    let told = hosts_told(&AdminClient::at(settings.admin_socket()));
+    for (url, looked) in looked {
+        match looked {
+            Ok(rights) => findings.extend(of_rights(&url, &rights, now_us, redis, told)),
+            Err(error) => findings.push(unreached(&url, &error, redis)),
+        }
+    }
+    findings
+}
+
+fn secrets(files: &[PathBuf]) -> Vec<Finding> {
+    let (readable, hidden): (Vec<_>, Vec<_>) = files.iter().cloned().partition(|path| !is_hidden(path));
+    let (secrets, problems) = fleet_secrets(&readable);
+    let mut findings: Vec<Finding> = problems.iter().map(|problem| of_problem(SECRET, problem)).collect();
+    findings.extend(hidden.iter().map(|path| {
+        let message = format!("{} may not be read by who runs this", path.display());
+        Finding::unseen(SECRET, message, "run this as root or as the daemon's user")
+    }));
+    if findings.is_empty() && !secrets.is_empty() {
+        let message = format!("{} can be read, and by nobody else", shown(files));
+        findings.push(Finding::well(SECRET, message));
+    }
+    findings
+}
+
+/// Whether a file is there that only others may read.
+fn is_hidden(path: &Path) -> bool {
+    let opened = std::fs::File::open(path);
+    opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+fn shown(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// What each server says.
+type Looked = Vec<(Url, Result<Rights, LinkError>)>;
+
+/// Connects as the daemon does, and asks.
+fn look(redis: &RedisSettings) -> Result<Looked, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let link = Link::start(redis.link_options(), vec![Rights::script()]);
+        let link = link.map_err(|error| error.to_string())?;
+        let mut changes = link.changes();
+        let settled = async {
+            while link.nodes().iter().any(|node| node.state == State::Starting) {
+                if changes.changed().await.is_err() {
+                    break;
+                }
+            }
+        };
+        // Each is up or down by then, or hangs in a way that is told as it is.
+        let _ = tokio::time::timeout(PATIENCE, settled).await;
+        let mut looked = Vec::new();
+        for NodeStatus { id, url, state, .. } in link.nodes() {
+            let said = match state {
+                State::Down(error) => Err(error),
+                State::Up | State::Starting => Rights::ask(&link, id).await,
+            };
+            looked.push((url, said));
+        }
+        Ok(looked)
+    })
+}
+
+fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
+    let mend = match error.class {
+        Class::Down | Class::Timeout => {
+            "start it, or mend `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"
+                .to_owned()
+        }
+        Class::Auth => match &redis.password_file {
+            Some(file) => format!("mend {} or `redis.user`: it is read anew for each connection", file.display()),
+            None => "name a `redis.password_file`".to_owned(),
+        },
+        Class::NoPerm => format!("give the user the rights of {ACL}"),
+        Class::Tls(_) => "mend the certificate, or `redis.ca_file`".to_owned(),
+        Class::ReadOnly | Class::MasterDown => "name the primary in `redis.url`, or wait for the failover".to_owned(),
+        Class::Loading => "wait: it reads its data".to_owned(),
+        _ => "look at Redis' own log".to_owned(),
+    };
+    Finding::wrong(WHAT, format!("{url}: {error}"), mend)
+}
+
+fn of_rights(
+    url: &Url,
+    rights: &Rights,
+    now_us: i128,
+    redis: &RedisSettings,
+    told: Option<u64>,
+) -> Vec<Finding> {
+    let mut findings = vec![may(url, rights, redis), policy(url, rights)];
+    findings.extend(rights.now_us.map(|theirs| clock(url, i128::from(theirs) - now_us)));
+    findings.extend(rights.hosts.map(|beating| hosts(beating, told)));
+    findings
+}
+
+fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
+    let user = redis.user.as_deref().unwrap_or("default");
+    if rights.refused.is_empty() {
+        return Finding::well(
+            WHAT,
+            format!("{url} answers, and `{user}` may call all that the scripts call"),
+        );
+    }
+    let refused = rights.refused.join(", ");
+    let message = format!("{url} refuses `{user}` what the scripts call: {refused}");
+    Finding::wrong(WHAT, message, format!("give the user the rights of {ACL}: keys tg:* and these commands"))
+}
+
+/// Cells have an end, so whatever takes keys with an end takes them.
+fn policy(url: &Url, rights: &Rights) -> Finding {
+    let Some(policy) = rights.policy.as_deref() else {
+        let message = format!("{url} does not let this user see its maxmemory-policy");
+        let mend =
+            "redis-cli INFO memory as another user says it: noeviction or volatile-ttl; or grant +info";
+        return Finding::unseen(POLICY, message, mend);
+    };
+    let bound = match rights.memory_bytes_max {
+        Some(0) => ", and no maxmemory: it takes what the machine has".to_owned(),
+        Some(bytes) => format!(", {} MiB", bytes >> 20),
+        None => String::new(),
+    };
+    let message = format!("{url} has maxmemory-policy {policy}{bound}");
+    if KEEPING.contains(&policy) {
+        return Finding::well(POLICY, message);
+    }
+    Finding::warning(
+        POLICY,
+        format!("{message}: when it is full it drops budgets that are in use, and those begin afresh"),
+        "redis-cli CONFIG SET maxmemory-policy noeviction (or volatile-ttl), and CONFIG REWRITE",
+    )
+}
+
+fn clock(url: &Url, ahead_us: i128) -> Finding {
+    let apart_ms = ahead_us.abs() / 1_000;
+    let which = if ahead_us > 0 { "ahead of" } else { "behind" };
+    if apart_ms < CLOCKS_APART_MILLIS {
+        return Finding::well(CLOCK, format!("{url} and this host are {apart_ms} ms apart"));
+    }
+    Finding::warning(
+        CLOCK,
+        format!("the clock of {url} is {apart_ms} ms {which} that of this host"),
+        "set both: timedatectl set-ntp true; budgets go by the clock of Redis, and a failover to another clock moves them",
+    )
+}
+
+/// Hosts that beat there, beside what the daemon goes by.
+fn hosts(beating: u64, told: Option<u64>) -> Finding {
+    let Some(told) = told else {
+        return Finding::unseen(
+            HOSTS,
+            format!("{beating} hosts beat there"),
+            "tidegate fleet, as root, says more",
+        );
+    };
+    match (beating, told) {
+        (0, _) => Finding::warning(
+            HOSTS,
+            "no host beats there, not even this one",
+            "the daemon says why: tidegate fleet, and the log",
+        ),
+        (1, 1) => Finding::warning(
+            HOSTS,
+            "only this host beats there",
+            "where there are others: the same `redis.url` on each; a fleet of one needs no Redis",
+        ),
+        // The daemon goes by the most of the last half minute.
+        (beating, told) if told < beating => Finding::warning(
+            HOSTS,
+            format!("{beating} hosts beat there, and the daemon counts {told}"),
+            "look again in some seconds; if it stays: tidegate fleet says whether Redis is heard",
+        ),
+        (beating, told) if told > 2 * beating => Finding::warning(
+            HOSTS,
+            format!("{beating} hosts beat there, and half a minute ago there were {told}"),
+            "look at those that went: tidegate status on each",
+        ),
+        (beating, told) => {
+            Finding::well(HOSTS, format!("{beating} hosts beat there, the daemon counts {told}"))
+        }
+    }
+}
+
+fn hosts_told(admin: &AdminClient) -> Option<u64> {
+    admin.get_json("/fleet").ok()?.get("hosts")?.as_u64()
+}
+
+const WHAT: &str = "redis";
+const SECRET: &str = "fleet secret";
+const POLICY: &str = "redis memory";
+const CLOCK: &str = "redis clock";
+const HOSTS: &str = "hosts";
+
+/// Where the rights stand that are enough.
+const ACL: &str = "config/redis-acl.conf";
+
+/// These take nothing that is in use: cells with little time left are those that nobody asks for.
+const KEEPING: [&str; 2] = ["noeviction", "volatile-ttl"];
+
+/// Clocks that are kept by NTP are some milliseconds apart.
+const CLOCKS_APART_MILLIS: i128 = 1_000;
+
+/// A little more than it takes to fail to connect.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Severity;
+    use super::{clock, hosts, policy};
+    use crate::fleet::rights::Rights;
+
+    #[test]
+    fn memory_that_drops_what_is_in_use_is_told() {
+        let url = "redis://127.0.0.1:6379".parse().unwrap();
+        let of = |policy: Option<&str>| Rights {
+            policy: policy.map(str::to_owned),
+            memory_bytes_max: Some(0),
+            ..Rights::default()
+        };
+        for (said, severity) in [
+            (Some("noeviction"), Severity::Well),
+            (Some("volatile-ttl"), Severity::Well),
+            (Some("allkeys-lru"), Severity::Warning),
+            (Some("volatile-lru"), Severity::Warning),
+            (None, Severity::Unseen),
+        ] {
+            assert_eq!(policy(&url, &of(said)).severity, severity, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn clocks_that_are_a_second_apart_are_told() {
+        let url = "redis://127.0.0.1:6379".parse().unwrap();
+        for (ahead_us, severity, says) in [
+            (0, Severity::Well, "0 ms apart"),
+            (999_000, Severity::Well, "999 ms apart"),
+            (1_000_000, Severity::Warning, "ahead of"),
+            (-3_600_000_000, Severity::Warning, "behind"),
+        ] {
+            let found = clock(&url, ahead_us);
+            assert!(found.severity == severity && found.message.contains(says), "{ahead_us}: {found}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_hosts_that_cannot_be_are_told() {
+        for (beating, told, severity) in [
+            (0, Some(1), Severity::Warning),
+            (1, Some(1), Severity::Warning),
+            (3, Some(3), Severity::Well),
+            (3, Some(5), Severity::Well),
+            (3, Some(1), Severity::Warning),
+            (3, Some(7), Severity::Warning),
+            (3, None, Severity::Unseen),
+        ] {
+            assert_eq!(hosts(beating, told).severity, severity, "{beating} {told:?}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What the talk with other hosts tells, as operators see it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::admin::{BudgetCounts, FleetNode, FleetRecord};
+use crate::clock::Timestamp;
+use crate::fleet::counters::{Counters, View};
+use crate::fleet::link::{Class, NodeStatus, State};
+use crate::fleet::tally::Tally;
+
+/// How it stands; `None`: the settings name no Redis. Every name that is ever counted is there from the start.
+pub(super) fn fleet_record(counters: Option<&Counters>, now: Timestamp) -> FleetRecord {
+    let nothing = Counters::default();
+    let is_set = counters.is_some();
+    let counters = counters.unwrap_or(&nothing);
+    let view = counters.read();
+    let happened = &view.happened;
+    let host: String = view.host.iter().take(HOST_BYTES_SHOWN).map(|byte| format!("{byte:02x}")).collect();
+    FleetRecord {
+        is_set,
+        host: if is_set { host } else { String::new() },
+        is_needed: view.is_needed,
+        is_linked: view.is_linked,
+        hosts: if is_set { view.hosts } else { 0 },
+        alive: view.alive,
+        round_trip: view.round_trip,
+        staleness: counters.staleness(now),
+        nodes: view.nodes.iter().map(node).collect(),
+        keys: view.keys as u64,
+        cells: happened.cells,
+        cells_per_second: view.cells_per_second,
+        batches: vec![
+            ("answered", happened.batches),
+            ("stale", happened.stale),
+            ("unknown", happened.unknown),
+            ("given_up", happened.given_up),
+            ("undecodable", view.undecodable),
+        ],
+        repeats: happened.repeats,
+        errors: errors(&view),
+        orders_refused: view.orders_refused,
+        outages: view.outages,
+        asked: vec![
+            ("answered", view.asked.answered),
+            ("late", view.asked.missed),
+            ("declined", view.asked.declined),
+        ],
+        asks_stopped: view.asked.stopped,
+        excess: happened.excess,
+        false_refusals: happened.false_refusals,
+        lost: happened.lost,
+        clamped: view.clamped,
+        budgets: budgets(&view),
+    }
+}
+
+/// By every class, also before there is a connection.
+fn errors(view: &View) -> Vec<(&'static str, u64)> {
+    let counted = |name: &str| view.errors.iter().find(|(known, _)| *known == name).map(|(_, count)| *count);
+    Class::NAMES.into_iter().map(|name| (name, counted(name).unwrap_or_default())).collect()
+}
+
+/// Those that somebody has asked for, and those of which the version is known.
+fn budgets(view: &View) -> HashMap<u64, BudgetCounts> {
+    let mut budgets: HashMap<u64, BudgetCounts> =
+        view.tallies.iter().map(|(budget, tally)| (*budget, of_budget(tally))).collect();
+    for (budget, version) in &view.versions {
+        let counts = budgets.entry(*budget).or_default();
+        counts.version = counts.version.max(*version);
+    }
+    budgets
+}
+
+fn node(node: &NodeStatus) -> FleetNode {
+    let (state, why) = match &node.state {
+        State::Starting => ("starting", None),
+        State::Up => ("up", None),
+        State::Down(error) => ("down", Some((error.class.name(), error.to_string()))),
+    };
+    FleetNode {
+        url: node.url.to_string(),
+        state,
+        why,
+        round_trip: node.round_trip_us.map(Duration::from_micros),
+        connections: node.connections,
+    }
+}
+
+fn of_budget(tally: &Tally) -> BudgetCounts {
+    BudgetCounts {
+        version: tally.version,
+        keys: tally.keys,
+        cells: tally.cells,
+        cells_per_second: tally.cells_per_second,
+        lost: tally.lost,
+        excess_micro: tally.excess,
+        false_refusals: tally.false_refusals,
+        heard: tally.heard,
+    }
+}
+
+/// Enough to tell hosts apart by eye.
+const HOST_BYTES_SHOWN: usize = 4;

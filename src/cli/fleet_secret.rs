@@ -1,0 +1,99 @@
+//! The fleet secret: bytes that all hosts of a fleet have, and nobody else, so that all make the same keys of the same
+//! callers, and nobody can tell a caller by its key.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::redis_settings::how_to_make;
+use crate::rules::source::about_file;
+use crate::rules::{Problem, Severity, Wrong};
+
+/// The bytes of one file. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FleetSecret(Box<[u8]>);
+
+impl FleetSecret {
+    /// To make keys of; at least 32.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for FleetSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FleetSecret(…)")
+    }
+}
+
+/// Reads the files in their order: the first makes the keys. What is wrong with one is among the problems; none of them
+/// stops a daemon, which limits on its own host then.
+#[must_use]
+pub fn fleet_secrets(files: &[PathBuf]) -> (Vec<FleetSecret>, Vec<Problem>) {
+    let (mut secrets, mut problems) = (Vec::new(), Vec::new());
+    for path in files {
+        match read(path) {
+            Ok((secret, doubt)) => {
+                if secrets.contains(&secret) {
+                    let wrong = Wrong::new(
+                        "it holds the same secret as the file before it",
+                        "make another, or name one",
+                    );
+                    problems.push(warning(path, wrong));
+                }
+                secrets.push(secret);
+                problems.extend(doubt.map(|wrong| warning(path, wrong)));
+            }
+            Err(wrong) => problems.push(about_file(path, wrong)),
+        }
+    }
+    (secrets, problems)
+}
+
+fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {
+    let unreadable = |error: std::io::Error| {
+        let mend = match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("{}, the same on every host", how_to_make(&path.to_string_lossy()))
+            }
+            _ => "let the daemon's user read it".to_owned(),
+        };
+        Wrong::new(format!("cannot read the fleet secret: {error}"), mend)
+    };
+    let mut file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    // A device never ends.
+    file.by_ref().take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let make = || format!("{}, the same on every host", how_to_make(&path.to_string_lossy()));
+    match bytes.len() as u64 {
+        few @ 0..BYTES_MIN => Err(Wrong::new(
+            format!("a fleet secret of {few} bytes can be guessed: at least {BYTES_MIN}"),
+            make(),
+        )),
+        many if many > BYTES_MAX => {
+            Err(Wrong::new(format!("a fleet secret of more than {BYTES_MAX} bytes"), make()))
+        }
+        _ => Ok((FleetSecret(bytes.into()), open_to_others(path, &metadata))),
+    }
+}
+
+/// A group that reads it may be the daemon's own.
+fn open_to_others(path: &Path, metadata: &Metadata) -> Option<Wrong> {
+    let mode = metadata.mode() & 0o7777;
+    let message = format!("the fleet secret has mode {mode:04o}: others can read or change it");
+    (mode & 0o027 != 0).then(|| Wrong::new(message, format!("chmod 0600 {}", path.display())))
+}
+
+fn warning(path: &Path, wrong: Wrong) -> Problem {
+    Problem { severity: Severity::Warning, ..about_file(path, wrong) }
+}
+
+/// As many bits as the digest has twice over.
+const BYTES_MIN: u64 = 32;
+
+/// A page; what is larger is something else.
+const BYTES_MAX: u64 = 4_096;

@@ -1,0 +1,89 @@
+//! How the daemon comes to share budgets with other hosts: from the settings to the talk with Redis. Whatever is wrong, it
+//! starts and limits on its own host.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing::{error, info, warn};
+
+use super::fleet_secret::{FleetSecret, fleet_secrets};
+use super::redis_settings::RedisSettings;
+use super::restart::TakenUp;
+use super::rules_in_force::log_problem;
+use crate::clock::Clock;
+use crate::engine::{Engine, HashKey, Standing};
+use crate::fleet::identity::Identity;
+use crate::fleet::task::{Fleet, Keep, Plan};
+use crate::host::machine_marks;
+use crate::sys;
+
+/// An engine that shares budgets from now on, and with whom to talk about them.
+#[derive(Debug)]
+pub(super) struct Joined {
+    standing: Arc<Standing>,
+    plan: Plan,
+}
+
+/// Joins the fleet of the settings, before there are rules. `None`: there is none, or it cannot be joined, which is told.
+pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option<Joined> {
+    let redis = redis?;
+    let (secrets, problems) = fleet_secrets(&redis.fleet_secret_files);
+    problems.iter().for_each(log_problem);
+    let Some(secret) = secrets.first() else {
+        error!(
+            "no fleet secret: rules of the fleet limit on this host alone until `fleet_secret_files` names one"
+        );
+        return None;
+    };
+    let link = redis.link_options();
+    if let Err(wrong) = link.check() {
+        error!(
+            "{wrong}: rules of the fleet limit on this host alone until `redis` is mended in the settings"
+        );
+        return None;
+    }
+    let marks = machine_marks(Path::new("/"));
+    let (identity, keep) = identity(taken, &marks)?;
+    let standing = taken.engine.join_fleet(hash_key(secret));
+    Some(Joined { standing, plan: Plan { link, identity, marks, keep } })
+}
+
+impl Joined {
+    /// Begins to talk with the others. Redis need not be there.
+    pub(super) fn talk(self, engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Fleet> {
+        let fleet = Fleet::start(Arc::clone(engine), Arc::clone(clock), self.standing, self.plan);
+        let told = "rules of the fleet go by `on_redis_down`: raise TasksMax of the unit";
+        fleet.inspect_err(|error| warn!(%error, "{told}")).ok()
+    }
+}
+
+/// Who this host is in this life. It is only who it was if this life is kept before anything is said in it: a number that is
+/// given twice would be taken for a call that was answered.
+fn identity(taken: &mut TakenUp, marks: &[Vec<u8>]) -> Option<(Identity, Option<Keep>)> {
+    let drawn = sys::drawn().inspect_err(|error| {
+        error!(%error, "no random numbers: rules of the fleet limit on this host alone");
+    });
+    let random = drawn.ok()?;
+    let Some(file) = taken.fleet_identity() else { return Some((Identity::fresh(marks, random), None)) };
+    let kept = file.read();
+    let identity = Identity::next(kept.as_deref(), marks, random);
+    if kept.is_some() && identity.is_new() {
+        info!("what is kept of this host's identity is of another machine, or damaged: it takes a new one");
+    }
+    let keep: Keep = Arc::new(move |bytes| file.write(bytes));
+    match keep(&identity.to_bytes()) {
+        Ok(()) => Some((identity, Some(keep))),
+        Err(error) => {
+            warn!(%error, "who this host is cannot be kept: it is somebody new after each restart");
+            Some((Identity::fresh(marks, random), None))
+        }
+    }
+}
+
+/// Any bytes make a key; two secrets never make the same one.
+fn hash_key(secret: &FleetSecret) -> HashKey {
+    let mut hasher = sha1_smol::Sha1::from(b"tidegate: the keys of a fleet\0");
+    hasher.update(secret.bytes());
+    let digest = hasher.digest().bytes();
+    HashKey::from_bytes(digest.first_chunk().copied().unwrap_or_default())
+}

@@ -1,0 +1,105 @@
+//! `tidegate gen`: man pages and completions, from the same words as `--help`. It asks no daemon.
+
+mod man;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Subcommand, ValueEnum};
+use clap_complete::generate;
+use clap_complete::shells::{Bash, Fish, Zsh};
+
+use super::{Arguments, log};
+
+/// Writes man pages and completions for shells, as packages install them
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum What {
+    /// Writes a man page for every command
+    Man {
+        /// Where to: made if it is not there
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Prints what a shell needs to complete commands and options
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+/// A shell that can be told how to complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate gen man /usr/share/man/man1
+  tidegate gen completions bash > /usr/share/bash-completion/completions/tidegate
+  tidegate gen completions zsh > /usr/share/zsh/vendor-completions/_tidegate
+  tidegate gen completions fish > /usr/share/fish/vendor_completions.d/tidegate.fish
+  source <(tidegate gen completions bash)      in this shell alone
+
+Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usage.";
+
+/// Runs the command.
+///
+/// # Errors
+/// Completions cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    match &args.what {
+        What::Man { directory } => {
+            if let Err(failure) = man::write(&Arguments::command(), directory) {
+                log::plainly(&format!("tidegate: {failure}"));
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        What::Completions { shell } => out.write_all(&completions(*shell))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn completions(shell: Shell) -> Vec<u8> {
+    let mut command = shown(&Arguments::command());
+    // The generators panic where they cannot write: to memory they can.
+    let mut text = Vec::new();
+    match shell {
+        Shell::Bash => generate(Bash, &mut command, NAME, &mut text),
+        Shell::Zsh => generate(Zsh, &mut command, NAME, &mut text),
+        Shell::Fish => generate(Fish, &mut command, NAME, &mut text),
+    }
+    text
+}
+
+/// The same command without what `--help` does not show either, which is for the project's own tests.
+fn shown(command: &clap::Command) -> clap::Command {
+    let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
+    let commands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown);
+    // Names live as long as the program, which ends with this.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let mut seen = clap::Command::new(name)
+        .disable_help_subcommand(true)
+        .version(VERSION)
+        .propagate_version(true)
+        .args(arguments)
+        .subcommands(commands);
+    if let Some(about) = command.get_about() {
+        seen = seen.about(about.clone());
+    }
+    seen
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const NAME: &str = "tidegate";

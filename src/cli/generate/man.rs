@@ -1,0 +1,173 @@
+//! Man pages: one for the program and one for each command, in the words of `--help`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+/// Why a page is not written.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}: name a directory that may be written to", path.display())]
+pub(super) struct Failure {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Writes all pages into a directory, which is made if it is not there.
+///
+/// # Errors
+/// The first that cannot be written.
+pub(super) fn write(command: &Command, directory: &Path) -> Result<(), Failure> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| Failure { path, source }
+    };
+    fs::create_dir_all(directory).map_err(failed(directory))?;
+    // Building gives each command its full name.
+    let mut command = command.clone();
+    command.build();
+    for (name, text) in pages(&command) {
+        let path = directory.join(format!("{name}.1"));
+        text.and_then(|text| fs::write(&path, text)).map_err(failed(&path))?;
+    }
+    Ok(())
+}
+
+/// The page of a command and of those below it, each by its name.
+fn pages(command: &Command) -> Vec<(String, io::Result<Vec<u8>>)> {
+    let mut all = vec![(full_name(command), page(command))];
+    all.extend(shown(command).flat_map(pages));
+    all
+}
+
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set())
+}
+
+/// `tidegate-fleet-show`.
+fn full_name(command: &Command) -> String {
+    command.get_display_name().unwrap_or(command.get_name()).to_owned()
+}
+
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let man = Man::new(command.clone());
+    // The library leaves an empty date out, and what follows it moves up. A date would make other pages of each build.
+    let name = full_name(command);
+    writeln!(text, ".TH {name} 1 \"\" \"{SOURCE}\" \"{MANUAL}\"")?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if shown(command).next().is_some() {
+        man.render_subcommands_section(&mut text)?;
+    }
+    let mut more = Roff::default();
+    if let Some(words) = command.get_after_help() {
+        Below::read(&words.to_string()).write(&mut more);
+    }
+    see_also(&mut more, command);
+    more.to_writer(&mut text)?;
+    Ok(text)
+}
+
+/// What stands below the options of `--help`, by what it is about.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Below<'w> {
+    /// Lines of prose; an empty one ends a paragraph.
+    notes: Vec<&'w str>,
+    exit_codes: Vec<&'w str>,
+    /// Lines that stay as they are.
+    examples: Vec<&'w str>,
+}
+
+impl<'w> Below<'w> {
+    fn read(words: &'w str) -> Below<'w> {
+        let mut below = Below::default();
+        let mut is_of_codes = false;
+        let mut lines = words.lines().peekable();
+        while let Some(line) = lines.next() {
+            let is_above_examples =
+                line.ends_with(':') && lines.peek().is_some_and(|next| next.starts_with("  "));
+            if let Some(codes) = line.strip_prefix("Exit codes: ") {
+                is_of_codes = true;
+                below.exit_codes.push(codes);
+            } else if let Some(example) = line.strip_prefix("  ") {
+                below.examples.push(example);
+            } else if line.is_empty() {
+                is_of_codes = false;
+                below.notes.push("");
+            } else if is_of_codes {
+                below.exit_codes.push(line);
+            } else if !is_above_examples {
+                below.notes.push(line);
+            } else if !HEADINGS.contains(&line) {
+                below.examples.push(line);
+            }
+        }
+        below
+    }
+
+    fn write(&self, page: &mut Roff) {
+        if self.notes.iter().any(|line| !line.is_empty()) {
+            page.control("SH", ["NOTES"]);
+            let paragraphs = self.notes.split(|line| line.is_empty()).filter(|lines| !lines.is_empty());
+            for (place, paragraph) in paragraphs.enumerate() {
+                if place > 0 {
+                    page.control("PP", []);
+                }
+                prose(page, paragraph);
+            }
+        }
+        if !self.exit_codes.is_empty() {
+            page.control("SH", ["EXIT STATUS"]);
+            prose(page, &self.exit_codes);
+        }
+        if !self.examples.is_empty() {
+            page.control("SH", ["EXAMPLES"]);
+            page.control("EX", []);
+            prose(page, &self.examples);
+            page.control("EE", []);
+        }
+    }
+}
+
+fn prose(page: &mut Roff, lines: &[&str]) {
+    for line in lines {
+        page.text([roman(*line)]);
+    }
+}
+
+/// The page of the program names those of its commands already.
+fn see_also(page: &mut Roff, command: &Command) {
+    let name = full_name(command);
+    if let Some((above, _)) = name.rsplit_once('-') {
+        page.control("SH", ["SEE ALSO"]);
+        page.text([bold(above), roman("(1)")]);
+    }
+}
+
+/// What stands above examples, and says no more than the heading of a page does.
+const HEADINGS: [&str; 3] = ["Example:", "Examples:", "Begin with:"];
+
+const MANUAL: &str = "tidegate manual";
+
+const SOURCE: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests {
+    use super::Below;
+
+    #[test]
+    fn what_is_below_the_options_is_told_apart() {
+        let below = Below::read(
+            "Examples:\n  a  b\n\nA file:\n  c\n\nProse:\nmore.\nExit codes: 0 fine;\n1 not.\n\nLast.",
+        );
+        let notes = vec!["", "", "Prose:", "more.", "", "Last."];
+        let exit_codes = vec!["0 fine;", "1 not."];
+        assert_eq!(below, Below { notes, exit_codes, examples: vec!["a  b", "A file:", "c"] });
+    }
+}
