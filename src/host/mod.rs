@@ -5,10 +5,12 @@ mod accept_queue;
 mod control_group;
 mod cpu;
 mod cpu_quota;
+mod machine;
 pub mod netlink;
 mod pressure;
 mod process;
 mod pseudofile;
+mod resident;
 mod sampler;
 mod sensor;
 mod sensors;
@@ -16,6 +18,8 @@ mod sock_diag;
 mod unreadable;
 mod window;
 
+pub use machine::machine_marks;
+pub use resident::resident_bytes;
 pub use sampler::Sampler;
 pub use sensors::Sensors;
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use super::Shared;
 use super::grants::Grants;
-use super::judge::Asking;
+use super::held::Held;
+use super::judge::{Asking, Waits};
 use super::membership::{Line, Membership};
+use super::parked::Parked;
 use super::telemetry::Client;
 use crate::clock::Now;
-use crate::engine::{Decider, Op};
+use crate::engine::{CallResult, Decider, Op, Ticket};
 use crate::protocol::{
     Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
     encode_reply, split,
@@ -48,6 +50,8 @@ pub(super) struct Peer {
     /// Who asks, for the names of repeated requests: the session that HELLO names, else the connection itself.
     named: [u8; SESSION_BYTES],
     grants: Grants,
+    /// Requests that wait for calls.
+    pub(super) parked: Parked,
     /// What it is written in, as HELLO says.
     client: Client,
 }
@@ -57,7 +61,9 @@ impl Peer {
     pub(super) fn new(shared: Arc<Shared>, line: Line) -> Peer {
         let named = named(false, &line.number.to_le_bytes());
         let confined = shared.access.confines(line.user);
-        Peer { member: None, shared, line, confined, named, grants: Grants::default(), client: Client::Other }
+        let held = Held::nothing(Arc::clone(&shared), line.user);
+        let (grants, parked) = (Grants::default(), Parked::new(held));
+        Peer { member: None, shared, line, confined, named, grants, parked, client: Client::Other }
     }
 
     /// Whether HELLO was said and answered.
@@ -126,6 +132,26 @@ impl Peer {
         replies: &mut Vec<u8>,
         now: Now,
     ) -> Standing {
+        let mut ticket = None;
+        let may_wait = self.shared.asker.is_some();
+        let call = Waits { result: None, may_wait, ticket: &mut ticket };
+        let standing = self.answer_call(decider, payload, replies, now, call);
+        match ticket {
+            None => standing,
+            Some(ticket) => self.park(decider, payload, replies, now, &ticket),
+        }
+    }
+
+    /// The same of a request that may have waited for a call.
+    #[inline]
+    fn answer_call(
+        &mut self,
+        decider: &mut Decider,
+        payload: &[u8],
+        replies: &mut Vec<u8>,
+        now: Now,
+        call: Waits<'_>,
+    ) -> Standing {
         let Some(member) = &self.member else { return self.greet(payload, replies, now) };
         let grants = &mut self.grants;
         let mut descriptors = Descriptors::new();
@@ -141,9 +167,9 @@ impl Peer {
             now,
         };
         match request {
-            Ok(Request::Hit(judge)) => asking.judge(Op::Hit, &judge, decider, replies, grants),
-            Ok(Request::Acquire(judge)) => asking.judge(Op::Acquire, &judge, decider, replies, grants),
-            Ok(Request::Peek(judge)) => asking.judge(Op::Peek, &judge, decider, replies, grants),
+            Ok(Request::Hit(judge)) => asking.judge(Op::Hit, &judge, call, decider, replies, grants),
+            Ok(Request::Acquire(judge)) => asking.judge(Op::Acquire, &judge, call, decider, replies, grants),
+            Ok(Request::Peek(judge)) => asking.judge(Op::Peek, &judge, call, decider, replies, grants),
             Ok(Request::Charge(charge)) => asking.charge(&charge, decider, replies),
             Ok(Request::Ping { id }) => {
                 encode_reply(replies, &Reply::Done { id, ok: true });
@@ -157,6 +183,75 @@ impl Peer {
             }
             Err(fault) => self.refuse(&fault, replies),
         }
+    }
+
+    /// Puts a request aside until the call that it needs has come to something. What nobody takes the call for is judged as
+    /// if it had not been answered in time.
+    #[cold]
+    #[inline(never)]
+    fn park(
+        &mut self,
+        decider: &mut Decider,
+        payload: &[u8],
+        replies: &mut Vec<u8>,
+        now: Now,
+        ticket: &Arc<Ticket>,
+    ) -> Standing {
+        if self.is_parked(payload, ticket, false, now) {
+            return Standing::Kept;
+        }
+        self.answer_missed(decider, payload, replies, now, ticket)
+    }
+
+    /// Puts it aside, if that may be.
+    fn is_parked(&mut self, payload: &[u8], ticket: &Arc<Ticket>, is_second: bool, now: Now) -> bool {
+        let Some(asker) = self.shared.asker.clone() else { return false };
+        let parked = self.parked.park(payload, ticket, is_second, now.at, &asker);
+        parked.inspect_err(|why| self.shared.note_not_parked(*why, now.at)).is_ok()
+    }
+
+    fn answer_missed(
+        &mut self,
+        decider: &mut Decider,
+        payload: &[u8],
+        replies: &mut Vec<u8>,
+        now: Now,
+        ticket: &Ticket,
+    ) -> Standing {
+        let result = Some(CallResult::Missed(ticket));
+        let call = Waits { result, may_wait: false, ticket: &mut None };
+        self.answer_call(decider, payload, replies, now, call)
+    }
+
+    /// Answers the requests whose calls have come to something, or `all` that wait. Returns whether the connection goes on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn answer_parked(&mut self, all: bool, decider: &mut Decider, replies: &mut Vec<u8>) -> bool {
+        let now = self.shared.clock.now();
+        while let Some((parked, brought)) = self.parked.next(all, now.at) {
+            let Some(brought) = brought else {
+                if self.answer_missed(decider, &parked.payload, replies, now, &parked.ticket)
+                    == Standing::Ended
+                {
+                    return false;
+                }
+                continue;
+            };
+            let mut ticket = None;
+            let result = Some(CallResult::Brought(brought));
+            let call = Waits { result, may_wait: !parked.is_second && !all, ticket: &mut ticket };
+            if self.answer_call(decider, &parked.payload, replies, now, call) == Standing::Ended {
+                return false;
+            }
+            let Some(ticket) = ticket else { continue };
+            // Somebody else has taken what was brought: once more, and no more often.
+            if !self.is_parked(&parked.payload, &ticket, true, now)
+                && self.answer_missed(decider, &parked.payload, replies, now, &ticket) == Standing::Ended
+            {
+                return false;
+            }
+        }
+        true
     }
 
     /// The first frame: HELLO and nothing else.

@@ -14,6 +14,7 @@ use super::connections::Permit;
 use super::held::Held;
 use super::membership::Line;
 use super::stream::Stream;
+use crate::clock::Clock;
 use crate::engine::Decider;
 use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
 
@@ -34,6 +35,8 @@ pub(super) async fn serve(
         held: Held::nothing(Arc::clone(&shared), permit.user()),
         hello_due: Some(Box::pin(sleep(HELLO_PATIENCE))),
         frame_due: None,
+        is_deaf: false,
+        clock: Arc::clone(&shared.clock),
     });
     if let Ok(mut connection) = connection {
         // However it ended, the peer knows as much as we do, and it alone is concerned.
@@ -54,6 +57,9 @@ struct Connection {
     hello_due: Option<Pin<Box<Sleep>>>,
     /// When the frame that has begun must be whole.
     frame_due: Option<Pin<Box<Sleep>>>,
+    /// Nobody is there to read any more. What came before that is done all the same: a release may be behind it.
+    is_deaf: bool,
+    clock: Arc<Clock>,
 }
 
 impl Connection {
@@ -64,21 +70,54 @@ impl Connection {
                 Next::Close => return Ok(()),
                 Next::Continue => tokio::task::yield_now().await,
                 Next::Read { frame_bytes } => {
-                    if self.read(frame_bytes).await? == 0 {
-                        return self.say_goodbye(shared).await;
+                    if self.read(frame_bytes).await? == Some(0) {
+                        self.outwait(shared, decider).await?;
+                        return self.say_goodbye(shared, decider).await;
                     }
                 }
             }
             next = self.answer(decider);
             if !self.replies.is_empty() {
-                let mut count = 0;
-                let written = self.send(&mut count).await;
-                self.peer.told(count);
-                written?;
-                self.replies.clear();
-                self.replies.shrink_to(BUFFER_BYTES);
+                self.tell().await?;
             }
         }
+    }
+
+    /// Tells the replies to whoever reads them.
+    async fn tell(&mut self) -> io::Result<()> {
+        let mut count = 0;
+        let written = if self.is_deaf { Ok(()) } else { self.send(&mut count).await };
+        self.peer.told(count);
+        match written {
+            Err(error) if is_hang_up(&error) => {
+                self.is_deaf = true;
+                // Whoever is gone waits for nothing: what is brought for him goes back.
+                self.peer.parked.clear();
+            }
+            written => written?,
+        }
+        self.replies.clear();
+        self.replies.shrink_to(BUFFER_BYTES);
+        Ok(())
+    }
+
+    /// Who sends no more may still read: what waits for a call is answered first.
+    async fn outwait(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
+        let is_awaited = |connection: &Connection| {
+            !connection.peer.parked.is_empty() && !connection.is_deaf && !connection.stream.is_gone()
+        };
+        while is_awaited(self) && !shared.connections.is_draining() {
+            self.peer.parked.ready(&self.clock).await;
+            let goes_on = {
+                let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
+                self.peer.answer_parked(false, &mut decider, &mut self.replies)
+            };
+            self.tell().await?;
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Sends the replies, waiting for a peer that does not read as long as its user does not hold too much.
@@ -95,8 +134,9 @@ impl Connection {
         sent
     }
 
-    /// Reads behind what is there, with room for the frame that has begun. 0 is the end.
-    async fn read(&mut self, frame_bytes: usize) -> io::Result<usize> {
+    /// Reads behind what is there, with room for the frame that has begun. 0 is the end; `None`: nothing was read, and a
+    /// request that waits is to be answered.
+    async fn read(&mut self, frame_bytes: usize) -> io::Result<Option<usize>> {
         if frame_bytes > self.buffer.len() {
             if !self.held.set(HEADER_BYTES + FRAME_BYTES_MAX - BUFFER_BYTES) {
                 return Err(io::ErrorKind::OutOfMemory.into());
@@ -107,7 +147,7 @@ impl Connection {
             self.held.set(0);
         }
         let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
-        let count = if self.hello_due.is_none() && self.frame_due.is_none() {
+        let count = if self.hello_due.is_none() && self.frame_due.is_none() && self.peer.parked.is_empty() {
             self.stream.read(room).await?
         } else {
             tokio::select! {
@@ -115,10 +155,11 @@ impl Connection {
                 count = self.stream.read(room) => count?,
                 () = passed(&mut self.hello_due) => 0,
                 () = passed(&mut self.frame_due) => 0,
+                () = self.peer.parked.ready(&self.clock) => return Ok(None),
             }
         };
         self.filled += count;
-        Ok(count)
+        Ok(Some(count))
     }
 
     /// Answers what has been read, in one turn of the decision thread.
@@ -127,7 +168,15 @@ impl Connection {
         let turn = {
             // One thread, one decider: nobody else is in here, and nothing below waits.
             let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
-            self.peer.answer(&mut decider, read, &mut self.replies)
+            let mut turn = self.peer.answer(&mut decider, read, &mut self.replies);
+            if !self.peer.parked.is_empty() {
+                // At the end of a connection nobody waits any longer.
+                let ends = turn.next == Next::Close;
+                if !self.peer.answer_parked(ends, &mut decider, &mut self.replies) {
+                    turn.next = Next::Close;
+                }
+            }
+            turn
         };
         if turn.consumed > 0 {
             self.buffer.copy_within(turn.consumed..self.filled, 0);
@@ -151,13 +200,22 @@ impl Connection {
     }
 
     /// At the end of a connection that the daemon ended: all that came was answered.
-    async fn say_goodbye(&mut self, shared: &Shared) -> io::Result<()> {
+    async fn say_goodbye(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
         if !shared.connections.is_draining() {
             return Ok(());
+        }
+        if !self.peer.parked.is_empty() {
+            let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
+            self.peer.answer_parked(true, &mut decider, &mut self.replies);
         }
         encode_reply(&mut self.replies, &Reply::Goodbye { reason: "draining" });
         self.stream.write_rest(&self.replies, WRITE_PATIENCE, &mut 0).await
     }
+}
+
+/// Whether the other end is gone, which says nothing of what it sent before.
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// What a buffer takes beyond what it has at rest.

@@ -2,6 +2,7 @@
 
 use crate::engine::Mode;
 use crate::protocol::{self, FRAME_BYTES_MAX, Hello, Reply, VERSION};
+use crate::sys;
 
 /// What every client is greeted with.
 #[derive(Debug)]
@@ -35,10 +36,8 @@ impl Greeting {
 
 /// A number that is new at every start, so that a client sees a restart.
 fn random_boot() -> u64 {
-    let mut bytes = [0; 8];
     // Without randomness two starts would look like one; nothing else hangs on it.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u64::from_le_bytes(bytes) >> 1
+    u64::from_le_bytes(sys::drawn().unwrap_or_default()) >> 1
 }
 
 const SERVER: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));

@@ -1,6 +1,7 @@
 //! A request from its frame to the engine, and what the engine says into a frame.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use tracing::error;
 
@@ -9,7 +10,7 @@ use super::answer::Standing;
 use super::grants::Grants;
 use super::telemetry::Client;
 use crate::clock::{Micros, Now};
-use crate::engine::{self, Answer, Decider, Engine, LimitView, Op, Repeat, Session};
+use crate::engine::{self, Answer, CallResult, Decider, Engine, LimitView, Op, Repeat, Session, Ticket};
 use crate::protocol::{
     self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
     encode_reply,
@@ -31,17 +32,29 @@ pub(super) struct Asking<'a> {
     pub(super) now: Now,
 }
 
+/// Whether a request may wait for a call, and what came of one.
+pub(super) struct Waits<'a> {
+    /// What came of the call that it waited for.
+    pub(super) result: Option<CallResult<'a>>,
+    pub(super) may_wait: bool,
+    /// What to call for, where it is to wait.
+    pub(super) ticket: &'a mut Option<Arc<Ticket>>,
+}
+
 impl<'a> Asking<'a> {
-    /// Judges, and writes what comes of it.
+    /// Judges, and writes what comes of it, unless it is to wait for a call.
     pub(super) fn judge(
         &self,
         op: Op,
         judge: &Judge<'_>,
+        call: Waits<'_>,
         decider: &mut Decider,
         replies: &mut Vec<u8>,
         grants: &mut Grants,
     ) -> Standing {
-        self.take_reports(&judge.options);
+        if call.result.is_none() {
+            self.take_reports(&judge.options);
+        }
         if self.is_closed(judge.domain) {
             return self.turn_away(Some(judge.id), judge.domain, replies);
         }
@@ -60,10 +73,15 @@ impl<'a> Asking<'a> {
             id: judge.id,
             queued: judge.options.queued_us.map(Micros),
             all: judge.options.all,
+            may_wait: call.may_wait,
             ..engine::Request::new(op, judge.domain, self.of_engine())
         };
         self.guard(Some(judge.id), decider, replies, |decider, replies| {
-            match decider.decide(&request, self.now) {
+            let answer = match call.result {
+                None => decider.decide(&request, self.now),
+                Some(result) => decider.resume(&request, result, self.now),
+            };
+            match answer {
                 Answer::Decided(decision) => {
                     let lease = decision.lease;
                     lease.into_iter().for_each(|lease| grants.add(lease));
@@ -74,6 +92,7 @@ impl<'a> Asking<'a> {
                 }
                 Answer::Conflict => self.write_conflict(replies, Some(judge.id)),
                 Answer::Quota => self.write_quota(replies, judge.id),
+                Answer::Ask(ticket) => *call.ticket = Some(ticket),
             }
         })
     }

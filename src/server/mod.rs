@@ -13,6 +13,7 @@ mod judge;
 mod listener;
 mod membership;
 mod missed;
+mod parked;
 mod pool_access;
 mod processes;
 mod pulse;
@@ -21,7 +22,7 @@ mod telemetry;
 mod word;
 mod work;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -34,15 +35,16 @@ pub use pool_access::{PoolAccess, PoolLimits};
 pub use pulse::Pulse;
 pub use telemetry::Telemetry;
 
-use crate::clock::{Clock, Now};
-use crate::engine::{Audit, Engine, TICK_MILLIS};
+use crate::clock::{Clock, Now, Timestamp};
+use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
 use connections::Connections;
 use decision_thread::DecisionThread;
 use held::HeldByUser;
 use hello::Greeting;
 use missed::Missed;
 use processes::Processes;
-use telemetry::Client;
+use telemetry::{Client, NotParked};
+use word::Word;
 
 /// How the server is to run.
 #[derive(Debug)]
@@ -61,6 +63,8 @@ pub struct Options {
     pub short_slices: bool,
     /// Where threads note that they are there, made for as many as there are.
     pub pulse: Arc<Pulse>,
+    /// Makes the calls that requests wait for, where there is somebody to call.
+    pub asker: Option<Asker>,
 }
 
 /// What every connection needs.
@@ -77,6 +81,9 @@ struct Shared {
     missed: Missed,
     pulse: Arc<Pulse>,
     telemetry: Arc<Telemetry>,
+    asker: Option<Asker>,
+    /// What is said of requests that find no room to wait in.
+    crowd: Mutex<Word>,
 }
 
 impl Shared {
@@ -85,6 +92,19 @@ impl Shared {
         if !missed.is_empty() {
             self.missed.report(missed);
             self.telemetry.missed_by(client, missed);
+        }
+    }
+
+    /// A request that a call might have helped is judged at once.
+    #[cold]
+    fn note_not_parked(&self, why: NotParked, now: Timestamp) {
+        self.telemetry.was_not_parked(why);
+        let mut word = self.crowd.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(requests) = word.is_due(now) {
+            warn!(
+                requests,
+                "more requests wait for calls of Redis than there is room for: the others go by `on_redis_down`"
+            );
         }
     }
 }
@@ -112,6 +132,8 @@ pub async fn run(
         missed: Missed::default(),
         pulse: options.pulse,
         telemetry: options.telemetry,
+        asker: options.asker,
+        crowd: Mutex::default(),
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))

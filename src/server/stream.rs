@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -46,6 +47,13 @@ impl Stream {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether nobody is at the other end any more, not even to read.
+    pub(super) fn is_gone(&self) -> bool {
+        let mut ends = [PollFd::new(&*self.socket, PollFlags::empty())];
+        let polled = poll(&mut ends, Some(&Timespec::default()));
+        polled.is_ok() && ends.iter().any(|end| end.revents().intersects(PollFlags::HUP | PollFlags::ERR))
     }
 
     /// Writes what the kernel takes now, behind the `written` bytes that it has taken already, and counts there what the

@@ -13,6 +13,18 @@ pub struct Telemetry {
     refused: [AtomicU64; REFUSALS.len()],
     errors: [AtomicU64; Code::ALL.len()],
     missed: [[AtomicU64; MissReason::ALL.len()]; Client::ALL.len()],
+    not_parked: [AtomicU64; NOT_PARKED.len()],
+}
+
+/// Why a request that a call might have helped was judged without waiting for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotParked {
+    /// As many of its connection wait as may.
+    Connection,
+    /// The connections of its user hold too much.
+    User,
+    /// More calls are asked for at once than are taken.
+    Calls,
 }
 
 /// What a client is written in, as far as it says what is known: its own text goes nowhere.
@@ -73,6 +85,17 @@ impl Telemetry {
         })
     }
 
+    /// Requests that were judged without waiting for the call that their rules ask for, by what was full.
+    pub fn not_parked(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let names = NOT_PARKED.iter().map(|(_, name)| *name);
+        names.zip(self.not_parked.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn was_not_parked(&self, why: NotParked) {
+        let places = NOT_PARKED.iter().zip(&self.not_parked);
+        places.filter(|((known, _), _)| *known == why).for_each(|(_, count)| add(count, 1));
+    }
+
     pub(super) fn came(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
@@ -108,6 +131,10 @@ fn add(count: &AtomicU64, more: u64) {
 
 /// What is full when somebody is not let in.
 const REFUSALS: [(Refusal, &str); 2] = [(Refusal::Full, "max"), (Refusal::FullForUser, "per_user")];
+
+/// What is full when a request is not put aside.
+const NOT_PARKED: [(NotParked, &str); 3] =
+    [(NotParked::Connection, "connection"), (NotParked::User, "user"), (NotParked::Calls, "calls")];
 
 #[cfg(test)]
 mod tests {

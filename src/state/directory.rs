@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
+use super::fleet_identity::IdentityFile;
 use super::record::StateFile;
 use super::tables::{KeyBytes, Stamp, VERSION};
 use super::whole::{OWNER_ONLY, write_whole};
@@ -104,6 +105,12 @@ impl Directory {
         self.path.join(StateFile::Switches.name())
     }
 
+    /// Who this host is among others.
+    #[must_use]
+    pub fn fleet_identity(&self) -> IdentityFile {
+        IdentityFile::at(self.path.join(FLEET_IDENTITY))
+    }
+
     pub(super) fn lock(&self) -> Lock {
         self.lock.clone()
     }
@@ -157,6 +164,8 @@ impl Directory {
 const KEY: &str = "hash-key";
 
 const KEY_BYTES: u64 = 16;
+
+const FLEET_IDENTITY: &str = "fleet-identity";
 
 const LOCK: &str = "lock";
 

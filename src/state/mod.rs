@@ -2,6 +2,7 @@
 //! a start.
 
 mod directory;
+mod fleet_identity;
 mod keeper;
 mod moment;
 mod record;
@@ -10,6 +11,7 @@ mod tables;
 mod whole;
 
 pub use directory::{Directory, LOCK_WAIT};
+pub use fleet_identity::IdentityFile;
 pub use keeper::{Keeper, Keeping, LAST_WRITE_MAX, WRITE_EVERY};
 pub use moment::{BOOT_ID_FILE, Moment};
 pub use record::{Record, StateFile, set_aside};

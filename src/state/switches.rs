@@ -5,6 +5,8 @@
 //! What is not understood of an entry makes nothing stricter: a switch that lets pass holds without it, one that
 //! enforces and a block do not. Whoever adds what narrows an entry puts it into a list of another name.
 
+mod everywhere;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::Hasher;
@@ -19,6 +21,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use super::write_whole;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Blocked, By, Mode, Orders, RuleName, Switch, Target};
+use everywhere::KeptEverywhere;
 
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
@@ -95,9 +98,11 @@ struct Document {
 
 /// What this version understands of the lists in a file, and how much it does not.
 fn understood(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (Kept, usize) {
-    let mut kept = Kept { switches: Vec::new(), blocks: Vec::new() };
     let (switches, blocks) = (lists.remove(SWITCHES), lists.remove(BLOCKS));
-    let mut not_understood = lists.len();
+    let mut not_understood = 0;
+    let everywhere = KeptEverywhere::take(&mut lists, &mut not_understood);
+    let mut kept = Kept { switches: Vec::new(), blocks: Vec::new(), everywhere };
+    not_understood += lists.len();
     for entry in entries(switches, &mut not_understood) {
         let switch: Option<KeptSwitch> = read(&entry);
         let is_whole = switch.is_some() && has_only(&entry, SWITCH_FIELDS);
@@ -133,6 +138,8 @@ fn has_only(entry: &RawValue, fields: &[&str]) -> bool {
 struct Kept {
     switches: Vec<KeptSwitch>,
     blocks: Vec<KeptBlock>,
+    #[serde(flatten)]
+    everywhere: KeptEverywhere,
 }
 
 const SWITCHES: &str = "switches";
@@ -183,6 +190,7 @@ impl Kept {
         Kept {
             switches: orders.switches.iter().map(switch).collect(),
             blocks: orders.blocks.iter().map(block).collect(),
+            everywhere: KeptEverywhere::of(orders, now),
         }
     }
 
@@ -193,6 +201,8 @@ impl Kept {
             target: kept.rule.map_or(Target::Everything, |rule| Target::Rule(name(rule))),
             mode: kept.mode,
             until: kept.until.map(|until| timestamp(until, now)),
+            // Before anything that is known to have been said at a time.
+            said: Timestamp::ORIGIN,
             by: by(kept.by),
         };
         let block = |kept: KeptBlock| Blocked {
@@ -202,10 +212,13 @@ impl Kept {
             until: timestamp(kept.until, now),
             by: by(kept.by),
         };
-        Orders {
+        let mut orders = Orders {
             switches: self.switches.into_iter().map(switch).collect(),
             blocks: self.blocks.into_iter().map(block).collect(),
-        }
+            ..Orders::default()
+        };
+        self.everywhere.put_into(&mut orders, now);
+        orders
     }
 }
 
@@ -219,7 +232,7 @@ fn timestamp(unix: i64, now: Now) -> Timestamp {
 
 fn user(by: By) -> Option<u32> {
     match by {
-        By::User(uid) => Some(uid),
+        By::User(uid) | By::Fleet { uid, .. } => Some(uid),
         By::Guard => None,
     }
 }

@@ -6,6 +6,7 @@ mod memory;
 mod passed;
 mod process;
 mod process_end;
+mod random;
 mod readable;
 mod scheduler;
 
@@ -14,5 +15,6 @@ pub use memory::give_large_pieces_back;
 pub use passed::{Passed, passed_descriptors};
 pub use process::{peer_pid, peer_pidfd, pidfd_open};
 pub use process_end::ProcessEnd;
+pub use random::drawn;
 pub use readable::register;
 pub use scheduler::{SHORT_SLICE, ask_for_short_slice, slice};

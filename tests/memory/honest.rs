@@ -1,6 +1,7 @@
 //! What the engine says it has allocated is what the allocator has handed out.
 
 use proptest::prelude::*;
+use proptest::test_runner::{TestCaseResult, TestRunner};
 use tidegate::clock::Now;
 use tidegate::engine::{Descriptors, Op, Repeat, Request};
 
@@ -24,55 +25,62 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(prop_oneof![3 => keys, 1 => sweep], 1..25)
 }
 
-/// A trace is thousands of requests: of the cases that are asked for, every five-hundredth.
-fn cases() -> u32 {
+/// A trace is thousands of requests: of the cases that are asked for, every five-hundredth. The macro would take as many
+/// as `PROPTEST_CASES` says, whatever it is configured to.
+fn config() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse::<u32>().ok());
-    asked.map_or(40, |cases| (cases / 500).max(40))
+    let cases = asked.map_or(40, |cases| (cases / 500).max(40));
+    ProptestConfig { cases, source_file: Some(file!()), ..ProptestConfig::default() }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases()))]
+#[test]
+fn the_engine_counts_what_the_allocator_has_handed_out() {
+    let traces = (events(), 256_000..4_000_000_usize);
+    TestRunner::new(config()).run(&traces, |(events, budget)| counts(events, budget)).unwrap();
+}
 
-    #[test]
-    fn the_engine_counts_what_the_allocator_has_handed_out(events in events(), budget in 256_000..4_000_000_usize) {
-        let start = held();
-        let engine = engine(&one_of_each(), budget);
-        let mut decider = engine.decider();
-        let attributes = [("k", "token_bucket"), ("u", "warm")];
-        let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
-        let _ = decider.decide(&request, Now::at_nanos(0));
-        // Rules, counters and locks are no part of the budget.
-        let other = held() - start - i64::try_from(engine.memory_bytes()).unwrap();
-        let mut at = SECOND;
-        for event in events {
-            match event {
-                Event::Sweep(seconds) => {
-                    // Twice round, so that what was emptied by the first round shrinks.
-                    for _ in 0..3 {
-                        at += seconds * SECOND / 3;
-                        engine.sweep(Now::at_nanos(at));
-                    }
+fn counts(events: Vec<Event>, budget: usize) -> TestCaseResult {
+    let start = held();
+    let engine = engine(&one_of_each(), budget);
+    let mut decider = engine.decider();
+    let attributes = [("k", "token_bucket"), ("u", "warm")];
+    let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
+    let _ = decider.decide(&request, Now::at_nanos(0));
+    // Rules, counters and locks are no part of the budget.
+    let other = held() - start - i64::try_from(engine.memory_bytes()).unwrap();
+    let mut at = SECOND;
+    for event in events {
+        match event {
+            Event::Sweep(seconds) => {
+                // Twice round, so that what was emptied by the first round shrinks.
+                for _ in 0..3 {
+                    at += seconds * SECOND / 3;
+                    engine.sweep(Now::at_nanos(at));
                 }
-                Event::Keys { kind, from, many, times, named } => {
-                    for key in from..from + many {
-                        let user = key.to_string();
-                        for time in 0..times {
-                            at += 1_000;
-                            let name = time.to_le_bytes();
-                            let repeat = named.then_some(Repeat { session: b"s", user: key, name: &name });
-                            let attributes = [("k", ALGORITHMS[kind].0), ("u", &user)];
-                            let request =
-                                Request { repeat, ..Request::new(Op::Hit, "api", Descriptors::one(&attributes)) };
-                            let _ = decider.decide(&request, Now::at_nanos(at));
-                        }
+            }
+            Event::Keys { kind, from, many, times, named } => {
+                for key in from..from + many {
+                    let user = key.to_string();
+                    for time in 0..times {
+                        at += 1_000;
+                        let name = time.to_le_bytes();
+                        let repeat = named.then_some(Repeat { session: b"s", user: key, name: &name });
+                        let attributes = [("k", ALGORITHMS[kind].0), ("u", &user)];
+                        let request =
+                            Request { repeat, ..Request::new(Op::Hit, "api", Descriptors::one(&attributes)) };
+                        let _ = decider.decide(&request, Now::at_nanos(at));
                     }
                 }
             }
-            let (counted, really) = (i64::try_from(engine.memory_bytes()).unwrap(), held() - start - other);
-            // Tables are counted as asked for: malloc adds 16 bytes to each, a page to a large one; 64 shards of seven
-            // kinds, and 16 of repeats. The lists of a decider are a few hundred bytes more.
-            let slack = 4_096 + really / 20;
-            prop_assert!((really - counted).abs() <= slack, "{counted} counted, {really} handed out, after {event:?}");
         }
+        let (counted, really) = (i64::try_from(engine.memory_bytes()).unwrap(), held() - start - other);
+        // Tables are counted as asked for: malloc adds 16 bytes to each, a page to a large one; 64 shards of seven
+        // kinds, and 16 of repeats. The lists of a decider are a few hundred bytes more.
+        let slack = 4_096 + really / 20;
+        prop_assert!(
+            (really - counted).abs() <= slack,
+            "{counted} counted, {really} handed out, after {event:?}"
+        );
     }
+    Ok(())
 }

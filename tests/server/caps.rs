@@ -89,7 +89,8 @@ fn without_descriptors_those_who_are_here_are_served_and_the_rest_wait_their_tur
         })
         .collect();
     daemon.await_log(&["no connection can be let in", "LimitNOFILE"]);
-    assert!(daemon.process.descriptors() >= 52);
+    // What found none may have been a reading of the machine's, whose file is closed again by now.
+    eventually("every descriptor is in use", || (daemon.process.descriptors() >= 52).then_some(()));
     // It waits, and does not spin: a loop that tries again at once uses a hundred ticks a second.
     let before = daemon.process.cpu_ticks();
     for _ in 0..15 {
@@ -139,15 +140,14 @@ fn what_one_user_leaves_unread_is_bounded_and_hurts_nobody_else() {
     let mut here = daemon.greeted();
     let before = daemon.process.resident_kib();
     let requests = super::msgpack::frame(&super::wire::hit(2, "u")).repeat(64);
-    let mut unread: Vec<Wire> = Vec::new();
-    for _ in 0..340 {
-        let wire = daemon.greeted();
-        wire.stream.set_nonblocking(true).unwrap();
-        // More than the kernel takes of the replies.
-        for _ in 0..14 {
+    let unread: Vec<Wire> = (0..340).map(|_| daemon.greeted()).collect();
+    unread.iter().for_each(|wire| wire.stream.set_nonblocking(true).unwrap());
+    // More than the kernel takes of the replies. All get there together: who takes nothing for five seconds is closed, and a
+    // busy machine might be done with the first by then.
+    for _ in 0..14 {
+        for wire in &unread {
             let _ = std::io::Write::write(&mut &wire.stream, &requests);
         }
-        unread.push(wire);
     }
     daemon.await_log(&["WARN", "hold 16 MiB of unread replies", "some are closed"]);
     here.assert_served();

@@ -209,3 +209,21 @@ fn ends_without_a_reply_are_checked_like_others() {
     }
     assert_eq!(places(&mut wire, "u"), 1, "what is invalid ends nothing");
 }
+
+#[test]
+fn what_was_sent_before_a_peer_hung_up_is_done_although_nobody_reads_the_replies() {
+    let daemon = daemon();
+    let mut wire = of_session(&daemon, 7, json!({}));
+    let lease = lease_of(&wire.ask(&acquire(1, "u")));
+    daemon.process.signal(libc::SIGSTOP);
+    // More than are answered before the first replies are written, which nobody is there to read; then the release.
+    (0..200).for_each(|id| wire.send(&json!([8, id])));
+    wire.send(&acquire(300, "u"));
+    wire.send(&json!([2, null, lease, 2]));
+    // Of the same session: it lives on.
+    let mut other = daemon.connect();
+    drop(wire);
+    daemon.process.signal(libc::SIGCONT);
+    assert_eq!(other.ask(&super::work::hello_of(7, json!({})))[0], 0);
+    eventually("both places are free", || (places(&mut other, "u") == 2).then_some(()));
+}

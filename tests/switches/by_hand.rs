@@ -247,7 +247,7 @@ fn blocks_are_kept_by_digest_and_there_are_only_so_many() {
     bench.reload("  - {name: a, key: [user], rate: 20/min, algorithm: sliding_log}\n");
     bench.check(&[(0, "user=u", 1, "limit a 20/20 after 60000000")]);
     let many = (0..4_096).map(|n| Blocked { key: [n, 0], ..blocked.clone() }).collect();
-    bench.engine.take_up(Orders { switches: Vec::new(), blocks: many });
+    bench.engine.take_up(Orders { blocks: many, ..Orders::default() });
     let error = bench.engine.block(&name("a"), &[("user", "x")], until(S), By::User(0)).unwrap_err();
     assert!(error.to_string().starts_with("4096 keys are blocked by hand"), "{error}");
 }

@@ -27,7 +27,7 @@ fn alarms(bench: &Bench) -> Vec<Alarm> {
     let events = bench.engine.events().into_iter();
     let alarm = |event| match event {
         Event::Guard(alarm) => Some(alarm),
-        Event::SwitchEnded(_) | Event::BlockEnded(_) => None,
+        _ => None,
     };
     events.filter_map(alarm).collect()
 }

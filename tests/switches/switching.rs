@@ -14,7 +14,7 @@ pub(crate) fn name(rule: &str) -> RuleName {
 
 fn switch_of(target: Target, mode: Mode, until: Option<u64>) -> Switch {
     let until = until.map(|micros| Timestamp::from_nanos(micros * 1_000));
-    Switch { target, mode, until, by: By::User(0) }
+    Switch { target, mode, until, said: Timestamp::ORIGIN, by: By::User(0) }
 }
 
 #[track_caller]
@@ -218,7 +218,7 @@ fn there_are_only_so_many_switches() {
     let bench = Bench::new(&rules);
     let rules = (0..512).map(|n| Target::Rule(name(&format!("r{n}"))));
     let switches = rules.map(|rule| switch_of(rule, Mode::Shadow, None)).collect();
-    bench.engine.take_up(Orders { switches, blocks: Vec::new() });
+    bench.engine.take_up(Orders { switches, ..Orders::default() });
     let one_more = switch_of(Target::Rule(name("r512")), Mode::Shadow, None);
     assert_eq!(bench.engine.switch(&one_more), Err(NotSwitched::TooMany));
     switch(&bench, "r0", Mode::Disabled, None);

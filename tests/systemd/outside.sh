@@ -3,9 +3,10 @@
 # and control groups are in name spaces of their own, and the root is one in which root.sh has put nothing of this machine
 # but /usr, to be read. So nothing that a system manager does at boot reaches this machine's /run, /tmp, /etc or processes;
 # of its control groups it has one, made here and removed at the end.
-# Usage: outside.sh BINARY PROJECT. Exit 77: this machine does not allow it, and the last line says why.
+# Usage: outside.sh BINARY PROJECT [PACKAGES]. With a directory of packages their checks.sh is run in a machine in which
+# nothing is installed yet. Exit 77: this machine does not allow it, and the last line says why.
 set -u
-binary=$1 project=$2 manager=/usr/lib/systemd/systemd
+binary=$1 project=$2 packages=${3:-} manager=/usr/lib/systemd/systemd
 skip() { echo "$1"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "only root may have name spaces of all kinds here"
 for tool in $manager systemctl systemd-sysusers systemd-tmpfiles unshare pivot_root setpriv findmnt ip /usr/bin/python3; do
@@ -38,8 +39,8 @@ mkdir "$stage/root" "$stage/said"
 bound=(setpriv --pdeathsig KILL)
 "${bound[@]}" timeout -s KILL 300 "${bound[@]}" "${own[@]}" bash -c '
   echo 0 >"$0/cgroup.procs" || { echo "no process can enter $0"; exit 77; }
-  exec unshare --cgroup bash "$1/tests/systemd/root.sh" "$2" "$1" "$3"' \
-  "$group" "$project" "$binary" "$stage" </dev/null &
+  exec unshare --cgroup bash "$1/tests/systemd/root.sh" "$2" "$1" "$3" "$4"' \
+  "$group" "$project" "$binary" "$stage" "$packages" </dev/null &
 machine=$!
 wait $machine
 ended=$?

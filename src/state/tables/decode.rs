@@ -35,6 +35,7 @@ pub(super) fn entry(kind: Kind, bytes: &mut Bytes<'_>) -> Result<Kept, Useless> 
         Kind::Log => Kept::Log(key(bytes)?, bytes.list(|bytes| Ok((bytes.u64()?, bytes.u32()?)))?),
         Kind::Block => Kept::Block(key(bytes)?, time(bytes)?),
         Kind::Soft => Kept::Soft(key(bytes)?, time(bytes)?, time(bytes)?),
+        Kind::Places => Kept::Places(key(bytes)?, bytes.u64()?),
         Kind::Rules => Kept::Rules(bytes.u64()?),
         Kind::Rule => Kept::Rule(KeptRule {
             identity: bytes.u64()?,

@@ -53,6 +53,10 @@ pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
             to.extend(since.as_nanos().to_le_bytes());
             to.extend(ends.as_nanos().to_le_bytes());
         }),
+        Kept::Places(KeptKey(key), budget) => sections.entry(Kind::Places, |to| {
+            to.extend(key);
+            to.extend(budget.to_le_bytes());
+        }),
         Kept::Rules(names) => sections.entry(Kind::Rules, |to| to.extend(names.to_le_bytes())),
         Kept::Rule(rule) => sections.entry(Kind::Rule, |to| {
             to.extend(rule.identity.to_le_bytes());

@@ -25,10 +25,11 @@ pub(super) enum Kind {
     Session,
     Lease,
     End,
+    Places,
 }
 
 /// By their numbers, which begin at 1 and stay.
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind::Head,
     Kind::Rules,
     Kind::Rule,
@@ -43,6 +44,7 @@ const KINDS: [Kind; 14] = [
     Kind::Session,
     Kind::Lease,
     Kind::End,
+    Kind::Places,
 ];
 
 impl Kind {

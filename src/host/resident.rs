@@ -1,0 +1,42 @@
+//! How much memory this process has resident. It is asked for when somebody scrapes, and by nobody else.
+
+use std::path::Path;
+
+use super::pseudofile::{BYTES_MAX, Pseudofile};
+
+/// The resident memory of the whole process in bytes, code and what it shares with others included; `None`: it cannot be
+/// read. `root` is `/` but in tests.
+#[must_use]
+pub fn resident_bytes(root: &Path) -> Option<u64> {
+    let mut buffer = [0; BYTES_MAX];
+    let status = Pseudofile::open(root.join("proc/self/status")).ok()?;
+    let line = status.read(&mut buffer).ok()?.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::resident_bytes;
+
+    #[test]
+    fn it_is_what_the_kernel_says_or_nothing() {
+        let cases = [
+            ("Name:\ttidegate\nVmHWM:\t    9000 kB\nVmRSS:\t    8192 kB\nRssAnon:\t 1 kB\n", Some(8 << 20)),
+            ("Name:\ttidegate\n", None),
+            ("VmRSS:\t many kB\n", None),
+            ("VmRSS:\t 18446744073709551615 kB\n", None),
+            ("VmRSS:\t 12\n", None),
+        ];
+        for (text, bytes) in cases {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("proc/self")).unwrap();
+            fs::write(root.path().join("proc/self/status"), text).unwrap();
+            assert_eq!(resident_bytes(root.path()), bytes, "{text}");
+        }
+        assert!(resident_bytes(Path::new("/")).is_some_and(|bytes| bytes > 1 << 20), "of this test");
+    }
+}
