@@ -1,0 +1,56 @@
+"""The pages: each is in the map, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import PROJECT
+
+PAGES = sorted([*(PROJECT / "docs").rglob("*.md"), *PROJECT.glob("*.md"), *(PROJECT / "clients").glob("*/README.md")])
+
+
+@functools.cache
+def prose(page: Path) -> str:
+    """Without blocks, in which nothing is a link."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+
+
+@functools.cache
+def headings(page: Path) -> set[str]:
+    """The fragments that a heading is reached by: small letters, digits and hyphens of it."""
+    found = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", each)).strip().lower().replace(" ", "-") for each in found}
+
+
+def faults(page: Path) -> list[str]:
+    wrong = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists():
+            wrong.append(f"{link}: there is no such file")
+        elif fragment and target.suffix == ".md" and fragment not in headings(target):
+            wrong.append(f"{link}: no heading of {target.name} is called that")
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(PROJECT)) for page in PAGES])
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert not faults(page)
+
+
+def test_the_map_has_every_page_once() -> None:
+    rows = re.findall(r"^\| \[[^\]]+\]\(([^)#]+)\) \| \S", (PROJECT / "docs/README.md").read_text(), re.M)
+    pages = {str(page.relative_to(PROJECT / "docs")) for page in (PROJECT / "docs").rglob("*.md")} - {"README.md"}
+    assert sorted(row for row in rows if not row.startswith("..")) == sorted(pages)
+
+
+def test_a_wrong_link_would_be_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A b, `c`\n[x](b.md) [y](#a-b-c) [z](#a-c) [w](https://example.com/q)\n```\n[v](u)\n```\n")
+    assert [each.split(":")[0] for each in faults(tmp_path / "a.md")] == ["b.md", "#a-c"]
