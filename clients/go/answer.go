@@ -9,6 +9,52 @@ import (
 	"time"
 )
 
+// Message is for people: which limit, how much, and when to try again.
+func (d *Decision) Message() string {
+	what := "The service is at its capacity."
+	switch limited := d.Verdict == "limit"; {
+	case d.Allowed:
+		return "Allowed."
+	case d.Verdict == "deny":
+		return "This request is not allowed."
+	case d.Degraded:
+		what = "The request could not be judged."
+	case limited && !d.named():
+		what = "Too many requests."
+	case limited && d.Window == 0:
+		what = fmt.Sprintf("Over the limit %s of %d at once.", d.Rule, d.Limit)
+	case limited:
+		what = fmt.Sprintf("Over the limit %s of %d %s in %s s.", d.Rule, d.Limit, d.Unit, number(d.Window))
+	}
+	if d.RetryAfter == Never {
+		return what + " It asks for more than the limit holds: it can never pass."
+	}
+	return fmt.Sprintf("%s Try again in %d s.", what, d.retrySeconds())
+}
+
+func (d *Decision) named() bool { return d.Rule != "" && d.HasLimit && !d.Hidden }
+
+// retrySeconds are whole, and at least 1.
+func (d *Decision) retrySeconds() int64 {
+	if d.RetryAfter <= time.Second {
+		return 1
+	}
+	return up(d.RetryAfter, time.Second)
+}
+
+// number is seconds for people, up to the next millisecond.
+func number(d time.Duration) string {
+	return strconv.FormatFloat(float64(up(d, time.Millisecond))/1_000, 'f', -1, 64)
+}
+
+// up is d in whole units, rounded up.
+func up(d, unit time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d-1)/unit) + 1
+}
+
 // Headers tell the limit, of allowed answers too, as draft-ietf-httpapi-ratelimit-headers-11 has it and as X-Ratelimit,
 // and when to try again. Never on redirects.
 func (d *Decision) Headers() [][2]string {

@@ -9,6 +9,28 @@ import (
 	"unicode/utf8"
 )
 
+// app limits its work with the two files alone.
+const app = `package main
+
+import (
+	"context"
+	"fmt"
+
+	"copied"
+)
+
+func main() {
+	client := tidegate.New()
+	d := client.Acquire(context.Background(), "api", tidegate.Attributes{{"user", "u1"}}, tidegate.Cost(1))
+	defer d.Release()
+	if err := d.Err(); err != nil {
+		fmt.Println("refused:", err)
+		return
+	}
+	fmt.Println("works, as", d.Reason)
+}
+`
+
 // The client itself is two files, to be copied: each of at most 500 lines of at most 120 columns (a tab counts 4), and
 // together they need nothing but the standard library and each other.
 func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
@@ -34,7 +56,25 @@ func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "go.mod"), []byte("module copied\n\ngo 1.19\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	vet := exec.Command("go", "vet", ".")
+	if err := os.Mkdir(filepath.Join(folder, "app"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "app", "main.go"), []byte(app), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := played(t, reply(limit...))
+	for _, row := range []struct{ socket, said string }{
+		{p.Path, "refused: tidegate: limit by per-user"}, {"/nowhere/s", "works, as unreachable"},
+	} {
+		run := exec.Command("go", "run", "./app")
+		run.Dir = folder
+		run.Env = append(os.Environ(), "TIDEGATE_SOCKET="+row.socket, "TIDEGATE_TIMEOUT_MS=5000", "GOFLAGS=", "GOWORK=off")
+		out, err := run.Output()
+		if err != nil || strings.TrimSpace(string(out)) != row.said {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	vet := exec.Command("go", "vet", "./...")
 	vet.Dir = folder
 	if out, err := vet.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

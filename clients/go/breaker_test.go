@@ -38,6 +38,9 @@ func TestTheBreaker(t *testing.T) {
 	equal(t, p.Seen()[1][6].(map[string]any)["missed"], map[string]any{"breaker": 7, "unreachable": 8})
 	p.Hide()
 	equal(t, reasons(hits(c, 4)...), []string{"unreachable", "unreachable", "unreachable", "breaker"}) // from the beginning
+	if left := time.Duration(c.until.Load()) - time.Since(c.epoch); left > 1200*time.Millisecond {
+		t.Fatalf("it opens for %v again, not for 1 s", left)
+	}
 }
 
 func TestASuccessBetweenFailuresClosesTheCount(t *testing.T) {
@@ -48,6 +51,69 @@ func TestASuccessBetweenFailuresClosesTheCount(t *testing.T) {
 		equal(t, reasons(hits(c, 2)...), []string{"protocol", "protocol"})
 		p.Play(reply(allow...))
 		equal(t, reasons(hits(c, 1)...), []string{""})
+	}
+}
+
+// What says nothing of the daemon neither closes the count nor opens the breaker, and is no probe.
+func TestAReleaseSaysNothingOfTheDaemon(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path)
+	first, second := c.Acquire(ctx, "api", u1), c.Acquire(ctx, "api", u1)
+	bad := raw(0, 0, 0, 1, 0xC1)
+	p.Play(bad)
+	hits(c, 2)
+	p.Play(grant)
+	first.Release()
+	equal(t, releases(t, p, 1), []any{[]any{nil, 77, 0}})
+	p.Play(bad)
+	equal(t, reasons(hits(c, 2)...), []string{"protocol", "breaker"})
+	c.over()
+	p.Play(reply(allow...))
+	second.Release()
+	if n := len(releases(t, p, 1)); n != 1 {
+		t.Fatalf("%d releases", n)
+	}
+	equal(t, reasons(hits(c, 2)...), []string{"", ""})
+}
+
+func TestAnErrorThatKeepsTheConnectionClosesTheCount(t *testing.T) {
+	p := played(t, nil)
+	c := client(t, p.Path)
+	for i := 0; i < 3; i++ {
+		p.Play(raw(0, 0, 0, 1, 0xC1))
+		hits(c, 2)
+		p.Play(func(_ net.Conn, message []any) []any { return []any{3, message[1], 6, "the cause"} })
+		equal(t, reasons(hits(c, 1)...), []string{"protocol"})
+	}
+	if c.Stats().BreakerOpen {
+		t.Fatal("the daemon has answered")
+	}
+}
+
+// A probe that its own caller cut short has found nothing out: the next call is one.
+func TestAProbeCutShort(t *testing.T) {
+	p := played(t, raw(0, 0, 0, 1, 0xC1))
+	c := client(t, p.Path)
+	hits(c, 3)
+	p.Play(func(net.Conn, []any) []any { return nil })
+	c.over()
+	soon, cancel := contextFor(2 * time.Millisecond)
+	defer cancel()
+	equal(t, reasons(c.Hit(soon, "api", u1)), []string{"timeout"})
+	p.Play(reply(allow...))
+	equal(t, reasons(hits(c, 1)...), []string{""})
+}
+
+func TestConnectionsThatFailedLeaveRoom(t *testing.T) {
+	p := played(t, reply(allow...))
+	p.Hide()
+	c := client(t, p.Path, WithTimeout(time.Second))
+	for i := 0; i < 2*connectionsMax; i++ {
+		c.settle(nil, false)
+		equal(t, reasons(hits(c, 1)...), []string{"unreachable"})
+	}
+	if n := c.Stats().Connections; n != 0 {
+		t.Fatalf("%d connections", n)
 	}
 }
 
@@ -79,7 +145,7 @@ func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 	p.Hide()
 	c := client(t, p.Path)
 	for i := 0; i < 500; i++ { // many requests given up, which must not be written again and again
-		c.report("", nil, []any{int64(1), int64(i)})
+		c.report("", nil, [2]int64{1, int64(i)})
 	}
 	hits(c, 3)
 	best := time.Hour
@@ -187,7 +253,7 @@ func TestTheEnvironment(t *testing.T) {
 	before := len(p.Seen())
 	t.Setenv("TIDEGATE_DISABLE", "1")
 	for _, c := range []*Client{New(), New(WithEnabled(true)), New(WithEnabled(false))} {
-		d := c.Acquire(ctx, "api", u1, RefuseOnFailure())
+		d := c.Acquire(ctx, "api", u1, RefuseOnFailure(), nil) // what cannot be asked is not looked at, either
 		d.Release()
 		if !d.Allowed || d.Reason != "disabled" || c.Check() || len(c.Stats().Missed) != 0 {
 			t.Fatalf("%+v", d)

@@ -92,6 +92,25 @@ func TestAtMostSoManyConnections(t *testing.T) {
 	}
 }
 
+func TestWhoFindsNoConnectionFreeWaitsUntilTheDeadline(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path, WithTimeout(50*time.Millisecond))
+	for i := 0; i < connectionsMax; i++ { // all are in use
+		<-c.spare
+	}
+	began := time.Now()
+	equal(t, reasons(hits(c, 1)...), []string{"timeout"})
+	if took := time.Since(began); took < 50*time.Millisecond || took > 50*time.Millisecond+slack {
+		t.Fatalf("it took %v", took)
+	}
+	time.AfterFunc(10*time.Millisecond, func() { c.spare <- nil })
+	c.timeout = patient
+	equal(t, reasons(hits(c, 1)...), []string{""})
+	for i := 1; i < connectionsMax; i++ {
+		c.spare <- nil
+	}
+}
+
 func wrong(elements ...any) peer.Script {
 	return func(_ net.Conn, message []any) []any { return elements }
 }
@@ -147,6 +166,13 @@ func hostile() map[string]struct {
 		"no verdict":       {about(1, 0), "protocol"},
 		"rule no text":     {about(1, 0, 0, 5), "protocol"},
 		"below zero":       {about(1, 0, 0, "r", -1), "protocol"},
+		"all no list":      {about(1, 0, append(append([]any{}, allow...), nil, nil, "all")...), "protocol"},
+		"notes no list":    {about(1, 0, append(append([]any{}, allow...), nil, "notes")...), "protocol"},
+		"half a note":      {about(1, 0, append(append([]any{}, allow...), nil, []any{"near"})...), "protocol"},
+		"extra no map":     {about(1, 0, append(append([]any{}, allow...), nil, nil, nil, []any{1})...), "protocol"},
+		"help no text":     {about(1, 0, append(append([]any{}, allow...), nil, nil, nil, peer.Map{{"help", 1}})...), "protocol"},
+		"hide no bool":     {about(1, 0, append(append([]any{}, allow...), nil, nil, nil, peer.Map{{"hide", 1}})...), "protocol"},
+		"a key twice":      {about(1, 0, append(append([]any{}, allow...), nil, nil, nil, peer.Map{{"a", 1}, {"a", 2}})...), "protocol"},
 		"done":             {about(2, 0, true), "protocol"},
 		"welcome again":    {wrong(0, 0, 1, peer.Map{}), "protocol"},
 		"error closing":    {wrong(3, nil, 1, "malformed"), "protocol"},
@@ -227,21 +253,126 @@ func TestRepliesInPiecesLargeAndWithMore(t *testing.T) {
 	}
 }
 
-func TestAReplyBeforeTheWelcomeIsDoubtful(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
+// greeted is a daemon that begins every connection with these bytes, whatever it is told.
+func greeted(t *testing.T, frames ...[]any) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "tg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(folder, "s")
 	listener, err := net.Listen("unix", path)
 	if err != nil {
-		t.Skipf("no socket at %s: %v", path, err)
+		t.Fatal(err)
 	}
-	defer listener.Close()
+	t.Cleanup(func() { listener.Close(); os.RemoveAll(folder) })
 	go func() {
-		connection, err := listener.Accept()
-		if err == nil {
-			_, _ = connection.Write(peer.Frame(peer.Encode(append([]any{1, 1}, allow...))))
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = connection.Read(make([]byte, 4096)) // the request is there
+			for _, frame := range frames {
+				_, _ = connection.Write(peer.Frame(peer.Encode(frame)))
+			}
 		}
 	}()
-	c := client(t, path)
-	equal(t, reasons(hits(c, 1)...), []string{"protocol"})
+	return path
+}
+
+func TestAWelcomeComesFirstAndIsOne(t *testing.T) {
+	answer := append([]any{1, 1}, allow...)
+	for name, row := range map[string]struct {
+		welcome []any
+		reason  string
+	}{
+		"as it should be": {[]any{0, 0, 1, peer.Map{}}, ""},
+		"none":            {nil, "protocol"},
+		"of another id":   {[]any{0, 1, 1, peer.Map{}}, "protocol"},
+		"without an id":   {[]any{0, nil, 1, peer.Map{}}, "protocol"},
+		"of version 2":    {[]any{0, 0, 2, peer.Map{}}, "protocol"},
+		"of no version":   {[]any{0, 0}, "protocol"},
+	} {
+		frames := [][]any{row.welcome, answer}
+		if row.welcome == nil {
+			frames = frames[1:]
+		}
+		c := client(t, greeted(t, frames...))
+		if d := hits(c, 1)[0]; d.Reason != row.reason || c.Stats().Connections != when(row.reason == "", 1, 0) {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
+// ERRORs that close the connection, or are about nothing that was asked, count for the breaker; see below for the others.
+func TestAnErrorThatCloses(t *testing.T) {
+	about := func(more, code int) peer.Script {
+		return func(_ net.Conn, message []any) []any {
+			return []any{3, int(message[1].(uint64)) + more, code, "the cause"}
+		}
+	}
+	for name, script := range map[string]peer.Script{
+		"malformed": about(0, 1), "too large": about(0, 2), "version": about(0, 3), "hello required": about(0, 4), "busy": about(0, 8),
+		"forbidden": about(0, 9), "new": about(0, 12), "of another request": about(1, 6), "of none": wrong(3, nil, 6, "the cause"),
+	} {
+		p := played(t, script)
+		c := client(t, p.Path)
+		equal(t, reasons(hits(c, 4)...), []string{"protocol", "protocol", "protocol", "breaker"})
+		if stats := c.Stats(); stats.Connections != 0 || !stats.BreakerOpen {
+			t.Errorf("%s: %+v", name, stats)
+		}
+	}
+}
+
+// What could not be written by the deadline is not written behind it.
+func TestNothingIsWrittenBehindTheDeadline(t *testing.T) {
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	hits(c, 1)
+	k := <-c.idle
+	defer k.Close()
+	full := &unwritable{Conn: k.Conn}
+	k.Conn = full
+	q := newRequest(ctx, opHit, isDecision, "api", u1)
+	q.decision, q.began = &Decision{}, time.Now()
+	q.deadline = q.began.Add(300 * time.Millisecond)
+	q.write(c)
+	if bad := k.ask(q); bad != errLate || full.last.After(q.deadline) {
+		t.Fatalf("%+v, the last write %v behind it", bad, full.last.Sub(q.deadline))
+	}
+}
+
+// A release waits for no one, not even for a daemon whose buffers are full.
+func TestAReleaseDoesNotWait(t *testing.T) {
+	p := played(t, grant)
+	c := client(t, p.Path)
+	d := c.Acquire(ctx, "api", u1)
+	k := <-c.idle
+	k.Conn = &unwritable{Conn: k.Conn}
+	c.idle <- k
+	began := time.Now()
+	d.Release()
+	if took := time.Since(began); took > patient/2 {
+		t.Fatalf("it took %v", took)
+	}
+	c.Acquire(ctx, "api", u1)
+	seen := p.Seen()
+	equal(t, seen[len(seen)-1][6], map[string]any{"missed": map[string]any{}, "abandoned": []any{[]any{1, 1}}})
+}
+
+// unwritable is a connection whose buffers are full.
+type unwritable struct {
+	net.Conn
+	until, last time.Time
+}
+
+func (u *unwritable) SetDeadline(at time.Time) error { u.until = at; return nil }
+
+func (u *unwritable) Write([]byte) (int, error) {
+	u.last = time.Now()
+	time.Sleep(time.Until(u.until))
+	return 0, os.ErrDeadlineExceeded
 }
 
 func TestADaemonThatDoesNotAccept(t *testing.T) {
@@ -274,15 +405,14 @@ func TestAReplyThatIsThereWhenTheDeadlineHasPassedCounts(t *testing.T) {
 	k := <-c.idle
 	defer k.Close()
 	// As if the process had been put to sleep after the request was written: the reply is there, the deadline is not.
-	q := newRequest(ctx, opHit, isDecision, u1)
-	q.decision, q.deadline = &Decision{}, time.Now().Add(patient)
-	q.judge("api")
+	q := newRequest(ctx, opHit, isDecision, "api", u1)
+	q.decision, q.began, q.deadline = &Decision{}, time.Now(), time.Now().Add(patient)
+	q.write(c)
 	sleeper := &asleep{Conn: k.Conn}
 	k.Conn = sleeper
-	k.in.Reset(sleeper)
 	sleeper.wake = func() { q.deadline = time.Now().Add(-time.Second) }
-	if ok, bad := k.ask(q); !ok || bad != nil || q.decision.Verdict != "limit" {
-		t.Fatalf("%v %+v %+v", ok, bad, q.decision)
+	if bad := k.ask(q); bad != nil || q.decision.Verdict != "limit" {
+		t.Fatalf("%+v %+v", bad, q.decision)
 	}
 }
 
@@ -410,6 +540,28 @@ func TestLongValuesStayApartAndFramesFit(t *testing.T) {
 	}
 }
 
+// A report never costs an attribute its text: it waits for a request that has room.
+func TestAReportWaitsForRoom(t *testing.T) {
+	p := played(t, raw(0, 0, 0, 1, 0xC1))
+	c := client(t, p.Path)
+	for i := int64(0); i < abandonedMax+10; i++ {
+		c.report("", nil, [2]int64{1 << 40, 1<<40 + i})
+	}
+	hits(c, 1)
+	p.Play(reply(allow...))
+	full := Attributes{}
+	for i := 0; i < 14; i++ {
+		full = append(full, [2]any{fmt.Sprint("k", i), strings.Repeat("v", 1_000)})
+	}
+	last := func() []any { seen := p.Seen(); return seen[len(seen)-1] }
+	if c.Hit(ctx, "api", full); len(last()) != 5 || strings.Contains(fmt.Sprint(last()), "~") {
+		t.Fatalf("%.500v", last())
+	}
+	if c.Hit(ctx, "api", u1); len(last()) != 7 || len(last()[6].(map[string]any)["abandoned"].([]any)) != abandonedMax {
+		t.Fatalf("%.500v", last())
+	}
+}
+
 func TestWhatCannotBeAskedIsAllowedAndLoggedOnce(t *testing.T) {
 	p := played(t, grant)
 	heard := &told{}
@@ -483,6 +635,77 @@ func TestTheSoonerDeadlineCounts(t *testing.T) {
 	equal(t, reasons(c.Acquire(soon, "api", u1)), []string{"timeout"})
 	if took := time.Since(began); took < 25*time.Millisecond || took > 30*time.Millisecond+slack {
 		t.Fatalf("it took %v", took)
+	}
+}
+
+// The deadline that a connection has already, of a call before, ends no later call: not sooner than its own, not later.
+func TestEveryCallHasItsOwnDeadline(t *testing.T) {
+	const timeout = 200 * time.Millisecond
+	p := played(t, nil)
+	c := client(t, p.Path, WithTimeout(timeout))
+	silent := func(net.Conn, []any) []any { return nil }
+	for _, row := range []struct {
+		name              string
+		before, own, late time.Duration // its context's; how long after the first
+		cancelled         bool
+		least             time.Duration
+	}{
+		{"not sooner", 0, 0, timeout / 2, false, timeout},
+		{"not sooner, behind a short one", timeout / 4, 0, 0, false, timeout},
+		{"after the one before has passed", 0, 0, timeout + timeout/4, false, timeout},
+		{"not later", 0, timeout / 4, 0, false, timeout / 4},
+		{"cancelled", 0, 0, 0, true, timeout / 4},
+	} {
+		c.settle(nil, false)
+		first, done := ctx, func() {}
+		if row.before > 0 {
+			first, done = contextFor(row.before)
+		}
+		p.Play(reply(allow...))
+		if d := c.Hit(first, "api", u1); d.Degraded {
+			t.Fatalf("%s: %+v", row.name, d)
+		}
+		done()
+		time.Sleep(row.late)
+		p.Play(silent)
+		second, cancel := context.WithCancel(ctx)
+		if !row.cancelled && row.own == 0 {
+			cancel()
+			second = ctx
+		} else if row.own > 0 {
+			cancel()
+			second, cancel = contextFor(row.own)
+		} else {
+			time.AfterFunc(timeout/4, cancel)
+		}
+		began := time.Now()
+		d := c.Hit(second, "api", u1)
+		took := time.Since(began)
+		cancel()
+		if most := row.least + timeout/2; d.Reason != "timeout" || took < row.least || took > most {
+			t.Errorf("%s: it took %v, not %v: %+v", row.name, took, row.least, d)
+		}
+	}
+}
+
+// A deadline of a call before, which has passed, hides no reply and leaves no request unwritten.
+func TestACallBehindAnOldDeadline(t *testing.T) {
+	p := played(t, reply(limit...))
+	c := client(t, p.Path)
+	for _, armed := range []time.Duration{-time.Hour, 0, 10 * time.Microsecond, 50 * time.Microsecond, time.Millisecond} {
+		if d := hits(c, 1)[0]; d.Verdict != "limit" {
+			t.Fatalf("%+v", d)
+		}
+		k := <-c.idle
+		k.arm(time.Now().Add(armed))
+		k.armed = time.Now().Add(patient / 2) // as if it passed as soon as it had been looked at
+		c.idle <- k
+		if d := hits(c, 1)[0]; d.Verdict != "limit" {
+			t.Fatalf("%v: %+v", armed, d)
+		}
+	}
+	if n := c.Stats().Connections; n != 1 {
+		t.Fatalf("%d connections", n)
 	}
 }
 
@@ -602,9 +825,14 @@ func TestRenewChargeSignal(t *testing.T) {
 		t.Fatal("done")
 	}
 	d.Release()
-	if d.Renew() {
+	p.Play(grant)
+	if before := len(releases(t, p, 1)); d.Renew() || before != 1 {
 		t.Fatal("it has ended")
 	}
+	// What only a judgement has is not said of a charge: the daemon would take an option's place for another.
+	c.Charge(ctx, "api", u1, Cost(2), Priority("high"), Idem("x"), Queued(time.Second))
+	seen = p.Seen()
+	equal(t, seen[len(seen)-1][2:], []any{"api", []any{[]any{"user", "u1"}}, 2})
 }
 
 // -- an orderly restart ------------------------------------------------------------------------------------------------

@@ -37,9 +37,10 @@ func decided(t *testing.T, a answer) *Decision {
 	if a.Reason != nil {
 		return degraded(*a.Reason, a.Status == 503)
 	}
-	message, _ := decode(unhex(t, *a.Decision)[4:], levelsMax)
+	var message value
+	message.decode(unhex(t, *a.Decision)[4:], levelsMax)
 	d := &Decision{}
-	d.read(message.([]any)[2:])
+	d.read(message.list[2:])
 	return d
 }
 
@@ -282,7 +283,13 @@ func TestCallbacksThatPanic(t *testing.T) {
 		}
 		heard, runs := &told{}, 0
 		c := client(t, p.Path, WithLogger(heard))
-		limited := c.Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { runs++; fine(w, r) }))
+		limited := c.Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if d := FromContext(r.Context()); d == nil || !d.Allowed {
+				t.Errorf("%s: the handler works on a refusal: %+v", name, d)
+			}
+			runs++
+			fine(w, r)
+		}))
 		for i := 0; i < 2; i++ {
 			if response := get(t, limited, "/"); response.StatusCode != 200 {
 				t.Fatalf("%s: %d", name, response.StatusCode)
@@ -424,6 +431,24 @@ func TestAWaitIsSleptOffBeforeTheHandler(t *testing.T) {
 	if took := time.Duration(ran.Load()); took < 55*time.Millisecond {
 		t.Fatalf("it ran after %v", took)
 	}
+}
+
+func TestAWaitThatTheCallerDoesNotSeeTheEndOf(t *testing.T) {
+	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 60_000_000, 77))
+	c := client(t, p.Path)
+	limited := c.Middleware(HTTP{Instrument: func(d *Decision, _ time.Duration) {
+		if d.Wait != time.Minute {
+			t.Errorf("%+v", d)
+		}
+	}})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") }))
+	short, cancel := contextFor(200 * time.Millisecond)
+	defer cancel()
+	w := httptest.NewRecorder()
+	limited.ServeHTTP(w, httptest.NewRequest("GET", "/", nil).WithContext(short))
+	if w.Code != 503 {
+		t.Fatal(w.Code)
+	}
+	equal(t, releases(t, p, 1), []any{[]any{nil, 77, 2}})
 }
 
 func TestInstrument(t *testing.T) {

@@ -1,12 +1,15 @@
-// Beside a judgement: work under a lease, charges after the fact, signals.
+// Beside Acquire and Hit: work under a lease, charges after the fact, signals, how the client fares.
 
 package tidegate
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 )
+
+const opPeek, opCharge, opRenew, opSignal, opPing = 4, 5, 6, 7, 8
 
 // Limit runs work under a lease: it sleeps off a WAIT first, and releases when work returns or panics. The error is
 // *Denied, that of ctx, or what work returned.
@@ -44,27 +47,76 @@ func (d *Decision) AwaitStart(ctx context.Context) error {
 	}
 }
 
+// Peek is what Acquire would say; nothing is charged.
+func (c *Client) Peek(ctx context.Context, domain string, a Attributes, options ...CallOption) *Decision {
+	return c.judge(ctx, opPeek, domain, a, options)
+}
+
+// Renew starts the lease's time again, for long work. False: it has ended, or the daemon does not answer.
+func (d *Decision) Renew() bool {
+	if d == nil || d.client == nil || d.Lease == 0 || d.ended.Load() {
+		return false
+	}
+	ok, _ := d.client.tell(opRenew, isDone, 1, aUint.append(nil, int64(d.Lease)))
+	return ok
+}
+
 // Charge takes Cost or Costs, after the fact, from every rate that matches, into debt; below 0 it gives back. False:
 // none matched, or the daemon did not answer.
 func (c *Client) Charge(ctx context.Context, domain string, a Attributes, options ...CallOption) (charged bool) {
-	q := newRequest(ctx, opCharge, isDone, a)
-	defer func() {
-		if broken := recover(); broken != nil {
-			c.unwritten(broken)
-		}
-	}()
-	for _, option := range options {
-		option(q)
-	}
-	q.priority, q.options = "", nil
-	q.judge(domain)
-	charged, _ = c.exchange(q)
-	return charged
+	q := newRequest(ctx, opCharge, isDone, domain, a)
+	options = append(options[:len(options):len(options)], func(q *request) { q.priority, q.options = "", nil })
+	bad := c.ask(q, options)
+	return bad == nil && q.ok
 }
 
 // Signal says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s.
 func (c *Client) Signal(name string, value float64) {
 	if value >= 0 { // which NaN is not
-		c.tell(opSignal, silent, c.pool, name, int64(math.Round(1000*math.Min(value, 1))))
+		said := appendText(appendText(nil, c.pool), name)
+		c.tell(opSignal, silent, 3, aUint.append(said, int64(math.Round(1000*math.Min(value, 1)))))
 	}
+}
+
+// Check says whether the daemon answers; false, without asking, if the breaker is open or the client disabled.
+func (c *Client) Check() bool {
+	ok, _ := c.tell(opPing, isDone, 0, nil)
+	return ok
+}
+
+// Stats count decisions without the daemon, by reason, and connections.
+type Stats struct {
+	Missed      Units
+	Connections int
+	BreakerOpen bool
+}
+
+// Stats so far.
+func (c *Client) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	missed := Units{}
+	for reason, n := range c.missed {
+		missed[reason] = n
+	}
+	return Stats{missed, connectionsMax - len(c.spare), c.until.Load() != 0}
+}
+
+// Close closes what is idle. The client may be used again.
+func (c *Client) Close() {
+	for {
+		select {
+		case k := <-c.idle:
+			c.drop(k)
+		default:
+			return
+		}
+	}
+}
+
+// CallbackFailed allows what an application's function left unjudged by a panic; for middlewares.
+func (c *Client) CallbackFailed(what string, why any) *Decision {
+	c.log(fmt.Sprintf("%s panicked (%T): such requests are not limited", what, why), true) // no user's data
+	c.report("callback", nil)
+	return degraded("callback", false)
 }

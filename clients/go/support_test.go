@@ -182,10 +182,14 @@ func realDaemon(t testing.TB, rules string) *daemon {
 func (d *daemon) start() {
 	d.t.Helper()
 	binary := os.Getenv("TIDEGATE_BIN")
-	for _, kind := range []string{"release", "debug"} {
-		built := repository(d.t, "target", kind, "tidegate")
-		if _, err := os.Stat(built); err == nil && binary == "" {
-			binary = built
+	if binary == "" {
+		// Of what was built the newest: an older one may be of another version.
+		var newest time.Time
+		for _, kind := range []string{"release", "debug"} {
+			built := repository(d.t, "target", kind, "tidegate")
+			if found, err := os.Stat(built); err == nil && found.ModTime().After(newest) {
+				binary, newest = built, found.ModTime()
+			}
 		}
 	}
 	if binary == "" {

@@ -5,39 +5,43 @@
 //	if err := d.Err(); err != nil { … }
 //
 // No call fails because of the daemon or outlasts its deadline (20 ms); without an answer the decision is *allow* and
-// says so (Degraded, Reason). This file and wire.go are all of the client, to be copied; the others are for some.
+// says so (Degraded, Reason). This file and wire.go are all of the client, to be copied; the others add to it.
 package tidegate
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"log"
+	"net"
 	"os"
+	"os/user"
+	"path/filepath"
+	"reflect"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
-// Version is this client's; what is spoken with the daemon is agreed on with each connection.
-const Version = "0.1.0"
+const (
+	Version = "0.1.0" // of this client; what is spoken with the daemon is agreed on with each connection
 
-const ( // what this client decided for itself
+	OK      Outcome = iota - 1 // the work ended well
+	Failed                     // it ended badly
+	Dropped                    // it was given up, or took too long
+
+	Never time.Duration = -1 // how long to wait for what can never pass
+
 	connectionsMax, abandonedMax, failuresMax, loggedMax = 64, 512, 3, 100
 	pauseMin, pauseMax, moment                           = time.Second, 5 * time.Second, time.Millisecond
 )
 
 // An Outcome is how work ended.
 type Outcome int32
-
-const (
-	OK      Outcome = iota // it ended well
-	Failed                 // it ended badly
-	Dropped                // it was given up, or took too long
-)
-
-// Never is how long to wait for what can never pass.
-const Never time.Duration = -1
 
 // A Decision is the answer to a request: whether the work may start, after Wait.
 type Decision struct {
@@ -67,44 +71,11 @@ func (d *Decision) Err() error {
 // Denied is the error of a decision against.
 type Denied struct{ Decision *Decision }
 
-func (e *Denied) Error() string { return "tidegate: " + e.Decision.Message() }
-
-// Message is for people: which limit, how much, and when to try again.
-func (d *Decision) Message() string {
-	what := "The service is at its capacity."
-	switch limited := d.Verdict == "limit"; {
-	case d.Allowed:
-		return "Allowed."
-	case d.Verdict == "deny":
-		return "This request is not allowed."
-	case d.Degraded:
-		what = "The request could not be judged."
-	case limited && !d.named():
-		what = "Too many requests."
-	case limited && d.Window == 0:
-		what = fmt.Sprintf("Over the limit %s of %d at once.", d.Rule, d.Limit)
-	case limited:
-		what = fmt.Sprintf("Over the limit %s of %d %s in %s s.", d.Rule, d.Limit, d.Unit, number(d.Window))
+func (e *Denied) Error() string {
+	if longer, is := any(e.Decision).(interface{ Message() string }); is { // a sentence, from the file beside
+		return "tidegate: " + longer.Message()
 	}
-	if d.RetryAfter == Never {
-		return what + " It asks for more than the limit holds: it can never pass."
-	}
-	return fmt.Sprintf("%s Try again in %d s.", what, d.retrySeconds())
-}
-
-func (d *Decision) named() bool { return d.Rule != "" && d.HasLimit && !d.Hidden }
-
-// retrySeconds are whole, and at least 1.
-func (d *Decision) retrySeconds() int64 {
-	if d.RetryAfter <= time.Second {
-		return 1
-	}
-	return up(d.RetryAfter, time.Second)
-}
-
-// number is seconds for people, up to the next millisecond.
-func number(d time.Duration) string {
-	return strconv.FormatFloat(float64(up(d, time.Millisecond))/1_000, 'f', -1, 64)
+	return fmt.Sprintf("tidegate: %s by %s", e.Decision.Verdict, e.Decision.Rule)
 }
 
 // SetOutcome says how the work ended, for Release, if it did not end well.
@@ -123,18 +94,10 @@ func (d *Decision) ReleaseAs(otherwise Outcome) {
 		return
 	}
 	d.outcome.CompareAndSwap(0, int32(otherwise)+1)
-	if _, reason := d.client.tell(opRelease, silent, int64(d.Lease), int64(d.outcome.Load()-1)); reason != "" {
-		d.client.report("", nil, []any{d.asked[0], d.asked[1]}) // it was not written; the daemon is told so later
+	body := aUint.append(aUint.append(nil, int64(d.Lease)), int64(d.outcome.Load()-1))
+	if _, bad := d.client.tell(opRelease, silent, 2, body); bad != nil {
+		d.client.report("", nil, d.asked) // it was not written; the daemon is told so later
 	}
-}
-
-// Renew starts the lease's time again, for long work. False: it has ended, or the daemon does not answer.
-func (d *Decision) Renew() bool {
-	if d == nil || d.client == nil || d.Lease == 0 || d.ended.Load() {
-		return false
-	}
-	ok, _ := d.client.tell(opRenew, isDone, int64(d.Lease))
-	return ok
 }
 
 // A Client asks the daemon of this host. Any number of goroutines may use it; make one per program, and keep it.
@@ -143,24 +106,39 @@ type Client struct {
 	timeout     time.Duration
 	slots       int64
 	disabled    bool
-	logger      Logger
+	logger      interface{ Printf(string, ...any) }
 	epoch       time.Time
 	idle, spare chan *connection // spare has a nil for each connection that there may be besides
 	until       atomic.Int64     // the breaker is open until then, since epoch; 0: it is closed
 	failures    atomic.Int32     // in a row
+	news        atomic.Bool      // there is something in unsaid or abandoned
 
 	mu             sync.Mutex // of what follows
 	session        []byte
 	opened         int64 // connections so far
 	pause          time.Duration
-	told           int8  // of trouble: 0 never, 1 there is some, 2 it is over
-	missed, unsaid Units // decisions made without the daemon; those that it has not been told of
-	abandoned      []any // requests given up, [connection, id]
+	told           int8       // of trouble: 0 never, 1 there is some, 2 it is over
+	missed, unsaid Units      // decisions made without the daemon; those that it has not been told of
+	abandoned      [][2]int64 // requests given up, connection and id
 	logged         map[string]bool
 }
 
-// Logger is told of a first failure, and of changes of state. *log.Logger is one.
-type Logger interface{ Printf(format string, v ...any) }
+// Attributes are names and values, in this order. A value that is nil or empty is not sent, others become text.
+type Attributes [][2]any
+
+// A CallOption says more about one request.
+type CallOption func(*request)
+
+// Units are amounts in several units at once, such as {"requests": 1, "tokens": 800}.
+type Units map[string]int64
+
+// Cost is how much is asked for, if not 1.
+func Cost(n int64) CallOption {
+	return func(q *request) { q.cost = appendInt(nil, n) }
+}
+
+// RefuseOnFailure refuses, with status 503, what could not be judged.
+func RefuseOnFailure() CallOption { return func(q *request) { q.refuse = true } }
 
 // An Option of a client.
 type Option func(*Client)
@@ -170,18 +148,6 @@ func WithSocket(path string) Option { return func(c *Client) { c.path = path } }
 
 // WithTimeout is the deadline of every call; else TIDEGATE_TIMEOUT_MS, else 20 ms.
 func WithTimeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
-
-// WithPool names the application that this is, if not "default".
-func WithPool(name string) Option { return func(c *Client) { c.pool = name } }
-
-// WithSlots is how many requests this process works on at once.
-func WithSlots(n int) Option { return func(c *Client) { c.slots = int64(n) } }
-
-// WithEnabled(false) allows everything without any I/O, as TIDEGATE_DISABLE=1 does.
-func WithEnabled(enabled bool) Option { return func(c *Client) { c.disabled = !enabled } }
-
-// WithLogger is told instead of the standard logger.
-func WithLogger(logger Logger) Option { return func(c *Client) { c.logger = logger } }
 
 // New makes a client. Nothing is opened before the first question.
 func New(options ...Option) *Client {
@@ -200,9 +166,8 @@ func New(options ...Option) *Client {
 	if c.timeout <= 0 {
 		c.timeout = 20 * time.Millisecond
 	}
-	if off := os.Getenv("TIDEGATE_DISABLE"); off != "" && off != "0" {
-		c.disabled = true
-	}
+	off := os.Getenv("TIDEGATE_DISABLE")
+	c.disabled = c.disabled || off != "" && off != "0"
 	return c
 }
 
@@ -216,159 +181,95 @@ func (c *Client) Hit(ctx context.Context, domain string, a Attributes, options .
 	return c.judge(ctx, opHit, domain, a, options)
 }
 
-// Peek is what Acquire would say; nothing is charged.
-func (c *Client) Peek(ctx context.Context, domain string, a Attributes, options ...CallOption) *Decision {
-	return c.judge(ctx, opPeek, domain, a, options)
-}
-
-// Check says whether the daemon answers; false, without asking, if the breaker is open or the client disabled.
-func (c *Client) Check() bool {
-	ok, _ := c.tell(opPing, isDone)
-	return ok
-}
-
-// Stats count decisions without the daemon, by reason, and connections.
-type Stats struct {
-	Missed      Units
-	Connections int
-	BreakerOpen bool
-}
-
-// Stats so far.
-func (c *Client) Stats() Stats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	missed := Units{}
-	for reason, n := range c.missed {
-		missed[reason] = n
-	}
-	return Stats{missed, connectionsMax - len(c.spare), c.until.Load() != 0}
-}
-
-// Close closes what is idle. The client may be used again.
-func (c *Client) Close() {
-	for {
-		select {
-		case k := <-c.idle:
-			c.drop(k)
-		default:
-			return
-		}
-	}
-}
-
-// CallbackFailed allows what an application's function left unjudged by a panic; for middlewares.
-func (c *Client) CallbackFailed(what string, why any) *Decision {
-	c.log(fmt.Sprintf("%s panicked (%T): such requests are not limited", what, why), true) // no user's data
-	c.report("callback", nil)
-	return degraded("callback", false)
-}
-
 func (c *Client) judge(ctx context.Context, op byte, domain string, a Attributes, more []CallOption) (d *Decision) {
-	if c.disabled {
-		return degraded("disabled", false)
-	}
-	q := newRequest(ctx, op, isDecision, a)
+	q := newRequest(ctx, op, isDecision, domain, a)
 	q.decision = &Decision{client: c}
-	reason, unsaid, abandoned := "protocol", Units(nil), []any(nil)
+	bad := c.ask(q, more)
+	if d = q.decision; bad != nil {
+		c.report(bad.reason, q.unsaid, q.abandoned...)
+		d = degraded(bad.reason, q.refuse)
+	}
+	requests.Put(q)
+	return d
+}
+
+// tell asks what is no judgement; ok is the daemon's answer.
+func (c *Client) tell(op byte, wanted, count int, body []byte) (ok bool, bad *fault) {
+	q := &request{ctx: context.Background(), op: op, wanted: wanted, count: count, body: body}
+	bad = c.ask(q, nil)
+	return q.ok, bad
+}
+
+// ask asks. A fault says why there is no answer in time that can be trusted.
+func (c *Client) ask(q *request, more []CallOption) (bad *fault) {
 	defer func() {
-		if broken := recover(); broken != nil {
-			c.unwritten(broken)
+		if broken := recover(); broken != nil { // before anything was written
+			bad = when(broken == errLarge, errLarge, &fault{text: fmt.Sprintf("%T", broken), reason: "protocol"})
+			c.log("a request cannot be written, so the daemon is not asked: "+bad.text, true)
 		}
-		if d = q.decision; reason != "" {
-			c.report(reason, unsaid, abandoned...)
-			d = degraded(reason, q.refuse)
-		}
-		requests.Put(q)
 	}()
+	if c.disabled {
+		return errDisabled
+	}
 	for _, option := range more {
 		option(q)
 	}
-	if until := c.until.Load(); until != 0 && int64(time.Since(c.epoch)) < until {
-		reason = "breaker"
-		return
+	q.began = time.Now()
+	now, until := int64(q.began.Sub(c.epoch)), c.until.Load()
+	switch {
+	case q.ctx.Err() != nil:
+		return errLate
+	case until != 0 && now < until:
+		return errOpen
+	case q.descriptors != nil:
+		q.write(c)
 	}
-	if q.judge(domain); len(q.body) < frameMax/2 { // where a report cannot cost an attribute its text
-		if unsaid, abandoned = c.reports(); len(unsaid)+len(abandoned) > 0 {
-			q.say("missed", unsaid)
-			q.say("abandoned", abandoned)
-			q.judge(domain)
-		}
+	mark := now + int64(pauseMax) // one probe at a time; should it die, another may follow
+	if until != 0 && (q.wanted == silent || !c.until.CompareAndSwap(until, mark)) {
+		return errOpen
 	}
-	_, reason = c.exchange(q)
-	return q.decision
-}
-
-func (c *Client) tell(op byte, wanted int, elements ...any) (ok bool, reason string) {
-	q := &request{ctx: context.Background(), op: op, wanted: wanted}
-	q.write(elements...)
-	return c.exchange(q)
-}
-
-// exchange asks. The reason says why there is no answer in time that can be trusted; else it is empty.
-func (c *Client) exchange(q *request) (ok bool, reason string) {
-	if c.disabled {
-		return false, "disabled"
-	} else if q.ctx.Err() != nil {
-		return false, "timeout"
-	}
-	began, until := time.Now(), c.until.Load()
-	q.deadline = began.Add(c.timeout)
-	if q.wanted == silent { // it waits for nothing; this much is for writing
-		q.deadline = began.Add(moment)
-	}
+	q.deadline = q.began.Add(when(q.wanted == silent, moment, c.timeout)) // who waits for nothing has time to write
 	if at, has := q.ctx.Deadline(); has && at.Before(q.deadline) {
 		q.deadline = at
 	}
-	now := int64(began.Sub(c.epoch))
-	mark := now + int64(pauseMax)
-	if until != 0 { // one probe at a time; should it die, another may follow
-		if now < until || q.wanted == silent || !c.until.CompareAndSwap(until, mark) {
-			return false, "breaker"
-		}
-	}
-	ok, bad := c.converse(q)
+	bad = c.converse(q)
 	if (bad == nil || bad.kept) && q.wanted != silent && (c.failures.Load() > 0 || until != 0) {
 		c.settle(nil, false)
 	}
 	switch {
 	case bad == nil:
-		return ok, ""
 	case bad.kept:
 		c.log(bad.text+"; such requests are not limited", true)
-	case bad.reason == "timeout" && time.Since(began) < c.timeout/2: // its context ended early: nobody has failed
+	case bad == errLate && time.Since(q.began) < c.timeout/2: // its context ended early: nobody has failed
 		c.until.CompareAndSwap(mark, until) // if it was the probe, another may be, unless somebody has closed it
 	default:
 		c.settle(bad, until != 0)
 	}
-	return false, bad.reason
+	return bad
 }
 
 // converse takes a connection, and another one where the daemon has had nothing of the request.
-func (c *Client) converse(q *request) (bool, *fault) {
+func (c *Client) converse(q *request) *fault {
 	for {
 		k, bad := c.take(q)
 		if bad != nil {
-			return false, bad
+			return bad
 		}
-		ok, bad := k.ask(q)
+		bad = k.ask(q)
 		if q.decision != nil {
 			q.decision.asked = [2]int64{k.number, k.asked}
 		}
-		if bad == nil || bad.kept {
-			if k.leaving || k.in.Buffered() > 0 {
-				c.drop(k)
-			} else {
-				c.idle <- k
-			}
-			return ok, bad
+		if broken := bad != nil && !bad.kept; !broken && !k.leaving && k.from == k.filled {
+			c.idle <- k
+			return bad
+		} else if c.drop(k); !broken {
+			return bad
 		}
-		c.drop(k)
 		if q.op == opAcquire {
-			c.report("", nil, []any{k.number, k.asked})
+			c.report("", nil, [2]int64{k.number, k.asked})
 		}
 		if !bad.again {
-			return false, bad
+			return bad
 		}
 	}
 }
@@ -392,14 +293,65 @@ func (c *Client) take(q *request) (*connection, *fault) {
 	case <-c.spare:
 	}
 	k, err := c.connect(q.deadline)
-	if err != nil {
-		c.spare <- nil
-		if isLate(err) {
-			return nil, errLate
-		}
-		return nil, &fault{text: err.Error(), reason: "unreachable"}
+	if err == nil {
+		return k, nil
 	}
+	c.spare <- nil
+	var timed net.Error // a full backlog calls itself a timeout, too
+	if errors.As(err, &timed) && timed.Timeout() && !errors.Is(err, syscall.EAGAIN) {
+		return nil, errLate
+	}
+	return nil, &fault{text: err.Error(), reason: "unreachable"}
+}
+
+func (c *Client) connect(deadline time.Time) (*connection, error) {
+	path := c.path
+	if path == "" {
+		path = filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "tidegate/tidegate.sock")
+		if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
+			path = "/run/tidegate/tidegate.sock"
+		}
+	}
+	dialer := net.Dialer{Deadline: deadline}
+	stream, err := dialer.Dial("unix", path)
+	if err != nil {
+		return nil, unreachable(path, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session == nil {
+		c.session = make([]byte, 16)
+		_, _ = rand.Read(c.session)
+	}
+	c.opened++
+	info := fields{"client": appendText(nil, "go/"+Version), "session": append(aBin.append(nil, 16), c.session...),
+		"pid": appendInt(nil, int64(os.Getpid())), "pool": appendText(nil, c.pool), "slots": appendInt(nil, c.slots),
+		"connection": appendInt(nil, c.opened)}
+	hello := info.append([]byte("\x94\x00\x00\x01"))
+	k := &connection{Conn: stream, number: c.opened, in: make([]byte, 4+frameMax)}
+	k.greeting = append(binary.BigEndian.AppendUint32(nil, uint32(len(hello))), hello...)
 	return k, nil
+}
+
+// unreachable says why, and the mend.
+func unreachable(path string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		return fmt.Errorf("the daemon at %s takes no connections: it is stopped or overloaded (%w)", path, err)
+	case errors.Is(err, os.ErrPermission):
+		who, group := strconv.Itoa(os.Geteuid()), "that of the socket"
+		if found, err := user.Current(); err == nil {
+			who = found.Username
+		}
+		if info, err := os.Stat(path); err == nil { // its Gid is there on every system that has one
+			gid := fmt.Sprint(reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid"))
+			if found, err := user.LookupGroupId(gid); err == nil {
+				group = found.Name
+			}
+		}
+		return fmt.Errorf("permission denied on %s: user %s is not in group %s", path, who, group)
+	}
+	return fmt.Errorf("no daemon at %s (%w): start it with `tidegate serve`, or set TIDEGATE_SOCKET", path, err)
 }
 
 func (c *Client) drop(k *connection) {
@@ -410,7 +362,7 @@ func (c *Client) drop(k *connection) {
 // degraded is a decision without the daemon.
 func degraded(reason string, refuse bool) *Decision {
 	d := &Decision{Allowed: true, Verdict: "allow", Status: 200}
-	if refuse && reason != "disabled" {
+	if refuse {
 		d = &Decision{Verdict: "shed", Status: 503, RetryAfter: time.Second}
 	}
 	d.Degraded, d.Reason, d.Unit = true, reason, "requests"
@@ -418,7 +370,7 @@ func degraded(reason string, refuse bool) *Decision {
 }
 
 // report keeps what the daemon is to be told: a decision that missed it; what was to be told before; requests given up.
-func (c *Client) report(reason string, unsaid Units, abandoned ...any) {
+func (c *Client) report(reason string, unsaid Units, abandoned ...[2]int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if reason != "" && reason != "disabled" {
@@ -431,36 +383,21 @@ func (c *Client) report(reason string, unsaid Units, abandoned ...any) {
 	if c.abandoned = append(c.abandoned, abandoned...); len(c.abandoned) > abandonedMax {
 		c.abandoned = c.abandoned[:abandonedMax]
 	}
-}
-
-// reports takes all of that.
-func (c *Client) reports() (unsaid Units, abandoned []any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.unsaid)+len(c.abandoned) > 0 {
-		unsaid, abandoned = c.unsaid, c.abandoned
-		c.unsaid, c.abandoned = Units{}, nil
-	}
-	return unsaid, abandoned
+	c.news.Store(len(c.unsaid)+len(c.abandoned) > 0)
 }
 
 // settle keeps the breaker, and tells of the first failure at once, of others when it opens.
 func (c *Client) settle(bad *fault, probe bool) {
 	c.mu.Lock()
-	failures := c.failures.Add(1)
+	failures, text := c.failures.Add(1), ""
 	if bad == nil {
 		failures, c.pause = 0, 0
 		c.failures.Store(0)
 		c.until.Store(0)
 	} else if probe || failures == failuresMax {
-		if c.pause *= 2; c.pause < pauseMin {
-			c.pause = pauseMin
-		} else if c.pause > pauseMax {
-			c.pause = pauseMax
-		}
+		c.pause = when(2*c.pause < pauseMin, pauseMin, when(2*c.pause > pauseMax, pauseMax, 2*c.pause))
 		c.until.Store(int64(time.Since(c.epoch)) + int64(float64(c.pause)*(0.8+0.4*random())))
 	}
-	text := ""
 	if bad != nil && (c.told == 0 || c.told == 2 && failures >= failuresMax) {
 		c.told, text = 1, bad.text+"; requests are not limited"
 	} else if bad == nil && c.told == 1 {
@@ -476,13 +413,11 @@ func (c *Client) settle(bad *fault, probe bool) {
 	}
 }
 
-// unwritten is what does not fit, or a mistake of ours.
-func (c *Client) unwritten(broken any) {
-	why := fmt.Sprintf("%T", broken)
-	if known, is := broken.(*fault); is {
-		why = known.text
-	}
-	c.log("a request cannot be written, so the daemon is not asked: "+why, true)
+// random is from 0 to 1, and another in every process also where math/rand is not.
+func random() float64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	return float64(binary.BigEndian.Uint64(b[:])>>11) / (1 << 53)
 }
 
 func (c *Client) log(text string, once bool) {
@@ -497,3 +432,18 @@ func (c *Client) log(text string, once bool) {
 		c.logger.Printf("tidegate: %s", text)
 	}
 }
+
+// A fault is what cannot be written or trusted: a word to count it by; again: the daemon has had nothing of the
+// request; kept: the connection is as good as before. Reading throws it, and connection.ask catches it.
+type fault struct {
+	text, reason string
+	again, kept  bool
+}
+
+var (
+	errDoubt    = &fault{text: "doubtful bytes", reason: "protocol"}
+	errLarge    = &fault{text: "it does not fit into a frame", reason: "protocol"}
+	errLate     = &fault{text: "the daemon did not answer in time", reason: "timeout"}
+	errOpen     = &fault{reason: "breaker"}
+	errDisabled = &fault{reason: "disabled"}
+)

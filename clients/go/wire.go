@@ -3,9 +3,7 @@
 package tidegate
 
 import (
-	"bufio"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -13,34 +11,19 @@ import (
 	"math"
 	"net"
 	"os"
-	"os/user"
-	"path/filepath"
 	"reflect"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 	"unicode/utf8"
 )
 
-const ( // the protocol's bounds, operations and kinds of replies
+const ( // the protocol's bounds, operations and kinds of replies; how often to look
 	valueMax, valueKept, digested, frameMax, levelsMax        = 1_024, 960, 33, 16_384, 4
-	opHello, opAcquire, opRelease, opHit, opPeek              = 0, 1, 2, 3, 4
-	opCharge, opRenew, opSignal, opPing                       = 5, 6, 7, 8
+	opAcquire, opRelease, opHit                               = 1, 2, 3
 	isWelcome, isDecision, isDone, isError, isGoodbye, silent = 0, 1, 2, 3, 4, 5
 	glance, lastLook, lastLooks                               = 5 * time.Millisecond, 200 * time.Microsecond, 3
 )
-
-// A fault is what cannot be written or trusted: a word to count it by; again: the daemon has had nothing of the
-// request; kept: the connection is as good as before. Inside this file it is thrown, and caught by `ask`.
-type fault struct {
-	text, reason string
-	again, kept  bool
-}
-
-var errDoubt = &fault{text: "doubtful bytes", reason: "protocol"}
-var errLate = &fault{text: "the daemon did not answer in time", reason: "timeout"}
 
 // -- codec: MessagePack within the bounds of the protocol -------------------------------------------------------------
 // A form is how a number or a size is written: in the first byte, or behind one of several, each for twice the width.
@@ -50,7 +33,6 @@ type form struct {
 	long  byte
 	width int
 }
-type fields map[string]any
 
 var aUint, anInt, anArray = form{0, 128, 0xCC, 1}, form{0, 32, 0xD0, 1}, form{0x90, 16, 0xDC, 2}
 var aText, aBin, aMap = form{0xA0, 32, 0xD9, 1}, form{0, 0, 0xC4, 1}, form{0x80, 16, 0xDE, 2}
@@ -61,6 +43,7 @@ func when[T any](is bool, then, otherwise T) T {
 	}
 	return otherwise
 }
+
 func (f form) append(b []byte, n int64) []byte {
 	size, sign, code, width := uint64(when(n < 0, ^n, n)), when(n < 0, 1, 0), f.long, f.width
 	if size < f.below {
@@ -75,210 +58,206 @@ func (f form) append(b []byte, n int64) []byte {
 	return b
 }
 
-// encode appends the shortest MessagePack of what a request is made of; nil for all else.
-func encode(b []byte, value any) []byte {
-	switch v := value.(type) {
-	case int64:
-		return when(v < 0, anInt, aUint).append(b, v)
-	case []byte:
-		return append(aBin.append(b, int64(len(v))), v...)
-	case string:
-		v = strings.ToValidUTF8(v, "\uFFFD")
-		return append(aText.append(b, int64(len(v))), v...)
-	case []any:
-		b = anArray.append(b, int64(len(v)))
-		for _, one := range v {
-			b = encode(b, one)
-		}
-		return b
-	case Units:
-		return encodeMap(b, v)
-	case fields:
-		return encodeMap(b, v)
-	}
-	return append(b, 0xC0)
+func appendInt(b []byte, n int64) []byte { return when(n < 0, anInt, aUint).append(b, n) }
+
+func appendText(b []byte, s string) []byte {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	return append(aText.append(b, int64(len(s))), s...)
 }
-func encodeMap[V any](b []byte, m map[string]V) []byte {
-	b = aMap.append(b, int64(len(m)))
-	for name, one := range m {
-		b = encode(encode(b, name), one)
+
+// fields are names and values that are encoded already.
+type fields map[string][]byte
+
+func (f fields) append(b []byte) []byte {
+	b = aMap.append(b, int64(len(f)))
+	for name, value := range f {
+		b = append(appendText(b, name), value...)
 	}
 	return b
+}
+
+// A value was decoded: nil, bool, uint, int, x (bytes), string, array or map by its kind. Bytes are those of the frame.
+type value struct {
+	kind  byte
+	n     uint64
+	bytes []byte
+	list  []value // of a map: key, value, key, value, …
 }
 
 // What first bytes from 0xC0 on begin, and how many bytes of number follow.
 const firsts, widths = "n?bbxxx?????uuuuiiii?????sssaamm", "00001240000012481248000001242424"
 
 // decode reads one value and returns what follows. It panics at whatever the protocol forbids.
-func decode(data []byte, levels int) (any, []byte) {
-	c, kind, n, width := data[0], byte('i'), uint64(int8(data[0])), 0
+func (v *value) decode(data []byte, levels int) []byte {
+	c, width := data[0], 0
+	v.kind, v.n = 'i', uint64(int8(c))
 	switch data = data[1:]; {
 	case c < 0x80:
-		kind = 'u'
+		v.kind = 'u'
 	case c < 0xA0:
-		kind, n = "ma"[c>>4&1], uint64(c&15)
+		v.kind, v.n = "ma"[c>>4&1], uint64(c&15)
 	case c < 0xC0:
-		kind, n = 's', uint64(c&31)
+		v.kind, v.n = 's', uint64(c&31)
 	case c < 0xE0:
-		kind, n, width = firsts[c-0xC0], 0, int(widths[c-0xC0]-'0')
+		v.kind, v.n, width = firsts[c-0xC0], 0, int(widths[c-0xC0]-'0')
 	}
 	for _, b := range data[:width] {
-		n = n<<8 | uint64(b)
+		v.n = v.n<<8 | uint64(b)
 	}
-	switch data = data[width:]; {
-	case kind == 'n':
-		return nil, data
-	case kind == 'b':
-		return c == 0xC3, data
-	case kind == 'i' && int64(n<<((64-8*width)%64)) < 0: // what was written as signed may be positive
+	switch data = data[width:]; v.kind {
+	case 'n', 'u':
+		return data
+	case 'b':
+		v.n = uint64(c & 1)
+		return data
+	case 'i': // what was written as signed may be positive
 		unused := (64 - 8*width) % 64
-		return int64(n<<unused) >> unused, data
-	case kind == 'u' || kind == 'i':
-		return n, data
-	case kind == 'x':
-		return data[:n], data[n:]
-	case kind == 's' && utf8.Valid(data[:n]):
-		return string(data[:n]), data[n:]
-	case kind == 'a' && levels > 0:
-		list := make([]any, len(data[:n]), n+1) // an element takes a byte at least
-		for i := range list {
-			list[i], data = decode(data, levels-1)
+		v.n = uint64(int64(v.n<<unused) >> unused)
+		v.kind = when(int64(v.n) < 0, byte('i'), 'u')
+		return data
+	case 'x', 's':
+		if v.bytes = data[:v.n]; v.kind == 's' && !utf8.Valid(v.bytes) {
+			panic(errDoubt)
 		}
-		return list, data
-	case kind == 'm' && levels > 0:
-		found := make(fields, len(data[:n]))
-		for i := len(data[:n]); i > 0; i-- {
-			key, rest := decode(data, 0)
-			found[key.(string)], data = decode(rest, levels-1)
+		return data[v.n:]
+	case 'a', 'm':
+		count := len(data[:v.n]) * when(v.kind == 'm', 2, 1) // an element takes a byte at least
+		if count > cap(v.list) {
+			v.list = make([]value, count)
 		}
-		if uint64(len(found)) == n { // no key twice
-			return found, data
+		v.list = v.list[:count]
+		keys := (map[string]bool)(nil)
+		for i := 0; i < count && levels > 0; i++ {
+			one := &v.list[i]
+			if data = one.decode(data, levels-1); v.kind == 'm' && i%2 == 0 {
+				if keys == nil {
+					keys = map[string]bool{}
+				}
+				if one.kind != 's' || keys[string(one.bytes)] {
+					panic(errDoubt)
+				}
+				keys[string(one.bytes)] = true
+			}
+		}
+		if levels > 0 {
+			return data
 		}
 	}
 	panic(errDoubt)
 }
 
-// or is v, or something else if v is nil. It panics at any other type.
-func or[T any](v any, otherwise T) T {
-	if v == nil {
-		return otherwise
+// of is the value itself. It panics if that is of another kind.
+func (v *value) of(kind byte) *value {
+	if v.kind != kind {
+		panic(errDoubt)
 	}
-	return v.(T)
+	return v
 }
+
+var none value // what stands for nil; nobody writes it
 
 // -- request: what is asked, within the bounds of the protocol --------------------------------------------------------
-// Attributes are names and values, in this order. A value that is nil or empty is not sent, others become text.
-type Attributes [][2]any
-
-// Units are amounts in several units at once, such as {"requests": 1, "tokens": 800}.
-type Units map[string]int64
-
-// A CallOption says more about one request.
-type CallOption func(*request)
-
-// Cost is how much is asked for, if not 1.
-func Cost(n int64) CallOption { return func(q *request) { q.cost = n } }
-
-// Costs is Cost in several units; a rule is judged in its own, and not at all when that is not among them.
-func Costs(units Units) CallOption { return func(q *request) { q.cost = units } }
-
-// Priority names how important this is; never take it from an end user's header.
-func Priority(name string) CallOption { return func(q *request) { q.priority = name } }
-
-// Idem makes a repeat within 60 s free; never take it from an end user's header: who repeats it is charged once.
-func Idem(key string) CallOption {
-	return func(q *request) {
-		if key != "" {
-			q.say("idem", []byte(key))
-		}
-	}
-}
-
-// Queued is how long the request has waited for the application already.
-func Queued(d time.Duration) CallOption { return func(q *request) { q.say("queued_us", micros(d)) } }
-
-// MaxWait is how long a WAIT may be; 0: be refused instead.
-func MaxWait(d time.Duration) CallOption { return func(q *request) { q.say("max_wait_us", micros(d)) } }
-
-// Descriptors are judged besides the first.
-func Descriptors(more ...Attributes) CallOption {
-	return func(q *request) { q.descriptors = append(q.descriptors, more...) }
-}
-
-// RefuseOnFailure refuses, with status 503, what could not be judged.
-func RefuseOnFailure() CallOption { return func(q *request) { q.refuse = true } }
-
 type request struct {
-	ctx           context.Context
-	deadline      time.Time
-	op            byte
-	refuse        bool
-	wanted, count int // the kind of its reply, or silent; how many elements stand behind the id, which are
-	cost          any
-	priority      string
-	options       fields
-	descriptors   []Attributes
-	body          []byte
-	decision      *Decision
+	ctx             context.Context
+	began, deadline time.Time
+	op              byte
+	refuse, ok      bool // ok: what a DONE said
+	wanted, count   int  // the kind of its reply, or silent; how many elements stand behind the id, which are
+	body            []byte
+	decision        *Decision // of a judgement, with all that follows
+	domain          string
+	cost            []byte
+	priority        string
+	options         fields
+	descriptors     []Attributes
+	texts           []string // names and values of all descriptors, which end at ends
+	ends            []int
+	unsaid          Units
+	abandoned       [][2]int64
 }
 
-var requests = sync.Pool{New: func() any { return &request{} }}
+var requests, costOne = sync.Pool{New: func() any { return &request{} }}, []byte{1}
 
-func newRequest(ctx context.Context, op byte, wanted int, a Attributes) *request {
+func newRequest(ctx context.Context, op byte, wanted int, domain string, a Attributes) *request {
 	q := requests.Get().(*request)
-	*q = request{ctx: ctx, op: op, wanted: wanted, cost: int64(1), descriptors: []Attributes{a}, body: q.body}
+	*q = request{ctx: ctx, op: op, wanted: wanted, domain: domain, cost: costOne, body: q.body,
+		descriptors: append(q.descriptors[:0], a), texts: q.texts[:0], ends: q.ends[:0]}
 	return q
 }
-func (q *request) say(name string, value any) {
+
+func (q *request) say(name string, encoded []byte) {
 	if q.options == nil {
 		q.options = fields{}
 	}
-	q.options[name] = value
-}
-func micros(d time.Duration) int64 { return up(d, time.Microsecond) }
-
-// up is d in whole units, rounded up.
-func up(d, unit time.Duration) int64 {
-	if d <= 0 {
-		return 0
-	}
-	return int64((d-1)/unit) + 1
+	q.options[name] = encoded
 }
 
-// judge writes a judgement, without nils at its end. What is out of bounds the daemon tells from what is not.
-func (q *request) judge(domain string) {
-	descriptors := make([]any, len(q.descriptors))
-	for i, attributes := range q.descriptors {
-		pairs := make([]any, 0, 2*len(attributes))
+// write writes a judgement, and what the daemon is to be told where that cannot cost an attribute its text.
+func (q *request) write(c *Client) {
+	for _, attributes := range q.descriptors {
 		for _, pair := range attributes {
 			if value := text(pair[1]); value != "" {
-				pairs = append(pairs, text(pair[0]), value)
+				q.texts = append(q.texts, text(pair[0]), value)
 			}
 		}
-		descriptors[i] = pairs
+		q.ends = append(q.ends, len(q.texts))
 	}
-	elements := []any{domain, descriptors, q.cost, when[any](q.priority == "", nil, q.priority), q.options}
-	q.write(elements[:when(len(q.options) > 0, 5, when(q.priority != "", 4, 3))]...)
-	for len(q.body) > frameMax-11 { // beside the op and the longest id; else the longest value is shortened
-		pairs, longest, size := []any(nil), 0, digested
-		for _, descriptor := range descriptors {
-			for i, one := range descriptor.([]any) {
-				if i%2 == 1 && len(one.(string)) > size {
-					pairs, longest, size = descriptor.([]any), i, len(one.(string))
-				}
-			}
-		}
-		if pairs == nil {
-			panic(&fault{text: "it does not fit into a frame", reason: "protocol"})
-		}
-		pairs[longest] = shorten(pairs[longest].(string), 0)
-		q.write(elements[:q.count]...)
+	q.encode()
+	if q.decision == nil || len(q.body) > frameMax/2 || !c.news.Load() {
+		return
 	}
+	c.mu.Lock()
+	q.unsaid, q.abandoned, c.unsaid, c.abandoned = c.unsaid, c.abandoned, Units{}, nil
+	c.news.Store(false)
+	c.mu.Unlock()
+	q.report()
+	q.encode()
 }
-func (q *request) write(elements ...any) {
-	q.body, q.count = q.body[:0], len(elements)
-	for _, element := range elements {
-		q.body = encode(q.body, element)
+
+// report says in the options what the daemon is to be told.
+func (q *request) report() {
+	missed, abandoned := fields{}, anArray.append(nil, int64(len(q.abandoned)))
+	for reason, n := range q.unsaid {
+		missed[reason] = appendInt(nil, n)
+	}
+	for _, which := range q.abandoned {
+		abandoned = appendInt(appendInt(append(abandoned, 0x92), which[0]), which[1])
+	}
+	q.say("missed", missed.append(nil))
+	q.say("abandoned", abandoned)
+}
+
+// encode leaves out nils at the end, and shortens the longest values until it fits. What else is out of bounds the
+// daemon tells from what is not.
+func (q *request) encode() {
+	for {
+		b, from := anArray.append(appendText(q.body[:0], q.domain), int64(len(q.ends))), 0
+		for _, to := range q.ends {
+			b = anArray.append(b, int64(to-from))
+			for ; from < to; from++ {
+				b = appendText(b, q.texts[from])
+			}
+		}
+		b, q.count = append(b, q.cost...), 3
+		if q.priority != "" {
+			b, q.count = appendText(b, q.priority), 4
+		}
+		if len(q.options) > 0 {
+			b, q.count = q.options.append(append(b, "\xC0"[q.count-3:]...)), 5
+		}
+		if q.body = b; len(b) <= frameMax-11 { // beside the op and the longest id
+			return
+		}
+		longest, size := -1, digested
+		for i := 1; i < len(q.texts); i += 2 {
+			if len(q.texts[i]) > size {
+				longest, size = i, len(q.texts[i])
+			}
+		}
+		if longest < 0 {
+			panic(errLarge)
+		}
+		q.texts[longest] = shorten(q.texts[longest], 0)
 	}
 }
 
@@ -319,43 +298,60 @@ func shorten(s string, kept int) string {
 
 // -- reply and connection: one request at a time; after any doubt it is closed, never used again ----------------------
 // read takes the elements behind the id. It panics at what cannot be.
-func (d *Decision) read(given []any) {
-	var e [11]any
-	copy(e[:], given)
-	duration := func(v any) time.Duration { // at most what Go has, 292 years
-		if us := or(v, uint64(0)); us < math.MaxInt64/1_000 {
-			return time.Duration(us) * time.Microsecond
+func (d *Decision) read(elements []value) {
+	at := func(i int, kind byte) *value {
+		if i >= len(elements) || elements[i].kind == 'n' {
+			return &none
 		}
-		return math.MaxInt64
+		return elements[i].of(kind)
 	}
-	verdict := e[0].(uint64)
+	number := func(i int) uint64 { return at(i, 'u').n }
+	duration := func(i int) time.Duration { // at most what Go has, 292 years
+		us := number(i)
+		return when(us < math.MaxInt64/1_000, time.Duration(us)*time.Microsecond, math.MaxInt64)
+	}
+	verdict := elements[0].of('u').n
 	d.Verdict = [...]string{"allow", "limit", "shed", "wait", "deny"}[verdict]
 	d.Status = [...]int{200, 429, 503, 200, 403}[verdict]
-	d.Allowed, d.HasLimit, d.Rule = d.Status == 200, e[2] != nil, or(e[1], "")
-	d.Limit, d.Remaining, d.Lease = or(e[2], uint64(0)), or(e[4], uint64(0)), or(e[7], uint64(0))
-	d.Window, d.ResetAfter, d.RetryAfter = duration(e[3]), duration(e[5]), duration(e[6])
+	d.Allowed, d.Rule, d.HasLimit = d.Status == 200, string(at(1, 's').bytes), at(2, 'u') != &none
+	d.Limit, d.Remaining, d.Lease = number(2), number(4), number(7)
+	d.Window, d.ResetAfter, d.RetryAfter = duration(3), duration(5), duration(6)
 	if d.Verdict == "wait" {
 		d.Wait = d.RetryAfter
-	} else if e[6] == nil && !d.Allowed {
+	} else if at(6, 'u') == &none && !d.Allowed {
 		d.RetryAfter = Never
 	}
-	for notes := or(e[8], []any{}); len(notes) > 0; notes = notes[2:] {
-		d.Notes = append(d.Notes, [2]string{notes[0].(string), notes[1].(string)})
+	for notes := at(8, 'a').list; len(notes) > 0; notes = notes[2:] {
+		d.Notes = append(d.Notes, [2]string{string(notes[0].of('s').bytes), string(notes[1].of('s').bytes)})
 	}
-	_, extra := or(e[9], []any{}), or(e[10], fields{})
-	d.Unit, d.Help, d.Hidden = or(extra["unit"], "requests"), or(extra["help"], ""), or(extra["hide"], false)
+	at(9, 'a')
+	d.Unit = "requests"
+	for extra := at(10, 'm').list; len(extra) > 0; extra = extra[2:] {
+		switch name, said := string(extra[0].bytes), &extra[1]; {
+		case said.kind == 'n':
+		case name == "unit":
+			d.Unit = string(said.of('s').bytes)
+		case name == "help":
+			d.Help = string(said.of('s').bytes)
+		case name == "hide":
+			d.Hidden = said.of('b').n == 1
+		}
+	}
 }
 
 type connection struct {
 	net.Conn
 	number, asked    int64
 	greeting, out    []byte // greeting goes out with the first request: no round trip more
-	in               *bufio.Reader
+	in               []byte // from..filled was not looked at yet
+	from, filled     int
+	reply            value
+	armed            time.Time // what its deadline is set to
 	welcome, leaving bool
 }
 
-// ask writes a request and reads its reply: a decision into its own, of another the ok.
-func (k *connection) ask(q *request) (ok bool, caught *fault) {
+// ask writes a request and reads its reply, a decision into its own.
+func (k *connection) ask(q *request) (caught *fault) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
 			known, is := thrown.(*fault)
@@ -372,129 +368,89 @@ func (k *connection) ask(q *request) (ok bool, caught *fault) {
 	}
 	k.out = append(k.out, q.body...)
 	binary.BigEndian.PutUint32(k.out[start:], uint32(len(k.out)-start-4))
-	_ = k.SetDeadline(q.soon())
-	written, err := k.Write(k.out)
-	for looks, done := 0, q.wanted == silent; err == nil && !done; {
-		if ok, done, err = k.read(q); errors.Is(err, os.ErrDeadlineExceeded) && looks < lastLooks {
-			next := q.soon()
-			if q.ctx.Err() != nil || time.Now().After(q.deadline) { // what is there by now counts
-				next, looks = time.Now().Add(lastLook), looks+1
-			}
-			err = k.SetReadDeadline(next)
+	// A deadline that is set already, of a request before, and is sooner, will do until it has passed: to set one costs
+	// more than to write a request.
+	now, unsent, looks, done := q.began, k.out, 0, false
+	if limit := q.soon(now); !k.armed.After(now) || k.armed.After(limit) {
+		k.arm(limit)
+	}
+	for err := error(nil); !done; {
+		if len(unsent) > 0 {
+			n := 0
+			n, err = k.Write(unsent)
+			unsent = unsent[n:]
+			done = len(unsent) == 0 && q.wanted == silent
+		} else {
+			done, err = k.read(q)
+		}
+		if err == nil {
+			continue
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) { // after a goodbye it has answered what it received
+			return &fault{"the daemon hung up", "unreachable", idle && (k.leaving || len(unsent) == len(k.out)), false}
+		}
+		if now = time.Now(); now.Before(q.deadline) && q.ctx.Err() == nil {
+			k.arm(q.soon(now))
+		} else if looks++; looks > lastLooks || len(unsent) > 0 {
+			return errLate
+		} else { // what is there by now counts
+			k.arm(now.Add(lastLook))
 		}
 	}
-	if err == nil {
-		return ok, nil
-	} else if errors.Is(err, os.ErrDeadlineExceeded) {
-		return false, errLate
-	} // after a goodbye it has answered what it received: this request was not
-	return false, &fault{"the daemon hung up", "unreachable", idle && (k.leaving || written == 0), false}
+	return nil
+}
+
+func (k *connection) arm(at time.Time) {
+	k.armed = at
+	_ = k.SetDeadline(at) // where it cannot be set nothing can be written, either
 }
 
 // soon is the deadline, or earlier, to look whether the context has ended. To look more often would cost every call.
-func (q *request) soon() time.Time {
-	next := time.Now().Add(glance)
+func (q *request) soon(now time.Time) time.Time {
+	next := now.Add(glance)
 	return when(q.ctx.Done() != nil && next.Before(q.deadline), next, q.deadline)
 }
 
 // read takes one frame. Not done: it was not the reply.
-func (k *connection) read(q *request) (ok, done bool, err error) {
-	data, err := k.in.Peek(4)
-	if err == nil {
-		size := binary.BigEndian.Uint32(data)
-		if size > frameMax {
+func (k *connection) read(q *request) (done bool, err error) {
+	k.from, k.filled = 0, copy(k.in, k.in[k.from:k.filled])
+	size := 4
+	for known := false; k.filled < size || !known; {
+		if k.filled < size {
+			n, err := k.Read(k.in[k.filled:])
+			if k.filled += n; n == 0 {
+				return false, err
+			}
+		} else if size, known = size+int(binary.BigEndian.Uint32(k.in)), true; size > len(k.in) {
 			panic(errDoubt)
 		}
-		data, err = k.in.Peek(4 + int(size))
 	}
-	if err != nil {
-		return false, false, err
-	}
-	value, rest := decode(data[4:len(data):len(data)], levelsMax)
-	e := append(value.([]any), nil)
-	_, _ = k.in.Discard(len(data))
-	kind, mine := int(e[0].(uint64)), e[1] == any(uint64(k.asked))
-	code, _ := e[2].(uint64)
-	switch {
-	case len(rest) > 0:
+	k.from = size
+	if rest := k.reply.decode(k.in[4:size:size], levelsMax); len(rest) > 0 {
 		panic(errDoubt)
+	}
+	e, code := k.reply.of('a').list, uint64(0)
+	kind, mine := int(e[0].of('u').n), e[1].kind == 'u' && e[1].n == uint64(k.asked)
+	if len(e) > 2 && e[2].kind == 'u' {
+		code = e[2].n
+	}
+	switch {
 	case kind == q.wanted && mine && k.welcome && kind == isDecision:
 		q.decision.read(e[2:])
-		return true, true, nil
+		return true, nil
 	case kind == q.wanted && mine && k.welcome:
-		return e[2].(bool), true, nil
-	case kind == isWelcome && !k.welcome && e[1] == any(uint64(0)) && code == 1:
+		q.ok = e[2].of('b').n == 1
+		return true, nil
+	case kind == isWelcome && !k.welcome && e[1].kind == 'u' && e[1].n == 0 && code == 1:
 		k.welcome = true
 	case kind == isGoodbye:
 		k.leaving = true
 	default:
 		keeps := kind == isError && mine && (code >= 5 && code <= 7 || code == 10 || code == 11)
-		text := fmt.Sprintf("%.200v", e[2:])
-		panic(&fault{fmt.Sprintf("the daemon answered %d: %.300s", kind, text), "protocol", false, keeps})
-	}
-	return false, false, nil
-}
-
-func (c *Client) connect(deadline time.Time) (*connection, error) {
-	path := c.path
-	if path == "" {
-		path = filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "tidegate/tidegate.sock")
-		if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
-			path = "/run/tidegate/tidegate.sock"
+		why := ""
+		if kind == isError && len(e) > 3 {
+			why = string(e[3].bytes)
 		}
+		panic(&fault{fmt.Sprintf("the daemon answered %d: %d %.200q", kind, code, why), "protocol", false, keeps})
 	}
-	dialer := net.Dialer{Deadline: deadline}
-	stream, err := dialer.Dial("unix", path)
-	if isLate(err) {
-		return nil, err
-	} else if err != nil {
-		return nil, unreachable(path, err)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.session == nil {
-		c.session = make([]byte, 16)
-		_, _ = rand.Read(c.session)
-	}
-	c.opened++
-	info := fields{"client": "go/" + Version, "session": c.session, "pid": int64(os.Getpid()), "pool": c.pool,
-		"slots": c.slots, "connection": c.opened}
-	hello := encode(nil, []any{int64(opHello), int64(0), int64(1), info})
-	k := &connection{Conn: stream, number: c.opened, in: bufio.NewReaderSize(stream, 4+frameMax)}
-	k.greeting = append(binary.BigEndian.AppendUint32(nil, uint32(len(hello))), hello...)
-	return k, nil
-}
-
-// isLate: it was the deadline that ended a dial, not a full backlog, which calls itself a timeout too.
-func isLate(err error) bool {
-	var timed net.Error
-	return errors.As(err, &timed) && timed.Timeout() && !errors.Is(err, syscall.EAGAIN)
-}
-
-// unreachable says why, and the mend.
-func unreachable(path string, err error) error {
-	switch {
-	case errors.Is(err, syscall.EAGAIN):
-		return fmt.Errorf("the daemon at %s takes no connections: it is stopped or overloaded (%w)", path, err)
-	case errors.Is(err, os.ErrPermission):
-		who, group := strconv.Itoa(os.Geteuid()), "that of the socket"
-		if found, err := user.Current(); err == nil {
-			who = found.Username
-		}
-		if info, err := os.Stat(path); err == nil { // its Gid is there on every system that has one
-			gid := fmt.Sprint(reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid"))
-			if found, err := user.LookupGroupId(gid); err == nil {
-				group = found.Name
-			}
-		}
-		return fmt.Errorf("permission denied on %s: user %s is not in group %s", path, who, group)
-	}
-	return fmt.Errorf("no daemon at %s (%w): start it with `tidegate serve`, or set TIDEGATE_SOCKET", path, err)
-}
-
-// random is from 0 to 1, and another in every process also where math/rand is not.
-func random() float64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:])
-	return float64(binary.BigEndian.Uint64(b[:])>>11) / (1 << 53)
+	return false, nil
 }

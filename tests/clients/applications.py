@@ -2,6 +2,7 @@
 
 Each answers GET /item/N from its path alone, /boom with 500, /slow?ms=N late, /stream in three parts, and says in
 X-Judged-Us how long it took until the application itself was entered; of one that does not say it, HTTP and all count.
+WITHOUT_LIMITER=1 is the application without the middleware, TIDEGATE_DISABLE=1 with one that asks nobody.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import atexit
 import contextlib
 import dataclasses
 import functools
-import http.client
 import importlib.util
 import os
 import pathlib
@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from exchange import Line
 from servers import end
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -81,18 +82,16 @@ class Application:
 
 
 def answers(port):
-    with contextlib.suppress(OSError, http.client.HTTPException):
+    with contextlib.suppress(OSError, EOFError, AssertionError):
         return ask(port, "/ready", "nobody")[0] == 200
     return False
 
 
 def ask(port, path, user):
     """Status, headers (lower case), body; on a connection of its own, so that no answer can be another's."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-        connection.request("GET", path, headers={"X-User": user, "Connection": "close"})
-        answer = connection.getresponse()
-        body = answer.read()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body
+    with contextlib.closing(Line(port)) as line:
+        answer = line.ask(path, user, close=True)
+        return answer.status, answer.headers, answer.body
 
 
 def _gunicorn(port, workers):

@@ -1,4 +1,4 @@
-"""Callers of one application that is served twice: limited, and with TIDEGATE_DISABLE=1. Each request goes to both."""
+"""Callers of one application that is served twice: limited, and without the limiter. Each request goes to both."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import itertools
 import threading
 import time
 
-from applications import ask
+from exchange import Answer, Line
+from rules import BURST, USERS, told
 from servers import metrics
 
-USERS, CALLERS = 10, 2
-# Headers that may differ: of the time, of the limiter, and how the server frames the body; and x-ratelimit-*.
-NEUTRAL = ("date", "x-judged-us", "ratelimit", "ratelimit-policy", "content-length", "transfer-encoding")
+CALLERS = 2
+# Lines that may differ: they tell the time. What the limiter adds may stand in its own answers alone.
+NEUTRAL = ("date", "x-judged-us")
+ADDED = ("ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining")
 FREE = 4  # seconds: a session that has no connections would end, and its leases, after 5 s
 PATIENCE = 30  # seconds, with what never ends, on a busy machine
+# Seconds between two requests of a caller while the limiter does not ask: nothing is tried then, and every few hundred
+# requests there is to be a fault.
+UNHURRIED = 0.003
+IDLE = 0.5  # seconds: who was held up for longer comes anew to both, for gunicorn ends what is idle, after 2 s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +32,47 @@ class Pair:
     judged: bool  # by the daemon: the answer has limits
     took: tuple[float, float]
     judging: tuple[float, float] | None  # before the application was entered, of plain requests
+
+    @property
+    def ended(self) -> float:
+        return self.began + sum(self.took)
+
+
+class Caller:
+    """Has a connection to each of the two, kept as long as they keep it."""
+
+    def __init__(self, ports: tuple[int, int]) -> None:
+        self.lines = [Line(port) for port in ports]
+
+    def pair(self, number: int) -> tuple[Pair, str | None]:
+        """What came of it, and how the answers differ."""
+        path, user, how = path_of(number), 1 + number % (USERS - 1), KINDS.get(number % CYCLE, {})
+        began, answers, took = time.monotonic(), [None, None], [0.0, 0.0]
+        if began > min(line.last for line in self.lines) + IDLE:
+            self.close()
+        if number % CYCLE == HUNG_UP:
+            for line in self.lines:
+                line.hang_up_on(path, f"u{user}")
+            return Pair(began, path, False, (time.monotonic() - began, 0.0), None), None
+        for which in (0, 1) if number // 10 % 2 else (1, 0):
+            asked = time.monotonic()
+            try:
+                answers[which] = self.lines[which].ask(path, f"u{user}", **how)
+            except Exception as error:  # no answer is a difference too
+                answers[which] = Answer(0, {}, b"", [repr(error).encode()], b"", False, True)
+                self.lines[which].close()
+            took[which] = time.monotonic() - asked
+        limited, plain = answers
+        different = f"{path} of u{user} {how}: {limited} limited, {plain} without"
+        same = comparable(limited, ADDED) == comparable(plain) and plain.status == (500 if path == "/boom" else 200)
+        same = same and rightly_limited(limited, user)
+        said = [int(each.headers.get("x-judged-us", took[i] * 1e6)) / 1e6 for i, each in enumerate(answers)]
+        judging = tuple(said) if path.startswith("/item") else None
+        return Pair(began, path, told(limited.headers) is not None, tuple(took), judging), None if same else different
+
+    def close(self) -> None:
+        for line in self.lines:
+            line.close()
 
 
 class Crowd:
@@ -49,26 +96,22 @@ class Crowd:
             thread.join(PATIENCE)
 
     def _run(self) -> None:
+        caller = Caller(self.ports)
         while not self._stopped.is_set():
-            self.pair(next(self._numbers))
+            pair = self.pair(next(self._numbers), caller)
+            if not pair.judged and pair.judging and pair.judging[0] < UNHURRIED:
+                time.sleep(UNHURRIED)
+        caller.close()
 
-    def pair(self, number: int) -> None:
-        path, user = path_of(number), f"u{number % USERS + 1}"
-        order = (0, 1) if number // 10 % 2 else (1, 0)
-        began, answers, took = time.monotonic(), [None, None], [0.0, 0.0]
-        for which in order:
-            asked = time.monotonic()
-            try:
-                answers[which] = ask(self.ports[which], path, user)
-            except Exception as error:  # no answer is a difference too
-                answers[which] = (0, {}, repr(error).encode())
-            took[which] = time.monotonic() - asked
-        limited, plain = answers
-        if comparable(limited) != comparable(plain) or not limited[0]:
-            self.different.append(f"{path} of {user}: {limited} limited, {plain} without")
-        said = [int(headers.get("x-judged-us", took[i] * 1e6)) / 1e6 for i, (_, headers, _) in enumerate(answers)]
-        judging = tuple(said) if path.startswith("/item") else None
-        self.pairs.append(Pair(began, path, "x-ratelimit-limit" in limited[1], tuple(took), judging))
+    def pair(self, number: int, caller: Caller | None = None) -> Pair:
+        one = caller or Caller(self.ports)
+        pair, different = one.pair(number)
+        if caller is None:
+            one.close()
+        if different:
+            self.different.append(different)
+        self.pairs.append(pair)
+        return pair
 
     def wait_for_more(self, count: int) -> None:
         """Until so many more requests have been answered."""
@@ -101,13 +144,37 @@ def free(daemon, request, after):
         time.sleep(0.02)  # a place is given back after the answer was sent
 
 
+# Most requests are plain GETs on a connection that is kept; these of every twenty are asked in another way.
+CYCLE = 20
+KINDS = {
+    3: {"method": "HEAD"},
+    7: {"close": True},
+    9: {"method": "HEAD"},
+    13: {"version": "1.0"},
+    15: {"version": "1.0"},
+}
+HUNG_UP = 19  # and who asks this one does not stay for the whole answer
+
+
 def path_of(number: int) -> str:
-    """Most are plain; in every twenty one fails, one is slow, one comes in parts."""
-    return {5: "/boom", 11: "/slow?ms=2", 17: "/stream"}.get(number % 20, f"/item/{number}")
+    """Most are plain; in every twenty one fails, one is slow, four come in parts."""
+    paths = {5: "/boom", 9: "/stream", 11: "/slow?ms=2", 15: "/stream", 17: "/stream", HUNG_UP: "/stream?ms=5"}
+    return paths.get(number % CYCLE, f"/item/{number}")
 
 
-def comparable(answer):
-    """Status, body, and headers without those that the limiter adds or that tell the time."""
-    status, headers, body = answer
-    left = {k: v for k, v in headers.items() if k not in NEUTRAL and not k.startswith("x-ratelimit-")}
-    return status, left, body
+def comparable(answer, added=()):
+    """All that came at the socket, and whether the connection goes on, without the lines that may differ."""
+    left = [line for line in answer.head if name_of(line) not in (*NEUTRAL, *added)]
+    # Puma writes Content-Length where it counts, and lower case where Rack 3's rules made somebody else count before.
+    left = [line.replace(b"Content-Length", b"content-length") for line in left]
+    return answer.status, left, answer.framed, answer.reused, answer.ended
+
+
+def rightly_limited(answer, user):
+    """All lines of the limiter's, once each, about this user; or none of them."""
+    names = sorted(name for name in map(name_of, answer.head) if name in ADDED)
+    return not names or (names == sorted(ADDED) and told(answer.headers) == BURST + user)
+
+
+def name_of(line):
+    return line.partition(b":")[0].decode("latin-1").lower()

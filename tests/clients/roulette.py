@@ -18,9 +18,11 @@ import sys
 import msgpack
 
 # What becomes of the daemon's replies, and what becomes of the path.
-REPLIES = ("forward", "garbage", "dripping", "oversized", "wrong_id", "half", "late")
+REPLIES = ("garbage", "dripping", "oversized", "wrong_id", "stale", "half", "late")
 PATHS = ("gone", "removed", "full")
 LATE, DROP = 0.030, 0.005  # seconds: behind the deadline of 20 ms; between two bytes
+NOBODYS = 5  # so many ids on nobody waits: a client cannot tell the id of another request from a right one
+SELDOM = 7  # one reply of so many is spoilt, so that a client goes on asking
 
 
 class Roulette:
@@ -87,7 +89,7 @@ class Roulette:
             up, down = await asyncio.open_unix_connection(self.daemon)
             with contextlib.closing(down):
                 answering = asyncio.ensure_future(self._answer(up, writer))
-                answering.add_done_callback(lambda _: hang_up(connection))
+                answering.add_done_callback(lambda ended: (ended.cancelled() or ended.exception(), hang_up(connection)))
                 while data := await reader.read(65_536):
                     down.write(data)
                 answering.cancel()
@@ -95,10 +97,13 @@ class Roulette:
         self.open.discard(connection)
 
     async def _answer(self, up: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        given = None
         while True:
             length = await up.readexactly(4)
             reply = length + await up.readexactly(int.from_bytes(length, "big"))
             fault = self.fault
+            if fault == "seldom":
+                fault = "forward" if self.dice.randrange(SELDOM) else self.dice.choice(REPLIES)
             if fault == "dripping":
                 for i in range(len(reply)):
                     writer.write(reply[i : i + 1])
@@ -110,9 +115,11 @@ class Roulette:
                 writer.write(reply[: len(reply) // 2])
                 return
             else:
-                writer.write(self._spoilt(fault, reply))
+                sent = self._spoilt(fault, reply, given)
+                writer.write(sent)
+                given = sent if sent is reply else given
 
-    def _spoilt(self, fault: str, reply: bytes) -> bytes:
+    def _spoilt(self, fault: str, reply: bytes, given: bytes | None) -> bytes:
         if fault == "garbage":
             whole = self.dice.randbytes(len(reply) - 4)
             return self.dice.choice([self.dice.randbytes(len(reply)), reply[:4] + whole, framed(self._nonsense(reply))])
@@ -120,7 +127,9 @@ class Roulette:
             return self.dice.choice([16_385, 1 << 20, (1 << 32) - 1]).to_bytes(4, "big") + bytes(65_536)
         if fault == "wrong_id":
             message = msgpack.unpackb(reply[4:])
-            return framed([message[0], (message[1] or 0) + self.dice.choice([1, 2, 1 << 40]), *message[2:]])
+            return framed([message[0], (message[1] or 0) + self.dice.choice([NOBODYS, 1 << 40]), *message[2:]])
+        if fault == "stale" and given:  # what answered another request already
+            return given
         return reply
 
     def _nonsense(self, reply: bytes) -> list:

@@ -85,4 +85,4 @@ def wait_until(true, seconds=15):
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until
-        time.sleep(0.01)
+        time.sleep(0.002)

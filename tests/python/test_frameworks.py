@@ -46,7 +46,7 @@ app = Middleware(app, tidegate.AsyncClient(), domain="api", user=lambda scope: d
 """
 FASTAPI = """
 import asyncio, tidegate, tidegate.fastapi
-from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, Request
+from fastapi import BackgroundTasks, Depends, FastAPI
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 client = tidegate.AsyncClient()
@@ -66,6 +66,11 @@ async def slow():
 @app.get("/stream")
 async def stream():
     return StreamingResponse(b"x" * 65536 for _ in range(500))
+
+@app.get("/background")
+async def background(tasks: BackgroundTasks):
+    tasks.add_task(asyncio.sleep, 30)
+    return PlainTextResponse("/background")
 
 @app.get("/{path:path}")
 async def open_to_all(path: str):
@@ -148,6 +153,11 @@ from django.core.wsgi import get_wsgi_application
 app = get_wsgi_application()
 """
 DJANGO_ASGI = DJANGO.replace('re_path("", answer)', 're_path("", answer_async)').replace("wsgi", "asgi")
+DJANGO_ROUTES = DJANGO.replace('TIDEGATE={', 'TIDEGATE={"route": True, ').replace(
+    're_path("", answer)', 'path("v1/orders/<int:number>", answer), path("v1/orders", answer)'
+)
+DJANGO_ROUTES = DJANGO_ROUTES.replace("import re_path", "import path").replace("(request)", "(request, number=0)")
+DJANGO_ROUTES = DJANGO_ROUTES.replace("lambda request, number=0", "lambda request")
 THREADS = ("--threads", "8", "--workers", "1")
 APPLICATIONS = {
     "asgi": (uvicorn, ASGI, ()),
@@ -157,6 +167,7 @@ APPLICATIONS = {
     "flask_view": (gunicorn, FLASK_VIEW, THREADS),
     "django": (gunicorn, DJANGO, THREADS),
     "django_asgi": (uvicorn, DJANGO_ASGI, ()),
+    "asgi_uvloop": (uvicorn, ASGI, ("--loop", "uvloop")),
 }
 
 
@@ -187,6 +198,8 @@ def at_once(port, path, count):
 
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_a_real_application(daemon, directory, asking, name):
+    if "uvloop" in name:
+        pytest.importorskip("uvloop")
     server, app, options = APPLICATIONS[name]
     with server(daemon, directory, app, *options) as port:
         answers = [get(port, "greedy", "/v1/orders") for _ in range(14)]
@@ -210,7 +223,7 @@ def test_a_real_application(daemon, directory, asking, name):
         assert {get(port, "greedy", "/v1/orders")[0] for _ in range(5)} == {200}
 
 
-@pytest.mark.parametrize("name", ["asgi", "starlette"])
+@pytest.mark.parametrize("name", ["asgi", "fastapi", "starlette"])
 def test_the_background_holds_no_place(daemon, directory, asking, name):
     with uvicorn(daemon, directory, APPLICATIONS[name][1], "--timeout-graceful-shutdown", "1") as port:
         for turn in range(2 * MAX):
@@ -221,6 +234,21 @@ def test_the_background_holds_no_place(daemon, directory, asking, name):
                     data += connection.recv(65_536)
                 assert data.startswith(b"HTTP/1.1 200"), data[:100]
             all_free(asking)
+
+
+@pytest.mark.parametrize("server", [gunicorn, uvicorn])
+def test_django_sends_the_route_if_asked(daemon, directory, make_client, server):
+    rules = ["{name: by-route, key: [route], rate: 1/min, burst: 2}", "{name: all, key: [], rate: 1/min, burst: 99}"]
+    (daemon.rules / "api.yaml").write_text(f"domain: api\nlimits: [{', '.join(rules)}]\n")
+    daemon.start()
+    app = DJANGO_ROUTES if server is gunicorn else DJANGO_ROUTES.replace("wsgi", "asgi")
+    with server(daemon, directory, app) as port:
+        assert [get(port, "u1", f"/v1/orders/{number}")[0] for number in range(3)] == [200, 200, 429]
+        status, fields, _ = get(port, "u1", "/v1/nothing")
+        assert status == 404 and "ratelimit" in {name.lower() for name in fields}  # it was judged, without a route
+    asking = make_client(socket=daemon.socket)
+    left = {route: asking.peek("api", {"route": route}).remaining for route in ("v1/orders", "v1/orders/<int:number>")}
+    assert left["v1/orders"] < 2 and left["v1/orders/<int:number>"] == 0
 
 
 def test_a_hundred_slow_answers_hold_up_no_loop(daemon, directory, asking):

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import xml.dom.minidom
 
+import pytest
+
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -19,14 +21,15 @@ def test_the_pictures_show_what_is_decided(daemon, tmp_path):
     assert outdated == [], "run `make pictures`, look at them, and commit them"
 
 
-def test_the_pictures_of_shedding_show_what_the_simulator_saw(tmp_path):
+@pytest.mark.parametrize("what", ["shedding", "fleet"])
+def test_the_pictures_show_what_the_simulator_saw(what, tmp_path):
     root = DOCS.parent
-    simulator = ["cargo", "test", "--locked", "--quiet", "--profile", "simulation", "--test", "shedding", "csv"]
+    simulator = ["cargo", "test", "--locked", "--quiet", "--profile", "simulation", "--test", what, "csv"]
     subprocess.run(simulator, cwd=root, check=True)
-    script, tables = DOCS / "pictures/shedding.py", root / "target/tmp/shedding"
+    script, tables = DOCS / f"pictures/{what}.py", root / "target/tmp" / what
     subprocess.run([sys.executable, script, tables, tmp_path], check=True)
     drawn = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    committed = {path.name: path.read_bytes() for path in (DOCS / "pictures/shedding").glob("*.svg")}
+    committed = {path.name: path.read_bytes() for path in (DOCS / "pictures" / what).glob("*.svg")}
     assert sorted(drawn) == sorted(committed)
     outdated = [name for name in drawn if drawn[name] != committed[name]]
     assert outdated == [], "run `make pictures`, look at them, and commit them"

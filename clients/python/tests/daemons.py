@@ -74,6 +74,10 @@ class Played:
     def requests(self) -> list:
         return [message for message in self.seen if message[0] != 0]
 
+    def of(self, op: int) -> list:
+        """Every message of one kind. Those of different connections may have come in another order than they went."""
+        return [message for message in list(self.seen) if message[0] == op]
+
     def releases(self, count: int = 1) -> list:
         """The lease and outcome of every RELEASE, of which so many are awaited: the client does not wait for them."""
         until = time.monotonic() + PATIENT
@@ -177,9 +181,10 @@ def daemon(directory):
     places = [ROOT / "target/release/tidegate", ROOT / "target/debug/tidegate"]
     if "TIDEGATE_BIN" in os.environ:
         places = [pathlib.Path(os.environ["TIDEGATE_BIN"])]
-    binary = next((place for place in places if place.exists()), None)
+    # Of what was built the newest: an older one may be of another version.
+    binary = max((place for place in places if place.exists()), key=lambda place: place.stat().st_mtime, default=None)
     if binary is None:
-        pytest.fail("no tidegate to test with: cargo build --release, or set TIDEGATE_BIN")
+        pytest.fail("no tidegate to test with: cargo build, or set TIDEGATE_BIN")
     made = Daemon(binary, directory)
     yield made
     made.stop(kill=True)

@@ -10,10 +10,10 @@ import time
 
 import pytest
 from daemons import ALLOW, LIMIT, PATIENT, Played, frame
-from test_client import in_child
+from test_client import fork_past_python, in_child
 
 import tidegate
-from tidegate import pipe
+from tidegate import HIT, pipe
 
 RULES = "domain: api\nconcurrency: [{name: at-once, key: [], max: 50, expires: 1h}]\n"
 
@@ -169,7 +169,8 @@ def test_hostile_daemons(played, make_async, script, reason, on_failure):
         assert await hits(ac, 2) == [None, None]
 
     asyncio.run(main())
-    assert played.seen[-2][6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]} and len(played.seen[-1]) == 5
+    told, plain = played.of(HIT)
+    assert told[6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]} and len(plain) == 5
 
 
 def test_many_that_wait_in_vain_are_one_failure(played, make_async):
@@ -351,7 +352,7 @@ def test_a_cancelled_task_gives_its_late_grant_back_and_the_daemon_is_told(playe
         await ac.hit("api")
 
     asyncio.run(main())
-    assert played.seen[-1][6] == {"abandoned": [[1, 1]]} and ac.stats()["missed"] == {}
+    assert played.of(HIT)[-1][6] == {"abandoned": [[1, 1]]} and ac.stats()["missed"] == {}
 
 
 def test_a_task_cancelled_between_its_grant_and_its_turn_gives_it_back(played, ac, monkeypatch):
@@ -394,7 +395,7 @@ def test_a_release_without_a_loop_or_a_daemon_is_told_later(played, ac):
 
     asyncio.run(main()).release()
     asyncio.run(hits(ac))
-    assert played.seen[-1][6] == {"abandoned": [[1, 1]]}
+    assert played.of(HIT)[-1][6] == {"abandoned": [[1, 1]]}
 
 
 def test_hundreds_of_cancelled_tasks_leave_no_lease(daemon, make_async, make_client):
@@ -480,10 +481,11 @@ def test_a_function_of_the_arguments_that_raises_lets_the_call_pass(played, ac, 
 # -- forks, and what is forgotten --------------------------------------------------------------------------------------
 
 
-def test_a_child_has_its_own_connection_and_session(played, ac):
+@pytest.mark.parametrize("fork", [os.fork, fork_past_python])
+def test_a_child_has_its_own_connection_and_session(played, ac, fork):
     async def main():
         assert await hits(ac, 2) == [None, None]
-        assert in_child(child)
+        assert in_child(child, fork)
         return await hits(ac, 2)
 
     def child():

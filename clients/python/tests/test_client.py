@@ -1,5 +1,6 @@
 """What a client must do, one by one, with a daemon that is played."""
 
+import ctypes
 import gc
 import logging
 import os
@@ -11,6 +12,7 @@ import pytest
 from daemons import ALLOW, LIMIT, PATIENT, Played, frame
 
 import tidegate
+from tidegate import HIT
 from tidegate.answers import problem
 
 SLACK = 0.25  # seconds that a busy machine may add to a deadline before a test calls it late
@@ -147,9 +149,9 @@ def test_hostile_daemons(played, make_client, script, reason, on_failure):
     played.script = lambda connection, message: [1, message[1], *ALLOW]
     client._timeout = PATIENT
     assert not client.hit("api", {"user": "u1"}).degraded
-    assert played.seen[-1][6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]}
+    assert played.of(HIT)[-1][6] == {"missed": {reason: 1}, "abandoned": [[1, 1]]}
     assert not client.hit("api", {"user": "u1"}).degraded
-    assert len(played.seen[-1]) == 5  # told once
+    assert len(played.of(HIT)[-1]) == 5  # told once
 
 
 def test_a_daemon_that_does_not_read_or_accept(directory, make_client):
@@ -209,7 +211,7 @@ def test_an_error_that_keeps_the_connection(played, make_client, caplog, code):
     assert client.acquire("api").degraded
     played.script = lambda connection, message: [1, message[1], *ALLOW]
     assert not client.hit("api").degraded
-    assert "abandoned" not in played.seen[-1][6]  # it was answered
+    assert "abandoned" not in played.of(HIT)[-1][6]  # it was answered
 
 
 @pytest.mark.parametrize(
@@ -244,6 +246,12 @@ def test_what_cannot_be_asked_is_allowed_and_logged_once(played, make_client, ca
     assert len(caplog.messages) == 1
     assert not client.acquire(domain, on_failure="refuse", **options)
     assert played.seen == [] and not client.stats()["breaker_open"]
+
+
+def test_only_who_asks_to_refuse_is_refused_without_a_daemon(make_client):
+    client = make_client(socket="/nowhere")
+    said = [bool(client.hit("api", on_failure=word)) for word in ("refuse", "allow", "alow", "", None)]
+    assert said == [False] + 4 * [True]
 
 
 def test_no_value_is_too_odd(played, client):
@@ -491,9 +499,9 @@ def test_an_interrupt_in_the_middle_leaves_no_connection_behind(played, make_cli
 # -- 4: forks and threads ----------------------------------------------------------------------------------------------
 
 
-def in_child(work):
+def in_child(work, fork=os.fork):
     """Runs `work` in a forked child; true if it returned true."""
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         code = 1
         try:
@@ -503,14 +511,21 @@ def in_child(work):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("hook", [True, False], ids=["hook", "pid_check"])
-def test_a_child_has_its_own_connection_and_session(played, client, monkeypatch, hook):
+def fork_past_python():
+    """As a library in C does it: no hook runs."""
+    return ctypes.PyDLL(None).fork()
+
+
+@pytest.mark.parametrize("page", [True, False], ids=["page", "pid"])
+@pytest.mark.parametrize("fork", [os.fork, fork_past_python])
+def test_a_child_has_its_own_connection_and_session(played, client, fork, page):
+    assert client._page[0] == 1
+    if not page:  # as where the kernel clears none
+        client._page = bytes(1)
     hits(client, 2)
     client._missed["timeout"] += 1
     inherited = next(iter(client._open)).socket
     number = inherited.fileno()
-    if not hook:  # as when a fork goes past Python
-        monkeypatch.setattr(tidegate, "_CLIENTS", ())
 
     def child():
         decisions = hits(client, 2)
@@ -522,7 +537,7 @@ def test_a_child_has_its_own_connection_and_session(played, client, monkeypatch,
             and (client.stats()["missed"] == {})
         )
 
-    assert in_child(child)
+    assert in_child(child, fork)
     assert inherited.fileno() == number
     assert reasons(hits(client, 2)) == [None, None]  # the parent's goes on
     first, second = [m[3] for m in played.seen if m[0] == 0]

@@ -18,8 +18,8 @@ def test_the_stub_is_one_small_file():
 
 
 # What imports a framework is imported only by who has it.
-FRAMEWORKS = {"celery.py": "celery", "django.py": "django asgiref", "fastapi.py": "fastapi", "flask.py": "flask"}
-FRAMEWORKS |= {"testing.py": "pytest"}
+FRAMEWORKS = {"celery.py": "celery", "django.py": "django asgiref", "fastapi.py": "fastapi starlette"}
+FRAMEWORKS |= {"flask.py": "flask", "testing.py": "pytest"}
 
 
 def test_nothing_but_the_standard_library():
@@ -38,34 +38,70 @@ def test_asking_loads_the_stub_alone():
     code += "; print(*sorted(name for name in sys.modules if name.startswith(('tidegate.', 'asyncio'))))"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r}); {code}"]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert set(loaded) <= {"tidegate.gunicorn_slots", "tidegate.trouble"}
+    assert set(loaded) <= {"tidegate.gunicorn_slots", "tidegate.page", "tidegate.trouble"}
 
 
 PROGRAM = """
-import sys
+import os, sys
 sys.path.insert(0, sys.argv[1])
 import limiter
 client = limiter.Client(sys.argv[2], timeout=2)
 decisions = [client.hit("api", {"user": "u1"}) for _ in range(3)]
 assert [bool(decision) for decision in decisions] == [True, True, False]
 assert [(decision.degraded, decision.rule) for decision in decisions] == [(False, "per-user")] * 3
-assert decisions[2].headers()["Retry-After"] and client.check()
-with client.limit("other") as decision:
-    assert decision.lease
+assert decisions[1].headers() == {"X-Ratelimit-Limit": "2", "X-Ratelimit-Remaining": "0"}
+fields, again = decisions[2].headers(), decisions[2].headers().pop("Retry-After")
+assert 50 <= int(again) <= 60 and decisions[2].message.startswith("limit: per-user (retry_after: ")
+assert fields == decisions[1].headers() | {"Retry-After": again, "X-Ratelimit-Retry-After": again}
+hidden = client.hit("hidden") and client.hit("hidden")
+assert set(hidden.headers()) == {"Retry-After"}
+with client.limit("other", {"user": "u1"}, cost=3, queued=0.01) as decision:
+    assert decision.lease and decision.renew()
+    assert client.peek("other").remaining == 2
+assert client.charge("api", {"user": "u2"}, {"requests": 1}) and client.check()
 try:
     with client.limit("api", {"user": "u1"}):
         raise AssertionError
 except limiter.Denied as denied:
     assert denied.decision.rule == "per-user" and "per-user" in str(denied)
+for missing, use in {
+    "decorators.py": lambda: client.limited("api"), "aio.py": lambda: limiter.AsyncClient,
+}.items():
+    try:
+        use()
+    except ImportError as error:
+        assert missing in str(error) and "__init__.py" in str(error), error
+    else:
+        raise AssertionError(missing)
+assert client.hit("other", {f"k{i}": "x" * 1024 for i in range(16)}).reason == "protocol"  # fitting.py is not there
+assert client._info["connection"] == 1  # all of it on one
+if (pid := os.fork()) == 0:
+    os._exit(client.hit("other").degraded or client.stats()["connections"] != 1)
+assert os.waitpid(pid, 0)[1] == 0
+gone = limiter.Client(sys.argv[2] + "-gone").hit("api")
+assert gone.allowed and gone.reason == "unreachable" and gone.headers() == {}
+refused = limiter.Client(sys.argv[2] + "-gone").hit("api", on_failure="refuse")
+assert (refused.status, refused.headers()["Retry-After"]) == (503, "1")
 """
+RULES = {
+    "api": "limits: [{name: per-user, key: [user], rate: 1/min, burst: 2}]",
+    "hidden": "limits: [{name: secret, key: [], rate: 1/min, advertise: false}]",
+    "other": "concurrency: [{name: at-once, key: [], max: 3, expires: 1h}]",
+}
 
 
-def test_the_stub_alone_copied_under_another_name_works(tmp_path, daemon):
-    shutil.copy(SOURCE / "__init__.py", tmp_path / "limiter.py")
-    rules = "domain: api\nlimits: [{name: per-user, key: [user], rate: 1/min, burst: 2}]\n"
-    (daemon.rules / "api.yaml").write_text(rules)
+@pytest.mark.parametrize("name", ["limiter.py", "limiter/__init__.py"])
+def test_the_stub_copied_alone_limits(tmp_path, daemon, name):
+    """As a module of another name, or as a package with nothing else in it."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    shutil.copy(SOURCE / "__init__.py", tmp_path / name)
+    for domain, rules in RULES.items():
+        (daemon.rules / f"{domain}.yaml").write_text(f"domain: {domain}\n{rules}\n")
     daemon.start()
-    subprocess.run([sys.executable, "-I", "-c", PROGRAM, str(tmp_path), daemon.socket], check=True)
+    command = [sys.executable, "-I", "-c", PROGRAM, str(tmp_path), daemon.socket]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "start it with `tidegate serve`" in done.stderr  # logged
 
 
 def test_copied_into_a_program_it_works(tmp_path):

@@ -9,6 +9,7 @@ from wsgiref.validate import validator
 import pytest
 from daemons import ALLOW, LIMIT, frame
 
+import tidegate
 from tidegate.http import client_address
 from tidegate.wsgi import Middleware, path
 
@@ -147,6 +148,12 @@ def test_options_that_cannot_be(client):
             Middleware(plain, client, **options)
 
 
+@pytest.mark.parametrize("wrong", ["api", None, tidegate.Client, tidegate.AsyncClient("/nowhere"), lambda: None])
+def test_what_is_no_client_is_said_at_once(wrong):
+    with pytest.raises(TypeError, match="this takes a Client"):
+        Middleware(plain, wrong)
+
+
 # -- refusals of the application's own ---------------------------------------------------------------------------------
 
 
@@ -186,6 +193,7 @@ def test_a_function_that_raises_lets_the_request_pass(played, client, caplog, na
         assert (status, body, set(fields)) == ("200 OK", b"hello", {"Content-Type", "X-App"})
     assert client.stats()["missed"] == {"callback": 3}
     assert len(caplog.messages) == 1 and f"{name} raised KeyError" in caplog.text and "secret" not in caplog.text
+    assert f"{__file__}:{broken.__code__.co_firstlineno + 1}:" in caplog.text  # where to look
     client.hit("api")
     assert sum(message[6]["missed"]["callback"] for message in played.seen if len(message) == 7) == 3
 

@@ -40,14 +40,20 @@ module Tidegate
       forms.each_with_index { |packed, i| starts[code + i] = [kind, packed, WIDTHS[packed]] }
     end.freeze
     NAME, NAMES = %r{\A[^\x00-\x1f\x7f-\u009f:/]+\z}, {} # as they are written; a program has few
-    uint = '\xcc.|\xcd..|\xce.{4}|\xcf.{8}'
-    rule = "\\xc0|#{(1..31).map { |size| "\\x#{(0xa0 | size).to_s(16)}[ -~]{#{size}}" }.join('|')}"
+    rule = lambda do |low, high| # by halves: a text of `low` to `high` printable characters
+      middle = (low + high) / 2
+      next "\\x#{(0xa0 | low).to_s(16)}[ -~]{#{low}}" if low == high
+      "(?:(?=[\\xa0-\\x#{(0xa0 | middle).to_s(16)}])#{rule[low, middle]}|#{rule[middle + 1, high]})"
+    end
     # A decision as nearly all are: every field, a short ASCII name, no notes. It is held against this whole, and read
-    # where somebody asks. By the size of a request's head: the frame, and where size, id, verdict and all of it are.
-    PLAIN = { 7 => ["[\0-\\x7f]", "Nx2CC@0a*"], 8 => ['\xcc.', "Nx3CC@0a*"], 9 => ['\xcd..', "Nx3nC@0a*"],
-              11 => ['\xce.{4}', "Nx3NC@0a*"], 15 => ['\xcf.{8}', "Nx3Q>C@0a*"] }.transform_values do |id, places|
-      frame = "\\A\0\0..\\x9d\\x01#{id}[\0-\\x04](?:#{rule})(?:[\0-\\x7f\\xc0]|#{uint}){6}\\xc0{3}\\z"
-      [Regexp.new(frame.b, Regexp::MULTILINE | Regexp::NOENCODING), places]
+    # where somebody asks. Its id is as in the request, two bytes.
+    plain = "\\A\0\0\0.\\x9d\\x01\\xcd..[\0-\\x04](?:#{rule[1, 31]}|\\xc0)" \
+            "#{'(?:\xce....|[\0-\x7f\xc0]|\xcc.|\xcd..|\xcf.{8})' * 6}\\xc0\\xc0\\xc0\\z"
+    PLAIN = Regexp.new(plain.b, Regexp::MULTILINE | Regexp::NOENCODING)
+    # How a request begins: room for its size, how many elements, operation, room for its id (nil: no reply is wanted).
+    HEADS = [0, 5, 4, 5, 5, 5, 3, 5, 2].each_with_index.map do |count, operation|
+      id = [RELEASE, SIGNAL].include?(operation) ? [0xc0] : [0xcd, 0, 0]
+      [0, 0x90 | count, operation, *id].pack("NC*").freeze
     end.freeze
     module_function
     # Adds the shortest MessagePack of nil, a bool, an Integer, a String (binary ones as bin), an Array or a Hash.
@@ -92,20 +98,25 @@ module Tidegate
       map = parts.each_slice(2).to_h.select { |key, _| key.instance_of?(String) && key.encoding == UTF_8 }
       map.size == size ? [map, at] : raise(IndexError)
     end
-    # Adds a judgement's elements after its id and says how many the whole has, without trailing nils; a Fault where the
-    # daemon would say `invalid`. `given`: a descriptor, pairs of names and values, or an Array of Hashes, several.
-    def judgement(out, domain, given, cost, priority = nil, options = nil, least = 0)
-      start = out.bytesize
-      many = given if given.instance_of?(Array) && given.first.is_a?(Hash)
-      raise Fault, "more than #{DESCRIPTORS_MAX} descriptors" if many && many.size > DESCRIPTORS_MAX
-      out << (NAMES[domain] || name(domain)) << (many ? 0x90 | many.size : 0x91)
-      many ? many.each { |one| descriptor(one, out) } : descriptor(given, out)
+    # A judgement but for its size and id; a Fault where the daemon would say `invalid`. `given`: a descriptor, pairs of
+    # names and values, or an Array of Hashes, several.
+    def judgement(operation, domain, given, cost, priority = nil, options = nil, least = 0)
+      out = +HEADS[operation]
+      out << (NAMES[domain] || name(domain))
+      if given.instance_of?(Array) && given.first.is_a?(Hash)
+        raise Fault, "more than #{DESCRIPTORS_MAX} descriptors" if given.size > DESCRIPTORS_MAX
+        (many = given).each_with_object(out << (0x90 | given.size)) { |one, to| descriptor(one, to) }
+      else
+        descriptor(given, out << 0x91)
+      end
       cost.equal?(1) ? out << 1 : amount(cost, least, out)
-      out << (priority.nil? ? 0xc0 : NAMES[priority] || name(priority)) if priority || options
-      encode(options, out) if options
-      over = out.bytesize - start - (FRAME_MAX - 11) # beside the array, the op and the longest id
-      return options ? 7 : 5 + (priority ? 1 : 0) unless over.positive?
-      judgement(out.replace(out[0, start]), domain, shortened(many || [given], over), cost, priority, options, least)
+      if priority || options
+        out << (priority.nil? ? 0xc0 : NAMES[priority] || name(priority))
+        encode(options, out) if options
+        out.setbyte(4, options ? 0x97 : 0x96)
+      end
+      return out if (over = out.bytesize - 4 - FRAME_MAX) <= 0
+      judgement(operation, domain, shortened(many || [given], over), cost, priority, options, least)
     end
     def amount(cost, least, out)
       fits = (cost.is_a?(Hash) ? cost.values : [cost]).all? { |n| n.is_a?(Integer) && n.between?(least, COST_MAX) }
@@ -114,10 +125,12 @@ module Tidegate
     def descriptor(given, out)
       place, count = (out << 0x90).bytesize - 1, 0
       given&.each do |name, value|
-        value = text(value) unless (short = value.instance_of?(String) && value.bytesize < 32 && value.ascii_only?)
-        next if value.empty?
+        unless value.instance_of?(String) && (size = value.bytesize) < 32 && value.ascii_only?
+          size = (value = text(value).b).bytesize
+        end
+        next if size == 0
         out << (NAMES[name] || name(name))
-        short ? out << (0xa0 | value.bytesize) << value : head(:str, value.bytesize, out) << value.b
+        size < 32 ? out << (0xa0 | size) << value : head(:str, size, out) << value
         count += 1
       end
       raise Fault, "more than #{PAIRS_MAX} attributes" if count > PAIRS_MAX
@@ -157,15 +170,17 @@ module Tidegate
     KINDS = [Integer, String, *[Integer] * 6, Array, Array, Hash].freeze
     OUTCOMES = { "ok" => 0, "error" => 1, "dropped" => 2 }.freeze
     attr_reader :reason
-    # `given`: the elements after the id, or a whole frame that is `PLAIN`. Then whom to tell of the end of what.
-    def initialize(given, verdict, reason = nil, client = nil, connection = nil, asked = nil)
-      @given, @verdict, @reason, @client, @connection, @asked = given, verdict, reason, client, connection, asked
+    # `given`: the elements after the id, or a whole frame that is `PLAIN`. Then who has it from the daemon, or why not.
+    def initialize(given, verdict, connection, reason = nil)
+      @given, @verdict, @connection = given, verdict, connection # a fourth would cost an allocation
+      @reason = reason if reason
     end
-    def self.from(elements, reason = nil, *asked)
+    def self.from(elements, reason = nil, connection = nil, id = nil)
       given = (elements + ([nil] * 11)).first(11)
       fits = KINDS.zip(given).all? { |kind, value| value.nil? || value.instance_of?(kind) }
       fits &&= given[0]&.between?(0, 4) && given[2, 6].compact.none?(&:negative?) && !given[1]&.encoding.equal?(BINARY)
-      fits ? new(given, given[0], reason, *asked) : raise(Fault, "doubtful: #{elements.inspect[0, 200]} as a decision")
+      raise Fault, "doubtful: #{elements.inspect[0, 200]} as a decision" unless fits
+      new(given << id, given[0], connection, reason)
     end
     def allowed? = @verdict.zero? || @verdict == 3
     def degraded? = !@reason.nil?
@@ -203,14 +218,15 @@ module Tidegate
     # Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens.
     def release(outcome = "ok")
       lease, given[7] = given[7], nil
-      @client.__send__(:give_back, lease, OUTCOMES.fetch(outcome.to_s, 1), [@connection, @asked]) if lease && @client
+      @connection&.client&.__send__(:give_back, lease, OUTCOMES.fetch(outcome.to_s, 1), @connection, given[-1]) if lease
     end
     # Starts the lease's time again, for long work; false if it has ended, or the daemon does not answer.
-    def renew = lease && @client ? @client.__send__(:done?, RENEW) { |body| Wire.encode(lease, body) && 3 } : false
+    def renew = lease && @connection ? @connection.client.__send__(:done?, RENEW) { Wire.encode(lease, _1) } : false
     # Microseconds as seconds for people: up to the next millisecond.
     def self.number(time) = (up = -(-time / 1_000)).modulo(1_000).zero? ? up / 1_000 : up.fdiv(1_000)
+    def inspect = "#<#{self.class} #{[verdict, *rule, *reason].join(' ')}>" # no lease, no session
     private
-    def given = @given.instance_of?(Array) ? @given : @given = Wire.decode(@given.byteslice(4..)).slice(2, 11)
+    def given = @given.instance_of?(Array) ? @given : @given = Wire.decode(@given.byteslice(4..)).rotate(2) # id last
     def extra = given[10] || {}
     def whole(microseconds) = -(-microseconds / 1_000_000)
     def try_again = [1, whole(given[6])].max.to_s
@@ -218,70 +234,60 @@ module Tidegate
   end
   # -- connection: one stream, one request at a time; after any doubt it is closed, never used again -------------------
   class Connection
-    attr_reader :number, :asked, :socket
-    def initialize(client, number)
-      @client, @number, @asked, @unread, @out, @in = client, number, 0, 0, String.new, String.new(capacity: CHUNK)
-    end
+    attr_reader :client, :number, :asked, :socket, :spent
+    def initialize(client, number) = (@client, @number, @asked, @unread, @in = client, number, ID_MIN - 1, 0, "".b)
     # `info` goes out with the first request: no round trip more.
     def open(path, info)
       @socket = Socket.new(:UNIX, :STREAM)
       @socket.connect_nonblock(Socket.sockaddr_un(path))
-      @room = @socket.getsockopt(:SOCKET, :SNDBUF).int / 2
+      @room = (@socket.getsockopt(:SOCKET, :SNDBUF).int / 2) - (2 * FRAME_MAX)
       @greeting = [(hello = Wire.encode([HELLO, 0, 1, info])).bytesize].pack("N") << hello
     rescue SystemCallError, ArgumentError => e
       close
       raise Fault.new(why(path, e), "unreachable")
     end
-    # Writes a request of `count` elements and reads its reply, of the kind `wanted` (or nil): a Decision, or elements.
-    def ask(operation, wanted, count, body, deadline)
+    # Writes a request and reads its reply, of the kind `wanted` (or nil): a Decision, or elements.
+    def ask(wanted, out, deadline)
       id = @asked += 1
-      out = @out.clear << HEADS[operation]
-      wanted && id.between?(0x100, 0xffff) ? out << 0xcd << (id >> 8) << (id & 0xff) : Wire.encode(wanted && id, out)
-      @head = out.bytesize
-      size = (out << body).bytesize - 4
-      out.setbyte(2, size >> 8)
-      out.setbyte(3, size & 0xff)
-      out.setbyte(4, 0x90 | count)
+      @spent ||= id >= ID_MAX
+      size = out.bytesize - 4
+      out.setbyte(2, size >> 8) if out.setbyte(3, size & 0xff) < size
+      out.setbyte(7, id >> 8) && out.setbyte(8, id & 0xff) if wanted
       out, greeted, @greeting = @greeting << out, true, nil if @greeting
-      # `send` is quicker, but would wait for room, of which there is enough unless much is unread.
-      quick = (@unread += out.bytesize + SKB_BYTES) < @room
+      quick = (@unread += wanted ? 0 : SKB_BYTES) < @room # else `send`, which is quicker, could wait for room
       sent = quick ? @socket.send(out, QUIET) : @socket.sendmsg_nonblock(out, QUIET, exception: false)
       raise Fault.new("the daemon did not read in time", "timeout") if sent != out.bytesize
-      wanted && read(wanted, id, deadline)
-    rescue SystemCallError, IOError # after a goodbye it has answered what it received: this request was not
-      raise Fault.new("the daemon hung up", "unreachable", !greeted && (@leaving || !sent) ? :again : nil)
-    end
-    def spent? = @leaving || @rest
-    def close = @socket&.close # no `shutdown`, which would reach through to the process this one was forked from
-    private
-    def read(wanted, id, deadline)
-      target = @in
-      while true
-        left = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        @socket.wait_readable(left > 0 ? left : 0) # a reply that is there after the deadline counts
-        got = @socket.read_nonblock(CHUNK, target, exception: false)
+      # Reads before it waits: on a busy CPU the daemon has answered already. A reply there after the deadline counts.
+      room, left = SMALL, 1
+      while wanted
+        got = @socket.read_nonblock(room, exception: false)
         raise EOFError if got.nil?
         if got != :wait_readable
           @unread = 0 # what it answers it has read, and all before it
-          plain, places = Wire::PLAIN[@head] if wanted == DECISION && target.equal?(@in)
-          if plain && plain.match?(@in)
-            size, about, verdict, frame = @in.unpack(places)
-            return Decision.new(frame, verdict, nil, @client, @number, id) if about == id && size + 4 == @in.bytesize
+          if wanted == DECISION && Wire::PLAIN.match?(got) && got.getbyte(3) == got.bytesize - 4 &&
+             got.getbyte(8) == id & 0xff && got.getbyte(7) == id >> 8 && @in.empty?
+            return Decision.new(got, got.getbyte(9), self)
           end
-          @in << target unless target.equal?(@in)
-          reply = next_reply(wanted)
+          @in << got
+          room, reply = CHUNK, next_reply(wanted)
           return reply if reply
-          target = String.new
         end
         raise Fault.new("the daemon did not answer in time", "timeout") unless left > 0
+        left = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)
+        @socket.wait_readable(left > 0 ? left : 0)
       end
+    rescue SystemCallError, IOError # after a goodbye it has answered what it received: this request was not
+      raise Fault.new("the daemon hung up", "unreachable", !greeted && (@leaving || !sent) ? :again : nil)
     end
+    def close = @socket&.close # no `shutdown`, which would reach through to the process this one was forked from
+    private
     def next_reply(wanted)
       while @in.bytesize >= 4 && @in.bytesize >= (stop = 4 + @in.unpack1("N"))
         kind, about, *said = Wire.decode(@in.byteslice(4, stop - 4))
         @in = @in.byteslice(stop..)
-        @rest, mine = !@in.empty?, about == @asked
-        return kind == DECISION ? Decision.from(said, nil, @client, @number, about) : said if kind == wanted && mine
+        mine = about == @asked
+        @spent ||= kind == GOODBYE || (mine && !@in.empty?)
+        return kind == DECISION ? Decision.from(said, nil, self, about) : said if kind == wanted && mine
         text = "the daemon answered #{kind}: #{said.inspect[0, 200]}"
         raise Fault.new(text, "protocol", :kept) if kind == ERROR && mine && KEEPING.include?(said[0])
         raise Fault, text unless kind == GOODBYE || [kind, about, said[0]] == [WELCOME, 0, 1]
@@ -304,7 +310,8 @@ module Tidegate
   class Client
     def initialize(socket: nil, timeout: nil, pool: "default", slots: 0, enabled: true, logger: nil)
       @timeout = timeout || ENV.fetch("TIDEGATE_TIMEOUT_MS", "")[/\A\d+([.]\d+)?\z/]&.to_f&.fdiv(1_000) || TIMEOUT
-      raise ArgumentError, "the timeout is above 0 s, slots are 0 or more" if @timeout <= 0 || slots.negative?
+      fits = (1e-6..TIMEOUT_MAX).cover?(@timeout) && slots >= 0
+      raise ArgumentError, "timeout is in seconds, above 0 and at most #{TIMEOUT_MAX}; slots are 0 or more" unless fits
       Wire.name(@pool = pool.to_s)
       @path, @slots, @logger, @logged = (socket || ENV.fetch("TIDEGATE_SOCKET", "")).to_s, slots, logger, {}
       @enabled = enabled && ["", "0"].include?(ENV.fetch("TIDEGATE_DISABLE", ""))
@@ -313,10 +320,21 @@ module Tidegate
       ObjectSpace.define_finalizer(self, FORGOTTEN)
     end
     # May this work start? It ends with `release`. `hit` is for what has no end; `peek` charges nothing.
-    { acquire: ACQUIRE, hit: HIT, peek: PEEK }.each do |name, operation| # written out, which saves a Hash for each call
+    { acquire: ACQUIRE, hit: HIT, peek: PEEK }.each do |name, operation| # written out, which saves a Hash and a call
       class_eval <<~RUBY, __FILE__, __LINE__ + 1
         def #{name}(domain, given = nil, cost: 1, priority: nil, idem: nil, queued: nil, max_wait: nil, on_failure: "")
-          judge(#{operation}, domain, given, cost, priority, idem, queued, max_wait, on_failure)
+          return Decision.from([0], "disabled") unless @enabled
+          begin_anew if @pid != $$
+          options = options(idem, queued, max_wait) if idem || queued || max_wait
+          out = Wire.judgement(#{operation}, domain, given, cost, priority, options)
+          if !@report.empty? && out.bytesize < FRAME_MAX / 2 # where it cannot cost an attribute its text
+            report = locked { @report.tap { @report = {} } }
+            out = Wire.judgement(#{operation}, domain, given, cost, priority, (options || {}).merge(report))
+          end
+          answer = exchange(#{operation}, DECISION, out)
+          answer.instance_of?(Decision) ? answer : without(answer, on_failure, report)
+        rescue StandardError, SystemStackError => e
+          without(unwritable(e), on_failure, report)
         end
       RUBY
     end
@@ -334,16 +352,16 @@ module Tidegate
     end
     # After the fact: takes from all rates that match, into debt; below 0 gives back. False: from none.
     def charge(domain, attributes = nil, amount = 1)
-      done?(CHARGE) { |body| Wire.judgement(body, domain, attributes, amount, nil, nil, -COST_MAX) }
+      done?(CHARGE) { Wire.judgement(CHARGE, domain, attributes, amount, nil, nil, -COST_MAX) }
     end
     # Says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s.
     def signal(name, value)
-      exchange(SIGNAL, nil) do |body|
-        Wire.encode((value.clamp(0, 1) * 1_000).round, body << Wire.name(@pool) << Wire.name(name)) && 5
+      exchange(SIGNAL, nil) do |out|
+        Wire.encode((value.clamp(0, 1) * 1_000).round, out << Wire.name(@pool) << Wire.name(name))
       end && nil
     end
     # Whether the daemon answers; false, without asking, if the breaker is open or the client disabled.
-    def check = done?(PING) { 2 }
+    def check = done?(PING, &:itself)
     # How many decisions were made without the daemon, by reason; connections; whether the breaker is open.
     def stats = { missed: @missed.dup, connections: @open.size, breaker_open: !@until.nil? }
     def close = @idle.shift(IDLE_MAX).each { |connection| drop(connection) } && nil # what is idle; it opens again
@@ -371,20 +389,6 @@ module Tidegate
       end
       true
     end
-    def judge(operation, domain, given, cost, priority, idem, queued, max_wait, on_failure)
-      return Decision.from([0], "disabled") unless @enabled
-      begin_anew if @pid != Process.pid
-      options = options(idem, queued, max_wait) if idem || queued || max_wait
-      count = Wire.judgement(body = String.new, domain, given, cost, priority, options)
-      if !@report.empty? && body.bytesize < FRAME_MAX / 2 # where it cannot cost an attribute its text
-        report = locked { @report.tap { @report = {} } }
-        count = Wire.judgement(body.clear, domain, given, cost, priority, (options || {}).merge(report))
-      end
-      answer = exchange(operation, DECISION, body, count)
-      answer.instance_of?(Decision) ? answer : without(answer, on_failure, report)
-    rescue StandardError, SystemStackError => e
-      without(unwritable(e), on_failure, report)
-    end
     # Where no lock can be had, within a trap and a finalizer, it goes without.
     def locked(lock = @lock, &block)
       lock.synchronize(&block)
@@ -395,34 +399,30 @@ module Tidegate
     def micro(seconds) = seconds && [0, (Float(seconds) * 1e6).round(3).ceil].max # 0.07 * 1e6 is above 70 000
     def done?(operation, &write) = exchange(operation, DONE, &write) == [true]
     # A Decision, DONE's elements, nil where no reply is wanted, or the reason why there is no answer in time that is to
-    # be trusted. Never raises. `body`, or what the block adds to it, is behind the id; `count` elements the whole has.
-    def exchange(operation, wanted, body = String.new, count = nil)
+    # be trusted. Never raises. `out`, or what the block adds to how it begins, is the request.
+    def exchange(operation, wanted, out = nil)
       return "disabled" unless @enabled
-      count ||= (@pid == Process.pid || begin_anew) && yield(body)
+      out ||= (@pid == $$ || begin_anew) && yield(+Wire::HEADS[operation])
       return "breaker" if @until && !(probe = probe?(wanted))
       deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + @timeout
-      nil while (reply = once(operation, wanted, count, body, deadline)).instance_of?(Fault) && reply.after == :again
-      @failures == 0 && !probe && !reply.instance_of?(Fault) ? reply : settle(reply, wanted, probe)
+      begin
+        doubtful = true # until it is known: whatever cuts this short, the connection is not used again
+        reply = (connection = @idle.pop || connect).ask(wanted, out, deadline)
+        doubtful = false
+      rescue Fault => e
+        (connection = drop(connection, operation == ACQUIRE)) || retry if e.after == :again
+        doubtful = (reply = fault = e).after != :kept
+      ensure
+        keep = !doubtful && !connection.spent && @idle.size < IDLE_MAX
+        keep ? @idle.push(connection) : (connection && drop(connection, doubtful && operation == ACQUIRE))
+      end
+      fault || probe || @failures != 0 ? settle(reply, wanted, probe) : reply
     rescue StandardError, SystemStackError => e
       unwritable(e)
     end
     def unwritable(error)
       why = error.is_a?(Fault) ? error.message : error.class
       log("a request cannot be written, so the daemon is not asked: #{why}", once: true) || "protocol"
-    end
-    # One attempt, or the Fault there was. Whatever else cuts it short, the connection is not used again.
-    def once(operation, wanted, count, body, deadline)
-      doubtful = true
-      connection = @idle.pop || connect
-      reply = connection.ask(operation, wanted, count, body, deadline)
-      doubtful = false
-      reply
-    rescue Fault => e
-      doubtful = e.after != :kept
-      e
-    ensure
-      @idle.push(connection) if (kept = !doubtful && !connection.spent? && @idle.size < IDLE_MAX)
-      drop(connection, doubtful && operation == ACQUIRE) if connection && !kept
     end
     def connect
       connection = locked do
@@ -440,9 +440,9 @@ module Tidegate
       locked { @open.delete(connection.socket) }
       connection.close
     end
-    def give_back(lease, outcome, which)
-      unwritten = exchange(RELEASE, nil) { |body| Wire.encode(outcome, Wire.encode(lease, body)) && 4 }
-      tell_later("abandoned" => [which]) if unwritten # for a reason: the daemon is told so with the next request
+    def give_back(lease, outcome, connection, id)
+      unwritten = exchange(RELEASE, nil) { |out| Wire.encode(outcome, Wire.encode(lease, out)) }
+      tell_later("abandoned" => [[connection.number, id]]) if unwritten # the daemon hears of it next
     end
     def without(reason, on_failure = "allow", report = nil)
       locked { @missed[reason] += 1 }
@@ -477,8 +477,8 @@ module Tidegate
       reply.instance_of?(Fault) ? reply.reason : reply
     end
   end
-  HEADS = (HELLO..PING).map { |operation| "\0\0\0\0\x90#{operation.chr}".b.freeze }.freeze
-  CHUNK, TIMEOUT, SKB_BYTES, QUIET = 4_096, 0.020, 1_280, Socket::MSG_NOSIGNAL | Socket::MSG_DONTWAIT
+  TIMEOUT, TIMEOUT_MAX, ID_MIN, ID_MAX = 0.020, 10, 0x100, 0xffff # then another connection: a held lease keeps its id
+  SMALL, CHUNK, SKB_BYTES, QUIET = 256, 4_096, 1_440, Socket::MSG_NOSIGNAL | Socket::MSG_DONTWAIT
   ABANDONED_MAX, IDLE_MAX, LOGGED_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 512, 64, 100, 3, 1.0, 5.0
   # Each client's sockets, by its object_id: a WeakMap of clients yields dead ones in Ruby 3.1.
   OPEN, FORGOTTEN, ANEW = {}, ->(id) { OPEN.delete(id) }, Monitor.new
@@ -486,7 +486,7 @@ module Tidegate
   Process.singleton_class.prepend(Module.new do
     def _fork = super.tap { |pid| OPEN.each_value { |sockets| sockets.each_key(&:close) } if pid.zero? }
   end)
-  autoload :PumaSlots, "#{__dir__}/tidegate/puma_slots.rb" if File.exist?("#{__dir__}/tidegate/puma_slots.rb")
+  require_relative "tidegate/puma_slots" if File.exist?("#{__dir__}/tidegate/puma_slots.rb") # not within a trap
   # The client of the program, made by `configure` or, with the defaults, where it is first asked.
   Settings = Struct.new(:socket, :timeout, :pool, :slots, :enabled, :logger)
   extend SingleForwardable

@@ -15,6 +15,7 @@ module Support
   VECTORS = "#{ROOT}/tests/vectors"
   ALLOW = [0, "per-user", 40, 2_000_000, 39, 50_000, 0].freeze
   LIMIT = [1, "per-user", 40, 2_000_000, 0, 50_000, 50_000].freeze
+  FIRST = Tidegate::ID_MIN # the id of a connection's first request
   PATIENT = 5.0 # for tests that are not about the deadline, on a busy machine
   SLACK = 0.25 # seconds that a busy machine may add to a deadline before a test calls it late
 
@@ -131,7 +132,8 @@ module Support
 
     def self.binary
       given = ENV["TIDEGATE_BIN"] ? [ENV["TIDEGATE_BIN"]] : %w[release debug].map { |kind| "#{ROOT}/target/#{kind}/tidegate" }
-      given.find { |path| File.exist?(path) } || raise("no tidegate to test with: cargo build, or set TIDEGATE_BIN")
+      # Of what was built the newest: an older one may be of another version.
+      given.select { |path| File.exist?(path) }.max_by { |path| File.mtime(path) } || raise("no tidegate to test with: cargo build, or set TIDEGATE_BIN")
     end
 
     def initialize(directory)
@@ -269,7 +271,7 @@ module Support
 
     def hits(client, count = 1, **options) = Array.new(count) { client.hit("api", { user: "u1" }, **options) }
     def reasons(decisions) = decisions.map(&:reason)
-    def grant(_connection, message) = message[0] == 1 ? [1, message[1], *ALLOW, 76 + message[1]] : [2, message[1], true]
+    def grant(_connection, message) = message[0] == 1 ? [1, message[1], *ALLOW, 77 - FIRST + message[1]] : [2, message[1], true]
 
     def granting
       played.script = method(:grant)

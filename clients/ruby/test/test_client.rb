@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 # What a client must do, one by one, with a daemon that is played.
+require "open3"
 require_relative "support"
 
 class TestClient < Support::Case
@@ -19,9 +20,9 @@ class TestClient < Support::Case
     assert_equal [16, Encoding::BINARY], [session.bytesize, session.encoding]
     assert_equal({ "client" => "ruby/0.1.0", "pid" => Process.pid, "pool" => "default", "slots" => 0, "connection" => 1 },
                  hello[3])
-    assert_equal [1, 1, "api", [%w[user u1]], 1], acquire
-    assert_equal [3, 2, "api", [%w[user u1]], 3, "post"], hit
-    assert_equal [4, 3, "api", [%w[user u1]], 1, nil, { "idem" => "x", "queued_us" => 500_000, "max_wait_us" => 0 }], peek
+    assert_equal [1, FIRST, "api", [%w[user u1]], 1], acquire
+    assert_equal [3, FIRST + 1, "api", [%w[user u1]], 3, "post"], hit
+    assert_equal [4, FIRST + 2, "api", [%w[user u1]], 1, nil, { "idem" => "x", "queued_us" => 500_000, "max_wait_us" => 0 }], peek
   end
 
   def test_several_descriptors
@@ -59,9 +60,9 @@ class TestClient < Support::Case
     assert_equal 1, client.stats[:connections]
   end
 
-  def test_ids_of_every_size_are_read_in_every_form
-    played.script = ->(_, message) { [1, message[1], *LIMIT, nil, nil, nil, nil] }
-    [1, 127, 128, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32].each do |id|
+  def test_ids_are_read_in_every_form
+    [0x100, 0x1ff, 0x200, 0xfffe].each do |id|
+      played.script = ->(_, message) { [1, message[1], *LIMIT, nil, nil, nil, nil] }
       hits(client)
       connection = client.instance_variable_get(:@idle).last
       connection.instance_variable_set(:@asked, id - 1)
@@ -72,8 +73,18 @@ class TestClient < Support::Case
         Support.frame("\x9d\x01\xcf".b << [message[1]].pack("Q>") << Support.frame(LIMIT).byteslice(5..) << ("\xc0".b * 4))
       end
       assert_equal "limit", hits(client).first.verdict
-      played.script = ->(_, message) { [1, message[1], *LIMIT, nil, nil, nil, nil] }
     end
+    assert_equal 1, client.stats[:connections]
+  end
+
+  # A number twice on one connection could end the lease that was granted to the first.
+  def test_after_the_last_id_comes_another_connection
+    played
+    hits(client)
+    client.instance_variable_get(:@idle).last.instance_variable_set(:@asked, 0xfffd)
+    assert_equal [nil] * 4, reasons(hits(client, 4))
+    assert_equal [FIRST, 0xfffe, 0xffff, FIRST, FIRST + 1], played.requests.map { |message| message[1] }
+    assert_equal 1, client.stats[:connections]
   end
 
   def test_nothing_is_opened_before_the_first_question
@@ -161,7 +172,7 @@ class TestClient < Support::Case
     played.script = ->(_, message) { [1, message[1], *ALLOW] }
     client.instance_variable_set(:@timeout, PATIENT)
     refute client.hit("api", { user: "u1" }).degraded?
-    assert_equal({ "missed" => { reason => 1 }, "abandoned" => [[1, 1]] }, played.seen.last[6])
+    assert_equal({ "missed" => { reason => 1 }, "abandoned" => [[1, FIRST]] }, played.seen.last[6])
     refute client.hit("api", { user: "u1" }).degraded?
     assert_equal 5, played.seen.last.size # told once
   end
@@ -267,7 +278,7 @@ class TestClient < Support::Case
     serving = Thread.new do
       connection = listener.accept
       connection.readpartial(4_096)
-      connection.write(Support.frame([1, 1, *ALLOW, 77]))
+      connection.write(Support.frame([1, FIRST, *ALLOW, 77]))
       connection
     end
     decision = client.acquire("api")
@@ -432,11 +443,11 @@ class TestClient < Support::Case
   def test_an_interrupt_in_the_middle_leaves_no_connection_behind
     played
     hits(client)
-    replace(client.instance_variable_get(:@idle).last.socket, :wait_readable) { |*| raise Interrupt }
+    replace(client.instance_variable_get(:@idle).last.socket, :read_nonblock) { |*| raise Interrupt }
     assert_raises(Interrupt) { client.acquire("api") }
     assert_equal 0, client.stats[:connections]
     assert_equal [nil], reasons(hits(client))
-    assert_equal({ "abandoned" => [[1, 2]] }, played.seen.last[6])
+    assert_equal({ "abandoned" => [[1, FIRST + 1]] }, played.seen.last[6])
   end
 
   def test_a_timeout_of_the_applications_own_leaves_no_connection_behind
@@ -458,6 +469,14 @@ class TestClient < Support::Case
     trap(:USR2, old)
   end
 
+  # What a process loads where it is first needed cannot be loaded there.
+  def test_the_first_call_of_a_process_may_be_in_a_trap
+    program = 'require "tidegate"; client = Tidegate::Client.new(socket: "/nowhere"); reason = nil
+      trap(:USR2) { reason = client.hit("api").reason }; Process.kill(:USR2, $$); sleep 0.01 until reason; print reason'
+    out, = Open3.capture3(RbConfig.ruby, "-I", "#{__dir__}/../lib", "-e", program)
+    assert_equal "unreachable", out
+  end
+
   # -- 5, 6: places ----------------------------------------------------------------------------------------------------
 
   def test_places_of_the_socket
@@ -475,6 +494,21 @@ class TestClient < Support::Case
     ENV["TIDEGATE_SOCKET"] = "/elsewhere"
     assert_equal "/elsewhere", find.call(socket: nil)
     assert_equal "#{@directory}/s", find.call(socket: Struct.new(:to_s).new("#{@directory}/s"))
+  end
+
+  def test_a_timeout_that_is_meant_in_milliseconds_is_told_at_once
+    [20, "20ms", "0.02", 0, -1, Float::NAN, Float::INFINITY].each do |timeout|
+      error = assert_raises(ArgumentError) { Tidegate::Client.new(timeout: timeout) }
+      assert_includes error.message, "in seconds"
+    end
+  end
+
+  # What is printed of it while somebody tries it: no number of a lease, no session.
+  def test_a_decision_shows_what_it_says
+    granting = ->(_, message) { [1, message[1], *ALLOW, 77] }
+    played.script = granting
+    assert_equal "#<Tidegate::Decision allow per-user>", client.acquire("api").inspect
+    assert_equal "#<Tidegate::Decision allow unreachable>", make_client(socket: "#{@directory}/none").acquire("api").inspect
   end
 
   def test_the_timeout_of_the_environment

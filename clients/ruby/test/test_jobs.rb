@@ -24,6 +24,14 @@ class TestJobLimits < Support::Case
     assert_equal [["acquire", "jobs", { "job" => "Export", "org" => "o1" }, 2, "post"]], @fake.asked.map(&:to_a)
   end
 
+  def test_how_a_job_ended_is_told
+    granting
+    limit = Tidegate::Jobs::Limit.new({ domain: "jobs", client: client })
+    limit.call({}, {}, nil) { nil }
+    assert_raises(KeyError) { limit.call({}, {}, nil) { raise KeyError } }
+    assert_equal [0, 2], granting.releases(2).map(&:last)
+  end
+
   def test_a_job_that_raises_or_throws_gives_its_lease_back
     assert_raises(KeyError) { limit.call(1, {}, nil) { raise KeyError } }
     catch(:out) { limit.call(1, {}, nil) { throw :out } }
@@ -75,8 +83,8 @@ class TestSidekiq < Support::Case
     require "sidekiq"
     require "tidegate/sidekiq"
     Sidekiq.configure_server do |config|
-      config.options[:poll_interval_average] = 0.1
-      config.options[:average_scheduled_poll_interval] = 0.1
+      options = config.respond_to?(:options) ? config.options : config # of Sidekiq 6, of 7
+      options[:poll_interval_average] = options[:average_scheduled_poll_interval] = 0.1
       config.server_middleware { |chain| chain.add Tidegate::Sidekiq::Middleware, domain: "jobs", attributes: ->(job) { {org: job["args"].first} } }
     end
     class Export
@@ -105,6 +113,28 @@ class TestSidekiq < Support::Case
     left = %w[dead retry schedule].to_h { |name| [name, `redis-cli -s #{redis} zcard #{name}`.to_i] }
     assert_equal({ "dead" => 0, "retry" => 0, "schedule" => 0 }, left)
     assert(Support.eventually { daemon.status["leases"]["held"].zero? })
+  end
+
+  # What goes back is the job as it was, no attempt counted, and not before its time.
+  def test_a_limited_job_goes_back_as_it_was
+    skip "sidekiq or redis-server is missing: limited jobs are not tested" unless %w[sidekiq redis-server].all? { |name| Support.command?(name) }
+    redis = start_redis
+    played.script = ->(_, message) { [1, message[1], 1, "per-org", 5, 1_000_000, 0, 1, 60_000_000, nil, nil, nil, nil] }
+    program = <<~RUBY
+      require "sidekiq"
+      require "tidegate/sidekiq"
+      job = { "class" => "Export", "args" => ["o1"], "jid" => "7", "retry" => true, "queue" => "low" }
+      Tidegate::Sidekiq::Middleware.new({ domain: "jobs" }).call(nil, job, "low") { abort "it was done" }
+      Sidekiq.redis do |redis|
+        puts Sidekiq.dump_json(redis.zrange("schedule", 0, -1).map { |one| [one, redis.zscore("schedule", one)] })
+      end
+    RUBY
+    environment = { "REDIS_URL" => "unix://#{redis}", "TIDEGATE_SOCKET" => "#{@directory}/s", "TIDEGATE_TIMEOUT_MS" => "2000" }
+    before = Time.now.to_f
+    (said, at), = JSON.parse(IO.popen([environment, RbConfig.ruby, "-W0", "-I", Support::LIBRARY, "-e", program], &:read).lines.last)
+    assert_equal({ "class" => "Export", "args" => ["o1"], "jid" => "7", "retry" => true, "queue" => "low" }, JSON.parse(said))
+    assert_operator at.to_f, :>=, before + 60
+    assert_operator at.to_f, :<=, Time.now.to_f + 90
   end
 
   def start_redis

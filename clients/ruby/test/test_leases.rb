@@ -130,7 +130,7 @@ class TestLeases < Support::Case
     clock.now += 10
     assert client.acquire("export").lease
     report = granting.seen.last[6]
-    assert_equal [[[1, 1], [1, 2]], { "protocol" => 3 }], [report["abandoned"].sort, report["missed"]]
+    assert_equal [[[1, Support::FIRST], [1, Support::FIRST + 1]], { "protocol" => 3 }], [report["abandoned"].sort, report["missed"]]
     assert_equal 0, granting.seen.count { |message| message[0] == 2 }
   end
 
@@ -144,7 +144,7 @@ class TestLeases < Support::Case
     client.hit("export")
     granting.script = method(:grant)
     client.acquire("export")
-    assert_equal({ "missed" => { "protocol" => 1 }, "abandoned" => [[1, 1]] }, granting.seen.last[6])
+    assert_equal({ "missed" => { "protocol" => 1 }, "abandoned" => [[1, Support::FIRST]] }, granting.seen.last[6])
   end
 
   def test_reports_are_bounded_and_stay_out_of_large_requests
@@ -184,7 +184,7 @@ class TestLeases < Support::Case
   def test_renew
     granting
     decision = client.acquire("export")
-    assert_equal [true, [6, 2, 77]], [decision.renew, granting.seen.last]
+    assert_equal [true, [6, Support::FIRST + 1, 77]], [decision.renew, granting.seen.last]
     granting.script = ->(_, message) { [2, message[1], false] }
     assert_equal [false, 77], [decision.renew, decision.lease]
     granting.script = ->(_, _) { Support.frame("\xc1") }
@@ -197,7 +197,7 @@ class TestLeases < Support::Case
     define_method("test_charge_#{amount}") do
       granting
       assert_equal true, client.charge("api", { user: "u1" }, amount)
-      assert_equal [5, 1, "api", [%w[user u1]], amount], granting.seen.last
+      assert_equal [5, Support::FIRST, "api", [%w[user u1]], amount], granting.seen.last
       granting.script = ->(_, message) { [2, message[1], false] }
       assert_equal false, client.charge("api", { user: "u1" })
       granting.script = ->(_, message) { [3, message[1], 11, "not yours"] }

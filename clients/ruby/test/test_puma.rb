@@ -32,7 +32,7 @@ class TestPuma < Support::Case
     environment = { "TIDEGATE_SOCKET" => daemon.socket, "TIDEGATE_TIMEOUT_MS" => "2000", "PORT" => @port.to_s,
                     "POOL" => "web" }.merge(environment.transform_keys(&:to_s))
     @errors = "#{@directory}/errors"
-    pid = spawn(environment, *server.map { |word| word == "PORT" ? "127.0.0.1:#{@port}" : word }, out: @errors, err: @errors)
+    pid = spawn(environment, *server.map { |word| word.sub(/PORT\z/, "127.0.0.1:#{@port}") }, out: @errors, err: @errors)
     @undone << lambda {
       Process.kill(:TERM, pid)
       Process.wait(pid)
@@ -127,15 +127,7 @@ class TestPuma < Support::Case
     assert(Support.eventually(20) { get("/a").code == "200" && daemon.status["sessions"] == 2 })
   end
 
-  def bytes(path)
-    answer = TCPSocket.open("127.0.0.1", @port) do |socket|
-      socket.write("GET #{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-      socket.read
-    end
-    head, body = answer.split("\r\n\r\n", 2)
-    kept = head.lines(chomp: true).grep_v(/\A(x-)?ratelimit|\Adate/i)
-    [kept.map { |line| line.sub(/\A[\w-]+:/, &:downcase) }.sort, body]
-  end
+  def bytes(path) = framed(path, "GET", "1.1")
 
   # But for the limit's own fields, an answer is the same with and without the limiter.
   def test_the_bytes_are_the_same
@@ -144,6 +136,56 @@ class TestPuma < Support::Case
     serve(WITHOUT_LIMITER: "1")
     with.each { |path, answer| assert_equal bytes(path), answer, path }
     assert_nothing_is_held
+  end
+
+  # Every body and every way of saying, or not, how long it is: what Puma makes of them does not depend on the limiter.
+  FRAMING = <<~'RUBY'
+    require "tidegate/rack"
+    require "rack/body_proxy"
+    Tidegate.configure { |settings| settings.pool = "web" }
+    use Tidegate::Rack::Middleware, domain: "api" unless ENV["WITHOUT_LIMITER"] == "1"
+    each = Class.new do
+      def initialize(chunks) = @chunks = chunks
+      def each(&block) = @chunks.each(&block)
+    end
+    file = Class.new(each) { def to_path = __FILE__ }
+    listed = Class.new(each) { def to_ary = @chunks }
+    bodies = { "none" => [], "one" => ["hello"], "three" => %w[a bc def], "each" => each.new(%w[a bc def]), "each1" => each.new(["hello"]),
+               "listed" => listed.new(%w[a bc def]), "listed1" => listed.new(%w[a]), "file" => file.new([File.read(__FILE__)]),
+               "proxy" => Rack::BodyProxy.new(["hello"]) {} }
+    run(lambda do |env|
+      next [200, {}, ["well"]] if env["PATH_INFO"] == "/healthz"
+
+      _, status, body, name = env["PATH_INFO"].split("/")
+      size = 0
+      bodies.fetch(body).each { |chunk| size += chunk.bytesize }
+      [status.to_i, { "no" => {}, "identity" => { "Transfer-Encoding" => "identity" } }.fetch(name) { { name => size.to_s } }, bodies.fetch(body)]
+    end)
+  RUBY
+  FRAMED = %w[none one three each each1 listed listed1 file proxy].product(%w[no content-length Content-Length identity]).flat_map do |body, length|
+    %w[GET HEAD].product(%w[1.0 1.1]).map { |how| ["/200/#{body}/#{length}", *how] } + [["/204/#{body}/#{length}", "GET", "1.1"], ["/304/#{body}/#{length}", "GET", "1.1"]]
+  end - [["/304/one/no", "GET", "1.1"]] # a 304 that has a body, which Rack forbids: Puma says how long it would be, the middleware must not
+
+  def framed(path, method, version)
+    answer = TCPSocket.open("127.0.0.1", @port) do |socket|
+      socket.write("#{method} #{path} HTTP/#{version}\r\nHost: x\r\nConnection: close\r\n\r\n")
+      socket.read
+    end
+    head, body = answer.split("\r\n\r\n", 2)
+    kept = head.lines(chomp: true).grep_v(/\A(x-)?ratelimit|\Adate/i)
+    [kept.map { |line| line.sub(/\A[\w-]+:/, &:downcase) }.sort, body]
+  end
+
+  def test_the_framing_is_the_servers_own
+    File.write("#{@directory}/config.ru", FRAMING)
+    server = ["ruby", "-I", Support::LIBRARY, "-S", "puma", "--quiet", "--environment", "production", "--bind", "tcp://PORT", "#{@directory}/config.ru"]
+    start(*server)
+    with = FRAMED.to_h { |one| [one, framed(*one)] }
+    assert_operator daemon.status["decisions"]["allow"], :>=, FRAMED.size
+    assert_nothing_is_held
+    serve(*server, WITHOUT_LIMITER: "1")
+    differ = with.reject { |one, answer| framed(*one) == answer }
+    assert_empty(differ.map { |one, answer| [one, answer, framed(*one)] })
   end
 
   def test_a_process_without_the_daemon_and_its_return

@@ -356,7 +356,8 @@ class TestRackLeases < RackCase
     refute_includes fields.call(["a"].each), "content-length"
     assert_equal ["9", nil], fields.call(["a"], "Content-Length" => "9").values_at("Content-Length", "content-length")
     refute_includes fields.call(["a"], "Transfer-Encoding" => "chunked"), "content-length"
-    assert_nil call(PLAIN, { REQUEST_METHOD: "HEAD" }, lint: false)[1]["content-length"]
+    assert_equal "5", call(PLAIN, { REQUEST_METHOD: "HEAD" }, lint: false)[1]["content-length"] # as to a GET
+    [204, 304].each { |status| assert_nil call(->(_) { [status, {}, [""]] }, lint: false)[1]["content-length"] }
   end
 
   def test_a_file_stays_a_file
@@ -449,6 +450,14 @@ class TestCaller < RackCase
       assert_equal expected, found, [peer, forwarded, proxies].inspect
     end
     assert_empty @log.lines
+  end
+
+  # `user: "REMOTE_USER"` would be one user, and `exempt: "/healthz"` would exempt everything.
+  %i[user exempt attributes descriptors outcome on_refused instrument].each do |name|
+    define_method("test_a_word_is_no_function_for_#{name}") do
+      error = assert_raises(ArgumentError) { Middleware.new(PLAIN, name => "REMOTE_USER") }
+      assert_includes error.message, "#{name} is a function"
+    end
   end
 
   def test_a_header_nobody_vouches_for_is_warned_of_once

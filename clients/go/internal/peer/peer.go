@@ -116,6 +116,10 @@ func (p *Peer) HangUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, connection := range p.connections {
+		if stream, is := connection.(*net.UnixConn); is { // at once: a Close waits for the Read that is under way
+			_ = stream.CloseRead()
+			_ = stream.CloseWrite()
+		}
 		_ = connection.Close()
 	}
 	p.connections = nil

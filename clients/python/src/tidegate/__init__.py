@@ -45,9 +45,15 @@ class Fault(ValueError):
         self.reason, self.again = reason, again
 
 @functools.lru_cache(None)
-def _beside(file: str, name: str) -> Any:
-    """What a file beside this one does; nothing, if this one was copied alone."""
-    return getattr(importlib.import_module(f"{__name__}.{file}"), name) if "__path__" in globals() else lambda *_: None
+def _beside(file: str, name: str, alone: Any = None) -> Any:
+    """What a file beside this one does. Where that is missing: `alone`, or an ImportError that names it."""
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{file}"), name)
+    except ImportError as error:
+        if alone is None:
+            raise ImportError(f"{name} needs {file}.py of tidegate in one folder with __init__.py: {error}") from error
+        return alone
+no_daemon = "no daemon at {} ({}): start it with `tidegate serve`, or set TIDEGATE_SOCKET".format
 
 # -- codec: MessagePack within the bounds of the protocol, and the request of a judgement ------------------------------
 VALUE_MAX, NAME_MAX, PAIRS_MAX, DEPTH_MAX, FRAME_MAX, COST_MAX = 1_024, 64, 16, 4, 16_384, (1 << 32) - 1
@@ -126,15 +132,8 @@ def request(domain: str, given: Attributes, cost: Cost, priority: Any, options: 
             raise Fault(f"a cost is an integer from {least} to {COST_MAX}, or a dict of units to such")
     word = b"\xc0" if priority is None else encode_name(priority)
     rest = [encode(cost), word, encode(options)][: 3 if options else 1 if priority is None else 2]
-    while sum(map(len, parts := [encode_name(domain), texts, *rest])) > FRAME_MAX - 11:  # array, op and the longest id
-        lists = decode(texts)
-        spots = [(one, i) for one in lists for i in range(1, len(one), 2)]
-        one, i = max(spots, key=lambda spot: len(spot[0][spot[1]].encode()), default=([""], 0))
-        if len(one[i].encode()) <= 33:
-            raise Fault("it does not fit into a frame")
-        one[i] = decode(b"\x91" + _text(one[i], 33, 0))[0]
-        texts = encode(lists)
-    return parts
+    parts, room = [encode_name(domain), texts, *rest], FRAME_MAX - 11  # array, op and the longest id
+    return parts if sum(map(len, parts)) <= room else _beside("fitting", "fitted")(parts, room)
 def _descriptor(given: Any) -> bytes:
     pairs: list[bytes] = []
     for name, value in given.items() if given.__class__ is dict or isinstance(given, Mapping) else given or ():
@@ -176,15 +175,14 @@ class Connection:
         except (OSError, ValueError) as error:
             if hasattr(self, "socket"):
                 self.socket.close()
-            why = f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
-            raise Fault(_beside("trouble", "trouble")(path, error) or why, "unreachable") from error
+            raise Fault(_beside("trouble", "trouble", no_daemon)(path, error), "unreachable") from error
         self.send, self.recv = self.socket.send, self.socket.recv
 
     def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> Decision | list[Any] | Fault:
         """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
         self.asked = asked = self.asked + 1
         body, wide = b"".join(elements), wanted and 255 < asked < 65_536
-        number = b"\xcd" + asked.to_bytes(2, "big") if wide else encode(asked if wanted else None)
+        number = _WIDE(0xCD, asked) if wide else encode(asked if wanted else None)
         greeting, self.greeting, sent = self.greeting, b"", 0
         data = greeting + _HEAD(2 + len(number) + len(body), 0x92 + len(elements), op) + number + body
         try:
@@ -198,7 +196,7 @@ class Connection:
                     return self._wait(wanted, deadline)
                 # What most decisions are is read at once: begun as ours is, and checked whole before it is trusted.
                 size, at = len(data), 6 + len(number)
-                alike = wanted == DECISION and at < size < 132 and data.startswith(_REPLIES[size] + number)
+                alike = wanted == DECISION and at < size < 132 and data.startswith(_HEAD(size - 4, 0x9D, 1) + number)
                 if alike and (match := _shape(data[at + 1])(data, at)):
                     decision, self.rest = Decision.__new__(Decision), b""
                     decision._read, decision.allowed = match, data[at] in GRANTS
@@ -237,8 +235,8 @@ def _shape(first: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
     rule = b"\\xc0()" if first == 0xC0 else re.escape(bytes((first,))) + b"([ -~]{%d})" % (first - 0xA0)
     number = rb"([\0-\x7f]|\xc0|\xcc.|\xcd..|\xce....|\xcf[\0-\x7f].......)"
     return re.compile(rb"([\0-\4])" + rule + 6 * number + b"\xc0\xc0\xc0", re.DOTALL).fullmatch
-_HEAD, SEND_FLAGS = struct.Struct(">IBB").pack, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT  # length, array and op
-_REPLIES = [(max(size, 4) - 4).to_bytes(4, "big") + b"\x9d\1" for size in range(132)]  # how decisions of a length begin
+_HEAD, _WIDE = struct.Struct(">IBB").pack, struct.Struct(">BH").pack  # length, array and op; an id of most requests
+SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
 class Decision:
@@ -251,7 +249,6 @@ class Decision:
     reason: str | None = None
     _asked: Any = None  # by whom, on which connection and as which request
     _read: Any = None  # the fields as the daemon wrote them, checked, until somebody asks for one
-
     def __init__(self, elements: list[Any], reason: str | None = None) -> None:
         given = (elements + 11 * [None])[:11]
         fits = all(map(tuple.__contains__, KINDS, map(type, given)))
@@ -277,15 +274,13 @@ class Decision:
         self.help: str | None = str(self.extra.get("help") or "") or None
     def __bool__(self) -> bool:
         return self.allowed
-
     def headers(self) -> dict[str, str]:
         """The limit of allowed answers too, as ratelimit-headers-11 has it and as X-Ratelimit; when to try again."""
-        again = "" if self.allowed or self.retry_after is None else str(math.ceil(self.retry_after) or 1)
-        return dict(_beside("answers", "headers")(self) or ({"Retry-After": again} if again else {}))
+        return _beside("answers", "headers", plain_headers)(self)  # type: ignore[no-any-return]
     @property
     def message(self) -> str:
         """For people: which limit, how much, and when to try again."""
-        return str(_beside("answers", "message")(self) or f"{self.verdict}: {self.rule}")
+        return _beside("answers", "message", plain_message)(self)  # type: ignore[no-any-return]
     def release(self, outcome: str = "ok") -> None:
         """Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens."""
         lease, self.lease = self.lease, None
@@ -297,6 +292,13 @@ class Decision:
         """Starts the lease's time again, for long work; false if it has ended, or the daemon does not answer."""
         lease = self.lease
         return bool(lease and self._asked) and self._asked[0]._exchange(RENEW, DONE, lambda: [encode(lease)]) is True
+def plain_headers(decision: Decision) -> dict[str, str]:
+    """What needs no other file: X-Ratelimit, unless the rule is not advertised, and when to try again."""
+    hidden, again = decision.extra.get("hide") is True, None if decision.allowed else decision.retry_after
+    wait = None if again is None else max(1, math.ceil(again))
+    limit = None if hidden or decision.rule is None else decision.limit
+    told = (limit, None if limit is None else decision.remaining or 0, wait, None if hidden else wait)
+    return {name: str(min(number, 10**15 - 1)) for name, number in zip(FIELDS, told) if number is not None}
 
 class Client:
     """Asks the daemon of this host; safe in threads and over forks. Nothing is opened before the first question.
@@ -304,7 +306,6 @@ class Client:
     `socket`: the path, else TIDEGATE_SOCKET, else tidegate's usual places. `timeout`: seconds for a whole call. `pool`,
     `slots`: the application this is, and how many requests this process works on at once (0: what gunicorn says).
     """
-
     def __init__(
         self, socket: str | os.PathLike[str] | None = None, timeout: float = 0.020, pool: str = "default",
         slots: int = 0, enabled: bool = True, logger: logging.Logger | None = None,
@@ -319,11 +320,11 @@ class Client:
         self._logger, self._logged, self._open = logger or logging.getLogger("tidegate"), set[str](), set[Connection]()
         self._begin()
         _CLIENTS.add(self)
-
     def _begin(self) -> None:
         """This process' own session: after a fork no lock, count or socket of the parent is used."""
         list(map(self._close, list(self._open)))
         self._pid, self._lock = os.getpid(), threading.RLock()
+        self._page = _beside("page", "page", bytes)(1)  # asked before the pid, which costs more
         with contextlib.suppress(Exception):
             self._info["slots"] = self._slots or _beside("gunicorn_slots", "slots")(self, self._info["pool"])
         self._info |= {"session": os.urandom(16), "pid": self._pid, "connection": 0}
@@ -332,10 +333,12 @@ class Client:
 
     def acquire(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
         """May this work start? It ends with `release`. `more`: priority, idem, queued, max_wait, on_failure."""
-        return self._judge(ACQUIRE, domain, attributes, cost, **more)
+        judge = self._judge  # an empty `**more` would cost more than the question
+        return judge(ACQUIRE, domain, attributes, cost, **more) if more else judge(ACQUIRE, domain, attributes, cost)
     def hit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
         """As `acquire`, for what has no end: a message, a login attempt."""
-        return self._judge(HIT, domain, attributes, cost, **more)
+        judge = self._judge
+        return judge(HIT, domain, attributes, cost, **more) if more else judge(HIT, domain, attributes, cost)
     def peek(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
         """What `acquire` would say; nothing is charged."""
         return self._judge(PEEK, domain, attributes, cost, **more)
@@ -394,7 +397,6 @@ class Client:
         except Exception as error:
             answer = self._unwritten(error)
         return answer if type(answer) is Decision else self._without(answer, on_failure, report)
-
     def _exchange(self, op: int, wanted: int, elements: Callable[[], list[bytes]]) -> Any:
         """DONE's `ok`, or the reason why there is no answer in time that can be trusted. Never raises."""
         try:
@@ -402,12 +404,11 @@ class Client:
         except Exception as error:
             return self._unwritten(error)
     def _unwritten(self, error: Exception) -> str:
-        text = error if isinstance(error, Fault) else type(error).__name__
+        text = error if isinstance(error, (Fault, ImportError)) else f"{type(error).__name__}: not a mapping or pairs?"
         self._log(f"a request cannot be written, so the daemon is not asked: {text}", once=True)
         return "protocol"
-
     def _converse(self, op: int, elements: list[bytes], wanted: int) -> Any:
-        if self._pid != os.getpid():
+        if not self._page[0] and self._pid != os.getpid():
             self._begin()
         deadline = monotonic() + self._timeout
         if (probe := self._until > 0) and not self._may_probe(wanted):
@@ -444,7 +445,6 @@ class Client:
             self._log(f"{reply}; such requests are not limited", once=True)
             return reply.reason
         return reply[:1] == [True] if type(reply) is list else reply
-
     def _may_probe(self, wanted: int) -> bool:
         with self._lock:
             if may := wanted > 0 and monotonic() >= self._until:
@@ -458,13 +458,12 @@ class Client:
             self._missed[reason] += 1
         self._report_later({"missed": Counter([reason])})
         self._report_later(report or {})  # which did not reach the daemon
-        return Decision([0] if on_failure == "allow" else [2, *5 * [None], 1_000_000], reason=reason)
+        return Decision([2, *5 * [None], 1_000_000] if on_failure == "refuse" else [0], reason=reason)
     def _report_later(self, report: Map) -> None:
         with self._lock:
             for name, news in report.items():
                 self._report[name] = news + self._report.get(name, type(news)())
             del self._report.get("abandoned", [])[ABANDONED_MAX:]
-
     def _settle(self, fault: Fault | None, probe: bool) -> None:  # a first failure is told at once, others as a state
         with self._lock:
             self._failures = self._failures + 1 if fault else 0
@@ -478,7 +477,6 @@ class Client:
         if change:
             again = f"the daemon answers again; {sum(self._missed.values())} requests so far were not limited"
             self._log(f"{fault}; requests are not limited" if fault else again)
-
     def _find(self) -> str:
         own = os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "tidegate/tidegate.sock")
         return self._path or (own if own[0] == "/" and os.path.exists(own) else "/run/tidegate/tidegate.sock")
@@ -488,6 +486,8 @@ class Client:
             with contextlib.suppress(Exception):
                 self._logger.warning("tidegate: %s", text)
 
+plain_message = "{0.verdict}: {0.rule} (retry_after: {0.retry_after})".format
+FIELDS = ("X-Ratelimit-Limit", "X-Ratelimit-Remaining", "Retry-After", "X-Ratelimit-Retry-After")
 KINDS = [(kind, type(None)) for kind in (int, str, *6 * [int], list, list, dict)]  # what a decision is made of
 VERDICTS, STATUSES, GRANTS = ("allow", "limit", "shed", "wait", "deny"), (200, 429, 503, 200, 403), (0, 3)
 ABANDONED_MAX, IDLE_MAX, FAILURES_MAX, PAUSE_MIN, PAUSE_MAX, BLOCKING_MIN = 512, 64, 3, 1.0, 5.0, 0.01

@@ -165,7 +165,7 @@ class _Core(Client):
         return None
 
     async def _ask(self, op: int, elements: list[bytes], wanted: int) -> Any:
-        if self._pid != os.getpid():
+        if not self._page[0] and self._pid != os.getpid():
             self._begin()
         if (probe := self._until > 0) and not self._may_probe(wanted):
             return "breaker"
@@ -191,7 +191,7 @@ class _Core(Client):
             return reply
 
     def pipe(self, loop: asyncio.AbstractEventLoop) -> Pipe:
-        if self._pid != os.getpid():
+        if not self._page[0] and self._pid != os.getpid():
             self._begin()
         pipe = self._pipes.get(loop)
         if pipe is None or pipe.leaving or pipe.closed:

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from . import Decision
+from . import Decision, plain_headers
 
 
 def headers(decision: Decision) -> dict[str, str]:
@@ -20,12 +20,7 @@ def headers(decision: Decision) -> dict[str, str]:
         window = decision.window
         fields["RateLimit"] = f"{name};r={left}" + (f";t={math.ceil(decision.reset_after or 0)}" if window else "")
         fields["RateLimit-Policy"] = policy + (f";w={math.ceil(window)}" if window else "")
-        fields |= {"X-Ratelimit-Limit": str(limit), "X-Ratelimit-Remaining": str(left)}
-    if not decision.allowed and decision.retry_after is not None:
-        hidden = decision.extra.get("hide") is True
-        names = ("Retry-After",) if hidden else ("Retry-After", "X-Ratelimit-Retry-After")
-        fields |= dict.fromkeys(names, str(max(1, math.ceil(decision.retry_after))))
-    return fields
+    return fields | plain_headers(decision)
 
 
 def message(decision: Decision) -> str:

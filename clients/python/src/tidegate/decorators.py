@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -92,5 +93,13 @@ def judged(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str,
 def callback_failed(client: Any, what: str, error: Exception) -> Decision:
     """Allows what an application's function left unjudged by raising. What that says may name a user."""
     core: Client = getattr(client, "_core", client)
-    core._log(f"{what} raised {type(error).__name__}: such requests are not limited", once=True)
+    core._log(f"{what} raised {type(error).__name__}{_place(error)}: such requests are not limited", once=True)
     return core._without("callback")
+
+
+def _place(error: Exception) -> str:
+    """Where the application's function was when it came to that."""
+    at = error.__traceback__
+    while at is not None and os.path.dirname(at.tb_frame.f_code.co_filename) == os.path.dirname(__file__):
+        at = at.tb_next
+    return f" at {at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at else ""

@@ -14,6 +14,7 @@ from typing import Any
 
 from django.conf import settings  # type: ignore[import-untyped]
 from django.http import HttpResponse  # type: ignore[import-untyped]
+from django.urls import resolve  # type: ignore[import-untyped]
 
 from . import Client, Decision
 from .aio import AsyncClient
@@ -23,8 +24,10 @@ from .http import Guard, Seen, clean, status_code
 class Middleware:
     """Judges every request, and adds limit headers to every answer but redirects.
 
-    settings.TIDEGATE: the options of `tidegate.http.Guard`, whose requests are Django's, and `client`: the options of a
-    Client, or one. `on_refused` may give (status, headers, body) or an HttpResponse. The decision: `request.tidegate`.
+    settings.TIDEGATE: the options of `tidegate.http.Guard`, whose requests are Django's; `client`: the options of a
+    Client, or one; `route`: true to send that, too, as the pattern of `urlpatterns` has it. Django looks for it only
+    behind its middlewares, so it is then looked for twice.
+    `on_refused` may give (status, headers, body) or an HttpResponse. The decision: `request.tidegate`.
     It goes before what costs time; behind AuthenticationMiddleware, if `user` asks for `request.user`.
     """
 
@@ -33,7 +36,7 @@ class Middleware:
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         self.get_response, self.is_async = get_response, inspect.iscoroutinefunction(get_response)
         options = dict(getattr(settings, "TIDEGATE", {}))
-        made = options.pop("client", {})
+        made, self.by_route = options.pop("client", {}), options.pop("route", False)
         if isinstance(made, dict):
             made = AsyncClient(**made) if self.is_async else Client(**made)
         self.client, self.guard = made, Guard(made, asynchronous=self.is_async, **options)
@@ -77,7 +80,15 @@ class Middleware:
 
     def _question(self, request: Any) -> Any:
         peer = request.META.get("REMOTE_ADDR", "")
-        return self.guard.question(Seen(request, request.method, clean(request.path), peer, request.headers.get))
+        path, route = clean(request.path), self._route(request) if self.by_route else None
+        return self.guard.question(Seen(request, request.method, path, peer, request.headers.get, route))
+
+    def _route(self, request: Any) -> str | None:
+        """None where there is none; what goes wrong here will go wrong in Django, which knows how to tell."""
+        try:
+            return str(resolve(request.path_info, getattr(request, "urlconf", None)).route)
+        except Exception:
+            return None
 
     def _judged(self, request: Any, asked: Decision, started: float) -> tuple[Decision, Any]:
         """The decision, and the answer to a refusal."""

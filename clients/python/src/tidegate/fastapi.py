@@ -11,7 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from fastapi import HTTPException, Request, Response
+from fastapi import BackgroundTasks, HTTPException, Request, Response
+from starlette.background import BackgroundTask
 
 from . import Decision
 from .aio import AsyncClient
@@ -30,12 +31,15 @@ class Refused(HTTPException):
 def limit(client: AsyncClient, domain: str = "web", **options: Any) -> Callable[..., AsyncIterator[Decision | None]]:
     """What `Depends` takes. Options are those of `tidegate.http.Guard`; requests are Starlette's, `route` is sent too.
 
-    The lease ends when FastAPI ends its dependencies. What the route gives is the decision, None if it is exempt.
-    `on_refused` may raise an HTTPException of the application's own.
+    The lease ends with the body, before FastAPI's tasks in the background; where a route returns a Response with a
+    background of its own, which replaces those, when FastAPI ends its dependencies. What the route gives is the
+    decision, None if it is exempt. `on_refused` may raise an HTTPException of the application's own.
     """
     guard = Guard(client, domain, asynchronous=True, **options)
 
-    async def limited(request: Request, response: Response) -> AsyncIterator[Decision | None]:
+    async def limited(
+        request: Request, response: Response, background: BackgroundTasks
+    ) -> AsyncIterator[Decision | None]:
         started = time.monotonic()
         route = getattr(request.scope.get("route"), "path", None)
         question: Any = guard.question(seen(request.scope)._replace(request=request, route=route))
@@ -49,6 +53,12 @@ def limit(client: AsyncClient, domain: str = "web", **options: Any) -> Callable[
         for name, value in guard.fields(decision, 200, ()):
             response.headers[name] = value
         outcome = "dropped"
+
+        async def sent() -> None:
+            decision.release(guard.outcome(response.status_code or 200))
+
+        if decision.lease is not None:
+            background.tasks.insert(0, BackgroundTask(sent))
         try:
             if decision.wait:
                 await asyncio.sleep(decision.wait)

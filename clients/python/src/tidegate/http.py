@@ -64,8 +64,9 @@ class Guard:
         instrument: Callable[[Decision, float], object] | None = None,
         asynchronous: bool = False,
     ) -> None:
-        if inspect.iscoroutinefunction(client.acquire) is not asynchronous:
-            raise TypeError(f"this takes {'an AsyncClient' if asynchronous else 'a Client'}")
+        asks = None if isinstance(client, type) else getattr(client, "acquire", None)
+        if not callable(asks) or inspect.iscoroutinefunction(asks) is not asynchronous:
+            raise TypeError(f"this takes {'an AsyncClient' if asynchronous else 'a Client'}, made before")
         by_path = () if isinstance(on_failure, str) or callable(on_failure) else tuple(on_failure)
         words = {on_failure} if isinstance(on_failure, str) else {word for _, word in by_path}
         if not words <= {"allow", "refuse"} or headers not in _LEFT_OUT:

@@ -22,11 +22,11 @@ from . import (
     WELCOME,
     Decision,
     Fault,
-    _beside,
     _shape,
     decode,
     encode,
 )
+from .trouble import trouble
 
 IN_FLIGHT_MAX = 256  # written and not answered: what the daemon has to hold for one connection
 WAITING_MAX = 8_192  # tasks that wait: beyond, the answer is at once that there is none
@@ -85,14 +85,16 @@ class Pipe:
         self.core, self.loop, self.kind, self.number = core, loop, kind, info["connection"]
         self.asked, self.rest, self.leaving, self.closed = 0, b"", False, False
         self.waiting: dict[int, Asked] = {}  # oldest first; as all wait equally long, so are their deadlines
-        self.unsent: deque[tuple[bytes, int, list[int] | None]] = deque()  # with its id, the grant that a release is of
+        self.unsent: deque[tuple[bytes, int]] = deque()  # with its id
         self.held: deque[tuple[bytes, int]] = deque()  # requests beyond IN_FLIGHT_MAX
+        # Grants whose release was written, and the last request before: proved once a later one is answered.
+        self.unproved: deque[tuple[int, list[int]]] = deque(maxlen=ABANDONED_MAX)
         self.welcome = False
         self.flushing = self.writing = False
         self.timer: asyncio.TimerHandle | None = None
         self.socket = _connected(path)
         hello = encode([HELLO, 0, 1, info])
-        self.unsent.append((len(hello).to_bytes(4, "big") + hello, 0, None))
+        self.unsent.append((len(hello).to_bytes(4, "big") + hello, 0))
         loop.add_reader(self.socket.fileno(), self._readable)
 
     async def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> Any:
@@ -105,7 +107,7 @@ class Pipe:
         if len(self.waiting) > IN_FLIGHT_MAX:
             self.held.append((frame, number))
         else:
-            self._write(frame, number, None)
+            self._write(frame, number)
         if self.timer is None:
             self.timer = self.loop.call_at(deadline, self._late)
         try:
@@ -116,7 +118,9 @@ class Pipe:
 
     def tell(self, op: int, elements: list[bytes], which: list[int] | None) -> None:
         """Writes what has no reply."""
-        self._write(_frame(op, b"\xc0", elements), 0, which)
+        if which is not None:
+            self.unproved.append((self.asked, which))
+        self._write(_frame(op, b"\xc0", elements), 0)
 
     def _given_up(self, number: int, asked: Asked) -> None:
         """The task was cancelled. What it was granted ends; so does what it will be, and the daemon is told."""
@@ -128,8 +132,8 @@ class Pipe:
             return
         self.core._report_later({"abandoned": [[self.number, number]]})
 
-    def _write(self, frame: bytes, number: int, which: list[int] | None) -> None:
-        self.unsent.append((frame, number, which))
+    def _write(self, frame: bytes, number: int) -> None:
+        self.unsent.append((frame, number))
         if not self.flushing and not self.writing:  # all that this turn of the loop has to say goes out in one write
             self.flushing = True
             self.loop.call_soon(self._flush)
@@ -137,7 +141,7 @@ class Pipe:
     def _flush(self) -> None:
         self.flushing = False
         while self.unsent and not self.closed:
-            data = b"".join([frame for frame, _, _ in self.unsent])
+            data = b"".join([frame for frame, _ in self.unsent])
             try:
                 sent = self.socket.send(data, SEND_FLAGS)
             except BlockingIOError:
@@ -149,8 +153,8 @@ class Pipe:
             while self.unsent and sent >= len(self.unsent[0][0]):
                 sent -= len(self.unsent.popleft()[0])
             if sent:
-                frame, number, which = self.unsent.popleft()
-                self.unsent.appendleft((frame[sent:], number, which))
+                frame, number = self.unsent.popleft()
+                self.unsent.appendleft((frame[sent:], number))
             if not whole:
                 if not self.writing:
                     self.writing = True
@@ -192,7 +196,7 @@ class Pipe:
         finally:
             self.rest = data[at:]
         while self.held and len(self.waiting) - len(self.held) < IN_FLIGHT_MAX:
-            self._write(*self.held.popleft(), None)
+            self._write(*self.held.popleft())
 
     def _reply(self, payload: bytes) -> None:
         if (made := self._at_once(payload)) is not None:
@@ -231,6 +235,8 @@ class Pipe:
 
     def _answered(self, about: int, asked: Asked, answer: Any) -> None:
         del self.waiting[about]
+        while self.unproved and self.unproved[0][0] < about:
+            self.unproved.popleft()
         if isinstance(answer, Decision):
             answer._asked = (Grant(self.core, self, [self.number, about]), self.number, about)
         if not asked.future.done():
@@ -268,9 +274,9 @@ class Pipe:
         if self.timer is not None:
             self.timer.cancel()
         self.socket.close()
-        unsent = {number for _, number, _ in self.unsent} | {number for _, number in self.held}
+        unsent = {number for _, number in [*self.unsent, *self.held]}
         waiting, self.waiting = self.waiting, {}
-        abandoned = [which for _, _, which in self.unsent if which is not None]
+        abandoned = [which for _, which in self.unproved]
         heard, failed = fault or Fault("the client was closed", "unreachable"), False
         for number, asked in waiting.items():
             again = hung_up and self.welcome and (self.leaving or number in unsent)
@@ -296,8 +302,7 @@ def _connected(path: str) -> socket.socket:
     except (OSError, ValueError) as error:
         if made is not None:
             made.close()
-        why = f"no daemon at {path} ({error}): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
-        raise Fault(_beside("trouble", "trouble")(path, error) or why, "unreachable") from error
+        raise Fault(trouble(path, error), "unreachable") from error
 
 
 def _frame(op: int, number: bytes, elements: list[bytes]) -> bytes:

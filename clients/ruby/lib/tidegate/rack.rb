@@ -41,6 +41,9 @@ module Tidegate
                    cost: cost, priority: priority, on_failure: on_failure_of(on_failure) }.freeze
         @left_out = LEFT_OUT.fetch(headers.to_s) { raise ArgumentError, "headers are draft, legacy, both or none" }
         @caller = Caller.new(trusted_proxies)
+        functions(exempt: exempt, user: user, descriptors: descriptors, outcome: outcome, on_refused: on_refused,
+                  instrument: instrument)
+        functions(attributes: attributes) unless attributes.is_a?(Hash)
       end
 
       def call(env)
@@ -148,6 +151,15 @@ module Tidegate
       rescue StandardError => e
         client.callback_failed(name, e)
         nil
+      end
+
+      # A word in place of a function would be the user of everybody, or exempt everything.
+      def functions(**given)
+        given.each do |name, value|
+          next if value.nil? || value.respond_to?(:call)
+
+          raise ArgumentError, "#{name} is a function, as in #{name}: ->(env) { ... }, not #{value.inspect}"
+        end
       end
 
       def attributes_of(given)

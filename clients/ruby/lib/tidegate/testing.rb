@@ -26,6 +26,10 @@ module Tidegate
     # In place of the program's client. Every request is written and read as on the socket, so that what the daemon
     # would not take is noticed; nothing is opened.
     class Client < Tidegate::Client
+      # In place of a connection.
+      class Line < Connection
+        def ask(wanted, request, _deadline) = client.__send__(:answer, self, wanted, request)
+      end
       OPERATIONS = { ACQUIRE => "acquire", HIT => "hit", PEEK => "peek", CHARGE => "charge" }.freeze
       attr_reader :asked, :signals
 
@@ -60,10 +64,11 @@ module Tidegate
 
       private
 
-      def once(operation, wanted, count, body, _deadline)
-        head = String.new << (0x90 | count) << operation << (wanted.nil? ? 0xc0 : 1)
-        _, _, *said = Wire.decode(head << body)
-        return judged(operation, said) if wanted == DECISION
+      def connect = Line.new(self, 1)
+
+      def answer(line, wanted, request)
+        operation, _, *said = Wire.decode(request.byteslice(4..))
+        return judged(line, operation, said) if wanted == DECISION
 
         case operation
         when RELEASE then @held.delete(said[0]) && nil
@@ -73,7 +78,7 @@ module Tidegate
         wanted && [operation != RENEW || @held.key?(said[0])]
       end
 
-      def judged(operation, said)
+      def judged(line, operation, said)
         @asked << (question = question_of(operation, said))
         _, _, elements = @forced.find do |domain, attributes, _|
           (domain.nil? || domain == question.domain) && attributes <= question.attributes
@@ -81,7 +86,7 @@ module Tidegate
         elements ||= [0, nil, nil, nil, nil, nil, 0]
         granted = operation == ACQUIRE && [0, 3].include?(elements[0])
         @held[@leases += 1] = question if granted
-        Decision.from([*elements, granted ? @leases : nil], nil, self, 1, @leases)
+        Decision.from([*elements, granted ? @leases : nil], nil, line, @leases)
       end
 
       def question_of(operation, said)

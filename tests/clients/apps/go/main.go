@@ -1,5 +1,5 @@
 // The application that is driven while the daemon fails, for net/http. It listens at PORT of 127.0.0.1. TIDEGATE_SOCKET
-// says where the daemon is; TIDEGATE_DISABLE=1 is the same application without it.
+// says where the daemon is; WITHOUT_LIMITER=1 is the application alone, to compare with.
 package main
 
 import (
@@ -40,15 +40,18 @@ func main() {
 			time.Sleep(5 * time.Millisecond)
 		}
 	})
-	limit := tidegate.New().Middleware(tidegate.HTTP{
-		Domain: "api",
-		User:   func(r *http.Request) string { return r.Header.Get("X-User") },
-	})
+	application := entered(mux)
+	if os.Getenv("WITHOUT_LIMITER") != "1" {
+		application = tidegate.New().Middleware(tidegate.HTTP{
+			Domain: "api",
+			User:   func(r *http.Request) string { return r.Header.Get("X-User") },
+		})(application)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:"+os.Getenv("PORT"))
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.Serve(listener, recovered(begun(limit(entered(mux))))))
+	log.Fatal(http.Serve(listener, recovered(begun(application))))
 }
 
 type beginning struct{}

@@ -2,10 +2,11 @@
 
     uvicorn --app-dir tests/clients/apps/python --port $PORT asgi_app:app
 
-TIDEGATE_SOCKET says where the daemon is; TIDEGATE_DISABLE=1 is the same application without it.
+TIDEGATE_SOCKET says where the daemon is; WITHOUT_LIMITER=1 is the application alone, to compare with.
 """
 
 import asyncio
+import os
 import urllib.parse
 
 import tidegate
@@ -21,9 +22,10 @@ async def answer(scope, receive, send):
     path = scope["path"]
     if path == "/boom":
         raise RuntimeError("boom")
+    given = urllib.parse.parse_qs(scope["query_string"].decode("latin-1"))
+    pause = int(given.get("ms", ["0"])[0]) / 1000
     if path == "/slow":
-        given = urllib.parse.parse_qs(scope["query_string"].decode("latin-1"))
-        await asyncio.sleep(int(given.get("ms", ["0"])[0]) / 1000)
+        await asyncio.sleep(pause)
     chunks = [f"path {path}\n".encode()]
     headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(chunks[0])).encode())]
     if path == "/stream":
@@ -31,6 +33,8 @@ async def answer(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     for i, chunk in enumerate(chunks):
         await send({"type": "http.response.body", "body": chunk, "more_body": i + 1 < len(chunks)})
+        if path == "/stream" and pause:
+            await asyncio.sleep(pause)
 
 
 def user(scope):
@@ -38,4 +42,4 @@ def user(scope):
 
 
 client = tidegate.AsyncClient()
-app = Middleware(answer, client, domain="api", user=user)
+app = answer if os.environ.get("WITHOUT_LIMITER") == "1" else Middleware(answer, client, domain="api", user=user)

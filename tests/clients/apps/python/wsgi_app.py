@@ -2,9 +2,10 @@
 
     gunicorn --chdir tests/clients/apps/python --bind 127.0.0.1:$PORT wsgi_app:app
 
-TIDEGATE_SOCKET says where the daemon is; TIDEGATE_DISABLE=1 is the same application without it.
+TIDEGATE_SOCKET says where the daemon is; WITHOUT_LIMITER=1 is the application alone, to compare with.
 """
 
+import os
 import time
 import urllib.parse
 
@@ -12,20 +13,28 @@ import tidegate
 from tidegate.wsgi import Middleware
 
 
+def parts(pause):
+    for i in range(3):
+        yield b"chunk %d\n" % i
+        time.sleep(pause)
+
+
 def answer(environ, start_response):
     path = environ["PATH_INFO"]
+    given = urllib.parse.parse_qs(environ.get("QUERY_STRING", ""))
+    pause = int(given.get("ms", ["0"])[0]) / 1000
     if path == "/boom":
         raise RuntimeError("boom")
-    if path == "/slow":
-        given = urllib.parse.parse_qs(environ.get("QUERY_STRING", ""))
-        time.sleep(int(given.get("ms", ["0"])[0]) / 1000)
     if path == "/stream":
         start_response("200 OK", [("Content-Type", "text/plain")])
-        return (b"chunk %d\n" % i for i in range(3))
+        return parts(pause)
+    time.sleep(pause)
     body = f"path {path}\n".encode("latin-1")
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
     return [body]
 
 
 client = tidegate.Client()
-app = Middleware(answer, client, domain="api", user=lambda environ: environ.get("HTTP_X_USER"))
+app = answer
+if os.environ.get("WITHOUT_LIMITER") != "1":
+    app = Middleware(answer, client, domain="api", user=lambda environ: environ.get("HTTP_X_USER"))

@@ -19,8 +19,9 @@ module Tidegate
 
         # A server that was hijacked knows of no end, and to a HEAD it sends no body.
         hijacked = env["rack.hijack_io"] || status.to_i < 100
-        empty = env["REQUEST_METHOD"] == "HEAD" || EMPTY.include?(status.to_i)
-        @finished = hijacked || empty || (fields.respond_to?(:key?) && fields.key?("rack.hijack"))
+        empty = EMPTY.include?(status.to_i)
+        @finished = hijacked || empty || env["REQUEST_METHOD"] == "HEAD" ||
+                    (fields.respond_to?(:key?) && fields.key?("rack.hijack"))
         return [wrap(body), empty ? fields : with_length(fields, body)] unless hijacked
 
         call

@@ -1,0 +1,250 @@
+package tidegategrpc
+
+// Every option, and what an application can get wrong with it.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/tidegate/tidegate/clients/go"
+	"github.com/tidegate/tidegate/clients/go/internal/peer"
+	"github.com/tidegate/tidegate/clients/go/tidegatetest"
+)
+
+type told struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *told) Printf(format string, v ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprintf(format, v...))
+}
+
+func (l *told) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.lines...)
+}
+
+// What the daemon is asked, word for word: over TCP, where the peer has an address.
+func TestWhatIsAsked(t *testing.T) {
+	daemon, err := peer.New(func(_ net.Conn, message []any) []any { return []any{1, message[1], 0} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Close()
+	c := tidegate.New(tidegate.WithSocket(daemon.Path), tidegate.WithTimeout(5*time.Second))
+	with := Options{
+		User:        func(context.Context, string) string { return "u1" },
+		Attributes:  func(context.Context, string) tidegate.Attributes { return tidegate.Attributes{{"plan", "free"}} },
+		Descriptors: func(context.Context, string) []tidegate.Attributes { return []tidegate.Attributes{{{"second", 2}}} },
+		Cost:        func(context.Context, string) tidegate.CallOption { return tidegate.Cost(5) },
+		Priority:    func(context.Context, string) string { return "high" },
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnaryInterceptor(Unary(c, with)))
+	grpc_health_v1.RegisterHealthServer(server, &service{check: fine})
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	connection, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("me"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	if _, err := grpc_health_v1.NewHealthClient(connection).Check(ctx, request); err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(daemon.Seen()[1][2:])
+	if i := strings.Index(got, " grpc-go/"); i > 0 { // its version
+		got = got[:i] + got[i+strings.IndexAny(got[i+1:], " ]")+1:]
+	}
+	if want := "[web [[path /grpc.health.v1.Health/Check ip 127.0.0.1 user u1 user_agent me plan free] [second 2]] 5 high]"; got != want {
+		t.Fatalf("%s, not %s", got, want)
+	}
+}
+
+func TestExempt(t *testing.T) {
+	fake := tidegatetest.New(t)
+	fake.Force("per-user", "limit")
+	with := Options{Exempt: func(_ context.Context, method string) bool { return strings.HasSuffix(method, "/Check") }}
+	health := served(t, fake.Client(), with, &service{check: func(ctx context.Context) error {
+		if tidegate.FromContext(ctx) != nil {
+			return errors.New("judged")
+		}
+		return nil
+	}})
+	if _, err := health.Check(ctx, request); err != nil || len(fake.Asked()) != 0 {
+		t.Fatalf("%v %v", err, fake.Asked())
+	}
+}
+
+// A function that panics: the call passes, its handler runs, it is logged once by name, and counted.
+func TestEveryFunctionMayPanic(t *testing.T) {
+	for name, with := range map[string]Options{
+		"exempt":      {Exempt: func(context.Context, string) bool { panic("secret") }},
+		"user":        {User: func(context.Context, string) string { panic("secret") }},
+		"attributes":  {Attributes: func(context.Context, string) tidegate.Attributes { panic("secret") }},
+		"descriptors": {Descriptors: func(context.Context, string) []tidegate.Attributes { panic("secret") }},
+		"cost":        {Cost: func(context.Context, string) tidegate.CallOption { panic("secret") }},
+		"priority":    {Priority: func(context.Context, string) string { panic("secret") }},
+		"on_failure":  {OnFailure: func(string) bool { panic("secret") }},
+		"on_refused":  {OnRefused: func(context.Context, *tidegate.Decision) error { panic("secret") }},
+		"outcome":     {Outcome: func(context.Context, *tidegate.Decision, error) tidegate.Outcome { panic("secret") }},
+		"instrument":  {Instrument: func(*tidegate.Decision, time.Duration) { panic("secret") }},
+	} {
+		fake, heard, runs := tidegatetest.New(t), &told{}, 0
+		if name == "on_refused" {
+			fake.Force("per-user", "limit")
+		}
+		c := fake.Client(tidegate.WithLogger(heard))
+		health := served(t, c, with, &service{check: func(ctx context.Context) error {
+			runs++
+			if d := tidegate.FromContext(ctx); d == nil || !d.Allowed {
+				return errors.New("the handler works on a refusal")
+			}
+			return nil
+		}})
+		for i := 0; i < 2; i++ {
+			if _, err := health.Check(ctx, request); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		fake.AssertReleased()
+		lines := heard.all()
+		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name+" panicked") ||
+			strings.Contains(lines[0], "secret") {
+			t.Fatalf("%s: ran %d times, %v %v", name, runs, c.Stats().Missed, lines)
+		}
+	}
+}
+
+func TestOnRefused(t *testing.T) {
+	fake := tidegatetest.New(t)
+	fake.Force("per-user", "limit")
+	own := status.Error(codes.FailedPrecondition, "mine")
+	with := Options{OnRefused: func(_ context.Context, d *tidegate.Decision) error { return own }}
+	ran := false
+	health := served(t, fake.Client(), with, &service{check: func(context.Context) error { ran = true; return nil }})
+	var trailer metadata.MD
+	_, err := health.Check(ctx, request, grpc.Trailer(&trailer))
+	if ran || status.Code(err) != codes.FailedPrecondition || strings.Join(trailer.Get("grpc-retry-pushback-ms"), "") != "6000" {
+		t.Fatalf("%v %v", err, trailer)
+	}
+	own = nil
+	if _, err := health.Check(ctx, request); status.Code(err) != codes.ResourceExhausted {
+		t.Fatal(err)
+	}
+}
+
+func TestOnFailureByMethod(t *testing.T) {
+	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(&told{}))
+	for suffix, want := range map[string]codes.Code{"/Check": codes.Unavailable, "/Watch": codes.OK} {
+		suffix := suffix
+		with := Options{OnFailure: func(method string) bool { return strings.HasSuffix(method, suffix) }}
+		_, err := served(t, nowhere, with, &service{check: fine}).Check(ctx, request)
+		if status.Code(err) != want {
+			t.Fatalf("%s: %v", suffix, err)
+		}
+	}
+}
+
+func TestAWaitIsSleptOff(t *testing.T) {
+	fake := tidegatetest.New(t)
+	fake.Force("hooks", "wait") // 10 ms
+	ran := false
+	health := served(t, fake.Client(), Options{}, &service{check: func(context.Context) error { ran = true; return nil }})
+	began := time.Now()
+	if _, err := health.Check(ctx, request); err != nil || !ran || time.Since(began) < 10*time.Millisecond {
+		t.Fatalf("%v after %v", err, time.Since(began))
+	}
+	fake.AssertReleased()
+
+	// Who does not wait as long: the handler does not run, and the place is free. The interceptor alone, because a caller
+	// learns of its own deadline by itself.
+	l, ran := limiter{fake.Client(), Options{}}, false
+	short, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	l.Instrument = func(d *tidegate.Decision, _ time.Duration) { d.Wait = time.Hour; cancel() }
+	err := l.call(short, "/s/m", func(metadata.MD) {}, func(context.Context) error { ran = true; return nil })
+	if ran || status.Code(err) != codes.Canceled {
+		t.Fatalf("%v, ran: %v", err, ran)
+	}
+	fake.AssertReleased()
+	if ended := fake.Ended(); fmt.Sprint(ended) != fmt.Sprint([]tidegate.Outcome{tidegate.OK, tidegate.Dropped}) {
+		t.Fatalf("%v", ended)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	fake := tidegatetest.New(t)
+	working, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for i, row := range []struct {
+		ctx     context.Context
+		ended   error
+		with    Options
+		outcome tidegate.Outcome
+	}{
+		{ctx, nil, Options{}, tidegate.OK},
+		{ctx, status.Error(codes.NotFound, ""), Options{}, tidegate.Failed},
+		{ctx, errors.New("odd"), Options{}, tidegate.Failed},
+		{ctx, status.Error(codes.Canceled, ""), Options{}, tidegate.Dropped},
+		{ctx, status.Error(codes.DeadlineExceeded, ""), Options{}, tidegate.Dropped},
+		{working, nil, Options{}, tidegate.Dropped}, // the caller hung up meanwhile
+		{ctx, nil, Options{Outcome: func(_ context.Context, d *tidegate.Decision, err error) tidegate.Outcome {
+			if d == nil || err != nil {
+				return tidegate.Dropped
+			}
+			return tidegate.Failed
+		}}, tidegate.Failed},
+	} {
+		l := limiter{fake.Client(), row.with}
+		err := l.call(row.ctx, "/s/m", func(metadata.MD) {}, func(context.Context) error {
+			if row.ctx == working {
+				cancel()
+			}
+			return row.ended
+		})
+		fake.AssertReleased()
+		if ended := fake.Ended(); err != row.ended || len(ended) != i+1 || ended[i] != row.outcome {
+			t.Fatalf("%d: %v %v", i, err, ended)
+		}
+	}
+}
+
+func TestTheHandlerOfAStreamFindsTheDecision(t *testing.T) {
+	fake := tidegatetest.New(t)
+	fake.Force("per-user", "allow")
+	health := served(t, fake.Client(), Options{}, &service{watch: func(stream grpc_health_v1.Health_WatchServer) error {
+		d := tidegate.FromContext(stream.Context())
+		if d == nil {
+			return errors.New("none")
+		}
+		return status.Error(codes.AlreadyExists, d.Rule)
+	}})
+	stream, err := health.Watch(ctx, request)
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.AlreadyExists || status.Convert(err).Message() != "per-user" {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,188 @@
+"""Flask, FastAPI and Django, in this process: a WAIT is slept off, and every end of a request gives the place back.
+
+What their real servers make of it: tests/python/test_frameworks.py.
+"""
+
+import asyncio
+import time
+
+import pytest
+from daemons import ALLOW, PATIENT
+from test_asgi import HTTP, call
+
+import tidegate
+
+WAIT = 0.05
+
+
+def grant(connection, message):
+    return [1, message[1], *ALLOW, 77] if message[0] == 1 else [2, message[1], True]
+
+
+def wait(connection, message):
+    return [1, message[1], 3, *ALLOW[1:-1], int(WAIT * 1e6), 77]
+
+
+def took(work):
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
+
+
+@pytest.fixture
+def ac(directory, make_client):
+    made = tidegate.AsyncClient(str(directory / "s"), timeout=PATIENT)
+    yield made
+    made.close()
+
+
+# -- Flask -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["protect", "limit"])
+def flask_app(request, client):
+    flask = pytest.importorskip("flask")
+    import tidegate.flask
+
+    app = flask.Flask(__name__)
+    limited = tidegate.flask.limit(client) if request.param == "limit" else lambda view: view
+    if request.param == "protect":
+        tidegate.flask.protect(app, client)
+
+    @app.get("/<what>")
+    @limited
+    def view(what):
+        if what.isdigit():
+            flask.abort(int(what))
+        return {"raise": lambda: 1 / 0}.get(what, lambda: what)()
+
+    return app
+
+
+def test_flask_sleeps_a_wait_off(played, flask_app):
+    played.script = wait
+    assert took(lambda: flask_app.test_client().get("/x").close()) >= WAIT and played.releases() == [[77, 0]]
+
+
+@pytest.mark.parametrize(("path", "outcome"), [("/x", 0), ("/404", 1), ("/503", 1)])
+def test_flask_tells_how_it_ended(played, flask_app, path, outcome):
+    played.script = grant
+    flask_app.test_client().get(path).close()
+    assert played.releases() == [[77, outcome]]
+
+
+def test_flask_gives_back_what_no_answer_was_made_of(played, flask_app):
+    played.script, flask_app.testing = grant, True  # what is raised goes through
+    with pytest.raises(ZeroDivisionError):
+        flask_app.test_client().get("/raise")
+    assert played.releases() == [[77, 2]]
+
+
+# -- FastAPI -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fast_app(ac):
+    fastapi = pytest.importorskip("fastapi")
+    import tidegate.fastapi
+
+    app = fastapi.FastAPI()
+
+    @app.get("/{what}", dependencies=[fastapi.Depends(tidegate.fastapi.limit(ac))])
+    async def view(what: str):
+        if what.isdigit():
+            raise fastapi.HTTPException(int(what))
+        return {"raise": lambda: 1 / 0}.get(what, lambda: what)()
+
+    return app
+
+
+def ask(app, path):
+    return call(app, HTTP | {"path": path, "query_string": b"", "http_version": "1.1", "scheme": "http"})
+
+
+def test_fastapi_sleeps_a_wait_off(played, fast_app):
+    played.script = wait
+    assert took(lambda: ask(fast_app, "/x")) >= WAIT and played.releases() == [[77, 0]]
+
+
+@pytest.mark.parametrize(("path", "outcome"), [("/x", 0), ("/404", 1), ("/302", 0)])
+def test_fastapi_tells_how_it_ended(played, fast_app, path, outcome):
+    played.script = grant
+    ask(fast_app, path)
+    assert played.releases() == [[77, outcome]]
+
+
+def test_fastapi_gives_back_what_no_answer_was_made_of(played, fast_app):
+    played.script = grant
+    with pytest.raises(ZeroDivisionError):
+        ask(fast_app, "/raise")
+    assert played.releases() == [[77, 2]]
+
+
+# -- Django ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def django_request(client, ac):
+    """Asks a middleware before `get_response`, plain or asynchronous; the answer is closed as a server does."""
+    pytest.importorskip("django")
+    from django.conf import settings
+    from django.http import HttpResponse
+    from django.test import RequestFactory
+
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="x", ROOT_URLCONF=__name__)
+    from tidegate.django import Middleware
+
+    def run(asynchronous, status=200, error=None):
+        def get_response(request):
+            if error is not None:
+                raise error
+            return HttpResponse(status=status)
+
+        async def get_response_async(request):
+            return get_response(request)
+
+        settings.TIDEGATE = {"client": ac if asynchronous else client}
+        middleware = Middleware(get_response_async if asynchronous else get_response)
+        request = RequestFactory().get("/x")
+
+        async def main():
+            try:
+                response = await middleware(request)
+                response.close()
+                return response
+            finally:
+                await ac.check()  # behind what was released
+
+        if asynchronous:
+            return asyncio.run(main())
+        response = middleware(request)
+        response.close()
+        return response
+
+    return run
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_django_sleeps_a_wait_off(played, django_request, asynchronous):
+    played.script = wait
+    assert took(lambda: django_request(asynchronous)) >= WAIT and played.releases() == [[77, 0]]
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(200, 0), (302, 0), (404, 1), (500, 1)])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_django_tells_how_it_ended(played, django_request, asynchronous, status, outcome):
+    played.script = grant
+    response = django_request(asynchronous, status)
+    assert played.releases() == [[77, outcome]] and ("RateLimit" in response.headers) == (status != 302)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("error", [RuntimeError("mine"), asyncio.CancelledError()])
+def test_django_gives_back_what_no_answer_was_made_of(played, django_request, asynchronous, error):
+    played.script = grant
+    with pytest.raises(type(error)):
+        django_request(asynchronous, error=error)
+    assert played.releases() == [[77, 2]]
