@@ -10,6 +10,8 @@
 
 #[path = "shared/inside.rs"]
 mod inside;
+#[path = "shared/lender.rs"]
+mod lender;
 #[path = "shared/workload.rs"]
 mod workload;
 
@@ -105,7 +107,7 @@ fn codec(criterion: &mut Criterion) {
 /// All of it, with a million keys drawn uniformly: cache misses included. Making the frame is in it, for about 5 ns.
 fn whole(criterion: &mut Criterion) {
     let mut nanos = 1_000_000_000;
-    let mut inside = Inside::filled(USERS, Now::at_nanos(nanos));
+    let mut inside = Inside::new().filled(USERS, Now::at_nanos(nanos));
     let mut hits = Hits::new(Users::uniform(1));
     criterion.bench_function("decode, decide, encode: 33 rules, 1 M keys", |bencher| {
         bencher.iter(|| {
@@ -122,7 +124,7 @@ fn whole(criterion: &mut Criterion) {
         });
     });
     // Few enough to stay in the second cache, enough that none runs out of tokens.
-    let mut cached = Inside::filled(CACHED, Now::at_nanos(nanos));
+    let mut cached = Inside::new().filled(CACHED, Now::at_nanos(nanos));
     let mut turn = 0;
     criterion.bench_function("decide: 33 rules, 10 000 keys", |bencher| {
         bencher.iter(|| {

@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"math/rand"
 	"net"
 	"os"
 	"os/exec"
@@ -123,6 +124,7 @@ func compare(client *tidegate.Client, path, at string, repetitions int) {
 	if at != "" {
 		names, calls["GCRA in Redis"] = append(names, "GCRA in Redis"), redis(at)
 	}
+	cpu := map[string]float64{} // of this process; a busy machine leaves that as it is
 	round := func(name string) float64 {
 		// Each round has a connection of its own: of two that are kept one may be slower for as long as it lives, and the
 		// leases of a bare one end with it.
@@ -137,11 +139,12 @@ func compare(client *tidegate.Client, path, at string, repetitions int) {
 		for i := 0; i < callsPerRound/5; i++ { // whatever the round before has left to do is done
 			call()
 		}
-		began := time.Now()
+		began, busy := time.Now(), used()
 		for i := 0; i < callsPerRound; i++ {
 			call()
 		}
 		took := time.Since(began)
+		cpu[name] += float64((used() - busy).Nanoseconds()) / callsPerRound / rounds / 1e3
 		for _, d := range held {
 			d.Release()
 		}
@@ -151,18 +154,23 @@ func compare(client *tidegate.Client, path, at string, repetitions int) {
 		held = held[:0]
 		return float64(took.Nanoseconds()) / callsPerRound / 1e3
 	}
-	figures := map[string][]float64{}
+	figures, cpus := map[string][]float64{}, map[string][]float64{}
+	turns, order := append([]string(nil), names...), rand.New(rand.NewSource(7))
 	for repetition := -1; repetition < repetitions; repetition++ { // the first one is for warming up
 		all := map[string][]float64{}
 		for i := 0; i < rounds; i++ {
-			for _, name := range names {
+			// Whoever comes behind Redis finds the daemon's memory cold: nobody always does.
+			order.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
+			for _, name := range turns {
 				all[name] = append(all[name], round(name))
 			}
 		}
 		for _, name := range names {
 			if repetition >= 0 {
 				figures[name] = append(figures[name], median(all[name]))
+				cpus[name] = append(cpus[name], cpu[name])
 			}
+			cpu[name] = 0
 		}
 	}
 	for _, name := range names {
@@ -173,16 +181,28 @@ func compare(client *tidegate.Client, path, at string, repetitions int) {
 		if bytes := map[string]string{"hit": "bytes", "acquire": "bytes of acquire",
 			"acquire, may be cancelled": "bytes of acquire"}[name]; bytes != "" {
 			showRatio(name, bytes, figures)
+			show("  CPU of this process", cpus[name], "µs")
+			show("  CPU of this process ÷ "+bytes, ratios(name, bytes, cpus), "")
 		}
 	}
 }
 
 func showRatio(name, other string, figures map[string][]float64) {
-	var ratios []float64
+	show(name+" ÷ "+other, ratios(name, other, figures), "")
+}
+
+func ratios(name, other string, figures map[string][]float64) (all []float64) {
 	for i, one := range figures[name] {
-		ratios = append(ratios, one/figures[other][i])
+		all = append(all, one/figures[other][i])
 	}
-	show(name+" ÷ "+other, ratios, "")
+	return all
+}
+
+// used is the CPU time of this process so far.
+func used() time.Duration {
+	var usage syscall.Rusage
+	check(syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // redis is a script that was loaded before, asked blocking, without a deadline.

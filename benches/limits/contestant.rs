@@ -6,6 +6,7 @@ use tidegate::clock::Now;
 use tidegate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
 use tidegate::rules::{RuleSet, read_text};
 
+use crate::lender::Lender;
 use crate::workload::{DOMAIN, USERS, UserName, Users};
 
 /// An engine with some rules.
@@ -13,6 +14,7 @@ pub(crate) struct Limits {
     pub(crate) engine: Arc<Engine>,
     decider: Decider,
     nanos: u64,
+    step: u64,
     refused: u64,
 }
 
@@ -25,12 +27,35 @@ impl Limits {
     }
 
     pub(crate) fn of(rules: RuleSet, memory_bytes_max: usize) -> Limits {
-        // Fixed, so that two runs do the same.
-        let hash_key = HashKey::from_bytes([7; 16]);
-        let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }));
+        let engine = engine(memory_bytes_max);
         engine.install(rules);
+        Limits::by(engine)
+    }
+
+    /// The same, where other hosts share the budgets; with who lends.
+    pub(crate) fn in_fleet(rules: &str, memory_bytes_max: usize) -> (Limits, Lender) {
+        let engine = engine(memory_bytes_max);
+        let lender = Lender::join(&engine);
+        let loaded = read_text("benchmark.yaml", rules);
+        assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
+        engine.install(RuleSet::new(loaded.domains));
+        (Limits::by(engine).in_a_hurry(), lender)
+    }
+
+    fn by(engine: Arc<Engine>) -> Limits {
         let decider = engine.decider();
-        Limits { engine, decider, nanos: START_NANOS, refused: 0 }
+        Limits { engine, decider, nanos: START_NANOS, step: STEP_NANOS, refused: 0 }
+    }
+
+    /// So many decisions a second that tokens in hand do not lapse meanwhile.
+    pub(crate) fn in_a_hurry(self) -> Limits {
+        Limits { step: HURRY_NANOS, ..self }
+    }
+
+    /// With a state for each of so many callers.
+    pub(crate) fn with_keys(mut self, keys: u32) -> Limits {
+        (0..keys).for_each(|user| self.next(user));
+        self
     }
 
     /// Gives each of the callers so many hits, spread over the hour before the start, each caller's at other times.
@@ -60,7 +85,7 @@ impl Limits {
     pub(crate) fn run(&mut self, users: &mut Users, decisions: u32) {
         let mut nanos = self.nanos;
         for _ in 0..decisions {
-            nanos += STEP_NANOS;
+            nanos += self.step;
             self.decide(&UserName::new(users.draw()), nanos);
         }
         self.nanos = nanos;
@@ -69,13 +94,13 @@ impl Limits {
     /// One decision about a caller, at the next moment.
     #[inline]
     pub(crate) fn next(&mut self, user: u32) {
-        self.nanos += STEP_NANOS;
+        self.nanos += self.step;
         self.decide(&UserName::new(user), self.nanos);
     }
 
     /// The next moment.
     pub(crate) fn later(&mut self) -> Now {
-        self.nanos += STEP_NANOS;
+        self.nanos += self.step;
         Now::at_nanos(self.nanos)
     }
 
@@ -100,6 +125,25 @@ impl Limits {
     }
 }
 
+fn engine(memory_bytes_max: usize) -> Arc<Engine> {
+    // Fixed, so that two runs do the same.
+    let hash_key = HashKey::from_bytes([7; 16]);
+    Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }))
+}
+
+/// With tokens in hand for each of so many callers: every one is refused once, and calls.
+pub(crate) fn with_tokens((mut limits, lender): (Limits, Lender), keys: u32) -> Limits {
+    for user in 0..keys {
+        limits.next(user);
+        if user % LEND_EVERY == 0 || user + 1 == keys {
+            let now = limits.later();
+            lender.lend(TOKENS, now);
+        }
+    }
+    limits.refused = 0;
+    limits
+}
+
 /// Room for all keys, whatever the algorithm.
 pub(crate) const MEMORY_BYTES: usize = 4 << 30;
 
@@ -112,6 +156,14 @@ const START_NANOS: u64 = 100 * HOUR_NANOS;
 pub(crate) const HITS: u32 = 75;
 
 const STEP_NANOS: u64 = HOUR_NANOS / (HITS as u64 * USERS as u64);
+
+const HURRY_NANOS: u64 = 100;
+
+/// Calls that wait at once at most.
+const LEND_EVERY: u32 = 1_000;
+
+/// More than any caller uses.
+const TOKENS: u32 = 5_000;
 
 /// Spreads the callers' times.
 const PRIME: u64 = 1_000_000_007;

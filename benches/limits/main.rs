@@ -18,6 +18,8 @@ mod beside;
 mod contestant;
 mod files;
 mod leases;
+#[path = "../shared/lender.rs"]
+mod lender;
 #[path = "../sockets/machine.rs"]
 #[allow(dead_code, reason = "shared with the socket benchmark")]
 mod machine;
@@ -27,6 +29,7 @@ mod resident;
 mod rules;
 mod sampler;
 mod scrape;
+mod shares;
 mod speed;
 mod stopwatch;
 mod tails;
@@ -69,6 +72,8 @@ struct Arguments {
 enum Suite {
     /// Time per decision: algorithms, three rules, 10 000 rules
     Speed,
+    /// Rules of the fleet beside those of this host
+    Shares,
     /// The slowest decisions during a reload
     Reload,
     /// The slowest decisions during a flood of new keys
@@ -126,6 +131,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
         eprintln!("limits: {name}");
         let measured = match suite {
             Suite::Speed => Ok(speed::run(reps)),
+            Suite::Shares => shares::run(reps),
             Suite::Reload => tails::reload(&machine, directory.path(), reps),
             Suite::Flood => Ok(tails::flood(reps)),
             Suite::Resident => resident::run(reps.min(RESIDENT_REPS_MAX)),

@@ -6,7 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate::admin::{Control, Desk, Door, Doors, Office, Reloaded, RulesRecord, ServerCounts, StateRecord};
+use tidegate::admin::{
+    Control, Desk, Door, Doors, FleetRecord, Office, Reloaded, RulesRecord, ServerCounts, StateRecord,
+};
 use tidegate::clock::Clock;
 
 use crate::contestant::Limits;
@@ -17,12 +19,7 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let limits = Limits::new(&rules(), 64 << 20);
     let _deciders: Vec<_> = (0..THREADS).map(|_| limits.engine.decider()).collect();
     let path = directory.join("admin.sock");
-    let desk = Desk {
-        engine: Arc::clone(&limits.engine),
-        clock: Arc::new(Clock::start()),
-        control: Arc::new(Nothing),
-        ledger: Arc::default(),
-    };
+    let desk = Desk::new(&limits.engine, &Arc::new(Clock::start()), Arc::new(Nothing), Arc::default());
     let office = Office::start(desk, Doors { admin: Box::new(At(path.clone())), metrics: None })?;
     let bytes = scrape(&path)?;
     let (mut took, mut percent) = (Vec::new(), Vec::new());
@@ -77,8 +74,16 @@ impl Control for Nothing {
         RulesRecord::default()
     }
 
+    fn fleet(&self) -> FleetRecord {
+        FleetRecord::default()
+    }
+
     fn server(&self) -> ServerCounts {
         ServerCounts::default()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        0
     }
 
     fn reload(&self) -> Result<Reloaded, String> {
@@ -87,6 +92,10 @@ impl Control for Nothing {
 
     fn keep(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    fn tell_fleet(&self, _word: tidegate::engine::FleetWord) -> Result<bool, String> {
+        Ok(false)
     }
 
     fn unready(&self) -> Vec<String> {

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
-use tidegate::engine::{self, Answer, Decider, Engine, HashKey, Op, Options};
+use tidegate::engine::{self, Answer, Decider, Engine, HashKey, Op, Opening, Options, Session, WorkOutcome};
 use tidegate::protocol::{self, Decision, Descriptors, Judge, Request, Split};
 use tidegate::rules::{self, Mode, RuleSet};
 
+use crate::lender::Lender;
 use crate::workload::{self, Hits, Users};
 
 /// The decision thread's part of the daemon.
@@ -20,25 +21,30 @@ pub(crate) struct Inside {
 impl Inside {
     /// With the rules of every benchmark and room for all keys.
     pub(crate) fn new() -> Inside {
-        let options = Options {
-            // Fixed, so that two runs do the same.
-            hash_key: HashKey::from_bytes([7; 16]),
-            mode: Mode::Enforce,
-            memory_bytes_max: 1 << 30,
-        };
-        let engine = Arc::new(Engine::new(options));
+        let engine = engine();
         engine.install(rule_set());
+        Inside::of(&engine)
+    }
+
+    /// The same, where all hosts have one budget for each caller, and who lends to this host. `terms`: of the fleet.
+    pub(crate) fn in_fleet(terms: &str) -> (Inside, Lender) {
+        let engine = engine();
+        let lender = Lender::join(&engine);
+        engine.install(rules_of(&workload::rules_where(&format!(", scope: fleet, {terms}"))));
+        (Inside::of(&engine), lender)
+    }
+
+    fn of(engine: &Arc<Engine>) -> Inside {
         Inside { decider: engine.decider(), replies: Vec::with_capacity(4096) }
     }
 
     /// With a key for each of so many callers in the table.
-    pub(crate) fn filled(callers: u32, now: Now) -> Inside {
-        let mut inside = Inside::new();
+    pub(crate) fn filled(mut self, callers: u32, now: Now) -> Inside {
         let mut hits = Hits::new(Users::InOrder(0));
         for _ in 0..callers {
-            inside.answer(hits.next(), now);
+            self.answer(hits.next(), now);
         }
-        inside
+        self
     }
 
     /// Answers one frame; the reply takes the place of the one before.
@@ -67,11 +73,62 @@ impl Inside {
     }
 }
 
+/// Work that begins and ends without a socket, under a limit on work at once.
+pub(crate) struct Work {
+    engine: Arc<Engine>,
+    decider: Decider,
+    session: Session,
+}
+
+impl Work {
+    pub(crate) fn new(now: Now) -> Work {
+        let engine = engine();
+        let rules = "concurrency: [{name: at-once, key: [user], max: 8}]";
+        engine.install(rules_of(&format!("domain: {}\n{rules}\n", workload::DOMAIN)));
+        let opening = Opening { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
+        let Ok(session) = engine.open(&opening, now) else { panic!("a session") };
+        Work { decider: engine.decider(), engine, session }
+    }
+
+    /// Begins a piece of work.
+    #[inline(never)]
+    pub(crate) fn begin(&mut self, user: &str, now: Now) -> u64 {
+        let attributes = [("user", user)];
+        let descriptors = engine::Descriptors::one(&attributes);
+        let request = engine::Request {
+            session: Some(&self.session),
+            ..engine::Request::new(Op::Acquire, workload::DOMAIN, descriptors)
+        };
+        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
+        let Some(lease) = decision.lease else { panic!("it is granted") };
+        lease
+    }
+
+    #[inline(never)]
+    pub(crate) fn end(&self, lease: u64, now: Now) {
+        assert!(self.engine.release(&self.session, lease, WorkOutcome::Ok, now), "it is held");
+    }
+}
+
 /// The rules of every benchmark, read as the daemon reads them.
 pub(crate) fn rule_set() -> RuleSet {
-    let loaded = rules::read_text("benchmark.yaml", &workload::rules());
+    rules_of(&workload::rules())
+}
+
+fn rules_of(yaml: &str) -> RuleSet {
+    let loaded = rules::read_text("benchmark.yaml", yaml);
     assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems);
     RuleSet::new(loaded.domains)
+}
+
+fn engine() -> Arc<Engine> {
+    let options = Options {
+        // Fixed, so that two runs do the same.
+        hash_key: HashKey::from_bytes([7; 16]),
+        mode: Mode::Enforce,
+        memory_bytes_max: 1 << 30,
+    };
+    Arc::new(Engine::new(options))
 }
 
 fn asked<'a>(judge: &Judge<'a>, descriptors: &'a Descriptors<'a>) -> engine::Request<'a> {

@@ -25,8 +25,13 @@ pub(crate) const BURST: u64 = 10_000;
 
 /// The rules file.
 pub(crate) fn rules() -> String {
+    rules_where("")
+}
+
+/// The same, where the rule that counts by caller says this besides.
+pub(crate) fn rules_where(fields: &str) -> String {
     let mut yaml = format!(
-        "domain: {DOMAIN}\nlimits:\n  - {{name: per-user, key: [user], rate: 1/h, burst: {BURST}}}\n"
+        "domain: {DOMAIN}\nlimits:\n  - {{name: per-user, key: [user], rate: 1/h, burst: {BURST}{fields}}}\n"
     );
     for number in 1..RULES {
         yaml.push_str(&format!(
@@ -71,6 +76,8 @@ fn write_digits(digits: &mut [u8], number: u32) {
 pub(crate) enum Users {
     /// Any of [`USERS`], each as likely.
     Uniform(Random),
+    /// Any of so many, each as likely.
+    Below(u32, Random),
     /// One after the other, each once.
     InOrder(u32),
 }
@@ -81,9 +88,15 @@ impl Users {
         Users::Uniform(Random(seed))
     }
 
+    /// Drawn uniformly from so many.
+    pub(crate) fn below(bound: u32, seed: u64) -> Users {
+        Users::Below(bound, Random(seed))
+    }
+
     pub(crate) fn draw(&mut self) -> u32 {
         match self {
             Users::Uniform(random) => random.below(USERS),
+            Users::Below(bound, random) => random.below(*bound),
             Users::InOrder(next) => {
                 let user = *next;
                 *next = (user + 1) % NAMES;

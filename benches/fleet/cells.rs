@@ -1,0 +1,245 @@
+//! How many cells one Redis carries with the scripts as they are: batches of 64 over several connections, each of which is a
+//! host that asks about the same keys.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use tidegate::clock::boot_nanos;
+use tidegate::fleet::call::{Batch, Bucket, CELLS_MAX, Call, Place};
+use tidegate::fleet::cell::{Ask, CellRate, Report, TOKEN, Terms};
+use tidegate::fleet::reply::{Kind, Reply};
+use tidegate::fleet::scripts;
+
+use crate::client::Client;
+use crate::machine::Machine;
+use crate::report::{Bound, Row};
+use crate::server::Server;
+
+pub(crate) fn run(machine: &Machine, reps: usize, seconds: u64) -> io::Result<Vec<Row>> {
+    let mut figures = Figures::default();
+    for _ in 0..reps {
+        let server = Server::start(machine)?;
+        let empty = server.used_memory()?;
+        let socket = server.socket();
+        // Every key is there before anything is measured.
+        drive(machine, &socket, 1, &Pace::Rounds(1))?;
+        let grown = server.used_memory()?.saturating_sub(empty);
+        figures.bytes.push(grown as f64 / f64::from(CELLS));
+        let span = Duration::from_secs(seconds);
+        let (cpu, busy) = (server.cpu_nanos()?, boot_nanos());
+        let flat_out = drive(machine, &socket, CONNECTIONS, &Pace::FlatOut(span))?;
+        let (cpu, busy) = ((server.cpu_nanos()? - cpu) as f64, (boot_nanos() - busy) as f64);
+        figures.cells.push(flat_out.cells_per_second());
+        figures.core.push(100.0 * cpu / busy);
+        figures.cpu_cells.push(flat_out.calls.len() as f64 * CELLS_MAX as f64 * 1e9 / cpu);
+        figures.full_ms.push(flat_out.millis_at(0.99));
+        let gap = Duration::from_secs_f64(2.0 * CELLS_MAX as f64 / flat_out.cells_per_second());
+        let (waited, begin) = (server.waited_nanos()?, boot_nanos());
+        let half = drive(machine, &socket, CONNECTIONS, &Pace::Every(gap, span))?;
+        let (waited, took) = ((server.waited_nanos()? - waited) as f64, (boot_nanos() - begin) as f64);
+        figures.waited.push(100.0 * waited / took);
+        figures.half_ms.push(half.millis_at(0.99));
+        figures.half_p50_ms.push(half.millis_at(0.5));
+        figures.half_cells.push(half.cells_per_second());
+    }
+    Ok(figures.rows())
+}
+
+#[derive(Default)]
+struct Figures {
+    cells: Vec<f64>,
+    core: Vec<f64>,
+    cpu_cells: Vec<f64>,
+    waited: Vec<f64>,
+    full_ms: Vec<f64>,
+    half_cells: Vec<f64>,
+    half_p50_ms: Vec<f64>,
+    half_ms: Vec<f64>,
+    bytes: Vec<f64>,
+}
+
+impl Figures {
+    fn rows(&self) -> Vec<Row> {
+        let calls = format!("{CELLS_MAX} a call, {CONNECTIONS} connections");
+        vec![
+            Row::alone(&format!("cells that one Redis carries, {calls}"), "/s", &self.cells)
+                .must(Bound::AtLeast(150_000.0)),
+            Row::alone("CPU of Redis meanwhile, of one core", "%", &self.core),
+            Row::alone("cells a second of CPU of Redis", "/s", &self.cpu_cells),
+            Row::alone("p99 of a call meanwhile", "ms", &self.full_ms),
+            Row::alone("cells at half of that", "/s", &self.half_cells),
+            Row::alone("p50 of a call at half of that", "ms", &self.half_p50_ms),
+            Row::alone("p99 of a call at half of that", "ms", &self.half_ms).must(Bound::AtMost(1.0)),
+            Row::alone("time in which Redis waited for a CPU meanwhile", "%", &self.waited),
+            Row::alone("memory of a cell in Redis, of 100 000", "bytes", &self.bytes),
+        ]
+    }
+}
+
+/// How fast calls are made.
+enum Pace {
+    /// Everything is asked about so many times.
+    Rounds(usize),
+    /// For so long, each as soon as the one before was answered.
+    FlatOut(Duration),
+    /// One every so often on all connections together, for so long.
+    Every(Duration, Duration),
+}
+
+/// What some calls took.
+struct Took {
+    nanos: u64,
+    calls: Histogram<u64>,
+}
+
+impl Took {
+    fn cells_per_second(&self) -> f64 {
+        (self.calls.len() * CELLS_MAX as u64) as f64 * 1e9 / self.nanos as f64
+    }
+
+    fn millis_at(&self, quantile: f64) -> f64 {
+        self.calls.value_at_quantile(quantile) as f64 / 1e6
+    }
+}
+
+/// Hosts that ask, each on a thread of its own; all away from the server's CPU.
+fn drive(machine: &Machine, socket: &Path, hosts: u8, pace: &Pace) -> io::Result<Took> {
+    let cpu = machine.generator_cpu()?;
+    let together = Arc::new(Barrier::new(usize::from(hosts)));
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..hosts)
+            .map(|number| {
+                let together = Arc::clone(&together);
+                scope.spawn(move || -> io::Result<Took> {
+                    machine.pin(cpu)?;
+                    let host = Host::connect(socket, number)?;
+                    together.wait();
+                    host.ask(pace, u32::from(number), u32::from(hosts))
+                })
+            })
+            .collect();
+        let mut all = Took { nanos: 0, calls: histogram()? };
+        for thread in threads {
+            let took = thread.join().map_err(|_| io::Error::other("a host panicked"))??;
+            all.nanos = all.nanos.max(took.nanos);
+            all.calls.add(&took.calls).map_err(io::Error::other)?;
+        }
+        Ok(all)
+    })
+}
+
+fn histogram() -> io::Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1_000, 60_000_000_000, 3).map_err(io::Error::other)
+}
+
+/// One that asks.
+struct Host {
+    client: Client,
+    batches: Vec<Batch>,
+    /// Of each bucket, how many calls there were.
+    seqs: Vec<u64>,
+}
+
+impl Host {
+    fn connect(socket: &Path, number: u8) -> io::Result<Host> {
+        let mut client = Client::connect(socket)?;
+        client.load(&scripts::SYNC)?;
+        let rate = CellRate::new(1_000, 1).ok_or_else(|| io::Error::other("a rate of 1000/s"))?;
+        let terms = Terms { version: 1, rate, burst: 1_000 * TOKEN };
+        let epoch = boot_nanos() >> 8;
+        let mut id = [number; 16];
+        id[..8].copy_from_slice(&boot_nanos().to_le_bytes());
+        let batch = |turn: u32| {
+            let bucket = (turn % u32::from(BUCKETS)) as u8;
+            let asks = (0..CELLS_MAX as u32).map(|cell| ask(bucket, turn * CELLS_MAX as u32 + cell, terms));
+            let bucket = Bucket::from_number(bucket);
+            let place = Place { bucket, host: id, lane: 0, epoch, seq: 0, offer: [1; 16], known: None };
+            Batch { place, asks: asks.collect() }
+        };
+        let batches = (0..CELLS / CELLS_MAX as u32).map(batch).collect();
+        Ok(Host { client, batches, seqs: vec![0; usize::from(BUCKETS)] })
+    }
+
+    fn ask(mut self, pace: &Pace, number: u32, hosts: u32) -> io::Result<Took> {
+        let mut calls = histogram()?;
+        let begin = boot_nanos();
+        let nanos = |span: &Duration| span.as_nanos() as u64;
+        let (end, gap) = match pace {
+            Pace::Rounds(_) => (u64::MAX, 0),
+            Pace::FlatOut(span) => (begin + nanos(span), 0),
+            Pace::Every(gap, span) => (begin + nanos(span), nanos(gap) * u64::from(hosts)),
+        };
+        let mut due = begin + gap * u64::from(number) / u64::from(hosts);
+        let mut turn = number as usize * self.batches.len() / hosts as usize;
+        let last =
+            if let Pace::Rounds(rounds) = pace { turn + rounds * self.batches.len() } else { usize::MAX };
+        while turn < last && boot_nanos() < end {
+            if gap > 0 {
+                let now = boot_nanos();
+                if due > now {
+                    thread::sleep(Duration::from_nanos(due - now));
+                }
+                // A call that could not be made in time is not made.
+                due = (due + gap).max(boot_nanos().saturating_sub(gap));
+            }
+            calls.saturating_record(self.one(turn)?);
+            turn += 1;
+        }
+        Ok(Took { nanos: boot_nanos() - begin, calls })
+    }
+
+    /// Asks about the cells of a batch; returns the nanoseconds it took.
+    fn one(&mut self, turn: usize) -> io::Result<u64> {
+        let mut batch = self.batches[turn % self.batches.len()].clone();
+        let seq = &mut self.seqs[usize::from(batch.place.bucket.number())];
+        *seq += 1;
+        batch.place.seq = *seq;
+        let call = Call::Sync(batch);
+        let (reply, took) = self.client.call(&call)?;
+        let Reply::Sync(answer) = reply else { return Err(io::Error::other("another reply")) };
+        let Kind::Done(said) = answer.kind else { return Err(io::Error::other("a call that was not done")) };
+        let count = self.batches.len();
+        let batch = &mut self.batches[turn % count];
+        batch.place.known = Some(answer.nonce);
+        for (ask, said) in batch.asks.iter_mut().zip(said) {
+            ask.last =
+                Some(Report { hold: ask.hold + said.grant, demand: ask.demand, generation: said.generation });
+            // What was granted is spent.
+            ask.knew_us = Some(1_000);
+        }
+        Ok(took)
+    }
+}
+
+/// A host in demand of a few tokens.
+fn ask(bucket: u8, number: u32, terms: Terms) -> Ask {
+    let mut key = [0; 16];
+    // The first byte says the bucket; the rest is spread as a digest is.
+    key[0] = bucket;
+    key[1..9].copy_from_slice(&(u64::from(number) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+    Ask {
+        key,
+        terms,
+        last: None,
+        hold: 2 * TOKEN,
+        back: 0,
+        owed: TOKEN,
+        want: 5 * TOKEN,
+        demand: 20_000,
+        waited_us: 100_000,
+        dice: number % 1_000_000,
+        knew_us: None,
+        window: None,
+    }
+}
+
+/// Keys that hosts ask about.
+const CELLS: u32 = 1_563 * CELLS_MAX as u32;
+
+const CONNECTIONS: u8 = 8;
+
+const BUCKETS: u8 = 16;

@@ -1,0 +1,69 @@
+//! The plainest client of Redis: one connection, one command at a time. What is measured is the server.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use tidegate::clock::boot_nanos;
+use tidegate::fleet::call::Call;
+use tidegate::fleet::link::Script;
+use tidegate::fleet::reply::{Received, Reply};
+
+pub(crate) struct Client {
+    stream: UnixStream,
+    reply: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn connect(socket: &Path) -> io::Result<Client> {
+        Ok(Client { stream: UnixStream::connect(socket)?, reply: vec![0; 64 * 1_024] })
+    }
+
+    pub(crate) fn load(&mut self, script: &Script) -> io::Result<()> {
+        self.ask(&redis::cmd("SCRIPT").arg("LOAD").arg(script.text).get_packed_command())?;
+        Ok(())
+    }
+
+    /// Calls; returns also the nanoseconds from the first byte sent to the last one read.
+    pub(crate) fn call(&mut self, call: &Call) -> io::Result<(Reply, u64)> {
+        let command = packed(call)?;
+        let start = boot_nanos();
+        let bytes = self.ask(&command)?;
+        let took = boot_nanos() - start;
+        let Received { reply, clamped } = Reply::decode(call, &bytes).map_err(io::Error::other)?;
+        if clamped > 0 { Err(io::Error::other("a reply with absurd numbers")) } else { Ok((reply, took)) }
+    }
+
+    /// Sends a command and reads its reply, which is a bulk string.
+    pub(crate) fn ask(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
+        self.stream.write_all(command)?;
+        let mut read = 0;
+        loop {
+            let more = self.stream.read(&mut self.reply[read..])?;
+            read += more;
+            let so_far = &self.reply[..read];
+            let Some(line) = so_far.windows(2).position(|two| two == b"\r\n") else {
+                if more == 0 { return Err(io::ErrorKind::UnexpectedEof.into()) } else { continue }
+            };
+            let head = String::from_utf8_lossy(&so_far[..line]).into_owned();
+            let length = head.strip_prefix('$').and_then(|length| length.parse::<usize>().ok());
+            let Some(length) = length else { return Err(io::Error::other(head)) };
+            if read >= line + 2 + length + 2 {
+                return Ok(so_far[line + 2..line + 2 + length].to_vec());
+            }
+            if more == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+fn packed(call: &Call) -> io::Result<Vec<u8>> {
+    let encoded = call.encode().map_err(io::Error::other)?;
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&encoded.script.sha).arg(encoded.keys.len());
+    encoded.keys.iter().chain(&encoded.args).for_each(|part| {
+        command.arg(&part[..]);
+    });
+    Ok(command.get_packed_command())
+}

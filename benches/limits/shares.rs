@@ -1,0 +1,53 @@
+//! What a decision by a rule of the fleet costs beside one by the same rule of this host alone.
+
+use std::io;
+
+use crate::contestant::{Limits, MEMORY_BYTES, with_tokens};
+use crate::lender;
+use crate::report::{Bound, Row};
+use crate::rules;
+use crate::stopwatch::cpu_nanos;
+use crate::workload::{USERS, Users};
+
+pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
+    let in_hand = || with_tokens(Limits::in_fleet(&of_fleet(lender::IN_HAND), MEMORY_BYTES), IN_TOUCH);
+    let on_credit = || Limits::in_fleet(&of_fleet(lender::ON_CREDIT), MEMORY_BYTES).0.with_keys(USERS);
+    Ok(vec![
+        beside("200 k keys: fleet, tokens in hand", reps, IN_TOUCH, in_hand()),
+        beside("1 M keys: fleet, on credit", reps, USERS, on_credit()),
+    ])
+}
+
+/// In turn, the one first and then the other.
+fn beside(what: &str, reps: usize, keys: u32, mut fleet: Limits) -> Row {
+    let mut local = Limits::new(&rules::one(rules::TOKEN_BUCKET), MEMORY_BYTES).in_a_hurry().with_keys(keys);
+    let mut users = Users::below(keys, 1);
+    let (mut of_fleet, mut of_host) = (Vec::new(), Vec::new());
+    for rep in 0..2 * reps {
+        let mut measure = |limits: &mut Limits, nanos: &mut Vec<f64>| {
+            // The caches are the other's at first.
+            limits.run(&mut users, DECISIONS / 10);
+            nanos.push(cpu_nanos(|| limits.run(&mut users, DECISIONS)) / f64::from(DECISIONS));
+        };
+        if rep % 2 == 0 {
+            measure(&mut fleet, &mut of_fleet);
+            measure(&mut local, &mut of_host);
+        } else {
+            measure(&mut local, &mut of_host);
+            measure(&mut fleet, &mut of_fleet);
+        }
+    }
+    fleet.assert_few_refused();
+    let figure = format!("CPU of a decision, {what}");
+    Row::beside(&figure, "ns", &of_fleet, "token bucket", &of_host).must(Bound::AtMost(1.15))
+}
+
+fn of_fleet(terms: &str) -> String {
+    rules::one(&format!("{}, scope: fleet, {terms}", rules::TOKEN_BUCKET))
+}
+
+/// Somewhat fewer than a host keeps in touch about at once.
+const IN_TOUCH: u32 = 200_000;
+
+/// Of each in one repetition: before the last of them the tokens have not lapsed.
+const DECISIONS: u32 = 300_000;
