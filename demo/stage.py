@@ -1,4 +1,4 @@
-"""What both acts of the demonstration need: processes that end with them, and the terminal. Decides nothing."""
+"""What all acts of the demonstration need: processes that end with them, and the terminal. Decides nothing."""
 
 from __future__ import annotations
 
