@@ -10,11 +10,12 @@ import csv
 import pathlib
 import sys
 
-from draw import LEFT, Picture
+from panels import Panels, Scale
 
 HERE = pathlib.Path(__file__).resolve().parent
 SECONDS = 660  # of a run that goes on until its last request is answered
 MEAN = 5  # seconds
+SCALE = Scale(SECONDS, MEAN, [60_000, 360_000])  # in milliseconds: when more comes, and when less again
 PRIORITIES = ["critical", "post", "get", "test"]
 
 
@@ -37,41 +38,6 @@ class Table:
         return [100 * answered / max(offered, 1e-9) for answered, offered in pairs]
 
 
-class Panels(Picture):
-    """Curves over the same time, one panel beneath the other."""
-
-    def __init__(self, name: str, about: str, panels: int) -> None:
-        super().__init__(name, about, 1_000 * SECONDS, 64 + 104 * panels)
-        self.top = 52
-
-    def panel(self, words: str, ends: tuple[float, float], marks: list[float], curves: dict[str, list[float]]) -> None:
-        """Curves by their kind on a scale between `ends`, with a line at each of `marks`."""
-        (low, high), height = ends, 66
-        bottom = self.top + height
-
-        def y(value: float) -> float:
-            return bottom - height * (min(max(value, low), high) - low) / (high - low)
-
-        for mark in marks:
-            self.path("line", [f"M{LEFT} {y(mark):.1f}H{self.x(self.until):.1f}"])
-            self.text(self.x(self.until) + 8, y(mark) + 4, f"{mark:g}", "soft")
-        for kind, values in curves.items():
-            middles = [self.x(1_000 * (place + 0.5) * MEAN) for place in range(len(values))]
-            points = [f"{x:.0f} {y(value):.1f}" for x, value in zip(middles, values, strict=True)]
-            self.path(kind, ["M" + "L".join(points)])
-        self.text(LEFT, self.top - 8, words, "soft")
-        self.top += 104
-
-    def finish(self, legend: dict[str, str]) -> Panels:
-        self.axis(self.top - 30, 60_000, [60_000, 360_000], 44)
-        x = LEFT
-        for kind, words in legend.items():
-            self.path(kind, [f"M{x} 20h18"])
-            self.text(x + 24, 24, words, "soft")
-            x += 44 + round(6.2 * len(words))
-        return self
-
-
 Runs = dict[str, Table]
 
 
@@ -86,7 +52,7 @@ def critical(picture: Panels, runs: Runs) -> None:
 
 def workers(tables: Runs) -> Panels:
     runs = {"stop": tables["step_nothing"], "pass": tables["step_workers"]}
-    picture = Panels("workers.svg", "One and a half times the capacity, with worker utilization and without", 4)
+    picture = Panels("workers.svg", "One and a half times the capacity, with worker utilization and without", 4, SCALE)
     critical(picture, runs)
     picture.panel("connections that wait", (0, 1_024), [0, 1_024], both(runs, "queue"))
     picture.panel("u: busy slots, mean of 8 s", (0.5, 1), [0.5, 0.7, 0.8, 1], {"pass": runs["pass"].means("u")})
@@ -97,7 +63,7 @@ def workers(tables: Runs) -> Panels:
 
 def brake(tables: Runs) -> Panels:
     runs = {"stop": tables["triple_workers"], "pass": tables["triple_brake"]}
-    picture = Panels("brake.svg", "Three times the capacity, with the brake and without", 4)
+    picture = Panels("brake.svg", "Three times the capacity, with the brake and without", 4, SCALE)
     critical(picture, runs)
     picture.panel("connections that wait", (0, 1_024), [0, 1_024], both(runs, "queue"))
     picture.panel("the brake is on, share of the time", (0, 1), [0, 1], {"pass": runs["pass"].means("braking")})
@@ -107,7 +73,7 @@ def brake(tables: Runs) -> Panels:
 
 def queue_age(tables: Runs) -> Panels:
     runs = {"stop": tables["critical_workers"], "pass": tables["critical_age"]}
-    picture = Panels("queue_age.svg", "More critical work than can be done, with the queue age and without", 3)
+    picture = Panels("queue_age.svg", "More critical work than can be done, with the queue age and without", 3, SCALE)
     critical(picture, runs)
     picture.panel("answers in time, a second; 160 can be", (0, 160), [0, 160], both(runs, "answered"))
     picture.panel("connections that wait", (0, 1_024), [0, 1_024], both(runs, "queue"))
@@ -116,7 +82,7 @@ def queue_age(tables: Runs) -> Panels:
 
 def reserve(tables: Runs) -> Panels:
     runs = {"stop": tables["reserve_nothing"], "pass": tables["reserve"]}
-    picture = Panels("reserve.svg", "A fifth of a hundred slots kept back, and nothing kept back", 4)
+    picture = Panels("reserve.svg", "A fifth of a hundred slots kept back, and nothing kept back", 4, SCALE)
     critical(picture, runs)
     picture.panel("connections that wait", (0, 1_024), [0, 1_024], both(runs, "queue"))
     picture.panel("slots in use by other work", (0, 100), [0, 80, 100], both(runs, "leases_other"))
@@ -126,7 +92,7 @@ def reserve(tables: Runs) -> Panels:
 
 def together(tables: Runs) -> Panels:
     run = tables["step_all"]
-    picture = Panels("together.svg", "One and a half times the capacity under all three, by priority", 5)
+    picture = Panels("together.svg", "One and a half times the capacity under all three, by priority", 5, SCALE)
     for priority in PRIORITIES:
         name = {"post": "POST", "get": "GET"}.get(priority, priority)
         picture.panel(f"{name} answered in time, %", (0, 100), [0, 100], {"pass": run.share(priority)})
