@@ -8,7 +8,17 @@ VENV := .venv
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 PYTHON := $(VENV)/bin/python
 
-.PHONY: help demo test test-rust test-python test-go test-ruby lint bench pictures nightly setup clean
+PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
+
+# What failed is tried once more, and that is told: these drive real processes in real time (scripts/test_rust says why).
+again = { echo "TRIED AGAIN: what failed"; $(1) && echo "PASSED AT THE SECOND TRY"; }
+
+# With a test beside it, so that what it depends on is what `cargo test` has built: without one, features differ.
+BUILD := cargo build --locked --bin tidegate --test token_bucket
+
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages)
+
+.PHONY: help demo test test-rust test-python test-go test-ruby test-packages packages lint bench pictures nightly $(NIGHTLY) setup clean
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -16,58 +26,100 @@ help:            ## What can be made
 setup:           ## Installs what is missing: as root on Debian; else says what to install
 	@scripts/setup test
 
-demo:            ## Real applications: a greedy caller and who is refused; an overload, without and with shedding
+demo:            ## Real applications: a greedy caller; an overload, without and with shedding; three hosts and one budget
 	@scripts/setup demo
 	@demo/run
 
-test: setup lint test-rust test-python test-ruby test-go  ## Every test: Rust, Python, Ruby, Go, and these together
+test: setup lint test-rust test-python test-packages test-ruby test-go  ## Every test: Rust, Python, Ruby, Go, and these together
 
 lint:            ## Formatting and lints, where this toolchain has them
 	@scripts/lint
 
 test-rust:       ## Rust alone; the engine also under a checker that runs its threads in many orders
-	cargo test --locked
-	SEEDS=$${SEEDS:-20} cargo test --locked --profile simulation --test shedding
+	scripts/test_rust
+	SEEDS=$${SEEDS:-20} RUNS=$${RUNS:-2000} cargo test --locked --profile simulation --test shedding --test fleet
 	cargo test --locked --lib --features interleavings engine::interleavings
 
 test-python:     ## Python alone, with the daemon that `test-rust` has built
-	cargo build --locked
-	TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest -q clients/python/tests tests/python
-	TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest -q -s -rs tests/clients
+	$(BUILD)
+	$(PYTEST) -q clients/python/tests tests/python || $(call again,$(PYTEST) -q --lf --lfnf=none clients/python/tests tests/python)
+	$(PYTEST) -q -s -rs tests/clients || $(call again,$(PYTEST) -q -s -rs --lf --lfnf=none tests/clients)
 
 test-go:         ## Go alone, under its race detector, with the daemon that `test-rust` has built
-	cargo build --locked
-	cd clients/go && TIDEGATE_BIN=$(TARGET)/debug/tidegate go test -race ./...
-	cd clients/go/grpc && go test -race ./...
+	$(BUILD)
+	cd clients/go && export TIDEGATE_BIN=$(TARGET)/debug/tidegate && go test -race ./... || $(call again,go test -race ./...)
+	cd clients/go/grpc && go test -race ./... || $(call again,go test -race ./...)
+
+test-packages:   ## The .deb: what is in it, a machine in which it is installed, and every link of the documentation
+	$(BUILD)
+	$(PYTEST) -q -rs -m "not nightly" tests/packages || $(call again,$(PYTEST) -q -rs -m "not nightly" --lf --lfnf=none tests/packages)
+
+packages:        ## The .deb and the .rpm of a release build, in target/debian
+	cargo build --release --locked
+	packaging/build deb
+	packaging/build rpm
 
 test-ruby:       ## Ruby alone, with the daemon that `test-rust` has built
-	cargo build --locked
+	$(BUILD)
 	TIDEGATE_BIN=$(TARGET)/debug/tidegate clients/ruby/test/run
 
 bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
 	@scripts/setup bench
 	benches/run
 
-pictures:        ## The pictures of docs/algorithms.md, from what `tidegate replay` decides, and of docs/shedding.md
+pictures:        ## The pictures of docs/: from what `tidegate replay` decides, of shedding and the fleet, and of the daemon's page
 	@scripts/setup pictures
 	cargo build --locked
 	$(PYTHON) docs/pictures/draw.py $(TARGET)/debug/tidegate
 	cargo test --locked --profile simulation --test shedding csv
 	$(PYTHON) docs/pictures/shedding.py $(TARGET)/tmp/shedding
+	cargo test --locked --profile simulation --test fleet csv
+	$(PYTHON) docs/pictures/fleet.py $(TARGET)/tmp/fleet
+	$(PYTHON) docs/pictures/page.py $(TARGET)/debug/tidegate
 
-nightly:         ## Long properties; hours are welcome
+nightly:         ## Long properties; hours are welcome. What fails keeps nothing else from being tried
 	@scripts/setup test
+	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
+
+nightly-sources:
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
 	  else echo "cargo-deny is missing: nobody looks at licenses and sources (cargo install cargo-deny --locked)"; fi
-	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=100 KILLS=$${KILLS:-100} cargo test --release --locked
-	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --release --locked --lib --features interleavings engine::interleavings
-	cargo test --release --locked --test engine --test memory -- --ignored --nocapture
-	SEEDS=$${SEEDS:-20} cargo test --release --locked --test shedding -- --ignored
-	cargo build --locked
-	KILLS=$${KILLS:-100} TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest -q -s \
+
+nightly-tests:
+	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} \
+	  cargo test --profile nightly --locked --no-fail-fast
+
+nightly-interleavings:
+	INTERLEAVINGS=$${SCHEDULES:-200000} cargo test --profile nightly --locked --lib --features interleavings \
+	  engine::interleavings
+
+nightly-measured:
+	cargo test --profile nightly --locked --no-fail-fast --test host --test memory --test state -- --ignored --nocapture
+	SEEDS=$${SEEDS:-20} cargo test --profile nightly --locked --test shedding -- --ignored
+
+nightly-fleet:
+	RUNS=$${FLEET_RUNS:-100000} cargo test --profile nightly --locked --test fleet -- --include-ignored
+	cargo test --profile nightly --locked --test fleet_real -- --ignored --nocapture --test-threads 1
+
+nightly-restarts:
+	$(BUILD)
+	KILLS=$${KILLS:-100} $(PYTEST) -q -s \
 	  tests/python/test_restarts.py tests/python/test_upgrades.py tests/python/test_passed_socket.py
-	REQUESTS=$${REQUESTS:-10000} FORKED_REQUESTS=2000 FLIPS=1000 TIDEGATE_BIN=$(TARGET)/debug/tidegate \
-	  $(PYTHON) -m pytest -q -s -rs tests/clients
+
+nightly-clients:
+	$(BUILD)
+	REQUESTS=$${REQUESTS:-50000} FORKED_REQUESTS=$${FORKED_REQUESTS:-10000} FLIPS=$${FLIPS:-5000} \
+	  $(PYTEST) -q -s -rs tests/clients
+
+# What `make test` skips where there is no browser: one is 300 MB.
+nightly-page:
+	@scripts/setup page
+	$(BUILD)
+	$(PYTEST) -q -rs tests/python/test_page.py
+
+nightly-packages:
+	$(BUILD)
+	$(PYTEST) -q -rs tests/packages
 
 clean:           ## Removes everything that was built
 	cargo clean
