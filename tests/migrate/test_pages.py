@@ -1,0 +1,27 @@
+"""Each page of docs/migrate, worked through: the old limiter and tidegate beside it, the comparison, the switch, the way back."""
+
+import importlib.metadata
+import subprocess
+
+import pytest
+
+from conftest import ROOT, need
+from reader import agrees, blocks, commands
+
+PAGES = ROOT / "docs/migrate"
+
+
+def work_through(reader, name, **needs):
+    need(programs=("curl", *needs.pop("programs", ())), **needs)
+    assert reader.read((PAGES / name).read_text()) > 15
+
+
+def speaks_of(name, *distributions):
+    """The page says of which versions it speaks: those that it is tried with."""
+    page = (PAGES / name).read_text()
+    assert all(f"{each} {importlib.metadata.version(each)}" in page for each in distributions)
+
+
+def test_flask_limiter(reader):
+    work_through(reader, "flask-limiter.md", modules=["flask_limiter", "gunicorn"])
+    speaks_of("flask-limiter.md", "Flask-Limiter", "limits")
