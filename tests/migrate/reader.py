@@ -3,8 +3,8 @@
 Of the blocks of a page three kinds are read, in their order; others (`sh`) are for people alone:
 
 * one whose first line is a comment with a path, `# rules/web.yaml`, is that file;
-* `console` has commands behind `$ `, each followed by what it prints. There `…` stands for anything in a line, and alone
-  for any lines;
+* `console` has commands behind `$ `, each followed by what it prints. There `…` stands for anything in a line, and
+  alone for any lines;
 * a command of `console` that starts a server runs in a terminal of its own; the same server again takes its place.
 
 Port 8000 is one that is free.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tidegate
+
 from servers import SOURCE, end
 
 RUBY = Path(__file__).resolve().parents[2] / "clients/ruby/lib"
@@ -61,7 +62,8 @@ def commands(text: str) -> list[Command]:
 
 def agrees(shown: list[str], said: str) -> bool:
     """Whether the page shows what was said, but for blanks at ends of lines."""
-    lines = ["(?:.*\n)*?" if line.strip() == "…" else re.escape(line.rstrip()).replace("…", ".*") + "\n" for line in shown]
+    any_lines = "(?:.*\n)*?"
+    lines = [re.escape(line.rstrip()).replace("…", ".*") + "\n" if line != "…" else any_lines for line in shown]
     said = "".join(line.rstrip() + "\n" for line in said.splitlines())
     return re.fullmatch("".join(lines), said) is not None
 
@@ -123,7 +125,8 @@ class Reader:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
         )  # fmt: skip
         shown = [self.here(each) for each in command.shown]
-        assert agrees(shown, ended.stdout), f"$ {line}\n{ended.stdout}\nthe page shows:\n" + "\n".join(shown) + self.logs()
+        told = "\n".join([f"$ {line}", ended.stdout, "the page shows:", *shown])
+        assert agrees(shown, ended.stdout), told + self.logs()
 
     def serve(self, name: str, line: str) -> None:
         if name in self.running:
@@ -135,10 +138,13 @@ class Reader:
             )  # fmt: skip
         until = time.monotonic() + PATIENT
         while not (self.decides() if name == "tidegate serve" else self.listens()):
-            assert self.running[name].poll() is None and time.monotonic() < until, f"{line} does not answer" + self.logs()
+            alive = self.running[name].poll() is None and time.monotonic() < until
+            assert alive, f"{line} does not answer" + self.logs()
             time.sleep(0.02)
 
     def decides(self) -> bool:
+        if not os.path.exists(self.environment["TIDEGATE_SOCKET"]):
+            return False
         client = tidegate.Client(self.environment["TIDEGATE_SOCKET"], timeout=1.0)
         try:
             return client.check()
