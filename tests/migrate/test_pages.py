@@ -1,4 +1,4 @@
-"""Each page of docs/migrate, worked through: tidegate beside the old limiter, compared, switched to, and the way back."""
+"""Each page of docs/migrate, worked through: tidegate beside the old limiter, compared, switched to, and back."""
 
 import importlib.metadata
 
