@@ -41,7 +41,9 @@ fn snippets(page: &str) -> Vec<Snippet> {
 fn pages() -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let listed = ["docs", "docs/migrate"].into_iter().flat_map(|room| fs::read_dir(root.join(room)).unwrap());
-    let markdown = listed.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let markdown = listed
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let paths = markdown.chain([root.join("README.md")]);
     let name = |path: &Path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
     paths.map(|path| (name(&path), fs::read_to_string(&path).unwrap())).collect()

@@ -4,6 +4,7 @@ Time is the trace's own in both, so that a day's windows with their edges take a
 """
 
 import contextlib
+import itertools
 import json
 import random
 import subprocess
@@ -115,10 +116,10 @@ end
 """
 
 
-def by_rack_attack(requests, period):
+def by_rack_attack(requests, *options, script=THROTTLES):
     need(programs=["ruby"], libraries=["rack/attack", "active_support"])
     lines = "".join(f"{t:.5f} {caller}\n" for t, caller in requests)
-    command = ["ruby", "-e", THROTTLES, str(period)]
+    command = ["ruby", "-e", script, *map(str, options)]
     said = subprocess.run(command, input=lines, check=True, capture_output=True, text=True).stdout
     return [line == "passed" for line in said.split()]
 
@@ -141,6 +142,32 @@ def test_throttles_of_rack_attack(daemon, directory, period, rate, same):
     old = by_rack_attack(requests := trace(3, span=period * 6), period)
     assert 0.2 < sum(old) / len(old) < 0.95
     assert (judged(daemon, directory, requests, f"algorithm: fixed_window, rate: {rate}") == old) is same
+
+
+BANS = """
+require "active_support"
+require "active_support/cache"
+require "rack/attack"
+now = nil
+Time.define_singleton_method(:now) { now }
+Rack::Attack.cache.store = ActiveSupport::Cache::MemoryStore.new
+$stdin.each_line do |line|
+  at, caller = line.split
+  now = Time.at(Rational(at))
+  puts Rack::Attack::Allow2Ban.filter(caller, maxretry: 20, findtime: 60, bantime: 3600) { true } ? "refused" : "passed"
+end
+"""
+
+
+@NIGHTLY
+def test_bans_of_rack_attack(daemon, directory):
+    """Allow2Ban's begins with the last request that passes, ours with the first that does not: one request apart."""
+    requests = [(BEGIN + 2.0 * i, CALLERS[0]) for i in range(3 * HOUR // 2)]
+    old = by_rack_attack(requests, script=BANS)
+    new = judged(daemon, directory, requests, "algorithm: fixed_window, rate: 20/min, block: 1h")
+    bans = sum(1 for before, after in itertools.pairwise(old) if before and not after)
+    assert bans == 3 and old[:20] == new[:20] == [True] * 20 and not old[20] and not new[20]
+    assert sum(a != b for a, b in zip(old, new)) <= bans
 
 
 def test_windows_of_django_ratelimit(daemon, directory):
