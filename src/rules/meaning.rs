@@ -96,7 +96,7 @@ fn the_rest(
     let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
     let key = key(fields, report);
     let admitted = admit(fields, key.as_deref(), report);
-    let mode = fields.get("mode").map_or(Some(Mode::default()), |node| choice(node, "mode", MODES, report));
+    let mode = mode(fields, report);
     let help = fields.get("help").and_then(|node| help(node, report));
     let place = name.as_ref().map_or(fields.at(), |(_, at)| *at);
     let fleet = fleet(fields, given, place, admitted.as_ref(), report);
@@ -151,6 +151,10 @@ fn name(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Place
     let name = text(node, "name", report)?;
     report.settle(node.at, check_name(name, "a rule"))?;
     Some((name.into(), node.at))
+}
+
+fn mode(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Mode> {
+    fields.get("mode").map_or(Some(Mode::Enforce), |node| choice(node, "mode", MODES, report))
 }
 
 fn attribute<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<&'n str> {

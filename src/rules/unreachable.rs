@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::problem::{Problem, shown};
 use super::source::{Place, Report, Source};
-use super::{Condition, KeyPart, ListKind, Listed, Pattern, Position, Rule};
+use super::{Condition, KeyPart, ListKind, Listed, Mode, Pattern, Position, Rule};
 
 /// A rule that asks for an attribute and for its absence.
 pub(super) fn about_rule(rule: &Rule, at: Place, report: &mut Report<'_>) {
@@ -50,14 +50,17 @@ pub(super) fn covered(
         .filter(exempt(ListKind::Exempt))
         .chain(lists.iter().filter(exempt(ListKind::Deny)))
         .collect();
+    // One in shadow takes nothing.
+    let takes = |by: &&&Listed| by.mode == Mode::Enforce;
     for (place, entry) in in_order.iter().enumerate() {
-        let before = in_order.iter().take(place);
-        if let Some(by) = before.into_iter().find(|by| work.covers(by, &entry.conditions, &[])) {
+        let mut before = in_order.iter().take(place).filter(takes);
+        if let Some(by) = before.find(|by| work.covers(by, &entry.conditions, &[])) {
             warn(&entry.name, &entry.position, by);
         }
     }
     for rule in rules {
-        if let Some(by) = in_order.iter().find(|by| work.covers(by, &rule.conditions, &rule.key)) {
+        let mut all = in_order.iter().filter(takes);
+        if let Some(by) = all.find(|by| work.covers(by, &rule.conditions, &rule.key)) {
             warn(&rule.name, &rule.position, by);
         }
     }

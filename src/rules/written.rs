@@ -5,7 +5,7 @@ pub(super) use super::descriptor_fields::{DESCRIPTOR, RATE_LIMIT, REPLACED};
 use super::field::{Field, Kind, Section};
 use super::fields::{Fields, list, text};
 pub(super) use super::rule_fields::{CANDIDATE, FLEET_TERMS, OVER, OVERRIDE, RULE};
-use super::rule_fields::{HELP, MATCH, NAME, SCOPE, VALUES};
+use super::rule_fields::{HELP, MATCH, MODE, NAME, SCOPE, VALUES};
 use super::shed_fields::{BRAKE, CALLERS, QUEUE_AGE, RESERVE, SHED, SIGNAL, WORKERS};
 use super::source::Report;
 use super::yaml::{Node, Value};
@@ -108,8 +108,8 @@ const DEFAULTS: &[Field] = &[SCOPE.or("that of the settings, else `host`")];
 const DESCRIPTORS: &str = "start each descriptor with a dash: `- key: …`";
 const LISTED: &str = "write a list: `- {name: …, match: {…}}`";
 
-/// The fields of an entry of `exempt` or `deny`; only the latter has a `help`.
-pub(super) const LISTED_ENTRY: &[Field] = &[NAME, MATCH, HELP];
+/// The fields of an entry of `exempt` or `deny`; only the latter has a `mode` and a `help`.
+pub(super) const LISTED_ENTRY: &[Field] = &[NAME, MATCH, MODE, HELP];
 
 /// The fields of an entry of `exempt`, for the table.
 const EXEMPTION: &[Field] = &[NAME, MATCH];

@@ -38,3 +38,24 @@ fn a_daemon_that_refuses_nothing_denies_nothing() {
         (0, "path=/healthz", 1, "allow probes"),
     ]);
 }
+
+#[test]
+fn a_denial_in_shadow_is_noted_and_what_comes_behind_it_judges() {
+    let mut bench = Bench::of(
+        Mode::Enforce,
+        "\
+domain: api
+deny:
+  - {name: bots, match: {agent: '*Bot*'}, mode: shadow}
+  - {name: gone, match: {agent: '*Bot*'}, mode: disabled}
+  - {name: worse, match: {path: /admin}}
+limits:
+  - {name: all, key: [], rate: 1/h}
+",
+    );
+    bench.check(&[
+        (0, "agent=Bot", 1, "allow all 0/1 [shadow bots]"),
+        (0, "agent=Bot path=/admin", 1, "deny worse never"),
+        (0, "agent=Bot", 1, "limit all 0/1 after 3600000000 [shadow bots]"),
+    ]);
+}

@@ -103,12 +103,17 @@ fn a_slip_in_a_list_is_told_what_to_write() {
         ("deny: [{name: a/b}]\n", (2, 15, "the name of a rule may not hold '/'", "leave out")),
         (
             "deny: [{name: b, key: [u]}]\n",
-            (2, 18, "unknown field `key` in an entry of `deny`", "name, match, help"),
+            (2, 18, "unknown field `key` in an entry of `deny`", "name, match, mode, help"),
         ),
         (
             "exempt: [{name: b, match: {u: x}, help: y}]\n",
             (2, 35, "`help` in an entry of `exempt`", "leave it out"),
         ),
+        (
+            "exempt: [{name: b, match: {u: x}, mode: shadow}]\n",
+            (2, 35, "`mode` in an entry of `exempt`", "leave it out"),
+        ),
+        ("deny: [{name: b, mode: dark}]\n", (2, 24, "unknown mode `dark`", "enforce, shadow")),
         ("deny: [{name: b, match: {u: {cidr: 1}}}]\n", (2, 36, "`1` is no network", "192.0.2.0/24")),
         ("deny: [{name: b, match: {u: x}, help: ''}]\n", (2, 39, "`help` is one line of text", "a link")),
         (
@@ -235,6 +240,8 @@ fn what_is_never_reached_is_told_so() {
         ("exempt: [{name: e, match: {m: 'G*', u: {present: true}}}]", &[(4, by_e)]),
         ("exempt: [{name: e, match: {m: {not: POST}}}]", &[(4, by_e)]),
         ("deny: [{name: e, match: {u: '*'}}]", &[(4, "all it matches is denied by `e`")]),
+        ("deny: [{name: e, match: {u: '*'}, mode: shadow}]", &[]),
+        ("deny: [{name: e, mode: disabled}]", &[]),
         ("exempt: [{name: e, match: {m: POST}}]", &[]),
         ("exempt: [{name: e, match: {m: GET, u: x}}]", &[]),
         ("exempt: [{name: e, match: {m: GET, v: '*'}}]", &[]),

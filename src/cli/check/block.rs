@@ -59,7 +59,8 @@ pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d Terms) -> impl Iterator<
             "" => "every request".to_owned(),
             asked => format!("what matches {asked}"),
         };
-        format!("{}/{} ({}): {what} {asked}", domain.name(), listed.name, listed.position)
+        let (name, mode) = (&listed.name, mode(listed.mode));
+        format!("{}/{name}{mode} ({}): {what} {asked}", domain.name(), listed.position)
     });
     let rules = (0..).zip(domain.rules());
     let rules = rules.map(|(number, rule)| of_rule(domain, number, rule, terms));

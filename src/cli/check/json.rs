@@ -55,6 +55,7 @@ fn of_listed(listed: &Listed) -> Map<String, Value> {
     all.extend(object(json!({
         "name": &*listed.name,
         "list": listed.kind.name(),
+        "mode": listed.mode.to_string(),
         "match": asked(&listed.conditions),
         "help": listed.help.as_deref(),
     })));

@@ -3,7 +3,7 @@
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::Descriptors;
 use crate::rules::{
-    Condition, Domain, KeyScratch, ListKind, Listed, NodeHits, Prioritize, Rule, Selection, WhyNot,
+    Condition, Domain, KeyScratch, ListKind, Listed, Mode, NodeHits, Prioritize, Rule, Selection, WhyNot,
 };
 
 /// The request that is explained.
@@ -101,7 +101,10 @@ pub(super) fn explain<'d>(domain: &'d Domain, asked: &Asked<'_>) -> Explained<'d
         .zip(domain.lists())
         .map(|(number, listed)| (listed, domain.why_not(number, attributes)))
         .collect();
-    let first = |kind| lists.iter().find(|(listed, why)| listed.kind == kind && why.is_none());
+    let speaks = |listed: &Listed| listed.mode == Mode::Enforce;
+    let first = |kind| {
+        lists.iter().find(|(listed, why)| listed.kind == kind && speaks(listed) && why.is_none())
+    };
     let decided = first(ListKind::Exempt).or_else(|| first(ListKind::Deny)).map(|(listed, _)| *listed);
     let mut rules = Vec::new();
     let mut descriptors = Vec::new();

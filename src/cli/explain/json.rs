@@ -15,6 +15,7 @@ pub(super) fn all(explained: &Explained<'_>, asked: &Asked<'_>) -> Value {
         entry.extend(object(json!({
             "name": &*listed.name,
             "list": listed.kind.name(),
+            "mode": listed.mode.to_string(),
             "match": conditions_asked(&listed.conditions),
             "matches": why.is_none(),
             "why_not": why.as_ref().map(|why| reason(why, asked)),

@@ -25,7 +25,8 @@ pub(super) fn print(
             Some(why) => format!("no, {}", why_not(why, asked)),
             None => format!("yes, {}", matched(&conditions(&listed.conditions))),
         };
-        writeln!(out, "{:<9} {} ({}): {says}", listed.kind.name(), listed.name, listed.position)?;
+        let (kind, name, mode) = (listed.kind.name(), &listed.name, mode(listed.mode));
+        writeln!(out, "{kind:<9} {name}{mode} ({}): {says}", listed.position)?;
     }
     if let Some(listed) = explained.decided {
         let becomes = match listed.kind {

@@ -1,6 +1,6 @@
 //! Entries of `exempt` and `deny` as meant.
 
-use super::{conditions, help, name};
+use super::{conditions, help, mode, name};
 use crate::rules::fields::Fields;
 use crate::rules::problem::shown;
 use crate::rules::source::{Place, Report};
@@ -29,17 +29,21 @@ pub(crate) fn listed(node: &Node, kind: ListKind, report: &mut Report<'_>) -> Me
     let name = name(&fields, report);
     let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
     let help = fields.get("help").and_then(|node| help(node, report));
-    if let Some((_, at, _)) = fields.iter().find(|(field, ..)| *field == "help" && kind == ListKind::Exempt) {
-        report.error(at, "`help` in an entry of `exempt`", "leave it out: what is exempt is not refused");
+    let mode = mode(&fields, report);
+    if kind == ListKind::Exempt {
+        for (field, at, _) in fields.iter().filter(|(field, ..)| ["mode", "help"].contains(field)) {
+            let message = format!("`{field}` in an entry of `exempt`");
+            report.error(at, message, "leave it out: what is exempt is not refused");
+        }
     }
     let listed = || {
         let (name, at) = name.clone()?;
         let position = report.source().position(at);
-        Some(Listed { name, position, kind, conditions: conditions?, mode: Mode::Enforce, help })
+        Some(Listed { name, position, kind, conditions: conditions?, mode: mode?, help })
     };
     let listed = listed().filter(|_| report.errors() == errors_before);
     if let Some((listed, (_, at))) =
-        listed.as_ref().zip(name.as_ref()).filter(|(it, _)| it.conditions.is_empty())
+        listed.as_ref().zip(name.as_ref()).filter(|(it, _)| it.conditions.is_empty() && it.mode == Mode::Enforce)
     {
         let (name, mend) = (shown(&listed.name), "write a `match`, or remove the entry");
         let message = match kind {

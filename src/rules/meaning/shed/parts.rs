@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::super::MODES;
+use super::super::mode;
 use super::super::spans::{Bounds, DAY, SECOND, span};
-use crate::rules::fields::{Fields, boolean, choice, list, text};
+use crate::rules::fields::{Fields, boolean, list, text};
 use crate::rules::percent::{self, Share};
 use crate::rules::problem::{Wrong, shown};
 use crate::rules::shed::{Brake, QueueAge, Reserve, Workers};
 use crate::rules::shed_fields::{BRAKE, QUEUE_AGE, RESERVE, WORKERS};
 use crate::rules::source::{Place, Report};
 use crate::rules::yaml::Node;
-use crate::rules::{Mode, amount};
+use crate::rules::amount;
 
 pub(super) fn queue_age(node: &Node, report: &mut Report<'_>) -> Option<QueueAge> {
     let fields = Fields::read(node, "`queue_age`", QUEUE_AGE, report)?;
@@ -151,10 +151,6 @@ pub(super) fn reserve(node: &Node, report: &mut Report<'_>) -> Option<(Reserve, 
         None => None,
     };
     Some((Reserve { mode: mode?, reserve: share?, reserved_for: 0 }, reserved_for))
-}
-
-fn mode(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Mode> {
-    fields.get("mode").map_or(Some(Mode::Enforce), |node| choice(node, "mode", MODES, report))
 }
 
 fn flag(fields: &Fields<'_>, name: &str, report: &mut Report<'_>) -> Option<bool> {
