@@ -87,7 +87,7 @@ nightly-sources:
 	  else echo "cargo-deny is missing: nobody looks at licenses and sources (cargo install cargo-deny --locked)"; fi
 
 nightly-tests:
-	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} \
+	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} TREES=$${TREES:-20000} \
 	  cargo test --profile nightly --locked --no-fail-fast
 
 nightly-interleavings:
@@ -122,7 +122,9 @@ nightly-packages:
 	$(BUILD)
 	$(PYTEST) -q -rs tests/packages
 
+# What `make test` skips where there is no nginx, and the rate limit service of Envoy with a Redis.
 nightly-migrate:
+	@scripts/setup migrate
 	$(BUILD)
 	$(PYTEST) -q -rs tests/migrate
 

@@ -20,6 +20,7 @@ pub mod fleet_secret;
 mod fleet_start;
 pub mod generate;
 pub mod healthcheck;
+pub mod import;
 pub mod key;
 mod last_good;
 mod lease_keeper;
@@ -86,6 +87,7 @@ enum Command {
     Reset(key::ResetArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
+    Import(import::Args),
     Gen(generate::Args),
 }
 
@@ -129,6 +131,7 @@ pub fn run() -> ExitCode {
         Command::Reset(args) => args.run(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
+        Command::Import(args) => import::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };

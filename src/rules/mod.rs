@@ -29,6 +29,7 @@ mod load;
 mod matcher;
 mod meaning;
 mod names;
+pub mod native;
 mod network;
 mod overrides;
 pub(crate) mod percent;

@@ -1,0 +1,83 @@
+"""A reader of pages on which more runs than an application and the daemon: nginx, Redis, envoyproxy's ratelimit.
+
+Their ports are free ones, whatever the page says; what scripts/setup has put into target/migrate is found there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from reader import PATIENT, Command, Reader
+from servers import end
+
+MADE = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "migrate"
+# What each listens on, as the pages have it.
+PORTS = {"redis-server": 6379, "service_cmd": 8080, "nginx": 8080}
+ALSO = (6070, 8081)
+
+
+def need_program(name: str) -> None:
+    if shutil.which(name, path=os.pathsep.join([str(MADE), os.environ["PATH"]])) is None:
+        pytest.skip(f"missing: {name} (scripts/setup migrate)")
+
+
+class Stack(Reader):
+    def __init__(self, directory: Path, binary: Path) -> None:
+        super().__init__(directory, binary)
+        self.daemon = binary
+        self.environment["PATH"] = os.pathsep.join([str(MADE), self.environment["PATH"]])
+        self.ports: dict[str, int] = {}
+        for port in {*PORTS.values(), *ALSO}:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self.ports[str(port)] = free.getsockname()[1]
+
+    def here(self, text: str) -> str:
+        text = super().here(text)
+        return re.sub(r"\b(6379|8080|8081|6070)\b", lambda port: str(self.ports[port[1]]), text)
+
+    def type(self, command: Command) -> None:
+        words = [word for word in shlex.split(command.line) if "=" not in word]
+        if words[0] not in PORTS:
+            super().type(command)
+        elif "-s" not in words:
+            self.start(words[0], self.here(command.line))
+        else:
+            # It only says that it is to be done.
+            before = self.workers()
+            super().type(command)
+            until = time.monotonic() + PATIENT
+            while not (now := self.workers()) or now & before:
+                assert time.monotonic() < until, f"{command.line} has no effect" + self.logs()
+                time.sleep(0.01)
+
+    def workers(self) -> set[str]:
+        master = self.running["nginx"].pid
+        return set(Path(f"/proc/{master}/task/{master}/children").read_text().split())
+
+    def start(self, name: str, line: str) -> None:
+        if name in self.running:
+            end(self.running.pop(name))
+        with open(self.directory / f"{name}.log", "ab") as log:
+            self.running[name] = subprocess.Popen(
+                ["bash", "-c", f"exec env {line}"], cwd=self.directory, env=self.environment, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        port = self.ports[str(PORTS[name])]
+        until = time.monotonic() + PATIENT
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            alive = self.running[name].poll() is None and time.monotonic() < until
+            assert alive, f"{line} does not answer" + self.logs()
+            time.sleep(0.02)
