@@ -30,6 +30,7 @@ mod orders;
 mod passed;
 mod places;
 mod read_rules;
+pub mod record;
 pub mod redis_settings;
 pub mod reload;
 pub mod replay;
@@ -73,6 +74,7 @@ enum Command {
     Hit(ask::HitArgs),
     Peek(ask::PeekArgs),
     Acquire(acquire::Args),
+    Record(record::Args),
     Replay(replay::Args),
     Status(status::Args),
     Top(top::Args),
@@ -130,6 +132,7 @@ pub fn run() -> ExitCode {
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),
+        Command::Record(args) => record::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };
     finish(done.and_then(|code| out.flush().map(|()| code)))
