@@ -119,7 +119,7 @@ impl Recording {
             let _ = self.finish();
         }
         let (lines, dropped) = (self.writer.written().lines, self.reel.dropped());
-        let what = format!("recorded {lines} lines, without {dropped} dropped: {}", ended.text());
+        let what = format!("recorded {lines} lines, {dropped} dropped: {}", ended.text());
         self.desk.ledger.enter(&self.by, &what, self.desk.clock.now());
     }
 

@@ -240,9 +240,9 @@ descriptors:
     }
 
     fn value() -> impl Strategy<Value = String> {
-        let pieces =
-            ["/v1/users/", "/orders", "/static/", ".css", "gptbot", "GPTBot", "b", "z", "x", "É", "4711"];
-        prop::collection::vec(prop::sample::select(&pieces[..]), 0..6).prop_map(|pieces| pieces.concat())
+        const PIECES: &[&str] =
+            &["/v1/users/", "/orders", "/static/", ".css", "gptbot", "GPTBot", "b", "z", "x", "É", "4711"];
+        prop::collection::vec(prop::sample::select(PIECES), 0..6).prop_map(|pieces| pieces.concat())
     }
 
     fn address() -> impl Strategy<Value = String> {
