@@ -271,8 +271,8 @@ descriptors:
             let told: Vec<(&str, &str)> = disguised.iter().map(|(key, told)| (*key, &*told.text)).collect();
             let domain = &rules.domains()[0];
             let matching = |attributes: &[(&'static str, &str)]| {
-                let all = domain.rules().len() + domain.lists().len();
-                let matching = (0..all).filter(|number| domain.why_not(*number as u32, attributes).is_none());
+                let all = u32::try_from(domain.rules().len() + domain.lists().len()).unwrap();
+                let matching = (0..all).filter(|number| domain.why_not(*number, attributes).is_none());
                 let nodes = attributes.iter().map(|pair| domain.tree().find(&[*pair])).collect::<Vec<_>>();
                 (matching.collect::<Vec<_>>(), nodes)
             };

@@ -212,7 +212,7 @@ fn a_replay_decides_as_the_daemon_did_and_nobody_is_named() {
     let judged = recording.lines().into_iter().filter(|line| line.get("verdict").is_some());
     for (number, ((answer, decision), line)) in traffic.answers.iter().zip(&decisions).zip(judged).enumerate()
     {
-        let verdict = names[answer[2].as_u64().unwrap() as usize];
+        let verdict = names[usize::try_from(answer[2].as_u64().unwrap()).unwrap()];
         let said = format!("{number}: {answer} {decision} {line}");
         assert_eq!((&decision["verdict"], &line["verdict"]), (&json!(verdict), &json!(verdict)), "{said}");
         let told = ["rule", "limit", "window_us", "remaining", "reset_us"].map(|field| &decision[field]);
