@@ -75,6 +75,14 @@ impl Recording {
         });
     }
 
+    /// Waits until so many sessions have ended, and are known to have.
+    fn await_ends(&self, count: usize) {
+        eventually("the sessions end", || {
+            let ended = self.lines().iter().filter(|line| line["op"] == "bye").count();
+            (ended == count).then_some(())
+        });
+    }
+
     /// Ends it as a terminal does.
     fn end(&mut self, daemon: &Daemon) -> String {
         self.process.signal(libc::SIGINT);
@@ -119,7 +127,7 @@ fn session(number: u8, pool: &str) -> Value {
 }
 
 /// Requests of all kinds over several connections, one after the other.
-fn drive(daemon: &Daemon) -> Traffic {
+fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     let mut traffic = Traffic { answers: Vec::new() };
     let (mut one, mut other) = (greet(daemon, &session(1, "web")), greet(daemon, &session(2, "web")));
     let mut leaves = greet(daemon, &session(3, "default"));
@@ -177,9 +185,8 @@ fn drive(daemon: &Daemon) -> Traffic {
     assert_eq!(traffic.ask(&mut one, ACQUIRE, &job("c"), &[])[2], 0);
     // One that has a name is waited for.
     drop(leaves);
-    eventually("it is waited for no more", || {
-        (traffic.ask(&mut one, PEEK, &job("left"), &[])[6] == 2).then_some(())
-    });
+    recording.await_ends(2);
+    assert_eq!(traffic.ask(&mut one, PEEK, &job("left"), &[])[6], 2);
     traffic
 }
 
@@ -200,7 +207,7 @@ fn a_replay_decides_as_the_daemon_did_and_nobody_is_named() {
     // Its connection was there before.
     let mut before = greet(&daemon, &session(7, "web"));
     let mut recording = Recording::begin(&daemon, "trace.jsonl", &["--for", "1h"]);
-    let mut traffic = drive(&daemon);
+    let mut traffic = drive(&daemon, &recording);
     traffic.ask(&mut before, HIT, &json!(["user", user(7)]), &[]);
     recording.await_judged(traffic.answers.len());
     let err = recording.end(&daemon);
