@@ -10,6 +10,7 @@ pub mod fleet;
 pub mod host;
 pub mod limit;
 pub mod protocol;
+pub mod record;
 pub mod rules;
 pub mod server;
 pub mod shed;

@@ -19,7 +19,13 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let limits = Limits::new(&rules(), 64 << 20);
     let _deciders: Vec<_> = (0..THREADS).map(|_| limits.engine.decider()).collect();
     let path = directory.join("admin.sock");
-    let desk = Desk::new(&limits.engine, &Arc::new(Clock::start()), Arc::new(Nothing), Arc::default());
+    let desk = Desk::new(
+        &limits.engine,
+        &Arc::new(Clock::start()),
+        Arc::new(Nothing),
+        Arc::default(),
+        &Arc::default(),
+    );
     let office = Office::start(desk, Doors { admin: Box::new(At(path.clone())), metrics: None })?;
     let bytes = scrape(&path)?;
     let (mut took, mut percent) = (Vec::new(), Vec::new());

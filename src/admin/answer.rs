@@ -1,13 +1,60 @@
 //! What goes back to who asked: a status, the kind of text, the text.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use http_body_util::Full;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
+use tokio::sync::mpsc::Receiver;
 
-/// One whole answer.
-pub(super) type Answer = Response<Full<Bytes>>;
+/// One answer.
+pub(super) type Answer = Response<Body>;
+
+/// What an answer says.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// All of it at once.
+    Whole(Full<Bytes>),
+    /// Lines as they come, until whoever sends them has said the last.
+    Lines(Receiver<Bytes>),
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Body::Whole(body) => Pin::new(body).poll_frame(context),
+            Body::Lines(lines) => {
+                lines.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Whole(body) if body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Whole(body) => body.size_hint(),
+            Body::Lines(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// JSON lines as they come.
+pub(super) fn lines(lines: Receiver<Bytes>) -> Answer {
+    of_body("application/jsonl", StatusCode::OK, Body::Lines(lines))
+}
 
 /// Text for people.
 pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
@@ -34,7 +81,11 @@ pub(super) fn wrong_method(allowed: &'static str) -> Answer {
 
 /// Any other kind.
 pub(super) fn of_kind(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
+    of_body(kind, status, Body::Whole(Full::new(body.into())))
+}
+
+fn of_body(kind: &'static str, status: StatusCode, body: Body) -> Answer {
+    let mut answer = Response::new(body);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -1,7 +1,9 @@
 //! One operator's connection: one request, one answer. It knows how long each may take.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -11,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::debug;
 
 use super::Desk;
+use super::answer::Body;
 use super::router::{self, Asker};
 
 /// Serves it to its end. Whatever comes in, nothing but this connection is harmed.
@@ -18,8 +21,12 @@ pub(super) async fn serve<S>(desk: Arc<Desk>, asker: Asker, socket: S)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service =
-        service_fn(async |request| Ok::<_, Infallible>(router::answer(&desk, asker, request).await));
+    let is_endless = AtomicBool::new(false);
+    let service = service_fn(async |request| {
+        let answer = router::answer(&desk, asker, request).await;
+        is_endless.store(matches!(answer.body(), Body::Lines(_)), Ordering::Relaxed);
+        Ok::<_, Infallible>(answer)
+    });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
@@ -31,7 +38,13 @@ where
         Asker::Operator(_) => OPERATOR_PATIENCE,
         Asker::Anybody => ANYBODY_PATIENCE,
     };
-    match tokio::time::timeout(whole, served).await {
+    let mut served = pin!(served);
+    let ended = match tokio::time::timeout(whole, &mut served).await {
+        // Whoever sends the lines knows how long that takes, and does not wait for a reader that takes none.
+        Err(_) if is_endless.load(Ordering::Relaxed) => Ok(served.await),
+        ended => ended,
+    };
+    match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => debug!(%error, "an operator's connection failed"),
         Err(_) => debug!("an operator's connection took too long"),

@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::answer::{self, Answer};
 use super::history::{Look, Story};
 use super::ledger::utc;
-use super::{Desk, pages, status, verbs};
+use super::{Desk, pages, recording, status, verbs};
 use health::{Health, Sign};
 pub use html::Text as HtmlText;
 use html::{Text, of};
@@ -79,7 +79,7 @@ fn text(status: &Value, story: &Story, about: &About<'_>) -> String {
     for (path, what) in pages::others() {
         let _ = write!(page, "<li><a href=\".{path}\">{path}</a> {what}</li>");
     }
-    for path in verbs::paths() {
+    for path in verbs::paths().chain([recording::PATH]) {
         let _ = write!(page, "<li>POST <code>{path}</code></li>");
     }
     let looks = story.steps.len() as u64;

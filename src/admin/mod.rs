@@ -11,6 +11,7 @@ mod history;
 mod ledger;
 mod metrics;
 mod pages;
+mod recording;
 mod router;
 mod rules_page;
 mod status;
@@ -38,6 +39,7 @@ pub use verbs::{By, Refusal};
 
 use crate::clock::Clock;
 use crate::engine::Engine;
+use crate::record::Recorder;
 
 /// What every page and every verb looks at.
 #[derive(Clone)]
@@ -52,6 +54,8 @@ pub struct Desk {
     pub ledger: Arc<Ledger>,
     /// What the last ten minutes were like.
     pub history: Arc<History>,
+    /// Where what is judged is put aside while somebody records.
+    pub recorder: Arc<Recorder>,
 }
 
 impl Desk {
@@ -61,9 +65,10 @@ impl Desk {
         clock: &Arc<Clock>,
         control: Arc<dyn Control>,
         ledger: Arc<Ledger>,
+        recorder: &Arc<Recorder>,
     ) -> Desk {
-        let (engine, clock) = (Arc::clone(engine), Arc::clone(clock));
-        Desk { engine, clock, control, ledger, history: Arc::default() }
+        let (engine, clock, recorder) = (Arc::clone(engine), Arc::clone(clock), Arc::clone(recorder));
+        Desk { engine, clock, control, ledger, history: Arc::default(), recorder }
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, StatusCode};
 
 use super::answer::{self, Answer};
 use super::verbs::{self, By, Verb};
-use super::{Desk, pages};
+use super::{Desk, pages, recording};
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,11 @@ pub(super) async fn answer(desk: &Arc<Desk>, asker: Asker, request: Request<Inco
             _ => answer::wrong_method("GET"),
         };
     }
+    if let (Asker::Operator(by), recording::PATH, &Method::POST) = (asker, path, request.method()) {
+        return record(Arc::clone(desk), by, request).await;
+    }
     match (asker, verbs::find(path)) {
+        (Asker::Operator(_), None) if path == recording::PATH => answer::wrong_method("POST"),
         (Asker::Operator(by), Some(verb)) if request.method() == Method::POST => {
             carry_out(Arc::clone(desk), by, verb, request).await
         }
@@ -46,23 +50,46 @@ pub(super) async fn answer(desk: &Arc<Desk>, asker: Asker, request: Request<Inco
 }
 
 async fn carry_out(desk: Arc<Desk>, by: By, verb: Verb, request: Request<Incoming>) -> Answer {
-    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
-    let body = match tokio::time::timeout(BODY_PATIENCE, body).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) => {
-            let is_too_long = error.is::<http_body_util::LengthLimitError>();
-            let status = if is_too_long { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
-            return answer::error(status, format!("the request cannot be read: {error}"));
-        }
-        Err(_) => return answer::error(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time"),
+    let body = match read(request).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
     };
     let done = tokio::task::spawn_blocking(move || verbs::carry_out(verb, &desk, by, &body));
     match done.await {
         Ok(Ok(done)) => answer::value(StatusCode::OK, &done),
         Ok(Err(refusal)) => answer::error(refusal.status, refusal.message),
-        Err(_) => answer::error(StatusCode::INTERNAL_SERVER_ERROR, "it failed: the log says why"),
+        Err(_) => answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED),
     }
 }
+
+/// The lines of a recording, from when it begins.
+async fn record(desk: Arc<Desk>, by: By, request: Request<Incoming>) -> Answer {
+    let body = match read(request).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
+    };
+    let begun = tokio::task::spawn_blocking(move || recording::begin(&desk, by, &verbs::object(&body)?));
+    match begun.await {
+        Ok(Ok(lines)) => answer::lines(lines),
+        Ok(Err(refusal)) => answer::error(refusal.status, refusal.message),
+        Err(_) => answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED),
+    }
+}
+
+async fn read(request: Request<Incoming>) -> Result<Bytes, Answer> {
+    let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
+    match tokio::time::timeout(BODY_PATIENCE, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) => {
+            let is_too_long = error.is::<http_body_util::LengthLimitError>();
+            let status = if is_too_long { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+            Err(answer::error(status, format!("the request cannot be read: {error}")))
+        }
+        Err(_) => Err(answer::error(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time")),
+    }
+}
+
+const FAILED: &str = "it failed: the log says why";
 
 /// What an operator tells is a few words; the longest are the attributes of one key.
 const BODY_BYTES_MAX: usize = 64 * 1_024;

@@ -1,6 +1,7 @@
 //! The admin socket from the command line: one request, one answer, blocking. It speaks no more HTTP than that takes.
 
 use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -86,6 +87,30 @@ impl AdminClient {
         self.understood(&answered)
     }
 
+    /// Has something begun whose answer comes line by line: the connection, and what has come of the lines already.
+    pub(super) fn begin(&self, path: &str, asked: &Value) -> Result<(UnixStream, Vec<u8>), Failure> {
+        let body = asked.to_string();
+        // Of version 1.0: the lines come as they are, and end where the connection does.
+        let request = format!(
+            "POST {path} HTTP/1.0\r\nhost: tidegate\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let failed = |source| Failure::Io { path: self.path.clone(), source };
+        let mut stream = connect(&self.path, VERB_PATIENCE).map_err(failed)?;
+        stream.write_all(request.as_bytes()).map_err(failed)?;
+        let mut answer = Vec::new();
+        let head = read_head(&mut stream, &mut answer).map_err(failed)?;
+        if answer.starts_with(b"HTTP/1.0 200 ") {
+            return Ok((stream, answer.split_off(head)));
+        }
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
+        let answered = answered(&String::from_utf8_lossy(&answer));
+        let not_understood = || Failure::NotUnderstood { path: self.path.clone() };
+        self.understood(&answered.ok_or_else(not_understood)?)?;
+        Err(not_understood())
+    }
+
     fn understood(&self, answered: &Answered) -> Result<Value, Failure> {
         let value: Value = serde_json::from_str(&answered.body)
             .map_err(|_| Failure::NotUnderstood { path: self.path.clone() })?;
@@ -112,6 +137,22 @@ fn exchange(path: &Path, request: &str, patience: Duration) -> io::Result<String
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Reads until the head is whole, and says where it ends.
+fn read_head(stream: &mut UnixStream, answer: &mut Vec<u8>) -> io::Result<usize> {
+    let mut part = [0; 4_096];
+    loop {
+        if let Some(head) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            return Ok(head + 4);
+        }
+        let count = stream.read(&mut part)?;
+        // Who may not ask is shown out without a word.
+        if count == 0 || answer.len() > HEAD_BYTES_MAX {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend_from_slice(part.get(..count).unwrap_or_default());
+    }
 }
 
 /// Splits the head from the text. Who closes at the end of it need not say how long it is.
@@ -149,6 +190,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A verb may wait for files.
 const VERB_PATIENCE: Duration = Duration::from_secs(40);
+
+/// A few names and values.
+const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// A status of thousands of rules is smaller.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;

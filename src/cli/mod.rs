@@ -31,6 +31,7 @@ mod orders;
 mod passed;
 mod places;
 mod read_rules;
+pub mod record;
 pub mod redis_settings;
 pub mod reload;
 pub mod replay;
@@ -74,6 +75,7 @@ enum Command {
     Hit(ask::HitArgs),
     Peek(ask::PeekArgs),
     Acquire(acquire::Args),
+    Record(record::Args),
     Replay(replay::Args),
     Status(status::Args),
     Top(top::Args),
@@ -133,6 +135,7 @@ pub fn run() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Import(args) => import::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),
+        Command::Record(args) => record::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
     };
     finish(done.and_then(|code| out.flush().map(|()| code)))

@@ -14,6 +14,8 @@ mod lines;
 mod path;
 pub(super) mod player;
 mod progress;
+#[cfg(test)]
+mod recorded_tests;
 mod stage;
 mod summary;
 pub(super) mod table;

@@ -162,7 +162,7 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             unready: unready(&shutdown, &pulse, &clock),
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
-        let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger);
+        let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
         signals::tell_status(desk.clone()).map_err(Failure::Run)?;
         let _office = open_office(desk, settings);
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
@@ -200,6 +200,7 @@ fn server_options(
         short_slices: args.scheduler_slice == OnOff::On,
         pulse: Arc::clone(pulse),
         asker: fleet.map(Fleet::asker),
+        recorder: Arc::default(),
     }
 }
 

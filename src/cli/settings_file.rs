@@ -258,7 +258,7 @@ fn permissions(text: &str) -> Result<u32, Wrong> {
 }
 
 /// A size: `64MiB`.
-fn bytes(text: &str) -> Result<u64, Wrong> {
+pub(super) fn bytes(text: &str) -> Result<u64, Wrong> {
     let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
     let unit = text.get(digits.len()..).unwrap_or_default();
     let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {

@@ -36,7 +36,7 @@ pub(super) use in_pools::InPools;
 pub(super) use lease::{Refund, Tie, Ties};
 pub use not_held::NotHeldTotals;
 pub(super) use reservation::{Reservation, Terms};
-pub use session::{NotItsPool, NotOpened, Opening, Session, WorkOutcome};
+pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
 
 /// All sessions and their leases.
 #[derive(Debug)]
@@ -138,14 +138,15 @@ impl Leases {
     }
 
     /// A connection of a session ends.
-    pub(super) fn close(&self, session: &Session, now: Now, loosen: Loosen<'_>) {
+    pub(super) fn close(&self, session: &Session, now: Now, loosen: Loosen<'_>) -> Parting {
         let Attached { book, member, generation, .. } = *session.0;
-        let ends = self.book(book).leave(member, generation, now.at);
-        if ends {
-            self.end_session(session, now.at, loosen);
-        } else {
-            self.ends_at(now.at.after(book::GRACE));
+        let parting = self.book(book).leave(member, generation, now.at);
+        match parting {
+            Parting::Ends => self.end_session(session, now.at, loosen),
+            Parting::EndsAt(at) => self.ends_at(at),
+            Parting::Stays => {}
         }
+        parting
     }
 
     /// A session ends, and all its leases with it.
@@ -236,32 +237,34 @@ impl Leases {
         lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
-    /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted.
+    /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted. Returns the
+    /// leases that ended.
     pub(super) fn abandon(
         &self,
         session: &Session,
         reports: &mut dyn Iterator<Item = (u64, u64)>,
         now: Now,
         loosen: Loosen<'_>,
-    ) {
+    ) -> Vec<u64> {
         let mut given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
         if given_up.is_empty() {
-            return;
+            return Vec::new();
         }
         let mut ended = Vec::new();
         let mut book = self.book(session.0.book);
         if book.member(session.0.member, session.0.generation).is_none() {
-            return;
+            return Vec::new();
         }
         let is_one = |connection, request| given_up.remove(&(connection, request));
-        let count = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
+        let numbers = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
         // The others are yet to be granted, if ever.
         if let Some(member) = book.member(session.0.member, session.0.generation) {
             given_up.iter().for_each(|(connection, request)| member.remember(*connection, *request, now.at));
         }
         drop(book);
-        self.count(Why::Abandoned, count);
+        self.count(Why::Abandoned, numbers.len() as u64);
         ended.iter().for_each(loosen);
+        numbers
     }
 
     /// Ends what has ended by itself, each as of its own time. A few at a time, so that nobody waits for all of them.

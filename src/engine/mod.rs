@@ -62,7 +62,9 @@ pub use digest::HashKey;
 pub use fleet::{Budget, More, Reported, Seen, Settled, ShareHere, SharedKey, Standing, WindowTurns};
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
 pub use in_force::{InForce, RuleInForce, RuleKind};
-pub use leases::{LeaseTotals, NotHeldTotals, NotItsPool, NotOpened, Opening, Session, WorkOutcome};
+pub use leases::{
+    LeaseTotals, NotHeldTotals, NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome,
+};
 pub use places::{ClaimedPlace, PlacesBudget, PlacesHere, PlacesReported, PlacesSettled, PlacesSum};
 pub use pool::{Agreed, PoolView, Reserve, ReserveView};
 pub use request::{

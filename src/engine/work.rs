@@ -6,7 +6,8 @@ use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
 use super::digest::Digest;
 use super::leases::{
-    NotItsPool, NotOpened, Opening, Refund, Reservation, Session, Terms, Tie, Ties, Why, WorkOutcome,
+    NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Terms, Tie, Ties,
+    Why, WorkOutcome,
 };
 use super::memory::Memory;
 use super::pool::{Agreed, Reserve};
@@ -57,9 +58,17 @@ impl Engine {
 
     /// A connection of a session ends. After the last one a session with a name is waited for, for five seconds; one
     /// without ends at once.
-    pub fn close(&self, session: &Session, now: Now) {
+    pub fn close(&self, session: &Session, now: Now) -> Parting {
         let _moving = self.leases.moving(Some(session));
-        self.leases.close(session, now, &mut self.loosening(false, now));
+        self.leases.close(session, now, &mut self.loosening(false, now))
+    }
+
+    /// Every session that has a name.
+    #[must_use]
+    pub fn open_sessions(&self) -> Vec<OpenSession> {
+        let mut open = Vec::new();
+        self.leases.each_session(&mut |session| open.push(session));
+        open
     }
 
     /// A session ends, and all its leases with it: its process has died.
@@ -107,10 +116,15 @@ impl Engine {
     }
 
     /// Requests that were given up on, each by the count of its connection and its id: what was granted to them ends, and
-    /// what will be as well.
-    pub fn abandon(&self, session: &Session, reports: &mut dyn Iterator<Item = (u64, u64)>, now: Now) {
+    /// what will be as well. Returns the leases that ended.
+    pub fn abandon(
+        &self,
+        session: &Session,
+        reports: &mut dyn Iterator<Item = (u64, u64)>,
+        now: Now,
+    ) -> Vec<u64> {
         let _moving = self.leases.moving(Some(session));
-        self.leases.abandon(session, reports, now, &mut self.loosening(true, now));
+        self.leases.abandon(session, reports, now, &mut self.loosening(true, now))
     }
 
     /// A reading that an application pushes, in thousandths, about its own pool.

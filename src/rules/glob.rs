@@ -30,7 +30,8 @@ impl Glob {
     }
 
     /// Reads a pattern of a descriptor tree: every star is one, and nothing escapes it.
-    pub(super) fn without_escapes(text: &str) -> Glob {
+    #[must_use]
+    pub fn without_escapes(text: &str) -> Glob {
         Glob { pieces: text.split('*').map(Into::into).collect() }
     }
 
@@ -41,6 +42,12 @@ impl Glob {
             [literal] => Some(literal),
             _ => None,
         }
+    }
+
+    /// What stands before, between and behind the stars; some of it may be empty. Without a star it is one piece.
+    #[must_use]
+    pub fn pieces(&self) -> &[Box<str>] {
+        &self.pieces
     }
 
     /// The pattern in lower case, for values in lower case.

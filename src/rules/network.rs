@@ -64,11 +64,15 @@ impl Network {
         address(value).is_some_and(|address| masked(address, self.bits) == self.address)
     }
 
-    pub(super) fn address(&self) -> IpAddr {
+    /// Its address, with no bit set past the prefix.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    pub(super) fn bits(&self) -> u8 {
+    /// How many bits of the address all of its addresses share.
+    #[must_use]
+    pub fn bits(&self) -> u8 {
         self.bits
     }
 }

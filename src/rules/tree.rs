@@ -101,6 +101,11 @@ impl Tree {
         Some(Hit { rule: self.first_rule + limit?, shared })
     }
 
+    /// The text of every node: `key_value`, or the key alone; perhaps with stars.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|node| &*node.text)
+    }
+
     /// How many nodes it has, those without a limit included.
     #[must_use]
     pub fn nodes(&self) -> usize {

@@ -8,6 +8,7 @@ use super::held::Held;
 use super::judge::{Asking, Waits};
 use super::membership::{Line, Membership};
 use super::parked::Parked;
+use super::processes::SessionKey;
 use super::telemetry::Client;
 use crate::clock::Now;
 use crate::engine::{CallResult, Decider, Op, Ticket};
@@ -15,6 +16,7 @@ use crate::protocol::{
     Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
     encode_reply, split,
 };
+use crate::record::SESSION_BYTES;
 
 /// What became of the bytes that were read.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub(super) struct Peer {
 impl Peer {
     /// A peer that has yet to say HELLO.
     pub(super) fn new(shared: Arc<Shared>, line: Line) -> Peer {
-        let named = named(false, &line.number.to_le_bytes());
+        let named = SessionKey::new(None, line.user, line.number).named();
         let confined = shared.access.confines(line.user);
         let held = Held::nothing(Arc::clone(&shared), line.user);
         let (grants, parked) = (Grants::default(), Parked::new(held));
@@ -75,7 +77,9 @@ impl Peer {
     pub(super) fn told(&mut self, written: usize) {
         if let Some(member) = &self.member {
             for lease in self.grants.untold(written) {
-                self.shared.engine.take_back(member.session(), lease, self.shared.clock.now());
+                let now = self.shared.clock.now();
+                self.shared.engine.take_back(member.session(), lease, now);
+                member.note_dropped(&[lease], now.at);
             }
         }
     }
@@ -158,6 +162,7 @@ impl Peer {
         let request = decode_request(payload, &mut descriptors);
         let asking = Asking {
             shared: &self.shared,
+            payload,
             descriptors: &descriptors,
             user: self.line.user,
             confined: self.confined,
@@ -276,12 +281,11 @@ impl Peer {
             }
         };
         if !hello.abandoned.is_empty() {
-            shared.engine.abandon(member.session(), &mut hello.abandoned.iter(), now);
+            let ended = shared.engine.abandon(member.session(), &mut hello.abandoned.iter(), now);
+            member.note_dropped(&ended, now.at);
         }
         encode_reply(replies, &shared.greeting.welcome(hello, shared.engine.mode()));
-        if let Some(session) = hello.session {
-            self.named = named(true, &session);
-        }
+        self.named = member.named();
         self.member = Some(member);
         Standing::Kept
     }
@@ -291,14 +295,6 @@ impl Peer {
         encode_fault(replies, fault);
         if fault.code.closes() { Standing::Ended } else { Standing::Kept }
     }
-}
-
-/// A session by name, or a connection that is its own: neither is ever taken for the other.
-fn named(by_hello: bool, bytes: &[u8]) -> [u8; SESSION_BYTES] {
-    let mut named = [0; SESSION_BYTES];
-    let bytes = [u8::from(by_hello)].into_iter().chain(bytes.iter().copied());
-    named.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
-    named
 }
 
 /// Whether a connection goes on after a frame.
@@ -313,6 +309,3 @@ const FRAMES_A_TURN: u64 = 64;
 
 /// Replies waiting to be written. One more than this is never begun.
 const REPLY_BYTES_A_TURN: usize = 64 * 1_024;
-
-/// The sixteen of HELLO, and one that says whether HELLO named it.
-const SESSION_BYTES: usize = 17;

@@ -15,18 +15,21 @@ use crate::protocol::{
     self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
     encode_reply,
 };
+use crate::record::{SESSION_BYTES, What};
 
 /// One request, and who asks it.
 #[derive(Clone, Copy)]
 pub(super) struct Asking<'a> {
     pub(super) shared: &'a Shared,
+    /// As it came.
+    pub(super) payload: &'a [u8],
     pub(super) descriptors: &'a Descriptors<'a>,
     pub(super) user: u32,
     /// Whether some domain is not open to this user: only then it is asked whether this one is.
     pub(super) confined: bool,
     pub(super) session: &'a Session,
     /// What the session is called in the names of repeated requests.
-    pub(super) named: &'a [u8],
+    pub(super) named: &'a [u8; SESSION_BYTES],
     /// What the client is written in.
     pub(super) client: Client,
     pub(super) now: Now,
@@ -86,6 +89,9 @@ impl<'a> Asking<'a> {
                     let lease = decision.lease;
                     lease.into_iter().for_each(|lease| grants.add(lease));
                     write_decision(replies, judge, &decision);
+                    if self.shared.recorder.is_on() {
+                        self.note_judged(judge.domain, &decision);
+                    }
                     if lease.is_some() {
                         grants.end_at(replies.len());
                     }
@@ -119,7 +125,11 @@ impl<'a> Asking<'a> {
             repeat: charge.options.idem.map(|name| self.repeat(name)),
         };
         self.guard(charge.id, decider, replies, |decider, replies| {
-            match (decider.charge(&request, self.now), charge.id) {
+            let charged = decider.charge(&request, self.now);
+            if self.shared.recorder.is_on() && charged.is_ok() {
+                self.note_charged(charge.domain);
+            }
+            match (charged, charge.id) {
                 (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
                 (Err(engine::Conflict), id) => self.write_conflict(replies, id),
                 (Ok(_), None) => {}
@@ -131,7 +141,11 @@ impl<'a> Asking<'a> {
     fn take_reports(&self, options: &Options<'_>) {
         self.shared.report(self.client, &options.missed);
         if !options.abandoned.is_empty() {
-            self.engine().abandon(self.session, &mut options.abandoned.iter(), self.now);
+            let ended = self.engine().abandon(self.session, &mut options.abandoned.iter(), self.now);
+            if self.shared.recorder.is_on() {
+                let dropped = |lease| self.note(What::Ended(lease, engine::WorkOutcome::Dropped));
+                ended.into_iter().for_each(dropped);
+            }
         }
     }
 

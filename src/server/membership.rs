@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::Shared;
 use super::pool_access::Closed;
 use super::processes::{NotWatched, SessionKey};
-use crate::clock::Now;
+use crate::clock::{Now, Timestamp};
 use crate::engine::{NotOpened, Opening, Session};
 use crate::protocol::{Code, Hello};
+use crate::record::SESSION_BYTES;
 use crate::sys;
 
 /// The other end of a connection, as the kernel knows it.
@@ -76,9 +77,15 @@ impl Membership {
         let session = shared.engine.open(&opening, now)?;
         let key = SessionKey::new(hello.session, line.user, line.number);
         let member = Membership { shared: Arc::clone(shared), session, key, number: line.number };
+        if shared.recorder.is_on() {
+            shared.note_hello(&key, &member.session, hello.pool, hello.slots, now.at);
+        }
         let watched = shared.processes.watch(shared, key, line, &member.session, pid.is_some());
         if watched == Err(NotWatched::Ended) {
             shared.engine.end(&member.session, now);
+            if shared.recorder.is_on() {
+                shared.note_gone(&key, &member.session, now.at);
+            }
             return Err(NotMember::Ended);
         }
         Ok(member)
@@ -87,12 +94,27 @@ impl Membership {
     pub(super) fn session(&self) -> &Session {
         &self.session
     }
+
+    /// What its session is called.
+    pub(super) fn named(&self) -> [u8; SESSION_BYTES] {
+        self.key.named()
+    }
+
+    /// Leases of it have ended that nobody waits for any more.
+    pub(super) fn note_dropped(&self, leases: &[u64], at: Timestamp) {
+        if self.shared.recorder.is_on() {
+            self.shared.note_dropped(&self.key, &self.session, leases, at);
+        }
+    }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
         self.shared.processes.leave(&self.key, self.number, now.at);
-        self.shared.engine.close(&self.session, now);
+        let parting = self.shared.engine.close(&self.session, now);
+        if self.shared.recorder.is_on() {
+            self.shared.note_parting(&self.key, &self.session, parting, now.at);
+        }
     }
 }

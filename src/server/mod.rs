@@ -13,6 +13,7 @@ mod judge;
 mod listener;
 mod membership;
 mod missed;
+mod noting;
 mod parked;
 mod pool_access;
 mod processes;
@@ -37,6 +38,7 @@ pub use telemetry::Telemetry;
 
 use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
+use crate::record::Recorder;
 use connections::Connections;
 use decision_thread::DecisionThread;
 use held::HeldByUser;
@@ -65,6 +67,8 @@ pub struct Options {
     pub pulse: Arc<Pulse>,
     /// Makes the calls that requests wait for, where there is somebody to call.
     pub asker: Option<Asker>,
+    /// Where what is judged is put aside while somebody records.
+    pub recorder: Arc<Recorder>,
 }
 
 /// What every connection needs.
@@ -82,6 +86,7 @@ struct Shared {
     pulse: Arc<Pulse>,
     telemetry: Arc<Telemetry>,
     asker: Option<Asker>,
+    recorder: Arc<Recorder>,
     /// What is said of requests that find no room to wait in.
     crowd: Mutex<Word>,
 }
@@ -133,6 +138,7 @@ pub async fn run(
         pulse: options.pulse,
         telemetry: options.telemetry,
         asker: options.asker,
+        recorder: options.recorder,
         crowd: Mutex::default(),
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
@@ -172,6 +178,7 @@ async fn keep_house(shared: Arc<Shared>) {
         shared.clock.sample_utc();
         let now = shared.clock.now();
         engine.tick(now);
+        shared.note_tick(now);
         engine.sweep(now);
         shared.pulse.beat_accepting(now.at);
         if now.at.since(audited) >= AUDIT_EVERY {

@@ -21,6 +21,7 @@ use super::membership::Line;
 use super::word::Word;
 use crate::clock::Timestamp;
 use crate::engine::Session;
+use crate::record::SESSION_BYTES;
 use crate::sys;
 
 /// The sessions whose process is watched.
@@ -63,6 +64,21 @@ pub(super) struct SessionKey {
 impl SessionKey {
     pub(super) fn new(name: Option<[u8; 16]>, user: u32, number: u64) -> SessionKey {
         SessionKey { user, name, number: if name.is_some() { 0 } else { number } }
+    }
+
+    pub(super) fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// What it is called among those of its user: by name, or as a connection that is its own. Neither is ever taken for
+    /// the other.
+    pub(super) fn named(&self) -> [u8; SESSION_BYTES] {
+        let mut named = [0; SESSION_BYTES];
+        let number = self.number.to_le_bytes();
+        let bytes = self.name.as_ref().map_or(&number[..], |name| name);
+        let bytes = [u8::from(self.name.is_some())].into_iter().chain(bytes.iter().copied());
+        named.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        named
     }
 }
 
@@ -156,7 +172,12 @@ impl Processes {
         let now = shared.clock.now();
         let last = self.book().watched.get(key).map(|watched| watched.last.clone());
         // First of all: a connection that comes meanwhile is noted still, and ended below.
-        last.iter().for_each(|session| shared.engine.end(session, now));
+        if let Some(session) = &last {
+            shared.engine.end(session, now);
+            if shared.recorder.is_on() {
+                shared.note_gone(key, session, now.at);
+            }
+        }
         let Some(watched) = self.book().forget(key) else { return };
         for (number, session) in watched.here {
             // Mostly the same one: then nothing is left to end.

@@ -4,6 +4,7 @@ use super::answer::Standing;
 use super::judge::Asking;
 use crate::engine;
 use crate::protocol::{Code, Reply, WorkOutcome, encode_reply};
+use crate::record::What;
 
 impl Asking<'_> {
     /// Ends a lease, and says whether there was one.
@@ -20,12 +21,19 @@ impl Asking<'_> {
             WorkOutcome::Dropped => engine::WorkOutcome::Dropped,
         };
         let ok = self.engine().release(self.session, lease, outcome, self.now);
+        if ok && self.shared.recorder.is_on() {
+            self.note(What::Ended(lease, outcome));
+        }
         done(id, ok, replies)
     }
 
     /// Starts the time of a lease again, and says whether there is one.
     pub(super) fn renew(&self, id: u64, lease: u64, replies: &mut Vec<u8>) -> Standing {
-        done(Some(id), self.engine().renew(self.session, lease, self.now), replies)
+        let ok = self.engine().renew(self.session, lease, self.now);
+        if ok && self.shared.recorder.is_on() {
+            self.note(What::Renewed(lease));
+        }
+        done(Some(id), ok, replies)
     }
 
     /// Takes a reading that the application pushes.
@@ -37,7 +45,11 @@ impl Asking<'_> {
         permille: u16,
         replies: &mut Vec<u8>,
     ) -> Standing {
-        match (self.engine().signal(self.session, pool, name, permille, self.now), id) {
+        let taken = self.engine().signal(self.session, pool, name, permille, self.now);
+        if taken.is_ok() && self.shared.recorder.is_on() {
+            self.note(What::Signal { name: name.into(), permille });
+        }
+        match (taken, id) {
             (Err(not_its_pool), Some(_)) => {
                 self.shared.telemetry.error(Code::NotAllowed);
                 let message = format!("{not_its_pool}, which `{pool}` is not");

@@ -17,4 +17,4 @@ pub use process::{peer_pid, peer_pidfd, pidfd_open};
 pub use process_end::ProcessEnd;
 pub use random::drawn;
 pub use readable::register;
-pub use scheduler::{SHORT_SLICE, ask_for_short_slice, slice};
+pub use scheduler::{SHORT_SLICE, ask_for_short_slice, give_way, slice};

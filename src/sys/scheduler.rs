@@ -11,14 +11,23 @@ use std::time::Duration;
 /// # Errors
 /// What the kernel says, for instance under a filter of system calls. Nothing is lost but the speed.
 pub fn ask_for_short_slice() -> io::Result<()> {
-    let attributes = Attributes {
-        size: u32::try_from(size_of::<Attributes>()).unwrap_or_default(),
-        policy: SCHED_OTHER,
-        // As it is: the kernel takes all of these at once, and grants no thread a better one without a privilege.
-        nice: rustix::process::getpriority_process(None)?,
-        runtime_nanos: SLICE_NANOS,
-        ..Attributes::default()
-    };
+    // As it is: the kernel takes all of these at once, and grants no thread a better one without a privilege.
+    let nice = rustix::process::getpriority_process(None)?;
+    ask(&Attributes { nice, runtime_nanos: SLICE_NANOS, ..Attributes::default() })
+}
+
+/// Asks that the calling thread give way to all others that want the CPU: it then has a tenth of what they have.
+///
+/// # Errors
+/// What the kernel says, for instance under a filter of system calls.
+pub fn give_way() -> io::Result<()> {
+    let nice = rustix::process::getpriority_process(None)?.max(NICE);
+    ask(&Attributes { nice, ..Attributes::default() })
+}
+
+fn ask(attributes: &Attributes) -> io::Result<()> {
+    let size = u32::try_from(size_of::<Attributes>()).unwrap_or_default();
+    let attributes = Attributes { size, policy: SCHED_OTHER, ..*attributes };
     // SAFETY: the kernel reads `size` bytes at the pointer, which is exactly the initialised, live `attributes`,
     // and keeps no reference to it. 0 is the calling thread; no flags.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
@@ -44,7 +53,7 @@ pub fn slice() -> io::Result<Duration> {
 
 /// `struct sched_attr` of linux/sched/types.h in its first version, which every kernel since 3.14 reads.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Attributes {
     size: u32,
     policy: u32,
@@ -56,6 +65,9 @@ struct Attributes {
     deadline_nanos: u64,
     period_nanos: u64,
 }
+
+/// Weighs 110 where others weigh 1 024.
+const NICE: i32 = 10;
 
 const SCHED_OTHER: u32 = 0;
 

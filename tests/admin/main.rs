@@ -27,6 +27,7 @@ mod msgpack;
 mod open_metrics;
 mod pages;
 mod privacy;
+mod record;
 #[path = "../support/redis.rs"]
 mod redis_server;
 mod scrape;

@@ -6,9 +6,10 @@ use super::source::{Token, rooms_named, tokens};
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("main", EVERYONE),
     ("cli", EVERYONE),
-    ("server", &["protocol", "engine", "sys"]),
+    ("server", &["protocol", "engine", "record", "sys"]),
     ("fleet", &["engine", "rules"]),
-    ("admin", &["engine", "rules"]),
+    ("admin", &["engine", "rules", "record"]),
+    ("record", &["protocol", "engine", "rules", "sys"]),
     ("host", &["engine", "sys"]),
     ("state", &["engine", "sys"]),
     ("engine", &["rules", "shed", "limit"]),
@@ -22,7 +23,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 ];
 
 const EVERYONE: &[&str] = &[
-    "cli", "server", "fleet", "admin", "host", "state", "engine", "rules", "limit", "shed", "protocol", "sys",
+    "cli", "server", "fleet", "admin", "record", "host", "state", "engine", "rules", "limit", "shed",
+    "protocol", "sys",
 ];
 
 /// Words that a room does without: what it may not do needs them.
@@ -31,6 +33,7 @@ const MAY_NOT_SAY: &[(&str, &[&str])] = &[
     ("shed", &["tokio", "tokio_util", "serde", "redis", "tracing", "Mutex", "RwLock", "async", "await"]),
     ("engine", &["tokio", "tokio_util", "serde", "redis", "async", "await", "UnixStream", "TcpStream"]),
     ("rules", &["tokio", "tokio_util", "redis", "async", "await"]),
+    ("record", &["tokio", "tokio_util", "redis", "async", "await", "UnixStream", "File"]),
     ("protocol", &["tokio", "tokio_util", "serde", "redis", "async", "await"]),
 ];
 

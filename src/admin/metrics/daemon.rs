@@ -30,6 +30,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     connections(scrape, sheet)?;
     state(scrape, sheet)?;
     rules(scrape, sheet)?;
+    recording(scrape, sheet)?;
     sheet.infos("build", "The version that runs", [[("version", env!("CARGO_PKG_VERSION"))]])?;
     let started = unix_seconds(scrape.began.at, scrape.began);
     sheet.gauge("start_time_seconds", "When the daemon started, in Unix time", &started)
@@ -69,6 +70,15 @@ fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("state_bytes", "How large they were then", &state.bytes)?;
     let help = "Files of the state directory that were of no use at the start: what they kept is lost";
     sheet.counters("state_bad", help, state.bad.map(|(file, count)| ([("file", file)], count)))
+}
+
+fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let recorder = &scrape.recorder;
+    let help = "Whether somebody records what is judged (tidegate record)";
+    sheet.gauge("recording", help, &u64::from(recorder.is_on()))?;
+    sheet.counter("recorded_lines", "Lines of traces that were written", &recorder.lines())?;
+    let help = "What traces are without, for it came faster than it was written; no decision waited";
+    sheet.counter("recorded_dropped", help, &recorder.dropped())
 }
 
 fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

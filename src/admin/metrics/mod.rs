@@ -9,6 +9,7 @@ mod switches;
 mod work;
 
 use std::fmt;
+use std::sync::Arc;
 
 use hyper::StatusCode;
 use prometheus_client::collector::Collector;
@@ -23,6 +24,7 @@ use super::control::{RulesRecord, ServerCounts, StateRecord};
 use super::fleet::{FleetRecord, FleetRule};
 use crate::clock::Now;
 use crate::engine::{InForce, LeaseTotals, PoolView, Totals};
+use crate::record::Recorder;
 use sheet::Sheet;
 use switches::Switches;
 
@@ -45,6 +47,7 @@ struct Scrape {
     state: StateRecord,
     fleet: FleetRecord,
     fleet_rules: Vec<FleetRule>,
+    recorder: Arc<Recorder>,
 }
 
 /// The page of it.
@@ -80,6 +83,7 @@ impl Scrape {
             state: desk.control.state(),
             fleet_rules: FleetRule::all(engine, &fleet),
             fleet,
+            recorder: Arc::clone(&desk.recorder),
         }
     }
 }

@@ -14,11 +14,11 @@ pub(super) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
 /// The fields of one request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a>(Option<&'a Map<String, Value>>);
+pub(in crate::admin) struct Asked<'a>(Option<&'a Map<String, Value>>);
 
 impl<'a> Asked<'a> {
     /// Of an object that has these fields and no other.
-    pub(super) fn of(asked: &'a Value, known: &[&str]) -> Result<Asked<'a>, Refusal> {
+    pub(in crate::admin) fn of(asked: &'a Value, known: &[&str]) -> Result<Asked<'a>, Refusal> {
         let fields = asked.as_object();
         let mut names = fields.into_iter().flat_map(Map::keys);
         match names.find(|name| !known.contains(&name.as_str())) {
@@ -34,27 +34,34 @@ impl<'a> Asked<'a> {
         self.0.and_then(|fields| fields.get(name)).filter(|value| !value.is_null())
     }
 
-    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, Refusal> {
+    pub(in crate::admin) fn text(&self, name: &str) -> Result<Option<&'a str>, Refusal> {
         let text =
             |value: &'a Value| value.as_str().ok_or_else(|| Refusal::bad(format!("`{name}` is a text")));
         self.get(name).map(text).transpose()
     }
 
     /// Not there, it is not set.
-    pub(super) fn flag(&self, name: &str) -> Result<bool, Refusal> {
+    pub(in crate::admin) fn flag(&self, name: &str) -> Result<bool, Refusal> {
         let flag =
             |value: &Value| value.as_bool().ok_or_else(|| Refusal::bad(format!("`{name}` is true or false")));
         Ok(self.get(name).map(flag).transpose()?.unwrap_or(false))
     }
 
     /// The end of `for_s` from now on; `None`: it is not there.
-    pub(super) fn until(&self, now: Now) -> Result<Option<Timestamp>, Refusal> {
+    pub(in crate::admin) fn until(&self, now: Now) -> Result<Option<Timestamp>, Refusal> {
         let Some(value) = self.get("for_s") else { return Ok(None) };
         let seconds = value.as_u64().filter(|seconds| (1..=FOR_S_MAX).contains(seconds));
         let seconds = seconds.ok_or_else(|| {
             Refusal::bad(format!("`for_s` is a whole number of seconds, 1 to {FOR_S_MAX} (366 days)"))
         })?;
         Ok(Some(now.at.after(Duration::from_secs(seconds))))
+    }
+
+    /// A list of texts; not there, it is empty.
+    pub(in crate::admin) fn texts(&self, name: &str) -> Result<Vec<&'a str>, Refusal> {
+        let wrong = || Refusal::bad(format!("`{name}` is a list of texts: [\"method\"]"));
+        let Some(value) = self.get(name) else { return Ok(Vec::new()) };
+        value.as_array().ok_or_else(wrong)?.iter().map(|text| text.as_str().ok_or_else(wrong)).collect()
     }
 
     /// Attributes: a list of pairs, in their order, or an object where that is free.

@@ -1,6 +1,6 @@
 //! What operators can tell the daemon: each verb a path, a small JSON object in and one out.
 
-mod asked;
+pub(super) mod asked;
 mod fleet;
 mod key;
 mod reload;
@@ -57,16 +57,21 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 
 /// Carries it out on the text of a request: nothing, or one JSON object.
 pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<Value, Refusal> {
+    let mut done = verb(desk, by, &object(body)?)?;
+    if let Some(fields) = done.as_object_mut() {
+        fields.insert("ok".to_owned(), Value::Bool(true));
+    }
+    Ok(done)
+}
+
+/// What is asked: nothing, or one JSON object.
+pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
     let asked = if body.trim_ascii().is_empty() { Ok(json!({})) } else { serde_json::from_slice(body) };
     let asked = asked.map_err(|error| Refusal::bad(format!("the request is not JSON: {error}")))?;
     if !asked.is_object() {
         return Err(Refusal::bad("the request is not a JSON object: write {\"name\": value}"));
     }
-    let mut done = verb(desk, by, &asked)?;
-    if let Some(fields) = done.as_object_mut() {
-        fields.insert("ok".to_owned(), Value::Bool(true));
-    }
-    Ok(done)
+    Ok(asked)
 }
 
 /// Every verb, by its path.

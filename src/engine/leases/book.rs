@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::lease::{Lease, Link, NONE, Tie, Ties};
 use super::member::{Holdings, Member};
-use super::session::{NotOpened, Opening};
+use super::session::{NotOpened, Opening, Parting};
 use super::slab::Slab;
 use super::wheel::{Batch, Wheel};
 use crate::clock::Timestamp;
@@ -104,20 +104,20 @@ impl Book {
         self.members.get_mut(number).filter(|member| member.generation == generation)
     }
 
-    /// One connection less. Returns whether the session is to end now.
-    pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> bool {
-        let Some(member) = self.member(number, generation) else { return false };
+    /// One connection less.
+    pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> Parting {
+        let Some(member) = self.member(number, generation) else { return Parting::Stays };
         member.connections = member.connections.saturating_sub(1);
         if member.connections > 0 {
-            return false;
+            return Parting::Stays;
         }
         if member.name.is_none() {
-            return true;
+            return Parting::Ends;
         }
         let ends_at = at.after(GRACE);
         member.ends_at = Some(ends_at);
         self.graces.push_back((ends_at, number, generation));
-        false
+        Parting::EndsAt(ends_at)
     }
 
     /// A session whose grace has passed, and when that was.
@@ -274,24 +274,25 @@ impl Book {
         Left::More
     }
 
-    /// Ends the leases of a session that were granted to these requests.
+    /// Ends the leases of a session that were granted to these requests. Returns their numbers.
     pub(super) fn end_of_requests(
         &mut self,
         number: u32,
         at: Timestamp,
         mut is_one: impl FnMut(u64, u64) -> bool,
         ended: &mut Vec<Ties>,
-    ) -> u64 {
-        let (mut place, mut count) = (self.members.get(number).map_or(NONE, |member| member.first), 0);
+    ) -> Vec<u64> {
+        let (mut place, mut numbers) =
+            (self.members.get(number).map_or(NONE, |member| member.first), Vec::new());
         while let Some(lease) = self.leases.get(place) {
-            let next = lease.in_session.after;
+            let (next, number) = (lease.in_session.after, lease.number);
             if is_one(u64::from(lease.connection), lease.request) {
                 ended.extend(self.end(place, at));
-                count += 1;
+                numbers.push(number);
             }
             place = next;
         }
-        count
+        numbers
     }
 }
 

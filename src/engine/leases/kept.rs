@@ -2,7 +2,7 @@
 
 use super::book::tie;
 use super::lease::Tie;
-use super::session::{Attached, Session};
+use super::session::{Attached, OpenSession, Session};
 use super::{BOOKS, Leases};
 use crate::clock::Now;
 use crate::engine::kept::{Kept, KeptLease};
@@ -20,6 +20,21 @@ impl Leases {
                     Some(next) => from = next,
                     None => break,
                 }
+            }
+        }
+    }
+
+    /// Looks at every session that has a name, one under each lock.
+    pub(in crate::engine) fn each_session(&self, visit: &mut dyn FnMut(OpenSession)) {
+        for number in 0..BOOKS {
+            let mut from = 0;
+            loop {
+                let (place, found) = match self.book(number).open_session(from) {
+                    Some(next) => next,
+                    None => break,
+                };
+                found.into_iter().for_each(&mut *visit);
+                from = place;
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::member::Holdings;
+use crate::clock::Timestamp;
 use crate::engine::pool::Pool;
 
 /// One process that asks, over one connection. Cheap to clone.
@@ -38,6 +39,32 @@ pub struct Opening<'a> {
     pub pid: Option<u32>,
 }
 
+/// What becomes of a session when one of its connections ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// It has others, or ended before.
+    Stays,
+    /// It ends then, if nobody connects before.
+    EndsAt(Timestamp),
+    /// It has no name to come back to, and has ended.
+    Ends,
+}
+
+/// A session that has a name, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenSession {
+    /// Its name.
+    pub name: [u8; 16],
+    /// Whose it is.
+    pub user: u32,
+    /// The pool that its work counts in.
+    pub pool: Box<str>,
+    /// How many requests the process works on at once; 0: unknown.
+    pub slots: u32,
+    /// When it ends, if nobody connects before; `None`: somebody is connected.
+    pub ends_at: Option<Timestamp>,
+}
+
 /// Why a connection is not let into a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOpened {
@@ -69,6 +96,12 @@ pub enum WorkOutcome {
 }
 
 impl Session {
+    /// The pool that its work counts in.
+    #[must_use]
+    pub fn pool_name(&self) -> &str {
+        self.0.pool.name()
+    }
+
     /// What tells it from other sessions of its pool.
     pub(in crate::engine) fn number(&self) -> u64 {
         // Generations count the sessions of one book.

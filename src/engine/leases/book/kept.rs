@@ -6,6 +6,7 @@ use crate::clock::Timestamp;
 use crate::engine::digest::Salt;
 use crate::engine::kept::{Kept, KeptKey, KeptLease, KeptSession, KeptTie};
 use crate::engine::leases::lease::{Refund, Tie};
+use crate::engine::leases::session::OpenSession;
 
 impl Book {
     /// Copies the next session that has a name, from this place on, with its leases. Returns where to go on.
@@ -27,6 +28,20 @@ impl Book {
             }
         }
         place.checked_add(1)
+    }
+
+    /// The next session from a place on, if it has a name, and the place to go on from.
+    pub(in crate::engine::leases) fn open_session(&self, from: u32) -> Option<(u32, Option<OpenSession>)> {
+        let place = self.members.next_from(from)?;
+        let member = self.members.get(place)?;
+        let open = member.name.map(|name| OpenSession {
+            name,
+            user: member.user,
+            pool: member.pool.name().into(),
+            slots: member.slots,
+            ends_at: member.ends_at,
+        });
+        Some((place.checked_add(1)?, open))
     }
 
     /// Puts a lease back. Returns when it ends.

@@ -1,0 +1,214 @@
+//! `tidegate record`: what a daemon judges, as a trace for `tidegate replay`.
+
+mod feed;
+mod progress;
+mod sink;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::admin_client::AdminArgs;
+use super::ask::usage;
+use super::replay::table::counted;
+use super::switch::whole_seconds;
+use super::{log, settings_file};
+use feed::{Came, Feed, Report};
+use progress::Progress;
+use sink::Sink;
+
+/// Records what the daemon judges, for a while, as a trace for `tidegate replay`
+///
+/// What the rules do not name of a caller is hashed, under a key that is drawn for this recording and kept nowhere: the
+/// same caller stays the same caller, and the same rules decide the same. No decision waits for it: what comes faster
+/// than it is written is dropped, counted, and told at the end.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// For how long, 24h at most; Ctrl-C ends it before
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    lasts: Duration,
+    /// Where to: a file that is not there yet, or - for standard output
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    out: PathBuf,
+    /// What is asked about this domain alone [default: all]
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// Attributes whose values are told as they are, such as method,path
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    keep: Vec<String>,
+    /// Tell all values as they are: names of users, addresses, tokens
+    #[arg(long, conflicts_with = "keep")]
+    clear: bool,
+    /// End when so much is written
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    max_size: u64,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const HELP: &str = "\
+Examples:
+  tidegate record --for 10m --out trace.jsonl
+  tidegate record --for 1h --domain api --keep method,path --out trace.jsonl
+  tidegate record --for 24h | zstd > trace.jsonl.zst
+  tidegate replay trace.jsonl --rules /etc/tidegate/rules --compare stricter-rules
+
+Words that the rules name are never hashed: they would not match any more. The file is open to its owner alone.
+
+Exit codes: 0 recorded, to the end or to Ctrl-C, also where lines were dropped; 1 the daemon does not answer, refuses or
+went, or the trace cannot be written, with the reason; 2 wrong usage.";
+
+/// Why a recording ends.
+enum End {
+    /// Its time is over.
+    Time(Report),
+    /// Whoever began it ended it.
+    ByHand,
+    /// So much is written as may be.
+    Full,
+    /// The daemon has ended it.
+    Cut,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The trace cannot be written.
+pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    let Some(seconds) = whole_seconds(args.lasts).filter(|seconds| *seconds <= SECONDS_MAX) else {
+        return usage("--for takes one second at least and 24h at most");
+    };
+    let asked = json!({"for_s": seconds, "domain": args.domain, "keep": args.keep, "clear": args.clear});
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // From here on a signal ends the recording, and leaves a whole trace.
+    let signals = runtime.block_on(async { Signals::watch() })?;
+    let mut sink = match Sink::open(&args.out, out, args.max_size) {
+        Ok(sink) => sink,
+        Err(error) => return failed(&format!("{}: {error}", args.out.display())),
+    };
+    let begun = args.admin.client().begin("/record", &asked);
+    let (stream, came) = match begun {
+        Ok(begun) => begun,
+        Err(failure) => {
+            sink.discard();
+            return failed(&failure.to_string());
+        }
+    };
+    let mut progress = Progress::new(args.lasts, sink.is_terminal());
+    let (end, last) = runtime.block_on(async {
+        let feed = Feed::new(stream, came)?;
+        record(feed, signals, &mut sink, &mut progress).await
+    })?;
+    progress.end();
+    sink.flush()?;
+    tell(&end, &last, &sink, args);
+    Ok(if matches!(end, End::Cut) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Writes what comes until something ends it; the last that was reported comes beside.
+async fn record(
+    mut feed: Feed,
+    mut signals: Signals,
+    sink: &mut Sink<'_>,
+    progress: &mut Progress,
+) -> io::Result<(End, Report)> {
+    let mut last = Report::default();
+    loop {
+        let came = tokio::select! {
+            biased;
+            () = signals.next() => return Ok((End::ByHand, last)),
+            came = feed.next() => came?,
+        };
+        match came {
+            Came::Lines(lines) => {
+                if !sink.write(&lines)? {
+                    return Ok((End::Full, last));
+                }
+            }
+            Came::Report(report) => {
+                progress.show(sink.lines(), &report);
+                last = report.clone();
+                if report.ended {
+                    return Ok((End::Time(report), last));
+                }
+            }
+            Came::End => return Ok((End::Cut, last)),
+        }
+    }
+}
+
+/// Says what it came to, and what is to be known of the trace.
+fn tell(end: &End, last: &Report, sink: &Sink<'_>, args: &Args) {
+    let lines = counted(sink.lines(), "line");
+    let to = if sink.is_file() { format!(" to {}", args.out.display()) } else { String::new() };
+    let why = match end {
+        End::Time(_) | End::ByHand => String::new(),
+        End::Full => "; as much as --max-size lets it write".to_owned(),
+        End::Cut => "; the daemon ended it before its time: what is written is a whole trace".to_owned(),
+    };
+    log::plainly(&format!("recorded {lines}{to}{why}"));
+    let Report { dropped, blurred, left_out, .. } = *last;
+    for (number, noun, what) in [
+        (dropped, "line", "dropped: it came faster than it was written, and the trace has holes"),
+        (
+            left_out,
+            "request",
+            "left out: hashed it would be longer than a request may be; --keep tells its values",
+        ),
+        (
+            blurred,
+            "request",
+            "in which rules may see what they did not: a hash fits their patterns otherwise; --keep",
+        ),
+    ] {
+        if number > 0 {
+            log::plainly(&format!("warning: {} {what}", counted(number, noun)));
+        }
+    }
+    if matches!(end, End::Time(report) if report.rules_changed) {
+        log::plainly("warning: the rules changed meanwhile: a replay judges all of it by one set");
+    }
+}
+
+/// What ends a recording from outside.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn watch() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hang_up.recv() => {}
+        }
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    settings_file::bytes(text)
+        .map_err(|wrong| format!("{}: {}", wrong.message, wrong.mend.unwrap_or_default()))
+}
+
+fn failed(message: &str) -> io::Result<ExitCode> {
+    log::plainly(&format!("tidegate: {message}"));
+    Ok(ExitCode::FAILURE)
+}
+
+/// As long as the daemon records for one who asks.
+const SECONDS_MAX: u64 = 24 * 3_600;

@@ -1,0 +1,45 @@
+//! How a recording goes: one line on a terminal, gone at the end. Never anywhere else.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget};
+
+use super::feed::Report;
+use crate::cli::replay::table::counted;
+use crate::clock::boot_nanos;
+
+/// A line on standard error.
+pub(super) struct Progress {
+    line: Option<ProgressBar>,
+    begin_nanos: u64,
+    lasts: Duration,
+}
+
+impl Progress {
+    /// `in_the_way`: the trace itself is shown on the same terminal.
+    pub(super) fn new(lasts: Duration, in_the_way: bool) -> Progress {
+        let wanted = !in_the_way && std::io::stderr().is_terminal();
+        let line = wanted.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
+        Progress { line, begin_nanos: boot_nanos(), lasts }
+    }
+
+    /// Is told each second.
+    pub(super) fn show(&self, lines: u64, report: &Report) {
+        let Some(line) = &self.line else { return };
+        let passed = Duration::from_nanos(boot_nanos().saturating_sub(self.begin_nanos));
+        let left = Duration::from_secs(self.lasts.saturating_sub(passed).as_secs());
+        let left = humantime::format_duration(left);
+        let lines = counted(lines, "line");
+        line.set_style(indicatif::ProgressStyle::default_spinner());
+        line.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
+        line.tick();
+    }
+
+    /// Takes the line away.
+    pub(super) fn end(&self) {
+        if let Some(line) = &self.line {
+            line.finish_and_clear();
+        }
+    }
+}

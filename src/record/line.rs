@@ -1,0 +1,99 @@
+//! One line of a trace as it is written: the mirror of what `tidegate replay` reads.
+
+use std::io::{self, Write};
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+/// What a line says behind its time. What is absent is not written.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Line<'l> {
+    pub(super) op: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<Id>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<&'l str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) domain: Option<&'l str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) descriptors: Option<&'l [Vec<Said<'l>>]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cost: Option<Quantity<'l>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) amount: Option<Quantity<'l>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) priority: Option<&'l str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) idem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) queued_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_wait_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pool: Option<&'l str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) slots: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) outcome: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<&'l str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) permille: Option<u16>,
+    /// What came of it: for people and tools, a replay decides itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) verdict: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rule: Option<&'l str>,
+}
+
+impl Line<'_> {
+    /// Adds it to what is written, with its time: nanoseconds since 1970, told as seconds to their last place.
+    pub(super) fn write(&self, unix_nanos: u64, to: &mut Vec<u8>) -> io::Result<()> {
+        let (seconds, nanos) = (unix_nanos / NANOS_PER_SECOND, unix_nanos % NANOS_PER_SECOND);
+        // No float has a part in it: the object is begun by hand.
+        write!(to, "{{\"t\":{seconds}.{nanos:09},")?;
+        let begin = to.len();
+        serde_json::to_writer(&mut *to, self)?;
+        // The brace that it begins with stands before the time already.
+        if to.len() > begin {
+            to.remove(begin);
+        }
+        to.push(b'\n');
+        Ok(())
+    }
+}
+
+/// A key or a value.
+pub(super) type Said<'l> = std::borrow::Cow<'l, str>;
+
+/// What work is ended by.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Id {
+    /// Of work that was granted.
+    Lease(String),
+    /// Of what was not, or is a repeat.
+    Number(u64),
+}
+
+/// A cost or an amount.
+#[derive(Debug)]
+pub(super) enum Quantity<'l> {
+    Requests(i64),
+    Units(Vec<(&'l str, i64)>),
+}
+
+impl Serialize for Quantity<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Quantity::Requests(number) => serializer.serialize_i64(*number),
+            Quantity::Units(units) => {
+                let mut map = serializer.serialize_map(Some(units.len()))?;
+                units.iter().try_for_each(|(unit, number)| map.serialize_entry(unit, number))?;
+                map.end()
+            }
+        }
+    }
+}
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -1,0 +1,214 @@
+//! Between those who decide and whoever writes: a bounded queue. Full, it drops and counts; nobody ever waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use arc_swap::ArcSwapOption;
+use tracing::debug;
+
+use super::noted::{Noted, What, Who};
+use crate::clock::Timestamp;
+use crate::sys;
+
+/// Whether somebody records, and where to put what is recorded. One recording at a time.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    /// What decisions look at: one load that nothing is ordered by.
+    is_on: AtomicBool,
+    tape: ArcSwapOption<Tape>,
+    /// Taken by the recording that goes on.
+    is_taken: AtomicBool,
+    lines: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// The end of the queue that is written to.
+#[derive(Debug)]
+struct Tape {
+    queue: SyncSender<Noted>,
+    /// The one domain that is recorded; `None`: all.
+    domain: Option<Box<str>>,
+    room: Arc<Room>,
+}
+
+/// What the queue holds, and what it did not take.
+#[derive(Debug, Default)]
+struct Room {
+    bytes: AtomicUsize,
+    dropped: AtomicU64,
+}
+
+/// Somebody records already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("somebody records already, and one recording is made at a time: end that one, or wait for its end")]
+pub struct Busy;
+
+impl Recorder {
+    /// Whether somebody records. All that a request costs while nobody does.
+    #[inline]
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests of a domain are recorded.
+    #[must_use]
+    pub fn wants(&self, domain: &str) -> bool {
+        self.tape.load().as_ref().is_some_and(|tape| tape.domain.as_deref().is_none_or(|only| only == domain))
+    }
+
+    /// Puts something aside, or counts it where there is no room. It waits for nobody.
+    #[cold]
+    #[inline(never)]
+    pub fn note(&self, at: Timestamp, who: Option<Who>, what: What) {
+        let tape = self.tape.load();
+        let Some(tape) = tape.as_ref() else { return };
+        let bytes = what.heap_bytes();
+        let fits = tape.room.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= QUEUE_BYTES_MAX;
+        if fits && tape.queue.try_send(Noted { at, who, what }).is_ok() {
+            return;
+        }
+        tape.room.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        tape.room.dropped.fetch_add(1, Ordering::Relaxed);
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Begins to record, all domains or one.
+    ///
+    /// # Errors
+    /// Somebody records already.
+    pub fn begin(self: &Arc<Recorder>, domain: Option<&str>) -> Result<Reel, Busy> {
+        if self.is_taken.swap(true, Ordering::AcqRel) {
+            return Err(Busy);
+        }
+        let (queue, noted) = sync_channel(QUEUE_LINES_MAX);
+        let room = Arc::new(Room::default());
+        let tape = Tape { queue, domain: domain.map(Into::into), room: Arc::clone(&room) };
+        self.tape.store(Some(Arc::new(tape)));
+        self.is_on.store(true, Ordering::Relaxed);
+        Ok(Reel { recorder: Arc::clone(self), noted, room })
+    }
+
+    /// Counts lines that were written.
+    pub fn count_lines(&self, lines: u64) {
+        self.lines.fetch_add(lines, Ordering::Relaxed);
+    }
+
+    /// Lines written since the start of the daemon.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.lines.load(Ordering::Relaxed)
+    }
+
+    /// What was dropped since then, for the queue was full.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) {
+        self.is_on.store(false, Ordering::Relaxed);
+        self.tape.store(None);
+    }
+}
+
+/// The end of the queue that is read from. Dropped, nothing is recorded any more, and somebody else may.
+#[derive(Debug)]
+pub struct Reel {
+    recorder: Arc<Recorder>,
+    noted: Receiver<Noted>,
+    room: Arc<Room>,
+}
+
+impl Reel {
+    /// What was put aside first, if there is anything. It does not wait, so nobody ever has to wake whoever asks.
+    pub(super) fn next(&self) -> Option<Noted> {
+        let noted = self.noted.try_recv().ok()?;
+        self.room.bytes.fetch_sub(noted.what.heap_bytes(), Ordering::Relaxed);
+        Some(noted)
+    }
+
+    /// What this recording is without, for the queue was full.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.room.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Has the calling thread, which reads and writes, give way to those who decide.
+    pub fn give_way(&self) {
+        if let Err(error) = sys::give_way() {
+            debug!(%error, "whoever records does not give way to decisions");
+        }
+    }
+
+    /// Puts nothing more aside. What is there can still be read.
+    pub fn stop(&self) {
+        self.recorder.stop();
+    }
+}
+
+impl Drop for Reel {
+    fn drop(&mut self) {
+        self.recorder.stop();
+        self.recorder.is_taken.store(false, Ordering::Release);
+    }
+}
+
+/// What a hundred thousand requests a second put aside in a third of a second: whoever writes looks two hundred times a
+/// second.
+const QUEUE_LINES_MAX: usize = 32_768;
+
+/// Beside some 100 bytes a place. Requests of the common size fill the places first; the largest fill this first.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Busy, QUEUE_BYTES_MAX, QUEUE_LINES_MAX, Recorder};
+    use crate::clock::Timestamp;
+    use crate::record::What;
+
+    fn note(recorder: &Recorder, what: What) {
+        recorder.note(Timestamp::ORIGIN, None, what);
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts_and_takes_again_what_there_is_room_for() {
+        let recorder = Arc::new(Recorder::default());
+        note(&recorder, What::Tick);
+        let reel = recorder.begin(None).unwrap();
+        for _ in 0..QUEUE_LINES_MAX + 5 {
+            note(&recorder, What::Tick);
+        }
+        assert_eq!((reel.dropped(), recorder.dropped()), (5, 5));
+        assert!(reel.next().is_some());
+        note(&recorder, What::Tick);
+        assert_eq!(reel.dropped(), 5);
+        assert_eq!(std::iter::from_fn(|| reel.next()).count(), QUEUE_LINES_MAX);
+        let large = || What::Charged(vec![0; QUEUE_BYTES_MAX / 4].into());
+        for _ in 0..6 {
+            note(&recorder, large());
+        }
+        assert_eq!(reel.dropped(), 7, "however few they are");
+        assert!(reel.next().is_some());
+        note(&recorder, large());
+        assert_eq!(reel.dropped(), 7);
+    }
+
+    #[test]
+    fn one_records_at_a_time_and_what_is_dropped_makes_room() {
+        let recorder = Arc::new(Recorder::default());
+        assert!(!recorder.is_on());
+        let reel = recorder.begin(Some("api")).unwrap();
+        assert_eq!(recorder.begin(None).unwrap_err(), Busy);
+        assert!(recorder.is_on() && recorder.wants("api") && !recorder.wants("web"));
+        reel.stop();
+        assert!(!recorder.is_on());
+        assert_eq!(recorder.begin(None).unwrap_err(), Busy, "its end is still to be written");
+        drop(reel);
+        assert!(recorder.begin(None).is_ok());
+        assert!(!recorder.is_on());
+    }
+}

@@ -1,0 +1,77 @@
+//! The sessions of one recording: which were told of, and which end soon if nobody connects.
+
+use std::collections::HashMap;
+
+use super::digest::{Key, letters};
+use super::noted::{SESSION_BYTES, Who};
+use crate::clock::Timestamp;
+use crate::engine::OpenSession;
+
+/// Those that were told of, and have not ended.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    /// When each ends, if nobody connects before.
+    told: HashMap<u64, Option<Timestamp>>,
+}
+
+/// What a session is called in a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Label(u64);
+
+impl Label {
+    pub(super) fn of(who: &Who, key: &Key) -> Label {
+        Label::new(who.user, &who.named, key)
+    }
+
+    pub(super) fn of_open(open: &OpenSession, key: &Key) -> Label {
+        let mut named = [1; SESSION_BYTES];
+        named.iter_mut().skip(1).zip(open.name).for_each(|(to, from)| *to = from);
+        Label::new(open.user, &named, key)
+    }
+
+    fn new(user: u32, named: &[u8], key: &Key) -> Label {
+        Label(key.digest("session", &[&user.to_le_bytes(), named].concat()))
+    }
+
+    pub(super) fn text(self) -> String {
+        letters(self.0)
+    }
+}
+
+impl Sessions {
+    /// Somebody of this session is there. Whether it is still to be told of.
+    pub(super) fn is_new(&mut self, label: Label) -> bool {
+        // Beyond the bound it is told of again and again: to a replay that is one more connection.
+        let is_full = self.told.len() >= SESSIONS_MAX;
+        match self.told.get_mut(&label.0) {
+            Some(ends_at) => {
+                *ends_at = None;
+                false
+            }
+            None if is_full => true,
+            None => {
+                self.told.insert(label.0, None);
+                true
+            }
+        }
+    }
+
+    /// It ends then, if nobody connects before.
+    pub(super) fn leave(&mut self, label: Label, ends_at: Timestamp) {
+        self.told.get_mut(&label.0).into_iter().for_each(|known| *known = Some(ends_at));
+    }
+
+    /// It has ended. Whether it was told of.
+    pub(super) fn end(&mut self, label: Label) -> bool {
+        self.told.remove(&label.0).is_some()
+    }
+
+    /// Those that nobody came back to.
+    pub(super) fn end_due(&mut self, at: Timestamp) -> Vec<Label> {
+        let due = self.told.extract_if(|_, ends_at| ends_at.is_some_and(|ends_at| ends_at <= at));
+        due.map(|(label, _)| Label(label)).collect()
+    }
+}
+
+/// Four times as many as there may be at once: what was dropped may have been the end of some.
+const SESSIONS_MAX: usize = 65_536;

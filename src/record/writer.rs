@@ -1,0 +1,338 @@
+//! From what was put aside to the lines of a trace. No clock, no file.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+
+use super::digest::letters;
+use super::disguise::Disguise;
+use super::line::{Id, Line, Quantity};
+use super::noted::{Noted, What, Who};
+use super::recorder::Reel;
+use super::sessions::{Label, Sessions};
+use crate::clock::{Now, Timestamp};
+use crate::engine::{OpenSession, Verdict, WorkOutcome};
+use crate::protocol::{
+    Amount, Cost, Descriptors, FRAME_BYTES_MAX, Judge, Options, Request, VALUE_BYTES_MAX, decode_request,
+};
+
+/// Writes the lines of one recording.
+#[derive(Debug)]
+pub struct Writer {
+    disguise: Disguise,
+    /// Nanoseconds to add for Unix time: what the wall clock does meanwhile moves no line.
+    utc: i64,
+    newest: u64,
+    sessions: Sessions,
+    /// Counts work that is ended by no lease.
+    unleased: u64,
+    repeats: Repeats,
+    written: Written,
+}
+
+/// What has been written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Lines.
+    pub lines: u64,
+    /// Those of them in which the rules may see what they did not see.
+    pub blurred: u64,
+    /// What could not be told: disguised it would be longer than a request may be.
+    pub left_out: u64,
+}
+
+/// A request as it is told.
+type Told<'l> = Vec<Vec<std::borrow::Cow<'l, str>>>;
+
+impl Writer {
+    /// One that begins now. The sessions that are there are told of first.
+    #[must_use]
+    pub fn new(disguise: Disguise, now: Now) -> Writer {
+        Writer {
+            disguise,
+            utc: now.utc,
+            newest: 0,
+            sessions: Sessions::default(),
+            unleased: 0,
+            repeats: Repeats::default(),
+            written: Written::default(),
+        }
+    }
+
+    /// What has been written so far.
+    #[must_use]
+    pub fn written(&self) -> Written {
+        self.written
+    }
+
+    /// Tells of the sessions that were there before.
+    ///
+    /// # Errors
+    /// None, as what is written to is memory.
+    pub fn open(&mut self, open: &[OpenSession], at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+        for session in open {
+            let label = Label::of_open(session, self.disguise.key());
+            self.hello(label, &session.pool, session.slots, at, to)?;
+            session.ends_at.into_iter().for_each(|ends_at| self.sessions.leave(label, ends_at));
+        }
+        Ok(())
+    }
+
+    /// Writes what was put aside, up to some bytes. Whether there was anything.
+    ///
+    /// # Errors
+    /// None, as what is written to is memory.
+    pub fn write(&mut self, reel: &Reel, bytes_max: usize, to: &mut Vec<u8>) -> io::Result<bool> {
+        let mut some = false;
+        while to.len() < bytes_max
+            && let Some(noted) = reel.next()
+        {
+            some = true;
+            self.tell(&noted, to)?;
+        }
+        Ok(some)
+    }
+
+    pub(super) fn tell(&mut self, noted: &Noted, to: &mut Vec<u8>) -> io::Result<()> {
+        let Noted { at, who, what } = noted;
+        let Some(who) = who else {
+            let due = self.sessions.end_due(*at);
+            return due.into_iter().try_for_each(|label| self.bye(label, *at, to));
+        };
+        let label = Label::of(who, self.disguise.key());
+        match what {
+            What::Hello { pool, slots } => self.hello(label, pool, *slots, *at, to),
+            What::Left(ends_at) => {
+                self.sessions.leave(label, *ends_at);
+                Ok(())
+            }
+            What::Gone if self.sessions.end(label) => self.bye(label, *at, to),
+            What::Gone | What::Tick => Ok(()),
+            What::Ended(lease, outcome) => {
+                let id = self.lease_id(*lease);
+                self.release(id, *outcome, *at, to)
+            }
+            What::Renewed(lease) => {
+                let id = Some(self.lease_id(*lease));
+                self.line(&Line { op: "renew", id, ..Line::default() }, *at, to)
+            }
+            What::Judged { payload, .. } | What::Charged(payload) => {
+                self.greet(label, who, *at, to)?;
+                self.asked(payload, &label.text(), noted, to)
+            }
+            What::Signal { name, permille } => {
+                self.greet(label, who, *at, to)?;
+                let (session, pool) = (label.text(), who.session.pool_name());
+                let line = Line {
+                    op: "signal",
+                    session: Some(&session),
+                    pool: Some(pool),
+                    name: Some(name),
+                    permille: Some(*permille),
+                    ..Line::default()
+                };
+                self.line(&line, *at, to)
+            }
+        }
+    }
+
+    /// A session that was not told of has begun before, or its beginning was dropped.
+    fn greet(&mut self, label: Label, who: &Who, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+        self.hello(label, who.session.pool_name(), 0, at, to)
+    }
+
+    fn hello(
+        &mut self,
+        label: Label,
+        pool: &str,
+        slots: u32,
+        at: Timestamp,
+        to: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        if !self.sessions.is_new(label) {
+            return Ok(());
+        }
+        let (session, slots) = (label.text(), Some(slots).filter(|slots| *slots > 0));
+        self.line(
+            &Line { op: "hello", session: Some(&session), pool: Some(pool), slots, ..Line::default() },
+            at,
+            to,
+        )
+    }
+
+    fn bye(&mut self, label: Label, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+        self.line(&Line { op: "bye", session: Some(&label.text()), ..Line::default() }, at, to)
+    }
+
+    fn release(&mut self, id: Id, outcome: WorkOutcome, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+        let outcome = match outcome {
+            WorkOutcome::Ok => "ok",
+            WorkOutcome::Error => "error",
+            WorkOutcome::Dropped => "dropped",
+        };
+        self.line(&Line { op: "release", id: Some(id), outcome: Some(outcome), ..Line::default() }, at, to)
+    }
+
+    fn asked(&mut self, payload: &[u8], session: &str, noted: &Noted, to: &mut Vec<u8>) -> io::Result<()> {
+        let mut descriptors = Descriptors::new();
+        match decode_request(payload, &mut descriptors) {
+            Ok(Request::Hit(judge)) => self.judged("hit", &judge, &descriptors, session, noted, to),
+            Ok(Request::Peek(judge)) => self.judged("peek", &judge, &descriptors, session, noted, to),
+            Ok(Request::Acquire(judge)) => self.judged("acquire", &judge, &descriptors, session, noted, to),
+            Ok(Request::Charge(charge)) => {
+                let Some(told) = self.disguised(charge.domain, &descriptors) else { return Ok(()) };
+                let amount = match charge.amount {
+                    Amount::Requests(amount) => Quantity::Requests(amount),
+                    Amount::Units(units) => Quantity::Units(units.iter().collect()),
+                };
+                let line = Line {
+                    op: "charge",
+                    session: Some(session),
+                    domain: Some(charge.domain),
+                    descriptors: Some(&told),
+                    amount: Some(amount),
+                    idem: self.idem(&charge.options),
+                    ..Line::default()
+                };
+                self.line(&line, noted.at, to)
+            }
+            // Nothing else is judged or charged.
+            _ => Ok(()),
+        }
+    }
+
+    fn judged(
+        &mut self,
+        op: &'static str,
+        judge: &Judge<'_>,
+        descriptors: &Descriptors<'_>,
+        session: &str,
+        noted: &Noted,
+        to: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let What::Judged { verdict, refused_by, lease, .. } = &noted.what else { return Ok(()) };
+        let Some(told) = self.disguised(judge.domain, descriptors) else { return Ok(()) };
+        let cost = match judge.cost {
+            Cost::Requests(1) => None,
+            Cost::Requests(cost) => Some(Quantity::Requests(cost.into())),
+            Cost::Units(units) => {
+                Some(Quantity::Units(units.iter().map(|(unit, cost)| (unit, cost.into())).collect()))
+            }
+        };
+        let options = &judge.options;
+        let is_work = op == "acquire";
+        let id = is_work.then(|| self.work_id(*lease, options.idem.is_some()));
+        let line = Line {
+            op,
+            id: id.clone(),
+            session: Some(session),
+            domain: Some(judge.domain),
+            descriptors: Some(&told),
+            cost,
+            priority: judge.priority.filter(|priority| self.disguise.tells_priority(judge.domain, priority)),
+            idem: self.idem(options),
+            queued_us: options.queued_us,
+            max_wait_us: options.max_wait_us,
+            verdict: Some(name_of(*verdict)),
+            rule: refused_by.as_deref(),
+            ..Line::default()
+        };
+        self.line(&line, noted.at, to)?;
+        let is_granted = matches!(verdict, Verdict::Allow | Verdict::Wait);
+        match id {
+            // It was given up on before it was granted.
+            Some(id) if is_granted && lease.is_none() => self.release(id, WorkOutcome::Dropped, noted.at, to),
+            _ => Ok(()),
+        }
+    }
+
+    /// The descriptors as they are told; `None`: so they would be no request any more, which is counted.
+    fn disguised<'d>(&mut self, domain: &str, descriptors: &Descriptors<'d>) -> Option<Told<'d>> {
+        let (mut told, mut start, mut bytes, mut is_seen_alike) = (Vec::new(), 0, 0, true);
+        for end in descriptors.ends() {
+            let end = usize::from(*end);
+            let pairs = descriptors.attributes().get(std::mem::replace(&mut start, end)..end)?;
+            let mut texts = Vec::with_capacity(2 * pairs.len());
+            for (key, value) in pairs {
+                let value = self.disguise.value(domain, key, value);
+                is_seen_alike &= value.is_seen_alike && value.text.len() <= VALUE_BYTES_MAX;
+                bytes += key.len() + value.text.len() + PAIR_BYTES;
+                texts.extend([(*key).into(), value.text]);
+            }
+            told.push(texts);
+        }
+        let is_long = told.iter().flatten().any(|text| text.len() > VALUE_BYTES_MAX);
+        if is_long || bytes > FRAME_BYTES_MAX - REST_BYTES {
+            self.written.left_out += 1;
+            return None;
+        }
+        self.written.blurred += u64::from(!is_seen_alike);
+        Some(told)
+    }
+
+    /// The id of work: its lease, or a number of its own where that is none of its own.
+    fn work_id(&mut self, lease: Option<u64>, is_named: bool) -> Id {
+        match lease {
+            Some(lease) if !is_named || self.repeats.is_first(lease) => self.lease_id(lease),
+            _ => {
+                self.unleased += 1;
+                Id::Number(self.unleased)
+            }
+        }
+    }
+
+    fn lease_id(&self, lease: u64) -> Id {
+        Id::Lease(letters(self.disguise.key().digest("lease", &lease.to_le_bytes())))
+    }
+
+    fn idem(&self, options: &Options<'_>) -> Option<String> {
+        options.idem.map(|idem| letters(self.disguise.key().digest("idem", idem)))
+    }
+
+    fn line(&mut self, line: &Line<'_>, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+        // Threads that decide at once put aside in the order in which they decided, which their clocks do not know.
+        self.newest = at.as_nanos().saturating_add_signed(self.utc).max(self.newest);
+        self.written.lines += 1;
+        line.write(self.newest, to)
+    }
+}
+
+fn name_of(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Limit => "limit",
+        Verdict::Wait => "wait",
+        Verdict::Deny => "deny",
+        Verdict::Shed => "shed",
+    }
+}
+
+/// The leases that were granted under a name: the same name may have them again.
+#[derive(Debug, Default)]
+struct Repeats {
+    known: HashSet<u64>,
+    in_order: VecDeque<u64>,
+}
+
+impl Repeats {
+    fn is_first(&mut self, lease: u64) -> bool {
+        if !self.known.insert(lease) {
+            return false;
+        }
+        self.in_order.push_back(lease);
+        if self.in_order.len() > REPEATS_MAX
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        true
+    }
+}
+
+/// Repeats come within a minute.
+const REPEATS_MAX: usize = 65_536;
+
+/// What a frame adds to a pair: the lengths of two texts.
+const PAIR_BYTES: usize = 6;
+
+/// Room for all that stands beside the descriptors in a frame: names of 64 bytes, costs, options.
+const REST_BYTES: usize = 1_024;

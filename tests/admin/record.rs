@@ -1,0 +1,367 @@
+//! `tidegate record` beside a daemon that is at work: a whole trace, which decides the same and tells nobody's name.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::commands::said;
+use super::daemon::{BINARY, Daemon, Plan, Process, daemon, eventually};
+use super::http::admin_socket;
+use super::scrape::{greet, scrape};
+use super::wire::{PATIENCE, Wire, hit};
+
+/// Limits of every kind that a trace can tell.
+const RULES: &str = "\
+domain: app
+priorities: [critical, get]
+exempt: [{name: probes, match: {path: /healthz}}]
+deny: [{name: banned, match: {user: mallory}}]
+limits:
+  - {name: writes, match: {method: POST, path: '/v1/users/*/orders*'}, key: [user], rate: 2/min, burst: 2}
+  - {name: per-user, key: [user], rate: 50/s, burst: 4, max_debt: 10}
+  - name: nets
+    match: {ip: {cidr: 10.0.0.0/8}}
+    key: [{attribute: ip, ipv6_prefix: 64}]
+    rate: 1/min
+    burst: 3
+  - {name: tokens, key: [user], unit: tokens, algorithm: fixed_window, rate: 100/h}
+concurrency: [{name: at-once, key: [job], max: 2}]
+shed: [{pool: web, queue_age: {others: 500ms, critical: 2500ms}}]
+";
+
+/// Part of every value that no rule names.
+const CANARY: &str = "canary7f3a";
+
+/// A recording that goes on.
+struct Recording {
+    process: Process,
+    trace: PathBuf,
+}
+
+fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.arg("record").args(arguments).env("TIDEGATE_SOCKET", daemon.socket()).stdin(Stdio::null());
+    command
+}
+
+impl Recording {
+    /// Begins one into a file, and waits until the daemon records.
+    fn begin(daemon: &Daemon, name: &str, arguments: &[&str]) -> Recording {
+        let trace = daemon.plan.path(name);
+        let mut command = command(daemon, arguments);
+        command.arg("--out").arg(&trace).stdout(Stdio::null());
+        command.stderr(fs::File::create(daemon.plan.path("record.err")).unwrap());
+        let process = Process::start(&mut command);
+        eventually("it records", || is_recorded(daemon).then_some(()));
+        Recording { process, trace }
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.trace).unwrap();
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        whole.map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits for so many lines of requests that were judged.
+    fn await_judged(&self, count: usize) {
+        eventually("the requests are written", || {
+            let judged = self.lines().iter().filter(|line| line.get("verdict").is_some()).count();
+            assert!(judged <= count, "{judged} are more than {count}");
+            (judged == count).then_some(())
+        });
+    }
+
+    /// Waits until so many sessions have ended, and are known to have.
+    fn await_ends(&self, count: usize) {
+        eventually("the sessions end", || {
+            let ended = self.lines().iter().filter(|line| line["op"] == "bye").count();
+            (ended == count).then_some(())
+        });
+    }
+
+    /// Ends it as a terminal does.
+    fn end(&mut self, daemon: &Daemon) -> String {
+        self.process.signal(libc::SIGINT);
+        let code = self.process.exit_code();
+        let err = fs::read_to_string(daemon.plan.path("record.err")).unwrap();
+        assert_eq!(code, Some(0), "{err}");
+        eventually("the daemon notices", || (!is_recorded(daemon)).then_some(()));
+        err
+    }
+}
+
+fn is_recorded(daemon: &Daemon) -> bool {
+    scrape(daemon).series["tidegate_recording"] == 1.0
+}
+
+/// Traffic, and what was answered to each request that was judged.
+struct Traffic {
+    answers: Vec<Value>,
+}
+
+impl Traffic {
+    fn ask(&mut self, wire: &mut Wire, op: u64, attributes: &Value, rest: &[Value]) -> Value {
+        let mut request = vec![json!(op), json!(self.answers.len() + 100), json!("app"), json!([attributes])];
+        request.extend_from_slice(rest);
+        let answer = wire.ask(&Value::Array(request));
+        assert_eq!(answer[0], 1, "{answer}");
+        self.answers.push(answer.clone());
+        answer
+    }
+}
+
+const ACQUIRE: u64 = 1;
+const HIT: u64 = 3;
+const PEEK: u64 = 4;
+
+fn user(number: usize) -> String {
+    format!("{CANARY}-user-{number}")
+}
+
+fn session(number: u8, pool: &str) -> Value {
+    json!({"session": {"bin": format!("{number:02x}").repeat(16)}, "pool": pool, "slots": 4, "client": CANARY})
+}
+
+/// Requests of all kinds over several connections, one after the other.
+fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
+    let mut traffic = Traffic { answers: Vec::new() };
+    let (mut one, mut other) = (greet(daemon, &session(1, "web")), greet(daemon, &session(2, "web")));
+    let mut leaves = greet(daemon, &session(3, "default"));
+    let job = |name: &str| json!(["job", format!("{CANARY}-{name}")]);
+    let left = traffic.ask(&mut leaves, ACQUIRE, &job("left"), &[]);
+    assert_eq!(left[2], 0);
+    for turn in 0..8 {
+        let (one_user, address) = (user(turn % 2), format!("10.1.{}.7", turn % 2));
+        let path = format!("/v1/users/{CANARY}{turn}/orders?x={CANARY}");
+        traffic.ask(&mut one, HIT, &json!(["user", one_user, "method", "POST", "path", path]), &[]);
+        traffic.ask(&mut other, HIT, &json!(["ip", address, "user", "mallory"]), &[]);
+        traffic.ask(&mut other, HIT, &json!(["ip", address]), &[]);
+        traffic.ask(&mut one, HIT, &json!(["path", "/healthz", "user", one_user]), &[]);
+        traffic.ask(&mut other, PEEK, &json!(["user", one_user]), &[]);
+        let cost = json!({"tokens": 30, "requests": 0});
+        traffic.ask(&mut one, HIT, &json!(["user", one_user]), &[cost]);
+        let waited = [json!(1), json!("critical"), json!({"queued_us": 400_000 + 200_000 * turn})];
+        traffic.ask(&mut other, HIT, &json!(["user", user(9)]), &waited);
+        let waited = [json!(1), json!(CANARY), json!({"queued_us": 700_000})];
+        traffic.ask(&mut other, HIT, &json!(["user", user(9)]), &waited);
+    }
+    one.ask(&json!([5, 1, "app", [["user", user(0)]], 3]));
+    traffic.ask(&mut one, HIT, &json!(["user", user(0)]), &[]);
+    one.ask(&json!([5, 1, "app", [["user", user(0)]], -2, {"idem": CANARY}]));
+    traffic.ask(&mut one, HIT, &json!(["user", user(0)]), &[]);
+    // Two places: taken, refused, given back, taken again; a repeat takes none.
+    let idem = [json!(1), Value::Null, json!({"idem": CANARY})];
+    let first = traffic.ask(&mut one, ACQUIRE, &job("a"), &idem);
+    let again = traffic.ask(&mut one, ACQUIRE, &job("a"), &idem);
+    assert_eq!(first[9], again[9], "the same lease");
+    traffic.ask(&mut other, ACQUIRE, &job("a"), &[]);
+    assert_eq!(traffic.ask(&mut other, ACQUIRE, &job("a"), &[])[2], 1);
+    assert_eq!(one.ask(&json!([6, 7, first[9]])), json!([2, 7, true]));
+    assert_eq!(one.ask(&json!([2, 7, first[9], 0])), json!([2, 7, true]));
+    assert_eq!(traffic.ask(&mut other, ACQUIRE, &job("a"), &[])[2], 0);
+    assert_eq!(one.ask(&json!([7, 8, "web", "loop_lag", 300])), json!([2, 8, true]));
+    // Given up on, and known to have been.
+    let mut second = greet(daemon, &{
+        let mut info = session(1, "web");
+        info["connection"] = json!(2);
+        info
+    });
+    let given_up = traffic.ask(&mut second, ACQUIRE, &job("b"), &[]);
+    traffic.ask(&mut one, ACQUIRE, &job("b"), &[]);
+    let report = [json!(1), Value::Null, json!({"abandoned": [[2, given_up[1]]]})];
+    assert_eq!(traffic.ask(&mut one, ACQUIRE, &job("b"), &report)[2], 0, "a place is free again");
+    // A connection that is its own session takes its work with it.
+    let mut alone = daemon.greeted();
+    for _ in 0..2 {
+        traffic.ask(&mut alone, ACQUIRE, &job("c"), &[]);
+    }
+    assert_eq!(traffic.ask(&mut one, ACQUIRE, &job("c"), &[])[2], 1);
+    drop(alone);
+    eventually("its work has ended", || (traffic.ask(&mut one, PEEK, &job("c"), &[])[6] == 2).then_some(()));
+    assert_eq!(traffic.ask(&mut one, ACQUIRE, &job("c"), &[])[2], 0);
+    // One that has a name is waited for.
+    drop(leaves);
+    recording.await_ends(2);
+    assert_eq!(traffic.ask(&mut one, PEEK, &job("left"), &[])[6], 2);
+    traffic
+}
+
+/// What a replay of a trace decides under the rules of a daemon.
+fn replayed(daemon: &Daemon, trace: &std::path::Path) -> Vec<Value> {
+    let mut command = Command::new(BINARY);
+    command.arg("replay").arg(trace).arg("--rules").arg(daemon.plan.path("rules")).args(["--decisions", "-"]);
+    let (code, out, err) = said(&command.output().unwrap());
+    assert_eq!(code, Some(0), "{err}");
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_replay_decides_as_the_daemon_did_and_nobody_is_named() {
+    let mut plan = Plan::new().rules("app.yaml", RULES);
+    plan.arguments = vec!["--threads".into(), "2".into()];
+    let daemon = plan.start();
+    // Its connection was there before.
+    let mut before = greet(&daemon, &session(7, "web"));
+    let mut recording = Recording::begin(&daemon, "trace.jsonl", &["--for", "1h"]);
+    let mut traffic = drive(&daemon, &recording);
+    traffic.ask(&mut before, HIT, &json!(["user", user(7)]), &[]);
+    recording.await_judged(traffic.answers.len());
+    let err = recording.end(&daemon);
+    assert!(err.starts_with("recorded ") && !err.contains("warning"), "{err}");
+
+    let names = ["allow", "limit", "shed", "wait", "deny"];
+    let decisions = replayed(&daemon, &recording.trace);
+    assert_eq!(decisions.len(), traffic.answers.len());
+    let judged = recording.lines().into_iter().filter(|line| line.get("verdict").is_some());
+    for (number, ((answer, decision), line)) in traffic.answers.iter().zip(&decisions).zip(judged).enumerate()
+    {
+        let verdict = names[usize::try_from(answer[2].as_u64().unwrap()).unwrap()];
+        let said = format!("{number}: {answer} {decision} {line}");
+        assert_eq!((&decision["verdict"], &line["verdict"]), (&json!(verdict), &json!(verdict)), "{said}");
+        let told = ["rule", "limit", "window_us", "remaining", "reset_us"].map(|field| &decision[field]);
+        assert_eq!(told, [&answer[3], &answer[4], &answer[5], &answer[6], &answer[7]], "{said}");
+    }
+    let seen = |verdict: &str| decisions.iter().filter(|decision| decision["verdict"] == verdict).count();
+    assert!(["allow", "limit", "shed", "deny"].iter().all(|verdict| seen(verdict) > 1), "{decisions:?}");
+
+    let text = fs::read_to_string(&recording.trace).unwrap();
+    assert!(!text.contains(CANARY) && !text.contains("10.1."), "{text}");
+    for told in ["\"POST\"", "/v1/users/", "/orders", "mallory", "\"critical\"", "loop_lag", "\"/healthz\""] {
+        assert!(text.contains(told), "{told}: {text}");
+    }
+    // One caller is one caller, and no other.
+    let users: Vec<_> = recording
+        .lines()
+        .iter()
+        .filter_map(|line| line["descriptors"][0][1].as_str().map(str::to_owned))
+        .collect();
+    assert!(users.iter().collect::<std::collections::HashSet<_>>().len() < users.len());
+    let log = daemon.log();
+    assert!(
+        log.contains("began to record") && log.contains("values hashed") && !log.contains(CANARY),
+        "{log}"
+    );
+}
+
+#[test]
+fn values_are_told_as_far_as_somebody_asks() {
+    let daemon = Plan::new().rules("app.yaml", RULES).start();
+    let traced = |arguments: &[&str]| {
+        let arguments = [&["--for", "1h"], arguments].concat();
+        let mut recording = Recording::begin(&daemon, &arguments.concat(), &arguments);
+        let mut wire = daemon.greeted();
+        let ask = |domain: &str| json!([3, 1, domain, [["user", "ann", "path", "/ann/file", "empty", ""]]]);
+        wire.ask(&ask("other"));
+        wire.ask(&ask("app"));
+        recording.await_judged(2 - usize::from(arguments.contains(&"--domain")));
+        recording.end(&daemon);
+        let pairs = recording.lines().into_iter().filter(|line| line["domain"] == "app");
+        let pairs: Vec<_> = pairs.map(|line| line["descriptors"][0].clone()).collect();
+        assert_eq!(pairs.len(), 1);
+        pairs[0].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(traced(&["--clear"]), ["user", "ann", "path", "/ann/file", "empty", ""]);
+    let hashed = traced(&["--domain", "app"]);
+    assert!(hashed[1] != "ann" && !hashed[3].contains("ann") && hashed[5].is_empty(), "{hashed:?}");
+    let kept = traced(&["--keep", "path,method"]);
+    assert!(kept[1] != "ann" && kept[3] == "/ann/file", "{kept:?}");
+    assert_ne!(kept[1], hashed[1], "each recording has a key of its own");
+    daemon.await_log(&["began to record", "the domain app"]);
+    daemon.await_log(&["began to record", "but of path, method"]);
+}
+
+#[test]
+fn one_records_at_a_time_and_who_dies_makes_room() {
+    let daemon = daemon();
+    let first = Recording::begin(&daemon, "first.jsonl", &["--for", "1h"]);
+    let second = daemon.plan.path("second.jsonl");
+    let (code, _, err) = said(&command(&daemon, &["--for", "1h", "--out"]).arg(&second).output().unwrap());
+    assert!(code == Some(1) && err.contains("somebody records already"), "{err}");
+    assert!(!second.exists(), "nothing is left behind");
+    first.process.signal(libc::SIGKILL);
+    eventually("the daemon notices", || (!is_recorded(&daemon)).then_some(()));
+    daemon.await_log(&["recorded 0 lines", "its reader went"]);
+    let (code, _, err) = said(&command(&daemon, &["--for", "1s", "--out"]).arg(&second).output().unwrap());
+    assert_eq!((code, &*err), (Some(0), &*format!("recorded 0 lines to {}\n", second.display())));
+    daemon.await_log(&["its time is over"]);
+    let (code, _, err) = said(&command(&daemon, &["--for", "1s", "--out"]).arg(&second).output().unwrap());
+    assert!(code == Some(1) && err.contains("it is there already"), "{err}");
+    for wrong in [&["--for", "25h"][..], &["--for", "0s"], &[], &["--for", "1s", "--clear", "--keep", "user"]]
+    {
+        assert_eq!(command(&daemon, wrong).output().unwrap().status.code(), Some(2), "{wrong:?}");
+    }
+    let (code, _, err) = said(&command(&daemon, &["--for", "1s", "--domain", "a/b"]).output().unwrap());
+    assert!(code == Some(1) && err.contains("are names"), "{err}");
+}
+
+#[test]
+fn a_trace_is_no_larger_than_it_may_be_and_whole() {
+    let daemon = daemon();
+    let mut recording =
+        Recording::begin(&daemon, "trace.jsonl", &["--for", "1h", "--clear", "--max-size", "1MiB"]);
+    let mut wire = daemon.greeted();
+    let long = "x".repeat(1_000);
+    eventually("it is full", || {
+        for id in 0..100 {
+            wire.ask(&hit(id, &long));
+        }
+        recording.process.has_ended()
+    });
+    assert_eq!(recording.process.exit_code(), Some(0));
+    let err = fs::read_to_string(daemon.plan.path("record.err")).unwrap();
+    assert!(err.contains("--max-size"), "{err}");
+    let bytes = fs::metadata(&recording.trace).unwrap().len();
+    assert!(bytes <= 1 << 20 && bytes > (1 << 20) - 2_000, "{bytes}");
+    assert_eq!(replayed(&daemon, &recording.trace).len(), recording.lines().len() - 1, "all but the hello");
+}
+
+#[test]
+fn what_nobody_takes_is_dropped_and_counted_and_decisions_go_on() {
+    let daemon = daemon();
+    let mut stream = UnixStream::connect(admin_socket(&daemon)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let body = r#"{"for_s": 3600, "clear": true}"#;
+    write!(stream, "POST /record HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    eventually("it records", || is_recorded(&daemon).then_some(()));
+    let mut wire = daemon.greeted();
+    let pairs: Vec<String> = (0..15).flat_map(|number| [format!("a{number}"), "x".repeat(1_000)]).collect();
+    let large = json!([3, 1, "api", [pairs]]);
+    // The queue has 16 MiB, and what is on its way besides some hundred KiB.
+    for _ in 0..1_400 {
+        assert_eq!(wire.ask(&large)[2], 0);
+    }
+    let metrics = scrape(&daemon);
+    let dropped = metrics.series["tidegate_recorded_dropped_total"];
+    assert!(dropped > 0.0 && metrics.series["tidegate_recording"] == 1.0, "{dropped}");
+    // Read after all, it says how much is missing.
+    let mut text = Vec::new();
+    let mut part = vec![0; 1 << 20];
+    eventually("it is told", || {
+        let count = stream.read(&mut part).unwrap();
+        assert!(count > 0, "it goes on");
+        text.extend_from_slice(&part[..count]);
+        let text = String::from_utf8_lossy(&text);
+        let report = text.lines().rfind(|line| line.starts_with("{\"report\"") && line.ends_with('}'))?;
+        let report: Value = serde_json::from_str(report).unwrap();
+        (report["report"]["dropped"].as_f64() == Some(dropped)).then_some(())
+    });
+}
+
+#[test]
+fn a_daemon_that_ends_leaves_a_whole_trace() {
+    let mut daemon = daemon();
+    let mut recording = Recording::begin(&daemon, "trace.jsonl", &["--for", "1h"]);
+    let mut wire = daemon.greeted();
+    wire.ask(&hit(1, "ann"));
+    recording.await_judged(1);
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0), "it does not wait for whoever records");
+    assert_eq!(recording.process.exit_code(), Some(1));
+    let err = fs::read_to_string(daemon.plan.path("record.err")).unwrap();
+    assert!(err.contains("before its time"), "{err}");
+    assert_eq!(replayed(&daemon, &recording.trace).len(), 1);
+}
