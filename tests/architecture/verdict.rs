@@ -8,7 +8,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("cli", EVERYONE),
     ("server", &["protocol", "engine", "sys"]),
     ("fleet", &["engine", "rules"]),
-    ("admin", &["engine", "rules"]),
+    ("admin", &["engine", "rules", "page"]),
     ("host", &["engine", "sys"]),
     ("state", &["engine", "sys"]),
     ("engine", &["rules", "shed", "limit"]),
@@ -16,13 +16,15 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("limit", &[]),
     ("shed", &[]),
     ("protocol", &[]),
+    ("page", &[]),
     ("sys", &[]),
     ("clock", &[]),
     ("lib", &[]),
 ];
 
 const EVERYONE: &[&str] = &[
-    "cli", "server", "fleet", "admin", "host", "state", "engine", "rules", "limit", "shed", "protocol", "sys",
+    "cli", "server", "fleet", "admin", "host", "state", "engine", "rules", "limit", "shed", "protocol",
+    "page", "sys",
 ];
 
 /// Words that a room does without: what it may not do needs them.

@@ -128,7 +128,7 @@ impl Player {
             }
         };
         if request.op != Op::Peek {
-            self.callers.note(request.domain, decision.keys());
+            self.callers.note(request.domain, decision.checks().map(|check| (check.rule, check.key)));
         }
         if let (Some(id), Some(lease), Some(session)) = (by.id, decision.lease, session) {
             self.work.note(&self.engine, id, session, lease, self.now);
