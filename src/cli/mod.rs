@@ -42,6 +42,7 @@ mod settings_file;
 mod shed_words;
 mod signals;
 pub mod status;
+pub mod suggest;
 pub mod switch;
 pub mod test;
 pub mod top;
@@ -74,6 +75,7 @@ enum Command {
     Peek(ask::PeekArgs),
     Acquire(acquire::Args),
     Replay(replay::Args),
+    Suggest(suggest::Args),
     Status(status::Args),
     Top(top::Args),
     Dashboard(dashboard::Args),
@@ -131,6 +133,7 @@ pub fn run() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
+        Command::Suggest(args) => suggest::run(args, &mut out),
     };
     finish(done.and_then(|code| out.flush().map(|()| code)))
 }

@@ -36,7 +36,7 @@ impl Bars<'_> {
     #[must_use]
     pub fn draw(&self) -> String {
         let mut picture = "<figure class=\"bars\"><svg class=\"much\" aria-hidden=\"true\">".to_owned();
-        for value in powers(self.top) {
+        for value in self.heights() {
             let y = self.height(value);
             let _ = write!(
                 picture,
@@ -101,6 +101,13 @@ impl Bars<'_> {
     fn height(&self, number: u64) -> f64 {
         let share = (number as f64).ln_1p() / (self.top.max(1) as f64).ln_1p();
         FLOOR - share.clamp(0.0, 1.0) * (FLOOR - CEILING)
+    }
+
+    /// The numbers beside: powers of ten, and the top where it stands apart from them.
+    fn heights(&self) -> impl Iterator<Item = u64> {
+        let highest = powers(self.top).last().unwrap_or(1);
+        let top = (self.top / highest > 2).then_some(self.top);
+        powers(self.top).chain(top)
     }
 
     /// The numbers below: 1, 2, 5, 10 and so on, or only powers of ten where there would be too many.

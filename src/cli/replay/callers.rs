@@ -9,7 +9,7 @@ use crate::rules::Domain;
 
 /// The callers of all rules, over every reload.
 #[derive(Debug, Default)]
-pub(super) struct Callers {
+pub(in crate::cli) struct Callers {
     places: Places,
     seen: Vec<Seen>,
     fingerprints: usize,
@@ -42,7 +42,7 @@ impl Callers {
     }
 
     /// How many callers a rule has seen, and whether there were more than could be told apart.
-    pub(super) fn count(&self, domain: &str, rule: &str) -> Option<(u64, bool)> {
+    pub(in crate::cli) fn count(&self, domain: &str, rule: &str) -> Option<(u64, bool)> {
         let seen = self.seen.get(self.places.find(domain, rule)?)?;
         Some((u64::try_from(seen.fingerprints.len()).unwrap_or(u64::MAX), seen.more))
     }

@@ -188,7 +188,7 @@ impl Player {
     }
 
     /// What has been counted.
-    pub(super) fn totals(&self) -> Totals {
+    pub(in crate::cli) fn totals(&self) -> Totals {
         self.engine.totals()
     }
 
@@ -198,7 +198,7 @@ impl Player {
     }
 
     /// How many callers each rule has seen.
-    pub(super) fn callers(&self) -> &Callers {
+    pub(in crate::cli) fn callers(&self) -> &Callers {
         &self.callers
     }
 }

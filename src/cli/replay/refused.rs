@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Whom the rules refused, or would have.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
+pub(in crate::cli) struct Refused {
     rules: Vec<Most>,
     /// How many there were.
     callers: Callers,
@@ -76,7 +76,7 @@ impl Refused {
     }
 
     /// How many a rule refused, or would have, and whether there were more than could be told apart.
-    pub(super) fn count(&self, domain: &str, rule: &str) -> (u64, bool) {
+    pub(in crate::cli) fn count(&self, domain: &str, rule: &str) -> (u64, bool) {
         self.callers.count(domain, rule).unwrap_or_default()
     }
 }

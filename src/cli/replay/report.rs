@@ -30,11 +30,11 @@ pub(super) struct About<'a> {
 }
 
 /// What one rule set did.
-pub(super) struct Told<'s> {
+pub(in crate::cli) struct Told<'s> {
     pub(super) name: &'s str,
-    pub(super) totals: Totals,
-    pub(super) watch: &'s Watch,
-    pub(super) player: &'s Player,
+    pub(in crate::cli) totals: Totals,
+    pub(in crate::cli) watch: &'s Watch,
+    pub(in crate::cli) player: &'s Player,
 }
 
 /// Begins the file of a page, so that a path that cannot be written is told before anything is played.

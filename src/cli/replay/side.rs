@@ -14,7 +14,7 @@ use crate::engine::{Decision, Op, Request};
 use crate::rules::Domain;
 
 /// One rule set.
-pub(super) struct Side {
+pub(in crate::cli) struct Side {
     pub(super) player: Player,
     watch: Option<Box<Watch>>,
     at: Timestamp,
@@ -22,16 +22,16 @@ pub(super) struct Side {
 
 /// What is kept for a page.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(in crate::cli) struct Watch {
     rules: Vec<Arc<Domain>>,
     pub(super) places: Places,
     pub(super) course: Course,
     pub(super) spread: Spread,
-    pub(super) refused: Refused,
+    pub(in crate::cli) refused: Refused,
 }
 
 impl Side {
-    pub(super) fn new(player: Player, is_watched: bool) -> Side {
+    pub(in crate::cli) fn new(player: Player, is_watched: bool) -> Side {
         let mut side = Side { player, watch: None, at: Timestamp::ORIGIN };
         if is_watched {
             let mut watch = Box::<Watch>::default();
@@ -72,7 +72,7 @@ impl Side {
     }
 
     /// What a page tells of it, by the name of its rules, once all is played; none if it was not watched.
-    pub(super) fn told<'s>(&'s mut self, name: &'s str) -> Option<Told<'s>> {
+    pub(in crate::cli) fn told<'s>(&'s mut self, name: &'s str) -> Option<Told<'s>> {
         let totals = self.player.totals();
         let watch = self.watch.as_mut()?;
         watch.course.end(&totals);

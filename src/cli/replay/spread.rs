@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 
 use super::places::Places;
 use crate::clock::Timestamp;
-use crate::engine::{Decision, RuleCheck};
+use crate::engine::Decision;
 use crate::rules::{Domain, Rule};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Spread {
 
 /// The callers of one rule.
 #[derive(Debug)]
-struct Callers {
+pub(in crate::cli) struct Callers {
     /// Zero: the rule has no windows, or it is one of those that are not looked at.
     window_nanos: u64,
     by_key: HashTable<Caller>,
@@ -47,15 +47,15 @@ struct Caller {
 
 /// What is known of the callers of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(in crate::cli) struct Shape {
     /// How long a window is.
-    pub(super) window_nanos: u64,
+    pub(in crate::cli) window_nanos: u64,
     /// One caller in so many was looked at.
-    pub(super) one_in: u64,
+    pub(in crate::cli) one_in: u64,
     /// Of each caller the most that he asked for in one window, the least first.
-    pub(super) busiest: Vec<u64>,
+    pub(in crate::cli) busiest: Vec<u64>,
     /// What was asked for in a window in which a caller came, at each of [`QUANTILES`].
-    pub(super) windows: [u64; QUANTILES.len()],
+    pub(in crate::cli) windows: [u64; QUANTILES.len()],
 }
 
 impl Shape {
@@ -92,7 +92,7 @@ impl Spread {
                 let window_nanos = window_nanos(rule);
                 if callers.window_nanos != window_nanos {
                     self.kept -= callers.by_key.len();
-                    *callers = Callers { window_nanos, ..Callers::default() };
+                    *callers = Callers::new(window_nanos);
                 }
             }
         }
@@ -103,7 +103,7 @@ impl Spread {
         for check in decision.checks() {
             let place = places.get(check.rule as usize);
             if let Some(callers) = place.and_then(|place| self.rules.get_mut(*place)) {
-                self.kept += usize::from(callers.note(&check, at));
+                self.kept += usize::from(callers.note(check.key, check.cost, at));
             }
         }
         if self.kept > KEPT_MAX {
@@ -120,21 +120,7 @@ impl Spread {
 
     /// What is known of a rule's callers, once all is played. None of a rule without windows, or to which nobody came.
     pub(super) fn shape(&self, place: usize) -> Option<Shape> {
-        let callers = self.rules.get(place).filter(|callers| !callers.by_key.is_empty())?;
-        let mut windows = callers.windows.clone();
-        let mut busiest = Vec::with_capacity(callers.by_key.len());
-        for caller in &callers.by_key {
-            windows.saturating_record(caller.now);
-            busiest.push(caller.busiest.max(caller.now));
-        }
-        busiest.sort_unstable();
-        let most = busiest.last().copied().unwrap_or_default();
-        Some(Shape {
-            window_nanos: callers.window_nanos,
-            one_in: 1 << callers.halvings,
-            busiest,
-            windows: QUANTILES.map(|(_, share)| windows.value_at_quantile(share).min(most)),
-        })
+        self.rules.get(place)?.shape()
     }
 }
 
@@ -145,17 +131,22 @@ impl Default for Callers {
 }
 
 impl Callers {
-    /// Notes what one asked for; whether he is a new one that is kept.
-    fn note(&mut self, check: &RuleCheck, at: Timestamp) -> bool {
+    /// None yet, to be looked at in windows of this length.
+    pub(in crate::cli) fn new(window_nanos: u64) -> Callers {
+        Callers { window_nanos, ..Callers::default() }
+    }
+
+    /// Notes what the one with this fingerprint asked for; whether he is a new one that is kept.
+    pub(in crate::cli) fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
         // What costs nothing asks for nothing.
-        if self.window_nanos == 0 || check.cost == 0 || !self.keeps(check.key) {
+        if self.window_nanos == 0 || cost == 0 || !self.keeps(key) {
             return false;
         }
-        let (window, cost) = (at.as_nanos() / self.window_nanos, u64::from(check.cost));
-        // A key is a keyed hash already.
-        let Some(caller) = self.by_key.find_mut(check.key, |known| known.key == check.key) else {
-            let caller = Caller { key: check.key, window, now: cost, busiest: 0 };
-            self.by_key.insert_unique(check.key, caller, |known| known.key);
+        let (window, cost) = (at.as_nanos() / self.window_nanos, u64::from(cost));
+        // A fingerprint is a hash already.
+        let Some(caller) = self.by_key.find_mut(key, |known| known.key == key) else {
+            let caller = Caller { key, window, now: cost, busiest: 0 };
+            self.by_key.insert_unique(key, caller, |known| known.key);
             return true;
         };
         if caller.window == window {
@@ -168,19 +159,47 @@ impl Callers {
         false
     }
 
-    /// Bits that a table does not look at: those that are kept spread over it as all did.
     fn keeps(&self, key: u64) -> bool {
-        (key >> 24).trailing_zeros() >= self.halvings
+        is_drawn(key, self.halvings)
+    }
+
+    /// How many are kept.
+    pub(in crate::cli) fn kept(&self) -> usize {
+        self.by_key.len()
     }
 
     /// Keeps one in two; how many went.
-    fn halve(&mut self) -> usize {
+    pub(in crate::cli) fn halve(&mut self) -> usize {
         let before = self.by_key.len();
         self.halvings += 1;
         let halvings = self.halvings;
-        self.by_key.retain(|caller| (caller.key >> 24).trailing_zeros() >= halvings);
+        self.by_key.retain(|caller| is_drawn(caller.key, halvings));
         before - self.by_key.len()
     }
+
+    /// What is known of them, once all is played; none if nobody came.
+    pub(in crate::cli) fn shape(&self) -> Option<Shape> {
+        let mut windows = self.windows.clone();
+        let mut busiest = Vec::with_capacity(self.by_key.len());
+        for caller in &self.by_key {
+            windows.saturating_record(caller.now);
+            busiest.push(caller.busiest.max(caller.now));
+        }
+        busiest.sort_unstable();
+        let most = *busiest.last()?;
+        Some(Shape {
+            window_nanos: self.window_nanos,
+            one_in: 1 << self.halvings,
+            busiest,
+            windows: QUANTILES.map(|(_, share)| windows.value_at_quantile(share).min(most)),
+        })
+    }
+}
+
+/// Whether a fingerprint is among one in 2 to this power. By bits that a table does not look at: those that are kept spread
+/// over it as all did.
+pub(in crate::cli) fn is_drawn(key: u64, halvings: u32) -> bool {
+    (key >> 24).trailing_zeros() >= halvings
 }
 
 /// The time over which a rule gives its limit out, in which callers are looked at. Zero where there is none.
@@ -198,11 +217,11 @@ fn histogram() -> Histogram<u64> {
 }
 
 /// The shares that are told of.
-pub(super) const QUANTILES: [(&str, f64); 5] =
+pub(in crate::cli) const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
 /// Callers that are kept at once, of all rules together: 33 bytes each, the tables half empty at worst.
-const KEPT_MAX: usize = 500_000;
+pub(in crate::cli) const KEPT_MAX: usize = 500_000;
 
 /// A share of a number is seldom exact: 99.9 % of 1 000 is 999 and not 1 000.
 const SLACK: f64 = 1e-6;
@@ -213,11 +232,6 @@ const NANOS_PER_MICRO: u64 = 1_000;
 mod tests {
     use super::{Callers, quantile};
     use crate::clock::Timestamp;
-    use crate::engine::RuleCheck;
-
-    fn check(key: u64, cost: u32) -> RuleCheck {
-        RuleCheck { rule: 0, key, cost, passes: true }
-    }
 
     #[test]
     fn quantiles_are_values_that_were_there() {
@@ -230,12 +244,12 @@ mod tests {
 
     #[test]
     fn half_of_the_callers_stand_for_all_and_nothing_of_theirs_is_lost() {
-        let mut callers = Callers { window_nanos: 10, ..Callers::default() };
+        let mut callers = Callers::new(10);
         // Keys as a hash gives them; each caller comes as often as the number of his group says, in one window.
         let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         for number in 0..20_000 {
             for _ in 0..=number % 10 {
-                callers.note(&check(key(number), 2), Timestamp::from_nanos(7));
+                callers.note(key(number), 2, Timestamp::from_nanos(7));
             }
             if number == 10_000 {
                 callers.halve();

@@ -8,7 +8,7 @@ use super::decisions::Decisions;
 use super::event::{Action, By, Event, Plays};
 use super::failure::{Failure, Wrong};
 use super::player::{NotPlayed, Player};
-use super::report::{About, page};
+use super::report::{About, Told, page};
 use super::side::Side;
 use super::summary::{Played, summary};
 use super::table::counted;
@@ -17,7 +17,7 @@ use crate::engine::{Op, Request};
 use crate::rules;
 
 /// One rule set or two, and what has been played before them.
-pub(super) struct Stage<'w> {
+pub(in crate::cli) struct Stage<'w> {
     side: Side,
     other: Option<Side>,
     changes: Changes,
@@ -28,17 +28,21 @@ pub(super) struct Stage<'w> {
     first: Option<Timestamp>,
     last: Timestamp,
     charges_unmatched: u64,
+    /// A trace does not put other rules in force.
+    keeps_rules: bool,
     reloads_passed_over: u64,
     news: Vec<String>,
 }
 
 impl<'w> Stage<'w> {
-    pub(super) fn new(
+    pub(in crate::cli) fn new(
         side: Side,
         other: Option<Side>,
         decisions: Option<Decisions<'w>>,
         directory: &Path,
     ) -> Stage<'w> {
+        // Which of two sets is meant, and what the other then stands for, a trace cannot say.
+        let other_is_there = other.is_some();
         Stage {
             side,
             other,
@@ -49,9 +53,20 @@ impl<'w> Stage<'w> {
             first: None,
             last: Timestamp::ORIGIN,
             charges_unmatched: 0,
+            keeps_rules: other_is_there,
             reloads_passed_over: 0,
             news: Vec::new(),
         }
+    }
+
+    /// One rule set alone, which stays in force whatever the trace says.
+    pub(in crate::cli) fn of_rules_that_stay(side: Side, directory: &Path) -> Stage<'w> {
+        Stage { keeps_rules: true, ..Stage::new(side, None, None, directory) }
+    }
+
+    /// What the one rule set did, if it was watched.
+    pub(in crate::cli) fn told(&mut self) -> Option<Told<'_>> {
+        self.side.told("")
     }
 
     /// Does the same with both.
@@ -82,8 +97,7 @@ impl<'w> Stage<'w> {
 
     /// Puts the rules at a path of the trace in force, as the daemon would: a domain with errors stays as it is.
     fn reload(&mut self, line: u64, path: &str) {
-        if self.other.is_some() {
-            // Which of the two sets is meant, and what the other then stands for, a trace cannot say.
+        if self.keeps_rules {
             self.reloads_passed_over += 1;
             return;
         }

@@ -85,7 +85,7 @@ pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
 }
 
 /// Requests that fitted a rule, with those that left little or went into the soft part of its allowance.
-pub(super) fn passed(rule: &RuleTotals) -> u64 {
+pub(in crate::cli) fn passed(rule: &RuleTotals) -> u64 {
     rule.pass + rule.near + rule.over
 }
 

@@ -70,7 +70,7 @@ pub(super) fn difference(one: u64, other: u64) -> String {
 }
 
 /// `1 line`, `2 lines`.
-pub(super) fn counted(number: u64, noun: &str) -> String {
+pub(in crate::cli) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 

@@ -3,7 +3,7 @@
 use super::Told;
 use super::axis::{in_step, moment};
 use crate::cli::replay::course::Course;
-use crate::page::{Line, Stretch, draw, frame, key};
+use crate::page::{Line, Stretch, count, draw, frame, key};
 
 /// What a line is of, as the style sheet has it and in words.
 type Kind = (&'static str, &'static str);
@@ -43,19 +43,17 @@ fn picture(page: &mut String, what: &str, kinds: &[Kind; 3], course: &Course, st
         .filter(|(kind, _)| *kind == 0 || sum(steps, *kind) > 0)
         .map(|(_, kind)| kind)
         .collect();
-    let told: Vec<String> =
-        kinds.iter().enumerate().map(|(kind, (_, name))| format!("{} {name}", sum(steps, kind))).collect();
+    let told: Vec<String> = kinds
+        .iter()
+        .enumerate()
+        .map(|(kind, (_, name))| format!("{} {name}", count(sum(steps, kind))))
+        .collect();
     let label = format!("{what} over time: {}; at most {}", told.join(", "), in_step(most, course.step()));
     let stretch = Stretch { seconds: length, gap_seconds: f32::INFINITY };
     let picture = draw("large", &label, &stretch, (0.0, most.max(1) as f32), &lines);
     let steps_long = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     let last = first.after(course.step().saturating_mul(steps_long));
-    frame(
-        page,
-        &[crate::page::count(most.max(1)), "0".to_owned()],
-        &picture,
-        &[&moment(first), &moment(last)],
-    );
+    frame(page, &[count(most.max(1)), "0".to_owned()], &picture, &[&moment(first), &moment(last)]);
     key(page, &shown);
     page.push_str(&format!("<p class=\"none\">in each {}</p>", super::axis::span(course.step())));
 }
