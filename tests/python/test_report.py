@@ -10,8 +10,8 @@ import html5lib
 import pytest
 
 from browser import CHROMIUM, Browser
-from conftest import TIDEGATE
 
+TIDEGATE = os.environ.get("TIDEGATE_BIN", pathlib.Path(__file__).resolve().parents[2] / "target/debug/tidegate")
 HOSTILE = "</bdi></svg><script>document.title = 'harmed'</script><img src=x onerror=alert(1)>\u202e"
 RULES = """\
 domain: api
@@ -43,7 +43,7 @@ def reports(tmp_path_factory):
         "empty": ["empty.jsonl"],
     }
     for name, arguments in pages.items():
-        command = [str(TIDEGATE), "replay", *arguments, "--rules", "api.yaml", "--report", f"{name}.html"]
+        command = [TIDEGATE, "replay", *arguments, "--rules", "api.yaml", "--report", f"{name}.html"]
         subprocess.run(command, cwd=home, check=True, capture_output=True)
     return {name: home / f"{name}.html" for name in pages}
 

@@ -1,19 +1,14 @@
 //! Limits from a trace: chosen from a spread that is known, and refusing what they say they refuse.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
 use crate::support::{Files, hit, said};
 
-fn run(files: &Files, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.args(arguments).current_dir(files.directory()).output().unwrap()
-}
-
 fn suggest(files: &Files, arguments: &[&str]) -> Output {
-    run(files, &[&["suggest"], arguments].concat())
+    files.run(&[&["suggest"], arguments].concat())
 }
 
 fn printed(output: &Output) -> String {
@@ -97,7 +92,8 @@ fn would_refuse(summary: &str) -> BTreeMap<String, u64> {
     let rows = summary.lines().filter(|line| line.starts_with("api/"));
     let row = |line: &str| {
         let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
-        (cells[0].replace("api/", ""), cells[3].replace(' ', "").parse().unwrap())
+        let [rule, _, _, would_refuse, ..] = cells.as_slice() else { panic!("a row of the summary: {line}") };
+        (rule.replace("api/", ""), would_refuse.replace(' ', "").parse().unwrap())
     };
     rows.map(row).collect()
 }
@@ -122,7 +118,7 @@ fn what_is_said_to_be_refused_is_what_a_replay_of_the_written_rules_refuses() {
             assert_eq!(one["refused"], 0, "whoever asks most is not refused either: {one}");
         }
 
-        let checked = run(&files, &["check", "suggested.yaml"]);
+        let checked = files.run(&["check", "suggested.yaml"]);
         assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
         let rules = if beside { "rules" } else { "suggested.yaml" };
         std::fs::copy(files.path("suggested.yaml"), files.path("rules/suggested.yaml")).unwrap();
@@ -201,7 +197,7 @@ fn names_and_costs_that_are_odd_are_written_so_that_they_can_be_read() {
     let files = Files::new(&[("trace.jsonl", &trace)]);
     let told = printed(&suggest(&files, &["trace.jsonl", "--write", "suggested.yaml"]));
     assert!(told.contains("left out, for no rule can say it"), "{told}");
-    assert!(run(&files, &["check", "suggested.yaml"]).status.success());
+    assert!(files.run(&["check", "suggested.yaml"]).status.success());
     let text = std::fs::read_to_string(files.path("suggested.yaml")).unwrap();
     assert!(text.contains("mode: shadow") && text.contains(r#"key: ["a\"b] #<é>"]"#), "{text}");
 }
