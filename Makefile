@@ -16,7 +16,7 @@ again = { echo "TRIED AGAIN: what failed"; $(1) && echo "PASSED AT THE SECOND TR
 # With a test beside it, so that what it depends on is what `cargo test` has built: without one, features differ.
 BUILD := cargo build --locked --bin tidegate --test token_bucket
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate)
 
 .PHONY: help demo test test-rust test-python test-go test-ruby test-packages packages lint bench pictures nightly $(NIGHTLY) setup clean
 
@@ -44,6 +44,7 @@ test-python:     ## Python alone, with the daemon that `test-rust` has built
 	$(BUILD)
 	$(PYTEST) -q clients/python/tests tests/python || $(call again,$(PYTEST) -q --lf --lfnf=none clients/python/tests tests/python)
 	$(PYTEST) -q -s -rs tests/clients || $(call again,$(PYTEST) -q -s -rs --lf --lfnf=none tests/clients)
+	$(PYTEST) -q -rs -m "not nightly" tests/migrate || $(call again,$(PYTEST) -q -rs -m "not nightly" --lf --lfnf=none tests/migrate)
 
 test-go:         ## Go alone, under its race detector, with the daemon that `test-rust` has built
 	$(BUILD)
@@ -120,6 +121,10 @@ nightly-page:
 nightly-packages:
 	$(BUILD)
 	$(PYTEST) -q -rs tests/packages
+
+nightly-migrate:
+	$(BUILD)
+	$(PYTEST) -q -rs tests/migrate
 
 clean:           ## Removes everything that was built
 	cargo clean

@@ -37,11 +37,13 @@ fn snippets(page: &str) -> Vec<Snippet> {
     snippets
 }
 
-/// The README and every page of docs/, by name.
+/// The README and every page of docs/ and docs/migrate/, by name.
 fn pages() -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let listed = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let markdown = listed.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let listed = ["docs", "docs/migrate"].into_iter().flat_map(|room| fs::read_dir(root.join(room)).unwrap());
+    let markdown = listed
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let paths = markdown.chain([root.join("README.md")]);
     let name = |path: &Path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
     paths.map(|path| (name(&path), fs::read_to_string(&path).unwrap())).collect()

@@ -16,7 +16,7 @@ CALLERS = 2
 NEUTRAL = ("date", "x-judged-us")
 ADDED = ("ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining")
 FREE = 4  # seconds: a session that has no connections would end, and its leases, after 5 s
-PATIENCE = 30  # seconds, with what never ends, on a busy machine
+PATIENCE = 120  # seconds, with what never ends, on a busy machine
 # Seconds between two requests of a caller while the limiter does not ask: nothing is tried then, and every few hundred
 # requests there is to be a fault.
 UNHURRIED = 0.003
@@ -131,8 +131,15 @@ class Crowd:
     def wait_until(self, true, what: str = "answers") -> None:
         until = time.monotonic() + PATIENCE
         while not true():
-            assert time.monotonic() < until, f"{what}: never; {len(self.pairs)} answers, {self.different[-3:]}"
+            assert time.monotonic() < until, f"{what}: never; {self.news()}"
             time.sleep(0.002)
+
+
+    def news(self) -> str:
+        """What tells a machine that is busy from a client that no longer asks."""
+        last = self.pairs[-200:]
+        judged, took = sum(pair.judged for pair in last), sorted(pair.took for pair in last)[len(last) // 2 :][:1]
+        return f"{len(self.pairs)} answers, of the last {len(last)} {judged} judged, {took} s; {self.different[-3:]}"
 
 
 def free(daemon, request, after):

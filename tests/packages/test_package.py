@@ -37,6 +37,7 @@ EXPECTED = {
     "/usr/share/doc/tidegate/copyright": 0o644,
     "/usr/share/doc/tidegate/changelog.gz": 0o644,
     "/usr/share/doc/tidegate/install.md": 0o644,
+    "/usr/share/doc/tidegate/migrate/README.md": 0o644,
     "/usr/share/doc/tidegate/examples/rules/four-limiters.yaml": 0o644,
     "/usr/share/doc/tidegate/examples/rules.schema.json": 0o644,
     "/usr/share/doc/tidegate/examples/kubernetes/sidecar.yaml": 0o644,

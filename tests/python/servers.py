@@ -81,7 +81,7 @@ def metrics(daemon):
     return {series: float(value) for series, _, value in lines}
 
 
-def wait_until(true, seconds=15):
+def wait_until(true, seconds=60):
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until

@@ -7,7 +7,7 @@ import asyncio
 import time
 
 import pytest
-from daemons import ALLOW, PATIENT
+from daemons import ALLOW, LIMIT, PATIENT
 from test_asgi import HTTP, call
 
 import tidegate
@@ -69,6 +69,22 @@ def test_flask_tells_how_it_ended(played, flask_app, path, outcome):
     played.script = grant
     flask_app.test_client().get(path).close()
     assert played.releases() == [[77, outcome]]
+
+
+def test_flask_shows_the_decision_to_whoever_looks_at_the_answer(played, flask_app):
+    import flask
+
+    seen = []
+
+    @flask_app.after_request
+    def look(response):
+        seen.append((response.status_code, flask.request.environ["tidegate.decision"].verdict))
+        return response
+
+    flask_app.test_client().get("/x").close()
+    played.script = lambda connection, message: [1, message[1], *LIMIT]
+    flask_app.test_client().get("/x").close()
+    assert seen == [(200, "allow"), (429, "limit")]
 
 
 def test_flask_gives_back_what_no_answer_was_made_of(played, flask_app):

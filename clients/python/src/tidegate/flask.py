@@ -1,4 +1,5 @@
 """Limits routes of Flask, or all of an application by its routes. Without routes: tidegate.wsgi.Middleware.
+The decision is in `request.environ["tidegate.decision"]`, as there.
 
     tidegate.flask.protect(app, client, domain="api", user=lambda request: session.get("user"))
 
@@ -75,12 +76,13 @@ def _judged(guard: Guard) -> tuple[Decision | None, Any]:
     if question is None:
         return None, None
     asked = guard.client.acquire(guard.domain, **question) if isinstance(question, dict) else question
-    decision = guard.judged(asked, started)
+    decision = request.environ["tidegate.decision"] = guard.judged(asked, started)
     if not decision:
         try:
             answer = guard.refusal(request, decision)
         except Exception as error:
-            return guard.failed("on_refused", error), None
+            request.environ["tidegate.decision"] = guard.failed("on_refused", error)
+            return request.environ["tidegate.decision"], None
         if isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], bytes):
             status, headers, body = answer
             answer = flask.Response(body, status, headers)

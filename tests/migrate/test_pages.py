@@ -1,0 +1,54 @@
+"""Each page of docs/migrate, worked through: tidegate beside the old limiter, compared, switched to, and back."""
+
+import importlib.metadata
+
+import pytest
+
+from conftest import ROOT, need
+from reader import agrees, blocks, commands
+
+PAGES = ROOT / "docs/migrate"
+
+
+def work_through(reader, name, **needs):
+    need(programs=("curl", *needs.pop("programs", ())), **needs)
+    assert reader.read((PAGES / name).read_text()) > 15
+
+
+def speaks_of(name, *distributions):
+    """The page says of which versions it speaks: those that it is tried with."""
+    page = (PAGES / name).read_text()
+    assert all(f"{each} {importlib.metadata.version(each)}" in page for each in distributions)
+
+
+def test_flask_limiter(reader):
+    work_through(reader, "flask-limiter.md", modules=["flask_limiter", "gunicorn"])
+    speaks_of("flask-limiter.md", "Flask-Limiter", "limits")
+
+
+def test_slowapi(reader):
+    work_through(reader, "slowapi.md", modules=["slowapi", "fastapi", "uvicorn"])
+    speaks_of("slowapi.md", "slowapi", "limits")
+
+
+def test_django_ratelimit(reader):
+    work_through(reader, "django-ratelimit.md", modules=["django_ratelimit", "gunicorn"])
+    speaks_of("django-ratelimit.md", "django-ratelimit")
+
+
+def test_rack_attack(reader):
+    work_through(reader, "rack-attack.md", programs=["ruby", "puma"], libraries=["rack/attack", "active_support"])
+
+
+def test_what_a_page_does_not_show_rightly_is_seen(reader):
+    """Each form that a page may have, and that a wrong word in any of them is found."""
+    page = "# P\n```sh\nfalse\n```\n```text\nno\n```\n```yaml\n# a/b.yaml\nx: 8000\n```\n"
+    page += "```console\n$ cat \\\n    a/b.yaml\n…\nx: 8000\n```\n"
+    assert [block.kind for block in blocks(page)] == ["sh", "text", "yaml", "console"]
+    assert commands("$ a \\\n  b\nc\n$ d\n") == [("a b", ["c"]), ("d", [])]
+    assert reader.read(page) == 1
+    with pytest.raises(AssertionError, match="the page shows:\nx: 9"):
+        reader.read(page.replace("x: 8000\n```\n", "x: 9\n```\n").replace("…\n", ""))
+    for shown, said, right in ((["a … d"], "a b c d", True), (["…", "z"], "a\nb\nz", True), (["…"], "", True),
+                               (["a"], "a\nb", False), (["a.b"], "axb", False), ([], "a", False)):  # fmt: skip
+        assert agrees(shown, said) is right
