@@ -1,4 +1,4 @@
-"""The page that `tidegate replay --report` writes: as the standard reads it always, and in Chromium where there is one."""
+"""The page that `tidegate replay --report` writes: as the standard reads it always, and in Chromium where one is."""
 
 import json
 import os
@@ -85,9 +85,11 @@ CUT = """[...document.querySelectorAll('#page *')].filter(element => {
     return box.width > 1 && (box.right > innerWidth + 1 || box.left < -1) && !element.closest('.wide');
 }).map(element => element.outerHTML.slice(0, 80))"""
 ON_ONE_ANOTHER = """[...document.querySelectorAll('figure')].flatMap(figure => {
-    const boxes = [...figure.querySelectorAll('text, .scale span, .span span')].map(text => text.getBoundingClientRect());
+    const texts = [...figure.querySelectorAll('text, .scale span, .span span')];
+    const boxes = texts.map(text => text.getBoundingClientRect());
     return boxes.flatMap((one, place) => boxes.slice(place + 1).filter(other =>
-        one.left < other.right - 1 && other.left < one.right - 1 && one.top < other.bottom - 3 && other.top < one.bottom - 3
+        one.left < other.right - 1 && other.left < one.right - 1 &&
+        one.top < other.bottom - 3 && other.top < one.bottom - 3
     )).map(() => figure.textContent);
 })"""
 
