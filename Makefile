@@ -116,7 +116,7 @@ nightly-clients:
 nightly-page:
 	@scripts/setup page
 	$(BUILD)
-	$(PYTEST) -q -rs tests/python/test_page.py
+	$(PYTEST) -q -rs tests/python/test_page.py tests/python/test_report.py
 
 nightly-packages:
 	$(BUILD)

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod fleet;
 pub mod host;
 pub mod limit;
+pub mod page;
 pub mod protocol;
 pub mod record;
 pub mod rules;

@@ -4,8 +4,6 @@
 mod callers;
 mod health;
 mod held;
-mod html;
-mod picture;
 mod pools;
 mod rules;
 mod work;
@@ -14,16 +12,14 @@ use std::fmt::Write;
 
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::Value;
 
 use super::answer::{self, Answer};
 use super::history::{Look, Story};
 use super::ledger::utc;
 use super::{Desk, pages, recording, status, verbs};
+use crate::page::{STYLE, Stretch, Text, nonce, of};
 use health::{Health, Sign};
-pub use html::Text as HtmlText;
-use html::{Text, of};
 
 /// The page.
 pub(super) fn front(desk: &Desk) -> Answer {
@@ -119,15 +115,6 @@ fn policy(nonce: &str) -> String {
     )
 }
 
-/// Not to be guessed by what somebody could put into the page. Without randomness the page is plain: nothing is let in.
-fn nonce() -> String {
-    let mut bytes = [0; 16];
-    match getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {
-        Ok(count) if count == bytes.len() => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-        _ => String::new(),
-    }
-}
-
 /// What a browser is told beside: to guess no kinds, to say nowhere where it was, and to let no other page look in.
 pub const SAFETY: [(&str, &str); 4] = [
     ("x-content-type-options", "nosniff"),
@@ -138,11 +125,12 @@ pub const SAFETY: [(&str, &str); 4] = [
 
 const KIND: &str = "text/html; charset=utf-8";
 
-const STYLE: &str = include_str!("front/page.css");
-
 const SCRIPT: &str = include_str!("front/page.js");
 
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
+
+/// What its pictures show. A gap of three steps: the host slept, or the thread that notes them was late.
+const TEN_MINUTES: Stretch = Stretch { seconds: 600.0, gap_seconds: 15.0 };
 
 /// Room for a page of some twenty rules at once.
 const PAGE_BYTES: usize = 64 * 1_024;

@@ -44,6 +44,7 @@ mod settings_file;
 mod shed_words;
 mod signals;
 pub mod status;
+pub mod suggest;
 pub mod switch;
 pub mod test;
 pub mod top;
@@ -77,6 +78,7 @@ enum Command {
     Acquire(acquire::Args),
     Record(record::Args),
     Replay(replay::Args),
+    Suggest(suggest::Args),
     Status(status::Args),
     Top(top::Args),
     Dashboard(dashboard::Args),
@@ -137,6 +139,7 @@ pub fn run() -> ExitCode {
         Command::Gen(args) => generate::run(args, &mut out),
         Command::Record(args) => record::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),
+        Command::Suggest(args) => suggest::run(args, &mut out),
     };
     finish(done.and_then(|code| out.flush().map(|()| code)))
 }

@@ -2,43 +2,49 @@
 
 mod access_line;
 pub(super) mod bounds;
-mod callers;
+pub(super) mod callers;
 mod combined;
 mod comparison;
-mod decisions;
+pub(super) mod course;
+pub(super) mod decisions;
 pub(super) mod event;
-mod failure;
+pub(super) mod failure;
 pub(super) mod ids;
 mod jsonl;
 mod lines;
 mod path;
+pub(super) mod places;
 pub(super) mod player;
 mod progress;
 #[cfg(test)]
 mod recorded_tests;
-mod stage;
-mod summary;
+pub(super) mod recording;
+pub(super) mod refused;
+pub(super) mod report;
+pub(super) mod side;
+pub(super) mod spread;
+pub(super) mod stage;
+pub(super) mod summary;
 pub(super) mod table;
 mod ticks;
 mod trace;
 mod work;
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::log;
 use crate::rules::{self, Domain, shown};
-use access_line::Unreadable;
-use combined::Combined;
+use crate::state::Whole;
 use decisions::Decisions;
-use failure::{Failure, Wrong};
-use jsonl::Jsonl;
-use lines::{Lines, Next};
+use failure::Failure;
 use player::Player;
-use progress::Progress;
+use recording::{Format, Recording, directory, is_dash};
+use report::About;
+use side::Side;
 use stage::Stage;
 
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
@@ -68,19 +74,12 @@ pub struct Args {
     /// Write one JSON line for each hit, acquire and peek, as decided by --rules; - for standard output
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
+    /// Write a page with pictures: what each rule refused and when, how its callers are spread, whom it refused most
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
     /// Another key for keyed hashes than the fixed one
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-}
-
-/// What a trace is written in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// One JSON object a line; the first bad line ends it
-    #[default]
-    Jsonl,
-    /// An access log of Apache or nginx; lines that cannot be read are counted and passed over
-    Combined,
 }
 
 const EXAMPLES: &str = "\
@@ -88,6 +87,7 @@ Examples:
   tidegate replay trace.jsonl --rules config/rules
   tidegate replay - --rules config/rules --decisions - < trace.jsonl | jq -c 'select(.verdict != \"allow\")'
   tidegate replay trace.jsonl --rules config/rules --compare stricter-rules
+  tidegate replay trace.jsonl --rules config/rules --report replay.html
   zcat access.log.*.gz | tidegate replay - --format combined --rules config/rules
 
 Exit codes: 0 replayed; 1 a bad line, with its number, or rules with errors; 2 wrong usage.";
@@ -110,9 +110,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
-    let (mut input, bytes) = match open(&args.trace) {
-        Ok(opened) => opened,
+    let recording = match Recording::open(&args.trace) {
+        Ok(recording) => recording,
         Err(error) => return failed(&args.trace, &error),
+    };
+    // Told now, not when everything is played.
+    let report = match args.report.as_deref().map(|path| (path, report::begin(path))) {
+        None => None,
+        Some((_, Ok(file))) => Some(file),
+        Some((path, Err(error))) => return failed(path, &error),
     };
     // A bar between decisions on the same terminal would be in their way.
     let to_terminal = args.decisions.as_deref().is_some_and(is_dash) && io::stdout().is_terminal();
@@ -121,20 +127,19 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
         Some((_, Ok(sink))) => Some(sink),
         Some((path, Err(error))) => return failed(path, &error),
     };
-    let mut stage = Stage::new(
-        Player::new(rules, args.seed.unwrap_or_default()),
-        other.map(|rules| Player::new(rules, args.seed.unwrap_or_default())),
-        sink.as_mut().map(|sink| Decisions::new(sink)),
-        directory(&args.trace),
-    );
-    let mut progress = Progress::new(bytes, !to_terminal);
-    let (played, remarks) =
-        play(Lines::new(&mut *input), domain.as_deref(), args.strict, &mut stage, &mut progress);
-    progress.end();
-    let summary = stage.summary(remarks);
+    let seed = args.seed.unwrap_or_default();
+    let side = |rules| Side::new(Player::new(rules, seed), report.is_some());
+    let decisions = sink.as_mut().map(|sink| Decisions::new(sink));
+    let mut stage = Stage::new(side(rules), other.map(side), decisions, &directory(&args.trace));
+    let (played, remarks) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
+    let summary = stage.summary(remarks.clone());
+    let written = report.map(|file| write_report(args, file, &mut stage, remarks, played.as_ref().err()));
     drop(stage);
     sink.map_or(Ok(()), |mut sink| sink.flush())?;
     log::plainly(&summary);
+    if let (Some(Err(error)), Some(path)) = (written, &args.report) {
+        return failed(path, &error);
+    }
     match played {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(Failure::Write(error)) => Err(error),
@@ -142,49 +147,22 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     }
 }
 
-/// Plays a trace, an access log where a domain is given; what is to be remarked on it comes beside.
-fn play(
-    mut lines: Lines<'_>,
-    domain: Option<&str>,
-    strict: bool,
+/// Writes the page of what was played, up to a bad line if there was one.
+fn write_report(
+    args: &Args,
+    mut file: Whole,
     stage: &mut Stage<'_>,
-    progress: &mut Progress,
-) -> (Result<(), Failure>, Vec<String>) {
-    let Some(domain) = domain else {
-        let mut jsonl = Jsonl::default();
-        let played = play_lines(&mut lines, stage, progress, |number, text, stage| match text {
-            Some(text) => jsonl.line(text, number, stage),
-            None => Err(Failure::Line { number, wrong: Wrong::TooLong }),
-        });
-        return (played, Vec::new());
-    };
-    let mut log = Combined::new(domain, strict);
-    let played = play_lines(&mut lines, stage, progress, |number, text, stage| match text {
-        Some(text) => log.line(text, number, stage),
-        None => log.pass_over(number, Unreadable::TooLong),
-    });
-    // What was read before a bad line is played all the same.
-    let ended = log.end(stage);
-    (played.and(ended), log.remarks())
-}
-
-/// Hands over every line by its number, `None` standing for one above the bound.
-fn play_lines<'w>(
-    lines: &mut Lines<'_>,
-    stage: &mut Stage<'w>,
-    progress: &mut Progress,
-    mut line: impl FnMut(u64, Option<&[u8]>, &mut Stage<'w>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    loop {
-        match lines.next() {
-            Ok(Next::Line { number, text }) => line(number, Some(text), stage)?,
-            Ok(Next::TooLong { number }) => line(number, None, stage)?,
-            Ok(Next::End) => return Ok(()),
-            Err(source) => return Err(Failure::Read { number: lines.number(), source }),
-        }
-        stage.take_news().iter().for_each(|news| progress.say(news));
-        progress.moved(lines.bytes(), stage.lines());
+    remarks: Vec<String>,
+    failure: Option<&Failure>,
+) -> io::Result<()> {
+    let [trace, rules] = [&args.trace, &args.rules].map(|path| path.display().to_string());
+    let other = args.compare.as_ref().map(|path| path.display().to_string());
+    let failure = failure.map(ToString::to_string);
+    let about = About { trace: &trace, rules: &rules, other: other.as_deref(), failure: failure.as_deref() };
+    if let Some(page) = stage.report(remarks, &about) {
+        file.write_all(page.as_bytes())?;
     }
+    file.finish()
 }
 
 /// The domains of a directory of rules; none if they have errors, which are then told.
@@ -224,16 +202,6 @@ fn domain(
     }
 }
 
-/// The trace, and its length if it is a file.
-fn open(path: &Path) -> io::Result<(Box<dyn BufRead>, Option<u64>)> {
-    if is_dash(path) {
-        return Ok((Box::new(BufReader::with_capacity(READ_BYTES, io::stdin().lock())), None));
-    }
-    let file = File::open(path)?;
-    let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
-    Ok((Box::new(BufReader::with_capacity(READ_BYTES, file)), bytes))
-}
-
 fn create<'w>(path: &Path, out: &'w mut dyn Write) -> io::Result<Box<dyn Write + 'w>> {
     Ok(if is_dash(path) {
         Box::new(BufWriter::with_capacity(WRITE_BYTES, out))
@@ -242,20 +210,9 @@ fn create<'w>(path: &Path, out: &'w mut dyn Write) -> io::Result<Box<dyn Write +
     })
 }
 
-/// What paths in a trace start from: where it stands, for standard input here.
-fn directory(trace: &Path) -> &Path {
-    let beside = if is_dash(trace) { None } else { trace.parent() };
-    beside.unwrap_or_else(|| Path::new(""))
-}
-
-fn is_dash(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
 fn failed(path: &Path, failure: &dyn std::fmt::Display) -> io::Result<ExitCode> {
     log::plainly(&format!("tidegate: {}: {failure}", path.display()));
     Ok(ExitCode::FAILURE)
 }
 
-const READ_BYTES: usize = 1 << 16;
 const WRITE_BYTES: usize = 1 << 16;

@@ -1,6 +1,7 @@
 //! What the engine answers.
 
 use super::asking::Ticket;
+use super::judgement::stage;
 use super::part::Part;
 use crate::clock::Micros;
 use crate::limit::Level;
@@ -51,8 +52,8 @@ pub struct Decision<'d> {
 /// The keys that a decision looked at.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LookedAt<'d> {
-    /// The key of one rule: the rule's number, and its fingerprint.
-    One(u32, u64),
+    /// The key of one rule.
+    One(RuleCheck),
     /// Those of all rules that judged.
     Parts(&'d [Part]),
 }
@@ -75,14 +76,15 @@ impl<'d> Decision<'d> {
         }
     }
 
-    /// The keys that were looked at, in file order: the number of the rule in its domain, and a fingerprint that
-    /// tells the rule's keys apart.
-    pub fn keys(&self) -> impl Iterator<Item = (u32, u64)> + 'd {
+    /// What each rule that was asked said, in file order.
+    pub fn checks(&self) -> impl Iterator<Item = RuleCheck> + 'd {
         let (one, parts) = match self.looked_at {
-            LookedAt::One(rule, fingerprint) => (Some((rule, fingerprint)), &[][..]),
+            LookedAt::One(check) => (Some(check), &[][..]),
             LookedAt::Parts(parts) => (None, parts),
         };
-        one.into_iter().chain(parts.iter().filter(|part| !part.is_candidate()).map(Part::fingerprint))
+        let stage = stage(parts);
+        let parts = parts.iter().filter(|part| !part.is_candidate());
+        one.into_iter().chain(parts.map(move |part| part.check(stage)))
     }
 
     /// What else is worth knowing, with the rule it is about, in file order.
@@ -112,6 +114,19 @@ impl<'d> Decision<'d> {
     fn rule(&self, number: u32) -> Option<&'d Rule> {
         self.domain?.rules().get(number as usize)
     }
+}
+
+/// What one rule said of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleCheck {
+    /// The rule's number in its domain.
+    pub rule: u32,
+    /// What tells the rule's keys apart.
+    pub key: u64,
+    /// What it cost, in the unit of the rule.
+    pub cost: u32,
+    /// Whether it fitted. What was not asked, for another refused before, refuses nothing.
+    pub passes: bool,
 }
 
 /// One limit and where the caller stands with it.

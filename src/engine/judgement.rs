@@ -357,7 +357,7 @@ fn is_less(view: &LimitView<'_>, least: &LimitView<'_>) -> bool {
 }
 
 /// Which rules speak for a refusal: rates go before concurrency, which is not asked once a rate refuses.
-fn stage(parts: &[Part]) -> Stage {
+pub(super) fn stage(parts: &[Part]) -> Stage {
     let by_rate = parts.iter().any(|part| part.refuses() && !part.is_concurrency);
     if by_rate { Stage::Rates } else { Stage::Concurrency }
 }

@@ -57,7 +57,7 @@ pub use control::{
     Switch, SwitchView, Target,
 };
 pub use decider::Decider;
-pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, Unmatched, Verdict};
+pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, RuleCheck, Unmatched, Verdict};
 pub use digest::HashKey;
 pub use fleet::{Budget, More, Reported, Seen, Settled, ShareHere, SharedKey, Standing, WindowTurns};
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};

@@ -11,6 +11,7 @@ mod soft;
 
 use super::algorithm::{Algorithm, each_algorithm};
 use super::asking::Need;
+use super::decision::RuleCheck;
 use super::digest::Digest;
 use super::fleet::SharedKey;
 use super::ruling::Terms;
@@ -166,9 +167,10 @@ impl Part {
         self.stand == Stand::Candidate
     }
 
-    /// The rule and what tells its keys apart.
-    pub(super) fn fingerprint(&self) -> (u32, u64) {
-        (self.rule, self.key.hash())
+    /// What the rule said in the stage that spoke.
+    pub(super) fn check(&self, stage: Stage) -> RuleCheck {
+        let passes = self.passes() || !stage.asks(self);
+        RuleCheck { rule: self.rule, key: self.key.hash(), cost: self.cost, passes }
     }
 
     /// Whether the limit lets the request through.

@@ -10,6 +10,7 @@ use super::meaning::{self, Given, Meant, MeantListed};
 use super::pools::Pools;
 use super::problem::{Problem, Severity, Wrong, shown};
 use super::redundant::redundant;
+use super::sight::domains_by_sight;
 use super::source::{Report, Source, about_file};
 use super::texts::Texts;
 use super::without_effect::WithoutEffect;
@@ -71,24 +72,7 @@ pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
 /// add to.
 pub(super) fn read_knowing(path: &Path, known: &Homes, scopes: &Scopes) -> Loaded {
     let mut reading = Reading::new(known, scopes);
-    match path.metadata() {
-        Ok(metadata) if metadata.is_dir() => {
-            for file in reading.files_of(path) {
-                reading.file(&file);
-            }
-        }
-        Ok(_) => reading.file(path),
-        Err(error) => {
-            reading.unlisted = true;
-            let mend = match error.kind() {
-                std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
-                _ => "let the user who runs this read it",
-            };
-            reading
-                .problems
-                .push(about_file(path, Wrong::new(format!("cannot read the rules: {error}"), mend)));
-        }
-    }
+    reading.path(path);
     reading.finish()
 }
 
@@ -112,6 +96,18 @@ pub fn read_text(file: &str, text: &str) -> Loaded {
 pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
     let known = Homes::default();
     let mut reading = Reading::new(&known, scopes);
+    reading.source(Source::new(file, text.to_owned()));
+    reading.finish()
+}
+
+/// Reads the rules at a path, if there is one, and one text behind them as if it were another of its files.
+#[must_use]
+pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
+    let (known, scopes) = (Homes::default(), Scopes::default());
+    let mut reading = Reading::new(&known, &scopes);
+    if let Some(path) = path {
+        reading.path(path);
+    }
     reading.source(Source::new(file, text.to_owned()));
     reading.finish()
 }
@@ -145,6 +141,27 @@ impl<'k> Reading<'k> {
             homeless: Vec::new(),
             unlisted: false,
             pools: Pools::default(),
+        }
+    }
+
+    /// Every `*.yaml` of a directory, or one file.
+    fn path(&mut self, path: &Path) {
+        match path.metadata() {
+            Ok(metadata) if metadata.is_dir() => {
+                for file in self.files_of(path) {
+                    self.file(&file);
+                }
+            }
+            Ok(_) => self.file(path),
+            Err(error) => {
+                self.unlisted = true;
+                let mend = match error.kind() {
+                    std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
+                    _ => "let the user who runs this read it",
+                };
+                self.problems
+                    .push(about_file(path, Wrong::new(format!("cannot read the rules: {error}"), mend)));
+            }
         }
     }
 
@@ -375,23 +392,8 @@ enum Entry {
     Listed(MeantListed),
 }
 
-/// The domains that a file names at the start of a line, for files that cannot be read as YAML.
-fn domains_by_sight(text: &str) -> Vec<String> {
-    let name = |line: &str| {
-        let source = Source::new("", line.to_owned());
-        let root = yaml::read(&source).ok()?;
-        let mut report = Report::new(&source);
-        let (node, name) = File::read(&root, &mut report).domain?;
-        meaning::domain(node, name, &mut report).map(str::to_owned)
-    };
-    text.lines().filter(|line| line.starts_with("domain:")).take(SIGHTED_MAX).filter_map(name).collect()
-}
-
 /// A directory that has more was not written for this.
 const FILES_MAX: usize = 10_000;
-
-/// A file is of one domain; of a few, when two were run together.
-const SIGHTED_MAX: usize = 16;
 
 /// A request's domain is found by looking at each.
 const DOMAINS_MAX: usize = 256;

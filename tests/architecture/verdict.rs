@@ -8,7 +8,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("cli", EVERYONE),
     ("server", &["protocol", "engine", "record", "sys"]),
     ("fleet", &["engine", "rules"]),
-    ("admin", &["engine", "rules", "record"]),
+    ("admin", &["engine", "rules", "record", "page"]),
     ("record", &["protocol", "engine", "rules", "sys"]),
     ("host", &["engine", "sys"]),
     ("state", &["engine", "sys"]),
@@ -17,6 +17,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("limit", &[]),
     ("shed", &[]),
     ("protocol", &[]),
+    ("page", &[]),
     ("sys", &[]),
     ("clock", &[]),
     ("lib", &[]),
@@ -24,7 +25,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 
 const EVERYONE: &[&str] = &[
     "cli", "server", "fleet", "admin", "record", "host", "state", "engine", "rules", "limit", "shed",
-    "protocol", "sys",
+    "protocol", "page", "sys",
 ];
 
 /// Words that a room does without: what it may not do needs them.

@@ -196,4 +196,8 @@ fn the_example_of_the_page_prints_what_the_page_says() {
         let output = files.replay(&command.split(' ').collect::<Vec<_>>());
         assert_eq!(said(&output), printed, "{command}");
     }
+    let (command, printed) =
+        tables[2].strip_prefix("console\n$ tidegate ").unwrap().split_once('\n').unwrap();
+    let output = files.run(&command.split(' ').collect::<Vec<_>>());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), printed, "{command}");
 }

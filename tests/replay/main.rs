@@ -8,6 +8,8 @@ mod compare;
 mod decisions;
 mod leases;
 mod reload;
+mod report;
 mod shedding;
+mod suggest;
 mod summary;
 mod support;

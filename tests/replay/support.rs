@@ -36,6 +36,12 @@ impl Files {
         self.0.path()
     }
 
+    /// Runs any command there.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(arguments).current_dir(self.directory()).output().unwrap()
+    }
+
     /// Runs `replay` in the directory of the files.
     pub(crate) fn replay(&self, arguments: &[&str]) -> Output {
         self.replay_input("", arguments)

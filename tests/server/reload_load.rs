@@ -38,6 +38,15 @@ fn load(mut wire: Wire, client: usize, done: &AtomicBool) -> (Vec<u32>, usize) {
     (granted, rounds)
 }
 
+/// Whatever becomes of the test, its clients stop: who waits for them would wait for ever.
+struct Stops<'d>(&'d AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn reloads_under_load_change_nothing_for_rules_that_did_not_change() {
     let mut plan = Plan::new().rules("other.yaml", &changing(0));
@@ -46,6 +55,7 @@ fn reloads_under_load_change_nothing_for_rules_that_did_not_change() {
     let done = AtomicBool::new(false);
     let (early, late) = thread::scope(|scope| {
         let done = &done;
+        let stops = Stops(done);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let wire = daemon.greeted();
@@ -70,7 +80,7 @@ fn reloads_under_load_change_nothing_for_rules_that_did_not_change() {
             // The pace is what is tested, not a moment.
             thread::sleep(Duration::from_millis(100).saturating_sub(used));
         }
-        done.store(true, Ordering::Relaxed);
+        drop(stops);
         for client in clients {
             let (granted, rounds) = client.join().unwrap();
             assert_eq!(granted, vec![5; USERS], "after {rounds} rounds");

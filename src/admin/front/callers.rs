@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::html::{Name, Text, count};
 use crate::admin::told::{list, number, word};
+use crate::page::{Name, Text, count};
 
 pub(super) fn write(status: &Value, page: &mut String) {
     page.push_str(

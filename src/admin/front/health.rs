@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::html::{Name, Text, count, of, percent, rate, span};
 use crate::admin::history::Story;
 use crate::admin::told::{list, number, word};
+use crate::page::{Name, Text, count, of, percent, rate, span};
 
 /// How something stands, the worse the larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

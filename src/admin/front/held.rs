@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::health::is;
-use super::html::{Name, Text};
 use crate::admin::told::{list, word};
+use crate::page::{Name, Text};
 
 pub(super) fn write(status: &Value, page: &mut String) {
     let switches = list(status, "/switches/switches");

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::TEN_MINUTES;
 use super::health::is;
-use super::html::{Name, count, percent, rate};
-use super::picture::{Line, draw, top};
 use crate::admin::history::{PoolStep, Story};
 use crate::admin::told::{list, number, word};
+use crate::page::{Line, Name, count, draw, frame, key, percent, rate, top};
 
 /// The decisions.
 pub(super) fn decisions(status: &Value, story: &Story, page: &mut String) {
@@ -43,28 +43,10 @@ pub(super) fn decisions(status: &Value, story: &Story, page: &mut String) {
     ];
     let most = top(&lines, 1.0);
     let label = format!("Decisions a second over the last ten minutes, at most {}", rate(most));
-    frame(page, &[format!("{}/s", rate(most)), "0".to_owned()], &draw("large", &label, (0.0, most), &lines));
+    let picture = draw("large", &label, &TEN_MINUTES, (0.0, most), &lines);
+    frame(page, &[format!("{}/s", rate(most)), "0".to_owned()], &picture, &SPAN);
     key(page, &[("passed", "allowed"), ("refused", "limited or denied"), ("shed", "shed")]);
     page.push_str("</section>");
-}
-
-/// Which line is which.
-pub(super) fn key(page: &mut String, lines: &[(&str, &str)]) {
-    page.push_str("<p class=\"key\">");
-    for (class, name) in lines {
-        let _ = write!(page, "<span><span class=\"swatch {class}\"></span>{name}</span>");
-    }
-    page.push_str("</p>");
-}
-
-/// A picture with its scale and its span.
-fn frame(page: &mut String, scale: &[String], picture: &str) {
-    let scale: String = scale.iter().map(|mark| format!("<span>{mark}</span>")).collect();
-    let _ = write!(
-        page,
-        "<figure><div class=\"scale\" aria-hidden=\"true\">{scale}</div>{picture}<div class=\"span\" \
-         aria-hidden=\"true\"><span>10 minutes ago</span><span>5</span><span>now</span></div></figure>"
-    );
 }
 
 /// The pools that the rules watch over; the rest have nothing to show.
@@ -117,7 +99,8 @@ fn one(pool: &Value, story: &Story, page: &mut String) {
     let most = percent(f64::from(top(std::slice::from_ref(&busy), 0.0)));
     let _ = write!(page, "<h4>utilization <strong>{now}</strong></h4>");
     let label = format!("Utilization over the last ten minutes: now {now}, at most {most}");
-    frame(page, &["100 %".into(), "0".into()], &draw("middle", &label, (0.0, 1.0), &[busy]));
+    let picture = draw("middle", &label, &TEN_MINUTES, (0.0, 1.0), &[busy]);
+    frame(page, &["100 %".into(), "0".into()], &picture, &SPAN);
     let severe = line("severity", true, |step| Some(step.severity));
     let most = top(std::slice::from_ref(&severe), SEVERITY_MIN);
     let state = if severity > 0.0 { "sheds" } else { "sheds nothing" };
@@ -126,7 +109,7 @@ fn one(pool: &Value, story: &Story, page: &mut String) {
     let label =
         format!("s over the last ten minutes: now {}, at most {}", signed(severity), signed(f64::from(most)));
     let scale = ["1".to_owned(), signed(f64::from(SEVERITY_MIN))];
-    frame(page, &scale, &draw("middle", &label, (SEVERITY_MIN, 1.0), &[severe]));
+    frame(page, &scale, &draw("middle", &label, &TEN_MINUTES, (SEVERITY_MIN, 1.0), &[severe]), &SPAN);
     page.push_str("</article>");
 }
 
@@ -143,6 +126,9 @@ fn chances(pool: &Value) -> String {
 fn signed(severity: f64) -> String {
     format!("{severity:.2}").replace('-', "\u{2212}")
 }
+
+/// What stands below a picture.
+const SPAN: [&str; 3] = ["10 minutes ago", "5", "now"];
 
 /// Two pictures each: more are no longer looked at.
 const POOLS_SHOWN: usize = 8;

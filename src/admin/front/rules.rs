@@ -4,11 +4,10 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::html::{Name, Text, count, of, rate};
-use super::picture::{Line, draw, top};
-use super::pools::key;
+use super::TEN_MINUTES;
 use crate::admin::history::{RuleStory, Story};
 use crate::admin::told::{list, number, word};
+use crate::page::{Line, Name, Text, count, draw, key, of, rate, top};
 
 pub(super) fn write(status: &Value, story: &Story, page: &mut String) {
     let nothing = RuleStory::default();
@@ -110,7 +109,8 @@ fn picture(told: &RuleStory, story: &Story) -> String {
         return "<span class=\"quiet\">quiet</span>".to_owned();
     }
     let most = top(&lines, 0.0);
-    draw("small", &format!("at most {} a second in ten minutes", rate(most)), (0.0, most), &lines)
+    let label = format!("at most {} a second in ten minutes", rate(most));
+    draw("small", &label, &TEN_MINUTES, (0.0, most), &lines)
 }
 
 fn ever(rule: &Value) -> u64 {

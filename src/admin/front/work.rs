@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::health::is;
-use super::html::{Text, bytes, count, span};
 use crate::admin::told::{number, word};
+use crate::page::{Text, bytes, count, span};
 
 pub(super) fn write(status: &Value, page: &mut String) {
     page.push_str("<div class=\"columns\">");

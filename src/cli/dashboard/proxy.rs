@@ -16,8 +16,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::admin::{HtmlText, SAFETY, page_paths};
+use crate::admin::{SAFETY, page_paths};
 use crate::cli::admin_client::{AdminClient, Failure};
+use crate::page::Text;
 
 type Answer = Response<Full<Bytes>>;
 
@@ -134,7 +135,7 @@ fn no_answer(failure: &Failure) -> Answer {
         "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>✖ no answer – tidegate</title><meta \
          name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"refresh\" content=\"5\"></head><body>\
          <h1>The daemon does not answer</h1><p id=\"why\">{}.</p><p>This page tries again every 5 s.</p></body></html>\n",
-        HtmlText(&failure.to_string()),
+        Text(&failure.to_string()),
     );
     let mut answer = plain(StatusCode::BAD_GATEWAY, text);
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));

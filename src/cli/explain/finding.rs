@@ -102,9 +102,8 @@ pub(super) fn explain<'d>(domain: &'d Domain, asked: &Asked<'_>) -> Explained<'d
         .map(|(number, listed)| (listed, domain.why_not(number, attributes)))
         .collect();
     let speaks = |listed: &Listed| listed.mode == Mode::Enforce;
-    let first = |kind| {
-        lists.iter().find(|(listed, why)| listed.kind == kind && speaks(listed) && why.is_none())
-    };
+    let first =
+        |kind| lists.iter().find(|(listed, why)| listed.kind == kind && speaks(listed) && why.is_none());
     let decided = first(ListKind::Exempt).or_else(|| first(ListKind::Deny)).map(|(listed, _)| *listed);
     let mut rules = Vec::new();
     let mut descriptors = Vec::new();

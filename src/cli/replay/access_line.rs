@@ -21,7 +21,7 @@ pub(super) struct AccessLine {
 
 /// Why a line cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(in crate::cli) enum Unreadable {
     #[error("does not begin with an IP address but with {0}")]
     Address(String),
     #[error("no time in brackets, such as [10/Oct/2000:13:55:36 -0700]")]

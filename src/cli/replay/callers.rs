@@ -1,18 +1,16 @@
 //! How many callers each rule has seen: distinct keys, told apart by fingerprints. No text of theirs is kept.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+use super::places::Places;
 use crate::rules::Domain;
 
 /// The callers of all rules, over every reload.
 #[derive(Debug, Default)]
-pub(super) struct Callers {
-    /// For each domain, where the callers of each of its rules stand, by the rule's number.
-    domains: HashMap<Box<str>, Vec<usize>>,
-    places: HashMap<(Box<str>, Box<str>), usize>,
+pub(in crate::cli) struct Callers {
+    places: Places,
     seen: Vec<Seen>,
     fingerprints: usize,
 }
@@ -28,23 +26,13 @@ struct Seen {
 impl Callers {
     /// Learns how the rules in force are numbered. A rule that keeps its name keeps its callers.
     pub(super) fn number(&mut self, rules: &[Arc<Domain>]) {
-        self.domains.clear();
-        for domain in rules {
-            let places = domain.rules().iter().map(|rule| {
-                let name = (domain.name().into(), rule.name.clone());
-                *self.places.entry(name).or_insert_with(|| {
-                    self.seen.push(Seen::default());
-                    self.seen.len() - 1
-                })
-            });
-            let places = places.collect();
-            self.domains.insert(domain.name().into(), places);
-        }
+        self.places.number(rules);
+        self.seen.resize_with(self.places.len(), Seen::default);
     }
 
     /// Notes the keys that a decision looked at: each with its rule's number and a fingerprint.
     pub(super) fn note(&mut self, domain: &str, keys: impl Iterator<Item = (u32, u64)>) {
-        let Some(places) = self.domains.get(domain) else { return };
+        let places = self.places.of(domain);
         for (rule, fingerprint) in keys {
             let place = usize::try_from(rule).ok().and_then(|rule| places.get(rule));
             let Some(seen) = place.and_then(|place| self.seen.get_mut(*place)) else { continue };
@@ -53,12 +41,17 @@ impl Callers {
         }
     }
 
-    /// The callers of a rule as a table shows them: `1 204`, or `1 204+` when there were more than could be told apart.
+    /// How many callers a rule has seen, and whether there were more than could be told apart.
+    pub(in crate::cli) fn count(&self, domain: &str, rule: &str) -> Option<(u64, bool)> {
+        let seen = self.seen.get(self.places.find(domain, rule)?)?;
+        Some((u64::try_from(seen.fingerprints.len()).unwrap_or(u64::MAX), seen.more))
+    }
+
+    /// The same as a table shows it: `1 204`, or `1 204+` when there were more than could be told apart.
     pub(super) fn shown(&self, domain: &str, rule: &str) -> String {
-        let place = self.places.get(&(domain.into(), rule.into()));
-        let Some(seen) = place.and_then(|place| self.seen.get(*place)) else { return String::new() };
-        let count = super::table::count(u64::try_from(seen.fingerprints.len()).unwrap_or(u64::MAX));
-        if seen.more { count + "+" } else { count }
+        let Some((count, more)) = self.count(domain, rule) else { return String::new() };
+        let count = super::table::count(count);
+        if more { count + "+" } else { count }
     }
 }
 

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use arrayvec::ArrayVec;
 
 use super::access_line::{AccessLine, Unreadable};
-use super::event::{Action, By, Event, Said};
+use super::event::{Action, By, Event, Plays, Said};
 use super::failure::Failure;
-use super::stage::Stage;
 use super::table::counted;
 use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
@@ -50,7 +49,7 @@ impl<'a> Combined<'a> {
     }
 
     /// Reads a line, and plays those whose turn has come.
-    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut Stage<'_>) -> Result<(), Failure> {
+    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
         let mut line = self.spare.pop().unwrap_or_default();
         if let Err(wrong) = line.read(text) {
             self.spare.push(line);
@@ -78,7 +77,7 @@ impl<'a> Combined<'a> {
     }
 
     /// Plays what still waits.
-    pub(super) fn end(&mut self, stage: &mut Stage<'_>) -> Result<(), Failure> {
+    pub(super) fn end(&mut self, stage: &mut impl Plays) -> Result<(), Failure> {
         while !self.waiting.is_empty() {
             self.play_first(stage)?;
         }
@@ -107,7 +106,7 @@ impl<'a> Combined<'a> {
             || self.waiting_bytes > WAITING_BYTES_MAX
     }
 
-    fn play_first(&mut self, stage: &mut Stage<'_>) -> Result<(), Failure> {
+    fn play_first(&mut self, stage: &mut impl Plays) -> Result<(), Failure> {
         let Some(((seconds, number), line)) = self.waiting.pop_first() else { return Ok(()) };
         self.waiting_bytes = self.waiting_bytes.saturating_sub(line.bytes());
         // Time does not run backwards, not even for a line that comes too late.
@@ -119,7 +118,7 @@ impl<'a> Combined<'a> {
         played
     }
 
-    fn play(&self, line: &AccessLine, number: u64, stage: &mut Stage<'_>) -> Result<(), Failure> {
+    fn play(&self, line: &AccessLine, number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
         let attributes: ArrayVec<(&str, &str), PAIRS_MAX> = line.attributes().collect();
         let descriptors = Descriptors::one(&attributes);
         let request = Request::new(Op::Hit, self.domain, descriptors);

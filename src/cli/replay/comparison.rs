@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::player::Player;
-use super::summary::{Played, name, remarks, rules, verdicts};
+use super::summary::{Played, name, passed, remarks, rules, verdicts};
 use super::table::{Table, count, counted, difference};
 use crate::engine::{Decision, RuleTotals, Totals, Verdict};
 
@@ -82,7 +82,7 @@ pub(super) fn comparison(played: &Played, player: &Player, other: &Player, chang
 }
 
 /// How many requests changed, and the first of them.
-fn told(changes: &Changes) -> String {
+pub(super) fn told(changes: &Changes) -> String {
     let Changes { refused, allowed, first } = changes;
     let mut text = match refused + allowed {
         0 => return "no request changed its verdict\n".to_owned(),
@@ -147,4 +147,5 @@ fn shown(rule: Option<&RuleTotals>, number: fn(&RuleTotals) -> u64) -> String {
 const SHOWN_MAX: usize = 10;
 
 /// The numbers of a rule that are compared.
-const NUMBERS: [fn(&RuleTotals) -> u64; 3] = [|rule| rule.pass, |rule| rule.refuse, |rule| rule.would_refuse];
+pub(super) const NUMBERS: [fn(&RuleTotals) -> u64; 3] =
+    [passed, |rule| rule.refuse, |rule| rule.would_refuse];

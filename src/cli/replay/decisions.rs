@@ -10,7 +10,7 @@ use crate::clock::Micros;
 use crate::engine::{Decision, LimitView, NoteKind, Verdict};
 
 /// Writes decisions as they are made.
-pub(super) struct Decisions<'w> {
+pub(in crate::cli) struct Decisions<'w> {
     out: &'w mut dyn Write,
     line: Vec<u8>,
 }

@@ -3,26 +3,44 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::failure::Failure;
 use super::ids::Id;
 use crate::clock::Timestamp;
 use crate::engine::{Charge, Request, WorkOutcome};
 
 /// One event of a trace, in order of time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event<'a> {
+pub(in crate::cli) struct Event<'a> {
     /// The line it stands on, from 1.
-    pub(super) line: u64,
+    pub(in crate::cli) line: u64,
     /// When it is played.
-    pub(super) at: Timestamp,
+    pub(in crate::cli) at: Timestamp,
     /// The time and the name of the event, as its decision repeats them.
-    pub(super) t: Said<'a>,
-    pub(super) id: Option<Said<'a>>,
-    pub(super) action: Action<'a>,
+    pub(in crate::cli) t: Said<'a>,
+    pub(in crate::cli) id: Option<Said<'a>>,
+    pub(in crate::cli) action: Action<'a>,
+}
+
+/// Whoever takes the events of a trace, one after the other.
+pub(in crate::cli) trait Plays {
+    /// Takes one. Its time is not before that of the last.
+    ///
+    /// # Errors
+    /// It cannot be played; the trace ends there.
+    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure>;
+
+    /// What happened that cannot wait for the end. Each is told once.
+    fn take_news(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Lines played so far.
+    fn lines(&self) -> u64;
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Action<'a> {
+pub(in crate::cli) enum Action<'a> {
     /// Judge a piece of work.
     Judge(Request<'a>, By<'a>),
     /// Charge after the fact.
@@ -60,18 +78,18 @@ pub(in crate::cli) struct Hello<'a> {
 
 /// What an application says of its pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Signal<'a> {
+pub(in crate::cli) struct Signal<'a> {
     /// `None`: one of that pool that needs no name.
-    pub(super) session: Option<&'a str>,
-    pub(super) pool: &'a str,
-    pub(super) name: &'a str,
-    pub(super) permille: u16,
+    pub(in crate::cli) session: Option<&'a str>,
+    pub(in crate::cli) pool: &'a str,
+    pub(in crate::cli) name: &'a str,
+    pub(in crate::cli) permille: u16,
 }
 
 /// A JSON value that a decision repeats.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum Said<'a> {
+pub(in crate::cli) enum Said<'a> {
     /// As it was written.
     Written(&'a RawValue),
     Number(u64),

@@ -8,7 +8,7 @@ use crate::rules::shown;
 
 /// Why a replay stops.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(in crate::cli) enum Failure {
     #[error("line {number}: {wrong}")]
     Line { number: u64, wrong: Wrong },
     #[error("line {number}: {wrong}")]
@@ -21,7 +21,7 @@ pub(super) enum Failure {
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Wrong {
+pub(in crate::cli) enum Wrong {
     #[error("not a line of a trace: {}", json_error(.0))]
     Json(serde_json::Error),
     #[error(transparent)]

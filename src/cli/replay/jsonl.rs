@@ -3,10 +3,9 @@
 use arrayvec::ArrayVec;
 
 use super::bounds::{self, is_name};
-use super::event::{Action, By, Event, Hello, Said, Signal};
+use super::event::{Action, By, Event, Hello, Plays, Said, Signal};
 use super::failure::{Failure, Wrong};
 use super::ids::{Id, Ids};
-use super::stage::Stage;
 use super::trace::{Line, Quantity, Text, time};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, Op, Repeat, WorkOutcome};
@@ -21,7 +20,7 @@ pub(super) struct Jsonl {
 
 impl Jsonl {
     /// Plays one line.
-    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut Stage<'_>) -> Result<(), Failure> {
+    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
         let bad = |wrong| Failure::Line { number, wrong };
         let line: Line<'_> = serde_json::from_slice(text).map_err(|error| bad(Wrong::Json(error)))?;
         let at = self.time(line.t.get()).map_err(bad)?;

@@ -128,7 +128,7 @@ impl Player {
             }
         };
         if request.op != Op::Peek {
-            self.callers.note(request.domain, decision.keys());
+            self.callers.note(request.domain, decision.checks().map(|check| (check.rule, check.key)));
         }
         if let (Some(id), Some(lease), Some(session)) = (by.id, decision.lease, session) {
             self.work.note(&self.engine, id, session, lease, self.now);
@@ -188,7 +188,7 @@ impl Player {
     }
 
     /// What has been counted.
-    pub(super) fn totals(&self) -> Totals {
+    pub(in crate::cli) fn totals(&self) -> Totals {
         self.engine.totals()
     }
 
@@ -198,7 +198,7 @@ impl Player {
     }
 
     /// How many callers each rule has seen.
-    pub(super) fn callers(&self) -> &Callers {
+    pub(in crate::cli) fn callers(&self) -> &Callers {
         &self.callers
     }
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::jsonl::Jsonl;
 use super::player::Player;
+use super::side::Side;
 use super::stage::Stage;
 use super::trace::{Line, Quantity, time};
 use crate::clock::{Now, Timestamp};
@@ -190,7 +191,8 @@ proptest! {
         }
         prop_assert_eq!(judged.count(), requests.len());
         // And it is played from its first line to its last.
-        let mut stage = Stage::new(Player::new(Vec::new(), 0), None, None, "".as_ref());
+        let side = Side::new(Player::new(Vec::new(), 0), false);
+        let mut stage = Stage::new(side, None, None, "".as_ref());
         let mut jsonl = Jsonl::default();
         for (number, line) in (1..).zip(text.lines()) {
             prop_assert!(jsonl.line(line.as_bytes(), number, &mut stage).is_ok(), "{}", line);

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use super::comparison::{Changes, comparison};
 use super::decisions::Decisions;
-use super::event::{Action, By, Event};
+use super::event::{Action, By, Event, Plays};
 use super::failure::{Failure, Wrong};
 use super::player::{NotPlayed, Player};
+use super::report::{About, Told, page};
+use super::side::Side;
 use super::summary::{Played, summary};
 use super::table::counted;
 use crate::clock::Timestamp;
@@ -15,9 +17,9 @@ use crate::engine::{Op, Request};
 use crate::rules;
 
 /// One rule set or two, and what has been played before them.
-pub(super) struct Stage<'w> {
-    player: Player,
-    other: Option<Player>,
+pub(in crate::cli) struct Stage<'w> {
+    side: Side,
+    other: Option<Side>,
     changes: Changes,
     decisions: Option<Decisions<'w>>,
     /// What paths in the trace start from.
@@ -26,19 +28,23 @@ pub(super) struct Stage<'w> {
     first: Option<Timestamp>,
     last: Timestamp,
     charges_unmatched: u64,
+    /// A trace does not put other rules in force.
+    keeps_rules: bool,
     reloads_passed_over: u64,
     news: Vec<String>,
 }
 
 impl<'w> Stage<'w> {
-    pub(super) fn new(
-        player: Player,
-        other: Option<Player>,
+    pub(in crate::cli) fn new(
+        side: Side,
+        other: Option<Side>,
         decisions: Option<Decisions<'w>>,
         directory: &Path,
     ) -> Stage<'w> {
+        // Which of two sets is meant, and what the other then stands for, a trace cannot say.
+        let other_is_there = other.is_some();
         Stage {
-            player,
+            side,
             other,
             changes: Changes::default(),
             decisions,
@@ -47,17 +53,116 @@ impl<'w> Stage<'w> {
             first: None,
             last: Timestamp::ORIGIN,
             charges_unmatched: 0,
+            keeps_rules: other_is_there,
             reloads_passed_over: 0,
             news: Vec::new(),
         }
     }
 
-    /// Plays one event. Its time is not before that of the last.
-    pub(super) fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+    /// One rule set alone, which stays in force whatever the trace says.
+    pub(in crate::cli) fn of_rules_that_stay(side: Side, directory: &Path) -> Stage<'w> {
+        Stage { keeps_rules: true, ..Stage::new(side, None, None, directory) }
+    }
+
+    /// What the one rule set did, if it was watched.
+    pub(in crate::cli) fn told(&mut self) -> Option<Told<'_>> {
+        self.side.told("")
+    }
+
+    /// Does the same with both.
+    fn both(
+        &mut self,
+        event: &Event<'_>,
+        mut play: impl FnMut(&mut Player) -> Result<(), NotPlayed>,
+    ) -> Result<(), Failure> {
+        let sides = [Some(&mut self.side), self.other.as_mut()].into_iter().flatten();
+        { sides }.try_for_each(|side| play(&mut side.player)).map_err(|wrong| not_played(event, wrong))
+    }
+
+    fn judge(&mut self, event: &Event<'_>, request: &Request<'_>, by: &By<'_>) -> Result<(), Failure> {
+        let all = self.decisions.is_some();
+        let decision = self.side.judge(&Request { all, ..*request }, by);
+        let decision = decision.map_err(|wrong| not_played(event, wrong))?;
+        if let Some(decisions) = &mut self.decisions {
+            decisions.write(event, decision.as_ref())?;
+        }
+        let Some(other) = &mut self.other else { return Ok(()) };
+        let kept = self.changes.keep(decision.as_ref());
+        let decision = other.judge(request, by).map_err(|wrong| not_played(event, wrong))?;
+        if request.op != Op::Peek {
+            self.changes.note(event.line, kept, decision.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Puts the rules at a path of the trace in force, as the daemon would: a domain with errors stays as it is.
+    fn reload(&mut self, line: u64, path: &str) {
+        if self.keeps_rules {
+            self.reloads_passed_over += 1;
+            return;
+        }
+        let loaded = rules::read(&self.directory.join(path));
+        let has_errors = loaded.has_errors();
+        if has_errors {
+            self.news.extend(loaded.problems.iter().map(|problem| problem.render(false)));
+        }
+        let stay = match loaded.over(self.side.player.rules()) {
+            Some(domains) => {
+                self.side.reload(domains);
+                "their domains stay as they are"
+            }
+            None => "those in force stay",
+        };
+        if has_errors {
+            self.news.push(format!("line {line}: the rules to reload have errors: {stay}"));
+        }
+    }
+
+    /// What it all came to, with what the reader of the trace has to remark.
+    pub(super) fn summary(&self, remarks: Vec<String>) -> String {
+        let played = self.played(remarks);
+        match &self.other {
+            Some(other) => comparison(&played, &self.side.player, &other.player, &self.changes),
+            None => summary(&played, &self.side.player.totals(), self.side.player.callers()),
+        }
+    }
+
+    /// A page of what was watched; none if nothing was.
+    pub(super) fn report(&mut self, remarks: Vec<String>, about: &About<'_>) -> Option<String> {
+        let played = self.played(remarks);
+        let first = self.side.told(about.rules)?;
+        let other = match (&mut self.other, about.other) {
+            (Some(other), Some(name)) => Some(other.told(name)?),
+            _ => None,
+        };
+        Some(page(&played, about, &first, other.as_ref().map(|other| (other, &self.changes))))
+    }
+
+    fn played(&self, mut remarks: Vec<String>) -> Played {
+        for (number, noun, what) in [
+            (self.charges_unmatched, "charge", "matched no rule"),
+            (
+                self.side.player.beyond_quota(),
+                "request",
+                "let through unjudged: its session held too many leases",
+            ),
+            (self.reloads_passed_over, "reload", "passed over: two rule sets are compared"),
+        ] {
+            if number > 0 {
+                remarks.push(format!("{} {what}", counted(number, noun)));
+            }
+        }
+        let span = self.first.map_or(Duration::ZERO, |first| self.last.since(first));
+        Played { lines: self.lines, span, remarks }
+    }
+}
+
+impl Plays for Stage<'_> {
+    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
         self.lines += 1;
         self.first.get_or_insert(event.at);
         self.last = event.at;
-        self.player.advance(event.at);
+        self.side.advance(event.at);
         if let Some(other) = &mut self.other {
             other.advance(event.at);
         }
@@ -92,83 +197,12 @@ impl<'w> Stage<'w> {
         Ok(())
     }
 
-    /// Does the same with both.
-    fn both(
-        &mut self,
-        event: &Event<'_>,
-        mut play: impl FnMut(&mut Player) -> Result<(), NotPlayed>,
-    ) -> Result<(), Failure> {
-        let players = [Some(&mut self.player), self.other.as_mut()].into_iter().flatten();
-        { players }.try_for_each(&mut play).map_err(|wrong| not_played(event, wrong))
-    }
-
-    fn judge(&mut self, event: &Event<'_>, request: &Request<'_>, by: &By<'_>) -> Result<(), Failure> {
-        let all = self.decisions.is_some();
-        let decision = self.player.judge(&Request { all, ..*request }, by);
-        let decision = decision.map_err(|wrong| not_played(event, wrong))?;
-        if let Some(decisions) = &mut self.decisions {
-            decisions.write(event, decision.as_ref())?;
-        }
-        let Some(other) = &mut self.other else { return Ok(()) };
-        let kept = self.changes.keep(decision.as_ref());
-        let decision = other.judge(request, by).map_err(|wrong| not_played(event, wrong))?;
-        if request.op != Op::Peek {
-            self.changes.note(event.line, kept, decision.as_ref());
-        }
-        Ok(())
-    }
-
-    /// Puts the rules at a path of the trace in force, as the daemon would: a domain with errors stays as it is.
-    fn reload(&mut self, line: u64, path: &str) {
-        if self.other.is_some() {
-            // Which of the two sets is meant, and what the other then stands for, a trace cannot say.
-            self.reloads_passed_over += 1;
-            return;
-        }
-        let loaded = rules::read(&self.directory.join(path));
-        let has_errors = loaded.has_errors();
-        if has_errors {
-            self.news.extend(loaded.problems.iter().map(|problem| problem.render(false)));
-        }
-        let stay = match loaded.over(self.player.rules()) {
-            Some(domains) => {
-                self.player.reload(domains);
-                "their domains stay as they are"
-            }
-            None => "those in force stay",
-        };
-        if has_errors {
-            self.news.push(format!("line {line}: the rules to reload have errors: {stay}"));
-        }
-    }
-
-    /// What happened that cannot wait for the end. Each is told once.
-    pub(super) fn take_news(&mut self) -> Vec<String> {
+    fn take_news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
 
-    /// Lines played so far.
-    pub(super) fn lines(&self) -> u64 {
+    fn lines(&self) -> u64 {
         self.lines
-    }
-
-    /// What it all came to, with what the reader of the trace has to remark.
-    pub(super) fn summary(&self, mut remarks: Vec<String>) -> String {
-        for (number, noun, what) in [
-            (self.charges_unmatched, "charge", "matched no rule"),
-            (self.player.beyond_quota(), "request", "let through unjudged: its session held too many leases"),
-            (self.reloads_passed_over, "reload", "passed over: two rule sets are compared"),
-        ] {
-            if number > 0 {
-                remarks.push(format!("{} {what}", counted(number, noun)));
-            }
-        }
-        let span = self.first.map_or(Duration::ZERO, |first| self.last.since(first));
-        let played = Played { lines: self.lines, span, remarks };
-        match &self.other {
-            Some(other) => comparison(&played, &self.player, other, &self.changes),
-            None => summary(&played, &self.player.totals(), self.player.callers()),
-        }
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn summary(played: &Played, totals: &Totals, callers: &Callers) -> St
     for rule in rules(totals) {
         table.push(vec![
             name(rule),
-            count(rule.pass),
+            count(passed(rule)),
             count(rule.refuse),
             count(rule.would_refuse),
             callers.shown(&rule.domain, &rule.rule),
@@ -75,13 +75,18 @@ pub(super) fn remarks(totals: &Totals) -> Vec<String> {
 /// The rules with a count of their own, in file order, the parts of pools that saw anything, and all others in one if they
 /// did.
 pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
-    let saw = |rule: &RuleTotals| rule.pass + rule.refuse + rule.would_refuse > 0;
+    let saw = |rule: &RuleTotals| passed(rule) + rule.refuse + rule.would_refuse > 0;
     // A part that is not written has a count as well. No rule of a file has a name with a slash.
     let is_part = |rule: &RuleTotals| {
         rule.rule.rsplit_once('/').is_some_and(|(_, end)| Part::ALL.iter().any(|part| part.name() == end))
     };
     let is_rule = move |rule: &RuleTotals| !rule.domain.is_empty() && !is_part(rule);
     totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
+}
+
+/// Requests that fitted a rule, with those that left little or went into the soft part of its allowance.
+pub(in crate::cli) fn passed(rule: &RuleTotals) -> u64 {
+    rule.pass + rule.near + rule.over
 }
 
 /// As rules are named where several domains are in play.

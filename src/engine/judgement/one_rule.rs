@@ -7,7 +7,7 @@ use crate::clock::Micros;
 use crate::engine::algorithm::Algorithm;
 use crate::engine::callers::Seen;
 use crate::engine::counters::{Check, Counters};
-use crate::engine::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Verdict};
+use crate::engine::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, RuleCheck, Verdict};
 use crate::engine::digest::Digest;
 use crate::engine::request::{Request, UNIT_REQUESTS};
 use crate::engine::ruling::{Plain, Terms};
@@ -130,7 +130,7 @@ impl<'d> Judgement<'d> {
             domain: Some(self.domain),
             notes: &workspace.notes,
             all: &workspace.all,
-            looked_at: LookedAt::One(number, digest.hash()),
+            looked_at: LookedAt::One(RuleCheck { rule: number, key: digest.hash(), cost, passes }),
         })
     }
 

@@ -42,8 +42,10 @@ pub(crate) fn listed(node: &Node, kind: ListKind, report: &mut Report<'_>) -> Me
         Some(Listed { name, position, kind, conditions: conditions?, mode: mode?, help })
     };
     let listed = listed().filter(|_| report.errors() == errors_before);
-    if let Some((listed, (_, at))) =
-        listed.as_ref().zip(name.as_ref()).filter(|(it, _)| it.conditions.is_empty() && it.mode == Mode::Enforce)
+    if let Some((listed, (_, at))) = listed
+        .as_ref()
+        .zip(name.as_ref())
+        .filter(|(it, _)| it.conditions.is_empty() && it.mode == Mode::Enforce)
     {
         let (name, mend) = (shown(&listed.name), "write a `match`, or remove the entry");
         let message = match kind {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::mode;
 use super::super::spans::{Bounds, DAY, SECOND, span};
+use crate::rules::amount;
 use crate::rules::fields::{Fields, boolean, list, text};
 use crate::rules::percent::{self, Share};
 use crate::rules::problem::{Wrong, shown};
@@ -11,7 +12,6 @@ use crate::rules::shed::{Brake, QueueAge, Reserve, Workers};
 use crate::rules::shed_fields::{BRAKE, QUEUE_AGE, RESERVE, WORKERS};
 use crate::rules::source::{Place, Report};
 use crate::rules::yaml::Node;
-use crate::rules::amount;
 
 pub(super) fn queue_age(node: &Node, report: &mut Report<'_>) -> Option<QueueAge> {
     let fields = Fields::read(node, "`queue_age`", QUEUE_AGE, report)?;

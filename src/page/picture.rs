@@ -1,22 +1,32 @@
-//! Lines over the last ten minutes, drawn here as SVG: no script and no other file is needed to see them.
+//! Lines over a stretch of time, drawn here as SVG: no script and no other file is needed to see them.
 
 use std::fmt::Write;
 
 use super::html::Text;
 
+/// The time that a picture shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch {
+    /// From its left edge to its right one.
+    pub seconds: f32,
+    /// Points further apart are not joined: nothing is known between them.
+    pub gap_seconds: f32,
+}
+
 /// One line of a picture.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub struct Line {
     /// What it looks like, as the style sheet has it.
-    pub(super) class: &'static str,
+    pub class: &'static str,
     /// Whether what is below it is filled.
-    pub(super) is_filled: bool,
-    /// Seconds ago and the value, the oldest first.
-    pub(super) points: Vec<(f32, f32)>,
+    pub is_filled: bool,
+    /// Seconds before the right edge and the value, the oldest first.
+    pub points: Vec<(f32, f32)>,
 }
 
 /// Draws lines between two values. `label` says the same in words.
-pub(super) fn draw(class: &str, label: &str, (low, high): (f32, f32), lines: &[Line]) -> String {
+#[must_use]
+pub fn draw(class: &str, label: &str, stretch: &Stretch, (low, high): (f32, f32), lines: &[Line]) -> String {
     let mut picture = format!(
         "<svg class=\"{class}\" role=\"img\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" \
          aria-label=\"{}\"><path class=\"rule\" d=\"M0 {}H{WIDTH}\"/>",
@@ -24,7 +34,7 @@ pub(super) fn draw(class: &str, label: &str, (low, high): (f32, f32), lines: &[L
         height(0.0, low, high),
     );
     for line in lines {
-        let parts = parts(&line.points, low, high);
+        let parts = parts(&line.points, stretch, low, high);
         if line.is_filled {
             let areas = parts.iter().map(|part| area(part)).collect::<String>();
             let _ = write!(picture, "<path class=\"{} area\" d=\"{areas}\"/>", line.class);
@@ -36,19 +46,42 @@ pub(super) fn draw(class: &str, label: &str, (low, high): (f32, f32), lines: &[L
     picture
 }
 
+/// A picture with the marks of its scale, from the top, and of its span, from the left.
+pub fn frame(page: &mut String, scale: &[String], picture: &str, span: &[&str]) {
+    let marks = |mark: &dyn std::fmt::Display| format!("<span>{mark}</span>");
+    let scale: String = scale.iter().map(|mark| marks(mark)).collect();
+    let span: String = span.iter().map(|mark| marks(mark)).collect();
+    let _ = write!(
+        page,
+        "<figure><div class=\"scale\" aria-hidden=\"true\">{scale}</div>{picture}<div class=\"span\" \
+         aria-hidden=\"true\">{span}</div></figure>"
+    );
+}
+
+/// Which line is which.
+pub fn key(page: &mut String, lines: &[(&str, &str)]) {
+    page.push_str("<p class=\"key\">");
+    for (class, name) in lines {
+        let _ = write!(page, "<span><span class=\"swatch {class}\"></span>{name}</span>");
+    }
+    page.push_str("</p>");
+}
+
 /// The largest value of some lines, and no less than `least`: the top of a picture.
-pub(super) fn top(lines: &[Line], least: f32) -> f32 {
+#[must_use]
+pub fn top(lines: &[Line], least: f32) -> f32 {
     lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value).fold(least, f32::max)
 }
 
 /// Where nothing was noted, a line ends and another begins.
-fn parts(points: &[(f32, f32)], low: f32, high: f32) -> Vec<Vec<(i32, i32)>> {
+fn parts(points: &[(f32, f32)], stretch: &Stretch, low: f32, high: f32) -> Vec<Vec<(i32, i32)>> {
     let mut parts: Vec<Vec<(i32, i32)>> = Vec::new();
     let mut before = f32::INFINITY;
-    for (ago, value) in points.iter().filter(|(ago, _)| *ago <= SECONDS) {
-        let point = (whole((1.0 - ago / SECONDS) * WIDTH), height(*value, low, high));
+    for (ago, value) in points.iter().filter(|(ago, _)| *ago <= stretch.seconds) {
+        let share = ago / stretch.seconds.max(f32::MIN_POSITIVE);
+        let point = (whole((1.0 - share) * WIDTH), height(*value, low, high));
         match parts.last_mut() {
-            Some(part) if before - ago <= GAP_SECONDS => part.push(point),
+            Some(part) if before - ago <= stretch.gap_seconds => part.push(point),
             _ => parts.push(vec![point]),
         }
         before = *ago;
@@ -87,35 +120,31 @@ fn whole(place: f32) -> i32 {
     whole
 }
 
-/// What a picture shows.
-pub(super) const SECONDS: f32 = 600.0;
-
-/// A unit is a second.
-const WIDTH: f32 = SECONDS;
+/// As many units as a picture that fills a page has points.
+const WIDTH: f32 = 600.0;
 
 const HEIGHT: f32 = 100.0;
 
 const MARGIN: f32 = 2.0;
 
-/// Three steps: the host slept, or the thread that notes them was late.
-const GAP_SECONDS: f32 = 15.0;
-
 #[cfg(test)]
 mod tests {
-    use super::{Line, draw, parts, top};
+    use super::{Line, Stretch, draw, parts, top};
+
+    const TEN_MINUTES: Stretch = Stretch { seconds: 600.0, gap_seconds: 15.0 };
 
     #[test]
     fn lines_are_drawn_by_time_and_end_where_nothing_is_known() {
         let points = vec![(700.0, 9.0), (600.0, 0.0), (595.0, 1.0), (300.0, 0.5), (0.0, 2.0)];
-        let drawn = parts(&points, 0.0, 1.0);
+        let drawn = parts(&points, &TEN_MINUTES, 0.0, 1.0);
         assert_eq!(drawn, [vec![(0, 98), (5, 2)], vec![(300, 50)], vec![(600, 2)]]);
         let line = Line { class: "u", is_filled: true, points };
         assert_eq!(top(std::slice::from_ref(&line), 1.0), 9.0);
-        let picture = draw("wide", "a < b", (0.0, 1.0), &[line]);
+        let picture = draw("wide", "a < b", &TEN_MINUTES, (0.0, 1.0), &[line]);
         assert!(picture.contains("aria-label=\"a &lt; b\""), "{picture}");
         assert!(picture.contains("d=\"M0 98L5 2M300 50h1M600 2h1\""), "{picture}");
         assert!(picture.contains("M0 100L0 98L5 2L5 100Z"), "{picture}");
         assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
-        assert!(draw("wide", "nothing", (0.0, 0.0), &[]).ends_with("</svg>"));
+        assert!(draw("wide", "nothing", &TEN_MINUTES, (0.0, 0.0), &[]).ends_with("</svg>"));
     }
 }

@@ -22,7 +22,7 @@ impl Display for Text<'_> {
 
 /// A name as it was written, which must not turn the words around it: some scripts run the other way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Name<'t>(pub(super) &'t str);
+pub struct Name<'t>(pub &'t str);
 
 impl Display for Name<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
@@ -33,7 +33,8 @@ impl Display for Name<'_> {
 }
 
 /// A count, in groups of three.
-pub(super) fn count(number: u64) -> String {
+#[must_use]
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() * 2);
     for (place, digit) in digits.chars().enumerate() {
@@ -46,7 +47,8 @@ pub(super) fn count(number: u64) -> String {
 }
 
 /// How many in a second: as exact as somebody reads it.
-pub(super) fn rate(rate: f32) -> String {
+#[must_use]
+pub fn rate(rate: f32) -> String {
     match rate {
         rate if rate >= 99.95 => count(whole(rate)),
         rate if rate >= 0.95 => format!("{rate:.1}"),
@@ -56,12 +58,14 @@ pub(super) fn rate(rate: f32) -> String {
 }
 
 /// A share of one.
-pub(super) fn percent(share: f64) -> String {
+#[must_use]
+pub fn percent(share: f64) -> String {
     format!("{:.0}\u{a0}%", share * 100.0)
 }
 
 /// Bytes, in the unit of which there is at least one.
-pub(super) fn bytes(bytes: u64) -> String {
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
     if bytes >= 10 << 20 {
         format!("{}\u{a0}MiB", count(bytes >> 20))
     } else {
@@ -70,13 +74,15 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// A span of time in its two largest units.
-pub(super) fn span(seconds: u64) -> String {
+#[must_use]
+pub fn span(seconds: u64) -> String {
     let all = humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string();
     all.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
 /// One word for one, another for more.
-pub(super) fn of<'w>(number: u64, one: &'w str, more: &'w str) -> &'w str {
+#[must_use]
+pub fn of<'w>(number: u64, one: &'w str, more: &'w str) -> &'w str {
     if number == 1 { one } else { more }
 }
 

@@ -1,0 +1,217 @@
+//! What was counted until when, in a bounded number of steps: the longer the trace, the longer each of them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::comparison::NUMBERS;
+use crate::clock::Timestamp;
+use crate::engine::{RuleTotals, Totals};
+
+/// The counts of an engine at the ends of some steps. Nothing is counted here: the sums are the engine's own.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    first: Option<Timestamp>,
+    /// How many of [`WIDENINGS`] have been made.
+    widened: usize,
+    /// What had been counted by the end of each step.
+    ends: Vec<Sums>,
+    /// Where each rule stands in the sums.
+    places: HashMap<(Box<str>, Box<str>), usize>,
+}
+
+/// What has been counted since the beginning.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    verdicts: [u64; 3],
+    rules: Vec<[u64; 3]>,
+}
+
+impl Course {
+    /// Time has come to this: what was counted before belongs to the steps before.
+    pub(super) fn reach(&mut self, at: Timestamp, totals: impl FnOnce() -> Totals) {
+        let first = *self.first.get_or_insert(at);
+        let passed = at.since(first).as_nanos();
+        while self.widened < WIDENINGS.len() && passed / self.step().as_nanos() >= STEPS_MAX as u128 {
+            self.widen();
+        }
+        let step = usize::try_from(passed / self.step().as_nanos()).unwrap_or(STEPS_MAX).min(STEPS_MAX - 1);
+        if step > self.ends.len() {
+            // One that is filled, and those in which nothing happened.
+            let sums = self.sums(&totals());
+            self.ends.resize(step, sums);
+        }
+    }
+
+    /// Makes one step of several. What is left over is of one that has not ended.
+    fn widen(&mut self) {
+        let times = WIDENINGS.get(self.widened).map_or(1, |times| *times as usize);
+        let mut place = 0;
+        self.ends.retain(|_| {
+            place += 1;
+            place % times == 0
+        });
+        self.widened += 1;
+    }
+
+    /// The trace has ended, and with it the last step.
+    pub(super) fn end(&mut self, totals: &Totals) {
+        let sums = self.sums(totals);
+        self.ends.push(sums);
+    }
+
+    /// How long a step is.
+    pub(super) fn step(&self) -> Duration {
+        let widenings = WIDENINGS.iter().take(self.widened).map(|times| u64::from(*times));
+        Duration::from_millis(STEP_MILLIS_MIN.saturating_mul(widenings.product()))
+    }
+
+    /// When the first step begins; none if nothing was played.
+    pub(super) fn first(&self) -> Option<Timestamp> {
+        self.first
+    }
+
+    /// How many were allowed (a wait included), limited or denied, and shed in each step.
+    pub(super) fn verdicts(&self) -> Vec<[u64; 3]> {
+        apart(self.ends.iter().map(|sums| sums.verdicts).collect())
+    }
+
+    /// How many passed a rule, were refused by it, and would have been, in each step.
+    pub(super) fn of(&self, domain: &str, rule: &str) -> Vec<[u64; 3]> {
+        let Some(place) = self.places.get(&(domain.into(), rule.into())) else { return Vec::new() };
+        apart(self.ends.iter().map(|sums| sums.rules.get(*place).copied().unwrap_or_default()).collect())
+    }
+
+    fn sums(&mut self, totals: &Totals) -> Sums {
+        let mut sums = Sums {
+            verdicts: [totals.allowed + totals.waited, totals.limited + totals.denied, totals.shed],
+            rules: vec![[0; 3]; self.places.len()],
+        };
+        for rule in &totals.rules {
+            let next = self.places.len();
+            let place = *self.places.entry((rule.domain.clone(), rule.rule.clone())).or_insert(next);
+            sums.rules.resize(sums.rules.len().max(place + 1), [0; 3]);
+            if let Some(checks) = sums.rules.get_mut(place) {
+                *checks = checks_of(rule);
+            }
+        }
+        sums
+    }
+}
+
+/// What the summary says of a rule.
+pub(super) fn checks_of(rule: &RuleTotals) -> [u64; 3] {
+    NUMBERS.map(|number| number(rule))
+}
+
+/// What was added in each step. A sum that shrinks has gone to others with its rule, and what it was is theirs.
+fn apart(mut sums: Vec<[u64; 3]>) -> Vec<[u64; 3]> {
+    let mut least = [u64::MAX; 3];
+    for sum in sums.iter_mut().rev() {
+        for (number, least) in sum.iter_mut().zip(&mut least) {
+            *least = (*least).min(*number);
+            *number = *least;
+        }
+    }
+    let mut before = [0; 3];
+    for sum in &mut sums {
+        let until = *sum;
+        for (number, before) in sum.iter_mut().zip(before) {
+            *number -= before;
+        }
+        before = until;
+    }
+    sums
+}
+
+/// As many as a picture shows apart; of 512 rules, some 3 MB.
+const STEPS_MAX: usize = 240;
+
+/// A step of a trace that is over at once.
+const STEP_MILLIS_MIN: u64 = 1;
+
+/// How many steps become one each time that there would be too many: 5 and 10 ms and so on to 10 s, 30 s, 1, 5, 10 and 30
+/// minutes, 1, 6 and 12 hours, 1, 7, 28, 364 and 3 640 days. No trace is longer: time ends after 584 years.
+const WIDENINGS: [u8; 21] = [5, 2, 5, 2, 5, 2, 5, 2, 3, 2, 5, 2, 3, 2, 6, 2, 2, 7, 4, 13, 10];
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Course, STEPS_MAX};
+    use crate::clock::Timestamp;
+    use crate::engine::{RuleTotals, Totals};
+
+    fn totals(pass: u64) -> Totals {
+        let rule = RuleTotals { domain: "api".into(), rule: "a".into(), pass, ..RuleTotals::default() };
+        Totals { allowed: pass, rules: vec![rule], ..Totals::default() }
+    }
+
+    /// One passes at each of these moments.
+    fn played(nanos: impl Iterator<Item = u64>) -> (Course, u64) {
+        let (mut course, mut passed) = (Course::default(), 0);
+        for at in nanos {
+            course.reach(Timestamp::from_nanos(at), || totals(passed));
+            passed += 1;
+        }
+        course.end(&totals(passed));
+        (course, passed)
+    }
+
+    fn passes(course: &Course) -> Vec<u64> {
+        course.of("api", "a").iter().map(|[pass, ..]| *pass).collect()
+    }
+
+    #[test]
+    fn steps_grow_with_the_trace_and_add_up_to_what_was_counted() {
+        const SECOND: u64 = 1_000_000_000;
+        let spans = [
+            0,
+            1,
+            SECOND / 10,
+            SECOND,
+            17 * SECOND,
+            3_600 * SECOND,
+            86_400 * SECOND,
+            40 * 31_536_000 * SECOND,
+        ];
+        for span in spans {
+            let (course, passed) = played((0..=1_000).map(|place| 5 * SECOND + span / 1_000 * place));
+            let passes = passes(&course);
+            assert_eq!(passes.iter().sum::<u64>(), passed, "{span}");
+            assert!(passes.len() <= STEPS_MAX, "{span}: {}", passes.len());
+            assert!(span < SECOND / 10 || passes.len() >= STEPS_MAX / 13, "{span}: {}", passes.len());
+            assert_eq!(course.verdicts().iter().map(|[allowed, ..]| allowed).sum::<u64>(), passed);
+            let most = passes.iter().copied().max().unwrap();
+            assert!(span < SECOND || most < passed / 10, "{span}: spread over its steps: {passes:?}");
+        }
+    }
+
+    #[test]
+    fn what_happened_stands_in_the_step_of_its_moment() {
+        // A gap of ten seconds between two bursts, then one at the end.
+        let millis = [0, 1, 2, 10_000, 10_001, 20_000];
+        let (course, _) = played(millis.into_iter().map(|millis| millis * 1_000_000));
+        assert_eq!(course.step(), Duration::from_millis(100));
+        let expected = [(0, 3), (100, 2), (200, 1)];
+        let found: Vec<_> = passes(&course).into_iter().enumerate().filter(|(_, pass)| *pass > 0).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn from_nothing_to_unix_time_is_one_gap() {
+        let (course, _) = played([0, 0, 1_732_186_800_000_000_000, u64::MAX].into_iter());
+        let passes = passes(&course);
+        assert_eq!((passes[0], passes.iter().sum::<u64>()), (2, 4), "{passes:?}");
+    }
+
+    #[test]
+    fn a_rule_that_gave_its_counts_to_others_adds_up_all_the_same() {
+        let mut course = Course::default();
+        for (at, pass) in [(0, 0), (1, 7), (2, 9), (3, 2), (4, 5)] {
+            course.reach(Timestamp::from_nanos(at * 1_000_000), || totals(pass));
+        }
+        course.end(&totals(6));
+        assert_eq!(passes(&course), [2, 0, 0, 3, 1]);
+        assert!(course.of("api", "b").is_empty());
+    }
+}

@@ -1,0 +1,215 @@
+//! `tidegate suggest`: limits for a trace, chosen from the spread of its callers, each judged by the daemon's own engine.
+
+mod census;
+mod demand;
+mod need;
+mod proposal;
+mod round;
+mod told;
+mod trial;
+mod window;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::log;
+use super::replay::event::{Action, Event, Plays};
+use super::replay::failure::Failure;
+use super::replay::recording::{Format as TraceFormat, Recording, is_dash};
+use super::replay::spread::quantile;
+use crate::engine::{Op, Request, UNIT_REQUESTS};
+use crate::state::write_whole;
+use census::Census;
+use demand::Demand;
+use need::Needs;
+use proposal::{SHARES, SHARES_FINER};
+use told::Suggestions;
+use window::Window;
+
+/// Proposes limits for a trace from the spread of its callers, and says what each would refuse
+///
+/// The trace is read several times: to see who calls, how much each asks for in a window, how large a burst each needs at a
+/// rate, and at last by the daemon's own engine with every proposal in shadow.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The trace, a file
+    trace: PathBuf,
+    /// Attributes to count by, together; may be said again for others [default: each that looks like a caller]
+    #[arg(long, value_name = "ATTRIBUTE[,ATTRIBUTE]")]
+    key: Vec<String>,
+    /// The time in which a caller's requests are counted; may be said again [default: 1s, 1m and 1h, as the trace allows]
+    #[arg(long, value_name = "TIME", value_parser = window::parse)]
+    window: Vec<Window>,
+    /// Of each key and window only the strictest limit that refuses at most such a share of the requests
+    #[arg(long, value_name = "SHARE", value_parser = percent)]
+    refuse_at_most: Option<f64>,
+    /// Rules that stay in force beside the proposals
+    #[arg(long, value_name = "DIR")]
+    rules: Option<PathBuf>,
+    /// The domain to propose limits for [default: the only one in the trace; of an access log `web`]
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// What the trace is written in
+    #[arg(long, value_enum, default_value_t)]
+    trace_format: TraceFormat,
+    /// How to print what was found
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Write the proposals as rules in shadow to a new file
+    #[arg(long, value_name = "FILE.yaml")]
+    write: Option<PathBuf>,
+}
+
+/// How the proposals are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object, for programs
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate suggest trace.jsonl
+  tidegate suggest trace.jsonl --key user --key ip --window 1m --refuse-at-most 0.1%
+  tidegate suggest access.log --trace-format combined --key ip --write rules/suggested.yaml
+
+Exit codes: 0 proposed; 1 nothing can be proposed, with the reason, or a bad line; 2 wrong usage.";
+
+/// Why there is nothing to propose, and the code to end with.
+#[derive(Debug)]
+struct Failed(ExitCode, String);
+
+impl Failed {
+    fn new(message: impl Into<String>) -> Failed {
+        Failed(ExitCode::FAILURE, message.into())
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The proposals cannot be printed.
+pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+    match suggest(args) {
+        Ok(suggestions) => {
+            match args.format {
+                Format::Text => writeln!(out, "{}", suggestions.text())?,
+                Format::Json => writeln!(out, "{}", suggestions.json())?,
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(Failed(code, message)) => {
+            log::plainly(&format!("tidegate: {message}"));
+            Ok(code)
+        }
+    }
+}
+
+fn suggest(args: &Args) -> Result<Suggestions, Failed> {
+    if is_dash(&args.trace) {
+        let mend = "zcat access.log.*.gz > access.log";
+        return Err(Failed(
+            ExitCode::from(2),
+            format!("the trace is read several times, so name a file: {mend}"),
+        ));
+    }
+    if let Some(path) = args.write.as_deref().filter(|path| path.exists()) {
+        let message = "is there already and may hold more than was suggested: name another, or move it away";
+        return Err(Failed::new(format!("{}: {message}", path.display())));
+    }
+    let mut census = Census::default();
+    let mut remarks = play(args, &mut census)?;
+    let domain = census.domain(args.domain.as_deref()).map_err(Failed::new)?;
+    let keys = census.keys(&domain, &args.key, &mut remarks).map_err(Failed::new)?;
+    let windows = window::choose(&args.window, census.span(), &mut remarks).map_err(Failed::new)?;
+
+    let mut demand = Demand::new(&domain, &keys, &windows);
+    play(args, &mut demand)?;
+    let shares = if args.refuse_at_most.is_some() { SHARES_FINER } else { SHARES };
+    let mut needs = Needs::new(&domain, &keys, demand.rates(shares));
+    play(args, &mut needs)?;
+    let proposals = needs.proposals();
+    if proposals.is_empty() {
+        return Err(Failed::new(
+            "no request costs anything in the unit `requests`: there is nothing to limit",
+        ));
+    }
+    let proposals = trial::readable(proposals, &mut remarks);
+    if proposals.is_empty() {
+        return Err(Failed::new(remarks.join("\n")));
+    }
+
+    let judged = trial::judge(args, &domain, proposals, &mut remarks)?;
+    let shown = match args.refuse_at_most {
+        Some(most) => strictest(judged, most),
+        None => judged,
+    };
+    remarks.extend(needs.remarks());
+    let suggestions =
+        Suggestions { domain, lines: census.lines(), span: census.span(), keys, shown, remarks };
+    if let Some(path) = &args.write {
+        let text = suggestions.yaml(&args.trace);
+        write(path, &text).map_err(|error| Failed::new(format!("{}: {error}", path.display())))?;
+    }
+    Ok(suggestions)
+}
+
+/// Of each key and window the strictest that refuses at most such a share of what it judged.
+fn strictest(judged: Vec<trial::Judged>, most: f64) -> Vec<trial::Judged> {
+    let mut strictest: Vec<trial::Judged> = Vec::new();
+    for judged in judged.into_iter().filter(|judged| judged.share() <= most) {
+        let same = |known: &&mut trial::Judged| known.proposal.is_like(&judged.proposal);
+        match strictest.iter_mut().find(same) {
+            // They stand in order: what comes later is looser.
+            Some(_) => {}
+            None => strictest.push(judged),
+        }
+    }
+    strictest
+}
+
+/// Reads the trace from its beginning; what is to be remarked on it.
+fn play(args: &Args, player: &mut impl Plays) -> Result<Vec<String>, Failed> {
+    let of_trace = |what: &dyn std::fmt::Display| Failed::new(format!("{}: {what}", args.trace.display()));
+    let recording = Recording::open(&args.trace).map_err(|error| of_trace(&error))?;
+    let domain = match args.trace_format {
+        TraceFormat::Jsonl => None,
+        TraceFormat::Combined => Some(args.domain.as_deref().unwrap_or(ACCESS_LOG_DOMAIN)),
+    };
+    let (played, remarks) = recording.play(domain, false, true, player);
+    played.map_err(|failure| of_trace(&failure))?;
+    Ok(remarks)
+}
+
+/// Rules are for others to read than who wrote them.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    write_whole(path, text.as_bytes())?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(EVERYBODY_READS))
+}
+
+/// What a request asks of one domain, if it is work that is charged.
+fn asked<'e>(event: &'e Event<'_>, domain: &str) -> Option<(&'e Request<'e>, u32)> {
+    let Action::Judge(request, _) = &event.action else { return None };
+    let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
+    (request.op != Op::Peek && request.domain == domain).then_some((request, cost))
+}
+
+/// `0.1%` as a share of one.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    let share = number.filter(|number| (0.0..=100.0).contains(number));
+    share
+        .map(|number| number / 100.0)
+        .ok_or_else(|| "write a percentage from 0% to 100%, such as 0.1%".to_owned())
+}
+
+/// What an access log is about, if nobody says.
+const ACCESS_LOG_DOMAIN: &str = "web";
+
+const EVERYBODY_READS: u32 = 0o644;

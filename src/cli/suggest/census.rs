@@ -1,0 +1,329 @@
+//! Which domains and attributes a trace has, how many values each has, and which of them look like callers.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use hashbrown::HashTable;
+
+use super::{Action, Event, Failure, Op, Plays};
+use crate::cli::replay::table::{count, counted};
+use crate::clock::Timestamp;
+use crate::engine::Descriptors;
+use crate::rules::shown;
+
+/// What a trace is about.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    domains: BTreeMap<Box<str>, Domain>,
+    values: usize,
+    lines: u64,
+    first: Option<Timestamp>,
+    last: Timestamp,
+}
+
+#[derive(Debug, Default)]
+struct Domain {
+    requests: u64,
+    attributes: BTreeMap<Box<str>, Attribute>,
+}
+
+#[derive(Debug, Default)]
+struct Attribute {
+    requests: u64,
+    /// Fingerprints of its values.
+    values: HashTable<u64>,
+    /// There were more values, and no room for them.
+    more: bool,
+}
+
+/// What callers are told apart by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) attributes: Vec<Box<str>>,
+}
+
+impl Key {
+    /// A fingerprint of the caller; none where the request does not say all that the key asks for.
+    pub(super) fn of(&self, descriptors: &Descriptors<'_>) -> Option<u64> {
+        let mut hasher = DefaultHasher::new();
+        for name in &self.attributes {
+            // As rules see it: the first of a name, and an empty one is absent.
+            let found = descriptors.attributes.iter().find(|(attribute, _)| *attribute == &**name);
+            found.map(|(_, value)| *value).filter(|value| !value.is_empty())?.hash(&mut hasher);
+        }
+        Some(hasher.finish())
+    }
+
+    /// `user`, `user,ip`.
+    pub(super) fn text(&self) -> String {
+        self.attributes.join(",")
+    }
+}
+
+impl Plays for Census {
+    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+        self.lines += 1;
+        self.first.get_or_insert(event.at);
+        self.last = event.at;
+        let Action::Judge(request, _) = &event.action else { return Ok(()) };
+        if request.op == Op::Peek {
+            return Ok(());
+        }
+        if !self.domains.contains_key(request.domain) {
+            if self.domains.len() >= DOMAINS_MAX {
+                return Ok(());
+            }
+            self.domains.insert(request.domain.into(), Domain::default());
+        }
+        let Some(domain) = self.domains.get_mut(request.domain) else { return Ok(()) };
+        domain.requests += 1;
+        for (name, value) in request.descriptors.attributes.iter().filter(|(_, value)| !value.is_empty()) {
+            let has_room = self.values < VALUES_MAX;
+            self.values += usize::from(domain.note(name, value, has_room));
+        }
+        Ok(())
+    }
+
+    fn lines(&self) -> u64 {
+        self.lines
+    }
+}
+
+impl Domain {
+    /// Notes a value; whether it is a new one that is kept.
+    fn note(&mut self, name: &str, value: &str, has_room: bool) -> bool {
+        if !self.attributes.contains_key(name) {
+            if self.attributes.len() >= ATTRIBUTES_MAX {
+                return false;
+            }
+            self.attributes.insert(name.into(), Attribute::default());
+        }
+        let Some(attribute) = self.attributes.get_mut(name) else { return false };
+        attribute.requests += 1;
+        let mut hasher = DefaultHasher::new();
+        value.hash(&mut hasher);
+        let print = hasher.finish();
+        if attribute.values.find(print, |known| *known == print).is_some() {
+            return false;
+        }
+        if !has_room {
+            attribute.more = true;
+            return false;
+        }
+        attribute.values.insert_unique(print, print, |known| *known);
+        true
+    }
+}
+
+impl Attribute {
+    fn distinct(&self) -> u64 {
+        self.values.len() as u64
+    }
+
+    /// `401 values`.
+    fn told(&self) -> String {
+        counted(self.distinct(), "value") + if self.more { " or more" } else { "" }
+    }
+
+    /// Why it does not look like a caller; none if it does.
+    fn is_no_caller(&self, name: &str, requests: u64) -> Option<&'static str> {
+        let lower = name.to_lowercase();
+        let is_named = |names: &[&str]| names.iter().any(|known| lower == *known);
+        if self.distinct() < 2 {
+            return Some("no spread");
+        }
+        if self.requests * ONE_IN_REQUESTS < requests {
+            return Some("in few requests");
+        }
+        if is_named(CALLERS) {
+            return None;
+        }
+        if is_named(NO_CALLERS) {
+            return Some("what is asked, not who asks");
+        }
+        if self.distinct() < VALUES_MIN {
+            return Some("few values");
+        }
+        if self.distinct() * REQUESTS_PER_VALUE > self.requests {
+            return Some("its values hardly ever come twice");
+        }
+        None
+    }
+}
+
+impl Census {
+    pub(super) fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// From the first line to the last.
+    pub(super) fn span(&self) -> Duration {
+        self.first.map_or(Duration::ZERO, |first| self.last.since(first))
+    }
+
+    /// The domain that is meant.
+    pub(super) fn domain(&self, asked: Option<&str>) -> Result<String, String> {
+        let names: Vec<_> = self.domains.keys().map(|name| shown(name)).collect();
+        match (asked, names.len()) {
+            (_, 0) => Err("no request in the trace: there is nothing to choose from".to_owned()),
+            (Some(asked), _) if self.domains.contains_key(asked) => Ok(asked.to_owned()),
+            (Some(asked), _) => {
+                Err(format!("no request for the domain {}: there is {}", shown(asked), names.join(", ")))
+            }
+            (None, 1) => Ok(self.domains.keys().next().map(ToString::to_string).unwrap_or_default()),
+            (None, _) => {
+                Err(format!("several domains in the trace: say which by --domain: {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// What callers are told apart by: as it was asked for, else every attribute that looks like a caller.
+    pub(super) fn keys(
+        &self,
+        domain: &str,
+        asked: &[String],
+        remarks: &mut Vec<String>,
+    ) -> Result<Vec<Key>, String> {
+        let Some(domain) = self.domains.get(domain) else { return Ok(Vec::new()) };
+        if asked.is_empty() {
+            return domain.callers(remarks);
+        }
+        let mut keys: Vec<Key> = Vec::new();
+        for text in asked {
+            let key = domain.key(text)?;
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        Ok(keys)
+    }
+}
+
+impl Domain {
+    fn key(&self, text: &str) -> Result<Key, String> {
+        let names: Vec<&str> = text.split(',').map(str::trim).collect();
+        for name in &names {
+            if !self.attributes.contains_key(*name) {
+                let there: Vec<_> = self.attributes.keys().map(|name| shown(name)).collect();
+                return Err(match there.as_slice() {
+                    [] => "no request names any attribute: there is nobody to tell apart".to_owned(),
+                    there => format!("no request names {}: there is {}", shown(name), there.join(", ")),
+                });
+            }
+        }
+        let of = |name: &&str| self.attributes.get(*name).map_or(0, Attribute::distinct);
+        if names.iter().all(|name| of(name) < 2) {
+            return Err(format!(
+                "every request has the same {}: one caller has no spread to choose a limit from; count by another \
+                 attribute, or write `key: []` with what stands behind in mind",
+                shown(text)
+            ));
+        }
+        Ok(Key { attributes: names.into_iter().map(Into::into).collect() })
+    }
+
+    /// Every attribute that looks like a caller. What was taken and what was left out is told.
+    fn callers(&self, remarks: &mut Vec<String>) -> Result<Vec<Key>, String> {
+        let mut left_out = String::new();
+        let mut keys = Vec::new();
+        for (name, attribute) in &self.attributes {
+            match attribute.is_no_caller(name, self.requests) {
+                None => keys.push(Key { attributes: vec![name.clone()] }),
+                Some(why) => {
+                    let apart = if left_out.is_empty() { "" } else { ", " };
+                    let _ = write!(left_out, "{apart}{} ({}; {why})", shown(name), attribute.told());
+                }
+            }
+        }
+        if keys.is_empty() {
+            let what = if left_out.is_empty() { "there is none at all".to_owned() } else { left_out };
+            return Err(format!("no attribute looks like a caller: {what}; name one by --key"));
+        }
+        if keys.len() > KEYS_MAX {
+            remarks.push(format!(
+                "of {} attributes that look like callers the first {KEYS_MAX}",
+                count(keys.len() as u64)
+            ));
+            keys.truncate(KEYS_MAX);
+        }
+        if !left_out.is_empty() {
+            remarks.push(format!("not counted by: {left_out}"));
+        }
+        Ok(keys)
+    }
+}
+
+/// Names that mean whoever asks, however few they are.
+const CALLERS: &[&str] = &[
+    "user",
+    "user_id",
+    "userid",
+    "account",
+    "account_id",
+    "ip",
+    "address",
+    "client",
+    "client_id",
+    "client_ip",
+    "remote_addr",
+    "api_key",
+    "apikey",
+    "org",
+    "org_id",
+    "organisation",
+    "organization",
+    "tenant",
+    "tenant_id",
+    "customer",
+    "customer_id",
+    "session",
+    "session_id",
+    "device",
+    "device_id",
+    "email",
+    "project",
+    "project_id",
+];
+
+/// Names that mean what is asked for, however many they are.
+const NO_CALLERS: &[&str] = &[
+    "method",
+    "path",
+    "route",
+    "url",
+    "uri",
+    "endpoint",
+    "action",
+    "status",
+    "user_agent",
+    "referer",
+    "referrer",
+    "host",
+    "plan",
+    "version",
+    "language",
+    "country",
+    "query",
+];
+
+/// Fewer are kinds rather than callers.
+const VALUES_MIN: u64 = 10;
+
+/// What comes less often than this on average names a request rather than who asks.
+const REQUESTS_PER_VALUE: u64 = 2;
+
+/// An attribute is to be in one request of so many.
+const ONE_IN_REQUESTS: u64 = 100;
+
+/// As many as one descriptor has at most, and a few more.
+const ATTRIBUTES_MAX: usize = 64;
+
+const DOMAINS_MAX: usize = 64;
+
+/// More tables than this nobody reads.
+const KEYS_MAX: usize = 4;
+
+/// Values that are told apart, of all attributes together: 9 bytes each, the tables half empty at worst.
+const VALUES_MAX: usize = 2_000_000;

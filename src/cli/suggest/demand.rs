@@ -1,0 +1,80 @@
+//! How much each caller asks for in the busiest of his windows, and the rates that follow from it.
+
+use super::census::Key;
+use super::window::Window;
+use super::{Event, Failure, Plays, asked, quantile, round};
+use crate::cli::replay::spread::{Callers, KEPT_MAX};
+
+/// The callers of each key in each window.
+pub(super) struct Demand<'k> {
+    domain: &'k str,
+    keys: &'k [Key],
+    windows: &'k [Window],
+    /// By key, then by window.
+    callers: Vec<Vec<Callers>>,
+    kept: usize,
+    lines: u64,
+}
+
+/// A share of callers, in words and as a number.
+pub(super) type Share = (&'static str, f64);
+
+/// So many for each window, which is enough for a share of the callers of a key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rate {
+    /// The place of the key.
+    pub(super) key: usize,
+    pub(super) window: Window,
+    pub(super) share: Share,
+    pub(super) count: u64,
+    /// One caller in so many was looked at.
+    pub(super) one_in: u64,
+}
+
+impl<'k> Demand<'k> {
+    pub(super) fn new(domain: &'k str, keys: &'k [Key], windows: &'k [Window]) -> Demand<'k> {
+        let of_windows = || windows.iter().map(|window| Callers::new(window.nanos())).collect();
+        let callers = keys.iter().map(|_| of_windows()).collect();
+        Demand { domain, keys, windows, callers, kept: 0, lines: 0 }
+    }
+
+    /// For each key, window and share a rate that such a share of the callers never asks for more than, in any window.
+    pub(super) fn rates(&self, shares: &[Share]) -> Vec<Rate> {
+        let mut rates = Vec::new();
+        for (key, callers) in self.callers.iter().enumerate() {
+            for (window, callers) in self.windows.iter().zip(callers) {
+                let Some(shape) = callers.shape() else { continue };
+                rates.extend(shares.iter().map(|share| Rate {
+                    key,
+                    window: *window,
+                    share: *share,
+                    count: round::up(quantile(&shape.busiest, share.1)),
+                    one_in: shape.one_in,
+                }));
+            }
+        }
+        rates
+    }
+}
+
+impl Plays for Demand<'_> {
+    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+        self.lines += 1;
+        let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
+        for (key, callers) in self.keys.iter().zip(&mut self.callers) {
+            let Some(caller) = key.of(&request.descriptors) else { continue };
+            for callers in callers {
+                self.kept += usize::from(callers.note(caller, cost, event.at));
+            }
+        }
+        if self.kept > KEPT_MAX {
+            let most = self.callers.iter_mut().flatten().max_by_key(|callers| callers.kept());
+            self.kept -= most.map_or(0, Callers::halve);
+        }
+        Ok(())
+    }
+
+    fn lines(&self) -> u64 {
+        self.lines
+    }
+}

@@ -1,0 +1,137 @@
+//! How large a burst each caller needs at a rate so that he is never refused.
+//!
+//! What a caller asks for flows into a bucket of no bounds that runs out at the rate; the highest it ever stands is the
+//! smallest burst of a token bucket of that rate that never refuses him. (Cruz, “A Calculus for Network Delay, Part I”, 1991,
+//! calls traffic of which this holds (σ, ρ)-constrained, with σ the burst and ρ the rate.)
+
+use hashbrown::HashTable;
+
+use super::census::Key;
+use super::demand::Rate;
+use super::proposal::Proposal;
+use super::{Event, Failure, Plays, asked, quantile, round};
+use crate::cli::replay::spread::is_drawn;
+use crate::cli::replay::table::count;
+use crate::clock::Timestamp;
+
+/// What the callers of each key need at each rate.
+pub(super) struct Needs<'k> {
+    domain: &'k str,
+    keys: &'k [Key],
+    at_rates: Vec<AtRate>,
+    kept: usize,
+    lines: u64,
+}
+
+/// What callers need at one rate.
+struct AtRate {
+    rate: Rate,
+    by_key: HashTable<Caller>,
+    /// One in 2 to this power is kept.
+    halvings: u32,
+}
+
+/// One caller's bucket. A request stands in it as high as a window has nanoseconds, and the rate's count of them runs out
+/// in each: so nothing is rounded.
+struct Caller {
+    key: u64,
+    at: Timestamp,
+    level: u128,
+    highest: u128,
+}
+
+impl<'k> Needs<'k> {
+    pub(super) fn new(domain: &'k str, keys: &'k [Key], rates: Vec<Rate>) -> Needs<'k> {
+        let mut at_rates: Vec<AtRate> = Vec::new();
+        for rate in rates {
+            let halvings = rate.one_in.ilog2();
+            at_rates.push(AtRate { rate, by_key: HashTable::new(), halvings });
+        }
+        Needs { domain, keys, at_rates, kept: 0, lines: 0 }
+    }
+
+    /// For each rate the burst that is enough for its share of the callers. Of those alike the one for the largest share.
+    pub(super) fn proposals(&self) -> Vec<Proposal> {
+        let mut proposals: Vec<Proposal> = Vec::new();
+        for at_rate in &self.at_rates {
+            let AtRate { rate, by_key, .. } = at_rate;
+            let window = u128::from(rate.window.nanos());
+            let needs = by_key
+                .iter()
+                .map(|caller| u64::try_from(caller.highest.div_ceil(window)).unwrap_or(u64::MAX));
+            let mut needs: Vec<u64> = needs.collect();
+            needs.sort_unstable();
+            let burst = round::up(quantile(&needs, rate.share.1));
+            let Some(key) = self.keys.get(rate.key) else { continue };
+            let proposal = Proposal::new(key, rate, burst);
+            match proposals.iter_mut().find(|known| known.is_equal(&proposal)) {
+                Some(known) => *known = proposal,
+                None => proposals.push(proposal),
+            }
+        }
+        proposals
+    }
+
+    /// What there was no room for.
+    pub(super) fn remarks(&self) -> Option<String> {
+        let most = self.at_rates.iter().map(|at_rate| at_rate.halvings).max().unwrap_or_default();
+        let one_in = count(1_u64 << most.min(63));
+        (most > 0).then(|| {
+            format!("too many callers to look at each: of some keys one in {one_in} was; what is refused is of all")
+        })
+    }
+}
+
+impl Plays for Needs<'_> {
+    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+        self.lines += 1;
+        let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
+        for (place, key) in self.keys.iter().enumerate() {
+            let Some(caller) = key.of(&request.descriptors) else { continue };
+            for at_rate in self.at_rates.iter_mut().filter(|at_rate| at_rate.rate.key == place) {
+                self.kept += usize::from(at_rate.note(caller, cost, event.at));
+            }
+        }
+        if self.kept > KEPT_MAX
+            && let Some(most) = self.at_rates.iter_mut().max_by_key(|at_rate| at_rate.by_key.len())
+        {
+            self.kept -= most.halve();
+        }
+        Ok(())
+    }
+
+    fn lines(&self) -> u64 {
+        self.lines
+    }
+}
+
+impl AtRate {
+    /// Notes what one asked for; whether he is a new one that is kept.
+    fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
+        if !is_drawn(key, self.halvings) {
+            return false;
+        }
+        let more = u128::from(cost) * u128::from(self.rate.window.nanos());
+        let Some(caller) = self.by_key.find_mut(key, |known| known.key == key) else {
+            self.by_key.insert_unique(key, Caller { key, at, level: more, highest: more }, |known| known.key);
+            return true;
+        };
+        let run_out = at.since(caller.at).as_nanos().saturating_mul(u128::from(self.rate.count));
+        caller.level = caller.level.saturating_sub(run_out).saturating_add(more);
+        caller.highest = caller.highest.max(caller.level);
+        caller.at = at;
+        false
+    }
+
+    /// Keeps one in two; how many went.
+    fn halve(&mut self) -> usize {
+        let before = self.by_key.len();
+        self.halvings += 1;
+        let halvings = self.halvings;
+        self.by_key.retain(|caller| is_drawn(caller.key, halvings));
+        before - self.by_key.len()
+    }
+}
+
+/// Buckets that are kept at once, of all rates together: 49 bytes each, the tables half empty at worst.
+const KEPT_MAX: usize = 1_000_000;

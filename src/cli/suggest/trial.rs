@@ -1,0 +1,100 @@
+//! What each proposal would refuse: all of them in shadow before the trace, judged by the daemon's own engine.
+
+use super::proposal::{Proposal, file};
+use super::{Args, Failed, play};
+use crate::cli::replay::player::Player;
+use crate::cli::replay::recording::directory;
+use crate::cli::replay::side::Side;
+use crate::cli::replay::stage::Stage;
+use crate::cli::replay::summary::passed;
+use crate::cli::replay::table::counted;
+use crate::rules::{Problem, read_text, read_with_text, shown};
+
+/// A proposal and what came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Judged {
+    pub(super) proposal: Proposal,
+    /// Requests that it judged, and those that it would have refused.
+    pub(super) requests: u64,
+    pub(super) refused: u64,
+    /// The same of callers; more than are said where they could not be told apart.
+    pub(super) callers: u64,
+    pub(super) callers_refused: u64,
+}
+
+impl Judged {
+    /// Of its requests.
+    pub(super) fn share(&self) -> f64 {
+        share(self.refused, self.requests)
+    }
+}
+
+/// A part of a whole that may be nothing.
+pub(super) fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+/// Those that can be written as rules. The others are told.
+pub(super) fn readable(proposals: Vec<Proposal>, remarks: &mut Vec<String>) -> Vec<Proposal> {
+    let (readable, others): (Vec<Proposal>, Vec<Proposal>) = proposals
+        .into_iter()
+        .partition(|proposal| !read_text(FILE, &file("any", &proposal.yaml())).has_errors());
+    let left_out = |proposal: Proposal| {
+        let (rate, burst) = (proposal.rate(), proposal.burst);
+        remarks.push(format!(
+            "left out, for no rule can say it: {rate}, burst {burst} ({})",
+            shown(&proposal.name)
+        ));
+    };
+    others.into_iter().for_each(left_out);
+    readable
+}
+
+/// Judges the trace with all of them in shadow, beside the rules that stay in force.
+pub(super) fn judge(
+    args: &Args,
+    domain: &str,
+    mut proposals: Vec<Proposal>,
+    remarks: &mut Vec<String>,
+) -> Result<Vec<Judged>, Failed> {
+    if let Some(path) = &args.rules {
+        let known = crate::rules::read(path);
+        let known = known.domains.iter().find(|known| known.name() == domain);
+        for proposal in &mut proposals {
+            let is_taken =
+                |name: &str| known.is_some_and(|known| known.rules().iter().any(|rule| *rule.name == *name));
+            while is_taken(&proposal.name) {
+                proposal.name.push_str("-new");
+            }
+        }
+    }
+    let rules: String = proposals.iter().map(Proposal::yaml).collect();
+    let loaded = read_with_text(args.rules.as_deref(), FILE, &file(domain, &rules));
+    if loaded.has_errors() {
+        let errors = loaded.problems.iter().filter(|problem| problem.is_error());
+        let told: Vec<String> = errors.map(|problem: &Problem| problem.render(false)).collect();
+        return Err(Failed::new(format!("the rules have errors\n{}", told.join("\n"))));
+    }
+    let side = Side::new(Player::new(loaded.domains, 0), true);
+    let mut stage = Stage::of_rules_that_stay(side, &directory(&args.trace));
+    play(args, &mut stage)?;
+    let Some(told) = stage.told() else { return Ok(Vec::new()) };
+    if told.totals.evictions > 0 {
+        let dropped = counted(told.totals.evictions, "key");
+        remarks.push(format!(
+            "{dropped} dropped for lack of memory: more would have been refused, look at fewer keys"
+        ));
+    }
+    let judged = proposals.into_iter().map(|proposal| {
+        let name = proposal.name.as_str();
+        let totals = told.totals.rules.iter().find(|rule| *rule.domain == *domain && *rule.rule == *name);
+        let (passed, refused) = totals.map_or((0, 0), |totals| (passed(totals), totals.would_refuse));
+        let (callers, _) = told.player.callers().count(domain, name).unwrap_or_default();
+        let (callers_refused, _) = told.watch.refused.count(domain, name);
+        Judged { requests: passed + refused, refused, callers, callers_refused, proposal }
+    });
+    Ok(judged.collect())
+}
+
+/// What the proposals are called where a file is named.
+const FILE: &str = "suggested.yaml";
