@@ -30,7 +30,7 @@ mod ticks;
 mod trace;
 mod work;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -110,6 +110,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
+    if let Some(option) = written_over_the_trace(args) {
+        log::plainly(&format!(
+            "tidegate: {option} names the trace itself, which it would replace: name another file"
+        ));
+        return Ok(ExitCode::from(2));
+    }
     let recording = match Recording::open(&args.trace) {
         Ok(recording) => recording,
         Err(error) => return failed(&args.trace, &error),
@@ -145,6 +151,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
         Err(Failure::Write(error)) => Err(error),
         Err(failure) => failed(&args.trace, &failure),
     }
+}
+
+/// The option that would write where the trace is.
+fn written_over_the_trace(args: &Args) -> Option<&'static str> {
+    let trace = fs::canonicalize(&args.trace).ok().filter(|_| !is_dash(&args.trace))?;
+    let is_trace = |path: &Option<PathBuf>| {
+        path.as_deref().and_then(|path| fs::canonicalize(path).ok()).is_some_and(|path| path == trace)
+    };
+    let options = [("--decisions", &args.decisions), ("--report", &args.report)];
+    options.into_iter().find(|(_, path)| is_trace(path)).map(|(option, _)| option)
 }
 
 /// Writes the page of what was played, up to a bad line if there was one.

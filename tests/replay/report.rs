@@ -125,6 +125,18 @@ fn two_sets_stand_beside_each_other_on_the_same_scales() {
 }
 
 #[test]
+fn a_trace_is_not_replaced_by_what_is_said_of_it() {
+    let trace = hit("0", "u1");
+    let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &trace)]);
+    for option in ["--decisions", "--report"] {
+        let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", option, "./trace.jsonl"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said(&output).contains(&format!("{option} names the trace itself")), "{}", said(&output));
+        assert_eq!(std::fs::read_to_string(files.path("trace.jsonl")).unwrap(), trace);
+    }
+}
+
+#[test]
 fn a_path_that_cannot_be_written_is_told_before_anything_is_played() {
     let files = Files::new(&[("api.yaml", RULES), ("trace.jsonl", &hit("0", "u1")), ("there/file", "")]);
     for (path, wrong) in
