@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::ask::{
     EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, TOO_MANY, attribute, descriptors, is_disabled, print_text, usage,
 };
-use super::client::{Failure, default_socket};
+use super::client::{Failure, default_socket, heard};
 use super::command::{Ended, Runner};
 use super::lease_keeper::{Holder, LeaseKeeper};
 use super::log;
@@ -102,13 +102,14 @@ pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
 
 impl Args {
     fn ask(&self, holder: &mut Holder, descriptors: &Descriptors<'_>) -> Result<io::Result<Leave>, Failure> {
-        let client = holder.client()?;
-        let judge = Judge {
-            cost: Cost::Requests(self.cost),
-            priority: self.priority.as_deref(),
-            ..Judge::new(client.next_id(), &self.domain)
+        let request = |id| {
+            Request::Acquire(Judge {
+                cost: Cost::Requests(self.cost),
+                priority: self.priority.as_deref(),
+                ..Judge::new(id, &self.domain)
+            })
         };
-        client.ask(&Request::Acquire(judge), descriptors, |reply| self.leave(reply))
+        heard(|| holder.ask(request, descriptors, |reply| self.leave(reply)))
     }
 
     fn leave(&self, reply: &Reply<'_>) -> io::Result<Leave> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::client::{Client, Failure, default_socket};
+use super::client::{Client, Failure, default_socket, heard};
 use super::log;
 use crate::clock::Micros;
 use crate::protocol::{
@@ -113,20 +113,21 @@ impl Question {
         if is_disabled() {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
         }
-        let answered = Client::connect(&self.socket.clone().unwrap_or_else(default_socket), self.timeout)
-            .and_then(|mut client| {
-                let judge = Judge {
-                    cost: Cost::Requests(self.cost),
-                    priority: self.priority.as_deref(),
-                    options: Options { all: self.all, ..Options::default() },
-                    ..Judge::new(client.next_id(), &self.domain)
-                };
-                let request = match op {
-                    Op::Hit => Request::Hit(judge),
-                    Op::Peek => Request::Peek(judge),
-                };
-                client.ask(&request, &descriptors, |reply| self.print(reply, out))
-            });
+        let socket = self.socket.clone().unwrap_or_else(default_socket);
+        let answered = heard(|| {
+            let mut client = Client::connect(&socket, self.timeout)?;
+            let judge = Judge {
+                cost: Cost::Requests(self.cost),
+                priority: self.priority.as_deref(),
+                options: Options { all: self.all, ..Options::default() },
+                ..Judge::new(client.next_id(), &self.domain)
+            };
+            let request = match op {
+                Op::Hit => Request::Hit(judge),
+                Op::Peek => Request::Peek(judge),
+            };
+            client.ask(&request, &descriptors, |reply| self.print(reply, out))
+        });
         match answered {
             Ok(printed) => printed,
             Err(Failure::TooLarge(error)) => usage(&error.to_string()),

@@ -28,6 +28,9 @@ pub(super) enum Failure {
         #[from]
         source: io::Error,
     },
+    /// It has answered all that it heard, and this was not heard.
+    #[error("the daemon is leaving, and none has taken its place")]
+    Leaving,
     #[error("{code}: {message}")]
     Refused { code: Code, message: String },
     #[error("the daemon's answer is not understood: {0}")]
@@ -79,9 +82,12 @@ impl Client {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request, descriptors)?;
         // A daemon that refuses the connection says so and closes it: its word is there although ours is not taken.
+        // One that leaves says so behind its last answer, maybe before we ask: that is read first.
         let written = self.stream.write_all(&bytes);
-        self.buffer.clear();
-        let looked = self.receive(|payload| Ok(look(&decode_reply(payload, &mut ReplyScratch::default())?)));
+        let looked = self.receive(|payload| match decode_reply(payload, &mut ReplyScratch::default())? {
+            Reply::Goodbye { .. } => Err(Failure::Leaving),
+            reply => Ok(look(&reply)),
+        });
         match (looked, written) {
             (Err(Failure::Io { .. }), Err(source)) => Err(Failure::Io { source }),
             (Err(failure), _) => Err(failure),
@@ -110,6 +116,17 @@ impl Client {
             }
         }
     }
+}
+
+/// Asks, and asks again where the daemon leaves before it has heard: in an upgrade the next one takes its place at once.
+pub(super) fn heard<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    for _ in 1..TRIES {
+        match ask() {
+            Err(Failure::Leaving) => {}
+            answered => return answered,
+        }
+    }
+    ask()
 }
 
 /// Connects without waiting for a full backlog, as a blocking connect would for ever.
@@ -153,3 +170,6 @@ fn mend(error: &io::Error) -> &'static str {
 const CLIENT: &str = concat!("cli/", env!("CARGO_PKG_VERSION"));
 
 const READ_BYTES: usize = 16_384;
+
+/// One for the daemon that leaves, one for the next, and one for a next that was not to stay.
+const TRIES: usize = 3;

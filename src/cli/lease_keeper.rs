@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::client::{Client, Failure};
+use super::client::{Client, Failure, heard};
 use super::log;
 use crate::protocol::{Descriptors, Hello, Reply, Request, WorkOutcome};
 use crate::sys;
@@ -34,8 +34,24 @@ impl Holder {
         Ok(Holder { socket, patience, pool: pool.to_owned(), session, connection: 0, client: None })
     }
 
+    /// Asks over its connection. One that failed is not used again.
+    pub(super) fn ask<'r, T>(
+        &mut self,
+        request: impl FnOnce(u64) -> Request<'r>,
+        descriptors: &Descriptors<'_>,
+        look: impl FnOnce(&Reply<'_>) -> T,
+    ) -> Result<T, Failure> {
+        let client = self.client()?;
+        let request = request(client.next_id());
+        let answered = client.ask(&request, descriptors, look);
+        if answered.is_err() {
+            self.client = None;
+        }
+        answered
+    }
+
     /// Its connection, which is made when there is none.
-    pub(super) fn client(&mut self) -> Result<&mut Client, Failure> {
+    fn client(&mut self) -> Result<&mut Client, Failure> {
         let client = match self.client.take() {
             Some(client) => client,
             None => {
@@ -53,18 +69,18 @@ impl Holder {
         Ok(self.client.insert(client))
     }
 
-    /// Asks for something that is done or not. A connection that failed is not used again.
+    /// Asks for something that is done or not.
     fn done(&mut self, request: impl Fn(u64) -> Request<'static>) -> Result<bool, Failure> {
-        let client = self.client()?;
-        let request = request(client.next_id());
-        let done = client.ask(&request, &Descriptors::new(), |reply| match reply {
-            Reply::Done { ok, .. } => Ok(*ok),
-            Reply::Error { code, message, .. } => {
-                Err(Failure::Refused { code: *code, message: (*message).to_owned() })
-            }
-            _ => Ok(false),
-        });
-        let done = done.and_then(|done| done);
+        let ask = || {
+            self.ask(&request, &Descriptors::new(), |reply| match reply {
+                Reply::Done { ok, .. } => Ok(*ok),
+                Reply::Error { code, message, .. } => {
+                    Err(Failure::Refused { code: *code, message: (*message).to_owned() })
+                }
+                _ => Ok(false),
+            })
+        };
+        let done = heard(ask).and_then(|done| done);
         if done.is_err() {
             self.client = None;
         }

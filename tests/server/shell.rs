@@ -1,11 +1,16 @@
 //! `tidegate hit`, `tidegate peek` and `tidegate bench`, as a shell sees them.
 
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
 
 use super::daemon::{BINARY, Plan, daemon};
+use super::msgpack::frame;
 
 /// Runs a command against a socket.
 pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
@@ -98,7 +103,7 @@ fn without_a_daemon_the_work_goes_on_unless_told_otherwise() {
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&said["verdict"], &said["degraded"]), (&json!("allow"), &json!(true)));
     // A socket that nobody serves any more.
-    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    drop(UnixListener::bind(&socket).unwrap());
     let output = run(&socket, &["hit", "api", "user=u1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(text(&output.stderr).contains("start the daemon"), "{output:?}");
@@ -112,6 +117,42 @@ fn a_daemon_that_does_not_answer_is_waited_for_no_longer_than_said() {
     daemon.process.signal(libc::SIGCONT);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(text(&output.stderr).contains("does not answer in time"), "{output:?}");
+}
+
+/// Takes one connection as a daemon that leaves in an upgrade: it greets, hears no question, and has its place taken by
+/// `next` before it says so.
+fn leaves_for(next: &Path, place: &Path) -> JoinHandle<()> {
+    let listener = UnixListener::bind(place).unwrap();
+    let (next, place) = (next.to_owned(), place.to_owned());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 4_096]).unwrap() > 0, "HELLO");
+        fs::remove_file(&place).unwrap();
+        std::os::unix::fs::symlink(next, place).unwrap();
+        let info =
+            json!({"server": "t", "boot": 1, "connection": 1, "frame_bytes_max": 16_384, "mode": "enforce"});
+        let words = [json!([0, 0, 1, info]), json!([4, null, "draining"])];
+        stream.write_all(&words.iter().flat_map(frame).collect::<Vec<u8>>()).unwrap();
+    })
+}
+
+#[test]
+fn a_question_that_a_daemon_did_not_hear_before_it_left_is_asked_of_the_next() {
+    let daemon = daemon();
+    let place = daemon.plan.path("leaving.sock");
+    let questions: [&[&str]; 2] = [
+        &["hit", "api", "user=u1", "--on-failure", "refuse"],
+        &["acquire", "api", "user=u1", "--on-failure", "refuse", "--", "true"],
+    ];
+    for question in questions {
+        let leaving = leaves_for(&daemon.socket(), &place);
+        let output = run(&place, question);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{output:?}");
+        leaving.join().unwrap();
+        fs::remove_file(&place).unwrap();
+    }
+    let peeked = run(&daemon.socket(), &["peek", "api", "user=u1"]);
+    assert!(text(&peeked.stdout).contains("3 of 5 left"), "each was heard once: {peeked:?}");
 }
 
 #[test]
