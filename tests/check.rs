@@ -13,7 +13,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tidegate::cli::check::{Args, Color, Format, run};
+use tidegate::cli::check::{Args, Color, run};
+use tidegate::cli::format::Format;
 
 fn check(path: &Path, format: Format) -> (String, bool) {
     check_with(Args { path: Some(path.to_owned()), format, ..Args::default() })

@@ -14,7 +14,8 @@ use std::num::NonZeroU32;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use tidegate::cli::check::{Args, Color, Format, run};
+use tidegate::cli::check::{Args, Color, run};
+use tidegate::cli::format::Format;
 
 const RULES: &str = "\
 domain: api

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{Client, Failure, default_socket, heard};
+use super::format::Format;
 use super::log;
 use crate::clock::Micros;
 use crate::protocol::{
@@ -75,15 +76,6 @@ pub(super) enum OnFailure {
     Allow,
     /// Refuse (exit code 69)
     Refuse,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// For people
-    #[default]
-    Text,
-    /// One JSON object
-    Json,
 }
 
 const EXAMPLES: &str = "\

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::admin_client::AdminClient;
+use super::format::Format;
 use super::read_rules::RulesRead;
 use super::words::counted;
 use block::Terms;
@@ -34,16 +35,6 @@ pub struct Args {
     /// Whether to use colour
     #[arg(long, value_enum, default_value_t)]
     pub color: Color,
-}
-
-/// How the findings are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// For people
-    #[default]
-    Text,
-    /// One JSON object, for programs
-    Json,
 }
 
 /// Whether the text is coloured.

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use super::admin_client::AdminArgs;
 use super::ask::attribute;
+use super::format::Format;
 use super::log;
 use super::read_rules::RulesRead;
 use super::replay::bounds::refused_by_the_socket;
@@ -55,16 +56,6 @@ pub struct Args {
 
 /// The attributes of one descriptor.
 type List = std::sync::Arc<[(String, String)]>;
-
-/// How the answer is printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// For people
-    #[default]
-    Text,
-    /// One JSON object, for programs
-    Json,
-}
 
 const EXAMPLES: &str = "\
 Examples:

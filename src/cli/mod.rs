@@ -18,6 +18,7 @@ pub mod fleet;
 mod fleet_record;
 pub mod fleet_secret;
 mod fleet_start;
+pub mod format;
 pub mod generate;
 pub mod healthcheck;
 pub mod import;

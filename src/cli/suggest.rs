@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::format::Format;
 use super::log;
 use super::replay::event::{Action, Event, Plays};
 use super::replay::failure::Failure;
@@ -60,16 +61,6 @@ pub struct Args {
     /// Write the proposals as rules in shadow to a new file
     #[arg(long, value_name = "FILE.yaml")]
     write: Option<PathBuf>,
-}
-
-/// How the proposals are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// For people
-    #[default]
-    Text,
-    /// One JSON object, for programs
-    Json,
 }
 
 const EXAMPLES: &str = "\

@@ -1,0 +1,11 @@
+//! How a command prints what it found.
+
+/// For whom it is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object, for programs
+    Json,
+}
