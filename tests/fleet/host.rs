@@ -32,6 +32,8 @@ pub(crate) struct Host {
     has_heard: bool,
     /// Calls without an answer, by a number that is never used again.
     pending: HashMap<u64, Call>,
+    /// It has nothing to do before this, unless something is asked of it or comes.
+    next: Timestamp,
     out: Vec<Call>,
 }
 
@@ -54,7 +56,22 @@ impl Host {
         let link = LinkState::new(seed, local(drift_ppm, at_us));
         let (utc, out, has_heard) = (0, Vec::new(), false);
         let crowd = Crowd::default();
-        Host { engine, decider, sync, link, crowd, standing, name, drift_ppm, utc, has_heard, pending, out }
+        let next = Timestamp::ORIGIN;
+        Host {
+            engine,
+            decider,
+            sync,
+            link,
+            crowd,
+            standing,
+            name,
+            drift_ppm,
+            utc,
+            has_heard,
+            pending,
+            next,
+            out,
+        }
     }
 
     /// What this host's clock shows.
@@ -63,6 +80,7 @@ impl Host {
     }
 
     pub(crate) fn set_wall_clock(&mut self, utc: i64) {
+        self.next = Timestamp::ORIGIN;
         self.utc = utc;
     }
 
@@ -83,10 +101,16 @@ impl Host {
     /// A request; whether it may start.
     pub(crate) fn hit(&mut self, tenant: &str, us: u64) -> bool {
         let now = self.now(us);
+        self.next = Timestamp::ORIGIN;
         let attributes = [("tenant", tenant)];
         let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
         let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
         decision.verdict == Verdict::Allow
+    }
+
+    /// Whether a tick would change anything. A daemon looks all the same; most of a simulation's looks are in vain.
+    pub(crate) fn is_due(&self, us: u64) -> bool {
+        self.now(us).at >= self.next
     }
 
     /// What is to be sent now.
@@ -99,17 +123,20 @@ impl Host {
             self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new() }));
         }
         self.sync.tick(&self.engine, now, &mut self.out);
+        self.next = self.sync.next().min(self.link.next(true, self.sync.timeout()));
         &mut self.out
     }
 
     pub(crate) fn sent(&mut self, number: u64, call: Call, us: u64) {
         let now = self.now(us);
+        self.next = Timestamp::ORIGIN;
         self.link.sent(now.at);
         self.pending.insert(number, call);
     }
 
     pub(crate) fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64) {
         let now = self.now(us);
+        self.next = Timestamp::ORIGIN;
         self.pending.remove(&number);
         self.has_heard = true;
         if self.link.heard(now.at) {
@@ -128,6 +155,7 @@ impl Host {
     /// Nothing has come for the call, if nothing has.
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
         let now = self.now(us);
+        self.next = Timestamp::ORIGIN;
         match self.pending.remove(&number) {
             Some(Call::Sync(batch)) => self.sync.failed(&batch, now.at),
             Some(_) => self.link.beat_failed(now.at),
@@ -138,8 +166,8 @@ impl Host {
 
 fn local(drift_ppm: i64, us: u64) -> Timestamp {
     // Every clock has an origin of its own.
-    let nanos = i128::from(us) * i128::from(1_000_000 + drift_ppm) / 1_000;
-    Timestamp::from_nanos(u64::try_from(nanos).unwrap() + 1_000_000_000)
+    let nanos = us * u64::try_from(1_000_000 + drift_ppm).unwrap() / 1_000;
+    Timestamp::from_nanos(nanos + 1_000_000_000)
 }
 
 fn rule(plan: &Plan) -> Rule {

@@ -23,6 +23,16 @@ pub(crate) struct World<'p> {
     pub(crate) measure: Measure,
     pub(crate) audit: Option<Audit>,
     tenants: Vec<String>,
+    looks: Looks,
+}
+
+/// When hosts look whether there is something to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Looks {
+    /// At every turn, as a daemon does.
+    Always,
+    /// When they are due: the same comes of it, in a fraction of the time.
+    WhenDue,
 }
 
 /// Hosts are up before the first request comes.
@@ -33,6 +43,10 @@ const REST_MS: u64 = 8_000;
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan) -> World<'_> {
+    run_looking(plan, Looks::WhenDue)
+}
+
+pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
     let mut random = Random::new(plan.seed, 3);
     let store_us = 1_700_000_000_000_000 + u64::from(random.below(10_000_000));
     let mut world = World {
@@ -46,6 +60,7 @@ pub(crate) fn run(plan: &Plan) -> World<'_> {
         measure: Measure::new(plan),
         audit: plan.audited.then(Audit::default),
         tenants: (0..plan.tenants).map(|tenant| format!("t{tenant}")).collect(),
+        looks,
     };
     world.hosts = (0..plan.hosts).map(|_| None).collect();
     (0..plan.hosts).for_each(|host| world.join(host, 0));
@@ -180,7 +195,8 @@ impl World<'_> {
         // Hosts look at different moments.
         let first = (step % self.plan.tick_ms) as u32;
         for number in (first..self.plan.hosts).step_by(self.plan.tick_ms as usize) {
-            let Some(host) = self.hosts[number as usize].as_mut() else { continue };
+            let looks = |host: &&mut Host| self.looks == Looks::Always || host.is_due(us);
+            let Some(host) = self.hosts[number as usize].as_mut().filter(looks) else { continue };
             before(&mut self.audit, number, host, us);
             let was_linked = host.is_linked();
             let calls = std::mem::take(host.tick(us));
