@@ -1,8 +1,8 @@
 //! One host: its engine, its talk with Redis, its clock.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
     Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Verdict,
@@ -52,7 +52,7 @@ impl Host {
         let options = sync::Options { host: name, epoch: life, buckets: plan.buckets, seed };
         let mut sync = Sync::new(options, Arc::clone(&standing));
         sync.set_budgets(engine.budgets());
-        let pending = HashMap::new();
+        let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
         let (utc, out, has_heard) = (0, Vec::new(), false);
         let crowd = Crowd::default();

@@ -78,6 +78,8 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
         }
         world.tick(step, us);
     }
+    let end_us = (WARM_MS + plan.ms + rest) * 1_000;
+    (0..plan.hosts).for_each(|host| world.look(host, end_us));
     world
 }
 
@@ -90,10 +92,18 @@ impl World<'_> {
         self.hosts[number as usize] = Some(Host::new(self.plan, number, *life, drift, us));
     }
 
+    /// What of a host's tokens has lapsed since it last did anything.
+    fn look(&mut self, number: u32, us: u64) {
+        if let Some(host) = &self.hosts[number as usize] {
+            before(&mut self.audit, number, host, us);
+        }
+    }
+
     fn faults(&mut self, ms: u64, us: u64) {
         let faults = &self.plan.faults;
         for crash in &faults.crashes {
             if crash.from_ms == ms {
+                self.look(crash.host, us);
                 self.hosts[crash.host as usize] = None;
                 if let Some(audit) = &mut self.audit {
                     audit.crash(crash.host);
