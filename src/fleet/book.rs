@@ -3,6 +3,7 @@
 use super::page::Page;
 use crate::clock::Timestamp;
 use crate::engine::SharedKey;
+use foldhash::fast::FixedState;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -48,14 +49,15 @@ impl Paged for Page {
 pub(super) struct Book<P = Page> {
     pages: Vec<P>,
     free: Vec<usize>,
-    by_key: HashMap<([u8; 16], u64), usize>,
+    /// Keys are digests under a secret: nobody can aim at a place, and a fast hash will do.
+    by_key: HashMap<([u8; 16], u64), usize, FixedState>,
     /// Of a page that was put off or brought forward, more than once; the page says which holds.
     due: BinaryHeap<Reverse<(Timestamp, usize)>>,
 }
 
 impl<P> Default for Book<P> {
     fn default() -> Book<P> {
-        Book { pages: Vec::new(), free: Vec::new(), by_key: HashMap::new(), due: BinaryHeap::new() }
+        Book { pages: Vec::new(), free: Vec::new(), by_key: HashMap::default(), due: BinaryHeap::new() }
     }
 }
 

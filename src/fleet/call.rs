@@ -12,7 +12,7 @@ use super::places::Places;
 use super::scripts;
 use super::version::VersionCall;
 use super::window::CellWindow;
-use super::wire::{EXACT_MAX, Writer, hex};
+use super::wire::{EXACT_MAX, Writer, hex, push_hex};
 
 /// Who this host is.
 pub type Host = [u8; 16];
@@ -121,11 +121,25 @@ impl Bucket {
 
     /// The name of a cell: `q` of tokens, `w` of a window of them, `c` of places.
     pub(super) fn cell(self, kind: char, key: [u8; 16]) -> Vec<u8> {
-        self.name(&format!("{kind}:{}", hex(key)))
+        let mut name = self.name_of(2 + 2 * key.len());
+        name.extend([u8::try_from(kind).unwrap_or(b'?'), b':']);
+        push_hex(&mut name, &key);
+        name
     }
 
     fn name(self, rest: &str) -> Vec<u8> {
-        format!("tg:{{{}}}:{rest}", self.tag()).into_bytes()
+        let mut name = self.name_of(rest.len());
+        name.extend_from_slice(rest.as_bytes());
+        name
+    }
+
+    /// How all its names begin; there is room for so many bytes more.
+    fn name_of(self, more: usize) -> Vec<u8> {
+        let mut name = Vec::with_capacity(b"tg:{t00}:".len() + more);
+        name.extend_from_slice(b"tg:{t");
+        push_hex(&mut name, &[self.0]);
+        name.extend_from_slice(b"}:");
+        name
     }
 }
 
