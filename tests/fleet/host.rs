@@ -96,7 +96,7 @@ impl Host {
             self.sync.set_linked(false, now.at);
         }
         if self.link.takes_beat(now.at) {
-            self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new() }));
+            self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new(), secrets: None }));
         }
         self.sync.tick(&self.engine, now, &mut self.out);
         &mut self.out

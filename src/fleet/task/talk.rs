@@ -219,7 +219,7 @@ impl Talk {
         let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
-        Beat { host: self.sync.host(), epoch: self.plan.identity.epoch, seq, pools }
+        Beat { host: self.sync.host(), epoch: self.plan.identity.epoch, seq, pools, secrets: None }
     }
 
     /// Makes the calls of requests that wait: of all that have come by now, in one write.

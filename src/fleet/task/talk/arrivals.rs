@@ -100,7 +100,7 @@ impl Talk {
             Call::Orders(call) => self.orders.failed(call),
             Call::Exact(payment) => self.asking.failed(payment, now.at),
             // Nobody here asks so.
-            Call::Peek(_) | Call::Reset(_) => {}
+            Call::Peek(_) | Call::Reset(_) | Call::Lift(_) | Call::Plant(_) => {}
         }
     }
 }
