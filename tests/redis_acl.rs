@@ -14,8 +14,8 @@ use std::fs;
 
 use redis_server::{Redis, is_installed};
 use tidegate::fleet::beat::{Beat, PoolLoad, PoolReport};
-use tidegate::fleet::carry::{CellName, Lift, Plant};
 use tidegate::fleet::call::{Batch, Bucket, Call, Cost, Payment, Place};
+use tidegate::fleet::carry::{CellName, Lift, Plant};
 use tidegate::fleet::cell::{Ask, CellRate, Terms};
 use tidegate::fleet::link::{Class, Link, LinkError, Options, Script, State};
 use tidegate::fleet::look::Reset;

@@ -69,6 +69,7 @@ impl<'d> Judgement<'d> {
             return Answer::Decided(decision);
         }
         workspace.gather(self.domain, self.terms, selection, request);
+        self.bring_along(workspace);
         if let Some(entry) = entry {
             // It would have been denied; what follows goes on as if it had passed.
             workspace.notes.push((NoteKind::Shadow, entry.number));
@@ -125,6 +126,7 @@ impl<'d> Judgement<'d> {
             return Ok(false);
         }
         workspace.gather_charge(self.domain, self.terms, selection, charge);
+        self.bring_along(workspace);
         if workspace.parts.is_empty() {
             return Ok(false);
         }
@@ -143,7 +145,7 @@ impl<'d> Judgement<'d> {
         Ok(true)
     }
 
-    fn case(&self, wait_max: Option<Micros>) -> Case<'d> {
+    pub(super) fn case(&self, wait_max: Option<Micros>) -> Case<'d> {
         Case {
             shards: &self.engine.shards,
             rules: self.domain.rules(),

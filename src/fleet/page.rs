@@ -1,6 +1,7 @@
 //! What is known of one key that others are kept in touch with about: what Redis believes, how much is asked for here, and
 //! from that what to ask of Redis, and when.
 
+mod carry;
 mod demand;
 mod window;
 
@@ -8,6 +9,7 @@ use super::cell::{Ask, Report, Said, TOKEN, Terms};
 use super::window::{CellWindow, Returned, Stands, WindowAsk};
 use crate::clock::Timestamp;
 use crate::engine::{Budget, Reported, SharedKey};
+pub(super) use carry::Carry;
 use demand::{needed, own_part, token_takes, tokens_in};
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
@@ -51,6 +53,10 @@ pub(super) struct Page {
     pub(super) due: Timestamp,
     /// It is looked at when its bucket has room, and not before.
     pub(super) waits: bool,
+    /// Its cell is yet to come here from where it lay.
+    pub(super) carry: Option<Box<Carry>>,
+    /// It is of the secret of before: nothing is asked of it any more.
+    pub(super) is_former: bool,
 }
 
 /// What all keys have in common at a moment.
@@ -98,6 +104,8 @@ impl Page {
             busy: now,
             due: now,
             waits: false,
+            carry: None,
+            is_former: false,
         }
     }
 

@@ -32,19 +32,62 @@ pub type PoolStep = (u8, PoolLoad);
 
 #[derive(Clone, Debug)]
 pub enum Act {
-    Sync { host: u8, lane: u8, number: Number, asks: Vec<Asking> },
-    Exact { host: u8, number: Number, costs: Vec<Cost> },
-    Places { host: u8, number: Number, asks: Vec<(PlacesAsk, bool)> },
-    Peek { windows: bool },
-    Reset { key: u8, window: bool },
-    Beat { host: u8, number: Number, pools: Vec<PoolStep>, secrets: Option<SecretsStep> },
+    Sync {
+        host: u8,
+        lane: u8,
+        number: Number,
+        asks: Vec<Asking>,
+    },
+    Exact {
+        host: u8,
+        number: Number,
+        costs: Vec<Cost>,
+    },
+    Places {
+        host: u8,
+        number: Number,
+        asks: Vec<(PlacesAsk, bool)>,
+    },
+    Peek {
+        windows: bool,
+    },
+    Reset {
+        key: u8,
+        window: bool,
+    },
+    Beat {
+        host: u8,
+        number: Number,
+        pools: Vec<PoolStep>,
+        secrets: Option<SecretsStep>,
+    },
     /// A cell goes by the name of another, from a moment so long ago, or yet to come.
-    Carry { from: u8, to: u8, window: bool, ago_us: i64 },
-    Version { rule: u8, terms: u8, before: Option<(u8, u64)> },
-    Orders { host: u8, stranger: Option<(u8, i64)>, put: Option<Vec<u8>> },
-    Scribble { bytes: Vec<u8> },
-    Evict { key: u8 },
-    Garbage { key: u8, bytes: Vec<u8> },
+    Carry {
+        from: u8,
+        to: u8,
+        window: bool,
+        ago_us: i64,
+    },
+    Version {
+        rule: u8,
+        terms: u8,
+        before: Option<(u8, u64)>,
+    },
+    Orders {
+        host: u8,
+        stranger: Option<(u8, i64)>,
+        put: Option<Vec<u8>>,
+    },
+    Scribble {
+        bytes: Vec<u8>,
+    },
+    Evict {
+        key: u8,
+    },
+    Garbage {
+        key: u8,
+        bytes: Vec<u8>,
+    },
     Flush,
 }
 
@@ -88,8 +131,12 @@ pub fn any_step() -> impl Strategy<Value = Step> {
     let scribble =
         prop_oneof![4 => vec(any::<u8>(), 0..80), 1 => (0_usize..3).prop_map(|more| vec![7; 65_567 + more])];
     let ago_us = prop_oneof![1 => -1_000_000_i64..0, 3 => 0_i64..3_000_000];
-    let carry = (0_u8..4, 0_u8..4, any::<bool>(), ago_us)
-        .prop_map(|(from, to, window, ago_us)| Act::Carry { from, to, window, ago_us });
+    let carry = (0_u8..4, 0_u8..4, any::<bool>(), ago_us).prop_map(|(from, to, window, ago_us)| Act::Carry {
+        from,
+        to,
+        window,
+        ago_us,
+    });
     let act = prop_oneof![
         8 => orders,
         1 => scribble.prop_map(|bytes| Act::Scribble { bytes }),

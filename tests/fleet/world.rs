@@ -23,7 +23,12 @@ pub(crate) struct World<'p> {
     pub(crate) measure: Measure,
     pub(crate) audit: Option<Audit>,
     tenants: Vec<String>,
+    /// By host.
+    secrets: Vec<Vec<u8>>,
 }
+
+/// The secret of a host of which nothing else is said.
+pub(crate) const SECRET: u8 = 9;
 
 /// Hosts are up before the first request comes.
 pub(crate) const WARM_MS: u64 = 2_500;
@@ -45,6 +50,7 @@ pub(crate) fn run(plan: &Plan) -> World<'_> {
         random,
         measure: Measure::new(plan),
         audit: plan.audited.then(Audit::default),
+        secrets: vec![vec![SECRET]; plan.hosts as usize],
         tenants: (0..plan.tenants).map(|tenant| format!("t{tenant}")).collect(),
     };
     world.hosts = (0..plan.hosts).map(|_| None).collect();
@@ -70,9 +76,11 @@ impl World<'_> {
     fn join(&mut self, number: u32, us: u64) {
         let life = &mut self.lives[number as usize];
         *life += 1;
+        let secrets = &self.secrets[number as usize];
         let most = self.plan.faults.drift_ppm;
         let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
-        self.hosts[number as usize] = Some(Host::new(self.plan, number, *life, drift, us));
+        self.hosts[number as usize] =
+            Some(Host::with_secrets(secrets, self.plan, (number, *life), drift, us));
     }
 
     fn faults(&mut self, ms: u64, us: u64) {
@@ -87,6 +95,10 @@ impl World<'_> {
             if crash.to_ms == ms {
                 self.join(crash.host, us);
             }
+        }
+        for rollout in faults.rollouts.iter().filter(|rollout| rollout.at_ms == ms) {
+            self.secrets[rollout.host as usize].clone_from(&rollout.secrets);
+            self.join(rollout.host, us);
         }
         let comes_back_empty =
             |at: u64| faults.outages.iter().any(|outage| outage.empty && outage.to_ms == at);
@@ -107,7 +119,10 @@ impl World<'_> {
             let to_ms = outage.to_ms + u64::from(host) * outage.later_ms;
             ((WARM_MS + outage.from_ms) * 1_000..(WARM_MS + to_ms) * 1_000).contains(&us)
         };
-        self.plan.faults.outages.iter().any(out)
+        let is_cut = |cut: &crate::plan::Crash| {
+            cut.host == host && ((WARM_MS + cut.from_ms) * 1_000..(WARM_MS + cut.to_ms) * 1_000).contains(&us)
+        };
+        self.plan.faults.outages.iter().any(out) || self.plan.faults.cut_off.iter().any(is_cut)
     }
 
     fn deliver(&mut self, until_us: u64) {
@@ -196,6 +211,11 @@ impl World<'_> {
                 host.sent(number, call, us);
             }
         }
+    }
+
+    /// Those that are there.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().flatten()
     }
 
     /// What all hosts counted.

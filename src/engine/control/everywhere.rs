@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::by_hand::{BlockedKeys, Found, pair};
 use super::{Blocked, By, Control, Event, KeyError, RuleName, Switch, SwitchView, Target};
+use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::digest::{HashKey, KeyHash};
 use crate::engine::fleet::Fleet;
@@ -156,7 +157,11 @@ impl By {
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Everywhere {
     pub(in crate::engine) hash: KeyHash,
+    /// By the other secret that this host has: a key that was blocked under it is refused as well.
+    pub(in crate::engine) other: Option<KeyHash>,
     pub(in crate::engine) blocked: Option<Arc<BlockedKeys>>,
+    /// Of a rule of the fleet, what is blocked on this host alone: its keys turn with the secret.
+    here: Option<Arc<BlockedKeys>>,
 }
 
 impl Everywhere {
@@ -164,12 +169,37 @@ impl Everywhere {
     pub(in crate::engine) fn of(
         fleet: &Fleet,
         own: &HashKey,
-        rule: (&str, &str, &str),
+        of_rule: impl Fn(&HashKey) -> KeyHash,
         blocked: Option<Arc<BlockedKeys>>,
+        here: Option<Arc<BlockedKeys>>,
     ) -> Option<Everywhere> {
-        let (domain, rule, counts_by) = rule;
-        fleet
-            .is_joined()
-            .then(|| Everywhere { hash: fleet.hash_key(true, own).of_rule(domain, rule, counts_by), blocked })
+        let other = fleet.other_key().map(&of_rule);
+        let here = here.filter(|_| other.is_some());
+        fleet.is_joined().then(|| Everywhere {
+            hash: of_rule(fleet.hash_key(true, own)),
+            other,
+            blocked,
+            here,
+        })
+    }
+
+    /// Whether any key is blocked.
+    #[inline]
+    pub(in crate::engine) fn blocks(&self) -> bool {
+        self.blocked.is_some() || self.here.is_some()
+    }
+
+    /// Until when a key is refused, whichever secret it was said under; the origin of time: it is not.
+    pub(in crate::engine) fn blocked_until<'v, V: ExactSizeIterator<Item = &'v str>>(
+        &self,
+        values: impl Fn() -> V,
+    ) -> Timestamp {
+        let until = |blocked: &Option<Arc<BlockedKeys>>, key: &[u64; 2]| {
+            blocked.as_ref().and_then(|blocked| blocked.get(key)).copied().unwrap_or(Timestamp::ORIGIN)
+        };
+        let now = until(&self.blocked, &pair(&self.hash.digest(values())));
+        let Some(other) = &self.other else { return now };
+        let key = pair(&other.digest(values()));
+        now.max(until(&self.blocked, &key)).max(until(&self.here, &key))
     }
 }

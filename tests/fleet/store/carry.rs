@@ -61,19 +61,7 @@ impl WindowCell {
         let spent = counting.map(|bucket| (bucket, row[bucket.rem_euclid(slots.into()) as usize]));
         let spent: BTreeMap<i64, i64> = spent.filter(|(_, amount)| *amount > 0).collect();
         let is_by_calendar = kind == 1;
-        WindowCell {
-            version,
-            slots,
-            is_by_calendar,
-            step,
-            origin,
-            limit,
-            since,
-            newest,
-            at,
-            reports,
-            spent,
-        }
+        WindowCell { version, slots, is_by_calendar, step, origin, limit, since, newest, at, reports, spent }
     }
 }
 

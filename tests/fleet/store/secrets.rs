@@ -55,8 +55,7 @@ impl Secrets {
             hash.said.retain(|_, (at, _)| *at + GONE >= now && *at <= now);
             let is_here = |at: u64| at + SILENT >= now;
             let listed = hash.said.values().filter(|(at, _)| is_here(*at)).count();
-            let is_had =
-                hash.said.values().any(|(at, held)| is_here(*at) && held.has.contains(&state.uses));
+            let is_had = hash.said.values().any(|(at, held)| is_here(*at) && held.has.contains(&state.uses));
             let all_first = hash.said.values().all(|(_, held)| held.has[0] == first);
             let lacks = |held: &Held| Some(held.has[0]) != state.wanted;
             let lacking = hash.said.iter().filter(|(_, (_, held))| lacks(held));
