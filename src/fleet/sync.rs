@@ -262,7 +262,7 @@ impl Sync {
         for key in calls.drain(..) {
             let number = match self.book.find(&key) {
                 Some(number) => number,
-                None if self.book.len() < PAGES_MAX => self.open(key, now.at),
+                None if self.book.len() < PAGES_MAX && !self.calls_late(now.at) => self.open(key, now.at),
                 None => {
                     if let Some(budget) = self.budgets.get(&key.budget()) {
                         engine.let_go(&key, budget, now);

@@ -27,6 +27,8 @@ pub struct Turning {
     agreed: Option<Agreed>,
     /// When that was asked for.
     heard: Timestamp,
+    /// When it was said, by the clock of Redis.
+    heard_us: u64,
     /// When it was asked that nobody has answered yet.
     asked: Option<Timestamp>,
     clock: RedisClock,
@@ -78,6 +80,7 @@ impl Turning {
             marks,
             agreed: None,
             heard: Timestamp::ORIGIN,
+            heard_us: 0,
             asked: None,
             clock: RedisClock::default(),
             choice: Choice::default(),
@@ -93,6 +96,11 @@ impl Turning {
 
     /// The answer, which came at this moment, said when the clock of Redis showed that.
     pub fn heard(&mut self, agreed: &Agreed, now_us: u64, now: Timestamp) {
+        if now_us < self.heard_us && self.heard_us - now_us < OVERTAKEN_US {
+            // It was said before what was heard last.
+            return;
+        }
+        self.heard_us = now_us;
         self.heard = self.asked.take().unwrap_or(self.heard);
         self.clock.heard(now_us, now);
         self.agreed = Some(agreed.clone());
@@ -178,6 +186,9 @@ fn micros(span: Duration) -> u64 {
 
 /// Half a second less than a turn is told before: so long may an answer take.
 const AGREED_FOR: Duration = Duration::from_millis(2_500);
+
+/// What is older by more than any answer takes was said by a clock that was set back.
+const OVERTAKEN_US: u64 = 10_000_000;
 
 /// Redis keeps a full cell for so long.
 const KEPT_FULL: Duration = Duration::from_secs(10);

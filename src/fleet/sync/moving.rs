@@ -20,6 +20,8 @@ pub(super) struct Moving {
     from_us: Option<u64>,
     /// When this host has.
     turned: Option<Timestamp>,
+    /// The same, where it was in touch about any key by then.
+    left: Option<Timestamp>,
     /// The pages of cells that are being read or written, by the names of these.
     on_way: HashMap<[u8; 16], usize>,
     /// Pages whose cells are to be read or written.
@@ -45,12 +47,19 @@ impl Sync {
     /// This host has turned: the keys that it is in touch about are those of before.
     pub fn turned(&mut self, now: Timestamp) {
         self.moving.turned = Some(now);
+        self.moving.left = (self.book.len() > 0).then_some(now);
         for number in self.book.numbers() {
             if let Some(page) = self.book.page_mut(number) {
                 (page.is_former, page.carry) = (true, None);
                 self.book.schedule(number, now.after(FORMER_KEPT));
             }
         }
+    }
+
+    /// Whether nobody is to be told yet of a key that calls and that no page is of: it may be of a decision that had begun when
+    /// all turned, and went by the name of before. What goes by the new one was moved, and has a page.
+    pub(super) fn calls_late(&self, now: Timestamp) -> bool {
+        self.moving.left.is_some_and(|left| now.since(left) < BEGUN)
     }
 
     /// Whether what was answered about a key then is not to be heard.
@@ -215,6 +224,9 @@ impl Sync {
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 const FAILED_AFTER: Duration = Duration::from_millis(100);
+
+/// A decision takes some microseconds, and a thread that is not run some milliseconds.
+const BEGUN: Duration = Duration::from_secs(1);
 
 /// As long as Redis counts what this host last reported of a key under its old name.
 const FORMER_KEPT: Duration = Duration::from_secs(4);
