@@ -108,11 +108,15 @@ impl Engine {
         }
     }
 
-    /// What all hosts know a key of a rule by.
+    /// What all hosts know a key of a rule by: under the secret in use, and under the other one that this host has.
     ///
     /// # Errors
     /// The attributes name no key of the rule; or its keys are known to nobody else, for there is no fleet.
-    pub fn key_everywhere(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<[u64; 2], KeyError> {
+    pub fn keys_everywhere(
+        &self,
+        rule: &RuleName,
+        attributes: &[(&str, &str)],
+    ) -> Result<Vec<[u64; 2]>, KeyError> {
         let control = self.control.lock();
         let found = Found::of(self, &control, rule, attributes)?;
         if found.values.is_empty() {
@@ -120,9 +124,10 @@ impl Engine {
         }
         let ruling = self.ruling.load();
         let terms = ruling.find(&rule.domain).and_then(|(_, terms)| terms.rules.get(found.number as usize));
-        let hash = terms.and_then(|terms| terms.everywhere.as_ref()).map(|everywhere| everywhere.hash);
-        let hash = hash.ok_or_else(|| KeyError::Alone(rule.clone()))?;
-        Ok(pair(&hash.digest(found.values.iter().map(String::as_str))))
+        let everywhere = terms.and_then(|terms| terms.everywhere.as_ref());
+        let Everywhere { hash, other, .. } = everywhere.ok_or_else(|| KeyError::Alone(rule.clone()))?;
+        let digest = |hash: &KeyHash| pair(&hash.digest(found.values.iter().map(String::as_str)));
+        Ok([Some(hash), other.as_ref()].into_iter().flatten().map(digest).collect())
     }
 
     /// What is switched on all hosts, in the order in which it was.
