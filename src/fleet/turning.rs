@@ -120,7 +120,7 @@ impl Turning {
         agreed.before.map(|_| agreed.from_us)
     }
 
-    /// What to go by from now on, where that is something else than before. `lasts`: for how long an old cell has something
+    /// What to go by from now on, where that is something else than before, or it is told for the first time. `lasts`: for how long an old cell has something
     /// to say.
     pub fn turns(&mut self, lasts: Duration, now: Now) -> Option<Choice> {
         let uses = self.in_use(now)?;
@@ -133,8 +133,9 @@ impl Turning {
         let former = former.and_then(|mark| at(&mark)).filter(|former| *former != number);
         let former = former.filter(|_| agreed.uses == uses).map(|former| (former, until_us));
         let choice = Choice { uses: number, former, lacks: here.is_none() };
-        self.is_told = true;
-        let is_change = (choice.uses, choice.lacks) != (self.choice.uses, self.choice.lacks)
+        let is_told = std::mem::replace(&mut self.is_told, true);
+        let is_change = !is_told
+            || (choice.uses, choice.lacks) != (self.choice.uses, self.choice.lacks)
             || choice.former.map(|(former, _)| former) != self.choice.former.map(|(former, _)| former);
         self.choice = choice;
         is_change.then_some(choice)
@@ -195,3 +196,101 @@ const KEPT_FULL: Duration = Duration::from_secs(10);
 
 /// For how long what was known is brought along at most: as long as Redis remembers that there was a turn.
 const LASTS_MAX: Duration = Duration::from_secs(31 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::{Choice, LASTS_MAX, Turning};
+    use crate::clock::{Now, Timestamp};
+    use crate::fleet::secrets::{Agreed, Mark};
+    use std::time::Duration;
+
+    const START_US: u64 = 1_700_000_000_000_000;
+    const OLD: u8 = 1;
+    const NEW: u8 = 2;
+
+    fn mark(secret: u8) -> Mark {
+        Mark::of_digest([secret; 8])
+    }
+
+    fn at(ms: u64) -> Now {
+        Now { at: Timestamp::default().after(Duration::from_millis(100_000 + ms)), utc: 0 }
+    }
+
+    fn hears(turning: &mut Turning, ms: u64, (before, uses, from_ms): (Option<u8>, u8, u64)) {
+        turning.says(at(ms).at);
+        let from_us = START_US + from_ms * 1_000;
+        let agreed =
+            Agreed { before: before.map(mark), uses: mark(uses), from_us, lacking: 0, who: Vec::new() };
+        turning.heard(&agreed, START_US + ms * 1_000, at(ms).at);
+    }
+
+    fn chooses(turning: &mut Turning, ms: u64) -> Option<(usize, Option<usize>, bool)> {
+        let choice = turning.turns(Duration::from_secs(60), at(ms));
+        choice.map(|Choice { uses, former, lacks }| (uses, former.map(|(former, _)| former), lacks))
+    }
+
+    #[test]
+    fn a_host_with_two_secrets_turns_at_the_moment_and_brings_along_what_was_for_a_while() {
+        let mut turning = Turning::new([NEW, OLD].map(mark));
+        assert!(!turning.is_settled(at(0)) && chooses(&mut turning, 0).is_none(), "nobody has told it");
+        assert_eq!(turning.says(at(0).at).uses, None);
+        hears(&mut turning, 0, (None, OLD, 0));
+        assert_eq!(
+            chooses(&mut turning, 0),
+            Some((1, None, false)),
+            "the old one, although it is the second"
+        );
+        hears(&mut turning, 1_000, (Some(OLD), NEW, 4_000));
+        for (ms, expected) in [
+            (3_000, None),
+            (3_999, None),
+            (4_000, Some((0, Some(1), false))),
+            (4_001, None),
+            (63_999, None),
+            (64_000, Some((0, None, false))),
+        ] {
+            assert_eq!(chooses(&mut turning, ms), expected, "at {ms}");
+        }
+        assert!(LASTS_MAX > Duration::from_secs(60));
+    }
+
+    #[test]
+    fn who_has_two_goes_by_an_answer_for_less_time_than_a_turn_is_told_before() {
+        let mut turning = Turning::new([NEW, OLD].map(mark));
+        hears(&mut turning, 0, (None, OLD, 0));
+        for (ms, is_settled) in [(0, true), (2_499, true), (2_500, false), (60_000, false)] {
+            assert_eq!(turning.is_settled(at(ms)), is_settled, "at {ms}");
+        }
+        // What was asked long ago and answered now was perhaps said long ago.
+        turning.says(at(3_000).at);
+        hears(&mut turning, 5_000, (None, OLD, 0));
+        assert!(turning.is_settled(at(5_499)) && !turning.is_settled(at(5_500)));
+        assert!(Turning::new([mark(OLD)]).is_settled(at(0)), "who has but one has nothing to turn to");
+    }
+
+    #[test]
+    fn what_was_said_before_is_not_heard_after_it() {
+        let mut turning = Turning::new([NEW, OLD].map(mark));
+        hears(&mut turning, 5_000, (Some(OLD), NEW, 4_000));
+        assert_eq!(chooses(&mut turning, 5_000), Some((0, Some(1), false)));
+        let late = Agreed { before: None, uses: mark(OLD), from_us: 0, lacking: 0, who: Vec::new() };
+        turning.heard(&late, START_US + 900_000, at(5_001).at);
+        assert_eq!(chooses(&mut turning, 5_001), None);
+        turning.heard(&late, START_US - 3_600_000_000, at(5_002).at);
+        assert_eq!(chooses(&mut turning, 5_002), Some((1, None, false)), "the clock of Redis was set back");
+    }
+
+    #[test]
+    fn until_all_is_settled_nobody_goes_by_anything_and_who_lacks_it_goes_by_its_own() {
+        let mut turning = Turning::new([NEW, OLD].map(mark));
+        hears(&mut turning, 0, (None, NEW, 2_000));
+        assert!(!turning.is_settled(at(1_999)) && chooses(&mut turning, 1_999).is_none());
+        assert!(turning.is_settled(at(2_000)) && chooses(&mut turning, 2_000) == Some((0, None, false)));
+        let mut early = Turning::new([mark(NEW)]);
+        hears(&mut early, 0, (None, OLD, 0));
+        assert_eq!(chooses(&mut early, 0), Some((0, None, true)));
+        assert_eq!(early.view(at(0)).lacks, Some(mark(OLD)));
+        hears(&mut early, 1_000, (Some(OLD), NEW, 4_000));
+        assert_eq!(chooses(&mut early, 4_000), Some((0, None, false)), "the others have come to it");
+    }
+}
