@@ -243,10 +243,7 @@ impl Engine {
 
     /// Takes the keys that have called since it was last asked.
     pub fn take_calls(&self, calls: &mut Vec<SharedKey>) {
-        let mut calling = self.shards.take_calling();
-        while calling != 0 {
-            let shard = calling.trailing_zeros() as usize;
-            calling &= calling - 1;
+        for shard in self.shards.take_calling() {
             calls.append(&mut self.shards.lock(shard).calls.0);
         }
     }

@@ -341,21 +341,12 @@ impl<'d> Judgement<'d> {
         let mut least: Option<(Slot, LimitView<'d>)> = None;
         for part in parts.iter().filter(|part| part.stand == Stand::Enforced) {
             let Some(view) = self.view(part) else { continue };
-            if least.as_ref().is_none_or(|(_, least)| is_less(&view, least)) {
+            if least.as_ref().is_none_or(|(_, least)| view.is_less(least)) {
                 least = Some((part.slot, view));
             }
         }
         least
     }
-}
-
-/// Whether one view goes before another in a grant.
-fn is_less(view: &LimitView<'_>, least: &LimitView<'_>) -> bool {
-    if view.rule.advertise != least.rule.advertise {
-        return view.rule.advertise;
-    }
-    // remaining ÷ limit, multiplied out; neither is above 2³², so the products fit.
-    view.level.remaining * least.level.limit < least.level.remaining * view.level.limit
 }
 
 /// Which rules speak for a refusal: rates go before concurrency, which is not asked once a rate refuses.

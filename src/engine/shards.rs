@@ -136,9 +136,9 @@ impl Shards {
         self.calling.fetch_or(1 << self.of(key), Ordering::Relaxed);
     }
 
-    /// A bit for each shard in which keys have called since it was last asked.
-    pub(super) fn take_calling(&self) -> u64 {
-        if self.calling.load(Ordering::Relaxed) == 0 { 0 } else { self.calling.swap(0, Ordering::Relaxed) }
+    /// The shards in which keys have called since it was last asked.
+    pub(super) fn take_calling(&self) -> impl Iterator<Item = usize> + use<> {
+        taken(&self.calling)
     }
 
     /// Notes that a key of places has called.
@@ -148,11 +148,7 @@ impl Shards {
 
     /// The shards in which keys of places have called since it was last asked.
     pub(super) fn take_places_calling(&self) -> impl Iterator<Item = usize> + use<> {
-        let calling = match self.places_calling.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.places_calling.swap(0, Ordering::Relaxed),
-        };
-        (0..SHARDS).filter(move |shard| calling >> shard & 1 != 0)
+        taken(&self.places_calling)
     }
 
     /// Looks at all work in progress, one shard under its lock at a time.
@@ -218,6 +214,17 @@ impl Sweeper {
         }
         round_ends
     }
+}
+
+/// The places of the bits that are set, which then no longer are.
+fn taken(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
+    // Whoever asks in vain, as nearly always, writes nothing.
+    let mut bits = if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Relaxed) };
+    std::iter::from_fn(move || {
+        let place = bits.trailing_zeros() as usize;
+        bits = if bits == 0 { return None } else { bits & (bits - 1) };
+        Some(place)
+    })
 }
 
 /// Sweeps one table through, letting go of the lock between steps.

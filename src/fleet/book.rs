@@ -78,6 +78,7 @@ impl<P: Paged> Book<P> {
     pub(super) fn wake(&mut self, number: usize) -> bool {
         self.pages.get_mut(number).is_some_and(|page| std::mem::take(page.waits()) && !page.in_flight())
     }
+
     /// How many are open.
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
@@ -106,6 +107,11 @@ impl<P: Paged> Book<P> {
         let mut numbers: Vec<usize> = self.by_key.values().copied().collect();
         numbers.sort_unstable();
         numbers
+    }
+
+    /// The pages of all that are open, in any order.
+    pub(super) fn open_pages(&self) -> impl Iterator<Item = &P> {
+        self.by_key.values().filter_map(|number| self.pages.get(*number))
     }
 
     pub(super) fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {

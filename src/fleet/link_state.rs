@@ -36,10 +36,10 @@ impl LinkState {
         self.linked
     }
 
-    /// When a beat is due next.
+    /// When to look again, if nothing is sent and nothing comes before: a beat is due, or it has been silent for too long.
     #[must_use]
-    pub fn next_beat(&self) -> Timestamp {
-        self.beat
+    pub fn next(&self, is_connected: bool, timeout: Duration) -> Timestamp {
+        self.silent_until(is_connected, timeout).map_or(self.beat, |until| until.min(self.beat))
     }
 
     /// Whether a beat is to be sent now. It says so once: another is due a second later, or sooner, as long as nothing
@@ -85,14 +85,18 @@ impl LinkState {
     /// Looks whether it has been silent for too long: for `timeout`, and for a second; where there is no connection, for as
     /// long as the first attempts to have one again take. Returns whether that begins an outage.
     pub fn is_cut_off(&mut self, is_connected: bool, timeout: Duration, now: Timestamp) -> bool {
-        let silent = self.waiting.map_or(Duration::ZERO, |since| now.since(since));
-        let silent_max = if is_connected { timeout.max(SILENT_MAX) } else { GONE_MAX };
-        let begins = self.linked && silent > silent_max;
+        let begins = self.silent_until(is_connected, timeout).is_some_and(|until| until < now);
         if begins {
             self.linked = false;
             self.beat = self.probe_after(now);
         }
         begins
+    }
+
+    /// Until when it may be silent, if somebody waits and it is not cut off.
+    fn silent_until(&self, is_connected: bool, timeout: Duration) -> Option<Timestamp> {
+        let silent_max = if is_connected { timeout.max(SILENT_MAX) } else { GONE_MAX };
+        self.waiting.filter(|_| self.linked).map(|since| since.after(silent_max))
     }
 
     /// Full jitter, so that hosts that lost Redis together do not come back together.

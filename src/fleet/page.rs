@@ -3,6 +3,7 @@
 
 mod carry;
 mod demand;
+mod pace;
 mod window;
 
 use super::cell::{Ask, Report, Said, TOKEN, Terms};
@@ -11,6 +12,7 @@ use crate::clock::Timestamp;
 use crate::engine::{Budget, Reported, SharedKey};
 pub(super) use carry::Carry;
 use demand::{needed, own_part, token_takes, tokens_in};
+pub(super) use pace::Pace;
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
 
@@ -57,18 +59,6 @@ pub(super) struct Page {
     pub(super) carry: Option<Box<Carry>>,
     /// It is of the secret of before: nothing is asked of it any more.
     pub(super) is_former: bool,
-}
-
-/// What all keys have in common at a moment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    pub(super) now: Timestamp,
-    /// Hosts that live.
-    pub(super) hosts: u32,
-    /// There and back.
-    pub(super) round_trip: Duration,
-    /// Redis is heard again, and others may live on their own parts still.
-    pub(super) others_are_away: bool,
 }
 
 /// What to do about a key that was looked at.

@@ -142,9 +142,9 @@ impl Sync {
     /// What there is of all keys that are kept in touch about: tokens in hand, and tokens owed.
     #[must_use]
     pub fn in_hand(&self, engine: &Engine, now: Now) -> (u64, u64) {
-        let open = self.book.numbers().into_iter().filter_map(|number| self.book.page(number));
+        let there = self.book.open_pages();
         let there =
-            open.filter_map(|page| engine.look_at(&page.key, self.budgets.get(&page.key.budget())?, now));
+            there.filter_map(|page| engine.look_at(&page.key, self.budgets.get(&page.key.budget())?, now));
         there.fold((0, 0), |(held, owed), there| (held + u64::from(there.held), owed + u64::from(there.owed)))
     }
 
@@ -209,12 +209,12 @@ impl Sync {
         self.tick_places(engine, now, out);
     }
 
-    /// When there is something to do, if nobody calls before.
+    /// When there is something to do, if nobody calls, and nothing comes, before: until then a tick changes nothing.
     #[must_use]
-    pub fn next(&self) -> Option<Timestamp> {
-        let due = self.book.next().min(self.again).min(self.places.next());
+    pub fn next(&self) -> Timestamp {
+        let due = self.book.next().min(self.again).min(self.give_up).min(self.places.next());
         let is_waited_for = self.lanes.iter().any(Lanes::has_room_for_waiting);
-        if is_waited_for { Some(Timestamp::ORIGIN) } else { (due < NEVER).then_some(due) }
+        if is_waited_for { Timestamp::ORIGIN } else { due }
     }
 
     /// Whether a batch was heard is not known: it will be said once more, in the same words.

@@ -1,8 +1,7 @@
 //! Follows tokens one by one: what Redis gave out is spent, given back, lapsed, in hand or on its way; what was owed is
 //! paid, owed or gone with its host.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashSet};
 use tidegate::fleet::call::{Batch, Call};
 use tidegate::fleet::cell::TOKEN;
 use tidegate::fleet::reply::{Kind, Reply};

@@ -92,7 +92,7 @@ struct Talk<H> {
     slow_us: u32,
     us: u64,
     /// In which call each key is on its way, and since when.
-    on_way: HashMap<[u8; 16], ((u8, u8, u64, u64), u64)>,
+    on_way: HashMap<[u8; 16], (Number, u64)>,
     /// How often each key was asked about.
     asked: HashMap<[u8; 16], u64>,
 }
@@ -159,8 +159,11 @@ impl<H: Talks> Talk<H> {
     }
 }
 
+/// Which call it is of all that its host sends: its bucket, lane, epoch and number.
+type Number = (u8, u8, u64, u64);
+
 /// The keys of a call, each with the call's place.
-fn about(call: &Call, mut each: impl FnMut([u8; 16], (u8, u8, u64, u64))) {
+fn about(call: &Call, mut each: impl FnMut([u8; 16], Number)) {
     let number = |place: &Place| (place.bucket.number(), place.lane, place.epoch, place.seq);
     match call {
         Call::Sync(batch) => batch.asks.iter().for_each(|ask| each(ask.key, number(&batch.place))),

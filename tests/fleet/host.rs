@@ -1,8 +1,8 @@
 //! One host: its engine, its talk with Redis, its clock.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
     Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Verdict,
@@ -35,6 +35,8 @@ pub(crate) struct Host {
     has_heard: bool,
     /// Calls without an answer, by a number that is never used again.
     pending: HashMap<u64, Call>,
+    /// It has nothing to do before this, unless something is asked of it or comes.
+    next: Timestamp,
     out: Vec<Call>,
     pub(crate) turning: Turning,
     /// Whether what it has of secrets is said.
@@ -70,10 +72,11 @@ impl Host {
         let options = sync::Options { host: name, epoch: life, buckets: plan.buckets, seed };
         let mut sync = Sync::new(options, Arc::clone(&standing));
         sync.set_budgets(engine.budgets());
-        let pending = HashMap::new();
+        let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
         let (utc, out, has_heard) = (0, Vec::new(), false);
         let crowd = Crowd::default();
+        let next = Timestamp::ORIGIN;
         Host {
             engine,
             decider,
@@ -86,6 +89,7 @@ impl Host {
             utc,
             has_heard,
             pending,
+            next,
             out,
             turning,
             says_secrets,
@@ -98,6 +102,7 @@ impl Host {
     }
 
     pub(crate) fn set_wall_clock(&mut self, utc: i64) {
+        self.next = Timestamp::ORIGIN;
         self.utc = utc;
     }
 
@@ -118,10 +123,17 @@ impl Host {
     /// A request; whether it may start.
     pub(crate) fn hit(&mut self, tenant: &str, us: u64) -> bool {
         let now = self.now(us);
+        self.next = Timestamp::ORIGIN;
         let attributes = [("tenant", tenant)];
         let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
         let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
         decision.verdict == Verdict::Allow
+    }
+
+    /// Whether a tick would change anything. A daemon looks all the same; most of a simulation's looks are in vain.
+    pub(crate) fn is_due(&self, us: u64) -> bool {
+        // When to turn is told from turn to turn.
+        self.says_secrets || self.now(us).at >= self.next
     }
 
     /// What is to be sent now.
@@ -135,6 +147,7 @@ impl Host {
             self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new(), secrets }));
         }
         self.sync.tick(&self.engine, now, &mut self.out);
+        self.next = self.sync.next().min(self.link.next(true, self.sync.timeout()));
         &mut self.out
     }
 
@@ -157,12 +170,14 @@ impl Host {
 
     pub(crate) fn sent(&mut self, number: u64, call: Call, us: u64) {
         let now = self.now(us);
+        self.next = Timestamp::ORIGIN;
         self.link.sent(now.at);
         self.pending.insert(number, call);
     }
 
     pub(crate) fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64) {
         let now = self.now(us);
+        self.next = Timestamp::ORIGIN;
         self.pending.remove(&number);
         self.link.heard(now.at);
         match (call, reply) {
@@ -186,6 +201,7 @@ impl Host {
     /// Nothing has come for the call, if nothing has.
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
         let now = self.now(us);
+        self.next = Timestamp::ORIGIN;
         match self.pending.remove(&number) {
             Some(Call::Sync(batch)) => self.sync.failed(&batch, now.at),
             Some(Call::Lift(lift)) => self.sync.carry_failed(lift.cells.into_iter(), now.at),
@@ -200,8 +216,8 @@ impl Host {
 
 fn local(drift_ppm: i64, us: u64) -> Timestamp {
     // Every clock has an origin of its own.
-    let nanos = i128::from(us) * i128::from(1_000_000 + drift_ppm) / 1_000;
-    Timestamp::from_nanos(u64::try_from(nanos).unwrap() + 1_000_000_000)
+    let nanos = us * u64::try_from(1_000_000 + drift_ppm).unwrap() / 1_000;
+    Timestamp::from_nanos(nanos + 1_000_000_000)
 }
 
 fn rule(plan: &Plan) -> Rule {

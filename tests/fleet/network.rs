@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use foldhash::HashMap;
 use tidegate::fleet::call::Call;
 use tidegate::fleet::reply::Reply;
 
@@ -25,7 +26,7 @@ pub(crate) enum Event {
 
 pub(crate) struct Network {
     events: BinaryHeap<Reverse<(u64, u64)>>,
-    slots: std::collections::HashMap<u64, (To, Event)>,
+    slots: HashMap<u64, (To, Event)>,
     numbers: u64,
     random: Random,
     round_trip_us: u64,
@@ -39,7 +40,7 @@ impl Network {
         let faults = &plan.faults;
         Network {
             events: BinaryHeap::new(),
-            slots: std::collections::HashMap::new(),
+            slots: HashMap::default(),
             numbers: 0,
             random: Random::new(plan.seed, 2),
             round_trip_us: plan.round_trip_us,

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, runs, seed};
 use crate::random::Random;
 use crate::table::check_bounds;
-use crate::world::run;
+use crate::world::{Looks, run, run_looking};
 
 /// Drawn from a seed alone.
 fn plan(seed: u64) -> Plan {
@@ -89,4 +90,19 @@ fn bounds_hold_and_no_token_comes_from_nowhere() {
     // Each run is one by itself: as many at once as there are processors.
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(run_some))));
+}
+
+/// Daemons look at every turn, which the other tests spare their hosts.
+#[test]
+fn a_host_that_is_not_due_has_nothing_to_do() {
+    for seed in seed()..seed() + runs().div_ceil(100) {
+        for plan in [plan(seed), crate::windows::plan(seed).0] {
+            let [always, when_due] = [Looks::Always, Looks::WhenDue].map(|looks| {
+                let world = run_looking(&plan, looks);
+                let in_hand = world.audit.as_ref().map(Audit::in_hand);
+                (world.happened(), world.measure.admitted.clone(), world.measure.calls, in_hand)
+            });
+            assert!(always == when_due, "SEED={seed} RUNS=1: {always:?}, {when_due:?}: {plan:#?}");
+        }
+    }
 }

@@ -92,7 +92,7 @@ pub(crate) fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
 }
 
 /// Drawn from a seed alone.
-fn plan(seed: u64) -> (Plan, Kind) {
+pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
     let mut random = Random::new(seed, 9);
     let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
     let kind = [Kind::Fixed, Kind::Sliding, Kind::Calendar][draw(0, 2) as usize];

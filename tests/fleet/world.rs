@@ -25,6 +25,16 @@ pub(crate) struct World<'p> {
     tenants: Vec<String>,
     /// By host.
     secrets: Vec<Vec<u8>>,
+    looks: Looks,
+}
+
+/// When hosts look whether there is something to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Looks {
+    /// At every turn, as a daemon does.
+    Always,
+    /// When they are due: the same comes of it, in a fraction of the time.
+    WhenDue,
 }
 
 /// The secret of a host of which nothing else is said.
@@ -38,6 +48,10 @@ const REST_MS: u64 = 8_000;
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan) -> World<'_> {
+    run_looking(plan, Looks::WhenDue)
+}
+
+pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
     let mut random = Random::new(plan.seed, 3);
     let store_us = 1_700_000_000_000_000 + u64::from(random.below(10_000_000));
     let mut world = World {
@@ -52,6 +66,7 @@ pub(crate) fn run(plan: &Plan) -> World<'_> {
         audit: plan.audited.then(Audit::default),
         secrets: vec![vec![SECRET]; plan.hosts as usize],
         tenants: (0..plan.tenants).map(|tenant| format!("t{tenant}")).collect(),
+        looks,
     };
     world.hosts = (0..plan.hosts).map(|_| None).collect();
     (0..plan.hosts).for_each(|host| world.join(host, 0));
@@ -69,6 +84,8 @@ pub(crate) fn run(plan: &Plan) -> World<'_> {
         }
         world.tick(step, us);
     }
+    let end_us = (WARM_MS + plan.ms + rest) * 1_000;
+    (0..plan.hosts).for_each(|host| world.look(host, end_us));
     world
 }
 
@@ -83,10 +100,18 @@ impl World<'_> {
             Some(Host::with_secrets(secrets, self.plan, (number, *life), drift, us));
     }
 
+    /// What of a host's tokens has lapsed since it last did anything.
+    fn look(&mut self, number: u32, us: u64) {
+        if let Some(host) = &self.hosts[number as usize] {
+            before(&mut self.audit, number, host, us);
+        }
+    }
+
     fn faults(&mut self, ms: u64, us: u64) {
         let faults = &self.plan.faults;
         for crash in &faults.crashes {
             if crash.from_ms == ms {
+                self.look(crash.host, us);
                 self.hosts[crash.host as usize] = None;
                 if let Some(audit) = &mut self.audit {
                     audit.crash(crash.host);
@@ -195,7 +220,8 @@ impl World<'_> {
         // Hosts look at different moments.
         let first = (step % self.plan.tick_ms) as u32;
         for number in (first..self.plan.hosts).step_by(self.plan.tick_ms as usize) {
-            let Some(host) = self.hosts[number as usize].as_mut() else { continue };
+            let looks = |host: &&mut Host| self.looks == Looks::Always || host.is_due(us);
+            let Some(host) = self.hosts[number as usize].as_mut().filter(looks) else { continue };
             before(&mut self.audit, number, host, us);
             let was_linked = host.is_linked();
             let calls = std::mem::take(host.tick(us));

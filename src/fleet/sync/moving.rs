@@ -110,9 +110,9 @@ impl Sync {
         if page.is_former {
             let until = self.moving.turned.unwrap_or(now).after(FORMER_KEPT);
             if now < until {
-                self.book.schedule(number, until)
+                self.book.schedule(number, until);
             } else {
-                self.close(number)
+                self.close(number);
             }
             return true;
         }

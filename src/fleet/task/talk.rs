@@ -240,7 +240,8 @@ impl Talk {
         let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
-        let secrets = keeps_pools.then(|| self.turning.says(now.at));
+        let says = keeps_pools && !self.plan.secrets.is_empty();
+        let secrets = says.then(|| self.turning.says(now.at));
         Beat { host: self.sync.host(), epoch: self.plan.identity.epoch, seq, pools, secrets }
     }
 

@@ -58,7 +58,8 @@ impl WindowCell {
         let reports = from.reports();
         let row: Vec<i64> = (0..slots).map(|_| from.large().cast_signed()).collect();
         let counting = newest - i64::from(slots) + 1..=newest;
-        let spent = counting.map(|bucket| (bucket, row[bucket.rem_euclid(slots.into()) as usize]));
+        let spent =
+            counting.map(|bucket| (bucket, row[usize::try_from(bucket.rem_euclid(slots.into())).unwrap()]));
         let spent: BTreeMap<i64, i64> = spent.filter(|(_, amount)| *amount > 0).collect();
         let is_by_calendar = kind == 1;
         WindowCell { version, slots, is_by_calendar, step, origin, limit, since, newest, at, reports, spent }

@@ -14,8 +14,9 @@ mod share;
 mod version;
 mod window;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use foldhash::HashMap;
 use tidegate::fleet::call::{Batch, Call, Host, Nonce, Payment, Place};
 use tidegate::fleet::cell::{Ask, Said};
 use tidegate::fleet::look::{Peeked, Reset};

@@ -5,7 +5,6 @@
 No call raises because of the daemon or outlasts its deadline (20 ms); without an answer the decision is *allow* and
 says so (`degraded`, `reason`). This file asks by itself, to be copied; beside it stands what it imports when used.
 """
-
 from __future__ import annotations
 
 import contextlib
@@ -32,7 +31,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 Cost = int | dict[str, int]
 Map = dict[str, Any]
 Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | list[Mapping[str, object]] | None
-
 class Denied(Exception):
     """Raised by `limit` and `limited` when the work may not start; `decision` says why and until when."""
     def __init__(self, decision: Decision) -> None:
@@ -69,7 +67,6 @@ for _kind, (_short, _below, _code, _widths) in _FORMS.items():
     _STARTS |= {_short + n: (_kind, n, 0) for n in (range(-32, 0) if _kind == "int" else range(_below))}
     _STARTS |= {_code + i: (_kind, 0, width) for i, width in enumerate(_widths)}
 _HEADS = [bytes((0x90 + 2 * n,) if n < 8 else (0xDC, 0, 2 * n)) for n in range(PAIRS_MAX + 1)]
-
 def encode(value: object) -> bytes:
     """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
     if value is None or isinstance(value, bool):
@@ -91,7 +88,6 @@ def _head(kind: str, size: int) -> bytes:
         if max(size, ~size) < 1 << 8 * width - (size < 0):
             return bytes((code + i,)) + size.to_bytes(width, "big", signed=size < 0)
     raise Fault("a number too large for a frame")
-
 def decode(data: bytes) -> list[Any]:
     """The one array that `data` holds; a Fault for whatever the protocol forbids."""
     with contextlib.suppress(LookupError, UnicodeDecodeError):
@@ -120,13 +116,16 @@ def _values(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], in
             value = dict(zip(keys, value[1::2]))
         values.append(value)
     return values, at
-
 def request(domain: str, given: Attributes, cost: Cost, priority: Any, options: Map, least: int = 0) -> list[bytes]:
     """A judgement's elements after its id, without trailing nils; a Fault where the daemon would say `invalid`."""
+    if given.__class__ is dict and cost == 1 and cost.__class__ is int and priority is None and not options:
+        for text in given.values():
+            if text.__class__ is not str or len(text) >= 100:
+                break
+        else:
+            return _usual(domain, *given.items())
     many = given if isinstance(given, list) and given and isinstance(given[0], Mapping) else None
     texts = _head("array", len(many)) + b"".join(map(_descriptor, many)) if many else b"\x91" + _descriptor(given)
-    if cost == 1 and cost.__class__ is int and priority is None and not options and len(texts) < FRAME_MAX // 2:
-        return [encode_name(domain), texts, b"\1"]  # what most requests are
     for amount in cost.values() if isinstance(cost, dict) else (cost,):
         if amount.__class__ is not int or not least <= amount <= COST_MAX:
             raise Fault(f"a cost is an integer from {least} to {COST_MAX}, or a dict of units to such")
@@ -134,6 +133,9 @@ def request(domain: str, given: Attributes, cost: Cost, priority: Any, options: 
     rest = [encode(cost), word, encode(options)][: 3 if options else 1 if priority is None else 2]
     parts, room = [encode_name(domain), texts, *rest], FRAME_MAX - 11  # array, op and the longest id
     return parts if sum(map(len, parts)) <= room else _beside("fitting", "fitted")(parts, room)
+@functools.lru_cache(2_048)
+def _usual(domain: str, *pairs: tuple[str, str]) -> list[bytes]:
+    return [encode_name(domain), b"\x91" + _descriptor(pairs), b"\1"]  # what most requests are; nobody changes the list
 def _descriptor(given: Any) -> bytes:
     pairs: list[bytes] = []
     for name, value in given.items() if given.__class__ is dict or isinstance(given, Mapping) else given or ():
@@ -161,7 +163,7 @@ def encode_name(name: str) -> bytes:
 # -- connection: one stream, one request at a time; after any doubt it is closed, never used again ---------------------
 class Connection:
     def __init__(self, path: str, info: Map, timeout: float) -> None:
-        self.number, self.asked, self.rest, self.leaving = info["connection"], 0, b"", False
+        self.number, self.asked, self.last, self.rest, self.leaving = info["connection"], 0, -1, b"", False
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
         try:
@@ -177,14 +179,15 @@ class Connection:
                 self.socket.close()
             raise Fault(_beside("trouble", "trouble", no_daemon)(path, error), "unreachable") from error
         self.send, self.recv = self.socket.send, self.socket.recv
-
     def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> Decision | list[Any] | Fault:
         """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none."""
         self.asked = asked = self.asked + 1
-        body, wide = b"".join(elements), wanted and 255 < asked < 65_536
-        number = _WIDE(0xCD, asked) if wide else encode(asked if wanted else None)
-        greeting, self.greeting, sent = self.greeting, b"", 0
-        data = greeting + _HEAD(2 + len(number) + len(body), 0x92 + len(elements), op) + number + body
+        if asked > self.last:  # longer until the next `last`: a head's size, how the number begins, what packs a head
+            self.last, self.at, self.code, self.head = _numbered(asked)
+        body, at, code, head, sent = b"".join(elements), self.at, self.code, self.head, 0
+        size, count, greeting = len(body), 0x92 + len(elements), self.greeting
+        start = head(at - 4 + size, count, op, code, asked) if wanted else _SILENT(3 + size, count, op, 0xC0)
+        data, self.greeting = greeting + start + body, b""
         try:
             # Does not wait, however much the daemon has not read yet; a part is unheard of with one request at a time.
             if (sent := self.send(data, SEND_FLAGS)) < len(data):
@@ -195,10 +198,9 @@ class Connection:
                 except BlockingIOError:
                     return self._wait(wanted, deadline)
                 # What most decisions are is read at once: begun as ours is, and checked whole before it is trusted.
-                size, at = len(data), 6 + len(number)
-                alike = wanted == DECISION and at < size < 132 and data.startswith(_HEAD(size - 4, 0x9D, 1) + number)
+                alike = wanted == DECISION and (n := len(data) - 4) > at and data[:at] == head(n, 0x9D, 1, code, asked)
                 if alike and (match := _shape(data[at + 1])(data, at)):
-                    decision, self.rest = Decision.__new__(Decision), b""
+                    decision, self.rest = object.__new__(Decision), b""
                     decision._read, decision.allowed = match, data[at] in GRANTS
                     return decision
             return self._wait(wanted, deadline) if wanted else []
@@ -230,18 +232,19 @@ class Connection:
 @functools.lru_cache(256)
 def _shape(first: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
     """Matches a decision from its verdict on: a rule that begins so, nil or short and plain; no notes, all, extra."""
-    if not 0xA0 < first <= 0xC0:
-        return lambda data, at: None
-    rule = b"\\xc0()" if first == 0xC0 else re.escape(bytes((first,))) + b"([ -~]{%d})" % (first - 0xA0)
+    text = re.escape(bytes((first,))) + b"([ -~]{%d})" % (first - 0xA0) if 0xA0 < first < 0xC0 else b"(?!)"
+    rule = b"\\xc0()" if first == 0xC0 else text
     number = rb"([\0-\x7f]|\xc0|\xcc.|\xcd..|\xce....|\xcf[\0-\x7f].......)"
     return re.compile(rb"([\0-\4])" + rule + 6 * number + b"\xc0\xc0\xc0", re.DOTALL).fullmatch
-_HEAD, _WIDE = struct.Struct(">IBB").pack, struct.Struct(">BH").pack  # length, array and op; an id of most requests
-SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
+def _numbered(asked: int) -> tuple[int, int, bytes, Callable[..., bytes]]:
+    first, width = encode(asked)[:1], len(encode(asked)) - 1
+    head = struct.Struct(">IBB" + {0: "0sB", 1: "1sB", 2: "1sH", 4: "1sI", 8: "1sQ"}[width])
+    return (1 << 8 * width) - 1 or 127, head.size, first if width else b"", head.pack
+_SILENT, SEND_FLAGS = struct.Struct(">IBBB").pack, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
 
 # -- client: the decision, and what an application asks ----------------------------------------------------------------
 class Decision:
     """The answer to a request: true if the work may start. Times are in seconds.
-
     `allowed`, `verdict` (allow, limit, shed, wait, deny), `status` (200, 429, 503, 403). `rule`, `limit`, `window`,
     `remaining`, `reset_after` of the binding rule. `retry_after` (None: never), `wait` (start after it), `lease`,
     `notes` as (kind, rule), `help`. `degraded`: made without the daemon, for `reason`. None is what there is not.
@@ -330,7 +333,6 @@ class Client:
         self._info |= {"session": os.urandom(16), "pid": self._pid, "connection": 0}
         self._idle, self._missed, self._report = list[Connection](), Counter[str](), Map()  # the last used goes first
         self._failures, self._until, self._pause, self._told = 0, 0.0, 0.0, ""  # the breaker; the state that was logged
-
     def acquire(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
         """May this work start? It ends with `release`. `more`: priority, idem, queued, max_wait, on_failure."""
         judge = self._judge  # an empty `**more` would cost more than the question
@@ -342,7 +344,6 @@ class Client:
     def peek(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Decision:
         """What `acquire` would say; nothing is charged."""
         return self._judge(PEEK, domain, attributes, cost, **more)
-
     @contextlib.contextmanager
     def limit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> Iterator[Decision]:
         """For `with`: sleeps off a WAIT, releases at the end; raises Denied if the work may not start."""
@@ -375,7 +376,6 @@ class Client:
         while self._idle:
             with contextlib.suppress(IndexError):  # when another thread took the last one
                 self._close(self._idle.pop())
-
     def _judge(
         self, op: int, domain: str, attributes: Attributes, cost: Cost, priority: Any = None, idem: Any = None,
         queued: float | None = None, max_wait: float | None = None, on_failure: str = "allow",
@@ -392,7 +392,7 @@ class Client:
             if self._report and sum(map(len, elements)) < FRAME_MAX // 2:  # where it cannot cost an attribute its text
                 with self._lock:
                     report, self._report = self._report, {}
-                elements[3:] = [encode(priority), encode(options | report)]
+                elements = [*elements[:3], encode(priority), encode(options | report)]
             answer = self._converse(op, elements, DECISION)
         except Exception as error:
             answer = self._unwritten(error)
