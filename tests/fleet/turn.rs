@@ -5,8 +5,10 @@ use std::thread;
 
 use tidegate::fleet::secrets::Mark;
 
+use crate::host::Host;
 use crate::plan::{Crash, Faults, Plan, Rollout, SHAPES, Shape, runs, seed};
 use crate::random::Random;
+use crate::store::Store;
 use crate::table::check_bounds;
 use crate::windows::{self, Kind};
 use crate::world::{SECRET, World, run};
@@ -86,6 +88,31 @@ fn what_was_admitted_on_credit_before_the_turn_is_charged_after_it() {
     println!("{seen}");
     check_bounds(&plan, &seen);
 }
+
+#[test]
+fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
+    for (turns_us, is_heard) in [(None, true), (Some(START_US + 900_000), true), (Some(START_US + 1), false)]
+    {
+        let plan = Plan { credit: 0, ..Plan::cell(1, Shape::Even, 1_000) };
+        let (mut host, mut store) = (Host::new(&plan, 0, 1, 0, 0), Store::default());
+        let mut granted = 0;
+        for ms in 1..200 {
+            let us = ms * 1_000;
+            for (number, call) in std::mem::take(host.tick(us)).into_iter().enumerate() {
+                let number = us + number as u64;
+                let reply = store.call(&call, START_US + us);
+                host.sent(number, call.clone(), us);
+                host.sync.turns(turns_us);
+                host.answered(number, &call, reply, us);
+            }
+            granted = granted.max(host.has(us).0);
+            host.hit("t0", us);
+        }
+        assert_eq!(granted > 0, is_heard, "{granted} in hand, {turns_us:?}");
+    }
+}
+
+const START_US: u64 = 1_700_000_000_000_000;
 
 /// Drawn from a seed alone.
 fn plan(seed: u64) -> Plan {
