@@ -1,5 +1,7 @@
 //! How this host stands with those that it shares budgets with: as who talks to them tells it, and what each rule comes to.
 
+mod secrets;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use super::switches::everywhere;
 use crate::clock::Timestamp;
 use crate::engine::{Engine, PlacesSum, PoolView, RuleInForce, RuleKind};
 use crate::rules::{FleetBound, FleetTerms};
+pub use secrets::FleetSecrets;
 
 /// How it stands. All zero where the settings name no Redis, but that this host is there.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +23,8 @@ pub struct FleetRecord {
     pub is_set: bool,
     /// By what the other hosts know this one: the first of its digits.
     pub host: String,
+    /// How it stands with the secrets of all.
+    pub secrets: FleetSecrets,
     /// Whether there is any budget to share: without one nobody is spoken to.
     pub is_needed: bool,
     /// Whether Redis is heard.
@@ -245,6 +250,7 @@ pub(super) fn summary(fleet: &FleetRecord) -> Value {
     json!({
         "redis": fleet.is_set,
         "host": fleet.host,
+        "secret": fleet.secrets.json(),
         "needed": fleet.is_needed,
         "linked": fleet.is_linked,
         "hosts": fleet.hosts,

@@ -110,7 +110,8 @@ pub(in crate::cli) fn in_a_line(fleet: &Value) -> String {
 }
 
 fn page(fleet: &Value) -> String {
-    let mut parts = vec![format!("this host    {}\nfleet        {}", host(fleet), in_a_line(fleet))];
+    let secret = secret(fleet).map(|said| format!("\nsecret       {said}")).unwrap_or_default();
+    let mut parts = vec![format!("this host    {}\nfleet        {}{secret}", host(fleet), in_a_line(fleet))];
     parts.extend(nodes(fleet));
     parts.extend(rules(fleet));
     parts.extend(reserves(fleet));
@@ -124,6 +125,19 @@ fn host(fleet: &Value) -> &str {
     match word(fleet, "/host") {
         "" => "has no name in a fleet",
         host => host,
+    }
+}
+
+/// Which secret is in use, where there is more to be said than that there is one.
+fn secret(fleet: &Value) -> Option<String> {
+    let uses = match word(fleet, "/secret/uses") {
+        "" if list(fleet, "/secret/has").is_empty() => return None,
+        "" => "not known yet which is in use",
+        uses => uses,
+    };
+    match word(fleet, "/secret/next") {
+        "" => Some(uses.to_owned()),
+        next => Some(format!("{uses}; {next}")),
     }
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::redis_settings::how_to_make;
+use crate::fleet::secrets::Mark;
 use crate::rules::source::about_file;
 use crate::rules::{Problem, Severity, Wrong};
 
@@ -20,6 +21,15 @@ impl FleetSecret {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// What tells it from others, and nothing about it.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        let mut hasher = sha1_smol::Sha1::from(b"tidegate: which secret of a fleet\0");
+        hasher.update(&self.0);
+        let digest = hasher.digest().bytes();
+        Mark::of_digest(digest.first_chunk().copied().unwrap_or_default())
     }
 }
 

@@ -29,12 +29,12 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
     let redis = redis?;
     let (secrets, problems) = fleet_secrets(&redis.fleet_secret_files);
     problems.iter().for_each(log_problem);
-    let Some(secret) = secrets.first() else {
+    if secrets.is_empty() {
         error!(
             "no fleet secret: rules of the fleet limit on this host alone until `fleet_secret_files` names one"
         );
         return None;
-    };
+    }
     let link = redis.link_options();
     if let Err(wrong) = link.check() {
         error!(
@@ -44,8 +44,9 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
     }
     let marks = machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
-    let standing = taken.engine.join_fleet(hash_key(secret));
-    Some(Joined { standing, plan: Plan { link, identity, marks, keep } })
+    let standing = taken.engine.join_fleet_with(secrets.iter().map(hash_key).collect());
+    let secrets = secrets.iter().map(FleetSecret::mark).collect();
+    Some(Joined { standing, plan: Plan { link, identity, marks, secrets, keep } })
 }
 
 impl Joined {

@@ -138,6 +138,17 @@ pub struct LimitView<'d> {
     pub level: Level,
 }
 
+impl LimitView<'_> {
+    /// Whether it goes before another one in a grant.
+    pub(super) fn is_less(&self, least: &LimitView<'_>) -> bool {
+        if self.rule.advertise != least.rule.advertise {
+            return self.rule.advertise;
+        }
+        // remaining ÷ limit, multiplied out; neither is above 2³², so the products fit.
+        self.level.remaining * least.level.limit < least.level.remaining * self.level.limit
+    }
+}
+
 /// Whether the work may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {

@@ -69,6 +69,7 @@ impl<'d> Judgement<'d> {
             return Answer::Decided(decision);
         }
         workspace.gather(self.domain, self.terms, selection, request);
+        self.bring_along(workspace);
         if let Some(entry) = entry {
             // It would have been denied; what follows goes on as if it had passed.
             workspace.notes.push((NoteKind::Shadow, entry.number));
@@ -125,6 +126,7 @@ impl<'d> Judgement<'d> {
             return Ok(false);
         }
         workspace.gather_charge(self.domain, self.terms, selection, charge);
+        self.bring_along(workspace);
         if workspace.parts.is_empty() {
             return Ok(false);
         }
@@ -143,7 +145,7 @@ impl<'d> Judgement<'d> {
         Ok(true)
     }
 
-    fn case(&self, wait_max: Option<Micros>) -> Case<'d> {
+    pub(super) fn case(&self, wait_max: Option<Micros>) -> Case<'d> {
         Case {
             shards: &self.engine.shards,
             rules: self.domain.rules(),
@@ -339,21 +341,12 @@ impl<'d> Judgement<'d> {
         let mut least: Option<(Slot, LimitView<'d>)> = None;
         for part in parts.iter().filter(|part| part.stand == Stand::Enforced) {
             let Some(view) = self.view(part) else { continue };
-            if least.as_ref().is_none_or(|(_, least)| is_less(&view, least)) {
+            if least.as_ref().is_none_or(|(_, least)| view.is_less(least)) {
                 least = Some((part.slot, view));
             }
         }
         least
     }
-}
-
-/// Whether one view goes before another in a grant.
-fn is_less(view: &LimitView<'_>, least: &LimitView<'_>) -> bool {
-    if view.rule.advertise != least.rule.advertise {
-        return view.rule.advertise;
-    }
-    // remaining ÷ limit, multiplied out; neither is above 2³², so the products fit.
-    view.level.remaining * least.level.limit < least.level.remaining * view.level.limit
 }
 
 /// Which rules speak for a refusal: rates go before concurrency, which is not asked once a rate refuses.

@@ -41,6 +41,7 @@ mod sync;
 mod table;
 mod tag;
 mod totals;
+mod turn;
 mod watch;
 mod work;
 mod workspace;
@@ -71,6 +72,7 @@ pub use request::{
     Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
+pub use turn::Moved;
 pub use work::Wanted;
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.

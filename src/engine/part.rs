@@ -4,6 +4,7 @@
 
 mod block;
 mod charge;
+mod former;
 mod places;
 mod refund;
 mod settle;

@@ -7,7 +7,7 @@ mod kept;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use comparable::{comparable, kind};
+use comparable::{comparable, counts_by, is_shared, kind};
 pub(super) use comparable::{comparable_share, salt_of_places};
 
 use super::control::{BlockedKeys, Everywhere, Guarding, Said};
@@ -64,6 +64,8 @@ pub(super) struct DomainTerms {
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) key_hash: KeyHash,
+    /// What hashed its keys until all hosts turned to another secret: for some time what is known of a key goes along.
+    pub(super) former: Option<KeyHash>,
     /// What it is known by, also after a reload.
     pub(super) identity: u64,
     pub(super) slot: Slot,
@@ -241,16 +243,19 @@ impl Terms {
         slots: &mut Slots,
     ) -> Terms {
         let keys = fleet.hash_key(is_shared(rule), hash_key);
-        let key_hash = keys.of_rule(domain.name(), &rule.name, &counts_by(rule));
+        let of_rule = |key: &HashKey| key.of_rule(domain.name(), &rule.name, &counts_by(rule));
+        let key_hash = of_rule(keys);
+        let former = fleet.former_key().filter(|_| is_shared(rule)).map(of_rule);
         let blocked = said.blocked(domain.name(), &rule.name);
         let everywhere = said.blocked_everywhere(domain.name(), &rule.name);
-        let everywhere =
-            Everywhere::of(fleet, hash_key, (domain.name(), &rule.name, &counts_by(rule)), everywhere);
+        let here = blocked.clone().filter(|_| is_shared(rule));
+        let everywhere = Everywhere::of(fleet, hash_key, of_rule, everywhere, here);
         let is_blocked = blocked.is_some() || everywhere.as_ref().is_some_and(|it| it.blocked.is_some());
         let guarding = said.guards.of(domain.name(), &rule.name).cloned();
         let slot = slots.of(domain.name(), &rule.name);
         let enforced = rule.mode.max(said.mode) == Mode::Enforce;
-        let identity = key_hash.digest_bytes(b"identity").high();
+        // By the key of this host: a rule stays who it is, whatever secret all hosts have.
+        let identity = of_rule(hash_key).digest_bytes(b"identity").high();
         // What counts by something else has no state in common with it.
         let before = before.filter(|(_, terms)| terms.identity == identity);
         let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
@@ -266,6 +271,7 @@ impl Terms {
         let own = States::new(&rule.limit, own, hash_key);
         Terms {
             key_hash,
+            former,
             identity,
             slot,
             answered: if enforced { slot } else { slots.of_domain(domain.name()) },
@@ -292,12 +298,14 @@ impl Terms {
 
     /// The same, where it was said to all hosts.
     #[inline]
-    pub(super) fn blocked_everywhere<'v>(&self, values: impl ExactSizeIterator<Item = &'v str>) -> Timestamp {
-        let Some(Everywhere { hash, blocked: Some(blocked) }) = &self.everywhere else {
-            return Timestamp::ORIGIN;
-        };
-        let key = hash.digest(values);
-        blocked.get(&[key.hash(), key.high()]).copied().unwrap_or(Timestamp::ORIGIN)
+    pub(super) fn blocked_everywhere<'v, V: ExactSizeIterator<Item = &'v str>>(
+        &self,
+        values: impl Fn() -> V,
+    ) -> Timestamp {
+        match &self.everywhere {
+            Some(everywhere) if everywhere.blocks() => everywhere.blocked_until(values),
+            _ => Timestamp::ORIGIN,
+        }
     }
 }
 
@@ -383,18 +391,4 @@ fn limits(rules: &RuleSet) -> impl Iterator<Item = &Limit> {
 
 fn quotas(rules: &RuleSet) -> impl Iterator<Item = &Quota> {
     limits(rules).flat_map(|limit| limit.allowances.iter().flatten()).map(|allowance| &allowance.quota)
-}
-
-/// Whether its keys are those of other hosts, too.
-fn is_shared(rule: &Rule) -> bool {
-    rule.limit
-        .allowances
-        .iter()
-        .flatten()
-        .any(|allowance| matches!(allowance.quota, Quota::Share(_) | Quota::Places(_)))
-}
-
-/// What a rule counts, and by what.
-fn counts_by(rule: &Rule) -> String {
-    format!("{:?} {:?}", rule.unit, rule.key)
 }

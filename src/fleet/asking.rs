@@ -58,6 +58,8 @@ pub struct Asking {
     breaker: Breaker,
     clock: RedisClock,
     asked: Asked,
+    /// When all turn to another secret, by the clock of Redis, and when this host has.
+    turn: (Option<u64>, Option<Timestamp>),
 }
 
 /// A ticket that somebody waits for.
@@ -99,6 +101,7 @@ impl Asking {
             breaker: Breaker::Closed { misses: 0 },
             clock: RedisClock::default(),
             asked: Asked::default(),
+            turn: (None, None),
         }
     }
 
@@ -163,6 +166,10 @@ impl Asking {
         let Some(row) = self.rows.get_mut(usize::from(place.bucket.number())) else { return };
         let Some(flight) = row.land(place) else { return };
         match answer.kind {
+            // It was paid by the name of before, after all have turned to another: that brings nothing.
+            Kind::Done(_) if is_unheard(self.turn, &flight, answer.now_us) => {
+                self.settle(&flight, &[], answer.now_us, now);
+            }
             Kind::Done(paid) => {
                 row.nonce = Some(answer.nonce);
                 self.clock.heard(answer.now_us, now.at);
@@ -183,6 +190,18 @@ impl Asking {
         if let Some(row) = self.rows.get_mut(usize::from(payment.place.bucket.number())) {
             row.repeat(&payment.place, again);
         }
+    }
+
+    /// All turn to another secret then, by the clock of Redis, and this host has not.
+    pub fn turns(&mut self, from_us: Option<u64>) {
+        if self.turn.0 != from_us {
+            self.turn = (from_us, None);
+        }
+    }
+
+    /// This host has turned.
+    pub fn turned(&mut self, now: Timestamp) {
+        self.turn.1 = Some(now);
     }
 
     /// Redis is heard again: whatever was not answered in time before is forgotten.
@@ -313,6 +332,11 @@ impl std::fmt::Debug for Asking {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Asking").field("breaker", &self.breaker).finish_non_exhaustive()
     }
+}
+
+/// Whether it was answered after all had turned to another secret, and was asked by the one of before.
+fn is_unheard((from_us, turned): (Option<u64>, Option<Timestamp>), flight: &Flight, now_us: u64) -> bool {
+    from_us.is_some_and(|from_us| now_us >= from_us) && turned.is_none_or(|turned| flight.sent < turned)
 }
 
 /// When an answer was given, or later where nobody can tell: one that comes late may have been given long ago.

@@ -13,6 +13,8 @@ pub(super) trait Paged {
 
     fn key(&self) -> &SharedKey;
 
+    fn key_mut(&mut self) -> &mut SharedKey;
+
     /// When to look at it next.
     fn due(&mut self) -> &mut Timestamp;
 
@@ -29,6 +31,10 @@ impl Paged for Page {
 
     fn key(&self) -> &SharedKey {
         &self.key
+    }
+
+    fn key_mut(&mut self) -> &mut SharedKey {
+        &mut self.key
     }
 
     fn due(&mut self) -> &mut Timestamp {
@@ -80,6 +86,10 @@ impl<P: Paged> Book<P> {
         self.by_key.len()
     }
 
+    pub(super) fn page(&self, number: usize) -> Option<&P> {
+        self.pages.get(number)
+    }
+
     pub(super) fn page_mut(&mut self, number: usize) -> Option<&mut P> {
         self.pages.get_mut(number)
     }
@@ -115,6 +125,18 @@ impl<P: Paged> Book<P> {
         }
         self.by_key.insert((key.name(), key.budget()), number);
         number
+    }
+
+    /// The page is that of another key from now on. False: that has one.
+    pub(super) fn rename(&mut self, number: usize, key: SharedKey) -> bool {
+        if self.find(&key).is_some() {
+            return false;
+        }
+        let Some(page) = self.pages.get_mut(number) else { return false };
+        let before = std::mem::replace(page.key_mut(), key);
+        self.by_key.remove(&(before.name(), before.budget()));
+        self.by_key.insert((key.name(), key.budget()), number);
+        true
     }
 
     /// Closes a page. The number of its budget, if it was open.

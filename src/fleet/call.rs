@@ -4,6 +4,7 @@
 //! they lie in one slot of a cluster.
 
 use super::beat::Beat;
+use super::carry::{Lift, Plant};
 use super::cell::{AMOUNT_MAX, ASK_BYTES, Ask, Terms};
 use super::link::Script;
 use super::look::{Peek, Reset};
@@ -39,6 +40,10 @@ pub enum Call {
     Reset(Reset),
     /// Reads, or changes, what operators say to all hosts.
     Orders(OrdersCall),
+    /// Reads cells that are to go by other names.
+    Lift(Lift),
+    /// Has them go by these.
+    Plant(Plant),
 }
 
 /// What is sent to run a call.
@@ -67,6 +72,8 @@ impl Call {
             Call::Peek(peek) => peek.encode(),
             Call::Reset(reset) => Ok(reset.encode()),
             Call::Orders(orders) => Ok(orders.encode()),
+            Call::Lift(lift) => lift.encode(),
+            Call::Plant(plant) => plant.encode(),
         }
     }
 
@@ -79,6 +86,8 @@ impl Call {
             Call::Places(places) => places.place.bucket.tag(),
             Call::Peek(peek) => peek.bucket.tag(),
             Call::Reset(reset) => reset.bucket.tag(),
+            Call::Lift(lift) => lift.bucket.tag(),
+            Call::Plant(plant) => plant.bucket.tag(),
             Call::Beat(_) | Call::Version(_) | Call::Orders(_) => OF_ALL.to_owned(),
         }
     }

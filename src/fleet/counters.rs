@@ -5,6 +5,7 @@ use super::call::Host;
 use super::link::{Class, NodeStatus};
 use super::sync::Happened;
 use super::tally::Tally;
+use super::turning::SecretsView;
 use crate::clock::Timestamp;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct View {
     pub host: Host,
     /// Whether there is any budget to share: without one nobody is spoken to.
     pub is_needed: bool,
+    /// How it stands with the secrets of all.
+    pub secrets: SecretsView,
     /// Whether Redis is heard.
     pub is_linked: bool,
     /// Hosts that budgets are shared with, this one included: the most of the last half minute.

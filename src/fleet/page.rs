@@ -1,14 +1,18 @@
 //! What is known of one key that others are kept in touch with about: what Redis believes, how much is asked for here, and
 //! from that what to ask of Redis, and when.
 
+mod carry;
 mod demand;
+mod pace;
 mod window;
 
 use super::cell::{Ask, Report, Said, TOKEN, Terms};
 use super::window::{CellWindow, Returned, Stands, WindowAsk};
 use crate::clock::Timestamp;
 use crate::engine::{Budget, Reported, SharedKey};
+pub(super) use carry::Carry;
 use demand::{needed, own_part, token_takes, tokens_in};
+pub(super) use pace::Pace;
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
 
@@ -51,18 +55,10 @@ pub(super) struct Page {
     pub(super) due: Timestamp,
     /// It is looked at when its bucket has room, and not before.
     pub(super) waits: bool,
-}
-
-/// What all keys have in common at a moment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    pub(super) now: Timestamp,
-    /// Hosts that live.
-    pub(super) hosts: u32,
-    /// There and back.
-    pub(super) round_trip: Duration,
-    /// Redis is heard again, and others may live on their own parts still.
-    pub(super) others_are_away: bool,
+    /// Its cell is yet to come here from where it lay.
+    pub(super) carry: Option<Box<Carry>>,
+    /// It is of the secret of before: nothing is asked of it any more.
+    pub(super) is_former: bool,
 }
 
 /// What to do about a key that was looked at.
@@ -98,6 +94,8 @@ impl Page {
             busy: now,
             due: now,
             waits: false,
+            carry: None,
+            is_former: false,
         }
     }
 

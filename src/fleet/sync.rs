@@ -4,6 +4,7 @@
 mod absence;
 mod answered;
 mod leave;
+mod moving;
 mod places;
 mod sending;
 
@@ -19,6 +20,7 @@ use super::tally::{Tallies, Tally};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Budget, Engine, SharedKey, Standing};
 use absence::Absence;
+use moving::Moving;
 use places::PlacesTalk;
 pub use places::PlacesTold;
 use sending::AGAIN_AFTER;
@@ -85,6 +87,7 @@ pub struct Sync {
     tallies: Tallies,
     calls: Vec<SharedKey>,
     places: PlacesTalk,
+    moving: Moving,
 }
 
 impl Sync {
@@ -109,6 +112,7 @@ impl Sync {
             tallies: Tallies::default(),
             calls: Vec::new(),
             places: PlacesTalk::new(options.buckets),
+            moving: Moving::default(),
         }
     }
 
@@ -201,6 +205,7 @@ impl Sync {
             look_at(self, number);
         }
         self.send_rest(asks, now.at, out);
+        self.carry(now.at, out);
         self.tick_places(engine, now, out);
     }
 
@@ -251,12 +256,13 @@ impl Sync {
     }
 
     fn answer_calls(&mut self, engine: &Engine, now: Now) {
+        self.take_moved(engine, now.at);
         let mut calls = std::mem::take(&mut self.calls);
         engine.take_calls(&mut calls);
         for key in calls.drain(..) {
             let number = match self.book.find(&key) {
                 Some(number) => number,
-                None if self.book.len() < PAGES_MAX => self.open(key, now.at),
+                None if self.book.len() < PAGES_MAX && !self.calls_late(now.at) => self.open(key, now.at),
                 None => {
                     if let Some(budget) = self.budgets.get(&key.budget()) {
                         engine.let_go(&key, budget, now);
@@ -266,7 +272,7 @@ impl Sync {
             };
             let Some(page) = self.book.page_mut(number) else { continue };
             page.calls = true;
-            if !page.in_flight && !page.waits {
+            if !page.in_flight && !page.waits && !page.is_former {
                 let soonest = page.soonest(now.at);
                 if soonest < page.due || page.due <= now.at {
                     self.book.schedule(number, soonest);
@@ -289,6 +295,9 @@ impl Sync {
 
     /// Looks at a key that is due; what comes of it may be a question.
     fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, Ask)> {
+        if self.looks_elsewhere(number, now.at) {
+            return None;
+        }
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number)?;

@@ -9,6 +9,7 @@ use super::identity::Identity;
 use super::link;
 use super::orders::Spoken;
 use super::questions::Questions;
+use super::secrets::Mark;
 use crate::clock::Clock;
 use crate::engine::{Asker, Engine, FleetWord, Standing};
 use std::fmt;
@@ -27,6 +28,8 @@ pub struct Plan {
     pub identity: Identity,
     /// What tells this machine from others.
     pub marks: Vec<Vec<u8>>,
+    /// What tells its secrets from others, in the order of the engine's.
+    pub secrets: Vec<Mark>,
     /// Keeps who this host is, if that is kept.
     pub keep: Option<Keep>,
 }

@@ -25,3 +25,4 @@ mod places;
 mod reload;
 mod repeats;
 mod slots;
+mod turn;

@@ -12,12 +12,15 @@ use tidegate::fleet::call::Call;
 use tidegate::fleet::crowd::Crowd;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::reply::Reply;
+use tidegate::fleet::secrets::Mark;
 use tidegate::fleet::sync::{self, Sync};
+use tidegate::fleet::turning::{Turning, lasts};
 use tidegate::limit::share::{self, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
 use crate::plan::Plan;
+use crate::world::SECRET;
 
 pub(crate) struct Host {
     pub(crate) engine: Arc<Engine>,
@@ -35,14 +38,31 @@ pub(crate) struct Host {
     /// It has nothing to do before this, unless something is asked of it or comes.
     next: Timestamp,
     out: Vec<Call>,
+    pub(crate) turning: Turning,
+    /// Whether what it has of secrets is said.
+    says_secrets: bool,
 }
 
 impl Host {
     pub(crate) fn new(plan: &Plan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> Host {
+        Host::with_secrets(&[SECRET], plan, (number, life), drift_ppm, at_us)
+    }
+
+    /// One with these secrets: which host, and in which life.
+    pub(crate) fn with_secrets(
+        secrets: &[u8],
+        plan: &Plan,
+        (number, life): (u32, u64),
+        drift_ppm: i64,
+        at_us: u64,
+    ) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
         let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
-        let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
+        let keys = secrets.iter().map(|secret| HashKey::from_bytes([*secret; 16]));
+        let standing = engine.join_fleet_with(keys.collect());
+        let turning = Turning::new(secrets.iter().map(|secret| Mark::of_digest([*secret; 8])));
+        let says_secrets = !plan.faults.rollouts.is_empty();
         engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan)])]));
         let decider = engine.decider();
         let mut name = [0; 16];
@@ -71,6 +91,8 @@ impl Host {
             pending,
             next,
             out,
+            turning,
+            says_secrets,
         }
     }
 
@@ -110,21 +132,40 @@ impl Host {
 
     /// Whether a tick would change anything. A daemon looks all the same; most of a simulation's looks are in vain.
     pub(crate) fn is_due(&self, us: u64) -> bool {
-        self.now(us).at >= self.next
+        // When to turn is told from turn to turn.
+        self.says_secrets || self.now(us).at >= self.next
     }
 
     /// What is to be sent now.
     pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<Call> {
         let now = self.now(us);
-        if self.link.is_cut_off(true, self.sync.timeout(), now.at) {
-            self.sync.set_linked(false, now.at);
-        }
+        self.link.is_cut_off(true, self.sync.timeout(), now.at);
+        self.attend_secret(now);
+        self.relink(now);
         if self.link.takes_beat(now.at) {
-            self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new() }));
+            let secrets = self.says_secrets.then(|| self.turning.says(now.at));
+            self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new(), secrets }));
         }
         self.sync.tick(&self.engine, now, &mut self.out);
         self.next = self.sync.next().min(self.link.next(true, self.sync.timeout()));
         &mut self.out
+    }
+
+    /// Turns to another secret, if it is time.
+    fn attend_secret(&mut self, now: Now) {
+        self.sync.turns(self.turning.turns_us());
+        let before = self.turning.view(now).uses;
+        let Some(choice) = self.turning.turns(lasts(&self.engine.budgets()), now) else { return };
+        self.engine.use_secret(choice.uses, choice.former.map(|(former, _)| former));
+        self.sync.set_budgets(self.engine.budgets());
+        if before != self.turning.view(now).uses {
+            self.sync.turned(now.at);
+        }
+    }
+
+    fn relink(&mut self, now: Now) {
+        let is_heard = self.link.is_linked() && self.turning.is_settled(now);
+        self.sync.set_linked(is_heard, now.at);
     }
 
     pub(crate) fn sent(&mut self, number: u64, call: Call, us: u64) {
@@ -138,18 +179,23 @@ impl Host {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         self.pending.remove(&number);
-        self.has_heard = true;
-        if self.link.heard(now.at) {
-            self.sync.set_linked(true, now.at);
-        }
+        self.link.heard(now.at);
         match (call, reply) {
             (Call::Sync(batch), Reply::Sync(answer)) => self.sync.answered(batch, answer, &self.engine, now),
             (_, Reply::Beat(beaten)) => {
+                if let Some(agreed) = &beaten.agreed {
+                    self.turning.heard(agreed, beaten.now_us, now.at);
+                    self.attend_secret(now);
+                }
                 self.standing.set_hosts(self.crowd.heard(beaten.hosts, now.at));
                 self.sync.set_alive(beaten.hosts, now.at);
             }
+            (Call::Lift(lift), Reply::Lift(lifted)) => self.sync.lifted(lift, lifted, now.at),
+            (Call::Plant(plant), Reply::Plant(_)) => self.sync.planted(plant, now.at),
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
+        self.relink(now);
+        self.has_heard |= self.standing.is_linked();
     }
 
     /// Nothing has come for the call, if nothing has.
@@ -158,6 +204,10 @@ impl Host {
         self.next = Timestamp::ORIGIN;
         match self.pending.remove(&number) {
             Some(Call::Sync(batch)) => self.sync.failed(&batch, now.at),
+            Some(Call::Lift(lift)) => self.sync.carry_failed(lift.cells.into_iter(), now.at),
+            Some(Call::Plant(plant)) => {
+                self.sync.carry_failed(plant.cells.into_iter().map(|(name, _)| name), now.at);
+            }
             Some(_) => self.link.beat_failed(now.at),
             None => {}
         }
@@ -179,6 +229,7 @@ fn rule(plan: &Plan) -> Rule {
     }
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
     let bucket = token_bucket::Quota::new(rate, plan.burst).unwrap();
-    let quota = Quota::Share(share::Quota::new(bucket, plan.credit, WhenDown::Share));
+    let when_down = if plan.faults.alone_refuses { WhenDown::Refuse } else { WhenDown::Share };
+    let quota = Quota::Share(share::Quota::new(bucket, plan.credit, when_down));
     Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
 }

@@ -36,5 +36,6 @@ mod runs;
 #[allow(unused_imports, reason = "the test that holds the store against Redis uses the rest")]
 mod store;
 mod table;
+mod turn;
 mod windows;
 mod world;

@@ -40,6 +40,14 @@ pub(crate) struct Crash {
     pub(crate) to_ms: u64,
 }
 
+/// A host that is started anew with other secrets, of which the first is the one it is to come to.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rollout {
+    pub(crate) host: u32,
+    pub(crate) at_ms: u64,
+    pub(crate) secrets: Vec<u8>,
+}
+
 /// What goes wrong.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Faults {
@@ -56,6 +64,11 @@ pub(crate) struct Faults {
     pub(crate) outages: Vec<Outage>,
     pub(crate) crashes: Vec<Crash>,
     pub(crate) flushes_ms: Vec<u64>,
+    /// Hosts that do not hear Redis, and are not heard.
+    pub(crate) cut_off: Vec<Crash>,
+    /// Nothing passes there but what is in hand.
+    pub(crate) alone_refuses: bool,
+    pub(crate) rollouts: Vec<Rollout>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

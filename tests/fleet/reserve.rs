@@ -162,7 +162,7 @@ impl Host {
             return None;
         }
         let (seq, pools) = self.reserves.report(&self.engine, at);
-        let beat = Beat { host: self.name, epoch: self.life, seq, pools };
+        let beat = Beat { host: self.name, epoch: self.life, seq, pools, secrets: None };
         self.link.sent(at);
         self.said.push(beat.clone());
         Some(beat)

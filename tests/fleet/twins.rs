@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidegate::fleet::beat::{Beat, PoolReport};
 use tidegate::fleet::call::{Batch, Call, Cost, Nonce, Place};
+use tidegate::fleet::carry::{CellName, Lift, Plant};
 use tidegate::fleet::cell::{CellRate, GENERATION_US, Report, TOKEN, Terms};
 use tidegate::fleet::look::{Peek, Reset};
 use tidegate::fleet::orders::{News, OrdersCall, Stamp};
 use tidegate::fleet::places::Places;
 use tidegate::fleet::reply::{Answer, Kind, Reply};
 use tidegate::fleet::scripts;
+use tidegate::fleet::secrets::{Held, Mark};
 use tidegate::fleet::version::{Fingerprint, VersionCall};
 use tidegate::fleet::window::Stands;
 
@@ -73,6 +75,10 @@ impl Twins {
             "pools of several",
             "overtaken",
             "may lack",
+            "secrets turned",
+            "secrets lacking",
+            "not lifted yet",
+            "lifted",
         ];
         Twins {
             redis,
@@ -159,7 +165,8 @@ impl Twins {
                 let call = Reset { bucket: bucket(), key: key_of(*key), window: *window };
                 self.call(&Call::Reset(call)).map(drop)
             }
-            Act::Beat { host, number, pools } => self.beat(*host, *number, pools),
+            Act::Beat { host, number, pools, secrets } => self.beat(*host, *number, pools, *secrets),
+            Act::Carry { from, to, window, ago_us } => self.carry((*from, *to), *window, *ago_us),
             Act::Version { rule, terms, before } => {
                 let before = before.map(|(terms, known)| (fingerprint(terms), known));
                 let call = VersionCall { rule: [*rule; 16], terms: fingerprint(*terms), before };
@@ -224,14 +231,24 @@ impl Twins {
         Place { bucket: bucket(), host: host_of(host), lane, epoch, seq, offer, known }
     }
 
-    fn beat(&mut self, host: u8, number: Number, pools: &[crate::calls::PoolStep]) -> Result<(), String> {
+    fn beat(
+        &mut self,
+        host: u8,
+        number: Number,
+        pools: &[crate::calls::PoolStep],
+        secrets: Option<crate::calls::SecretsStep>,
+    ) -> Result<(), String> {
         let Place { epoch, seq, .. } = self.place(host, BEATS, number);
         let mut names = HashSet::new();
         let pools = pools
             .iter()
             .filter(|(pool, _)| names.insert(*pool))
             .map(|(pool, load)| PoolReport { pool: format!("api/{pool}"), load: *load });
-        let beat = Call::Beat(Beat { host: host_of(host), epoch, seq, pools: pools.collect() });
+        let secrets = secrets.map(|(uses, first, other)| {
+            let has = [Some(first), other.filter(|other| *other != first)];
+            Held { uses: uses.map(mark), has: has.into_iter().flatten().map(mark).collect() }
+        });
+        let beat = Call::Beat(Beat { host: host_of(host), epoch, seq, pools: pools.collect(), secrets });
         let before = self.lanes.get(&(host, BEATS)).and_then(|lane| lane.sent.clone());
         let again = before.filter(|_| matches!(number, Number::Again));
         let is_later = again.is_none() && !matches!(number, Number::Before | Number::OldEpoch);
@@ -240,6 +257,17 @@ impl Twins {
             self.lanes.insert((host, BEATS), Lane { epoch, seq, sent: Some(beat.clone()) });
         }
         self.call(&beat).map(drop)
+    }
+
+    /// What is read of one cell is written to another.
+    fn carry(&mut self, (from, to): (u8, u8), window: bool, ago_us: i64) -> Result<(), String> {
+        let from_us = self.now.saturating_add_signed(-ago_us);
+        let name = |key: u8| CellName { key: key_of(key), window };
+        let lift = Lift { bucket: bucket(), from_us, cells: vec![name(from)] };
+        let Reply::Lift(lifted) = self.call(&Call::Lift(lift))? else { panic!("not lifted") };
+        let Some(cells) = lifted.cells.filter(|cells| !cells[0].is_empty()) else { return Ok(()) };
+        let cells = cells.into_iter().map(|bytes| (name(to), bytes)).collect();
+        self.call(&Call::Plant(Plant { bucket: bucket(), from_us, cells })).map(drop)
     }
 
     fn call_in_lane(&mut self, host: u8, lane: u8, number: Number, call: Call) -> Result<(), String> {
@@ -444,9 +472,16 @@ impl Twins {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
                 saw("may lack", beaten.pools.iter().filter(|said| said.may_lack).count());
+                let agreed = beaten.agreed.as_ref();
+                saw("secrets turned", usize::from(agreed.is_some_and(|agreed| agreed.before.is_some())));
+                saw("secrets lacking", agreed.map_or(0, |agreed| agreed.who.len()));
                 saw("overtaken", beaten.pools.iter().filter(|said| said.is_overtaken).count());
             }
-            Reply::Version(_) => {}
+            Reply::Lift(lifted) => match &lifted.cells {
+                Some(cells) => saw("lifted", cells.iter().filter(|cell| !cell.is_empty()).count()),
+                None => saw("not lifted yet", 1),
+            },
+            Reply::Plant(_) | Reply::Version(_) => {}
             Reply::Orders(said) => {
                 let what = match &said.news {
                     News::Same => "orders same",
@@ -459,6 +494,10 @@ impl Twins {
             }
         }
     }
+}
+
+fn mark(secret: u8) -> Mark {
+    Mark::of_digest([secret; 8])
 }
 
 fn life(host: u8) -> Stamp {

@@ -47,7 +47,7 @@ fn admitted<'w>(world: &'w World<'_>) -> impl Iterator<Item = (u64, u32)> + 'w {
 }
 
 /// The most that was admitted in any window, and what was of what might have been in those that lie in the run as a whole.
-fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
+pub(crate) fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
     let span = plan.period_s * 1_000_000;
     let all: Vec<(u64, u32)> = admitted(world).collect();
     if kind == Kind::Sliding {

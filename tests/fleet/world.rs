@@ -23,6 +23,8 @@ pub(crate) struct World<'p> {
     pub(crate) measure: Measure,
     pub(crate) audit: Option<Audit>,
     tenants: Vec<String>,
+    /// By host.
+    secrets: Vec<Vec<u8>>,
     looks: Looks,
 }
 
@@ -34,6 +36,9 @@ pub(crate) enum Looks {
     /// When they are due: the same comes of it, in a fraction of the time.
     WhenDue,
 }
+
+/// The secret of a host of which nothing else is said.
+pub(crate) const SECRET: u8 = 9;
 
 /// Hosts are up before the first request comes.
 pub(crate) const WARM_MS: u64 = 2_500;
@@ -59,6 +64,7 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
         random,
         measure: Measure::new(plan),
         audit: plan.audited.then(Audit::default),
+        secrets: vec![vec![SECRET]; plan.hosts as usize],
         tenants: (0..plan.tenants).map(|tenant| format!("t{tenant}")).collect(),
         looks,
     };
@@ -87,9 +93,11 @@ impl World<'_> {
     fn join(&mut self, number: u32, us: u64) {
         let life = &mut self.lives[number as usize];
         *life += 1;
+        let secrets = &self.secrets[number as usize];
         let most = self.plan.faults.drift_ppm;
         let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
-        self.hosts[number as usize] = Some(Host::new(self.plan, number, *life, drift, us));
+        self.hosts[number as usize] =
+            Some(Host::with_secrets(secrets, self.plan, (number, *life), drift, us));
     }
 
     /// What of a host's tokens has lapsed since it last did anything.
@@ -113,6 +121,10 @@ impl World<'_> {
                 self.join(crash.host, us);
             }
         }
+        for rollout in faults.rollouts.iter().filter(|rollout| rollout.at_ms == ms) {
+            self.secrets[rollout.host as usize].clone_from(&rollout.secrets);
+            self.join(rollout.host, us);
+        }
         let comes_back_empty =
             |at: u64| faults.outages.iter().any(|outage| outage.empty && outage.to_ms == at);
         if comes_back_empty(ms) || faults.flushes_ms.contains(&ms) {
@@ -132,7 +144,10 @@ impl World<'_> {
             let to_ms = outage.to_ms + u64::from(host) * outage.later_ms;
             ((WARM_MS + outage.from_ms) * 1_000..(WARM_MS + to_ms) * 1_000).contains(&us)
         };
-        self.plan.faults.outages.iter().any(out)
+        let is_cut = |cut: &crate::plan::Crash| {
+            cut.host == host && ((WARM_MS + cut.from_ms) * 1_000..(WARM_MS + cut.to_ms) * 1_000).contains(&us)
+        };
+        self.plan.faults.outages.iter().any(out) || self.plan.faults.cut_off.iter().any(is_cut)
     }
 
     fn deliver(&mut self, until_us: u64) {
@@ -222,6 +237,11 @@ impl World<'_> {
                 host.sent(number, call, us);
             }
         }
+    }
+
+    /// Those that are there.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().flatten()
     }
 
     /// What all hosts counted.

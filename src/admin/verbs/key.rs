@@ -43,10 +43,13 @@ struct Wanted<'a> {
 /// It is noted when it is heard, here as on the other hosts. They know no value of it, so none is shown.
 fn block_everywhere(desk: &Desk, wanted: Wanted<'_>, now: Now) -> Result<Value, Refusal> {
     let Wanted { rule, key, until, by } = wanted;
-    let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
-    let block = Blocked { rule: rule.clone(), key, text: None, until, by };
-    let digest = block.digest();
-    desk.control.tell_fleet(FleetWord::Block(block)).map_err(Refusal::failed)?;
+    let keys = desk.engine.keys_everywhere(&rule, &key).map_err(|error| refused(&error))?;
+    let block = |key: [u64; 2]| Blocked { rule: rule.clone(), key, text: None, until, by };
+    let digest = keys.first().map(|key| block(*key).digest());
+    // Under each secret, so that it holds whichever is removed.
+    for key in keys {
+        desk.control.tell_fleet(FleetWord::Block(block(key))).map_err(Refusal::failed)?;
+    }
     let (until, mode) = (utc(until, now), mode_of(desk, &rule));
     let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
     Ok(json!({"said": said, "key": digest, "warning": desk.control.keep().err()}))
@@ -54,8 +57,10 @@ fn block_everywhere(desk: &Desk, wanted: Wanted<'_>, now: Now) -> Result<Value, 
 
 fn unblock_everywhere(desk: &Desk, by: By, asked: &Asked<'_>) -> Result<Value, Refusal> {
     let (rule, key) = rule_and_key(desk, asked)?;
-    let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
-    let some = desk.control.tell_fleet(FleetWord::Free(rule.clone(), key)).map_err(Refusal::failed)?;
+    let mut some = false;
+    for key in desk.engine.keys_everywhere(&rule, &key).map_err(|error| refused(&error))? {
+        some |= desk.control.tell_fleet(FleetWord::Free(rule.clone(), key)).map_err(Refusal::failed)?;
+    }
     if some {
         let by = engine::By::User(by.uid).to_string();
         desk.ledger.enter(&by, &format!("freed a key of {rule} on all hosts"), desk.clock.now());
@@ -112,9 +117,9 @@ pub(super) fn rule_and_key<'a>(desk: &Desk, asked: &Asked<'a>) -> Result<(RuleNa
 
 /// What frees a key here does not free it of what was said to all hosts.
 fn still_blocked(desk: &Desk, rule: &RuleName, key: &Pairs<'_>) -> &'static str {
-    let Ok(key) = desk.engine.key_everywhere(rule, key) else { return "" };
-    let is_blocked =
-        desk.engine.fleet_orders().blocks.iter().any(|block| block.rule == *rule && block.key == key);
+    let Ok(keys) = desk.engine.keys_everywhere(rule, key) else { return "" };
+    let orders = desk.engine.fleet_orders();
+    let is_blocked = orders.blocks.iter().any(|block| block.rule == *rule && keys.contains(&block.key));
     if is_blocked { "; it is blocked on all hosts: `tidegate unblock … --fleet`" } else { "" }
 }
 

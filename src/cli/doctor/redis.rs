@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::super::admin_client::AdminClient;
 use super::super::fleet_secret::fleet_secrets;
 use super::super::redis_settings::RedisSettings;
@@ -26,7 +28,9 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     };
     let clock = Clock::start();
     let now_us = (i128::from(clock.now().utc) + i128::from(clock.now().at.as_nanos())) / 1_000;
-    let told = hosts_told(&AdminClient::at(settings.admin_socket()));
+    let fleet = AdminClient::at(settings.admin_socket()).get_json("/fleet").ok();
+    let told = fleet.as_ref().and_then(|fleet| fleet.get("hosts")?.as_u64());
+    findings.extend(fleet.as_ref().and_then(secret_in_use));
     for (url, looked) in looked {
         match looked {
             Ok(rights) => findings.extend(of_rights(&url, &rights, now_us, redis, told)),
@@ -212,8 +216,14 @@ fn hosts(beating: u64, told: Option<u64>) -> Finding {
     }
 }
 
-fn hosts_told(admin: &AdminClient) -> Option<u64> {
-    admin.get_json("/fleet").ok()?.get("hosts")?.as_u64()
+/// How it stands with the secret of all hosts, where there is something to say.
+fn secret_in_use(fleet: &Value) -> Option<Finding> {
+    let secret = fleet.get("secret")?;
+    let said = secret.get("next")?.as_str()?;
+    Some(match secret.get("lacks").is_some_and(Value::is_string) {
+        true => Finding::wrong(SECRET, said, "the same files in `fleet_secret_files` as on the other hosts"),
+        false => Finding::well(SECRET, said.to_owned()),
+    })
 }
 
 const WHAT: &str = "redis";
@@ -237,7 +247,7 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 #[cfg(test)]
 mod tests {
     use super::super::finding::Severity;
-    use super::{clock, hosts, policy};
+    use super::{clock, hosts, policy, secret_in_use};
     use crate::fleet::rights::Rights;
 
     #[test]
@@ -257,6 +267,17 @@ mod tests {
         ] {
             assert_eq!(policy(&url, &of(said)).severity, severity, "{said:?}");
         }
+    }
+
+    #[test]
+    fn a_host_without_the_secret_of_the_others_is_told() {
+        let of = |lacks: Option<&str>, next: Option<&str>| {
+            let secret = serde_json::json!({"lacks": lacks, "next": next});
+            secret_in_use(&serde_json::json!({"secret": secret})).map(|found| found.severity)
+        };
+        assert_eq!(of(None, None), None);
+        assert_eq!(of(None, Some("abc may be removed")), Some(Severity::Well));
+        assert_eq!(of(Some("abc"), Some("this host does not have it")), Some(Severity::Wrong));
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Engine {
             some |= shard.blocks.find(digest).is_some();
             shard.blocks.remove(digest, memory);
         });
-        Ok(self.free(&mut control, rule, &found.key) || some)
+        Ok(self.free(&mut control, rule, &found) || some)
     }
 
     /// Has one key of a rule counted afresh: its states, its candidate's, its block, its soft time. Leases stay. Whether
@@ -141,7 +141,7 @@ impl Engine {
             shard.blocks.remove(digest, memory);
             shard.softs.remove(digest, memory);
         });
-        Ok(self.free(&mut control, rule, &found.key) || some)
+        Ok(self.free(&mut control, rule, &found) || some)
     }
 
     /// What tells a key of a rule from all others.
@@ -159,9 +159,10 @@ impl Engine {
         self.control.lock().blocks.clone()
     }
 
-    fn free(&self, control: &mut Control, rule: &RuleName, key: &Digest) -> bool {
+    fn free(&self, control: &mut Control, rule: &RuleName, found: &Found) -> bool {
         let before = control.blocks.len();
-        control.blocks.retain(|block| block.rule != *rule || block.key != pair(key));
+        let keys = [Some(found.key), found.other].map(|key| key.as_ref().map(pair));
+        control.blocks.retain(|block| block.rule != *rule || !keys.contains(&Some(block.key)));
         let some = control.blocks.len() < before;
         if some {
             self.enact(control);
@@ -176,6 +177,8 @@ pub(super) struct Found {
     pub(super) number: u32,
     pub(super) values: Vec<String>,
     key: Digest,
+    /// The same under the other secret of the fleet that this host has.
+    other: Option<Digest>,
     /// Under what each of its states lies.
     states: Vec<Digest>,
 }
@@ -203,8 +206,10 @@ impl Found {
         let (_, terms) = ruling.find(&name.domain).ok_or_else(no_rule)?;
         let terms = terms.rules.get(number as usize).ok_or_else(no_rule)?;
         let key = terms.key_hash.digest(values.iter().map(String::as_str));
+        let other = terms.everywhere.as_ref().and_then(|everywhere| everywhere.other);
+        let other = other.map(|hash| hash.digest(values.iter().map(String::as_str)));
         let states = states(terms, &key);
-        Ok(Found { domain: Arc::clone(domain), number, values, key, states })
+        Ok(Found { domain: Arc::clone(domain), number, values, key, other, states })
     }
 
     /// Looks at each state under its lock.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::by_hand::{BlockedKeys, Found, pair};
 use super::{Blocked, By, Control, Event, KeyError, RuleName, Switch, SwitchView, Target};
+use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::digest::{HashKey, KeyHash};
 use crate::engine::fleet::Fleet;
@@ -107,11 +108,15 @@ impl Engine {
         }
     }
 
-    /// What all hosts know a key of a rule by.
+    /// What all hosts know a key of a rule by: under the secret in use, and under the other one that this host has.
     ///
     /// # Errors
     /// The attributes name no key of the rule; or its keys are known to nobody else, for there is no fleet.
-    pub fn key_everywhere(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<[u64; 2], KeyError> {
+    pub fn keys_everywhere(
+        &self,
+        rule: &RuleName,
+        attributes: &[(&str, &str)],
+    ) -> Result<Vec<[u64; 2]>, KeyError> {
         let control = self.control.lock();
         let found = Found::of(self, &control, rule, attributes)?;
         if found.values.is_empty() {
@@ -119,9 +124,10 @@ impl Engine {
         }
         let ruling = self.ruling.load();
         let terms = ruling.find(&rule.domain).and_then(|(_, terms)| terms.rules.get(found.number as usize));
-        let hash = terms.and_then(|terms| terms.everywhere.as_ref()).map(|everywhere| everywhere.hash);
-        let hash = hash.ok_or_else(|| KeyError::Alone(rule.clone()))?;
-        Ok(pair(&hash.digest(found.values.iter().map(String::as_str))))
+        let everywhere = terms.and_then(|terms| terms.everywhere.as_ref());
+        let Everywhere { hash, other, .. } = everywhere.ok_or_else(|| KeyError::Alone(rule.clone()))?;
+        let digest = |hash: &KeyHash| pair(&hash.digest(found.values.iter().map(String::as_str)));
+        Ok([Some(hash), other.as_ref()].into_iter().flatten().map(digest).collect())
     }
 
     /// What is switched on all hosts, in the order in which it was.
@@ -156,7 +162,11 @@ impl By {
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Everywhere {
     pub(in crate::engine) hash: KeyHash,
+    /// By the other secret that this host has: a key that was blocked under it is refused as well.
+    pub(in crate::engine) other: Option<KeyHash>,
     pub(in crate::engine) blocked: Option<Arc<BlockedKeys>>,
+    /// Of a rule of the fleet, what is blocked on this host alone: its keys turn with the secret.
+    here: Option<Arc<BlockedKeys>>,
 }
 
 impl Everywhere {
@@ -164,12 +174,37 @@ impl Everywhere {
     pub(in crate::engine) fn of(
         fleet: &Fleet,
         own: &HashKey,
-        rule: (&str, &str, &str),
+        of_rule: impl Fn(&HashKey) -> KeyHash,
         blocked: Option<Arc<BlockedKeys>>,
+        here: Option<Arc<BlockedKeys>>,
     ) -> Option<Everywhere> {
-        let (domain, rule, counts_by) = rule;
-        fleet
-            .is_joined()
-            .then(|| Everywhere { hash: fleet.hash_key(true, own).of_rule(domain, rule, counts_by), blocked })
+        let other = fleet.other_key().map(&of_rule);
+        let here = here.filter(|_| other.is_some());
+        fleet.is_joined().then(|| Everywhere {
+            hash: of_rule(fleet.hash_key(true, own)),
+            other,
+            blocked,
+            here,
+        })
+    }
+
+    /// Whether any key is blocked.
+    #[inline]
+    pub(in crate::engine) fn blocks(&self) -> bool {
+        self.blocked.is_some() || self.here.is_some()
+    }
+
+    /// Until when a key is refused, whichever secret it was said under; the origin of time: it is not.
+    pub(in crate::engine) fn blocked_until<'v, V: ExactSizeIterator<Item = &'v str>>(
+        &self,
+        values: impl Fn() -> V,
+    ) -> Timestamp {
+        let until = |blocked: &Option<Arc<BlockedKeys>>, key: &[u64; 2]| {
+            blocked.as_ref().and_then(|blocked| blocked.get(key)).copied().unwrap_or(Timestamp::ORIGIN)
+        };
+        let now = until(&self.blocked, &pair(&self.hash.digest(values())));
+        let Some(other) = &self.other else { return now };
+        let key = pair(&other.digest(values()));
+        now.max(until(&self.blocked, &key)).max(until(&self.here, &key))
     }
 }

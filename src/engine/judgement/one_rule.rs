@@ -92,7 +92,7 @@ impl<'d> Judgement<'d> {
         let values = self.domain.key_values(number, selection);
         let digest = terms.key_hash.digest_of_state(values, plain.tag, plain.salt);
         let Some((outcome, level)) = self.admit_one(quota, one, digest, request) else {
-            // A state that another quota has left is to be adopted first.
+            // A state that another quota has left is to be adopted first, one under another digest to be brought along.
             return self.of_all(selection, request, workspace, None);
         };
         workspace.clear_notes();
@@ -135,7 +135,7 @@ impl<'d> Judgement<'d> {
     }
 
     /// Judges by a quota, and charges what passes. `None`, and nothing is changed, where another quota has left the
-    /// state.
+    /// state, or it may lie under another digest.
     #[inline]
     fn admit_one<A: Algorithm>(
         &self,
@@ -162,6 +162,10 @@ impl<'d> Judgement<'d> {
         };
         let table = A::table_mut(&mut shard);
         let Some(mut found) = table.entry(&digest) else {
+            if A::IS_SHARED && one.terms.former.is_some() {
+                // It may be known by another digest.
+                return None;
+            }
             let mut state = quota.fresh(now);
             let outcome = admit(&mut state);
             let level = quota.level(&state, now);

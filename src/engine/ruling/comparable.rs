@@ -4,6 +4,7 @@ use crate::engine::digest::{HashKey, Salt};
 use crate::engine::memory::Kind;
 use crate::engine::tag::Tag;
 use crate::limit::{Quota, share};
+use crate::rules::Rule;
 
 /// What states under a quota are told by from those they cannot be compared with.
 pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
@@ -55,6 +56,20 @@ pub(super) fn kind(quota: &Quota) -> Kind {
         Quota::Places(_) => Kind::Places,
         Quota::Share(_) => Kind::Shares,
     }
+}
+
+/// Whether its keys are those of other hosts, too.
+pub(super) fn is_shared(rule: &Rule) -> bool {
+    rule.limit
+        .allowances
+        .iter()
+        .flatten()
+        .any(|allowance| matches!(allowance.quota, Quota::Share(_) | Quota::Places(_)))
+}
+
+/// What a rule counts, and by what.
+pub(super) fn counts_by(rule: &Rule) -> String {
+    format!("{:?} {:?}", rule.unit, rule.key)
 }
 
 const NANOS_PER_MICRO: u64 = 1_000;

@@ -1,14 +1,14 @@
-#!lua
 -- beat: a host says that it is alive and what its pools have, and is told how many hosts there are and what they have together.
 --
 -- What a host says of a pool takes the place of what it said before, so a beat that comes twice counts once, and one that was
 -- overtaken by a later one counts for nothing. What was not said again for two seconds is gone with the next count.
 --
--- KEYS: hosts by their last beat, hosts in the order of their names, one for each pool. ARGV: host; epoch and seq; the pools'
--- numbers. Reply: now, hosts, rank of this one; for each pool slots, critical, other, hosts, whether it was overtaken, and
--- whether what hosts said before may be missing: not all of them have had the time to say it again.
+-- KEYS: hosts by their last beat, hosts in the order of their names, secrets, one for each pool. ARGV: host; epoch and seq; the
+-- pools' numbers; which secret it uses, and which it has (nothing: they are told elsewhere). Reply: now, hosts, rank of this one;
+-- of secrets, where it said any, the one before, the one in use, from when, how many lack this host's first, and who; for each
+-- pool slots, critical, other, hosts, whether it was overtaken, and whether what hosts said before may be missing: not all of
+-- them have had the time to say it again.
 local KEPT = 2000000
-local COUNTED = 500000
 local COUNT_MAX = 1000000000000
 local REPORT = '<i8i8i8'
 local REPORT_BYTES = 24
@@ -17,12 +17,10 @@ local SUMS = '<i8i8i8i8i8i8'
 local SUMS_BYTES = 48
 local SAID = '<i8i8i8i8i8i8'
 local SAID_BYTES = 48
-local min = math.min
-local pack, read = struct.pack, struct.unpack
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local host, reports, pools = ARGV[1], ARGV[3], #KEYS - 2
+local host, reports, pools = ARGV[1], ARGV[3], #KEYS - 3
 local epoch, seq = read('<i8i8', ARGV[2])
 if #reports ~= pools * REPORT_BYTES then return redis.error_reply('ERR the reports do not fit the pools') end
 
@@ -60,10 +58,11 @@ for _, range in ipairs({ { '-inf', '(' .. now_ms - 5000 }, { '(' .. now_ms + 500
 end
 redis.call('PEXPIRE', KEYS[1], 60000)
 redis.call('PEXPIRE', KEYS[2], 60000)
-local reply = { pack('<i8I4I4', now, redis.call('ZCARD', KEYS[1]), redis.call('ZRANK', KEYS[2], host)) }
+local alive = redis.call('ZCARD', KEYS[1])
+local reply = { pack('<i8I4I4', now, alive, redis.call('ZRANK', KEYS[2], host)), agree(KEYS[3], now, host, ARGV[4], alive) }
 
 for i = 1, pools do
-  local key = KEYS[i + 2]
+  local key = KEYS[i + 3]
   local slots_here, critical_here, other_here = read(REPORT, reports, (i - 1) * REPORT_BYTES + 1)
   local values = redis.call('HMGET', key, 'sums', host)
   local sums, said, overtaken = values[1], values[2], 0
@@ -95,6 +94,6 @@ for i = 1, pools do
   redis.call('PEXPIRE', key, 60000)
   local missing = now - since < KEPT and 1 or 0
   slots, critical, other = min(slots, COUNT_MAX), min(critical, COUNT_MAX), min(other, COUNT_MAX)
-  reply[i + 1] = pack('<i8i8i8I4I1I1', slots, critical, other, hosts, overtaken, missing)
+  reply[i + 2] = pack('<i8i8i8I4I1I1', slots, critical, other, hosts, overtaken, missing)
 end
 return table.concat(reply)

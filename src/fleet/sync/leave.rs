@@ -27,10 +27,17 @@ impl Sync {
             }
         }
         self.send_rest(asks, now.at, out);
+        self.carry(now.at, out);
         self.leave_places(engine, now, out) || is_left
     }
 
     fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<Last> {
+        // Of the names of before nothing is said any more.
+        let is_former = self.book.page(number)?.is_former;
+        let is_on_way = self.book.page(number)?.in_flight;
+        if !is_on_way && self.looks_elsewhere(number, now.at) {
+            return Some(if is_former { Last::Nothing } else { Last::Later });
+        }
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number)?;

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod name;
+mod secret;
 mod tell;
 
 use super::servers::{Arrival, Servers};
@@ -19,6 +20,7 @@ use crate::fleet::orders::{Exchange, Spoken};
 use crate::fleet::questions::Question;
 use crate::fleet::reserve::Reserves;
 use crate::fleet::sync::{Options, Sync};
+use crate::fleet::turning::{Turning, lasts};
 use crate::fleet::versions::Versions;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,6 +41,13 @@ pub(super) struct Talk {
     sync: Sync,
     asking: Asking,
     questions: mpsc::Receiver<Question>,
+    /// Requests that wait for cells that go along with a turn.
+    held: Vec<Question>,
+    turning: Turning,
+    /// Which secret it goes by, and whether the others have none of its own.
+    uses: Option<(usize, bool)>,
+    /// For how long a cell has something to say.
+    lasts: Duration,
     versions: Versions,
     crowd: Crowd,
     reserves: Reserves,
@@ -83,6 +92,10 @@ impl Talk {
             sync: Sync::new(options, Arc::clone(&standing)),
             asking: Asking::new(asks_of, of_asking, options.buckets, seed()),
             questions,
+            held: Vec::new(),
+            turning: Turning::new(plan.secrets.iter().copied()),
+            uses: None,
+            lasts: Duration::ZERO,
             engine,
             clock,
             standing,
@@ -138,19 +151,25 @@ impl Talk {
     /// Whether there is a budget to share, or a reserve to keep together. Without one nothing is said, not even that this
     /// host is alive.
     fn is_needed(&mut self) -> bool {
+        self.take_budgets();
+        let now = self.clock.now().at;
+        if now.since(self.looked) >= IDLE {
+            (self.looked, self.keeps_reserve) = (now, self.engine.keeps_reserve());
+        }
+        self.has_budgets() || self.keeps_reserve || !self.reserves.is_empty()
+    }
+
+    /// The budgets of the rules in force, which may be others now.
+    fn take_budgets(&mut self) {
         let budgets = self.engine.budgets();
         let places = self.engine.places_budgets();
         if !Arc::ptr_eq(&budgets, &self.budgets) || !Arc::ptr_eq(&places, &self.places) {
             self.sync.set_places(Arc::clone(&places));
             self.sync.set_budgets(Arc::clone(&budgets));
             self.versions.set(&budgets, &places);
+            self.lasts = lasts(&budgets);
             (self.budgets, self.places) = (budgets, places);
         }
-        let now = self.clock.now().at;
-        if now.since(self.looked) >= IDLE {
-            (self.looked, self.keeps_reserve) = (now, self.engine.keeps_reserve());
-        }
-        self.has_budgets() || self.keeps_reserve || !self.reserves.is_empty()
     }
 
     fn has_budgets(&self) -> bool {
@@ -167,6 +186,7 @@ impl Talk {
             servers.look(timeout, now.at);
             servers.due(now.at)
         });
+        self.attend_secret(now);
         self.relink(now);
         let due = due.into_iter().flatten();
         let mut out: Vec<(Option<NodeId>, Call)> =
@@ -177,6 +197,7 @@ impl Talk {
         }
         let mut calls = Vec::new();
         self.sync.tick(&self.engine, now, &mut calls);
+        self.ask_held(now, &mut calls);
         self.asking.tick(now, &mut calls);
         self.asking.tend_places(&mut self.sync, now, &mut calls);
         out.extend(calls.into_iter().map(|call| (None, call)));
@@ -219,7 +240,9 @@ impl Talk {
         let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
-        Beat { host: self.sync.host(), epoch: self.plan.identity.epoch, seq, pools }
+        let says = keeps_pools && !self.plan.secrets.is_empty();
+        let secrets = says.then(|| self.turning.says(now.at));
+        Beat { host: self.sync.host(), epoch: self.plan.identity.epoch, seq, pools, secrets }
     }
 
     /// Makes the calls of requests that wait: of all that have come by now, in one write.
@@ -227,9 +250,9 @@ impl Talk {
         let now = self.clock.now();
         let mut calls = Vec::new();
         let mut next = Some(question);
-        while let Some(Question { ticket, due, on_brought }) = next {
-            let sync = &self.sync;
-            self.asking.ask((&*ticket, due), on_brought, |budget| sync.version(budget), now, &mut calls);
+        self.sync.take_moved(&self.engine, now.at);
+        while let Some(question) = next {
+            self.ask_one(question, now, &mut calls);
             next = if calls.len() < QUESTIONS_AT_ONCE { self.questions.try_recv().ok() } else { None };
         }
         self.asking.tend_places(&mut self.sync, now, &mut calls);
@@ -245,7 +268,7 @@ impl Talk {
 
     /// Redis is heard, or not any more.
     fn relink(&mut self, now: Now) {
-        let is_heard = self.servers.as_ref().is_some_and(Servers::are_heard);
+        let is_heard = self.servers.as_ref().is_some_and(Servers::are_heard) && self.turning.is_settled(now);
         if is_heard == self.standing.is_linked() {
             return;
         }

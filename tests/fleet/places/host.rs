@@ -259,7 +259,13 @@ impl Host {
             self.sync.set_linked(false, now.at);
         }
         if self.link.takes_beat(now.at) {
-            self.out.push(Call::Beat(Beat { host: self.name, epoch: 1, seq: 0, pools: Vec::new() }));
+            self.out.push(Call::Beat(Beat {
+                host: self.name,
+                epoch: 1,
+                seq: 0,
+                pools: Vec::new(),
+                secrets: None,
+            }));
         }
         self.sync.tick(&self.engine, now, &mut self.out);
         self.asking.tick(now, &mut self.out);

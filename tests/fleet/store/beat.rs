@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use tidegate::fleet::beat::{Beat, Beaten, PoolLoad, PoolReport, PoolSaid};
 
+use super::secrets::Secrets;
 use super::{Kept, bytes};
 
 #[derive(Clone, Debug, Default)]
@@ -12,6 +13,7 @@ pub(super) struct Beats {
     hosts: BTreeMap<String, u64>,
     hosts_until_ms: u64,
     pools: HashMap<String, Kept<Pool>>,
+    secrets: Secrets,
 }
 
 /// What hosts said of one pool.
@@ -41,10 +43,12 @@ impl Beats {
         self.hosts.insert(name.clone(), now_ms);
         self.hosts.retain(|_, last| last.abs_diff(now_ms) <= 5_000);
         self.hosts_until_ms = now_ms + KEPT_MS;
-        let rank = self.hosts.range(..name).count();
+        let rank = self.hosts.range(..name.clone()).count();
+        let agreed = beat.secrets.as_ref();
+        let agreed = agreed.map(|held| self.secrets.agree(&name, held, self.hosts.len(), now_us));
         let pools = beat.pools.iter().map(|report| self.report(beat, report, now_us)).collect();
         let [hosts, rank] = [self.hosts.len(), rank].map(|count| u32::try_from(count).unwrap());
-        Beaten { now_us, hosts, rank, pools }
+        Beaten { now_us, hosts, rank, pools, agreed }
     }
 
     fn report(&mut self, beat: &Beat, report: &PoolReport, now_us: u64) -> PoolSaid {
@@ -86,13 +90,14 @@ impl Beats {
             self.hosts.clear();
         }
         self.pools.retain(|_, kept| kept.at(now_us).is_some());
+        self.secrets.expire(now_us);
     }
 
     pub(super) fn hosts(&self) -> BTreeMap<String, u64> {
         self.hosts.clone()
     }
 
-    /// What stands in Redis of each pool: its fields, and when it runs out.
+    /// What stands in Redis of each pool, and of secrets: the fields, and when it runs out.
     pub(super) fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
         let pools = self.pools.iter();
         let pools = pools.map(|(name, kept)| {
@@ -100,7 +105,8 @@ impl Beats {
             let sums = ("sums".to_owned(), bytes::of_sums(&kept.value));
             (format!("tg:{{tm}}:p:{name}"), (said.chain([sums]).collect(), kept.until_ms))
         });
-        pools.collect()
+        let secrets = self.secrets.fields().map(|fields| ("tg:{tm}:secrets".to_owned(), fields));
+        pools.chain(secrets).collect()
     }
 }
 

@@ -5,9 +5,11 @@
 
 mod beat;
 mod bytes;
+mod carry;
 mod cell;
 mod orders;
 mod places;
+mod secrets;
 mod share;
 mod version;
 mod window;
@@ -100,6 +102,11 @@ impl Store {
             }
             Call::Beat(beat) => Reply::Beat(self.beats.beat(beat, now_us)),
             Call::Orders(call) => Reply::Orders(self.orders.call(call, now_us)),
+            Call::Lift(lift) => Reply::Lift(self.lift(lift, now_us)),
+            Call::Plant(plant) => {
+                self.plant(plant, now_us);
+                Reply::Plant(now_us)
+            }
             Call::Version(call) => {
                 let kept = self.versions.get(&call.rule).and_then(|kept| kept.at(now_us)).cloned();
                 let mut versions = kept.unwrap_or_default();

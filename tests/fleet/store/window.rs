@@ -25,7 +25,7 @@ pub struct WindowCell {
     pub at: i64,
     pub reports: Reports,
     /// What was spent, by sub-bucket; those that do not count are not there.
-    spent: BTreeMap<i64, i64>,
+    pub(super) spent: BTreeMap<i64, i64>,
 }
 
 impl WindowCell {

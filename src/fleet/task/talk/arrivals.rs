@@ -53,6 +53,10 @@ impl Talk {
                     self.sync.rename();
                     self.rename();
                 }
+                if let Some(agreed) = &beaten.agreed {
+                    self.turning.heard(agreed, beaten.now_us, now.at);
+                    self.attend_secret(now);
+                }
                 self.view.alive = beaten.hosts;
                 let hosts = self.crowd.heard(beaten.hosts, now.at);
                 self.standing.set_hosts(hosts);
@@ -67,6 +71,14 @@ impl Talk {
                     self.sync.set_version(budget, version);
                 }
             }
+            (Call::Lift(lift), Reply::Lift(lifted)) => {
+                self.sync.lifted(lift, lifted, now.at);
+                self.after_carry(now);
+            }
+            (Call::Plant(plant), Reply::Plant(_)) => {
+                self.sync.planted(plant, now.at);
+                self.after_carry(now);
+            }
             (Call::Orders(call), Reply::Orders(said)) => {
                 let news = self.orders.answered(call, said, now.at);
                 news.iter().for_each(|orders| self.engine.take_fleet_orders(orders));
@@ -74,6 +86,14 @@ impl Talk {
             // A reply is read as one to its call.
             _ => {}
         }
+    }
+
+    /// A cell has come a step on: requests may wait for it.
+    fn after_carry(&mut self, now: Now) {
+        let mut calls = Vec::new();
+        self.sync.carry(now.at, &mut calls);
+        self.ask_held(now, &mut calls);
+        self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
     }
 
     /// What an answer may have told besides: that Redis has forgotten, or that another goes by this host's name.
@@ -99,6 +119,10 @@ impl Talk {
             Call::Version(call) => self.versions.failed(call),
             Call::Orders(call) => self.orders.failed(call),
             Call::Exact(payment) => self.asking.failed(payment, now.at),
+            Call::Lift(lift) => self.sync.carry_failed(lift.cells.iter().copied(), now.at),
+            Call::Plant(plant) => {
+                self.sync.carry_failed(plant.cells.iter().map(|(name, _)| *name), now.at);
+            }
             // Nobody here asks so.
             Call::Peek(_) | Call::Reset(_) => {}
         }

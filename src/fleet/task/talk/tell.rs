@@ -15,6 +15,7 @@ impl Talk {
         view.cells_per_second = u64::try_from((before * 3 + cells) / 4).unwrap_or(u64::MAX);
         view.host = self.sync.host();
         view.is_needed = is_needed;
+        view.secrets = self.turning.view(now);
         view.is_linked = self.standing.is_linked();
         view.hosts = self.standing.hosts();
         view.round_trip = self.sync.round_trip();

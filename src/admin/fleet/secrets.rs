@@ -1,0 +1,84 @@
+//! How it stands with the secrets of the fleet, in words. No byte of one is told: a few digits of a digest tell it from others.
+
+use serde_json::{Value, json};
+
+/// Which are had, used and wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FleetSecrets {
+    /// The one that makes the keys; `None`: it is yet to be told, or there is none.
+    pub uses: Option<String>,
+    /// Those of the settings, in their order.
+    pub has: Vec<String>,
+    /// What the others use, where this host does not have it.
+    pub lacks: Option<String>,
+    /// What all turn to, and in how many seconds.
+    pub turns_to: Option<(String, u64)>,
+    /// How many hosts do not name first what this one does, while that is not in use; and the first of them.
+    pub lacking: (u32, Vec<String>),
+    /// What nobody needs any more, and for how many seconds it is better kept.
+    pub spare: Option<(String, u64)>,
+}
+
+impl FleetSecrets {
+    /// What is wrong, and how to mend it.
+    pub(in crate::admin) fn warning(&self) -> Option<String> {
+        let theirs = self.lacks.as_ref()?;
+        let own = self.uses.as_deref().unwrap_or("none");
+        Some(format!(
+            "this host does not have the fleet secret that is in use ({theirs}; it uses {own}): it shares no budget with the \
+             hosts that do; name theirs in `fleet_secret_files` as well"
+        ))
+    }
+
+    /// What there is to be done, or waited for.
+    fn next(&self) -> Option<String> {
+        if let Some(warning) = self.warning() {
+            return Some(warning);
+        }
+        if let Some((mark, seconds)) = &self.turns_to {
+            return Some(format!("all hosts turn to {mark} in {seconds} s"));
+        }
+        if let Some((mark, seconds)) = &self.spare {
+            return Some(match seconds {
+                0 => format!("{mark} may be removed from `fleet_secret_files` everywhere"),
+                _ => format!(
+                    "{mark} may be removed everywhere in {}: until then what keys have used that nobody asked for since the \
+                     turn would be forgotten with it",
+                    span(*seconds)
+                ),
+            });
+        }
+        let first = self.has.first().filter(|first| Some(*first) != self.uses.as_ref())?;
+        Some(match &self.lacking {
+            (0, _) => format!("{first} is next, once every host names it first"),
+            (lacking, who) => {
+                let more = if *lacking as usize > who.len() { ", …" } else { "" };
+                let who = who.join(", ");
+                format!("{first} is next, once every host names it first: {lacking} do not ({who}{more})")
+            }
+        })
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "uses": self.uses,
+            "has": self.has,
+            "lacks": self.lacks,
+            "turns_to": self.turns_to.as_ref().map(|(mark, _)| mark),
+            "lacking": self.lacking.0,
+            "who": self.lacking.1,
+            "spare": self.spare.as_ref().map(|(mark, _)| mark),
+            "spare_in_s": self.spare.as_ref().map(|(_, seconds)| seconds),
+            "next": self.next(),
+        })
+    }
+}
+
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds.div_ceil(60)),
+        7_200..172_800 => format!("{} h", seconds.div_ceil(3_600)),
+        _ => format!("{} days", seconds.div_ceil(86_400)),
+    }
+}

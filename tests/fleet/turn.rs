@@ -1,0 +1,172 @@
+//! All hosts turn to another secret, while they are asked for twice what there is: there is one budget at every moment.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use tidegate::fleet::secrets::Mark;
+
+use crate::host::Host;
+use crate::plan::{Crash, Faults, Plan, Rollout, SHAPES, Shape, runs, seed};
+use crate::random::Random;
+use crate::store::Store;
+use crate::table::check_bounds;
+use crate::windows::{self, Kind};
+use crate::world::{SECRET, World, run};
+
+const OLD: u8 = SECRET;
+const NEW: u8 = 77;
+
+/// Hosts are started anew one by one with these secrets, each so long after the one before.
+fn rollout(hosts: u32, from_ms: u64, apart_ms: u64, secrets: &[u8]) -> impl Iterator<Item = Rollout> {
+    let one = move |host: u32| (host, from_ms + u64::from(host) * apart_ms);
+    let secrets = secrets.to_vec();
+    (0..hosts).map(one).map(move |(host, at_ms)| Rollout { host, at_ms, secrets: secrets.clone() })
+}
+
+/// Both secrets everywhere, the new one first, or last to begin with; and, when all have turned, the old one away. Returns when
+/// the last host has the new one first.
+fn roll_out(faults: &mut Faults, hosts: u32, apart_ms: u64, is_last_first: bool) -> (u64, u64) {
+    let span_ms = u64::from(hosts) * apart_ms;
+    let mut at_ms = 2_000;
+    if is_last_first {
+        faults.rollouts.extend(rollout(hosts, at_ms, apart_ms, &[OLD, NEW]));
+        at_ms += span_ms + 500;
+    }
+    faults.rollouts.extend(rollout(hosts, at_ms, apart_ms, &[NEW, OLD]));
+    let all_ms = at_ms + span_ms;
+    faults.rollouts.extend(rollout(hosts, all_ms + 8_000, apart_ms, &[NEW]));
+    (all_ms, all_ms + 8_000 + span_ms + 4_000)
+}
+
+fn uses(world: &World<'_>, secret: u8) -> bool {
+    let mark = Mark::of_digest([secret; 8]);
+    let at = tidegate::clock::Now::default();
+    world.hosts().all(|host| host.turning.view(at).uses == Some(mark))
+}
+
+fn check(plan: &Plan) -> f64 {
+    let world = run(plan);
+    let seen = world.measure.seen();
+    if let Some(kind) = plan.window {
+        let (most, used) = windows::seen(&world, plan, kind);
+        assert!(most <= u64::from(plan.rate), "{most} in a window: {plan:#?}");
+        return used;
+    }
+    assert!(seen.excess <= 0.001, "{} tokens beyond one budget: {plan:#?}", seen.excess);
+    assert!(uses(&world, NEW), "all have come to it: {plan:#?}");
+    seen.used
+}
+
+#[test]
+fn hosts_turn_together_and_there_is_one_budget_throughout() {
+    for (hosts, is_last_first, window, period_s) in [
+        (2, false, None, 1),
+        (5, true, None, 1),
+        // A burst that is spent long before, and hardly earned again.
+        (3, false, None, 600),
+        (3, false, Some(Kind::Fixed), 2),
+        (3, true, Some(Kind::Sliding), 2),
+        (3, false, Some(Kind::Calendar), 2),
+    ] {
+        let mut faults = Faults { alone_refuses: true, ..Faults::default() };
+        let (_, ms) = roll_out(&mut faults, hosts, 700, is_last_first);
+        let load = if period_s > 10 { 20_000 } else { 2_000 };
+        let plan = Plan { ms, period_s, credit: 0, window, faults, ..Plan::cell(hosts, Shape::Even, load) };
+        let used = check(&plan);
+        println!("{hosts} hosts, {window:?} of {period_s} s: {used:.3} used");
+        assert!(used > if window.is_some() { 0.7 } else { 0.95 }, "{used} used: {plan:#?}");
+    }
+}
+
+#[test]
+fn what_was_admitted_on_credit_before_the_turn_is_charged_after_it() {
+    let hosts = 3;
+    let mut faults = Faults::default();
+    let (_, ms) = roll_out(&mut faults, hosts, 700, false);
+    let plan = Plan { ms, faults, ..Plan::cell(hosts, Shape::Even, 2_000) };
+    let seen = run(&plan).measure.seen();
+    println!("{seen}");
+    check_bounds(&plan, &seen);
+}
+
+#[test]
+fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
+    for (turns_us, is_heard) in [(None, true), (Some(START_US + 900_000), true), (Some(START_US + 1), false)]
+    {
+        let plan = Plan { credit: 0, ..Plan::cell(1, Shape::Even, 1_000) };
+        let (mut host, mut store) = (Host::new(&plan, 0, 1, 0, 0), Store::default());
+        let mut granted = 0;
+        for ms in 1..200 {
+            let us = ms * 1_000;
+            for (number, call) in std::mem::take(host.tick(us)).into_iter().enumerate() {
+                let number = us + number as u64;
+                let reply = store.call(&call, START_US + us);
+                host.sent(number, call.clone(), us);
+                host.sync.turns(turns_us);
+                host.answered(number, &call, reply, us);
+            }
+            granted = granted.max(host.has(us).0);
+            host.hit("t0", us);
+        }
+        assert_eq!(granted > 0, is_heard, "{granted} in hand, {turns_us:?}");
+    }
+}
+
+const START_US: u64 = 1_700_000_000_000_000;
+
+/// Drawn from a seed alone.
+fn plan(seed: u64) -> Plan {
+    let mut random = Random::new(seed, 12);
+    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let hosts = draw(2, 6);
+    let mut faults = Faults {
+        lost: [0, 10, 200][draw(0, 2) as usize],
+        doubled: [0, 50][draw(0, 1) as usize],
+        late: [0, 50][draw(0, 1) as usize],
+        drift_ppm: [0, 10_000][draw(0, 1) as usize],
+        alone_refuses: true,
+        ..Faults::default()
+    };
+    let apart_ms = u64::from(draw(0, 1_500));
+    let (all_ms, ms) = roll_out(&mut faults, hosts, apart_ms, draw(0, 1) == 1);
+    let mut span = |most_ms: u32| {
+        let from_ms = all_ms + u64::from(draw(0, 6_000)) - 1_000;
+        Crash { host: draw(0, hosts - 1), from_ms, to_ms: from_ms + u64::from(draw(100, most_ms)) }
+    };
+    let (cut_off, crash) = (span(5_000), span(2_000));
+    if draw(0, 1) == 0 {
+        faults.cut_off.push(cut_off);
+    }
+    if draw(0, 2) == 0 {
+        faults.crashes.push(crash);
+    }
+    let window = [None, None, Some(Kind::Fixed), Some(Kind::Sliding)][draw(0, 3) as usize];
+    Plan {
+        seed,
+        ms,
+        rate: draw(50, 1_000),
+        burst: draw(20, 1_000),
+        period_s: [1, 10, 600][draw(0, if window.is_some() { 1 } else { 2 }) as usize],
+        credit: 0,
+        shape: SHAPES[draw(0, 6) as usize],
+        round_trip_us: [500, 500, 50_000, 300_000][draw(0, 3) as usize],
+        tenants: [1, 5][draw(0, 1) as usize].min(if window.is_some() { 1 } else { 5 }),
+        window,
+        faults,
+        ..Plan::cell(hosts, Shape::Even, [1_000, 2_000, 10_000][draw(0, 2) as usize])
+    }
+}
+
+/// `SEED` and `RUNS` choose others.
+#[test]
+fn no_order_of_steps_and_no_fault_makes_two_budgets() {
+    let (next, end) = (AtomicU64::new(seed()), seed() + runs());
+    let run_some = || {
+        while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < end) {
+            let plan = plan(seed);
+            let held = std::panic::catch_unwind(|| check(&plan));
+            assert!(held.is_ok(), "SEED={seed} RUNS=1 does it again: {plan:#?}");
+        }
+    };
+    thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run_some))));
+}
