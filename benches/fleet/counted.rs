@@ -106,8 +106,12 @@ impl Host {
         let loaded = read_text("benchmark.yaml", &yaml);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
         engine.install(RuleSet::new(loaded.domains));
-        let options =
-            sync::Options { host: [number + 1; 16], epoch: 1, buckets: 16, seed: u64::from(number) + 1 };
+        let options = sync::Options {
+            host: [number + 1; 16],
+            epoch: 1,
+            buckets: sync::BUCKETS,
+            seed: u64::from(number) + 1,
+        };
         let mut sync = Sync::new(options, Arc::clone(&standing));
         sync.set_budgets(engine.budgets());
         Host { decider: engine.decider(), engine, standing, sync, calls: Vec::new() }

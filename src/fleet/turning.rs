@@ -120,8 +120,8 @@ impl Turning {
         agreed.before.map(|_| agreed.from_us)
     }
 
-    /// What to go by from now on, where that is something else than before, or it is told for the first time. `lasts`: for how long an old cell has something
-    /// to say.
+    /// What to go by from now on, where that is something else than before, or it is told for the first time. `lasts`: for how
+    /// long an old cell has something to say.
     pub fn turns(&mut self, lasts: Duration, now: Now) -> Option<Choice> {
         let uses = self.in_use(now)?;
         let agreed = self.agreed.as_ref()?;

@@ -88,11 +88,11 @@ impl Host {
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = crate::random::mixed(plan.seed ^ (u64::from(number) << 32));
-        let options = sync::Options { host: name, epoch: 1, buckets: 16, seed };
+        let options = sync::Options { host: name, epoch: 1, buckets: sync::BUCKETS, seed };
         let mut sync = Sync::new(options, Arc::clone(&standing));
         sync.set_budgets(engine.budgets());
         sync.set_linked(true, Timestamp::from_nanos(0));
-        let asking = Asking::new(Arc::clone(&engine), standing, 16, seed.rotate_left(17));
+        let asking = Asking::new(Arc::clone(&engine), standing, sync::BUCKETS, seed.rotate_left(17));
         Host { decider: engine.decider(), engine, sync, asking, parked: Vec::new() }
     }
 

@@ -113,7 +113,7 @@ impl Plan {
             credit: 100,
             round_trip_us: 500,
             tenants: 1,
-            buckets: 16,
+            buckets: tidegate::fleet::sync::BUCKETS,
             tick_ms: tick_ms(),
             faults: Faults::default(),
             audited: false,

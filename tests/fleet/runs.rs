@@ -53,7 +53,7 @@ fn plan(seed: u64) -> Plan {
         credit: [0, 100][draw(0, 1) as usize],
         round_trip_us: [500, 50_000, 500_000][draw(0, 2) as usize],
         tenants: [1, 1, 5][draw(0, 2) as usize],
-        buckets: 16,
+        buckets: tidegate::fleet::sync::BUCKETS,
         tick_ms: [1, 2, 10][draw(0, 2) as usize],
         faults,
         audited: true,

@@ -138,7 +138,7 @@ impl Lane {
 }
 
 /// Payments of one bucket on their way at once.
-const LANES: u8 = 64;
+const LANES: u8 = 192;
 
 /// As long as Redis remembers the numbers of calls, less some.
 const REMEMBERED: Duration = Duration::from_secs(50);

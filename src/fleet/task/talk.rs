@@ -19,7 +19,7 @@ use crate::fleet::link::NodeId;
 use crate::fleet::orders::{Exchange, Spoken};
 use crate::fleet::questions::Question;
 use crate::fleet::reserve::Reserves;
-use crate::fleet::sync::{Options, Sync};
+use crate::fleet::sync::{BUCKETS, Options, Sync};
 use crate::fleet::turning::{Turning, lasts};
 use crate::fleet::versions::Versions;
 use std::collections::HashMap;
@@ -317,9 +317,6 @@ const TICK: Duration = Duration::from_millis(2);
 const IDLE: Duration = Duration::from_millis(500);
 
 const TELL_EVERY: Duration = Duration::from_millis(250);
-
-/// Buckets of cells on one Redis.
-const BUCKETS: u16 = 16;
 
 /// Buckets of cells where several servers share them.
 const BUCKETS_SPREAD: u16 = 256;

@@ -96,7 +96,8 @@ impl Host {
         let seed = crate::random::mixed(seed);
         let options = sync::Options { host: name, epoch: life, buckets: plan.base.buckets, seed };
         let mut sync = Sync::new(options, Arc::clone(&standing));
-        let asking = Asking::new(Arc::clone(&engine), Arc::clone(&standing), 16, seed.rotate_left(17));
+        let asking =
+            Asking::new(Arc::clone(&engine), Arc::clone(&standing), options.buckets, seed.rotate_left(17));
         sync.set_places(engine.places_budgets());
         sync.set_budgets(engine.budgets());
         let opening = Opening { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
