@@ -8,7 +8,7 @@ use redis::Value;
 use tidegate::fleet::link::{Call, Class, Link, LinkError, Options, Script};
 
 use super::redis_cluster::Three;
-use super::redis_server::is_installed;
+use super::redis_server::{Redis, is_installed};
 use super::{is_up, until};
 
 fn link_to(three: &Three) -> Link {
@@ -139,7 +139,8 @@ async fn a_cluster_that_lacks_a_server_says_so_and_keeps_the_rest() {
     assert_eq!((error.class, error.may_have_run), (Class::Down, false), "{error}");
     // The others notice, and then serve nobody until it is back: that is how a cluster is set up by default.
     let others = tags.iter().find(|tag| url_of(tag) != lost).unwrap();
-    until("the others notice", || three.0[0].say("CLUSTER INFO").contains("cluster_state:fail")).await;
+    let notices = |server: &Redis| server.say("CLUSTER INFO").contains("cluster_state:fail");
+    until("the others notice", || three.0[..2].iter().all(notices)).await;
     let error = counted(&link, others).await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (Class::ClusterDown, false), "{error}");
     three.0[2].restart(None);
