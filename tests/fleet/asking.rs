@@ -16,7 +16,7 @@ use tidegate::limit::share::{self, Asks, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
-use crate::plan::seed;
+use crate::plan::{draws, seed};
 use crate::random::Random;
 use crate::store::Store;
 use crate::windows::{Kind, like};
@@ -335,8 +335,7 @@ fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
 
 /// Drawn from a seed alone.
 fn drawn(seed: u64) -> Plan {
-    let mut random = Random::new(seed, 8);
-    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let mut draw = draws(seed, 8);
     let rate = draw(1, 200);
     Plan {
         seed,

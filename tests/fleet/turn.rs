@@ -6,8 +6,7 @@ use std::thread;
 use tidegate::fleet::secrets::Mark;
 
 use crate::host::Host;
-use crate::plan::{Crash, Faults, Plan, Rollout, SHAPES, Shape, runs, seed};
-use crate::random::Random;
+use crate::plan::{Crash, Faults, Plan, Rollout, SHAPES, Shape, draws, runs, seed};
 use crate::store::Store;
 use crate::table::check_bounds;
 use crate::windows::{self, Kind};
@@ -116,24 +115,13 @@ const START_US: u64 = 1_700_000_000_000_000;
 
 /// Drawn from a seed alone.
 fn plan(seed: u64) -> Plan {
-    let mut random = Random::new(seed, 12);
-    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let mut draw = draws(seed, 12);
     let hosts = draw(2, 6);
-    let mut faults = Faults {
-        lost: [0, 10, 200][draw(0, 2) as usize],
-        doubled: [0, 50][draw(0, 1) as usize],
-        late: [0, 50][draw(0, 1) as usize],
-        drift_ppm: [0, 10_000][draw(0, 1) as usize],
-        alone_refuses: true,
-        ..Faults::default()
-    };
+    let mut faults = Faults { alone_refuses: true, ..Faults::drawn(&mut draw, 200) };
     let apart_ms = u64::from(draw(0, 1_500));
     let (all_ms, ms) = roll_out(&mut faults, hosts, apart_ms, draw(0, 1) == 1);
-    let mut span = |most_ms: u32| {
-        let from_ms = all_ms + u64::from(draw(0, 6_000)) - 1_000;
-        Crash { host: draw(0, hosts - 1), from_ms, to_ms: from_ms + u64::from(draw(100, most_ms)) }
-    };
-    let (cut_off, crash) = (span(5_000), span(2_000));
+    let mut gone = |most_ms| Crash::drawn(&mut draw, hosts, all_ms - 1_000..all_ms + 5_001, most_ms);
+    let (cut_off, crash) = (gone(5_000), gone(2_000));
     if draw(0, 1) == 0 {
         faults.cut_off.push(cut_off);
     }
