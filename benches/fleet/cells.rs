@@ -45,6 +45,7 @@ pub(crate) fn run(machine: &Machine, reps: usize, seconds: u64) -> io::Result<Ve
         figures.half_ms.push(half.millis_at(0.99));
         figures.half_p50_ms.push(half.millis_at(0.5));
         figures.half_cells.push(half.cells_per_second());
+        figures.ping_ms.push(drive(machine, &socket, CONNECTIONS, &Pace::Pings(gap, span))?.millis_at(0.99));
     }
     Ok(figures.rows())
 }
@@ -59,6 +60,7 @@ struct Figures {
     half_cells: Vec<f64>,
     half_p50_ms: Vec<f64>,
     half_ms: Vec<f64>,
+    ping_ms: Vec<f64>,
     bytes: Vec<f64>,
 }
 
@@ -74,6 +76,7 @@ impl Figures {
             Row::alone("cells at half of that", "/s", &self.half_cells),
             Row::alone("p50 of a call at half of that", "ms", &self.half_p50_ms),
             Row::alone("p99 of a call at half of that", "ms", &self.half_ms).must(Bound::AtMost(1.0)),
+            Row::alone("p99 of an empty command in place of each: the part of this machine", "ms", &self.ping_ms),
             Row::alone("time in which Redis waited for a CPU meanwhile", "%", &self.waited),
             Row::alone("memory of a cell in Redis, of 100 000", "bytes", &self.bytes),
         ]
@@ -88,6 +91,8 @@ enum Pace {
     FlatOut(Duration),
     /// One every so often on all connections together, for so long.
     Every(Duration, Duration),
+    /// The same, and nothing is asked about.
+    Pings(Duration, Duration),
 }
 
 /// What some calls took.
@@ -171,7 +176,7 @@ impl Host {
         let (end, gap) = match pace {
             Pace::Rounds(_) => (u64::MAX, 0),
             Pace::FlatOut(span) => (begin + nanos(span), 0),
-            Pace::Every(gap, span) => (begin + nanos(span), nanos(gap) * u64::from(hosts)),
+            Pace::Every(gap, span) | Pace::Pings(gap, span) => (begin + nanos(span), nanos(gap) * u64::from(hosts)),
         };
         let mut due = begin + gap * u64::from(number) / u64::from(hosts);
         let mut turn = number as usize * self.batches.len() / hosts as usize;
@@ -186,7 +191,8 @@ impl Host {
                 // A call that could not be made in time is not made.
                 due = (due + gap).max(boot_nanos().saturating_sub(gap));
             }
-            calls.saturating_record(self.one(turn)?);
+            let took = if matches!(pace, Pace::Pings(..)) { self.client.ping()? } else { self.one(turn)? };
+            calls.saturating_record(took);
             turn += 1;
         }
         Ok(Took { nanos: boot_nanos() - begin, calls })

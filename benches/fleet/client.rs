@@ -34,6 +34,14 @@ impl Client {
         if clamped > 0 { Err(io::Error::other("a reply with absurd numbers")) } else { Ok((reply, took)) }
     }
 
+    /// Nanoseconds of the shortest command.
+    pub(crate) fn ping(&mut self) -> io::Result<u64> {
+        let command = redis::cmd("ECHO").arg("").get_packed_command();
+        let start = boot_nanos();
+        self.ask(&command)?;
+        Ok(boot_nanos() - start)
+    }
+
     /// Sends a command and reads its reply, which is a bulk string.
     pub(crate) fn ask(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
         self.stream.write_all(command)?;
