@@ -27,7 +27,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// Commands that go out together, and who waits for their replies, in order.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Arc<Vec<u8>>,
     pub(super) replies: Vec<oneshot::Sender<Answer>>,
     /// Held until the bytes have left the line.
     pub(super) queued: Queued,

@@ -130,7 +130,7 @@ fn number(line: &[u8]) -> Result<i64, Unsound> {
     text.parse().map_err(|_| Unsound::Garbled)
 }
 
-/// Sixty-four cells are said in less than eight kilobytes.
+/// Thirty-two cells are said in less than four kilobytes.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// An error with the trace of a script fits.

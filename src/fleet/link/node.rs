@@ -85,7 +85,7 @@ impl Node {
     /// Sends commands that are `count`, in one write, and returns where their replies will come.
     pub(super) fn send(
         &self,
-        bytes: Vec<u8>,
+        bytes: Arc<Vec<u8>>,
         count: usize,
     ) -> Result<Vec<oneshot::Receiver<Answer>>, LinkError> {
         if let Some(error) = refusal(&self.face.state.borrow()) {

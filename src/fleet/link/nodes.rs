@@ -186,7 +186,7 @@ async fn ask(node: &Node) -> Option<Vec<Range>> {
 
 async fn one(node: &Node, command: Vec<u8>) -> Result<Value, LinkError> {
     let gone = || LinkError::new(super::Class::Down, "the connection ended").of_sent();
-    let reply = node.send(command, 1)?.pop().ok_or_else(gone)?;
+    let reply = node.send(Arc::new(command), 1)?.pop().ok_or_else(gone)?;
     timeout(super::patience::TIMEOUT_MAX, reply).await.map_err(|_| gone())?.map_err(|_| gone())?
 }
 

@@ -25,7 +25,7 @@ use super::{Call, Link};
 pub struct Replies<'a> {
     link: &'a Link,
     node: Option<Arc<Node>>,
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     asked: VecDeque<Asked<'a>>,
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -51,13 +51,14 @@ impl<'a> Replies<'a> {
             .iter()
             .map(|call| {
                 let from = bytes.len();
-                bytes.extend(call.script.call(call.keys, call.args));
+                call.script.call(call.keys, call.args, &mut bytes);
                 from..bytes.len()
             })
             .collect();
+        let bytes = Arc::new(bytes);
         let node = link.nodes.get(id);
         let gone = || LinkError::new(Class::Down, "the server is not one of the cluster's any more");
-        let sent = node.as_ref().ok_or_else(gone).and_then(|node| node.send(bytes.clone(), calls.len()));
+        let sent = node.as_ref().ok_or_else(gone).and_then(|node| node.send(Arc::clone(&bytes), calls.len()));
         let replies: Vec<_> = match sent {
             Ok(receivers) => receivers.into_iter().map(Ok).collect(),
             Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
@@ -156,7 +157,7 @@ async fn arrive(link: &Link, url: &super::Url) -> Result<Arc<Node>, LinkError> {
 /// Sends a call, with what must precede it, in one write.
 async fn again(node: &Node, before: &[Vec<u8>], bytes: &[u8]) -> Answer {
     let all = before.iter().map(Vec::as_slice).chain([bytes]).collect::<Vec<_>>().concat();
-    let mut replies = node.send(all, before.len() + 1)?;
+    let mut replies = node.send(Arc::new(all), before.len() + 1)?;
     let last = replies.pop();
     for reply in replies {
         understood(arrived(reply).await?)?;

@@ -22,14 +22,15 @@ impl Script {
         redis::cmd("SCRIPT").arg("LOAD").arg(self.text).get_packed_command()
     }
 
-    pub(super) fn call(&self, keys: &[&[u8]], args: &[&[u8]]) -> Vec<u8> {
+    /// Appends what calls it.
+    pub(super) fn call(&self, keys: &[&[u8]], args: &[&[u8]], to: &mut Vec<u8>) {
         let bytes: usize = keys.iter().chain(args).map(|part| part.len() + PART_BYTES).sum();
         let mut command = redis::Cmd::with_capacity(3 + keys.len() + args.len(), bytes);
         command.arg("EVALSHA").arg(&self.sha).arg(keys.len());
         for part in keys.iter().chain(args) {
             command.arg(*part);
         }
-        command.get_packed_command()
+        command.write_packed_command(to);
     }
 }
 
