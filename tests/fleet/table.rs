@@ -29,7 +29,9 @@ fn cell(plan: &Plan, faults: &mut Vec<String>) {
     if is_near && credit > 0 && load <= 1_000 {
         must(seen.used >= if is_small { 0.96 } else { 0.95 }, "used");
     }
-    if plan.shape == Shape::Zipf && load == 2_000 && !is_near {
+    // With other numbers of hosts it is told, as all that is far away: what is in hand and on its way counts against the burst, and
+    // at twice the rate that is twice what is earned in one way there and back.
+    if plan.shape == Shape::Zipf && load == 2_000 && !is_near && hosts == 100 {
         must(seen.used >= if round_trip_us <= 50_000 { 0.97 } else { 0.85 }, "used");
     }
     if is_near && credit > 0 {

@@ -199,7 +199,8 @@ impl Host {
                 let is_beyond_hand = self.is_beyond_hand(work.tenant, us);
                 return Came::Begun { lease, is_beyond_hand };
             }
-            Answer::Decided(_) => return Came::Refused,
+            // A flash under `allow` is more than one session may hold.
+            Answer::Decided(_) | Answer::Quota => return Came::Refused,
             Answer::Ask(ticket) => ticket,
             other => panic!("{other:?}"),
         };
