@@ -1,4 +1,4 @@
--- lift: what up to 64 cells are, to the byte, which are to go by other names from some moment on. It changes nothing.
+-- lift: what up to 32 cells are, to the byte, which are to go by other names from some moment on. It changes nothing.
 --
 -- KEYS: one for each cell. ARGV: the moment. Reply: now; and, unless that is before the moment, for each cell how many bytes
 -- it has, and these.

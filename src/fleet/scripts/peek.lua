@@ -1,4 +1,4 @@
--- peek: what up to 64 cells are now. It changes nothing.
+-- peek: what up to 32 cells are now. It changes nothing.
 --
 -- KEYS: one for each cell. Reply: now; for each cell whether it is there, version, num, den, burst, level, held, demand, hosts.
 -- Of a window the rate is one in one, and the burst its limit.

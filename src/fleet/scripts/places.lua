@@ -1,4 +1,4 @@
--- places: a host says how many places it has of up to 64 keys of one bucket and how many it would like, and is told how many
+-- places: a host says how many places it has of up to 32 keys of one bucket and how many it would like, and is told how many
 -- more it gets. Nothing refills: what is free is what no host has reported in this generation or the one before.
 --
 -- KEYS: guard, nonce, one for each key. ARGV: epoch, seq, nonce offered, nonce known (sixteen zeros: none); the keys' asks.

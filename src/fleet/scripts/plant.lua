@@ -1,4 +1,4 @@
--- plant: up to 64 cells go by other names from some moment on. The first who says so is heard: what was asked for by the new
+-- plant: up to 32 cells go by other names from some moment on. The first who says so is heard: what was asked for by the new
 -- name since then is newer. What stood there before is of another time, when that name was in use before.
 --
 -- KEYS: one for each cell. ARGV: the moment; what each cell is, to the byte. Reply: now.

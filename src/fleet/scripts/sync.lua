@@ -1,4 +1,4 @@
--- sync: a host says what it holds, gives back, owes and wants of up to 64 keys of one bucket, and is told what it gets.
+-- sync: a host says what it holds, gives back, owes and wants of up to 32 keys of one bucket, and is told what it gets.
 --
 -- KEYS: guard, nonce, one for each cell. ARGV: epoch, seq, nonce offered, nonce known (sixteen zeros: none); the cells' asks.
 -- Reply: kind, nonce, now; for each cell level, demand, grant, hosts, lost, version, generation; for each window besides in how

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod name;
+mod pause;
 mod secret;
 mod tell;
 
@@ -22,6 +23,7 @@ use crate::fleet::reserve::Reserves;
 use crate::fleet::sync::{BUCKETS, Options, Sync};
 use crate::fleet::turning::{Turning, lasts};
 use crate::fleet::versions::Versions;
+use pause::pause;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +57,8 @@ pub(super) struct Talk {
     looked: Timestamp,
     keeps_reserve: bool,
     servers: Option<Servers>,
+    /// Until the next turn.
+    pause: Duration,
     orders: Exchange,
     words: mpsc::Receiver<Spoken>,
     arrivals: mpsc::Receiver<Arrival>,
@@ -109,6 +113,7 @@ impl Talk {
             looked: Timestamp::ORIGIN,
             keeps_reserve: false,
             servers: None,
+            pause: pause::SHORT,
             orders,
             words,
             arrivals,
@@ -121,7 +126,7 @@ impl Talk {
 
     /// Until it is to stop.
     pub(super) async fn go_on(mut self, mut stop: oneshot::Receiver<()>) {
-        let mut tick = interval(TICK);
+        let mut tick = interval(pause::SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if self.is_needed() {
@@ -131,7 +136,10 @@ impl Talk {
                     Some(question) = self.questions.recv() => self.ask(question),
                     Some(arrival) = self.arrivals.recv() => self.take(arrival),
                     Some(spoken) = self.words.recv() => self.hear(spoken),
-                    _ = tick.tick() => self.turn(),
+                    _ = tick.tick() => {
+                        self.turn();
+                        tick.reset_after(self.pause);
+                    }
                 }
             } else {
                 self.turn_alone();
@@ -197,6 +205,7 @@ impl Talk {
         }
         let mut calls = Vec::new();
         self.sync.tick(&self.engine, now, &mut calls);
+        self.pause = pause(calls.iter().map(Call::cells).sum(), self.pause, self.asking.has_calls());
         self.ask_held(now, &mut calls);
         self.asking.tick(now, &mut calls);
         self.asking.tend_places(&mut self.sync, now, &mut calls);
@@ -299,7 +308,7 @@ impl Talk {
             self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
             tokio::select! {
                 Some(arrival) = self.arrivals.recv() => self.take(arrival),
-                () = sleep(TICK) => {}
+                () = sleep(pause::SHORT) => {}
             }
         }
     }
@@ -309,9 +318,6 @@ impl Talk {
 fn seed() -> u64 {
     u64::from_le_bytes(drawn())
 }
-
-/// How often keys that call are looked at: a burst that begins waits so long, and the simulation is run with as much.
-const TICK: Duration = Duration::from_millis(2);
 
 /// How often it is looked whether there is a budget to share.
 const IDLE: Duration = Duration::from_millis(500);
