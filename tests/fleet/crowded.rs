@@ -227,7 +227,7 @@ fn all_at_once<H: Talks>(host: H, seed: u64, lost: u32) {
 fn in_turn<H: Talks>(host: H, slow_us: u32, often: u64) {
     let mut talk = Talk::new(host, seed());
     let tenants = tenants(KEYS);
-    // 512 on their way at once are not enough for each to be heard as often as it would.
+    // What may be on its way at once is not enough for each to be heard as often as it would.
     talk.slow_us = slow_us;
     let demand = |host: &mut H, us: u64| {
         for (number, tenant) in tenants.iter().enumerate() {
