@@ -1,5 +1,7 @@
 //! What a run is about.
 
+use tidegate::limit::share::Asks;
+
 /// How requests fall to hosts and over time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Shape {
@@ -96,6 +98,8 @@ pub(crate) struct Plan {
     pub(crate) audited: bool,
     /// Windows of `rate` each, where it is no bucket.
     pub(crate) window: Option<crate::windows::Kind>,
+    /// Whether requests wait for a call.
+    pub(crate) asks: Asks,
 }
 
 impl Plan {
@@ -118,6 +122,7 @@ impl Plan {
             faults: Faults::default(),
             audited: false,
             window: None,
+            asks: Asks::Never,
         }
     }
 

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use tidegate::limit::share::Asks;
+
 use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, runs, seed};
 use crate::random::Random;
@@ -58,6 +60,7 @@ fn plan(seed: u64) -> Plan {
         faults,
         audited: true,
         window: None,
+        asks: Asks::Never,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Hosts, Redis and the way between, a millisecond at a time.
 
 use tidegate::fleet::call::Call;
+use tidegate::limit::share::Asks;
 
 use crate::audit::Audit;
 use crate::host::Host;
@@ -79,6 +80,7 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
         if (WARM_MS..WARM_MS + plan.ms).contains(&step) {
             let ms = step - WARM_MS;
             world.faults(ms, us);
+            world.resume(ms, us);
             load.at(ms, &mut arrivals);
             world.judge(&mut arrivals, ms, us);
         }
@@ -206,12 +208,25 @@ impl World<'_> {
             let mut admitted = 0;
             for _ in of_host {
                 let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
-                let passed = host.hit(&self.tenants[tenant as usize], us);
-                admitted += u64::from(passed);
-                self.measure.request(number, tenant, ms, passed);
+                if let Some(passed) = host.ask(tenant, &self.tenants, us) {
+                    admitted += u64::from(passed);
+                    self.measure.request(number, tenant, ms, passed);
+                }
             }
             if let Some(audit) = &mut self.audit {
                 audit.judged(number, admitted, host.has(us));
+            }
+        }
+    }
+
+    /// Goes on with requests that wait for nothing any more.
+    fn resume(&mut self, ms: u64, us: u64) {
+        if self.plan.asks == Asks::Never {
+            return;
+        }
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            for (tenant, passed) in host.iter_mut().flat_map(|host| host.answers(&self.tenants, us)) {
+                self.measure.request(number as u32, tenant, ms, passed);
             }
         }
     }
