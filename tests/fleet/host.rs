@@ -266,7 +266,7 @@ impl Host {
                 self.sync.set_alive(beaten.hosts, now.at);
             }
             (Call::Lift(lift), Reply::Lift(lifted)) => self.sync.lifted(lift, lifted, now.at),
-            (Call::Plant(plant), Reply::Plant(_)) => self.sync.planted(plant, now.at),
+            (Call::Plant(plant), Reply::Plant(now_us)) => self.sync.planted(plant, now_us, now.at),
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
         self.relink(now);

@@ -71,6 +71,8 @@ pub(crate) struct Faults {
     /// Nothing passes there but what is in hand.
     pub(crate) alone_refuses: bool,
     pub(crate) rollouts: Vec<Rollout>,
+    /// Other servers that have a part of the keys: how far the clock of each is from that of the first.
+    pub(crate) skews_us: Vec<i64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -106,6 +106,24 @@ fn of_a_budget_that_requests_wait_for_no_more_passes_over_a_turn_than_there_is()
     }
 }
 
+/// Of keys that go from one server to another, whose clocks are some milliseconds apart.
+#[test]
+fn over_servers_whose_clocks_are_apart_there_is_one_budget_throughout() {
+    for skew_us in [20_000, 200_000] {
+        for asks in [Asks::Never, Asks::OnMiss, Asks::Always] {
+            let (hosts, tenants) = (4, 24);
+            // Of a day: the clocks' being apart earns nothing.
+            let mut plan = of_a_day(asks, hosts, 100, None);
+            (plan.tenants, plan.load, plan.buckets) = (tenants, plan.load * tenants, 256);
+            plan.faults.skews_us = vec![skew_us, -skew_us];
+            let seen = run(&plan).measure.seen();
+            println!("{asks:?}, clocks {skew_us} apart: {seen}");
+            assert!(seen.excess < 0.1, "{seen}: {plan:#?}");
+            assert!(seen.used > 0.5, "{seen}: {plan:#?}");
+        }
+    }
+}
+
 #[test]
 fn what_was_admitted_on_credit_before_the_turn_is_charged_after_it() {
     let hosts = 3;

@@ -16,7 +16,8 @@ pub(crate) struct World<'p> {
     plan: &'p Plan,
     hosts: Vec<Option<Host>>,
     lives: Vec<u64>,
-    store: Store,
+    /// The first, and those whose clocks are so far from its own.
+    stores: Vec<(Store, i64)>,
     /// What the clock of Redis shows at the start.
     pub(crate) store_us: u64,
     network: Network,
@@ -59,7 +60,7 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
         plan,
         hosts: Vec::new(),
         lives: vec![0; plan.hosts as usize],
-        store: Store::default(),
+        stores: [0].iter().chain(&plan.faults.skews_us).map(|skew| (Store::default(), *skew)).collect(),
         store_us,
         network: Network::new(plan),
         random,
@@ -130,7 +131,7 @@ impl World<'_> {
         let comes_back_empty =
             |at: u64| faults.outages.iter().any(|outage| outage.empty && outage.to_ms == at);
         if comes_back_empty(ms) || faults.flushes_ms.contains(&ms) {
-            self.store.flush();
+            self.stores.iter_mut().for_each(|(store, _)| store.flush());
         }
         if faults.steps && ms.is_multiple_of(500) {
             let host = self.random.below(self.plan.hosts) as usize;
@@ -180,7 +181,9 @@ impl World<'_> {
         if self.is_out(to.host, us) {
             return;
         }
-        let reply = self.store.call(&call, self.store_us + us);
+        let place = usize::from(bucket(&call)) % self.stores.len();
+        let (store, skew_us) = &mut self.stores[place];
+        let reply = store.call(&call, (self.store_us + us).saturating_add_signed(*skew_us));
         if let Some(audit) = &mut self.audit {
             audit.done(&call, &reply);
         }
@@ -262,6 +265,17 @@ impl World<'_> {
     /// What all hosts counted.
     pub(crate) fn happened(&self) -> Vec<tidegate::fleet::sync::Happened> {
         self.hosts.iter().flatten().map(|host| host.sync.happened()).collect()
+    }
+}
+
+/// Of which bucket it is: servers have buckets of their own.
+fn bucket(call: &Call) -> u8 {
+    match call {
+        Call::Sync(batch) => batch.place.bucket.number(),
+        Call::Exact(payment) => payment.place.bucket.number(),
+        Call::Lift(lift) => lift.bucket.number(),
+        Call::Plant(plant) => plant.bucket.number(),
+        _ => 0,
     }
 }
 
