@@ -127,16 +127,13 @@ fn turn(redis: &str) {
     let has_turned = || hosts.iter().all(|host| count_log(host, TURNS) > 0);
     tally.ask_all_until(&hosts, "they turn", has_turned);
     let before: usize = tally.passed().map(|(passed, ..)| passed).sum();
-    let is_used = || tally.passed().all(|(passed, ..)| passed >= BURST);
-    let mut looks = 0;
+    // And then until nothing has passed for a while.
+    let (mut last, mut looks) = (0, 0);
     tally.ask_all_until(&hosts, "all is used", || {
-        looks += 1;
-        is_used() || looks > LOOKS_MAX
-    });
-    let mut looks = 0;
-    tally.ask_all_until(&hosts, "some more", || {
-        looks += 1;
-        looks > MORE_LOOKS
+        let passed: usize = tally.passed().map(|(passed, ..)| passed).sum();
+        looks = if passed > last { 0 } else { looks + 1 };
+        last = passed;
+        looks > LOOKS
     });
     let calm = calm.was_kept();
     for host in &hosts {
@@ -181,6 +178,5 @@ fn in_a_cluster_all_turn_and_each_key_has_what_it_had() {
 /// So that about a quarter is left when they turn, some four seconds after the first request.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// How often it is looked whether all is used, which is some two seconds, and how often some more is asked for.
-const LOOKS_MAX: u32 = 600;
-const MORE_LOOKS: u32 = 100;
+/// How often it is looked whether any has passed meanwhile: some half a second.
+const LOOKS: u32 = 150;
