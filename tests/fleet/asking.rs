@@ -360,6 +360,42 @@ fn what_passes_was_paid_for_whatever_becomes_of_the_calls() {
 }
 
 #[test]
+fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
+    let paid_us = 1_700_000_000_000_000;
+    // When all turn; whether this host turned, long ago, or between the call and its answer; how many pass.
+    for (turns_us, before, meanwhile, passes) in [
+        (None, false, false, 1),
+        (None, true, false, 1),
+        (Some(paid_us + 1), false, false, 1),
+        (Some(paid_us), false, false, 0),
+        (Some(paid_us), true, false, 0),
+        (Some(paid_us), false, true, 0),
+    ] {
+        let plan = Plan { hosts: 1, asks: Asks::Always, ..TINY };
+        let (mut host, mut store) = (Host::new(&plan, 0), Store::default());
+        let (mut seen, mut out) = (Seen::default(), Vec::new());
+        if before {
+            host.waiting.asking.turned(at(0).at);
+        }
+        let ticket = host.judge(false, None, true, 1_000).expect_err("each waits");
+        host.park(ticket, false, false, 1_000, &mut out);
+        let call = out.pop().unwrap();
+        let reply = store.call(&call, paid_us);
+        host.waiting.asking.turns(turns_us);
+        if meanwhile {
+            host.waiting.asking.turned(at(1_500).at);
+        }
+        host.answered(&call, reply, 2_000);
+        host.resume(2_000, &mut seen, &mut out);
+        assert_eq!(
+            seen.admitted_us.len(),
+            passes,
+            "{turns_us:?}, turned before {before}, meanwhile {meanwhile}"
+        );
+    }
+}
+
+#[test]
 fn ten_a_day_over_a_hundred_hosts_is_ten() {
     for kind in [Kind::Fixed, Kind::Sliding, Kind::Calendar] {
         for asks in [Asks::OnMiss, Asks::WhereTiny, Asks::Always] {

@@ -135,12 +135,31 @@ fn what_was_admitted_on_credit_before_the_turn_is_charged_after_it() {
     check_bounds(&plan, &seen);
 }
 
+/// When this host turned, of a turn that others know of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Turned {
+    NotYet,
+    /// It did so once, long ago.
+    Before,
+    /// Between each call and its answer.
+    Meanwhile,
+}
+
 #[test]
 fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
-    for (turns_us, is_heard) in [(None, true), (Some(START_US + 900_000), true), (Some(START_US + 1), false)]
-    {
+    for (turns_us, turned, is_heard) in [
+        (None, Turned::NotYet, true),
+        (None, Turned::Before, true),
+        (Some(START_US + 900_000), Turned::NotYet, true),
+        (Some(START_US + 1), Turned::NotYet, false),
+        (Some(START_US + 1), Turned::Before, false),
+        (Some(START_US + 1), Turned::Meanwhile, false),
+    ] {
         let plan = Plan { credit: 0, ..Plan::cell(1, Shape::Even, 1_000) };
         let (mut host, mut store) = (Host::new(&plan, 0, 1, 0, 0), Store::default());
+        if turned == Turned::Before {
+            host.sync.turned(host.now(0).at);
+        }
         let mut granted = 0;
         for ms in 1..200 {
             let us = ms * 1_000;
@@ -149,12 +168,15 @@ fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
                 let reply = store.call(&call, START_US + us);
                 host.sent(number, call.clone(), us);
                 host.sync.turns(turns_us);
+                if turned == Turned::Meanwhile {
+                    host.sync.turned(host.now(us).at);
+                }
                 host.answered(number, &call, reply, us);
             }
             granted = granted.max(host.has(us).0);
             host.hit("t0", us);
         }
-        assert_eq!(granted > 0, is_heard, "{granted} in hand, {turns_us:?}");
+        assert_eq!(granted > 0, is_heard, "{granted} in hand, {turns_us:?}, turned {turned:?}");
     }
 }
 
