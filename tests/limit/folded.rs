@@ -181,6 +181,25 @@ fn credit_is_used_at_once_until_somebody_is_to_be_told() {
 }
 
 #[test]
+fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
+    let bucket = token_bucket::Quota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
+    let quota = Quota::new(bucket, 1_000, WhenDown::Share);
+    let mut both = Both::fresh(&quota, at(0));
+    assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.passes()));
+    let standing = Arc::new(Standing::default());
+    standing.set_linked(true);
+    standing.set_hosts(3);
+    quota.join(&standing, 7);
+    // It hears of that, and nothing else is changed by it.
+    let _ = both.admit(&quota, at(1), 0);
+    both.assert_same(&quota, at(1));
+    for number in 0..20 {
+        assert!(both.admit(&quota, at(1), 1).0.passes(), "all of the credit is there: {number}");
+        both.assert_same(&quota, at(1));
+    }
+}
+
+#[test]
 fn what_it_takes_is_what_is_said() {
     let (quota, _) = shared(100, 100, 0);
     let mut both = Both::fresh(&quota, at(0));
