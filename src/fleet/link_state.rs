@@ -63,7 +63,7 @@ impl LinkState {
         let begins = !self.linked;
         self.linked = true;
         if begins {
-            self.beat = now.after(BEAT_EVERY);
+            self.beat = now.after(COUNTED_AGAIN_AFTER);
         }
         begins
     }
@@ -108,6 +108,9 @@ impl LinkState {
 /// How often a host says that it is alive.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
+/// Others may begin, or come back, at the same moment: as long as they are not counted, each takes a larger part than its own.
+const COUNTED_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
 /// Nothing is taken for an outage before this.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
@@ -124,6 +127,22 @@ mod tests {
     use super::LinkState;
     use crate::clock::Timestamp;
     use std::time::Duration;
+
+    #[test]
+    fn who_has_just_been_heard_asks_soon_again_how_many_there_are() {
+        let start = Timestamp::default();
+        let at = |ms: u64| start.after(Duration::from_millis(ms));
+        let mut link = LinkState::new(1, start);
+        let mut beats = Vec::new();
+        for ms in 0..2_500 {
+            if link.takes_beat(at(ms)) {
+                beats.push(ms);
+                link.sent(at(ms));
+                link.heard(at(ms));
+            }
+        }
+        assert_eq!(beats, [0, 250, 1_250, 2_250]);
+    }
 
     #[test]
     fn silence_is_an_outage_after_a_second_and_sooner_where_there_is_no_connection() {

@@ -46,6 +46,8 @@ pub struct Choice {
     pub former: Option<(usize, u64)>,
     /// It does not have the one that is in use: what it shares, it shares with those alone who have this one.
     pub lacks: bool,
+    /// The moment of the turn that was told last is over: what was asked before by another secret is of the one of before.
+    pub has_turned: bool,
 }
 
 /// How it stands, for operators.
@@ -133,7 +135,7 @@ impl Turning {
         // Until the moment has come that is the same one.
         let former = former.and_then(|mark| at(&mark)).filter(|former| *former != number);
         let former = former.map(|former| (former, until_us));
-        let choice = Choice { uses: number, former, lacks: here.is_none() };
+        let choice = Choice { uses: number, former, lacks: here.is_none(), has_turned: agreed.uses == uses };
         let is_told = std::mem::replace(&mut self.is_told, true);
         let is_change = !is_told
             || (choice.uses, choice.lacks) != (self.choice.uses, self.choice.lacks)
@@ -228,7 +230,7 @@ mod tests {
 
     fn chooses(turning: &mut Turning, ms: u64) -> Option<(usize, Option<usize>, bool)> {
         let choice = turning.turns(Duration::from_secs(60), at(ms));
-        choice.map(|Choice { uses, former, lacks }| (uses, former.map(|(former, _)| former), lacks))
+        choice.map(|Choice { uses, former, lacks, .. }| (uses, former.map(|(former, _)| former), lacks))
     }
 
     #[test]
@@ -256,6 +258,20 @@ mod tests {
             assert_eq!(chooses(&mut turning, ms), expected, "at {ms}");
         }
         assert!(LASTS_MAX > Duration::from_secs(60));
+    }
+
+    #[test]
+    fn who_begins_between_the_telling_and_the_moment_has_not_turned_before_the_moment() {
+        for (told_ms, expected) in [(0, vec![(0, false), (4_000, true)]), (5_000, vec![(5_000, true)])] {
+            let mut turning = Turning::new([NEW, OLD].map(mark));
+            hears(&mut turning, told_ms, (Some(OLD), NEW, 4_000));
+            let mut turned = Vec::new();
+            for ms in (told_ms..8_000).step_by(1_000) {
+                let choice = turning.turns(Duration::from_secs(60), at(ms));
+                turned.extend(choice.map(|choice| (ms, choice.has_turned)));
+            }
+            assert_eq!(turned, expected, "told at {told_ms}");
+        }
     }
 
     #[test]

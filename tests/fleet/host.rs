@@ -122,6 +122,11 @@ impl Host {
         self.standing.is_linked()
     }
 
+    /// How many hosts it divides by.
+    pub(crate) fn counts(&self) -> u32 {
+        self.standing.hosts()
+    }
+
     /// Whether requests come here: not before the host knows of the others.
     pub(crate) fn is_up(&self) -> bool {
         self.has_heard
@@ -226,7 +231,7 @@ impl Host {
         let Some(choice) = self.turning.turns(lasts(&self.engine.budgets()), now) else { return };
         self.engine.use_secret(choice.uses, choice.former.map(|(former, _)| former));
         self.sync.set_budgets(self.engine.budgets());
-        if before != self.turning.view(now).uses {
+        if choice.has_turned && before != self.turning.view(now).uses {
             self.sync.turned(now.at);
             self.waiting.asking.turned(now.at);
         }

@@ -34,8 +34,9 @@ pub(crate) struct Measure {
     /// Cells asked about, by second.
     pub(crate) cells: Vec<u64>,
     pub(crate) calls: u64,
-    pub(crate) cut_offs: u64,
     pub(crate) lost_cells: u64,
+    /// How many hosts each one divided by that was cut off while requests came.
+    alone: Vec<u32>,
 }
 
 impl Measure {
@@ -56,9 +57,21 @@ impl Measure {
             by_host: vec![[0; 3]; plan.hosts as usize],
             cells: vec![0; ms / 1_000 + 1],
             calls: 0,
-            cut_offs: 0,
             lost_cells: 0,
+            alone: Vec::new(),
         }
+    }
+
+    /// A host is cut off, and has heard of so many.
+    pub(crate) fn cut_off(&mut self, hosts: u32) {
+        self.alone.push(hosts);
+    }
+
+    /// By how much more than one budget the parts come to of hosts that were cut off before they had heard of the others.
+    pub(crate) fn parts_too_large(&self) -> f64 {
+        let part = |hosts: f64| 1.0 / hosts;
+        let own = part(self.by_host.len() as f64);
+        self.alone.iter().map(|hosts| (part(f64::from(*hosts)) - own).max(0.0)).sum()
     }
 
     pub(crate) fn request(&mut self, host: u32, tenant: u32, ms: u64, passed: bool) {
@@ -99,7 +112,7 @@ impl Measure {
             cells: self.cells.iter().sum::<u64>() as f64 / seconds,
             cells_max: self.cells.iter().copied().max().unwrap_or(0),
             calls: self.calls as f64 / seconds,
-            cut_offs: self.cut_offs,
+            cut_offs: self.alone.len() as u64,
             lost_cells: self.lost_cells,
         }
     }

@@ -130,7 +130,12 @@ impl Plan {
 
     /// Requests in a millisecond at the mean.
     pub(crate) fn per_ms(&self) -> f64 {
-        f64::from(self.rate) * f64::from(self.load) / 1_000_000.0 / self.period_s as f64
+        self.budget_per_ms() * f64::from(self.load) / 1_000.0
+    }
+
+    /// What is earned in a millisecond, in tokens.
+    pub(crate) fn budget_per_ms(&self) -> f64 {
+        f64::from(self.rate) / 1_000.0 / self.period_s as f64
     }
 
     /// What all hosts may admit beyond the budget, in tokens.

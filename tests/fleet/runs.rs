@@ -73,8 +73,10 @@ fn run_one(seed: u64) {
         if seen.cut_offs == 0 {
             check_bounds(&plan, &seen);
         } else {
-            // Who hears nothing has his part of the budget beside what the others borrow.
-            let most = plan.extra() + 1.5 * f64::from(plan.burst) + f64::from(plan.hosts);
+            // Who hears nothing has his part of the budget beside what the others borrow: of as many as he has heard of.
+            let budget = f64::from(plan.burst) + plan.budget_per_ms() * plan.ms as f64;
+            let too_large = world.measure.parts_too_large() * budget;
+            let most = plan.extra() + 1.5 * f64::from(plan.burst) + f64::from(plan.hosts) + too_large;
             assert!(seen.excess_leaking <= most, "{seen}");
         }
     });

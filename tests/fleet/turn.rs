@@ -24,9 +24,8 @@ fn rollout(hosts: u32, from_ms: u64, apart_ms: u64, secrets: &[u8]) -> impl Iter
     (0..hosts).map(one).map(move |(host, at_ms)| Rollout { host, at_ms, secrets: secrets.clone() })
 }
 
-/// Both secrets everywhere, the new one first, or last to begin with; and, when all have turned, the old one away. Returns when
-/// the last host has the new one first.
-fn roll_out(faults: &mut Faults, hosts: u32, apart_ms: u64, is_last_first: bool) -> (u64, u64) {
+/// Both secrets everywhere, the new one first, or last to begin with. Returns when the last host has it first.
+fn name_first(faults: &mut Faults, hosts: u32, apart_ms: u64, is_last_first: bool) -> u64 {
     let span_ms = u64::from(hosts) * apart_ms;
     let mut at_ms = 2_000;
     if is_last_first {
@@ -34,9 +33,20 @@ fn roll_out(faults: &mut Faults, hosts: u32, apart_ms: u64, is_last_first: bool)
         at_ms += span_ms + 500;
     }
     faults.rollouts.extend(rollout(hosts, at_ms, apart_ms, &[NEW, OLD]));
-    let all_ms = at_ms + span_ms;
-    faults.rollouts.extend(rollout(hosts, all_ms + 8_000, apart_ms, &[NEW]));
-    (all_ms, all_ms + 8_000 + span_ms + 4_000)
+    at_ms + span_ms
+}
+
+/// The old secret away, once all have turned: who is away is waited for. Returns when it is over.
+fn take_away(faults: &mut Faults, hosts: u32, apart_ms: u64, all_ms: u64) -> u64 {
+    let away = faults.cut_off.iter().chain(&faults.crashes).map(|away| away.to_ms);
+    let at_ms = away.fold(all_ms, u64::max) + 8_000;
+    faults.rollouts.extend(rollout(hosts, at_ms, apart_ms, &[NEW]));
+    at_ms + u64::from(hosts) * apart_ms + 4_000
+}
+
+fn roll_out(faults: &mut Faults, hosts: u32, apart_ms: u64, is_last_first: bool) -> u64 {
+    let all_ms = name_first(faults, hosts, apart_ms, is_last_first);
+    take_away(faults, hosts, apart_ms, all_ms)
 }
 
 fn uses(world: &World<'_>, secret: u8) -> bool {
@@ -70,7 +80,7 @@ fn hosts_turn_together_and_there_is_one_budget_throughout() {
         (3, false, Some(Kind::Calendar), 2),
     ] {
         let mut faults = Faults { alone_refuses: true, ..Faults::default() };
-        let (_, ms) = roll_out(&mut faults, hosts, 700, is_last_first);
+        let ms = roll_out(&mut faults, hosts, 700, is_last_first);
         let load = if period_s > 10 { 20_000 } else { 2_000 };
         let plan = Plan { ms, period_s, credit: 0, window, faults, ..Plan::cell(hosts, Shape::Even, load) };
         let used = check(&plan);
@@ -82,7 +92,8 @@ fn hosts_turn_together_and_there_is_one_budget_throughout() {
 /// A day's budget, of which half is used when all turn.
 fn of_a_day(asks: Asks, hosts: u32, burst: u32, window: Option<Kind>) -> Plan {
     let mut faults = Faults { alone_refuses: true, ..Faults::default() };
-    let (all_ms, ms) = roll_out(&mut faults, hosts, 700, false);
+    let all_ms = name_first(&mut faults, hosts, 700, false);
+    let ms = take_away(&mut faults, hosts, 700, all_ms);
     let period_s = 86_400;
     let load = (500_000 * period_s / (all_ms + 3_000)) as u32;
     let cell = Plan::cell(hosts, Shape::Even, load);
@@ -128,7 +139,7 @@ fn over_servers_whose_clocks_are_apart_there_is_one_budget_throughout() {
 fn what_was_admitted_on_credit_before_the_turn_is_charged_after_it() {
     let hosts = 3;
     let mut faults = Faults::default();
-    let (_, ms) = roll_out(&mut faults, hosts, 700, false);
+    let ms = roll_out(&mut faults, hosts, 700, false);
     let plan = Plan { ms, faults, ..Plan::cell(hosts, Shape::Even, 2_000) };
     let seen = run(&plan).measure.seen();
     println!("{seen}");
@@ -196,7 +207,7 @@ fn plan(seed: u64) -> Plan {
         ..Faults::default()
     };
     let apart_ms = u64::from(draw(0, 1_500));
-    let (all_ms, ms) = roll_out(&mut faults, hosts, apart_ms, draw(0, 1) == 1);
+    let all_ms = name_first(&mut faults, hosts, apart_ms, draw(0, 1) == 1);
     let mut span = |most_ms: u32| {
         let from_ms = all_ms + u64::from(draw(0, 6_000)) - 1_000;
         Crash { host: draw(0, hosts - 1), from_ms, to_ms: from_ms + u64::from(draw(100, most_ms)) }
@@ -208,6 +219,7 @@ fn plan(seed: u64) -> Plan {
     if draw(0, 2) == 0 {
         faults.crashes.push(crash);
     }
+    let ms = take_away(&mut faults, hosts, apart_ms, all_ms);
     let window = [None, None, Some(Kind::Fixed), Some(Kind::Sliding)][draw(0, 3) as usize];
     let (rate, burst) = (draw(50, 1_000), draw(20, 1_000));
     let period_s = [1, 10, 600][draw(0, if window.is_some() { 1 } else { 2 }) as usize];

@@ -152,8 +152,11 @@ fn no_window_admits_more_than_its_limit_whatever_goes_wrong() {
             let has_outages = world.measure.seen().cut_offs > 0 || !plan.faults.crashes.is_empty();
             let extra = match plan.credit {
                 0 => 0.0,
-                // Who hears nothing has his part beside what the others borrow.
-                _ if has_outages => 1.5 * limit + f64::from(plan.hosts),
+                // Who hears nothing has his part beside what the others borrow: of as many as he has heard of, and twice in a
+                // window all of which he hears nothing.
+                _ if has_outages => {
+                    (1.5 + 2.0 * world.measure.parts_too_large()) * limit + f64::from(plan.hosts)
+                }
                 _ => plan.extra().max(f64::from(plan.hosts)),
             };
             let Plan { hosts, period_s, ms, load, shape, round_trip_us, credit, .. } = &plan;

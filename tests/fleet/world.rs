@@ -78,6 +78,10 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
     for step in 0..WARM_MS + plan.ms + rest {
         let us = step * 1_000;
         world.deliver(us);
+        if step == WARM_MS {
+            let cut_off = world.hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked());
+            cut_off.for_each(|host| world.measure.cut_off(host.counts()));
+        }
         if (WARM_MS..WARM_MS + plan.ms).contains(&step) {
             let ms = step - WARM_MS;
             world.faults(ms, us);
@@ -244,7 +248,9 @@ impl World<'_> {
             let was_linked = host.is_linked();
             let calls = std::mem::take(host.tick(us));
             let is_asked = (WARM_MS..WARM_MS + self.plan.ms).contains(&step);
-            self.measure.cut_offs += u64::from(is_asked && was_linked && !host.is_linked());
+            if is_asked && was_linked && !host.is_linked() {
+                self.measure.cut_off(host.counts());
+            }
             if let Some(audit) = &mut self.audit {
                 audit.sent(number, &calls, host.has(us));
             }

@@ -19,8 +19,10 @@ impl Talk {
         if before == Some((choice.uses, choice.lacks)) {
             return;
         }
-        self.sync.turned(now.at);
-        self.asking.turned(now.at);
+        if choice.has_turned {
+            self.sync.turned(now.at);
+            self.asking.turned(now.at);
+        }
         let view = self.turning.view(now);
         let secret = view.uses.map(|mark| mark.to_string()).unwrap_or_default();
         if choice.lacks {
