@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{scope, sleep};
+use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::Duration;
 
 use serde_json::json;
@@ -83,7 +83,9 @@ impl Tally {
         scope(|threads| {
             let _stops = Stops(&stop);
             let callers: Vec<_> = hosts.iter().map(|host| threads.spawn(|| self.ask(host, &stop))).collect();
-            eventually(what, || (is_so() || callers.iter().any(|caller| caller.is_finished())).then_some(()));
+            // One that has ended has failed.
+            let has_failed = || callers.iter().any(ScopedJoinHandle::is_finished);
+            eventually(what, || (is_so() || has_failed()).then_some(()));
         });
     }
 }
