@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::share::{Asks, Brought, Folded, Quota, Settled, Share, Standing, WhenDown};
-use tidegate::limit::{Level, Outcome, Rate, token_bucket};
+use tidegate::limit::{self, Level, Outcome, Rate, fixed_window, token_bucket};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -17,7 +17,18 @@ fn at(millis: u64) -> Timestamp {
 
 fn shared(count: u32, burst: u32, credit: u16) -> (Quota, Arc<Standing>) {
     let bucket = token_bucket::Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
-    let (quota, standing) = (Quota::new(bucket, credit, WhenDown::Share), Arc::new(Standing::default()));
+    joined(Quota::new(bucket, credit, WhenDown::Share))
+}
+
+/// So many in each second.
+fn windowed(count: u32, credit: u16) -> (Quota, Arc<Standing>) {
+    let window =
+        fixed_window::Quota::new(count, fixed_window::Period::Nanos(SECOND), fixed_window::Align::Epoch);
+    joined(Quota::of_window(limit::Quota::FixedWindow(window.unwrap()), credit, WhenDown::Share).unwrap())
+}
+
+fn joined(quota: Quota) -> (Quota, Arc<Standing>) {
+    let standing = Arc::new(Standing::default());
     standing.set_linked(true);
     standing.set_hosts(3);
     quota.join(&standing, 7);
@@ -94,9 +105,10 @@ proptest! {
     fn folded_it_is_the_same_share(
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
         asks in prop::sample::select(vec![Asks::Never, Asks::WhereTiny, Asks::OnMiss]),
+        is_window in any::<bool>(),
         steps in prop::collection::vec((0u8..18, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {
-        let (quota, standing) = shared(count, burst, credit);
+        let (quota, standing) = if is_window { windowed(burst, credit) } else { shared(count, burst, credit) };
         let quota = quota.asking(asks);
         let mut both = Both::fresh(&quota, at(0));
         let mut now = 0;
