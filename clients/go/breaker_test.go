@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 // over is as if the breaker's time were.
@@ -182,10 +184,10 @@ func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
 func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 	p := played(t, reply(allow...))
 	p.Hide()
-	heard := &told{}
+	heard := &told.Lines{}
 	c := client(t, p.Path, WithLogger(heard))
 	c.Hit(ctx, "api", Attributes{{"user", "secret-user"}})
-	if lines := heard.all(); len(lines) != 1 || !strings.Contains(lines[0], "no daemon at "+p.Path) ||
+	if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "no daemon at "+p.Path) ||
 		!strings.Contains(lines[0], "requests are not limited") {
 		t.Fatalf("%v", lines)
 	}
@@ -197,7 +199,7 @@ func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 	}
 	c.over()
 	hits(c, 3)
-	lines := heard.all()
+	lines := heard.All()
 	if len(lines) != 2 || !strings.Contains(lines[1], "answers again; 14 requests") {
 		t.Fatalf("%v", lines)
 	}
@@ -207,7 +209,7 @@ func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 		t.Fatal(err)
 	}
 	hits(c, 2)
-	if lines := heard.all(); len(lines) != 2 || strings.Contains(strings.Join(lines, ""), "secret-user") {
+	if lines := heard.All(); len(lines) != 2 || strings.Contains(strings.Join(lines, ""), "secret-user") {
 		t.Fatalf("%v", lines)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
+	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 // slack is what a busy machine may add to a deadline before a test calls it late.
@@ -457,13 +458,13 @@ func TestALateReplyNeverReachesAnotherRequest(t *testing.T) {
 func TestAnErrorThatKeepsTheConnection(t *testing.T) {
 	for _, code := range []int{5, 6, 7, 10, 11} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
-		heard := &told{}
+		heard := &told.Lines{}
 		c := client(t, p.Path, WithLogger(heard))
 		equal(t, reasons(hits(c, 5)...), []string{"protocol", "protocol", "protocol", "protocol", "protocol"})
 		if stats := c.Stats(); stats.Connections != 1 || stats.BreakerOpen || stats.Missed["protocol"] != 5 {
 			t.Fatalf("%d: %+v", code, stats)
 		}
-		if lines := heard.all(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
+		if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "the cause") {
 			t.Fatalf("%v", lines)
 		}
 		c.Acquire(ctx, "api", u1)
@@ -479,7 +480,7 @@ func TestAnErrorThatKeepsTheConnection(t *testing.T) {
 func TestNoValueIsTooOdd(t *testing.T) {
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
-	var nobody *told
+	var nobody *told.Lines
 	text, pointer := "Zoë", new(int)
 	for value, want := range map[any]string{
 		nil: "", "": "", "\xff": "�", "a\x00b": "a\x00b", 1.5: "1.5", true: "true", -7: "-7", nobody: "", &text: "Zoë",
@@ -564,7 +565,7 @@ func TestAReportWaitsForRoom(t *testing.T) {
 
 func TestWhatCannotBeAskedIsAllowedAndLoggedOnce(t *testing.T) {
 	p := played(t, grant)
-	heard := &told{}
+	heard := &told.Lines{}
 	c := client(t, p.Path, WithLogger(heard))
 	huge := strings.Repeat("x", 1<<20)
 	for i := 0; i < 3; i++ {
@@ -575,8 +576,8 @@ func TestWhatCannotBeAskedIsAllowedAndLoggedOnce(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 	}
-	if len(p.Seen()) != 0 || len(heard.all()) != 2 || c.Stats().BreakerOpen {
-		t.Fatalf("%v %v", p.Seen(), heard.all())
+	if len(p.Seen()) != 0 || len(heard.All()) != 2 || c.Stats().BreakerOpen {
+		t.Fatalf("%v %v", p.Seen(), heard.All())
 	}
 }
 

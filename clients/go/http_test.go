@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
+	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 type answer struct {
@@ -54,27 +55,14 @@ func TestAnswers(t *testing.T) {
 			if got := decided(t, a).Message(); got != a.Message {
 				t.Errorf("%q, not %q", got, a.Message)
 			}
-			p := played(t, func(c net.Conn, message []any) []any {
-				if a.Decision == nil {
-					_, _ = c.Write([]byte{0, 0, 0, 1, 0xC1})
-					return nil
-				}
-				decision, err := peer.Decode(unhex(t, *a.Decision)[4:])
-				if err != nil {
-					t.Error(err)
-				}
-				decision[1] = message[1]
-				for i, element := range decision { // the codec reads maps without an order
-					if fields, is := element.(map[string]any); is {
-						var ordered peer.Map
-						for name, value := range fields {
-							ordered = append(ordered, [2]any{name, value})
-						}
-						decision[i] = ordered
-					}
-				}
-				return decision
-			})
+			script := func(c net.Conn, _ []any) []any {
+				_, _ = c.Write([]byte{0, 0, 0, 1, 0xC1})
+				return nil
+			}
+			if a.Decision != nil {
+				script = saying(t, unhex(t, *a.Decision)[4:])
+			}
+			p := played(t, script)
 			with := HTTP{Headers: a.Style}
 			if a.Reason != nil && a.Status == 503 {
 				with.OnFailure = Refuse
@@ -224,12 +212,12 @@ func TestAddresses(t *testing.T) {
 
 func TestOneWarningOfAForgottenProxy(t *testing.T) {
 	p := played(t, grant)
-	heard := &told{}
+	heard := &told.Lines{}
 	limited := client(t, p.Path, WithLogger(heard)).Middleware(HTTP{})(http.HandlerFunc(fine))
 	for i := 0; i < 3; i++ {
 		get(t, limited, "/", "X-Forwarded-For", "1.2.3.4")
 	}
-	if lines := heard.all(); len(lines) != 1 || !strings.Contains(lines[0], "TrustedProxies") {
+	if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "TrustedProxies") {
 		t.Fatalf("%v", lines)
 	}
 }
@@ -281,7 +269,7 @@ func TestCallbacksThatPanic(t *testing.T) {
 		if name == "on_refused" {
 			p.Play(reply(limit...))
 		}
-		heard, runs := &told{}, 0
+		heard, runs := &told.Lines{}, 0
 		c := client(t, p.Path, WithLogger(heard))
 		limited := c.Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if d := FromContext(r.Context()); d == nil || !d.Allowed {
@@ -295,7 +283,7 @@ func TestCallbacksThatPanic(t *testing.T) {
 				t.Fatalf("%s: %d", name, response.StatusCode)
 			}
 		}
-		lines := heard.all()
+		lines := heard.All()
 		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name) ||
 			strings.Contains(lines[0], "secret") {
 			t.Fatalf("%s: %d %v %v", name, runs, c.Stats().Missed, lines)

@@ -14,12 +14,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
+	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 const patient = 5 * time.Second // for tests that are not about the deadline, on a busy machine
@@ -44,6 +44,15 @@ func grant(_ net.Conn, message []any) []any {
 	return []any{2, message[1], true}
 }
 
+func saying(t testing.TB, payload []byte) peer.Script {
+	t.Helper()
+	script, err := peer.Saying(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
+
 func played(t testing.TB, script peer.Script) *peer.Peer {
 	t.Helper()
 	p, err := peer.New(script)
@@ -54,30 +63,12 @@ func played(t testing.TB, script peer.Script) *peer.Peer {
 	return p
 }
 
-// told is a logger.
-type told struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *told) Printf(format string, v ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, fmt.Sprintf(format, v...))
-}
-
-func (l *told) all() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]string(nil), l.lines...)
-}
-
 func client(t testing.TB, path string, options ...Option) *Client {
 	t.Helper()
 	for _, name := range []string{"TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR"} {
 		t.Setenv(name, "")
 	}
-	options = append([]Option{WithSocket(path), WithTimeout(patient), WithLogger(&told{})}, options...)
+	options = append([]Option{WithSocket(path), WithTimeout(patient), WithLogger(&told.Lines{})}, options...)
 	c := New(options...)
 	t.Cleanup(c.Close)
 	return c
@@ -199,7 +190,7 @@ func (d *daemon) start() {
 	if err := d.command.Start(); err != nil {
 		d.t.Fatal(err)
 	}
-	eventually(d.t, "the daemon", New(WithSocket(d.path), WithTimeout(time.Second), WithLogger(&told{})).up)
+	eventually(d.t, "the daemon", New(WithSocket(d.path), WithTimeout(time.Second), WithLogger(&told.Lines{})).up)
 }
 
 // up is Check without the breaker.

@@ -80,8 +80,9 @@ impl Holder {
                 _ => Ok(false),
             })
         };
-        let done = heard(ask).and_then(|done| done);
+        let done = heard(ask)?;
         if done.is_err() {
+            // It was answered, and may be closed now all the same.
             self.client = None;
         }
         done

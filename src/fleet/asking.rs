@@ -18,6 +18,7 @@ use super::dice::Dice;
 use super::page::{cell_window, terms};
 use super::redis_clock::RedisClock;
 use super::reply::{Answer, Kind, Paid, Wait};
+use super::turn::Turn;
 use super::window::Stands;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{Brought, Budget, Engine, More, Need, OnBrought, Standing, Ticket};
@@ -58,8 +59,7 @@ pub struct Asking {
     breaker: Breaker,
     clock: RedisClock,
     asked: Asked,
-    /// When all turn to another secret, by the clock of Redis, and when this host has.
-    turn: (Option<u64>, Option<Timestamp>),
+    turn: Turn,
 }
 
 /// A ticket that somebody waits for.
@@ -101,7 +101,7 @@ impl Asking {
             breaker: Breaker::Closed { misses: 0 },
             clock: RedisClock::default(),
             asked: Asked::default(),
-            turn: (None, None),
+            turn: Turn::default(),
         }
     }
 
@@ -167,7 +167,7 @@ impl Asking {
         let Some(flight) = row.land(place) else { return };
         match answer.kind {
             // It was paid by the name of before, after all have turned to another: that brings nothing.
-            Kind::Done(_) if is_unheard(self.turn, &flight, answer.now_us) => {
+            Kind::Done(_) if self.turn.is_unheard(answer.now_us, |turned| flight.sent < turned) => {
                 self.settle(&flight, &[], answer.now_us, now);
             }
             Kind::Done(paid) => {
@@ -194,14 +194,12 @@ impl Asking {
 
     /// All turn to another secret then, by the clock of Redis, and this host has not.
     pub fn turns(&mut self, from_us: Option<u64>) {
-        if self.turn.0 != from_us {
-            self.turn = (from_us, None);
-        }
+        self.turn.turns(from_us);
     }
 
     /// This host has turned.
     pub fn turned(&mut self, now: Timestamp) {
-        self.turn.1 = Some(now);
+        self.turn.turned(now);
     }
 
     /// Redis is heard again: whatever was not answered in time before is forgotten.
@@ -332,11 +330,6 @@ impl std::fmt::Debug for Asking {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Asking").field("breaker", &self.breaker).finish_non_exhaustive()
     }
-}
-
-/// Whether it was answered after all had turned to another secret, and was asked by the one of before.
-fn is_unheard((from_us, turned): (Option<u64>, Option<Timestamp>), flight: &Flight, now_us: u64) -> bool {
-    from_us.is_some_and(|from_us| now_us >= from_us) && turned.is_none_or(|turned| flight.sent < turned)
 }
 
 /// When an answer was given, or later where nobody can tell: one that comes late may have been given long ago.

@@ -30,6 +30,7 @@ pub mod secrets;
 pub mod sync;
 pub mod tally;
 pub mod task;
+mod turn;
 pub mod turning;
 pub mod version;
 mod versions;

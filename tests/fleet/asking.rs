@@ -16,7 +16,7 @@ use tidegate::limit::share::{self, Asks, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
-use crate::plan::seed;
+use crate::plan::{draws, seed};
 use crate::random::Random;
 use crate::store::Store;
 use crate::waiting::Waiting;
@@ -138,7 +138,7 @@ impl Host {
                 self.sync.answered(batch, answer, &self.engine, at(us));
             }
             (Call::Exact(payment), Reply::Exact(answer)) => {
-                self.waiting.asking.answered(payment, answer, at(us))
+                self.waiting.asking.answered(payment, answer, at(us));
             }
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
@@ -315,8 +315,7 @@ fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
 
 /// Drawn from a seed alone.
 fn drawn(seed: u64) -> Plan {
-    let mut random = Random::new(seed, 8);
-    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let mut draw = draws(seed, 8);
     let rate = draw(1, 200);
     Plan {
         seed,

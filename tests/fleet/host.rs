@@ -260,7 +260,7 @@ impl Host {
         match (call, reply) {
             (Call::Sync(batch), Reply::Sync(answer)) => self.sync.answered(batch, answer, &self.engine, now),
             (Call::Exact(payment), Reply::Exact(answer)) => {
-                self.waiting.asking.answered(payment, answer, now)
+                self.waiting.asking.answered(payment, answer, now);
             }
             (_, Reply::Beat(beaten)) => {
                 if let Some(agreed) = &beaten.agreed {

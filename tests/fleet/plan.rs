@@ -1,6 +1,10 @@
 //! What a run is about.
 
+use std::ops::Range;
+
 use tidegate::limit::share::Asks;
+
+use crate::random::Random;
 
 /// How requests fall to hosts and over time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +46,27 @@ pub(crate) struct Crash {
     pub(crate) to_ms: u64,
 }
 
+impl Outage {
+    /// At some moment in so many milliseconds, for a tenth of a second and up to `most_ms`; it forgets nothing.
+    pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, ms: u64, most_ms: u32) -> Outage {
+        let (from_ms, to_ms) = span(draw, 0..ms, most_ms);
+        Outage { from_ms, to_ms, empty: false, later_ms: 0 }
+    }
+}
+
+impl Crash {
+    /// Any of these hosts, from some of these moments on, for a tenth of a second and up to `most_ms`.
+    pub(crate) fn drawn(
+        draw: &mut impl FnMut(u32, u32) -> u32,
+        hosts: u32,
+        begins_ms: Range<u64>,
+        most_ms: u32,
+    ) -> Crash {
+        let (from_ms, to_ms) = span(draw, begins_ms, most_ms);
+        Crash { host: draw(0, hosts - 1), from_ms, to_ms }
+    }
+}
+
 /// A host that is started anew with other secrets, of which the first is the one it is to come to.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rollout {
@@ -73,6 +98,19 @@ pub(crate) struct Faults {
     pub(crate) rollouts: Vec<Rollout>,
     /// Other servers that have a part of the keys: how far the clock of each is from that of the first.
     pub(crate) skews_us: Vec<i64>,
+}
+
+impl Faults {
+    /// What befalls calls and clocks; one in three times `lost_most` replies are lost of a thousand.
+    pub(crate) fn drawn(draw: &mut impl FnMut(u32, u32) -> u32, lost_most: u32) -> Faults {
+        Faults {
+            lost: [0, 10, lost_most][draw(0, 2) as usize],
+            doubled: [0, 50][draw(0, 1) as usize],
+            late: [0, 50][draw(0, 1) as usize],
+            drift_ppm: [0, 10_000][draw(0, 1) as usize],
+            ..Faults::default()
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -149,6 +187,19 @@ impl Plan {
     pub(crate) fn leak(&self) -> f64 {
         f64::from(self.credit) / 1_000.0
     }
+}
+
+/// Draws of one purpose (`stream`), from a seed alone: each from one number to another, both among them.
+pub(crate) fn draws(seed: u64, stream: u64) -> impl FnMut(u32, u32) -> u32 {
+    let mut random = Random::new(seed, stream);
+    move |from, to| from + random.below(to - from + 1)
+}
+
+/// When something begins and ends.
+fn span(draw: &mut impl FnMut(u32, u32) -> u32, begins_ms: Range<u64>, most_ms: u32) -> (u64, u64) {
+    let length = (begins_ms.end - begins_ms.start) as u32;
+    let from_ms = begins_ms.start + u64::from(draw(0, length - 1));
+    (from_ms, from_ms + u64::from(draw(100, most_ms)))
 }
 
 /// The seed of all runs, or the one that is asked for.

@@ -6,42 +6,26 @@ use std::thread;
 use tidegate::limit::share::Asks;
 
 use crate::audit::Audit;
-use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, runs, seed};
-use crate::random::Random;
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, runs, seed};
 use crate::table::check_bounds;
 use crate::world::{Looks, run, run_looking};
 
 /// Drawn from a seed alone.
 fn plan(seed: u64) -> Plan {
-    let mut random = Random::new(seed, 4);
-    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let mut draw = draws(seed, 4);
     let rate = draw(20, 1_000);
     let load = [500, 1_000, 2_000, 10_000, 100_000][draw(0, 4) as usize];
     let hosts = [2, 3, 5, 10, 20, 50, 100][draw(0, 6) as usize];
     // At most 100 000 decisions, and at most half a million looks of hosts.
     let ms = (100_000_000_000 / (u64::from(rate) * u64::from(load))).min(5_000_000 / u64::from(hosts));
     let ms = ms.min(u64::from(draw(1_000, 20_000))).max(500);
-    let mut faults = Faults {
-        lost: [0, 10, 300][draw(0, 2) as usize],
-        doubled: [0, 50][draw(0, 1) as usize],
-        late: [0, 50][draw(0, 1) as usize],
-        drift_ppm: [0, 10_000][draw(0, 1) as usize],
-        steps: draw(0, 1) == 1,
-        ..Faults::default()
-    };
+    let mut faults = Faults::drawn(&mut draw, 300);
+    faults.steps = draw(0, 1) == 1;
     if draw(0, 3) == 0 {
-        let from_ms = u64::from(draw(0, ms as u32 - 1));
-        let to_ms = from_ms + u64::from(draw(100, 4_000));
-        faults.crashes.push(Crash { host: draw(0, hosts - 1), from_ms, to_ms });
+        faults.crashes.push(Crash::drawn(&mut draw, hosts, 0..ms, 4_000));
     }
     if draw(0, 4) == 0 {
-        let from_ms = u64::from(draw(0, ms as u32 - 1));
-        faults.outages.push(Outage {
-            from_ms,
-            to_ms: from_ms + u64::from(draw(100, 900)),
-            empty: false,
-            later_ms: 0,
-        });
+        faults.outages.push(Outage::drawn(&mut draw, ms, 900));
     }
     Plan {
         seed,

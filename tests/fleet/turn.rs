@@ -7,8 +7,7 @@ use tidegate::fleet::secrets::Mark;
 use tidegate::limit::share::Asks;
 
 use crate::host::Host;
-use crate::plan::{Crash, Faults, Plan, Rollout, SHAPES, Shape, runs, seed};
-use crate::random::Random;
+use crate::plan::{Crash, Faults, Plan, Rollout, SHAPES, Shape, draws, runs, seed};
 use crate::store::Store;
 use crate::table::check_bounds;
 use crate::windows::{self, Kind};
@@ -195,24 +194,13 @@ const START_US: u64 = 1_700_000_000_000_000;
 
 /// Drawn from a seed alone.
 fn plan(seed: u64) -> Plan {
-    let mut random = Random::new(seed, 12);
-    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let mut draw = draws(seed, 12);
     let hosts = draw(2, 6);
-    let mut faults = Faults {
-        lost: [0, 10, 200][draw(0, 2) as usize],
-        doubled: [0, 50][draw(0, 1) as usize],
-        late: [0, 50][draw(0, 1) as usize],
-        drift_ppm: [0, 10_000][draw(0, 1) as usize],
-        alone_refuses: true,
-        ..Faults::default()
-    };
+    let mut faults = Faults { alone_refuses: true, ..Faults::drawn(&mut draw, 200) };
     let apart_ms = u64::from(draw(0, 1_500));
     let all_ms = name_first(&mut faults, hosts, apart_ms, draw(0, 1) == 1);
-    let mut span = |most_ms: u32| {
-        let from_ms = all_ms + u64::from(draw(0, 6_000)) - 1_000;
-        Crash { host: draw(0, hosts - 1), from_ms, to_ms: from_ms + u64::from(draw(100, most_ms)) }
-    };
-    let (cut_off, crash) = (span(5_000), span(2_000));
+    let mut gone = |most_ms| Crash::drawn(&mut draw, hosts, all_ms - 1_000..all_ms + 5_001, most_ms);
+    let (cut_off, crash) = (gone(5_000), gone(2_000));
     if draw(0, 1) == 0 {
         faults.cut_off.push(cut_off);
     }
@@ -246,23 +234,22 @@ fn plan(seed: u64) -> Plan {
 
 /// The same, by rules whose requests wait for a call.
 fn asking(seed: u64) -> Plan {
-    let mut random = Random::new(seed, 13);
     let plan = plan(seed);
-    let draw = |random: &mut Random, of: &[u64]| of[random.below(of.len() as u32) as usize];
-    let window = [None, Some(Kind::Fixed), Some(Kind::Sliding)][random.below(3) as usize];
+    let mut draw = draws(seed, 13);
+    let window = [None, Some(Kind::Fixed), Some(Kind::Sliding)][draw(0, 2) as usize];
     // Of a window that ends meanwhile, what was paid for at its end begins in the next.
-    let period_s = if window.is_some() { 86_400 } else { draw(&mut random, &[10, 600, 86_400]) };
+    let period_s = if window.is_some() { 86_400 } else { [10, 600, 86_400][draw(0, 2) as usize] };
     let rate = if period_s == 10 { plan.rate } else { plan.burst };
     // Once, twice or ten times what there is while the plan lasts.
     let budget = (u64::from(plan.burst) * 1_000 / plan.ms).max(u64::from(rate) / period_s) + 1;
-    let load = budget * draw(&mut random, &[1, 2, 10]) * 1_000 * period_s / u64::from(rate);
+    let load = budget * [1, 2, 10][draw(0, 2) as usize] * 1_000 * period_s / u64::from(rate);
     Plan {
         window,
         period_s,
         rate,
         load: load as u32,
-        asks: [Asks::OnMiss, Asks::Always][random.below(2) as usize],
-        round_trip_us: draw(&mut random, &[500, 2_000, 4_000, 50_000]),
+        asks: [Asks::OnMiss, Asks::Always][draw(0, 1) as usize],
+        round_trip_us: [500, 2_000, 4_000, 50_000][draw(0, 3) as usize],
         tick_ms: 1,
         ..plan
     }

@@ -7,8 +7,7 @@ use tidegate::limit::fixed_window::{self, Align, Period};
 use tidegate::limit::share::{self, WhenDown};
 use tidegate::limit::{Quota, sliding_window};
 
-use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, Shape, is_short, runs, seed};
-use crate::random::Random;
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, Shape, draws, is_short, runs, seed};
 use crate::world::{WARM_MS, World, run};
 
 /// What windows a plan has instead of a bucket.
@@ -93,30 +92,20 @@ pub(crate) fn seen(world: &World<'_>, plan: &Plan, kind: Kind) -> (u64, f64) {
 
 /// Drawn from a seed alone.
 pub(crate) fn plan(seed: u64) -> (Plan, Kind) {
-    let mut random = Random::new(seed, 9);
-    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let mut draw = draws(seed, 9);
     let kind = [Kind::Fixed, Kind::Sliding, Kind::Calendar][draw(0, 2) as usize];
     let (rate, period_s) = (draw(1, 1_000), [1, 2, 5, 10][draw(0, 3) as usize]);
     let load = [500, 1_000, 2_000, 10_000][draw(0, 3) as usize];
     let hosts = [2, 3, 5, 10, 20, 50][draw(0, 5) as usize];
     let ms = u64::from(draw(5_000, 15_000)).min(3_000_000 / u64::from(hosts));
-    let mut faults = Faults {
-        lost: [0, 10, 300][draw(0, 2) as usize],
-        doubled: [0, 50][draw(0, 1) as usize],
-        late: [0, 50][draw(0, 1) as usize],
-        drift_ppm: [0, 10_000][draw(0, 1) as usize],
-        steps: draw(0, 1) == 1,
-        ..Faults::default()
-    };
+    let mut faults = Faults::drawn(&mut draw, 300);
+    faults.steps = draw(0, 1) == 1;
     if draw(0, 2) == 0 {
-        let from_ms = u64::from(draw(0, ms as u32 - 1));
-        let to_ms = from_ms + u64::from(draw(100, 6_000));
-        faults.crashes.push(Crash { host: draw(0, hosts - 1), from_ms, to_ms });
+        faults.crashes.push(Crash::drawn(&mut draw, hosts, 0..ms, 6_000));
     }
     if draw(0, 2) == 0 {
-        let from_ms = u64::from(draw(0, ms as u32 - 1));
-        let to_ms = from_ms + u64::from(draw(100, 5_000));
-        faults.outages.push(Outage { from_ms, to_ms, empty: false, later_ms: u64::from(draw(0, 300)) });
+        let outage = Outage::drawn(&mut draw, ms, 5_000);
+        faults.outages.push(Outage { later_ms: u64::from(draw(0, 300)), ..outage });
     }
     let plan = Plan {
         seed,

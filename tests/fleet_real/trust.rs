@@ -9,6 +9,7 @@ use super::certificates::server;
 use super::daemon::{BINARY, Daemon, Plan, eventually};
 use super::hosts::{LINKED, ask_all, await_counted, count_log, most_at_once, passed, plan, rules};
 use super::http::get;
+use super::leaving::end;
 use super::redis_server::{Redis, is_installed};
 use super::wire::{Wire, hit, verdict_of};
 
@@ -71,10 +72,15 @@ pub(crate) fn with_secrets(plan: Plan, secrets: &[u8]) -> Plan {
     plan.settings(&settings)
 }
 
+/// One that has this secret alone.
+fn start(redis: &Redis, secret: u8) -> Daemon {
+    let plan = plan(&redis.url(), &rules("200/s", BURST, "on_miss: refuse"), "");
+    with_secrets(plan, &[secret]).start()
+}
+
 /// The same host with other secrets.
 fn again(mut host: Daemon, secrets: &[u8]) -> Daemon {
-    host.process.signal(15);
-    assert_eq!(host.process.exit_code(), Some(0), "{}", host.log());
+    end(std::slice::from_mut(&mut host));
     with_secrets(host.plan, secrets).start()
 }
 
@@ -98,16 +104,11 @@ fn while_a_secret_is_replaced_there_is_one_budget_and_blocks_hold() {
         return;
     }
     let redis = Redis::start(&[]);
-    let start = || {
-        let plan = plan(&redis.url(), &rules("200/s", BURST, "on_miss: refuse"), "");
-        with_secrets(plan, &[1]).start()
-    };
     let is_one = |hosts: &[Daemon], millis: u64, when: &str| {
         let most = at_once(hosts, millis);
         assert!(most <= f64::from(BURST) + RATE / 20.0, "{most} at once {when}");
     };
-    let [one, two] = [start(), start()];
-    let hosts = [one, two];
+    let hosts = [start(&redis, 1), start(&redis, 1)];
     await_counted(&hosts, 2);
     let old = secret(&hosts[0], "uses");
     let [one, two] = hosts;
@@ -151,13 +152,9 @@ fn a_host_that_does_not_have_the_secret_in_use_says_so() {
         return;
     }
     let redis = Redis::start(&[]);
-    let start = |secret: u8| {
-        let plan = plan(&redis.url(), &rules("200/s", BURST, "on_miss: refuse"), "");
-        with_secrets(plan, &[secret]).start()
-    };
-    let hosts = [start(1)];
+    let hosts = [start(&redis, 1)];
     await_counted(&hosts, 1);
-    let early = start(2);
+    let early = start(&redis, 2);
     early.await_log(&["DOES NOT HAVE THE FLEET SECRET THAT IS IN USE"]);
     eventually("it is told", || secret(&early, "next").contains("does not have").then_some(()));
     assert!(run(&early, &["fleet"]).contains("does not have the fleet secret that is in use"));

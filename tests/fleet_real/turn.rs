@@ -12,6 +12,7 @@ use tidegate::clock::boot_nanos;
 use super::calm::Calm;
 use super::daemon::{Daemon, eventually};
 use super::hosts::{LINKED, count_log, plan};
+use super::leaving::end;
 use super::redis_cluster::Three;
 use super::redis_server::{Redis, is_installed};
 use super::trust::{TURNS, secret, with_secrets};
@@ -101,10 +102,7 @@ impl Drop for Stops<'_> {
 
 /// The hosts that are to be there again, all at once, with other secrets.
 fn all_again(mut hosts: Vec<Daemon>, secrets: &[u8]) -> Vec<Daemon> {
-    hosts.iter().for_each(|host| host.process.signal(15));
-    for host in &mut hosts {
-        assert_eq!(host.process.exit_code(), Some(0), "{}", host.log());
-    }
+    end(&mut hosts);
     hosts.into_iter().map(|host| with_secrets(host.plan, secrets).start()).collect()
 }
 

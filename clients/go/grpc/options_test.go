@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,25 +20,9 @@ import (
 
 	"github.com/tidegate/tidegate/clients/go"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
+	"github.com/tidegate/tidegate/clients/go/internal/told"
 	"github.com/tidegate/tidegate/clients/go/tidegatetest"
 )
-
-type told struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *told) Printf(format string, v ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, fmt.Sprintf(format, v...))
-}
-
-func (l *told) all() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]string(nil), l.lines...)
-}
 
 // What the daemon is asked, word for word: over TCP, where the peer has an address.
 func TestWhatIsAsked(t *testing.T) {
@@ -110,7 +93,7 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 		"outcome":     {Outcome: func(context.Context, *tidegate.Decision, error) tidegate.Outcome { panic("secret") }},
 		"instrument":  {Instrument: func(*tidegate.Decision, time.Duration) { panic("secret") }},
 	} {
-		fake, heard, runs := tidegatetest.New(t), &told{}, 0
+		fake, heard, runs := tidegatetest.New(t), &told.Lines{}, 0
 		if name == "on_refused" {
 			fake.Force("per-user", "limit")
 		}
@@ -128,7 +111,7 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 			}
 		}
 		fake.AssertReleased()
-		lines := heard.all()
+		lines := heard.All()
 		if runs != 2 || c.Stats().Missed["callback"] != 2 || len(lines) != 1 || !strings.Contains(lines[0], name+" panicked") ||
 			strings.Contains(lines[0], "secret") {
 			t.Fatalf("%s: ran %d times, %v %v", name, runs, c.Stats().Missed, lines)
@@ -155,7 +138,7 @@ func TestOnRefused(t *testing.T) {
 }
 
 func TestOnFailureByMethod(t *testing.T) {
-	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(&told{}))
+	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(&told.Lines{}))
 	for suffix, want := range map[string]codes.Code{"/Check": codes.Unavailable, "/Watch": codes.OK} {
 		suffix := suffix
 		with := Options{OnFailure: func(method string) bool { return strings.HasSuffix(method, suffix) }}

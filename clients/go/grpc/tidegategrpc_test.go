@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tidegate/tidegate/clients/go"
+	"github.com/tidegate/tidegate/clients/go/internal/peer"
 	"github.com/tidegate/tidegate/clients/go/tidegatetest"
 )
 
@@ -285,30 +286,19 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// played is the decision of these bytes, from a daemon that says them whatever is asked first.
-func played(t *testing.T, decision []byte) *tidegate.Decision {
+// played is the decision of this payload, from a daemon that says it whatever is asked.
+func played(t *testing.T, payload []byte) *tidegate.Decision {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "tg-")
+	script, err := peer.Saying(payload)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(folder) })
-	listener, err := net.Listen("unix", folder+"/s")
+	daemon, err := peer.New(script)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		connection, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		_, _ = connection.Read(make([]byte, 4096))
-		decision[2] = 1 // the id, in one byte
-		_, _ = connection.Write([]byte{0, 0, 0, 5, 0x94, 0, 0, 1, 0x80})
-		_, _ = connection.Write(append([]byte{0, 0, 0, byte(len(decision))}, decision...))
-	}()
-	d := tidegate.New(tidegate.WithSocket(folder+"/s"), tidegate.WithTimeout(5*time.Second)).Hit(ctx, "api", nil)
+	t.Cleanup(daemon.Close)
+	d := tidegate.New(tidegate.WithSocket(daemon.Path), tidegate.WithTimeout(5*time.Second)).Hit(ctx, "api", nil)
 	if d.Degraded {
 		t.Fatalf("%+v", d)
 	}

@@ -23,12 +23,8 @@ local function wait_us(num, den, burst, level, rem, cost, ahead)
   return min(us + ahead, AMOUNT_MAX)
 end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local values = redis.call('MGET', unpack(KEYS))
-local epoch, seq = read('<i8i8', ARGV[1])
 -- A call that is given up leaves a gap, and no harm: nothing here speaks of what was said before.
-local done = answered(values[1], values[2], now, epoch, seq, true)
+local done, now, values, epoch, seq = begin(true)
 if done then return done end
 local costs, cells = ARGV[2], #KEYS - 2
 
@@ -42,8 +38,7 @@ local function costs_end()
 end
 if costs_end() ~= #costs then return redis.error_reply('ERR the costs do not fit the cells') end
 
-local other_nonce = values[2] ~= string.sub(ARGV[1], 33, 48)
-local reply = { header(OK, renew_nonce(values[2], string.sub(ARGV[1], 17, 32)), now) }
+local reply, other_nonce = begin_reply(values[2], now)
 
 local found, paid, next_cost = {}, true, 1
 for i = 1, cells do

@@ -16,12 +16,22 @@ local function answered(guard, nonce, now, epoch, seq, gaps)
   if not gaps and seq ~= last_seq + 1 then return header(UNKNOWN, nonce, now) end
 end
 
--- The nonce of this bucket of cells, made by the first who writes here; another one says that everything was lost.
-local function renew_nonce(stored, offered)
-  local nonce = stored
-  if not nonce or #nonce ~= 16 then nonce = offered end
+-- A call begins: what to answer at once, or nothing when it is to be done; now; what lies under its keys; its number.
+local function begin(gaps)
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  local values = redis.call('MGET', unpack(KEYS))
+  local epoch, seq = read('<i8i8', ARGV[1])
+  return answered(values[1], values[2], now, epoch, seq, gaps), now, values, epoch, seq
+end
+
+-- How the reply to a call that is done begins; and whether the host knows another nonce, or none. The nonce of this bucket
+-- of cells is made by the first who writes here; another one says that everything was lost.
+local function begin_reply(stored, now)
+  local nonce, known = stored, string.sub(ARGV[1], 33, 48)
+  if not nonce or #nonce ~= 16 then nonce = string.sub(ARGV[1], 17, 32) end
   redis.call('SET', KEYS[2], nonce, 'PX', 2592000000)
-  return nonce
+  return { header(OK, nonce, now) }, stored ~= known
 end
 
 local function remember(epoch, seq, reply)

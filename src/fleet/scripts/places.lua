@@ -27,16 +27,11 @@ local function places_at(now, value, ask_version, ask_most, knew, other_nonce)
   return version, most, at, held, held0, demand, demand0, hosts, hosts0, closed, 0
 end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local values = redis.call('MGET', unpack(KEYS))
-local epoch, seq = read('<i8i8', ARGV[1])
-local done = answered(values[1], values[2], now, epoch, seq, false)
+local done, now, values, epoch, seq = begin(false)
 if done then return done end
 local asks, cells = ARGV[2], #KEYS - 2
 if #asks ~= cells * ASK_BYTES then return redis.error_reply('ERR the asks do not fit the keys') end
-local other_nonce = values[2] ~= string.sub(ARGV[1], 33, 48)
-local reply = { header(OK, renew_nonce(values[2], string.sub(ARGV[1], 17, 32)), now) }
+local reply, other_nonce = begin_reply(values[2], now)
 
 for i = 1, cells do
   local ask_version, ask_most, last_hold, last_demand, last_gen, hold, want, need, ask_demand, dice, knew =

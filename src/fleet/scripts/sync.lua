@@ -10,11 +10,7 @@ local ASK_BYTES = 108
 local WINDOW_ASK = '<i8i8i8i8i8i8'
 local WINDOW_ASK_BYTES = 48
 
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local values = redis.call('MGET', unpack(KEYS))
-local epoch, seq = read('<i8i8', ARGV[1])
-local done = answered(values[1], values[2], now, epoch, seq, false)
+local done, now, values, epoch, seq = begin(false)
 if done then return done end
 local asks, cells = ARGV[2], #KEYS - 2
 
@@ -29,8 +25,7 @@ local function asks_end()
 end
 if asks_end() ~= #asks then return redis.error_reply('ERR the asks do not fit the cells') end
 
-local other_nonce = values[2] ~= string.sub(ARGV[1], 33, 48)
-local reply = { header(OK, renew_nonce(values[2], string.sub(ARGV[1], 17, 32)), now) }
+local reply, other_nonce = begin_reply(values[2], now)
 local next_ask = 1
 
 -- What a host says of a window.

@@ -10,17 +10,15 @@ use crate::fleet::book::Paged;
 use crate::fleet::call::{Bucket, CELLS_MAX, Call};
 use crate::fleet::carry::{CellName, Lift, Lifted, Plant};
 use crate::fleet::page::Carry;
+use crate::fleet::turn::Turn;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// Cells on their way.
 #[derive(Debug, Default)]
 pub(super) struct Moving {
-    /// When all turn, or have turned, by the clock of Redis.
-    from_us: Option<u64>,
-    /// When this host has.
-    turned: Option<Timestamp>,
-    /// The same, where it was in touch about any key by then.
+    turn: Turn,
+    /// When this host has turned, where it was in touch about any key by then.
     left: Option<Timestamp>,
     /// The pages of cells that are being read or written, by the names of these.
     on_way: HashMap<[u8; 16], usize>,
@@ -29,24 +27,15 @@ pub(super) struct Moving {
     moved: Vec<Moved>,
 }
 
-impl Moving {
-    /// Whether an answer of that moment says nothing any more to who has asked by the secret of before.
-    fn is_late(&self, now_us: u64) -> bool {
-        self.from_us.is_some_and(|from_us| now_us >= from_us)
-    }
-}
-
 impl Sync {
     /// All turn then, by the clock of Redis, and this host has not.
     pub fn turns(&mut self, from_us: Option<u64>) {
-        if self.moving.from_us != from_us {
-            (self.moving.from_us, self.moving.turned) = (from_us, None);
-        }
+        self.moving.turn.turns(from_us);
     }
 
     /// This host has turned: the keys that it is in touch about are those of before.
     pub fn turned(&mut self, now: Timestamp) {
-        self.moving.turned = Some(now);
+        self.moving.turn.turned(now);
         self.moving.left = (self.book.len() > 0).then_some(now);
         for number in self.book.numbers() {
             if let Some(page) = self.book.page_mut(number) {
@@ -65,7 +54,7 @@ impl Sync {
     /// Whether what was answered about a key then is not to be heard.
     pub(super) fn is_unheard(&self, number: usize, now_us: u64) -> bool {
         let is_former = self.book.page(number).is_some_and(|page| page.is_former);
-        self.moving.is_late(now_us) && (is_former || self.moving.turned.is_none())
+        self.moving.turn.is_unheard(now_us, |_| is_former)
     }
 
     /// Whether the cell of a key is on its way: it is not to be asked about before it is there.
@@ -108,7 +97,7 @@ impl Sync {
     pub(super) fn looks_elsewhere(&mut self, number: usize, now: Timestamp) -> bool {
         let Some(page) = self.book.page_mut(number) else { return false };
         if page.is_former {
-            let until = self.moving.turned.unwrap_or(now).after(FORMER_KEPT);
+            let until = self.moving.turn.turned_at().unwrap_or(now).after(FORMER_KEPT);
             if now < until {
                 self.book.schedule(number, until);
             } else {
@@ -126,7 +115,7 @@ impl Sync {
 
     /// Has cells read and written that are to be.
     pub fn carry(&mut self, now: Timestamp, out: &mut Vec<Call>) {
-        let from_us = self.moving.from_us.unwrap_or(0);
+        let from_us = self.moving.turn.at_us().unwrap_or(0);
         let mut lifts: BTreeMap<Bucket, Vec<CellName>> = BTreeMap::new();
         let mut plants: BTreeMap<Bucket, Vec<(CellName, Vec<u8>)>> = BTreeMap::new();
         for number in std::mem::take(&mut self.moving.due) {

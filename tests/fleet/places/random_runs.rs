@@ -8,35 +8,23 @@ use tidegate::limit::places::Asks;
 use tidegate::limit::share::WhenDown;
 
 use super::world::{Seen, WorkPlan, run};
-use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, runs, seed};
-use crate::random::Random;
+use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, runs, seed};
 
 /// Drawn from a seed alone.
 fn plan(seed: u64) -> WorkPlan {
-    let mut random = Random::new(seed, 14);
-    let mut draw = |from: u32, to: u32| from + random.below(to - from + 1);
+    let mut draw = draws(seed, 14);
     let hosts = [2, 3, 5, 10, 20, 50][draw(0, 5) as usize];
     let max = draw(1, 300);
     let service_ms = [20, 100, 700][draw(0, 2) as usize];
     let load = [300, 700, 1_000, 1_500, 5_000][draw(0, 4) as usize];
     let ms = u64::from(draw(1_000, 15_000)).min(200_000 / u64::from(hosts)).max(1_000);
-    let mut faults = Faults {
-        lost: [0, 10, 300][draw(0, 2) as usize],
-        doubled: [0, 50][draw(0, 1) as usize],
-        late: [0, 50][draw(0, 1) as usize],
-        drift_ppm: [0, 10_000][draw(0, 1) as usize],
-        ..Faults::default()
-    };
+    let mut faults = Faults::drawn(&mut draw, 300);
     for _ in 0..draw(0, 2) {
-        let from_ms = u64::from(draw(0, ms as u32 - 1));
-        let to_ms = from_ms + u64::from(draw(100, 4_000));
-        faults.crashes.push(Crash { host: draw(0, hosts - 1), from_ms, to_ms });
+        faults.crashes.push(Crash::drawn(&mut draw, hosts, 0..ms, 4_000));
     }
     faults.crashes.dedup_by_key(|crash| crash.host);
     if draw(0, 2) == 0 {
-        let from_ms = u64::from(draw(0, ms as u32 - 1));
-        let to_ms = from_ms + u64::from(draw(100, 6_000));
-        faults.outages.push(Outage { from_ms, to_ms, empty: false, later_ms: 0 });
+        faults.outages.push(Outage::drawn(&mut draw, ms, 6_000));
     }
     let base = Plan {
         seed,

@@ -12,6 +12,26 @@ import (
 // A Script answers a request, with the elements of a reply; nil: with none.
 type Script func(connection net.Conn, message []any) []any
 
+// Saying answers each request with the message of this payload, under the id of the request.
+func Saying(payload []byte) (Script, error) {
+	elements, err := Decode(payload)
+	if err != nil {
+		return nil, err
+	}
+	for i, element := range elements { // the codec reads maps without an order
+		if fields, is := element.(map[string]any); is {
+			var ordered Map
+			for name, value := range fields {
+				ordered = append(ordered, [2]any{name, value})
+			}
+			elements[i] = ordered
+		}
+	}
+	return func(_ net.Conn, message []any) []any {
+		return append([]any{elements[0], message[1]}, elements[2:]...)
+	}, nil
+}
+
 // A Peer is a daemon that answers as it is told. HELLO and PING it answers by itself.
 type Peer struct {
 	Path      string
