@@ -32,7 +32,7 @@ pub struct Lift {
     pub cells: Vec<CellName>,
 }
 
-/// Gives cells of one bucket what others were at a moment, unless somebody has done so.
+/// Gives cells of one bucket what others were at a moment, unless somebody has done so, or it is yet to come by the clock there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plant {
     /// Where they lie.

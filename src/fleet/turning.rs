@@ -132,8 +132,9 @@ impl Turning {
         let number = here.unwrap_or(0);
         let until_us = agreed.from_us.saturating_add(micros(lasts.min(LASTS_MAX)));
         let former = agreed.before.filter(|_| here.is_some() && self.clock.unix_us(now) < until_us);
+        // Until the moment has come that is the same one.
         let former = former.and_then(|mark| at(&mark)).filter(|former| *former != number);
-        let former = former.filter(|_| agreed.uses == uses).map(|former| (former, until_us));
+        let former = former.map(|former| (former, until_us));
         let choice = Choice { uses: number, former, lacks: here.is_none(), has_turned: agreed.uses == uses };
         let is_told = std::mem::replace(&mut self.is_told, true);
         let is_change = !is_told
@@ -209,6 +210,7 @@ mod tests {
     const START_US: u64 = 1_700_000_000_000_000;
     const OLD: u8 = 1;
     const NEW: u8 = 2;
+    const OTHER: u8 = 3;
 
     fn mark(secret: u8) -> Mark {
         Mark::of_digest([secret; 8])
@@ -242,7 +244,9 @@ mod tests {
             Some((1, None, false)),
             "the old one, although it is the second"
         );
+        assert_eq!(turning.turns_us(), None);
         hears(&mut turning, 1_000, (Some(OLD), NEW, 4_000));
+        assert_eq!(turning.turns_us(), Some(START_US + 4_000_000), "so that others hear of it");
         for (ms, expected) in [
             (3_000, None),
             (3_999, None),
@@ -308,5 +312,10 @@ mod tests {
         assert_eq!(early.view(at(0)).lacks, Some(mark(OLD)));
         hears(&mut early, 1_000, (Some(OLD), NEW, 4_000));
         assert_eq!(chooses(&mut early, 4_000), Some((0, None, false)), "the others have come to it");
+        assert_eq!(early.turns_us(), None, "who has but one has nothing to turn to");
+        // One that lacks what is in use, and had what was before: of that nothing goes along.
+        let mut other = Turning::new([OTHER, OLD].map(mark));
+        hears(&mut other, 0, (Some(OLD), NEW, 0));
+        assert_eq!(chooses(&mut other, 0), Some((0, None, true)));
     }
 }

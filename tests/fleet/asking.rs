@@ -1,11 +1,11 @@
 //! Budgets whose requests may wait for a call: what passes on all hosts together, whatever becomes of the calls.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Answer, Brought, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing,
-    Ticket, Verdict,
+    Answer, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Ticket,
+    Verdict,
 };
 use tidegate::fleet::asking::Asking;
 use tidegate::fleet::call::Call;
@@ -19,6 +19,7 @@ use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 use crate::plan::{draws, seed};
 use crate::random::Random;
 use crate::store::Store;
+use crate::waiting::Waiting;
 use crate::windows::{Kind, like};
 
 /// What is shared, and what goes wrong.
@@ -45,23 +46,12 @@ struct Plan {
     window: Option<Kind>,
 }
 
-/// A request that waits.
-struct Parked {
-    ticket: Arc<Ticket>,
-    due_us: u64,
-    is_second: bool,
-    answer: Slot,
-    is_held: bool,
-}
-
-type Slot = Arc<Mutex<Option<Option<Brought>>>>;
-
 struct Host {
     engine: Arc<Engine>,
     decider: Decider,
     sync: Sync,
-    asking: Asking,
-    parked: Vec<Parked>,
+    /// Whether their own host is to refuse them, too.
+    waiting: Waiting<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +83,7 @@ impl Host {
         sync.set_budgets(engine.budgets());
         sync.set_linked(true, Timestamp::from_nanos(0));
         let asking = Asking::new(Arc::clone(&engine), standing, sync::BUCKETS, seed.rotate_left(17));
-        Host { decider: engine.decider(), engine, sync, asking, parked: Vec::new() }
+        Host { decider: engine.decider(), engine, sync, waiting: Waiting::new(asking) }
     }
 
     /// Judges a request, or goes on with one; whether it may start, once that is known.
@@ -120,36 +110,24 @@ impl Host {
     }
 
     fn park(&mut self, ticket: Arc<Ticket>, is_held: bool, is_second: bool, us: u64, out: &mut Vec<Call>) {
-        let answer = Slot::default();
-        let to = Arc::clone(&answer);
-        let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
-        let sync = &self.sync;
-        let due_us = us + ticket.patience.as_micros() as u64;
-        let asked = (&*ticket, at(due_us).at);
-        self.asking.ask(asked, on_brought, |budget| sync.version(budget), at(us), out);
-        self.parked.push(Parked { ticket, due_us, is_second, answer, is_held });
+        self.waiting.park((ticket, is_held, is_second), &self.sync, at(us), out);
     }
 
     /// Goes on with what waits for nothing any more.
     fn resume(&mut self, us: u64, seen: &mut Seen, out: &mut Vec<Call>) {
-        for parked in std::mem::take(&mut self.parked) {
-            let brought = parked.answer.lock().unwrap().take();
+        for (parked, brought) in self.waiting.take_ready(at(us)) {
             let (result, may_wait) = match brought {
-                Some(Some(brought)) => (CallResult::Brought(brought), !parked.is_second),
-                None if parked.due_us > us => {
-                    self.parked.push(parked);
-                    continue;
-                }
-                Some(None) | None => {
+                Some(brought) => (CallResult::Brought(brought), !parked.is_second),
+                None => {
                     seen.missed += 1;
                     // What comes after this finds nobody.
                     (CallResult::Missed(&parked.ticket), false)
                 }
             };
-            match self.judge(parked.is_held, Some(result), may_wait, us) {
+            match self.judge(parked.what, Some(result), may_wait, us) {
                 Ok(true) => seen.admitted_us.push(us),
                 Ok(false) => seen.refused += 1,
-                Err(ticket) => self.park(ticket, parked.is_held, true, us, out),
+                Err(ticket) => self.park(ticket, parked.what, true, us, out),
             }
         }
     }
@@ -159,7 +137,9 @@ impl Host {
             (Call::Sync(batch), Reply::Sync(answer)) => {
                 self.sync.answered(batch, answer, &self.engine, at(us));
             }
-            (Call::Exact(payment), Reply::Exact(answer)) => self.asking.answered(payment, answer, at(us)),
+            (Call::Exact(payment), Reply::Exact(answer)) => {
+                self.waiting.asking.answered(payment, answer, at(us));
+            }
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
     }
@@ -167,7 +147,7 @@ impl Host {
     fn failed(&mut self, call: &Call, us: u64) {
         match call {
             Call::Sync(batch) => self.sync.failed(batch, at(us).at),
-            Call::Exact(payment) => self.asking.failed(payment, at(us).at),
+            Call::Exact(payment) => self.waiting.asking.failed(payment, at(us).at),
             other => panic!("{other:?}"),
         }
     }
@@ -233,7 +213,7 @@ fn run(plan: &Plan) -> Seen {
             }
             if us % 10_000 == (at_host as u64 * 500) % 10_000 {
                 host.sync.tick(&host.engine, at(us), &mut out);
-                host.asking.tick(at(us), &mut out);
+                host.waiting.tick(&host.sync, at(us), &mut out);
             }
             for call in out.drain(..) {
                 number += 1;
@@ -376,6 +356,42 @@ fn what_passes_was_paid_for_whatever_becomes_of_the_calls() {
     }
     println!("used {:.3} of what might have passed", used.0 / used.1);
     assert!(used.0 >= 0.9 * used.1, "{used:?}");
+}
+
+#[test]
+fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
+    let paid_us = 1_700_000_000_000_000;
+    // When all turn; whether this host turned, long ago, or between the call and its answer; how many pass.
+    for (turns_us, before, meanwhile, passes) in [
+        (None, false, false, 1),
+        (None, true, false, 1),
+        (Some(paid_us + 1), false, false, 1),
+        (Some(paid_us), false, false, 0),
+        (Some(paid_us), true, false, 0),
+        (Some(paid_us), false, true, 0),
+    ] {
+        let plan = Plan { hosts: 1, asks: Asks::Always, ..TINY };
+        let (mut host, mut store) = (Host::new(&plan, 0), Store::default());
+        let (mut seen, mut out) = (Seen::default(), Vec::new());
+        if before {
+            host.waiting.asking.turned(at(0).at);
+        }
+        let ticket = host.judge(false, None, true, 1_000).expect_err("each waits");
+        host.park(ticket, false, false, 1_000, &mut out);
+        let call = out.pop().unwrap();
+        let reply = store.call(&call, paid_us);
+        host.waiting.asking.turns(turns_us);
+        if meanwhile {
+            host.waiting.asking.turned(at(1_500).at);
+        }
+        host.answered(&call, reply, 2_000);
+        host.resume(2_000, &mut seen, &mut out);
+        assert_eq!(
+            seen.admitted_us.len(),
+            passes,
+            "{turns_us:?}, turned before {before}, meanwhile {meanwhile}"
+        );
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is promised while things go wrong.
 
-use crate::plan::{Faults, Outage, Plan, Shape, is_short};
+use crate::plan::{Crash, Faults, Outage, Plan, Shape, is_short};
+use crate::windows::Kind;
 use crate::world::run;
 
 fn outage(hosts: u32, seconds: u64, empty: bool) -> Plan {
@@ -81,6 +82,26 @@ fn as_many_tokens_are_admitted_as_were_charged_when_replies_are_lost() {
         let leaks = plan.leak() * f64::from(plan.rate * plan.tenants) * 20.0;
         let most = if credit == 0 { 0.0 } else { leaks };
         assert!(untold as f64 <= most, "{untold} admitted and not charged: {audit} {plan:#?}");
+    }
+}
+
+/// A day's budget, of which a host has some in hand when it dies: nobody gets that, however long it is asked for.
+#[test]
+fn what_a_host_held_when_it_died_is_spent() {
+    for window in [None, Some(Kind::Fixed), Some(Kind::Sliding), Some(Kind::Calendar)] {
+        let crashes = vec![Crash { host: 0, from_ms: 3_000, to_ms: u64::MAX }];
+        let faults = Faults { alone_refuses: true, crashes, ..Faults::default() };
+        // 150 a second: all of it is used while the other one is there alone, and long after the hold was forgotten.
+        let cell = Plan::cell(2, Shape::Even, 150 * 86_400);
+        let plan = Plan { ms: 20_000, period_s: 86_400, credit: 0, audited: true, window, faults, ..cell };
+        let world = run(&plan);
+        let (seen, audit) = (world.measure.seen(), world.audit.as_ref().unwrap());
+        audit.check(seen.admitted);
+        println!("{window:?}: {seen}, {audit}");
+        let (held, _) = audit.crashed;
+        assert!(held > 0, "it held nothing: {audit}");
+        let gone = seen.admitted + held + audit.lapsed + audit.in_hand().0;
+        assert_eq!(gone, u64::from(plan.burst), "each token is spent, or lapsed: {audit} {plan:#?}");
     }
 }
 

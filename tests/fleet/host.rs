@@ -5,8 +5,10 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Verdict,
+    Answer, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Ticket,
+    Verdict,
 };
+use tidegate::fleet::asking::Asking;
 use tidegate::fleet::beat::Beat;
 use tidegate::fleet::call::Call;
 use tidegate::fleet::crowd::Crowd;
@@ -15,11 +17,12 @@ use tidegate::fleet::reply::Reply;
 use tidegate::fleet::secrets::Mark;
 use tidegate::fleet::sync::{self, Sync};
 use tidegate::fleet::turning::{Turning, lasts};
-use tidegate::limit::share::{self, WhenDown};
+use tidegate::limit::share::{self, Asks, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
 use crate::plan::Plan;
+use crate::waiting::Waiting;
 use crate::world::SECRET;
 
 pub(crate) struct Host {
@@ -41,6 +44,10 @@ pub(crate) struct Host {
     pub(crate) turning: Turning,
     /// Whether what it has of secrets is said.
     says_secrets: bool,
+    /// Requests that wait, by their tenant.
+    waiting: Waiting<u32>,
+    /// Whether there may be some.
+    asks: bool,
 }
 
 impl Host {
@@ -74,6 +81,9 @@ impl Host {
         sync.set_budgets(engine.budgets());
         let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
+        let asking =
+            Asking::new(Arc::clone(&engine), Arc::clone(&standing), plan.buckets, seed.rotate_left(17));
+        let (waiting, asks) = (Waiting::new(asking), plan.asks != Asks::Never);
         let (utc, out, has_heard) = (0, Vec::new(), false);
         let crowd = Crowd::default();
         let next = Timestamp::ORIGIN;
@@ -93,6 +103,8 @@ impl Host {
             out,
             turning,
             says_secrets,
+            waiting,
+            asks,
         }
     }
 
@@ -127,18 +139,70 @@ impl Host {
 
     /// A request; whether it may start.
     pub(crate) fn hit(&mut self, tenant: &str, us: u64) -> bool {
+        self.judge(tenant, None, false, us).expect("it does not wait")
+    }
+
+    /// A request that may wait; whether it may start, if that is known at once.
+    pub(crate) fn ask(&mut self, number: u32, tenants: &[String], us: u64) -> Option<bool> {
+        match self.judge(&tenants[number as usize], None, self.asks, us) {
+            Ok(passed) => Some(passed),
+            Err(ticket) => {
+                self.park(ticket, number, false, us);
+                None
+            }
+        }
+    }
+
+    /// Which of those that waited may start, by tenant, and which may not.
+    pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(u32, bool)> {
+        let mut answers = Vec::new();
+        for (parked, brought) in self.waiting.take_ready(self.now(us)) {
+            let (number, ticket) = (parked.what, parked.ticket);
+            let (result, may_wait) = match brought {
+                Some(brought) => (CallResult::Brought(brought), !parked.is_second),
+                None => (CallResult::Missed(&ticket), false),
+            };
+            match self.judge(&tenants[number as usize], Some(result), may_wait, us) {
+                Ok(passed) => answers.push((number, passed)),
+                Err(ticket) => self.park(ticket, number, true, us),
+            }
+        }
+        answers
+    }
+
+    fn judge(
+        &mut self,
+        tenant: &str,
+        result: Option<CallResult<'_>>,
+        may_wait: bool,
+        us: u64,
+    ) -> Result<bool, Arc<Ticket>> {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         let attributes = [("tenant", tenant)];
-        let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
-        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
-        decision.verdict == Verdict::Allow
+        let request = Request { may_wait, ..Request::new(Op::Hit, "api", Descriptors::one(&attributes)) };
+        let answer = match result {
+            None => self.decider.decide(&request, now),
+            Some(result) => self.decider.resume(&request, result, now),
+        };
+        match answer {
+            Answer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
+            Answer::Ask(ticket) => Err(ticket),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Its calls go out with the next tick.
+    fn park(&mut self, ticket: Arc<Ticket>, number: u32, is_second: bool, us: u64) {
+        let now = self.now(us);
+        self.sync.take_moved(&self.engine, now.at);
+        self.waiting.park((ticket, number, is_second), &self.sync, now, &mut self.out);
     }
 
     /// Whether a tick would change anything. A daemon looks all the same; most of a simulation's looks are in vain.
     pub(crate) fn is_due(&self, us: u64) -> bool {
-        // When to turn is told from turn to turn.
-        self.says_secrets || self.now(us).at >= self.next
+        // When to turn is told from turn to turn, and so is who has waited for too long.
+        self.says_secrets || self.asks || self.now(us).at >= self.next
     }
 
     /// What is to be sent now.
@@ -152,6 +216,9 @@ impl Host {
             self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new(), secrets }));
         }
         self.sync.tick(&self.engine, now, &mut self.out);
+        if self.asks {
+            self.waiting.tick(&self.sync, now, &mut self.out);
+        }
         self.next = self.sync.next().min(self.link.next(true, self.sync.timeout()));
         &mut self.out
     }
@@ -159,17 +226,22 @@ impl Host {
     /// Turns to another secret, if it is time.
     fn attend_secret(&mut self, now: Now) {
         self.sync.turns(self.turning.turns_us());
+        self.waiting.asking.turns(self.turning.turns_us());
         let before = self.turning.view(now).uses;
         let Some(choice) = self.turning.turns(lasts(&self.engine.budgets()), now) else { return };
         self.engine.use_secret(choice.uses, choice.former.map(|(former, _)| former));
         self.sync.set_budgets(self.engine.budgets());
         if choice.has_turned && before != self.turning.view(now).uses {
             self.sync.turned(now.at);
+            self.waiting.asking.turned(now.at);
         }
     }
 
     fn relink(&mut self, now: Now) {
         let is_heard = self.link.is_linked() && self.turning.is_settled(now);
+        if is_heard && !self.standing.is_linked() {
+            self.waiting.asking.linked();
+        }
         self.sync.set_linked(is_heard, now.at);
     }
 
@@ -187,6 +259,9 @@ impl Host {
         self.link.heard(now.at);
         match (call, reply) {
             (Call::Sync(batch), Reply::Sync(answer)) => self.sync.answered(batch, answer, &self.engine, now),
+            (Call::Exact(payment), Reply::Exact(answer)) => {
+                self.waiting.asking.answered(payment, answer, now);
+            }
             (_, Reply::Beat(beaten)) => {
                 if let Some(agreed) = &beaten.agreed {
                     self.turning.heard(agreed, beaten.now_us, now.at);
@@ -196,7 +271,7 @@ impl Host {
                 self.sync.set_alive(beaten.hosts, now.at);
             }
             (Call::Lift(lift), Reply::Lift(lifted)) => self.sync.lifted(lift, lifted, now.at),
-            (Call::Plant(plant), Reply::Plant(_)) => self.sync.planted(plant, now.at),
+            (Call::Plant(plant), Reply::Plant(now_us)) => self.sync.planted(plant, now_us, now.at),
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
         self.relink(now);
@@ -209,6 +284,7 @@ impl Host {
         self.next = Timestamp::ORIGIN;
         match self.pending.remove(&number) {
             Some(Call::Sync(batch)) => self.sync.failed(&batch, now.at),
+            Some(Call::Exact(payment)) => self.waiting.asking.failed(&payment, now.at),
             Some(Call::Lift(lift)) => self.sync.carry_failed(lift.cells.into_iter(), now.at),
             Some(Call::Plant(plant)) => {
                 self.sync.carry_failed(plant.cells.into_iter().map(|(name, _)| name), now.at);
@@ -229,12 +305,12 @@ fn rule(plan: &Plan) -> Rule {
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     if let Some(kind) = plan.window {
-        let quota = Quota::Share(crate::windows::quota(plan, kind));
+        let quota = Quota::Share(crate::windows::quota(plan, kind).asking(plan.asks));
         return Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) };
     }
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
     let bucket = token_bucket::Quota::new(rate, plan.burst).unwrap();
     let when_down = if plan.faults.alone_refuses { WhenDown::Refuse } else { WhenDown::Share };
-    let quota = Quota::Share(share::Quota::new(bucket, plan.credit, when_down));
+    let quota = Quota::Share(share::Quota::new(bucket, plan.credit, when_down).asking(plan.asks));
     Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
 }

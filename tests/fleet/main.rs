@@ -37,5 +37,6 @@ mod runs;
 mod store;
 mod table;
 mod turn;
+mod waiting;
 mod windows;
 mod world;

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use tidegate::limit::share::Asks;
+
 use crate::random::Random;
 
 /// How requests fall to hosts and over time.
@@ -94,6 +96,8 @@ pub(crate) struct Faults {
     /// Nothing passes there but what is in hand.
     pub(crate) alone_refuses: bool,
     pub(crate) rollouts: Vec<Rollout>,
+    /// Other servers that have a part of the keys: how far the clock of each is from that of the first.
+    pub(crate) skews_us: Vec<i64>,
 }
 
 impl Faults {
@@ -134,6 +138,8 @@ pub(crate) struct Plan {
     pub(crate) audited: bool,
     /// Windows of `rate` each, where it is no bucket.
     pub(crate) window: Option<crate::windows::Kind>,
+    /// Whether requests wait for a call.
+    pub(crate) asks: Asks,
 }
 
 impl Plan {
@@ -156,6 +162,7 @@ impl Plan {
             faults: Faults::default(),
             audited: false,
             window: None,
+            asks: Asks::Never,
         }
     }
 

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use tidegate::limit::share::Asks;
+
 use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, runs, seed};
 use crate::table::check_bounds;
@@ -42,6 +44,7 @@ fn plan(seed: u64) -> Plan {
         faults,
         audited: true,
         window: None,
+        asks: Asks::Never,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Hosts, Redis and the way between, a millisecond at a time.
 
 use tidegate::fleet::call::Call;
+use tidegate::limit::share::Asks;
 
 use crate::audit::Audit;
 use crate::host::Host;
@@ -15,7 +16,8 @@ pub(crate) struct World<'p> {
     plan: &'p Plan,
     hosts: Vec<Option<Host>>,
     lives: Vec<u64>,
-    store: Store,
+    /// The first, and those whose clocks are so far from its own.
+    stores: Vec<(Store, i64)>,
     /// What the clock of Redis shows at the start.
     pub(crate) store_us: u64,
     network: Network,
@@ -58,7 +60,7 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
         plan,
         hosts: Vec::new(),
         lives: vec![0; plan.hosts as usize],
-        store: Store::default(),
+        stores: [0].iter().chain(&plan.faults.skews_us).map(|skew| (Store::default(), *skew)).collect(),
         store_us,
         network: Network::new(plan),
         random,
@@ -83,6 +85,7 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
         if (WARM_MS..WARM_MS + plan.ms).contains(&step) {
             let ms = step - WARM_MS;
             world.faults(ms, us);
+            world.resume(ms, us);
             load.at(ms, &mut arrivals);
             world.judge(&mut arrivals, ms, us);
         }
@@ -132,7 +135,7 @@ impl World<'_> {
         let comes_back_empty =
             |at: u64| faults.outages.iter().any(|outage| outage.empty && outage.to_ms == at);
         if comes_back_empty(ms) || faults.flushes_ms.contains(&ms) {
-            self.store.flush();
+            self.stores.iter_mut().for_each(|(store, _)| store.flush());
         }
         if faults.steps && ms.is_multiple_of(500) {
             let host = self.random.below(self.plan.hosts) as usize;
@@ -182,7 +185,9 @@ impl World<'_> {
         if self.is_out(to.host, us) {
             return;
         }
-        let reply = self.store.call(&call, self.store_us + us);
+        let place = usize::from(bucket(&call)) % self.stores.len();
+        let (store, skew_us) = &mut self.stores[place];
+        let reply = store.call(&call, (self.store_us + us).saturating_add_signed(*skew_us));
         if let Some(audit) = &mut self.audit {
             audit.done(&call, &reply);
         }
@@ -210,12 +215,25 @@ impl World<'_> {
             let mut admitted = 0;
             for _ in of_host {
                 let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
-                let passed = host.hit(&self.tenants[tenant as usize], us);
-                admitted += u64::from(passed);
-                self.measure.request(number, tenant, ms, passed);
+                if let Some(passed) = host.ask(tenant, &self.tenants, us) {
+                    admitted += u64::from(passed);
+                    self.measure.request(number, tenant, ms, passed);
+                }
             }
             if let Some(audit) = &mut self.audit {
                 audit.judged(number, admitted, host.has(us));
+            }
+        }
+    }
+
+    /// Goes on with requests that wait for nothing any more.
+    fn resume(&mut self, ms: u64, us: u64) {
+        if self.plan.asks == Asks::Never {
+            return;
+        }
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            for (tenant, passed) in host.iter_mut().flat_map(|host| host.answers(&self.tenants, us)) {
+                self.measure.request(number as u32, tenant, ms, passed);
             }
         }
     }
@@ -253,6 +271,17 @@ impl World<'_> {
     /// What all hosts counted.
     pub(crate) fn happened(&self) -> Vec<tidegate::fleet::sync::Happened> {
         self.hosts.iter().flatten().map(|host| host.sync.happened()).collect()
+    }
+}
+
+/// Of which bucket it is: servers have buckets of their own.
+fn bucket(call: &Call) -> u8 {
+    match call {
+        Call::Sync(batch) => batch.place.bucket.number(),
+        Call::Exact(payment) => payment.place.bucket.number(),
+        Call::Lift(lift) => lift.bucket.number(),
+        Call::Plant(plant) => plant.bucket.number(),
+        _ => 0,
     }
 }
 

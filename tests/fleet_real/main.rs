@@ -39,6 +39,7 @@ mod reserve;
 mod shards;
 mod together;
 mod trust;
+mod turn;
 mod twenty;
 mod waiting;
 mod way;

@@ -59,7 +59,7 @@ fn a_certificate_that_is_not_good_is_refused_and_named_and_requests_are_judged()
 }
 
 /// The files of the settings, in their order, hold these secrets.
-fn with_secrets(plan: Plan, secrets: &[u8]) -> Plan {
+pub(crate) fn with_secrets(plan: Plan, secrets: &[u8]) -> Plan {
     let names = ["secret", "other"];
     for (name, secret) in names.iter().zip(secrets) {
         fs::write(plan.path(name), [*secret; 32]).unwrap();
@@ -90,12 +90,13 @@ fn at_once(hosts: &[Daemon], millis: u64) -> f64 {
     most_at_once(&passed(&asked), RATE)
 }
 
-fn secret(host: &Daemon, field: &str) -> String {
+pub(crate) fn secret(host: &Daemon, field: &str) -> String {
     let told: serde_json::Value = serde_json::from_str(&get(host, "/fleet").body).unwrap();
     told["secret"][field].as_str().unwrap_or_default().to_owned()
 }
 
-const TURNS: &str = "all hosts make keys with another fleet secret from now on";
+/// What a host says when it has turned.
+pub(crate) const TURNS: &str = "all hosts make keys with another fleet secret from now on";
 
 #[test]
 fn while_a_secret_is_replaced_there_is_one_budget_and_blocks_hold() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::share::{Asks, Brought, Folded, Quota, Settled, Share, Standing, WhenDown};
-use tidegate::limit::{Level, Outcome, Rate, token_bucket};
+use tidegate::limit::{self, Level, Outcome, Rate, fixed_window, token_bucket};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -17,7 +17,18 @@ fn at(millis: u64) -> Timestamp {
 
 fn shared(count: u32, burst: u32, credit: u16) -> (Quota, Arc<Standing>) {
     let bucket = token_bucket::Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
-    let (quota, standing) = (Quota::new(bucket, credit, WhenDown::Share), Arc::new(Standing::default()));
+    joined(Quota::new(bucket, credit, WhenDown::Share))
+}
+
+/// So many in each second.
+fn windowed(count: u32, credit: u16) -> (Quota, Arc<Standing>) {
+    let window =
+        fixed_window::Quota::new(count, fixed_window::Period::Nanos(SECOND), fixed_window::Align::Epoch);
+    joined(Quota::of_window(limit::Quota::FixedWindow(window.unwrap()), credit, WhenDown::Share).unwrap())
+}
+
+fn joined(quota: Quota) -> (Quota, Arc<Standing>) {
+    let standing = Arc::new(Standing::default());
     standing.set_linked(true);
     standing.set_hosts(3);
     quota.join(&standing, 7);
@@ -94,9 +105,10 @@ proptest! {
     fn folded_it_is_the_same_share(
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
         asks in prop::sample::select(vec![Asks::Never, Asks::WhereTiny, Asks::OnMiss]),
+        is_window in any::<bool>(),
         steps in prop::collection::vec((0u8..18, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {
-        let (quota, standing) = shared(count, burst, credit);
+        let (quota, standing) = if is_window { windowed(burst, credit) } else { shared(count, burst, credit) };
         let quota = quota.asking(asks);
         let mut both = Both::fresh(&quota, at(0));
         let mut now = 0;
@@ -178,6 +190,25 @@ fn credit_is_used_at_once_until_somebody_is_to_be_told() {
     assert!(both.admit(&quota, at(1), 1).1.is_none(), "the last");
     assert_eq!(both.folded.heap_bytes(), 0);
     both.assert_same(&quota, at(1));
+}
+
+#[test]
+fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
+    let bucket = token_bucket::Quota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
+    let quota = Quota::new(bucket, 1_000, WhenDown::Share);
+    let mut both = Both::fresh(&quota, at(0));
+    assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.passes()));
+    let standing = Arc::new(Standing::default());
+    standing.set_linked(true);
+    standing.set_hosts(3);
+    quota.join(&standing, 7);
+    // It hears of that, and nothing else is changed by it.
+    let _ = both.admit(&quota, at(1), 0);
+    both.assert_same(&quota, at(1));
+    for number in 0..20 {
+        assert!(both.admit(&quota, at(1), 1).0.passes(), "all of the credit is there: {number}");
+        both.assert_same(&quota, at(1));
+    }
 }
 
 #[test]

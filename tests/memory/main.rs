@@ -13,6 +13,7 @@ mod counting;
 mod flood;
 mod honest;
 mod reloads;
+mod said;
 
 use std::sync::Arc;
 

@@ -1,10 +1,12 @@
 -- plant: up to 32 cells go by other names from some moment on. The first who says so is heard: what was asked for by the new
--- name since then is newer. What stood there before is of another time, when that name was in use before.
+-- name since then is newer. What stood there before is of another time, when that name was in use before. Before that moment
+-- nothing is done: what is asked for by then could not be told from what was there before.
 --
 -- KEYS: one for each cell. ARGV: the moment; what each cell is, to the byte. Reply: now.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local from = read('<i8', ARGV[1])
+if now < from then return pack('<i8', now) end
 local values = redis.call('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
   local value, brought = values[i], ARGV[i + 1]

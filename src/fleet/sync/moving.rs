@@ -171,8 +171,13 @@ impl Sync {
         }
     }
 
-    /// They were written.
-    pub fn planted(&mut self, plant: &Plant, now: Timestamp) {
+    /// They were written, when the clock of that server showed this.
+    pub fn planted(&mut self, plant: &Plant, now_us: u64, now: Timestamp) {
+        if now_us < plant.from_us {
+            // By that clock it is not time yet, as it was by that of the server where they were read.
+            plant.cells.iter().for_each(|(name, _)| self.carry_again(name, AGAIN_AFTER, now));
+            return;
+        }
         for (name, bytes) in &plant.cells {
             let Some(number) = self.moving.on_way.remove(&name.key) else { continue };
             let page = self.book.page_of(number, &name.key);

@@ -21,6 +21,9 @@ impl Store {
     }
 
     pub(super) fn plant(&mut self, plant: &Plant, now_us: u64) {
+        if now_us < plant.from_us {
+            return;
+        }
         for (name, bytes) in &plant.cells {
             let id = (plant.bucket.number(), name.key);
             if name.window {

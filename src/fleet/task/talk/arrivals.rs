@@ -75,8 +75,8 @@ impl Talk {
                 self.sync.lifted(lift, lifted, now.at);
                 self.after_carry(now);
             }
-            (Call::Plant(plant), Reply::Plant(_)) => {
-                self.sync.planted(plant, now.at);
+            (Call::Plant(plant), Reply::Plant(now_us)) => {
+                self.sync.planted(plant, now_us, now.at);
                 self.after_carry(now);
             }
             (Call::Orders(call), Reply::Orders(said)) => {

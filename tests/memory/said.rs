@@ -1,0 +1,66 @@
+//! What a key is said to take is what it takes: `check` tells operators how many keys fit.
+
+use std::sync::Arc;
+
+use tidegate::clock::Now;
+use tidegate::engine::{
+    Descriptors, Engine, HashKey, Mode, Op, Options, Request, bytes_per_key_of, keys_within,
+};
+use tidegate::rules::read_text;
+
+use crate::{ALGORITHMS, SECOND, rules};
+
+const KEYS: u32 = 2_000;
+const BUDGET: usize = 64 << 20;
+
+/// What is kept beside a key once it has asked for too much.
+const BESIDE: [(&str, &str); 6] = [
+    ("soft", "rate: 6/h, over: {soft: 50%}"),
+    ("soft_log", "algorithm: sliding_log, rate: 6/h, over: {soft: 50%}"),
+    ("elastic", "rate: 6/h, over: {elastic: 100%}"),
+    ("blocks", "rate: 6/h, block: 1h"),
+    ("candidate", "rate: 6/h, candidate: {algorithm: sliding_window, rate: 3/h}"),
+    // Of most keys nobody was told: then it is less.
+    ("fleet", "rate: 6/h, scope: fleet, fleet: {on_miss: refuse}"),
+];
+
+/// Bytes of each key, once something, and once too much was asked about each of many, where Redis is heard and the host has room.
+fn bytes_per_key(limit: &str) -> (f64, f64) {
+    let options =
+        Options { hash_key: HashKey::from_bytes([7; 16]), mode: Mode::Enforce, memory_bytes_max: BUDGET };
+    let engine = Arc::new(Engine::new(options));
+    engine.join_fleet(HashKey::from_bytes([9; 16])).set_linked(true);
+    engine.set_room(true);
+    engine.install(rules(limit));
+    let mut decider = engine.decider();
+    let before = engine.memory_bytes();
+    let mut ask = |times: u32| {
+        for user in 0..KEYS {
+            let user = user.to_string();
+            let attributes = [("u", user.as_str())];
+            let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
+            (0..times).for_each(|_| drop(decider.decide(&request, Now::at_nanos(SECOND))));
+        }
+        (engine.memory_bytes() - before) as f64 / f64::from(KEYS)
+    };
+    (ask(1), ask(11))
+}
+
+#[test]
+fn a_key_takes_what_it_is_said_to_take() {
+    for (name, limit) in ALGORITHMS.iter().chain(&BESIDE) {
+        let limit = format!("  - {{name: {name}, key: [u], {limit}}}\n");
+        let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limit}"));
+        let said = bytes_per_key_of(&loaded.domains[0].rules()[0]);
+        let (one, many) = bytes_per_key(&limit);
+        println!("{name}: {said:?}, {one:.1} and {many:.1}");
+        assert!(one >= said.least as f64, "{name}: {one} of {said:?}");
+        assert!(many >= one && many <= said.most as f64 + SLACK, "{name}: {many} of {said:?}");
+        // What is said at most is no more than twice what there is: it would scare off for nothing.
+        let fit = keys_within(BUDGET, said.most).unwrap();
+        assert!(fit as f64 * many >= BUDGET as f64 / 8.0, "{name}: {fit} keys are said to fit");
+    }
+}
+
+/// A shard's table has some bytes besides, whatever is in it: spread over thirty keys.
+const SLACK: f64 = 4.0;
