@@ -76,7 +76,11 @@ impl Figures {
             Row::alone("cells at half of that", "/s", &self.half_cells),
             Row::alone("p50 of a call at half of that", "ms", &self.half_p50_ms),
             Row::alone("p99 of a call at half of that", "ms", &self.half_ms).must(Bound::AtMost(1.0)),
-            Row::alone("p99 of an empty command in place of each: the part of this machine", "ms", &self.ping_ms),
+            Row::alone(
+                "p99 of an empty command in place of each: the part of this machine",
+                "ms",
+                &self.ping_ms,
+            ),
             Row::alone("time in which Redis waited for a CPU meanwhile", "%", &self.waited),
             Row::alone("memory of a cell in Redis, of 100 000", "bytes", &self.bytes),
         ]
@@ -176,7 +180,9 @@ impl Host {
         let (end, gap) = match pace {
             Pace::Rounds(_) => (u64::MAX, 0),
             Pace::FlatOut(span) => (begin + nanos(span), 0),
-            Pace::Every(gap, span) | Pace::Pings(gap, span) => (begin + nanos(span), nanos(gap) * u64::from(hosts)),
+            Pace::Every(gap, span) | Pace::Pings(gap, span) => {
+                (begin + nanos(span), nanos(gap) * u64::from(hosts))
+            }
         };
         let mut due = begin + gap * u64::from(number) / u64::from(hosts);
         let mut turn = number as usize * self.batches.len() / hosts as usize;
