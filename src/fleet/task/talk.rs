@@ -259,7 +259,6 @@ impl Talk {
         let now = self.clock.now();
         let mut calls = Vec::new();
         let mut next = Some(question);
-        self.sync.take_moved(&self.engine, now.at);
         while let Some(question) = next {
             self.ask_one(question, now, &mut calls);
             next = if calls.len() < QUESTIONS_AT_ONCE { self.questions.try_recv().ok() } else { None };

@@ -40,6 +40,9 @@ impl Talk {
 
     /// A request waits for a call. One about a key whose cell is on its way waits for that first.
     pub(super) fn ask_one(&mut self, question: Question, now: Now, out: &mut Vec<Call>) {
+        // A key is moved before its request is asked about, by a thread that does not wait for this one: what came after the
+        // others were taken may have moved since.
+        self.sync.take_moved(&self.engine, now.at);
         let is_carried = question.ticket.needs.iter().any(|need| self.sync.is_carried(&need.key));
         if is_carried && now.at < question.due && self.held.len() < HELD_MAX {
             self.held.push(question);
