@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tidegate::clock::boot_nanos;
 
+use super::calm::Calm;
 use super::hosts::{ask_all, hosts, passed, rules};
 use super::redis_server::{Redis, is_installed};
 use super::wire::{Wire, hit, verdict_of};
@@ -72,6 +73,8 @@ fn who_comes_behind_a_request_that_waits_is_answered_first() {
 /// What a decision may take where Redis says nothing: what it waits for, and what a busy machine adds.
 const WAITS: Duration = Duration::from_millis(5);
 const SLACK: Duration = Duration::from_millis(15);
+/// After five that waited in vain it is at least so long until another one does.
+const TRIED_AFTER: Duration = Duration::from_millis(250);
 
 #[test]
 fn a_redis_that_says_nothing_costs_five_requests_five_milliseconds() {
@@ -82,6 +85,7 @@ fn a_redis_that_says_nothing_costs_five_requests_five_milliseconds() {
     let hosts = hosts(1, &redis.url(), &rules("1000/s", 1_000, "mode: exact"));
     let mut wire = Wire::greeted(&hosts[0].socket());
     redis.signal(Signal::STOP);
+    let (calm, start) = (Calm::watch(), boot_nanos());
     let mut took = Vec::new();
     for id in 0..60 {
         let began = boot_nanos();
@@ -89,10 +93,15 @@ fn a_redis_that_says_nothing_costs_five_requests_five_milliseconds() {
         assert_eq!(verdict_of(&wire.hear().expect("an answer")), 0, "what one host has of it is admitted");
         took.push(Duration::from_nanos(boot_nanos() - began));
     }
+    let lasted = Duration::from_nanos(boot_nanos() - start);
     redis.signal(Signal::CONT);
     let waited: Vec<_> = took.iter().filter(|took| **took >= WAITS).collect();
     eprintln!("waited: {waited:?}");
     assert!(waited.len() >= 3, "nobody waited: {took:?}");
-    assert!(waited.len() <= 5, "{} waited", waited.len());
-    assert!(took.iter().all(|took| *took <= WAITS + SLACK), "{took:?}");
+    if calm.was_kept() {
+        // One more tries it now and then.
+        let tries = usize::try_from(lasted.as_millis() / TRIED_AFTER.as_millis()).unwrap();
+        assert!(waited.len() <= 5 + tries, "{} waited in {lasted:?}", waited.len());
+        assert!(took.iter().all(|took| *took <= WAITS + SLACK), "{took:?}");
+    }
 }
