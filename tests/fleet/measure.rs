@@ -37,6 +37,8 @@ pub(crate) struct Measure {
     pub(crate) lost_cells: u64,
     /// How many hosts each one divided by that was cut off while requests came.
     alone: Vec<u32>,
+    /// Milliseconds that hosts were cut off, each times its part of the budget.
+    alone_ms: f64,
 }
 
 impl Measure {
@@ -59,12 +61,23 @@ impl Measure {
             calls: 0,
             lost_cells: 0,
             alone: Vec::new(),
+            alone_ms: 0.0,
         }
     }
 
     /// A host is cut off, and has heard of so many.
     pub(crate) fn cut_off(&mut self, hosts: u32) {
         self.alone.push(hosts);
+    }
+
+    /// A millisecond goes by, and hosts are cut off that have heard of so many.
+    pub(crate) fn goes_on_alone(&mut self, hosts: impl Iterator<Item = u32>) {
+        self.alone_ms += hosts.map(|hosts| 1.0 / f64::from(hosts)).sum::<f64>();
+    }
+
+    /// What hosts had of their own while they were cut off, in tokens.
+    pub(crate) fn earned_alone(&self) -> f64 {
+        self.alone_ms * self.rate_ms
     }
 
     /// By how much more than one budget the parts come to of hosts that were cut off before they had heard of the others.

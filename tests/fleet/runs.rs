@@ -58,9 +58,8 @@ fn run_one(seed: u64) {
             check_bounds(&plan, &seen);
         } else {
             // Who hears nothing has his part of the budget beside what the others borrow: of as many as he has heard of.
-            let budget = f64::from(plan.burst) + plan.budget_per_ms() * plan.ms as f64;
-            let too_large = world.measure.parts_too_large() * budget;
-            let most = plan.extra() + 1.5 * f64::from(plan.burst) + f64::from(plan.hosts) + too_large;
+            let bursts = (1.5 + world.measure.parts_too_large()) * f64::from(plan.burst);
+            let most = plan.extra() + bursts + world.measure.earned_alone() + f64::from(plan.hosts);
             assert!(seen.excess_leaking <= most, "{seen}");
         }
     });

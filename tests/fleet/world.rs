@@ -88,6 +88,8 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
             world.resume(ms, us);
             load.at(ms, &mut arrivals);
             world.judge(&mut arrivals, ms, us);
+            let cut_off = world.hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked());
+            world.measure.goes_on_alone(cut_off.map(Host::counts));
         }
         world.tick(step, us);
     }
