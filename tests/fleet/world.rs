@@ -79,8 +79,7 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
         let us = step * 1_000;
         world.deliver(us);
         if step == WARM_MS {
-            let cut_off = world.hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked());
-            cut_off.for_each(|host| world.measure.cut_off(host.counts()));
+            cut_off(&world.hosts).for_each(|hosts| world.measure.cut_off(hosts));
         }
         if (WARM_MS..WARM_MS + plan.ms).contains(&step) {
             let ms = step - WARM_MS;
@@ -88,8 +87,7 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
             world.resume(ms, us);
             load.at(ms, &mut arrivals);
             world.judge(&mut arrivals, ms, us);
-            let cut_off = world.hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked());
-            world.measure.goes_on_alone(cut_off.map(Host::counts));
+            world.measure.goes_on_alone(cut_off(&world.hosts));
         }
         world.tick(step, us);
     }
@@ -285,6 +283,11 @@ fn bucket(call: &Call) -> u8 {
         Call::Plant(plant) => plant.bucket.number(),
         _ => 0,
     }
+}
+
+/// By how many hosts each one divides that is cut off.
+fn cut_off(hosts: &[Option<Host>]) -> impl Iterator<Item = u32> + '_ {
+    hosts.iter().flatten().filter(|host| host.is_up() && !host.is_linked()).map(Host::counts)
 }
 
 fn found<'h>(hosts: &'h mut [Option<Host>], lives: &[u64], to: To) -> Option<&'h mut Host> {
