@@ -4,7 +4,7 @@
 use super::Engine;
 use super::decider::Decider;
 use super::decision::Answer;
-use super::fleet::{Budget, SharedKey};
+use super::fleet::SharedKey;
 use super::places::ClaimedPlace;
 use super::request::Request;
 use crate::clock::{Micros, Now, Timestamp};
@@ -150,7 +150,7 @@ impl Drop for Brought {
     }
 }
 
-/// What was brought and is there still goes back.
+/// Who waited has been judged: what was brought for him and is there still goes back.
 fn hand_back(engine: &Engine, told: &[Told], now: Now) {
     let paid = told.iter().filter(|told| told.brought.granted > 0);
     let budgets = engine.budgets();
@@ -177,29 +177,41 @@ pub(super) fn resume<'d>(
     result: CallResult<'_>,
     now: Now,
 ) -> Answer<'d> {
-    let told = match result {
+    match result {
         CallResult::Brought(mut brought) => {
             brought.at = now;
             let told = brought.tell(|share, quota, brought| share.bring(quota, now.at, brought));
             // It is judged at once.
             brought.let_go_of_places();
-            told
+            let answer = decider.decide(request, now);
+            hand_back(engine, &told, now);
+            answer
         }
         CallResult::Missed(ticket) => {
+            let kept = miss(engine, ticket, now);
+            let answer = decider.decide(request, now);
             let budgets = engine.budgets();
-            let miss = |need: &Need, budget: &Budget| {
-                engine.change_share(&need.key, budget, now, |share, quota| {
-                    share.miss(quota, now.at, need.lacks);
-                });
-            };
-            let known = ticket.needs.iter().filter_map(|need| Some((need, budgets.get(&need.key.budget())?)));
-            known.for_each(|(need, budget)| miss(need, budget));
-            Vec::new()
+            for (key, kept) in kept {
+                let Some(budget) = budgets.get(&key.budget()) else { continue };
+                engine.change_share(&key, budget, now, |share, _| share.judged(kept));
+            }
+            answer
         }
+    }
+}
+
+/// No answer came in time: what each key lets pass then is kept for who is judged next. Returns how much that is.
+fn miss(engine: &Engine, ticket: &Ticket, now: Now) -> ArrayVec<(SharedKey, u32), NEEDS_MAX> {
+    let budgets = engine.budgets();
+    let miss = |need: &Need| {
+        let budget = budgets.get(&need.key.budget())?;
+        let mut kept = 0;
+        engine.change_share(&need.key, budget, now, |share, quota| {
+            kept = share.miss(quota, now.at, need.lacks);
+        });
+        (kept > 0).then_some((need.key, kept))
     };
-    let answer = decider.decide(request, now);
-    hand_back(engine, &told, now);
-    answer
+    ticket.needs.iter().filter_map(miss).collect()
 }
 
 /// Keys of one ticket: as many as one call takes. A request that lacks more is refused where a call might have helped.

@@ -3,6 +3,7 @@
 //!
 //! A schedule that fails is printed, with the seed it was drawn from (`INTERLEAVINGS_SEED` runs it again).
 
+mod asking;
 mod leases;
 
 use std::sync::Arc;

@@ -131,7 +131,8 @@ proptest! {
                 5 => assert_eq!(both.folded.calls(), both.share.calls()),
                 6 => both.change(&quota, now, |share| share.owe(&quota, now, number, burst)),
                 7 => both.change(&quota, now, |share| share.give_back(&quota, now, number)),
-                8 => both.change(&quota, now, |share| share.miss(&quota, now, number)),
+                8 => _ = both.change(&quota, now, |share| share.miss(&quota, now, number)),
+                11 => both.change(&quota, now, |share| share.judged(number)),
                 9 => both.change(&quota, now, |share| share.hand_back(now, number)),
                 10 => {
                     let refused = (number == 0).then_some((cost, Some(Micros(50_000))));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::fixed_window::{self, Align, Period};
-use tidegate::limit::share::{More, Quota, Settled, Share, Standing, WhenDown};
+use tidegate::limit::share::{Asks, Brought, More, Quota, Settled, Share, Standing, WhenDown};
 use tidegate::limit::token_bucket::{self, Gcra};
 use tidegate::limit::{self, Outcome, Rate};
 
@@ -112,6 +112,25 @@ fn what_others_hold_of_a_window_is_asked_for_again() {
     assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
     assert!(!ask(&mut share, &quota, at(1_000), 1));
     assert!(share.calls(), "others may give some back before");
+}
+
+#[test]
+fn what_is_brought_is_kept_until_who_waited_is_judged() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Local);
+    let quota = quota.asking(Asks::Always);
+    let mut share = Share::fresh(&quota, at(0));
+    let brought =
+        Brought { granted: 3, level: 50 * MICRO, refused: None, sent: at(0), more: None, paid_us: 0 };
+    share.bring(&quota, at(1), &brought);
+    assert_eq!(share.miss(&quota, at(1), 2), 2);
+    let give_back = |share: &mut Share, tokens: u32| share.report(&quota, at(2), tokens).1;
+    assert_eq!(give_back(&mut share, 5), 0, "three are of one who waits, two of another");
+    assert!(ask(&mut share, &quota, at(2), 1));
+    share.hand_back(at(2), 3);
+    assert_eq!(give_back(&mut share, 0), 2, "two of three were of no use");
+    assert_eq!(give_back(&mut share, 5), 0);
+    share.judged(2);
+    assert_eq!(give_back(&mut share, 5), 2);
 }
 
 #[test]

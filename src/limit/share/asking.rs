@@ -132,7 +132,7 @@ impl Share {
         })
     }
 
-    /// Takes what a call has brought.
+    /// Takes what a call has brought. It is kept for who waited for it until he is [judged](Share::judged).
     pub fn bring(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
@@ -148,35 +148,46 @@ impl Share {
             self.refused_until = if is_late { brought.sent } else { now }.after(wait.into());
             self.refused_cost = cost;
         }
-        self.take_in_hand(brought.granted, brought.sent.after(HOLD), now);
+        self.keep(brought.granted, brought.sent.after(HOLD), now);
     }
 
     /// No answer came in time to who lacks so much: what holds while Redis is not heard holds for him. What passes so is
-    /// charged later.
-    pub fn miss(&mut self, quota: &Quota, now: Timestamp, need: u32) {
-        let Some(standing) = quota.standing() else { return };
+    /// charged later. Returns how much is kept for him until he is [judged](Share::judged).
+    pub fn miss(&mut self, quota: &Quota, now: Timestamp, need: u32) -> u32 {
+        let Some(standing) = quota.standing() else { return 0 };
         self.catch_up(quota, standing, now);
         if !quota.is_heard(standing) || need == 0 {
             // It is judged so anyway.
-            return;
+            return 0;
         }
         let hosts = match quota.when_down() {
             WhenDown::Share => u64::from(standing.hosts()),
             WhenDown::Local => 1,
             WhenDown::Allow => 0,
-            WhenDown::Refuse => return,
+            WhenDown::Refuse => return 0,
         };
         let burst = i64::from(quota.bucket().burst());
         let left = self.estimate(quota, now).map_or(burst, |level| level / MICRO_UNITS.cast_signed());
         let left = u64::try_from(left).unwrap_or(0);
         let part = left.checked_div(hosts).map_or(u64::MAX, |part| part.max(left.min(1)));
         if u64::from(self.owed) + u64::from(need) > part {
-            return;
+            return 0;
         }
         self.begin_touch(quota, standing.hosts(), now);
         self.owed = self.owed.saturating_add(need);
         self.call();
-        self.take_in_hand(need, now.after(HOLD), now);
+        self.keep(need, now.after(HOLD), now);
+        need
+    }
+
+    /// Who so much was kept for has been judged.
+    pub fn judged(&mut self, kept: u32) {
+        self.kept = self.kept.saturating_sub(kept);
+    }
+
+    /// Tokens in hand that nobody has waited for.
+    pub(super) fn unkept(&self, now: Timestamp) -> u32 {
+        self.in_hand(now).saturating_sub(self.kept)
     }
 
     /// Notes what passed while no call was answered. Where it is only the calls that nobody answers in time, it is charged
@@ -201,9 +212,10 @@ impl Share {
         self.give_up(brought.granted);
     }
 
-    /// Of so many that were brought, what is in hand and was not spent goes back.
+    /// Of so many that were brought for who has been judged, what is in hand and was not spent goes back.
     pub fn hand_back(&mut self, now: Timestamp, brought: u32) {
-        let unspent = self.in_hand(now).min(brought);
+        self.judged(brought);
+        let unspent = self.unkept(now).min(brought);
         self.tokens = self.tokens.saturating_sub(unspent);
         self.believed = self.believed.saturating_sub(unspent);
         self.give_up(unspent);
@@ -220,10 +232,16 @@ impl Share {
         now < self.refused_until && need >= self.refused_cost
     }
 
-    fn take_in_hand(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
+    /// Takes so much in hand, and keeps it.
+    fn keep(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
         if tokens == 0 {
             return;
         }
+        self.take_in_hand(tokens, lapses, now);
+        self.kept = self.kept.saturating_add(tokens);
+    }
+
+    fn take_in_hand(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
         let before = self.in_hand(now);
         if before == 0 || self.lapses < now.after(LAPSING) {
             // What lapses at once anyway is nobody's any more.

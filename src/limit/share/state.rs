@@ -45,6 +45,8 @@ pub struct Share {
     /// Paid for by a call, and of no use here: it goes back with the next report. Nobody spends it meanwhile: the bucket may
     /// have earned it again.
     pub(super) returns: u32,
+    /// Of what is in hand, so much was brought for requests that are about to be judged: nobody gives it back meanwhile.
+    pub(super) kept: u32,
 }
 
 /// What Redis last said of a key.
@@ -103,6 +105,7 @@ impl Share {
             refused_until: Timestamp::ORIGIN,
             refused_cost: 0,
             returns: 0,
+            kept: 0,
         }
     }
 
@@ -261,7 +264,8 @@ impl Share {
     pub(super) fn is_unknown(&self) -> bool {
         let is_empty =
             self.tokens == 0 && self.believed == 0 && self.lapses == Timestamp::ORIGIN && self.low == 0;
-        let is_silent = !self.in_touch && self.owed == 0 && self.returns == 0 && self.lacked == 0;
+        let is_silent =
+            !self.in_touch && self.owed == 0 && self.returns == 0 && self.lacked == 0 && self.kept == 0;
         let is_refused = self.refused_until > Timestamp::ORIGIN || self.refused_cost > 0;
         is_empty && is_silent && !is_refused && self.seen.is_none()
     }

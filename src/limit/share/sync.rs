@@ -44,14 +44,14 @@ pub struct Settled {
 
 impl Share {
     /// Reports what there is of the key, which is kept in touch about from now on. `give_back`: so many tokens, if they are
-    /// there, leave the hand with the report; what [returns](Reported::returns) goes back besides.
+    /// there and not [kept](Share::judged), leave the hand with the report; what [returns](Reported::returns) goes back besides.
     pub fn report(&mut self, quota: &Quota, now: Timestamp, give_back: u32) -> (Reported, u32) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
             self.begin_touch(quota, standing.hosts(), now);
         }
         self.tokens = self.in_hand(now);
-        let back = self.tokens.min(give_back);
+        let back = self.unkept(now).min(give_back);
         self.tokens -= back;
         self.calls = Calls::Told;
         let reported = self.look(now);

@@ -1,0 +1,94 @@
+//! Requests that wait for a call, beside whoever gives back what nobody needs.
+
+use super::{SECOND, beside, check, rules};
+use crate::clock::Now;
+use crate::engine::asking::{Brought, CallResult, Ticket};
+use crate::engine::{
+    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, SharedKey, Verdict,
+};
+use std::sync::Arc;
+
+/// An engine of a fleet that asks about each request, and so borrows nothing ahead.
+fn engine(on_redis_down: &str) -> Arc<Engine> {
+    let hash_key = HashKey::from_bytes([7; 16]);
+    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }));
+    let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
+    standing.set_hosts(2);
+    standing.set_linked(true);
+    engine.install(rules(&format!(
+        "  - {{name: a, key: [x], rate: 10/h, burst: 10, scope: fleet, \
+         fleet: {{mode: exact, on_redis_down: {on_redis_down}}}}}\n"
+    )));
+    engine
+}
+
+fn now() -> Now {
+    Now::at_nanos(SECOND)
+}
+
+const ATTRIBUTES: [(&str, &str); 1] = [("x", "1")];
+
+fn request<'r>() -> Request<'r> {
+    Request { may_wait: true, ..Request::new(Op::Hit, "api", Descriptors::one(&ATTRIBUTES)) }
+}
+
+/// A request that is told to ask, and for what.
+fn ticket(decider: &mut Decider) -> Arc<Ticket> {
+    match decider.decide(&request(), now()) {
+        Answer::Ask(ticket) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the talk with Redis does to a key of which nothing is to stay here: all that it says is in hand goes back.
+fn give_back(engine: &Engine, key: &SharedKey) -> u32 {
+    let budgets = engine.budgets();
+    let budget = &budgets[&key.budget()];
+    let held = engine.look_at(key, budget, now()).map_or(0, |there| there.held);
+    engine.report(key, budget, held, now()).map_or(0, |(_, back)| back)
+}
+
+/// Two requests wait, and their calls come to this; beside them what nobody needs is given back. Returns whether they passed,
+/// how much went back, and how much does when all is over.
+fn judged(
+    engine: &Arc<Engine>,
+    result: for<'t> fn(&Arc<Engine>, &'t Ticket) -> CallResult<'t>,
+) -> (u32, u32, u32) {
+    let mut waiting = engine.decider();
+    let tickets = [ticket(&mut waiting), ticket(&mut waiting)];
+    let key = tickets[0].needs[0].key;
+    let mut works: Vec<Box<dyn FnOnce() -> (u32, u32) + Send>> = Vec::new();
+    for ticket in tickets {
+        let engine = Arc::clone(engine);
+        works.push(Box::new(move || {
+            let mut decider = engine.decider();
+            let answer = decider.resume(&request(), result(&engine, &ticket), now());
+            (u32::from(matches!(answer, Answer::Decided(decision) if decision.verdict == Verdict::Allow)), 0)
+        }));
+    }
+    let giving = Arc::clone(engine);
+    works.push(Box::new(move || (0, give_back(&giving, &key) + give_back(&giving, &key))));
+    let (passed, back) = beside(works).into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    (passed, back, give_back(engine, &key))
+}
+
+#[test]
+fn what_a_call_brings_is_there_when_who_waited_is_judged() {
+    check(|| {
+        let engine = engine("refuse");
+        let brought = |engine: &Arc<Engine>, ticket: &Ticket| {
+            let mut brought = Brought::new(engine, now());
+            ticket.needs.iter().for_each(|need| brought.paid(need, 5_000_000, now().at));
+            CallResult::Brought(brought)
+        };
+        assert_eq!(judged(&engine, brought), (2, 0, 0));
+    });
+}
+
+#[test]
+fn what_passes_without_an_answer_is_there_when_who_waited_is_judged() {
+    check(|| {
+        let engine = engine("local");
+        assert_eq!(judged(&engine, |_, ticket| CallResult::Missed(ticket)), (2, 0, 0));
+    });
+}
