@@ -67,8 +67,7 @@ impl Counts {
         let of = |what: &str| format!("{what}: {}", trial.text());
         let per_host = |count: f64| count / f64::from(HOSTS) / seconds as f64;
         vec![
-            Row::alone(&of("cells"), "/s", &[self.cells as f64 / seconds as f64])
-                .must(Bound::AtMost(60_000.0)),
+            trial.bound(Row::alone(&of("cells"), "/s", &[self.cells as f64 / seconds as f64])),
             Row::alone("cells for each request", "", &[self.cells as f64 / self.requests as f64]),
             Row::alone(
                 &format!("cells of a call of {CELLS_MAX} at most"),

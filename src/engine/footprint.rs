@@ -3,7 +3,7 @@
 use super::memory::usable;
 use super::soft::Soft;
 use super::table::bucket_bytes;
-use super::tag::Until;
+use super::tag::{Fading, Until};
 use crate::limit::Quota;
 use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
@@ -75,7 +75,7 @@ fn most_of(allowance: &Allowance) -> u64 {
 }
 
 /// A place in a table of these states, and the least and the most of the heap.
-fn entry<S>((heap_least, heap_most): (usize, usize)) -> KeyBytes {
+fn entry<S: Fading>((heap_least, heap_most): (usize, usize)) -> KeyBytes {
     let bucket = bucket_bytes::<S>();
     let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
     KeyBytes {
@@ -91,7 +91,7 @@ mod tests {
     use crate::clock::Now;
     use crate::limit::sliding_log::{self, SlidingLog};
     use crate::limit::sliding_window::{self, SlidingWindow};
-    use crate::limit::{Quota, Rate, fixed_window, token_bucket};
+    use crate::limit::{Quota, Rate, fixed_window, share, token_bucket};
     use crate::rules::{Limit, Position, Rule};
 
     const HOUR: u64 = 3_600_000_000_000;
@@ -105,6 +105,9 @@ mod tests {
         assert_eq!(bytes_per_key(&bucket()), KeyBytes { least: 29, most: 58 });
         let window = fixed_window::Quota::new(5, fixed_window::Period::Nanos(HOUR), fixed_window::Align::Utc);
         assert_eq!(bytes_per_key(&Quota::FixedWindow(window.unwrap())), KeyBytes { least: 34, most: 67 });
+        let bucket = token_bucket::Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap();
+        let share = Quota::Share(share::Quota::new(bucket, 0, share::WhenDown::Share));
+        assert_eq!(bytes_per_key(&share), KeyBytes { least: 75, most: 277 });
     }
 
     #[test]

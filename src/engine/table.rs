@@ -14,7 +14,7 @@ pub(super) use pieces::{Copied, Progress};
 
 /// States by digest.
 #[derive(Debug)]
-pub(super) struct Table<S> {
+pub(super) struct Table<S: Fading> {
     entries: HashTable<Entry<S>>,
     sweep_at: usize,
     kind: Kind,
@@ -22,19 +22,22 @@ pub(super) struct Table<S> {
     layout: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry<S> {
+#[derive(Debug)]
+struct Entry<S: Fading> {
     digest: Digest,
     state: S,
-}
-
-impl<S> Entry<S> {
-    fn hash(&self) -> u64 {
-        self.digest.hash()
-    }
+    _aligned: [S::Alignment; 0],
 }
 
 impl<S: Fading> Entry<S> {
+    fn new(digest: Digest, state: S) -> Entry<S> {
+        Entry { digest, state, _aligned: [] }
+    }
+
+    fn hash(&self) -> u64 {
+        self.digest.hash()
+    }
+
     fn nanos_until_fresh(&self, now: Now) -> u64 {
         self.state.nanos_until_fresh(self.digest.tag(), now)
     }
@@ -157,7 +160,7 @@ impl<S: Fading> Table<S> {
         let full = self.entries.len() == self.entries.capacity();
         let evicted = if full { self.make_room(memory, now) } else { 0 };
         let before = self.bytes();
-        self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
+        self.entries.insert_unique(digest.hash(), Entry::new(digest, state), Entry::hash);
         if full {
             // A table too small to let anybody go grows all the same: no request is refused for lack of room.
             memory.settle(self.kind, before, self.bytes());
@@ -170,7 +173,7 @@ impl<S: Fading> Table<S> {
         if self.entries.len() == self.entries.capacity() && !self.grow(memory) {
             return false;
         }
-        self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
+        self.entries.insert_unique(digest.hash(), Entry::new(digest, state), Entry::hash);
         true
     }
 
@@ -318,7 +321,7 @@ impl<S: Fading> Table<S> {
 }
 
 /// What is kept under a key, to be changed in place.
-pub(super) struct Found<'t, S> {
+pub(super) struct Found<'t, S: Fading> {
     entry: &'t mut Entry<S>,
     kind: Kind,
 }
@@ -362,7 +365,7 @@ impl<S: Fading> Found<'_, S> {
 }
 
 /// Bytes of one bucket of a table: the digest, the state and the control byte.
-pub(super) const fn bucket_bytes<S>() -> usize {
+pub(super) const fn bucket_bytes<S: Fading>() -> usize {
     size_of::<Entry<S>>() + 1
 }
 

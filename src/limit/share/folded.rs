@@ -314,5 +314,5 @@ const LASTS_SHIFT: u32 = 16;
 /// Four seconds: after that less is known of what others ask for. What is in hand lapses before.
 const LASTS_NANOS_MAX: u64 = 4_000_000_000;
 
-/// With the digest of its key, less than a line of the caches.
+/// With the digest of its key, it lies on one line of the caches.
 const _: () = assert!(size_of::<Folded>() == 40);
