@@ -16,6 +16,7 @@ mod lanes;
 pub mod link;
 pub mod link_state;
 pub mod look;
+pub mod member;
 pub mod orders;
 mod page;
 pub mod places;

@@ -7,11 +7,11 @@ use tidegate::engine::{
     Answer, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Ticket,
     Verdict,
 };
-use tidegate::fleet::asking::Asking;
 use tidegate::fleet::call::Call;
 use tidegate::fleet::cell::TOKEN;
+use tidegate::fleet::member::Member;
 use tidegate::fleet::reply::Reply;
-use tidegate::fleet::sync::{self, Sync};
+use tidegate::fleet::sync;
 use tidegate::limit::share::{self, Asks, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
@@ -47,9 +47,8 @@ struct Plan {
 }
 
 struct Host {
-    engine: Arc<Engine>,
     decider: Decider,
-    sync: Sync,
+    member: Member,
     /// Whether their own host is to refuse them, too.
     waiting: Waiting<bool>,
 }
@@ -79,11 +78,9 @@ impl Host {
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = crate::random::mixed(plan.seed ^ (u64::from(number) << 32));
         let options = sync::Options { host: name, epoch: 1, buckets: sync::BUCKETS, seed };
-        let mut sync = Sync::new(options, Arc::clone(&standing));
-        sync.set_budgets(engine.budgets());
-        sync.set_linked(true, Timestamp::from_nanos(0));
-        let asking = Asking::new(Arc::clone(&engine), standing, sync::BUCKETS, seed.rotate_left(17));
-        Host { decider: engine.decider(), engine, sync, waiting: Waiting::new(asking) }
+        let mut member = Member::new(Arc::clone(&engine), standing, options, []);
+        member.set_heard(true, at(0));
+        Host { decider: engine.decider(), member, waiting: Waiting::new() }
     }
 
     /// Judges a request, or goes on with one; whether it may start, once that is known.
@@ -110,7 +107,7 @@ impl Host {
     }
 
     fn park(&mut self, ticket: Arc<Ticket>, is_held: bool, is_second: bool, us: u64, out: &mut Vec<Call>) {
-        self.waiting.park((ticket, is_held, is_second), &self.sync, at(us), out);
+        self.waiting.park((ticket, is_held, is_second), &mut self.member, at(us), out);
     }
 
     /// Goes on with what waits for nothing any more.
@@ -129,26 +126,6 @@ impl Host {
                 Ok(false) => seen.refused += 1,
                 Err(ticket) => self.park(ticket, parked.what, true, us, out),
             }
-        }
-    }
-
-    fn answered(&mut self, call: &Call, reply: Reply, us: u64) {
-        match (call, reply) {
-            (Call::Sync(batch), Reply::Sync(answer)) => {
-                self.sync.answered(batch, answer, &self.engine, at(us));
-            }
-            (Call::Exact(payment), Reply::Exact(answer)) => {
-                self.waiting.asking.answered(payment, answer, at(us));
-            }
-            (call, reply) => panic!("{reply:?} to {call:?}"),
-        }
-    }
-
-    fn failed(&mut self, call: &Call, us: u64) {
-        match call {
-            Call::Sync(batch) => self.sync.failed(batch, at(us).at),
-            Call::Exact(payment) => self.waiting.asking.failed(payment, at(us).at),
-            other => panic!("{other:?}"),
         }
     }
 }
@@ -191,10 +168,11 @@ fn run(plan: &Plan) -> Seen {
                     };
                     events.insert((back.0, number), (host, back.1));
                 }
-                Event::Back(call, reply) => hosts[host].answered(&call, reply, us),
-                Event::Lost(call) => hosts[host].failed(&call, us),
+                Event::Back(call, reply) => hosts[host].member.answered(&call, reply, at(us), &mut out),
+                Event::Lost(call) => hosts[host].member.failed(&call, at(us).at),
             }
         }
+        assert!(out.is_empty(), "no answer makes a host ask at once");
         let arrivals = plan.per_second / 2_000 + u32::from(random.below(2_000) < plan.per_second % 2_000);
         let arrivals = if is_over { 0 } else { arrivals };
         let asked_by: Vec<usize> = (0..arrivals).map(|_| random.below(plan.hosts) as usize).collect();
@@ -212,8 +190,7 @@ fn run(plan: &Plan) -> Seen {
                 }
             }
             if us % 10_000 == (at_host as u64 * 500) % 10_000 {
-                host.sync.tick(&host.engine, at(us), &mut out);
-                host.waiting.tick(&host.sync, at(us), &mut out);
+                host.member.tick(at(us), &mut out);
             }
             for call in out.drain(..) {
                 number += 1;
@@ -374,17 +351,17 @@ fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
         let (mut host, mut store) = (Host::new(&plan, 0), Store::default());
         let (mut seen, mut out) = (Seen::default(), Vec::new());
         if before {
-            host.waiting.asking.turned(at(0).at);
+            host.member.turned(at(0).at);
         }
         let ticket = host.judge(false, None, true, 1_000).expect_err("each waits");
         host.park(ticket, false, false, 1_000, &mut out);
         let call = out.pop().unwrap();
         let reply = store.call(&call, paid_us);
-        host.waiting.asking.turns(turns_us);
+        host.member.turns(turns_us);
         if meanwhile {
-            host.waiting.asking.turned(at(1_500).at);
+            host.member.turned(at(1_500).at);
         }
-        host.answered(&call, reply, 2_000);
+        host.member.answered(&call, reply, at(2_000), &mut out);
         host.resume(2_000, &mut seen, &mut out);
         assert_eq!(
             seen.admitted_us.len(),

@@ -1,7 +1,6 @@
 //! More keys of one bucket have something to say than fit on the way at once: each is heard in its turn.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use tidegate::fleet::call::{Call, Place};
 use tidegate::fleet::reply::Reply;
@@ -314,12 +313,12 @@ fn the_rule_goes<H: Talks>(host: H, goes: impl FnOnce(&mut H) -> Box<dyn Fn(&H) 
 #[test]
 fn keys_that_wait_go_with_their_rule() {
     the_rule_goes(host_of_tokens(), |host| {
-        host.sync.set_budgets(Arc::default());
-        Box::new(|host| host.sync.keys())
+        host.forget_rules();
+        Box::new(|host| host.member.sync().keys())
     });
     the_rule_goes(host_of_places(), |host| {
-        host.sync.set_places(Arc::default());
-        Box::new(|host| host.sync.keys())
+        host.forget_rules();
+        Box::new(|host| host.member.sync().keys())
     });
 }
 

@@ -8,15 +8,13 @@ use tidegate::engine::{
     Answer, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Ticket,
     Verdict,
 };
-use tidegate::fleet::asking::Asking;
 use tidegate::fleet::beat::Beat;
 use tidegate::fleet::call::Call;
-use tidegate::fleet::crowd::Crowd;
 use tidegate::fleet::link_state::LinkState;
+use tidegate::fleet::member::Member;
 use tidegate::fleet::reply::Reply;
 use tidegate::fleet::secrets::Mark;
-use tidegate::fleet::sync::{self, Sync};
-use tidegate::fleet::turning::{Turning, lasts};
+use tidegate::fleet::sync;
 use tidegate::limit::share::{self, Asks, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
@@ -28,9 +26,8 @@ use crate::world::SECRET;
 pub(crate) struct Host {
     pub(crate) engine: Arc<Engine>,
     decider: Decider,
-    pub(crate) sync: Sync,
+    pub(crate) member: Member,
     pub(crate) link: LinkState,
-    crowd: Crowd,
     standing: Arc<Standing>,
     name: [u8; 16],
     drift_ppm: i64,
@@ -41,7 +38,6 @@ pub(crate) struct Host {
     /// It has nothing to do before this, unless something is asked of it or comes.
     next: Timestamp,
     out: Vec<Call>,
-    pub(crate) turning: Turning,
     /// Whether what it has of secrets is said.
     says_secrets: bool,
     /// Requests that wait, by their tenant.
@@ -68,7 +64,6 @@ impl Host {
         let engine = Arc::new(Engine::new(options));
         let keys = secrets.iter().map(|secret| HashKey::from_bytes([*secret; 16]));
         let standing = engine.join_fleet_with(keys.collect());
-        let turning = Turning::new(secrets.iter().map(|secret| Mark::of_digest([*secret; 8])));
         let says_secrets = !plan.faults.rollouts.is_empty();
         engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan)])]));
         let decider = engine.decider();
@@ -77,22 +72,19 @@ impl Host {
         let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
         let options = sync::Options { host: name, epoch: life, buckets: plan.buckets, seed };
-        let mut sync = Sync::new(options, Arc::clone(&standing));
-        sync.set_budgets(engine.budgets());
+        // Where nobody says which secrets there are, nobody waits to be told which to use.
+        let marks = secrets.iter().filter(|_| says_secrets).map(|secret| Mark::of_digest([*secret; 8]));
+        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options, marks);
         let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
-        let asking =
-            Asking::new(Arc::clone(&engine), Arc::clone(&standing), plan.buckets, seed.rotate_left(17));
-        let (waiting, asks) = (Waiting::new(asking), plan.asks != Asks::Never);
+        let (waiting, asks) = (Waiting::new(), plan.asks != Asks::Never);
         let (utc, out, has_heard) = (0, Vec::new(), false);
-        let crowd = Crowd::default();
         let next = Timestamp::ORIGIN;
         Host {
             engine,
             decider,
-            sync,
+            member,
             link,
-            crowd,
             standing,
             name,
             drift_ppm,
@@ -101,11 +93,16 @@ impl Host {
             pending,
             next,
             out,
-            turning,
             says_secrets,
             waiting,
             asks,
         }
+    }
+
+    /// Its rules go.
+    pub(crate) fn forget_rules(&mut self) {
+        self.engine.install(RuleSet::default());
+        self.member.take_budgets();
     }
 
     /// What this host's clock shows.
@@ -134,7 +131,7 @@ impl Host {
 
     /// Tokens in hand, and tokens owed.
     pub(crate) fn has(&self, us: u64) -> (u64, u64) {
-        self.sync.in_hand(&self.engine, self.now(us))
+        self.member.sync().in_hand(&self.engine, self.now(us))
     }
 
     /// A request; whether it may start.
@@ -195,8 +192,7 @@ impl Host {
     /// Its calls go out with the next tick.
     fn park(&mut self, ticket: Arc<Ticket>, number: u32, is_second: bool, us: u64) {
         let now = self.now(us);
-        self.sync.take_moved(&self.engine, now.at);
-        self.waiting.park((ticket, number, is_second), &self.sync, now, &mut self.out);
+        self.waiting.park((ticket, number, is_second), &mut self.member, now, &mut self.out);
     }
 
     /// Whether a tick would change anything. A daemon looks all the same; most of a simulation's looks are in vain.
@@ -208,41 +204,17 @@ impl Host {
     /// What is to be sent now.
     pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<Call> {
         let now = self.now(us);
-        self.link.is_cut_off(true, self.sync.timeout(), now.at);
-        self.attend_secret(now);
-        self.relink(now);
+        let timeout = self.member.sync().timeout();
+        self.link.is_cut_off(true, timeout, now.at);
+        self.member.attend_secret(now);
+        self.member.set_heard(self.link.is_linked(), now);
         if self.link.takes_beat(now.at) {
-            let secrets = self.says_secrets.then(|| self.turning.says(now.at));
+            let secrets = self.says_secrets.then(|| self.member.says_secrets(now.at));
             self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new(), secrets }));
         }
-        self.sync.tick(&self.engine, now, &mut self.out);
-        if self.asks {
-            self.waiting.tick(&self.sync, now, &mut self.out);
-        }
-        self.next = self.sync.next().min(self.link.next(true, self.sync.timeout()));
+        self.member.tick(now, &mut self.out);
+        self.next = self.member.sync().next().min(self.link.next(true, timeout));
         &mut self.out
-    }
-
-    /// Turns to another secret, if it is time.
-    fn attend_secret(&mut self, now: Now) {
-        self.sync.turns(self.turning.turns_us());
-        self.waiting.asking.turns(self.turning.turns_us());
-        let before = self.turning.view(now).uses;
-        let Some(choice) = self.turning.turns(lasts(&self.engine.budgets()), now) else { return };
-        self.engine.use_secret(choice.uses, choice.former.map(|(former, _)| former));
-        self.sync.set_budgets(self.engine.budgets());
-        if choice.has_turned && before != self.turning.view(now).uses {
-            self.sync.turned(now.at);
-            self.waiting.asking.turned(now.at);
-        }
-    }
-
-    fn relink(&mut self, now: Now) {
-        let is_heard = self.link.is_linked() && self.turning.is_settled(now);
-        if is_heard && !self.standing.is_linked() {
-            self.waiting.asking.linked();
-        }
-        self.sync.set_linked(is_heard, now.at);
     }
 
     pub(crate) fn sent(&mut self, number: u64, call: Call, us: u64) {
@@ -257,24 +229,11 @@ impl Host {
         self.next = Timestamp::ORIGIN;
         self.pending.remove(&number);
         self.link.heard(now.at);
-        match (call, reply) {
-            (Call::Sync(batch), Reply::Sync(answer)) => self.sync.answered(batch, answer, &self.engine, now),
-            (Call::Exact(payment), Reply::Exact(answer)) => {
-                self.waiting.asking.answered(payment, answer, now);
-            }
-            (_, Reply::Beat(beaten)) => {
-                if let Some(agreed) = &beaten.agreed {
-                    self.turning.heard(agreed, beaten.now_us, now.at);
-                    self.attend_secret(now);
-                }
-                self.standing.set_hosts(self.crowd.heard(beaten.hosts, now.at));
-                self.sync.set_alive(beaten.hosts, now.at);
-            }
-            (Call::Lift(lift), Reply::Lift(lifted)) => self.sync.lifted(lift, lifted, now.at),
-            (Call::Plant(plant), Reply::Plant(now_us)) => self.sync.planted(plant, now_us, now.at),
-            (call, reply) => panic!("{reply:?} to {call:?}"),
+        match reply {
+            Reply::Beat(beaten) => drop(self.member.beaten(&beaten, now)),
+            reply => self.member.answered(call, reply, now, &mut self.out),
         }
-        self.relink(now);
+        self.member.set_heard(self.link.is_linked(), now);
         self.has_heard |= self.standing.is_linked();
     }
 
@@ -283,13 +242,8 @@ impl Host {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         match self.pending.remove(&number) {
-            Some(Call::Sync(batch)) => self.sync.failed(&batch, now.at),
-            Some(Call::Exact(payment)) => self.waiting.asking.failed(&payment, now.at),
-            Some(Call::Lift(lift)) => self.sync.carry_failed(lift.cells.into_iter(), now.at),
-            Some(Call::Plant(plant)) => {
-                self.sync.carry_failed(plant.cells.into_iter().map(|(name, _)| name), now.at);
-            }
-            Some(_) => self.link.beat_failed(now.at),
+            Some(Call::Beat(_)) => self.link.beat_failed(now.at),
+            Some(call) => self.member.failed(&call, now.at),
             None => {}
         }
     }

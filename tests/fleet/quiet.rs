@@ -46,7 +46,7 @@ fn keys_wait_for_room_without_being_looked_at() {
     let full = std::mem::take(host.tick(2_000));
     assert!(full.iter().all(|call| matches!(call, Call::Sync(batch) if batch.asks.len() == CELLS_MAX)));
     let later = host.now(900_000).at;
-    assert!(host.sync.next() > later, "nothing is to be done until a lane is free");
+    assert!(host.member.sync().next() > later, "nothing is to be done until a lane is free");
     assert!(host.tick(10_000).is_empty());
     answer(&mut host, &full[0], 11_000);
     let Call::Sync(landed) = &full[0] else { panic!("a beat") };

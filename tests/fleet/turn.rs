@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use tidegate::fleet::call::Call;
 use tidegate::fleet::secrets::Mark;
 use tidegate::limit::share::Asks;
 
@@ -51,7 +52,7 @@ fn roll_out(faults: &mut Faults, hosts: u32, apart_ms: u64, is_last_first: bool)
 fn uses(world: &World<'_>, secret: u8) -> bool {
     let mark = Mark::of_digest([secret; 8]);
     let at = tidegate::clock::Now::default();
-    world.hosts().all(|host| host.turning.view(at).uses == Some(mark))
+    world.hosts().all(|host| host.member.secrets(at).uses == Some(mark))
 }
 
 fn check(plan: &Plan) -> f64 {
@@ -168,7 +169,7 @@ fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
         let plan = Plan { credit: 0, ..Plan::cell(1, Shape::Even, 1_000) };
         let (mut host, mut store) = (Host::new(&plan, 0, 1, 0, 0), Store::default());
         if turned == Turned::Before {
-            host.sync.turned(host.now(0).at);
+            host.member.turned(host.now(0).at);
         }
         let mut granted = 0;
         for ms in 1..200 {
@@ -177,9 +178,9 @@ fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
                 let number = us + number as u64;
                 let reply = store.call(&call, START_US + us);
                 host.sent(number, call.clone(), us);
-                host.sync.turns(turns_us);
+                host.member.turns(turns_us);
                 if turned == Turned::Meanwhile {
-                    host.sync.turned(host.now(us).at);
+                    host.member.turned(host.now(us).at);
                 }
                 host.answered(number, &call, reply, us);
             }
@@ -188,6 +189,50 @@ fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
         }
         assert_eq!(granted > 0, is_heard, "{granted} in hand, {turns_us:?}, turned {turned:?}");
     }
+}
+
+#[test]
+fn a_request_whose_key_has_moved_waits_until_its_cell_is_carried() {
+    let plan = Plan {
+        credit: 0,
+        rate: 1,
+        burst: 3,
+        period_s: 86_400,
+        asks: Asks::Always,
+        ..Plan::cell(1, Shape::Even, 1_000)
+    };
+    let (mut host, mut store) = (Host::with_secrets(&[OLD, NEW], &plan, (0, 1), 0, 0), Store::default());
+    let tenants = ["t0".to_owned()];
+    let (mut passed, mut is_carried) = (0, false);
+    for ms in 1..200 {
+        let us = ms * 1_000;
+        let waits = match ms {
+            100 => 1,
+            150 => {
+                host.engine.use_secret(1, Some(0));
+                host.member.take_budgets();
+                // Both before anybody but them knows that the key has moved.
+                4
+            }
+            _ => 0,
+        };
+        for _ in 0..waits {
+            assert_eq!(host.ask(0, &tenants, us), None, "each waits");
+        }
+        for (number, call) in std::mem::take(host.tick(us)).into_iter().enumerate() {
+            let number = us + number as u64;
+            is_carried |= matches!(call, Call::Plant(_));
+            assert!(
+                ms < 150 || is_carried || !matches!(call, Call::Exact(_)),
+                "asked about before its cell is there"
+            );
+            let reply = store.call(&call, START_US + us);
+            host.sent(number, call.clone(), us);
+            host.answered(number, &call, reply, us);
+        }
+        passed += host.answers(&tenants, us).iter().filter(|(_, passed)| *passed).count();
+    }
+    assert_eq!(passed, 3);
 }
 
 const START_US: u64 = 1_700_000_000_000_000;

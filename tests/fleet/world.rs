@@ -255,7 +255,7 @@ impl World<'_> {
                 audit.sent(number, &calls, host.has(us));
             }
             let to = To { host: number, life: self.lives[number as usize] };
-            let timeout = host.sync.timeout().as_micros() as u64;
+            let timeout = host.member.sync().timeout().as_micros() as u64;
             for call in calls {
                 let number = self.network.send(to, call.clone(), us, timeout);
                 host.sent(number, call, us);
@@ -270,7 +270,7 @@ impl World<'_> {
 
     /// What all hosts counted.
     pub(crate) fn happened(&self) -> Vec<tidegate::fleet::sync::Happened> {
-        self.hosts.iter().flatten().map(|host| host.sync.happened()).collect()
+        self.hosts.iter().flatten().map(|host| host.member.sync().happened()).collect()
     }
 }
 

@@ -9,22 +9,18 @@ mod tell;
 use super::servers::{Arrival, Servers};
 use super::{LEAVE_MAX, Plan};
 use crate::clock::{Clock, Now, Timestamp};
-use crate::engine::{Budget, Engine, PlacesBudget, Standing};
-use crate::fleet::asking::Asking;
+use crate::engine::{Engine, Standing};
 use crate::fleet::beat::Beat;
 use crate::fleet::call::Call;
 use crate::fleet::counters::{Counters, View};
-use crate::fleet::crowd::Crowd;
 use crate::fleet::dice::drawn;
 use crate::fleet::link::NodeId;
+use crate::fleet::member::Member;
 use crate::fleet::orders::{Exchange, Spoken};
 use crate::fleet::questions::Question;
 use crate::fleet::reserve::Reserves;
-use crate::fleet::sync::{BUCKETS, Options, Sync};
-use crate::fleet::turning::{Turning, lasts};
-use crate::fleet::versions::Versions;
+use crate::fleet::sync::{BUCKETS, Options};
 use pause::pause;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -38,20 +34,8 @@ pub(super) struct Talk {
     standing: Arc<Standing>,
     plan: Plan,
     counters: Arc<Counters>,
-    budgets: Arc<HashMap<u64, Budget>>,
-    places: Arc<HashMap<u64, PlacesBudget>>,
-    sync: Sync,
-    asking: Asking,
+    member: Member,
     questions: mpsc::Receiver<Question>,
-    /// Requests that wait for cells that go along with a turn.
-    held: Vec<Question>,
-    turning: Turning,
-    /// Which secret it goes by, and whether the others have none of its own.
-    uses: Option<(usize, bool)>,
-    /// For how long a cell has something to say.
-    lasts: Duration,
-    versions: Versions,
-    crowd: Crowd,
     reserves: Reserves,
     /// When it was last looked whether the rules keep a reserve, and whether they do.
     looked: Timestamp,
@@ -78,8 +62,6 @@ impl Talk {
         (counters, words, questions): (Arc<Counters>, mpsc::Receiver<Spoken>, mpsc::Receiver<Question>),
     ) -> Talk {
         let identity = &plan.identity;
-        // Until somebody says otherwise there are as many as there were.
-        standing.set_hosts(identity.hosts);
         let many = plan.link.cluster || plan.link.urls.len() > 1;
         let options = Options {
             host: identity.host,
@@ -88,27 +70,18 @@ impl Talk {
             seed: seed(),
         };
         let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
-        let mut crowd = Crowd::default();
-        crowd.heard(identity.hosts, clock.now().at);
         let orders = Exchange::new(identity.host, engine.fleet_orders(), drawn());
-        let (of_asking, asks_of) = (Arc::clone(&standing), Arc::clone(&engine));
+        let secrets = plan.secrets.iter().copied();
+        let mut member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options, secrets);
+        member.expect(identity.hosts, clock.now().at);
         Talk {
-            sync: Sync::new(options, Arc::clone(&standing)),
-            asking: Asking::new(asks_of, of_asking, options.buckets, seed()),
+            member,
             questions,
-            held: Vec::new(),
-            turning: Turning::new(plan.secrets.iter().copied()),
-            uses: None,
-            lasts: Duration::ZERO,
             engine,
             clock,
             standing,
             plan,
             counters,
-            budgets: Arc::default(),
-            places: Arc::default(),
-            versions: Versions::default(),
-            crowd,
             reserves: Reserves::default(),
             looked: Timestamp::ORIGIN,
             keeps_reserve: false,
@@ -159,29 +132,12 @@ impl Talk {
     /// Whether there is a budget to share, or a reserve to keep together. Without one nothing is said, not even that this
     /// host is alive.
     fn is_needed(&mut self) -> bool {
-        self.take_budgets();
+        self.member.take_budgets();
         let now = self.clock.now().at;
         if now.since(self.looked) >= IDLE {
             (self.looked, self.keeps_reserve) = (now, self.engine.keeps_reserve());
         }
-        self.has_budgets() || self.keeps_reserve || !self.reserves.is_empty()
-    }
-
-    /// The budgets of the rules in force, which may be others now.
-    fn take_budgets(&mut self) {
-        let budgets = self.engine.budgets();
-        let places = self.engine.places_budgets();
-        if !Arc::ptr_eq(&budgets, &self.budgets) || !Arc::ptr_eq(&places, &self.places) {
-            self.sync.set_places(Arc::clone(&places));
-            self.sync.set_budgets(Arc::clone(&budgets));
-            self.versions.set(&budgets, &places);
-            self.lasts = lasts(&budgets);
-            (self.budgets, self.places) = (budgets, places);
-        }
-    }
-
-    fn has_budgets(&self) -> bool {
-        !self.budgets.is_empty() || !self.places.is_empty()
+        self.member.has_budgets() || self.keeps_reserve || !self.reserves.is_empty()
     }
 
     fn turn(&mut self) {
@@ -189,26 +145,22 @@ impl Talk {
         if !self.connect(now) {
             return;
         }
-        let timeout = self.sync.timeout();
+        let timeout = self.member.sync().timeout();
         let due = self.servers.as_mut().map(|servers| {
             servers.look(timeout, now.at);
             servers.due(now.at)
         });
-        self.attend_secret(now);
+        let used = self.member.attend_secret(now);
+        self.say_secret(used, now);
         self.relink(now);
         let due = due.into_iter().flatten();
         let mut out: Vec<(Option<NodeId>, Call)> =
             due.map(|server| (server, Call::Beat(self.beat(server, now)))).collect();
-        if self.standing.is_linked() {
-            let asked = std::iter::from_fn(|| self.versions.next()).take(VERSIONS_AT_ONCE);
-            out.extend(asked.map(|call| (None, Call::Version(call))));
-        }
         let mut calls = Vec::new();
-        self.sync.tick(&self.engine, now, &mut calls);
-        self.pause = pause(calls.iter().map(Call::cells).sum(), self.pause, self.asking.has_calls());
-        self.ask_held(now, &mut calls);
-        self.asking.tick(now, &mut calls);
-        self.asking.tend_places(&mut self.sync, now, &mut calls);
+        self.member.ask_versions(&mut calls);
+        self.member.tick(now, &mut calls);
+        let is_waited_for = self.member.asking().has_calls();
+        self.pause = pause(calls.iter().map(Call::cells).sum(), self.pause, is_waited_for);
         out.extend(calls.into_iter().map(|call| (None, call)));
         let orders = self.orders.due(!out.is_empty(), now);
         out.extend(orders.map(|call| (None, Call::Orders(call))));
@@ -250,8 +202,8 @@ impl Talk {
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
         let says = keeps_pools && !self.plan.secrets.is_empty();
-        let secrets = says.then(|| self.turning.says(now.at));
-        Beat { host: self.sync.host(), epoch: self.plan.identity.epoch, seq, pools, secrets }
+        let secrets = says.then(|| self.member.says_secrets(now.at));
+        Beat { host: self.member.sync().host(), epoch: self.plan.identity.epoch, seq, pools, secrets }
     }
 
     /// Makes the calls of requests that wait: of all that have come by now, in one write.
@@ -260,10 +212,10 @@ impl Talk {
         let mut calls = Vec::new();
         let mut next = Some(question);
         while let Some(question) = next {
-            self.ask_one(question, now, &mut calls);
+            self.member.ask(question, now, &mut calls);
             next = if calls.len() < QUESTIONS_AT_ONCE { self.questions.try_recv().ok() } else { None };
         }
-        self.asking.tend_places(&mut self.sync, now, &mut calls);
+        self.member.tend_places(now, &mut calls);
         self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
     }
 
@@ -276,16 +228,12 @@ impl Talk {
 
     /// Redis is heard, or not any more.
     fn relink(&mut self, now: Now) {
-        let is_heard = self.servers.as_ref().is_some_and(Servers::are_heard) && self.turning.is_settled(now);
-        if is_heard == self.standing.is_linked() {
+        let is_heard = self.servers.as_ref().is_some_and(Servers::are_heard);
+        if !self.member.set_heard(is_heard, now) {
             return;
         }
-        self.sync.set_linked(is_heard, now.at);
         let hosts = self.standing.hosts();
-        if is_heard {
-            self.asking.linked();
-            // It may be another one than before, or have forgotten everything.
-            self.versions.ask_again();
+        if self.standing.is_linked() {
             info!(hosts, "budgets are shared with the other hosts");
         } else {
             self.view.outages += 1;
@@ -299,9 +247,7 @@ impl Talk {
         loop {
             let now = self.clock.now();
             let mut calls = Vec::new();
-            let is_left = self.sync.leave(&self.engine, now, &mut calls);
-            self.asking.tick(now, &mut calls);
-            if !(is_left || self.standing.is_linked() && self.asking.has_calls()) {
+            if !self.member.leave(now, &mut calls) {
                 return;
             }
             self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
@@ -325,9 +271,6 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 
 /// Buckets of cells where several servers share them.
 const BUCKETS_SPREAD: u16 = 256;
-
-/// Rules may be many when they are read; a thousand turns pass in ten seconds.
-const VERSIONS_AT_ONCE: usize = 16;
 
 /// Calls that requests wait for, in one write.
 const QUESTIONS_AT_ONCE: usize = 64;

@@ -1,35 +1,33 @@
 //! One host: its engine, its talk with Redis, its clock, and the work in progress on it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Answer, Brought, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, Request,
-    Session, Standing, Ticket, Verdict, WorkOutcome,
+    Answer, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, Request, Session,
+    Standing, Verdict, WorkOutcome,
 };
-use tidegate::fleet::asking::Asking;
 use tidegate::fleet::beat::Beat;
 use tidegate::fleet::call::{Call, Place};
-use tidegate::fleet::crowd::Crowd;
 use tidegate::fleet::link_state::LinkState;
+use tidegate::fleet::member::Member;
 use tidegate::fleet::reply::{Kind, Reply};
-use tidegate::fleet::sync::{self, Sync};
+use tidegate::fleet::sync;
 use tidegate::limit::{Quota, Rate, places, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
 use super::world::WorkPlan;
+use crate::waiting::Waiting;
 
 pub(crate) struct Host {
     engine: Arc<Engine>,
     decider: Decider,
     session: Session,
-    pub(crate) sync: Sync,
-    asking: Asking,
-    parked: Vec<Parked>,
+    pub(crate) member: Member,
+    waiting: Waiting<Wanted>,
     link: LinkState,
-    crowd: Crowd,
     standing: Arc<Standing>,
     name: [u8; 16],
     drift_ppm: i64,
@@ -44,17 +42,6 @@ pub(crate) struct Host {
     next_id: u64,
     out: Vec<Call>,
 }
-
-/// A request that waits for a call, or whose client has gone meanwhile.
-struct Parked {
-    work: Wanted,
-    ticket: Arc<Ticket>,
-    due_us: u64,
-    is_second: bool,
-    answer: Slot,
-}
-
-type Slot = Arc<Mutex<Option<Option<Brought>>>>;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -95,11 +82,7 @@ impl Host {
         let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
         let options = sync::Options { host: name, epoch: life, buckets: plan.base.buckets, seed };
-        let mut sync = Sync::new(options, Arc::clone(&standing));
-        let asking =
-            Asking::new(Arc::clone(&engine), Arc::clone(&standing), options.buckets, seed.rotate_left(17));
-        sync.set_places(engine.places_budgets());
-        sync.set_budgets(engine.budgets());
+        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options, []);
         let opening = Opening { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
         let at = Now { at: local(drift_ppm, at_us), utc: 0 };
         let session = engine.open(&opening, at).unwrap();
@@ -115,11 +98,9 @@ impl Host {
             engine,
             decider,
             session,
-            sync,
-            asking,
-            parked: Vec::new(),
+            member,
+            waiting: Waiting::new(),
             link,
-            crowd: Crowd::default(),
             standing,
             name,
             drift_ppm,
@@ -131,6 +112,12 @@ impl Host {
             next_id: 0,
             out: Vec::new(),
         }
+    }
+
+    /// Its rules go.
+    pub(crate) fn forget_rules(&mut self) {
+        self.engine.install(RuleSet::default());
+        self.member.take_budgets();
     }
 
     fn now(&self, us: u64) -> Now {
@@ -204,42 +191,22 @@ impl Host {
             Answer::Ask(ticket) => ticket,
             other => panic!("{other:?}"),
         };
-        self.park(work, ticket, is_second, us);
+        self.waiting.park((ticket, work, is_second), &mut self.member, now, &mut self.out);
         Came::Waits
     }
 
-    fn park(&mut self, work: Wanted, ticket: Arc<Ticket>, is_second: bool, us: u64) {
-        let answer = Slot::default();
-        let to = Arc::clone(&answer);
-        let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
-        let due_us = us + ticket.patience.as_micros() as u64;
-        let (now, due) = (self.now(us), self.now(due_us).at);
-        let sync = &self.sync;
-        self.asking.ask((&*ticket, due), on_brought, |limit| sync.version(limit), now, &mut self.out);
-        self.asking.tend_places(&mut self.sync, now, &mut self.out);
-        self.parked.push(Parked { work, ticket, due_us, is_second, answer });
-    }
-
     /// What comes of those that wait for nothing any more. `leaves`: those whose clients have gone.
-    pub(crate) fn resume(&mut self, us: u64, mut leaves: impl FnMut() -> bool) -> Vec<(Wanted, Came)> {
+    pub(crate) fn resume(&mut self, us: u64, leaves: impl FnMut() -> bool) -> Vec<(Wanted, Came)> {
         let mut came = Vec::new();
-        for parked in std::mem::take(&mut self.parked) {
-            if leaves() {
-                // What comes for it finds nobody.
-                continue;
-            }
-            let brought = parked.answer.lock().unwrap().take();
+        self.waiting.forget(leaves);
+        for (parked, brought) in self.waiting.take_ready(self.now(us)) {
             let (result, may_wait) = match brought {
-                Some(Some(brought)) => (CallResult::Brought(brought), !parked.is_second),
-                None if parked.due_us > us => {
-                    self.parked.push(parked);
-                    continue;
-                }
-                Some(None) | None => (CallResult::Missed(&parked.ticket), false),
+                Some(brought) => (CallResult::Brought(brought), !parked.is_second),
+                None => (CallResult::Missed(&parked.ticket), false),
             };
-            let what = self.judge(parked.work, Some(result), may_wait, us);
+            let what = self.judge(parked.what, Some(result), may_wait, us);
             if what != Came::Waits {
-                came.push((parked.work, what));
+                came.push((parked.what, what));
             }
         }
         came
@@ -257,8 +224,8 @@ impl Host {
     /// What is to be sent now.
     pub(crate) fn tick(&mut self, us: u64) {
         let now = self.now(us);
-        if self.link.is_cut_off(true, self.sync.timeout(), now.at) {
-            self.sync.set_linked(false, now.at);
+        if self.link.is_cut_off(true, self.member.sync().timeout(), now.at) {
+            self.member.set_heard(false, now);
         }
         if self.link.takes_beat(now.at) {
             self.out.push(Call::Beat(Beat {
@@ -269,9 +236,7 @@ impl Host {
                 secrets: None,
             }));
         }
-        self.sync.tick(&self.engine, now, &mut self.out);
-        self.asking.tick(now, &mut self.out);
-        self.asking.tend_places(&mut self.sync, now, &mut self.out);
+        self.member.tick(now, &mut self.out);
     }
 
     pub(crate) fn sent(&mut self, call_number: u64, call: Call, us: u64) {
@@ -288,24 +253,21 @@ impl Host {
         self.pending.remove(&call_number);
         self.has_heard = true;
         if self.link.heard(now.at) {
-            self.sync.set_linked(true, now.at);
-            self.asking.linked();
+            self.member.set_heard(true, now);
         }
-        match (call, reply) {
-            (Call::Places(places), Reply::Places(answer)) => {
-                // A reply that comes twice says nothing new.
-                let sent = self.first_sent.remove(&number(&places.place));
-                if let (Some(sent), Kind::Done(_)) = (sent, &answer.kind) {
-                    for ask in &places.asks {
-                        let heard = self.heard.entry(ask.key).or_insert(sent);
-                        *heard = sent.max(*heard);
-                    }
+        if let (Call::Places(places), Reply::Places(answer)) = (call, &reply) {
+            // A reply that comes twice says nothing new.
+            let sent = self.first_sent.remove(&number(&places.place));
+            if let (Some(sent), Kind::Done(_)) = (sent, &answer.kind) {
+                for ask in &places.asks {
+                    let heard = self.heard.entry(ask.key).or_insert(sent);
+                    *heard = sent.max(*heard);
                 }
-                self.sync.places_answered(places, answer, &self.engine, now);
-                self.asking.tend_places(&mut self.sync, now, &mut self.out);
             }
-            (_, Reply::Beat(beaten)) => self.standing.set_hosts(self.crowd.heard(beaten.hosts, now.at)),
-            (call, reply) => panic!("{reply:?} to {call:?}"),
+        }
+        match reply {
+            Reply::Beat(beaten) => drop(self.member.beaten(&beaten, now)),
+            reply => self.member.answered(call, reply, now, &mut self.out),
         }
     }
 
@@ -313,8 +275,8 @@ impl Host {
     pub(crate) fn timed_out(&mut self, call_number: u64, us: u64) {
         let now = self.now(us);
         match self.pending.remove(&call_number) {
-            Some(Call::Places(places)) => self.sync.places_failed(&places, now.at),
-            Some(_) => self.link.beat_failed(now.at),
+            Some(Call::Beat(_)) => self.link.beat_failed(now.at),
+            Some(call) => self.member.failed(&call, now.at),
             None => {}
         }
     }

@@ -9,8 +9,8 @@ impl Talk {
         warn!(
             "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
         );
-        self.plan.identity = self.plan.identity.renamed(self.sync.host(), &self.plan.marks);
-        self.orders.renamed(self.sync.host());
+        self.plan.identity = self.plan.identity.renamed(self.member.sync().host(), &self.plan.marks);
+        self.orders.renamed(self.member.sync().host());
         self.keep();
     }
 

@@ -6,25 +6,27 @@ use crate::clock::Now;
 impl Talk {
     /// Tells how it stands.
     pub(super) fn tell(&mut self, now: Now) {
-        let (happened, is_needed) = (self.sync.happened(), self.has_budgets() || self.keeps_reserve);
+        let is_needed = self.member.has_budgets() || self.keeps_reserve;
+        let sync = self.member.sync();
+        let happened = sync.happened();
         let view = &mut self.view;
         let passed = now.at.since(self.told.at).as_millis().max(1);
         let cells = u128::from(happened.cells - self.told_cells) * 1_000 / passed;
         // Over a second or so: a quarter of what is new, the rest of what was.
         let before = u128::from(view.cells_per_second);
         view.cells_per_second = u64::try_from((before * 3 + cells) / 4).unwrap_or(u64::MAX);
-        view.host = self.sync.host();
+        view.host = sync.host();
         view.is_needed = is_needed;
-        view.secrets = self.turning.view(now);
+        view.secrets = self.member.secrets(now);
         view.is_linked = self.standing.is_linked();
         view.hosts = self.standing.hosts();
-        view.round_trip = self.sync.round_trip();
+        view.round_trip = sync.round_trip();
         view.happened = happened;
         view.orders_refused = self.orders.refused();
-        view.asked = self.asking.asked();
-        view.keys = self.sync.keys();
-        view.versions = self.versions.all().collect();
-        view.tallies = self.sync.tallies(now.at).collect();
+        view.asked = self.member.asking().asked();
+        view.keys = sync.keys();
+        view.versions = self.member.versions().collect();
+        view.tallies = sync.tallies(now.at).collect();
         if let Some(servers) = &self.servers {
             view.nodes = servers.nodes();
             view.errors = servers.errors();
