@@ -5,12 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use tidegate::clock::Now;
-use tidegate::engine::{
-    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Verdict,
-};
+use tidegate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
 use tidegate::fleet::call::{CELLS_MAX, Call};
-use tidegate::fleet::reply::Reply;
-use tidegate::fleet::sync::{self, Sync};
+use tidegate::fleet::member::Member;
+use tidegate::fleet::sync;
 use tidegate::rules::{RuleSet, read_text};
 
 use crate::hosts::{HOSTS, REQUESTS, TRIALS, Trial, Zipf};
@@ -50,7 +48,7 @@ fn of(trial: &Trial, seconds: u64) -> Vec<Row> {
             }
         }
     }
-    counts.rows(trial, seconds, hosts.iter().map(|host| host.sync.keys()).sum())
+    counts.rows(trial, seconds, hosts.iter().map(|host| host.member.sync().keys()).sum())
 }
 
 #[derive(Default)]
@@ -84,10 +82,8 @@ impl Counts {
 }
 
 struct Host {
-    engine: Arc<Engine>,
     decider: Decider,
-    standing: Arc<Standing>,
-    sync: Sync,
+    member: Member,
     calls: Vec<Call>,
 }
 
@@ -97,8 +93,6 @@ impl Host {
         let engine =
             Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 30 }));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        standing.set_hosts(u32::from(HOSTS));
-        standing.set_linked(true);
         let yaml = format!(
             "domain: {DOMAIN}\nlimits:\n- {{name: per-user, key: [user], rate: {limit}, scope: fleet}}\n"
         );
@@ -111,9 +105,11 @@ impl Host {
             buckets: sync::BUCKETS,
             seed: u64::from(number) + 1,
         };
-        let mut sync = Sync::new(options, Arc::clone(&standing));
-        sync.set_budgets(engine.budgets());
-        Host { decider: engine.decider(), engine, standing, sync, calls: Vec::new() }
+        let decider = engine.decider();
+        let mut member = Member::new(engine, standing, options, []);
+        member.expect(u32::from(HOSTS), at_micros(0).at);
+        member.set_heard(true, at_micros(0));
+        Host { decider, member, calls: Vec::new() }
     }
 
     fn is_let_through(&mut self, user: u32, now: Now) -> bool {
@@ -128,25 +124,23 @@ impl Host {
 
     /// Asks what is due, and hears the answers half a millisecond later.
     fn talk(&mut self, store: &mut Store, micros: u64, counts: &mut Counts) {
-        assert!(self.standing.is_linked(), "nothing fails here");
         let mut calls = std::mem::take(&mut self.calls);
         let mut bytes = 0;
         counts.talk_nanos += cpu_nanos(|| {
-            self.sync.tick(&self.engine, at_micros(micros), &mut calls);
+            self.member.tick(at_micros(micros), &mut calls);
             for call in &calls {
                 bytes += call.encode().map_or(0, |encoded| encoded.keys.len() + encoded.args.len());
             }
         });
+        let mut more = Vec::new();
         for call in calls.drain(..) {
-            let Reply::Sync(answer) = store.call(&call, UNIX_MICROS + micros + 250) else {
-                panic!("another reply")
-            };
-            let Call::Sync(batch) = call else { panic!("another call") };
-            counts.cells += batch.asks.len() as u64;
+            let reply = store.call(&call, UNIX_MICROS + micros + 250);
+            counts.cells += call.cells() as u64;
             counts.calls += 1;
-            counts.talk_nanos +=
-                cpu_nanos(|| self.sync.answered(&batch, answer, &self.engine, at_micros(micros + 499)));
+            let now = at_micros(micros + 499);
+            counts.talk_nanos += cpu_nanos(|| self.member.answered(&call, reply, now, &mut more));
         }
+        assert!(more.is_empty(), "no answer makes a host ask at once");
         std::hint::black_box(bytes);
         self.calls = calls;
     }
