@@ -1,16 +1,24 @@
 //! All hosts turn to another secret, while they are asked for twice what there is: there is one budget at every moment.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use tidegate::clock::Now;
+use tidegate::engine::{Answer, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Ticket};
 use tidegate::fleet::call::Call;
+use tidegate::fleet::member::Member;
 use tidegate::fleet::secrets::Mark;
+use tidegate::fleet::sync;
 use tidegate::limit::share::Asks;
+use tidegate::rules::{RuleSet, read_text};
 
 use crate::host::Host;
 use crate::plan::{Crash, Faults, Plan, Rollout, SHAPES, Shape, draws, runs, seed};
 use crate::store::Store;
 use crate::table::check_bounds;
+use crate::waiting::Waiting;
 use crate::windows::{self, Kind};
 use crate::world::{SECRET, World, run};
 
@@ -51,7 +59,7 @@ fn roll_out(faults: &mut Faults, hosts: u32, apart_ms: u64, is_last_first: bool)
 
 fn uses(world: &World<'_>, secret: u8) -> bool {
     let mark = Mark::of_digest([secret; 8]);
-    let at = tidegate::clock::Now::default();
+    let at = Now::default();
     world.hosts().all(|host| host.member.secrets(at).uses == Some(mark))
 }
 
@@ -233,6 +241,56 @@ fn a_request_whose_key_has_moved_waits_until_its_cell_is_carried() {
         passed += host.answers(&tenants, us).iter().filter(|(_, passed)| *passed).count();
     }
     assert_eq!(passed, 3);
+}
+
+/// Two requests of one caller, each by another budget of the rule, once what Redis knows of him is to be carried.
+#[test]
+fn two_budgets_with_one_key_are_carried_one_after_the_other() {
+    let rules = "domain: api\nlimits:\n- {name: r, key: [user], algorithm: fixed_window, rate: 3/day, scope: fleet, fleet: {mode: exact}, \
+                 overrides: [{match: {plan: gold}, rate: 9/h}]}\n";
+    let loaded = read_text("rules.yaml", rules);
+    assert!(!loaded.has_errors(), "{:?}", loaded.problems);
+    let hash_key = HashKey::from_bytes([1; 16]);
+    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }));
+    let standing =
+        engine.join_fleet_with([OLD, NEW].map(|secret| HashKey::from_bytes([secret; 16])).to_vec());
+    engine.install(RuleSet::new(loaded.domains));
+    let options = sync::Options { host: [1; 16], epoch: 1, buckets: sync::BUCKETS, seed: 1 };
+    let mut member = Member::new(Arc::clone(&engine), standing, options, []);
+    member.expect(2, at(0).at);
+    member.set_heard(true, at(0));
+    let (mut store, mut waiting, mut decider) = (Store::default(), Waiting::new(), engine.decider());
+    let mut passed = Vec::new();
+    for ms in 0..200 {
+        let (now, mut out) = (at(ms), Vec::new());
+        if ms == 100 {
+            engine.use_secret(1, Some(0));
+            member.take_budgets();
+        }
+        for plan in ["free", "gold"].into_iter().filter(|_| [0, 100].contains(&ms)) {
+            let attributes = [("user", "u"), ("plan", plan)];
+            let request =
+                Request { may_wait: true, ..Request::new(Op::Hit, "api", Descriptors::one(&attributes)) };
+            let Answer::Ask(ticket) = decider.decide(&request, now) else { panic!("each waits") };
+            // Nobody is in a hurry here.
+            let ticket = Ticket { patience: Duration::from_millis(50), ..(*ticket).clone() };
+            waiting.park((Arc::new(ticket), plan, false), &mut member, now, &mut out);
+        }
+        member.tick(now, &mut out);
+        while let Some(call) = out.pop() {
+            let reply = store.call(&call, START_US + ms * 1_000);
+            member.answered(&call, reply, now, &mut out);
+        }
+        let ready = waiting.take_ready(now).into_iter();
+        passed.extend(ready.map(|(parked, brought)| (ms < 100, parked.what, brought.is_some())));
+    }
+    passed.sort_unstable();
+    let all = [(false, "free", true), (false, "gold", true), (true, "free", true), (true, "gold", true)];
+    assert_eq!(passed, all, "each is answered");
+}
+
+fn at(ms: u64) -> Now {
+    Now::at_nanos((1_000 + ms) * 1_000_000)
 }
 
 const START_US: u64 = 1_700_000_000_000_000;

@@ -128,7 +128,7 @@ impl Sync {
             let key = if let Carry::Lift(former) = carry { *former } else { page.key.name() };
             let name = CellName { key, window: budget.quota.window().is_some() };
             let bucket = Bucket::of(&key, self.options.buckets);
-            if self.moving.on_way.insert(key, number).is_some_and(|other| other != number) {
+            if *self.moving.on_way.entry(key).or_insert(number) != number {
                 // Two budgets have one key: one after the other.
                 page.in_flight = false;
                 self.book.schedule(number, now.after(AGAIN_AFTER));
