@@ -209,9 +209,12 @@ impl Counts {
 /// Nanoseconds of CPU of the threads of this process that talk with Redis.
 fn talk_nanos() -> io::Result<u64> {
     let mut nanos = 0;
+    // The first thread is named after the program, which may have that name.
+    let first = std::process::id().to_string();
     for task in fs::read_dir("/proc/self/task")? {
-        let task = task?.path();
-        if fs::read_to_string(task.join("comm"))?.trim() == "fleet" {
+        let task = task?;
+        let (is_first, task) = (task.file_name().to_string_lossy() == first, task.path());
+        if !is_first && fs::read_to_string(task.join("comm"))?.trim() == "fleet" {
             let schedstat = fs::read_to_string(task.join("schedstat"))?;
             let on_cpu = schedstat.split_whitespace().next().and_then(|first| first.parse::<u64>().ok());
             nanos += on_cpu.ok_or_else(|| io::Error::other("schedstat is not as expected"))?;
