@@ -5,9 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+use tidegate::engine::{
+    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Verdict,
+};
 use tidegate::fleet::call::{CELLS_MAX, Call};
 use tidegate::fleet::member::Member;
+use tidegate::fleet::reply::Reply;
 use tidegate::fleet::sync;
 use tidegate::rules::{RuleSet, read_text};
 
@@ -83,6 +86,7 @@ impl Counts {
 
 struct Host {
     decider: Decider,
+    standing: Arc<Standing>,
     member: Member,
     calls: Vec<Call>,
 }
@@ -106,10 +110,10 @@ impl Host {
             seed: u64::from(number) + 1,
         };
         let decider = engine.decider();
-        let mut member = Member::new(engine, standing, options, []);
+        let mut member = Member::new(engine, Arc::clone(&standing), options, []);
         member.expect(u32::from(HOSTS), at_micros(0).at);
         member.set_heard(true, at_micros(0));
-        Host { decider, member, calls: Vec::new() }
+        Host { decider, standing, member, calls: Vec::new() }
     }
 
     fn is_let_through(&mut self, user: u32, now: Now) -> bool {
@@ -124,6 +128,7 @@ impl Host {
 
     /// Asks what is due, and hears the answers half a millisecond later.
     fn talk(&mut self, store: &mut Store, micros: u64, counts: &mut Counts) {
+        assert!(self.standing.is_linked(), "nothing fails here");
         let mut calls = std::mem::take(&mut self.calls);
         let mut bytes = 0;
         counts.talk_nanos += cpu_nanos(|| {
@@ -135,6 +140,7 @@ impl Host {
         let mut more = Vec::new();
         for call in calls.drain(..) {
             let reply = store.call(&call, UNIX_MICROS + micros + 250);
+            assert!(matches!((&call, &reply), (Call::Sync(_), Reply::Sync(_))), "another call or reply");
             counts.cells += call.cells() as u64;
             counts.calls += 1;
             let now = at_micros(micros + 499);

@@ -156,11 +156,10 @@ fn hand_back(engine: &Engine, told: &[Told], now: Now) {
     let budgets = engine.budgets();
     for Told { key, brought } in paid {
         let Some(budget) = budgets.get(&key.budget()) else { continue };
-        let mut goes_back = false;
-        engine.change_share(key, budget, now, |share, _| {
+        let goes_back = engine.change_share(key, budget, now, |share, _| {
             let before = share.look(now.at).returns;
             share.hand_back(now.at, brought.granted);
-            goes_back = share.look(now.at).returns > before;
+            share.look(now.at).returns > before
         });
         if goes_back {
             engine.fleet.returned.note(key, brought.paid_us);
@@ -205,10 +204,8 @@ fn miss(engine: &Engine, ticket: &Ticket, now: Now) -> ArrayVec<(SharedKey, u32)
     let budgets = engine.budgets();
     let miss = |need: &Need| {
         let budget = budgets.get(&need.key.budget())?;
-        let mut kept = 0;
-        engine.change_share(&need.key, budget, now, |share, quota| {
-            kept = share.miss(quota, now.at, need.lacks);
-        });
+        let kept =
+            engine.change_share(&need.key, budget, now, |share, quota| share.miss(quota, now.at, need.lacks));
         (kept > 0).then_some((need.key, kept))
     };
     ticket.needs.iter().filter_map(miss).collect()

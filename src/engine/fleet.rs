@@ -338,21 +338,22 @@ impl Engine {
     }
 
     /// Changes what there is of a key, whether or not there was anything.
-    pub(super) fn change_share(
+    pub(super) fn change_share<T>(
         &self,
         key: &SharedKey,
         budget: &Budget,
         now: Now,
-        change: impl FnOnce(&mut share::Share, &share::Quota),
-    ) {
+        change: impl FnOnce(&mut share::Share, &share::Quota) -> T,
+    ) -> T {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
         let digest = key.state(budget);
         let quota = &budget.quota;
         let fresh = || share::Folded::fresh(quota, now.at);
         let change = |state: &mut share::Folded| state.change(quota, now.at, |share| change(share, quota));
-        let ((), evicted) = shard.shares.change(digest, self.shards.memory(), now, fresh, change);
+        let (changed, evicted) = shard.shares.change(digest, self.shards.memory(), now, fresh, change);
         self.shards.count_evictions(evicted);
         self.pass_on_call(&mut shard, key, &digest);
+        changed
     }
 
     /// Nothing more is said of a key until it calls again. Returns whether that may be: nothing is in hand, nothing owed.

@@ -45,9 +45,13 @@ fn rules(limits: &str) -> RuleSet {
     RuleSet::new(loaded.domains)
 }
 
-fn engine_of(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
+fn engine_without_rules(memory_bytes_max: usize) -> Arc<Engine> {
     let hash_key = HashKey::from_bytes([7; 16]);
-    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }));
+    Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }))
+}
+
+fn engine_of(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
+    let engine = engine_without_rules(memory_bytes_max);
     engine.install(rules(limits));
     engine
 }

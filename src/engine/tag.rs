@@ -131,7 +131,7 @@ impl Tag {
 
 /// A state that, left alone, ends as good as new: then it need not be kept.
 pub(super) trait Fading {
-    /// How it lies in its table, with the digest of its key: nothing, aligned so.
+    /// As what it is aligned in its table, with the digest of its key.
     type Alignment: std::fmt::Debug;
 
     /// Nanoseconds until it equals a fresh one; zero when it does.

@@ -56,10 +56,10 @@ impl Member {
         options: Options,
         secrets: impl IntoIterator<Item = Mark>,
     ) -> Member {
-        let asking = (Arc::clone(&engine), Arc::clone(&standing));
+        let (of_asking, seed) = (Arc::clone(&standing), options.seed.rotate_left(17));
         let mut member = Member {
             sync: Sync::new(options, Arc::clone(&standing)),
-            asking: Asking::new(asking.0, asking.1, options.buckets, options.seed.rotate_left(17)),
+            asking: Asking::new(Arc::clone(&engine), of_asking, options.buckets, seed),
             engine,
             standing,
             budgets: Arc::default(),

@@ -128,6 +128,22 @@ impl Host {
             }
         }
     }
+
+    fn answered(&mut self, call: &Call, reply: Reply, us: u64, out: &mut Vec<Call>) {
+        match (call, reply) {
+            (Call::Sync(_), reply @ Reply::Sync(_)) | (Call::Exact(_), reply @ Reply::Exact(_)) => {
+                self.member.answered(call, reply, at(us), out);
+            }
+            (call, reply) => panic!("{reply:?} to {call:?}"),
+        }
+    }
+
+    fn failed(&mut self, call: &Call, us: u64) {
+        match call {
+            Call::Sync(_) | Call::Exact(_) => self.member.failed(call, at(us).at),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// On its way: to the store, back, or nowhere.
@@ -168,8 +184,8 @@ fn run(plan: &Plan) -> Seen {
                     };
                     events.insert((back.0, number), (host, back.1));
                 }
-                Event::Back(call, reply) => hosts[host].member.answered(&call, reply, at(us), &mut out),
-                Event::Lost(call) => hosts[host].member.failed(&call, at(us).at),
+                Event::Back(call, reply) => hosts[host].answered(&call, reply, us, &mut out),
+                Event::Lost(call) => hosts[host].failed(&call, us),
             }
         }
         assert!(out.is_empty(), "no answer makes a host ask at once");
@@ -361,7 +377,7 @@ fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
         if meanwhile {
             host.member.turned(at(1_500).at);
         }
-        host.member.answered(&call, reply, at(2_000), &mut out);
+        host.answered(&call, reply, 2_000, &mut out);
         host.resume(2_000, &mut seen, &mut out);
         assert_eq!(
             seen.admitted_us.len(),

@@ -229,9 +229,15 @@ impl Host {
         self.next = Timestamp::ORIGIN;
         self.pending.remove(&number);
         self.link.heard(now.at);
-        match reply {
-            Reply::Beat(beaten) => drop(self.member.beaten(&beaten, now)),
-            reply => self.member.answered(call, reply, now, &mut self.out),
+        match (call, reply) {
+            (Call::Beat(_), Reply::Beat(beaten)) => drop(self.member.beaten(&beaten, now)),
+            (Call::Sync(_), reply @ Reply::Sync(_))
+            | (Call::Exact(_), reply @ Reply::Exact(_))
+            | (Call::Lift(_), reply @ Reply::Lift(_))
+            | (Call::Plant(_), reply @ Reply::Plant(_)) => {
+                self.member.answered(call, reply, now, &mut self.out);
+            }
+            (call, reply) => panic!("{reply:?} to {call:?}"),
         }
         self.member.set_heard(self.link.is_linked(), now);
         self.has_heard |= self.standing.is_linked();

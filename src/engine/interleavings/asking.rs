@@ -1,17 +1,14 @@
 //! Requests that wait for a call, beside whoever gives back what nobody needs.
 
-use super::{SECOND, beside, check, rules};
+use super::{SECOND, beside, check, engine_without_rules, rules};
 use crate::clock::Now;
 use crate::engine::asking::{Brought, CallResult, Ticket};
-use crate::engine::{
-    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, SharedKey, Verdict,
-};
+use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Op, Request, SharedKey, Verdict};
 use std::sync::Arc;
 
 /// An engine of a fleet that asks about each request, and so borrows nothing ahead.
 fn engine(on_redis_down: &str) -> Arc<Engine> {
-    let hash_key = HashKey::from_bytes([7; 16]);
-    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }));
+    let engine = engine_without_rules(1 << 20);
     let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
     standing.set_hosts(2);
     standing.set_linked(true);

@@ -2,11 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{beside, check};
+use super::{beside, check, engine_without_rules};
 use crate::clock::Now;
-use crate::engine::{
-    Answer, Audit, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, Request, Session, WorkOutcome,
-};
+use crate::engine::{Answer, Audit, Descriptors, Engine, Op, Opening, Request, Session, WorkOutcome};
 use crate::rules::{RuleSet, read_text};
 
 const RULES: &str = "domain: api
@@ -20,8 +18,7 @@ shed:
 ";
 
 fn engine(rules: &str) -> Arc<Engine> {
-    let hash_key = HashKey::from_bytes([7; 16]);
-    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }));
+    let engine = engine_without_rules(1 << 20);
     let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
     engine.install(RuleSet::new(loaded.domains));

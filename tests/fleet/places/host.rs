@@ -255,19 +255,20 @@ impl Host {
         if self.link.heard(now.at) {
             self.member.set_heard(true, now);
         }
-        if let (Call::Places(places), Reply::Places(answer)) = (call, &reply) {
-            // A reply that comes twice says nothing new.
-            let sent = self.first_sent.remove(&number(&places.place));
-            if let (Some(sent), Kind::Done(_)) = (sent, &answer.kind) {
-                for ask in &places.asks {
-                    let heard = self.heard.entry(ask.key).or_insert(sent);
-                    *heard = sent.max(*heard);
+        match (call, reply) {
+            (Call::Places(places), Reply::Places(answer)) => {
+                // A reply that comes twice says nothing new.
+                let sent = self.first_sent.remove(&number(&places.place));
+                if let (Some(sent), Kind::Done(_)) = (sent, &answer.kind) {
+                    for ask in &places.asks {
+                        let heard = self.heard.entry(ask.key).or_insert(sent);
+                        *heard = sent.max(*heard);
+                    }
                 }
+                self.member.answered(call, Reply::Places(answer), now, &mut self.out);
             }
-        }
-        match reply {
-            Reply::Beat(beaten) => drop(self.member.beaten(&beaten, now)),
-            reply => self.member.answered(call, reply, now, &mut self.out),
+            (_, Reply::Beat(beaten)) => drop(self.member.beaten(&beaten, now)),
+            (call, reply) => panic!("{reply:?} to {call:?}"),
         }
     }
 
