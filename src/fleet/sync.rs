@@ -272,7 +272,7 @@ impl Sync {
             };
             let Some(page) = self.book.page_mut(number) else { continue };
             page.calls = true;
-            if !page.in_flight && !page.waits && !page.is_former {
+            if !page.is_busy() && !page.waits && !page.is_former {
                 let soonest = page.soonest(now.at);
                 if soonest < page.due || page.due <= now.at {
                     self.book.schedule(number, soonest);
@@ -340,7 +340,12 @@ impl Sync {
                 };
                 page.refused = reported.lacked > 0;
                 let window = page::cell_window(budget, self.clock.unix_us(now));
-                Some((bucket, page.ask(&reported, back, terms, (budget, window), &pace, dice)))
+                let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
+                if !page.is_busy() {
+                    let at = page.after(budget, now.at);
+                    self.book.schedule(number, at);
+                }
+                Some((bucket, ask))
             }
         }
     }

@@ -68,6 +68,21 @@ fn what_is_granted_passes_and_lapses() {
     assert_eq!(share.report(&quota, at(1_900), 0).0.held, 0);
 }
 
+#[test]
+fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
+    // The one that was asked later is answered first, or last.
+    for order in [[0, 500], [500, 0]] {
+        let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+        let mut share = Share::fresh(&quota, at(0));
+        share.report(&quota, at(0), 0);
+        share.report(&quota, at(500), 0);
+        share.settle(&quota, &settled(5, 0, 50 * MICRO, at(order[0])), at(900));
+        share.settle(&quota, &settled(3, 0, 50 * MICRO, at(0)), at(901));
+        assert_eq!(share.look(at(1_899)).held, 8, "{order:?}");
+        assert_eq!(share.look(at(1_900)).held, 0, "{order:?}: Redis may have forgotten what was said first");
+    }
+}
+
 /// A thousand in each minute, on ten hosts.
 fn of_windows(credit: u16) -> Quota {
     let like = fixed_window::Quota::new(1_000, Period::Nanos(60 * SECOND), Align::Epoch).unwrap();

@@ -34,16 +34,17 @@ impl Sync {
     fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<Last> {
         // Of the names of before nothing is said any more.
         let is_former = self.book.page(number)?.is_former;
-        let is_on_way = self.book.page(number)?.in_flight;
+        let is_on_way = self.book.page(number)?.in_flight();
         if !is_on_way && self.looks_elsewhere(number, now.at) {
             return Some(if is_former { Last::Nothing } else { Last::Later });
         }
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number)?;
-        if page.in_flight {
+        if page.in_flight() {
             return Some(Last::Later);
         }
+        page.end_double();
         let budget = self.budgets.get(&page.key.budget())?;
         let there = engine.look_at(&page.key, budget, now)?;
         if there.held == 0 && there.owed == 0 && there.returns == 0 && !page.is_believed() {

@@ -34,7 +34,7 @@ pub struct Settled {
     pub level: i64,
     /// What all hosts ask for, in thousandths of a unit a second.
     pub demand: u64,
-    /// When the report was first sent: what is in hand lapses so long after.
+    /// When the oldest report was first sent that stands for what is in hand: all of it lapses so long after.
     pub sent: Timestamp,
     /// Redis is to be asked again once less than this is in hand.
     pub low: u32,
@@ -85,6 +85,8 @@ impl Share {
             // What was in hand was reported with the same words, so it is held as long.
             self.tokens = self.in_hand(now).saturating_add(settled.granted);
             self.lapses = lapses;
+        } else if now < lapses {
+            self.take_in_hand(settled.granted, lapses, now);
         }
         if now >= self.lapses {
             self.tokens = 0;
