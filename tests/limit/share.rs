@@ -143,6 +143,15 @@ fn an_answer_that_comes_too_late_brings_nothing() {
 }
 
 #[test]
+fn what_was_refused_after_the_clock_was_read_is_not_charged() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(3));
+    assert!(!ask(&mut share, &quota, at(3), 1));
+    let (reported, _) = share.report(&quota, at(2), 0);
+    assert_eq!((reported.owed, reported.asked), (0, 1));
+}
+
+#[test]
 fn credit_is_a_part_of_the_burst_and_is_charged_once_others_are_told() {
     // A tenth of 1 000 over 10 hosts: ten for each.
     let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);

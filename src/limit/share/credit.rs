@@ -172,7 +172,10 @@ impl Share {
         }
         self.in_touch = true;
         let scale = quota.bucket().scale();
-        let used = self.quiet.ticks_until_full(scale, now).div_ceil(quota.credit_ticks(hosts));
+        // Who reports read the clock a moment ago, and it may have been asked for since: of a bucket that was full then it is
+        // not to seem that some of it was used.
+        let at = now.max(self.asked_since);
+        let used = self.quiet.ticks_until_full(scale, at).div_ceil(quota.credit_ticks(hosts));
         // What was told of before is not charged a second time. Refused ones count as asked for, too: where some were, one
         // too many may be.
         let untold = self.asked.saturating_sub(self.owed);
