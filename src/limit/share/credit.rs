@@ -134,7 +134,7 @@ impl Share {
 
     pub(super) fn use_credit(&mut self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) {
         if need == 0 && self.in_touch && self.owed == 0 {
-            if self.tokens < self.low {
+            if self.in_hand(now) < self.low {
                 self.call();
             }
             return;
@@ -155,7 +155,7 @@ impl Share {
             self.owed = self.owed.saturating_add(need);
         }
         let is_much = if self.in_touch {
-            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.tokens < self.low
+            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.in_hand(now) < self.low
         } else {
             // One that is all there is is told of at once: the next one is not to be refused.
             need > 0 && ahead > ticks.saturating_mul(units) / 2 || self.owed > 0
