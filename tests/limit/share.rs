@@ -158,6 +158,46 @@ fn an_answer_that_comes_too_late_brings_nothing() {
 }
 
 #[test]
+fn what_lapses_is_told_once() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let lent = || {
+        let mut share = Share::fresh(&quota, at(0));
+        share.report(&quota, at(0), 0);
+        assert_eq!(share.settle(&quota, &settled(5, 0, 0, at(0)), at(1)), 0);
+        assert!(ask(&mut share, &quota, at(2), 2));
+        share
+    };
+    let mut share = lent();
+    assert!(!ask(&mut share, &quota, at(1_900), 1));
+    assert_eq!(share.look(at(1_900)).lapsed, 3);
+    share.owe(&quota, at(1_901), 1, 1);
+    let (reported, _) = share.report(&quota, at(2_000), 0);
+    assert_eq!((reported.held, reported.owed, reported.lapsed), (0, 1, 3));
+    assert_eq!(share.settle(&quota, &settled(0, 1, 0, at(2_000)), at(2_001)), 0);
+
+    // What was held when it was reported, and had lapsed by the answer.
+    let mut share = lent();
+    assert_eq!(share.report(&quota, at(1_800), 0).0.lapsed, 0);
+    assert_eq!(share.settle(&quota, &settled(4, 0, 0, at(1_800)), at(1_900)), 3);
+    assert_eq!(drain(&mut share, &quota, at(1_900)), 4);
+
+    // And what came too late to be of use.
+    let mut share = lent();
+    share.report(&quota, at(1_800), 0);
+    assert_eq!(share.settle(&quota, &settled(4, 0, 0, at(1_800)), at(3_700)), 7);
+    assert_eq!(share.report(&quota, at(3_800), 0).0.lapsed, 0);
+}
+
+#[test]
+fn what_was_refused_after_the_clock_was_read_is_not_charged() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(3));
+    assert!(!ask(&mut share, &quota, at(3), 1));
+    let (reported, _) = share.report(&quota, at(2), 0);
+    assert_eq!((reported.owed, reported.asked), (0, 1));
+}
+
+#[test]
 fn credit_is_a_part_of_the_burst_and_is_charged_once_others_are_told() {
     // A tenth of 1 000 over 10 hosts: ten for each.
     let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);

@@ -75,7 +75,7 @@ impl Sync {
                 more: said.window.and_then(|said| more(&said, heard.after(pace.round_trip + TURNS))),
                 low: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
             };
-            engine.settle(&page.key, budget, &settled, now);
+            self.happened.lapsed += u64::from(engine.settle(&page.key, budget, &settled, now));
             let at = page.after(budget, now.at);
             self.book.schedule(*number, at);
         }

@@ -56,6 +56,7 @@ impl Sync {
         }
         let terms = terms(&self.versions, page.key.budget(), budget)?;
         let (reported, back) = engine.report(&page.key, budget, there.held, now)?;
+        self.happened.lapsed += u64::from(reported.lapsed);
         let window = cell_window(budget, self.clock.unix_us(now));
         let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
         Some(Last::Ask(bucket, Box::new(Ask { want: 0, demand: 0, ..ask })))
