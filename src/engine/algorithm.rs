@@ -7,7 +7,7 @@ use super::digest::Digest;
 use super::part::Case;
 use super::shards::Shard;
 use super::table::Table;
-use super::tag::{CacheLine, Fading, PINNED, Tag, Unaligned};
+use super::tag::{Fading, PINNED, Tag};
 use crate::clock::{Micros, Now};
 use crate::limit::concurrency::{self, InProgress};
 use crate::limit::fixed_window::{self, FixedWindow, Timeline};
@@ -326,8 +326,6 @@ impl Algorithm for concurrency::Quota {
 }
 
 impl Fading for InProgress {
-    type Alignment = Unaligned;
-
     fn nanos_until_fresh(&self, _: Tag, _: Now) -> u64 {
         if self.count() == 0 { 0 } else { u64::MAX }
     }
@@ -339,8 +337,6 @@ impl Fading for InProgress {
 }
 
 impl Fading for Gcra {
-    type Alignment = Unaligned;
-
     #[inline]
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         let scale = tag.scale();
@@ -349,8 +345,6 @@ impl Fading for Gcra {
 }
 
 impl Fading for FixedWindow {
-    type Alignment = Unaligned;
-
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         let timeline = if tag.is_unix() { Timeline::Unix } else { Timeline::Boot };
         self.nanos_until_fresh(timeline, now)
@@ -362,8 +356,6 @@ impl Fading for FixedWindow {
 }
 
 impl Fading for SlidingLog {
-    type Alignment = Unaligned;
-
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
     }
@@ -378,8 +370,6 @@ impl Fading for SlidingLog {
 }
 
 impl Fading for SlidingWindow {
-    type Alignment = Unaligned;
-
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
     }

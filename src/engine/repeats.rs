@@ -12,7 +12,7 @@ use super::request::{Amount, Charge, Cost, Descriptors, Op, Repeat, Request};
 use super::shards::Shards;
 use super::sync::{Mutex, MutexGuard};
 use super::table::Table;
-use super::tag::{Fading, Tag, Unaligned};
+use super::tag::{Fading, Tag};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::{Level, block_bytes};
@@ -274,8 +274,6 @@ impl Grant {
 }
 
 impl Fading for Granted {
-    type Alignment = Unaligned;
-
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         let ends = self.grant.at.after(REMEMBERED);
         ends.as_nanos().saturating_sub(now.at.as_nanos())

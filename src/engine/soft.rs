@@ -1,6 +1,6 @@
 //! How long a key has been in the soft part of its allowance.
 
-use super::tag::{Fading, Tag, Unaligned};
+use super::tag::{Fading, Tag};
 use crate::clock::{Now, Timestamp};
 
 /// A key that uses more than its quota, as its rule lets it for a time.
@@ -13,8 +13,6 @@ pub(super) struct Soft {
 }
 
 impl Fading for Soft {
-    type Alignment = Unaligned;
-
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         self.ends.as_nanos().saturating_sub(now.at.as_nanos())
     }

@@ -14,7 +14,7 @@ pub(super) use pieces::{Copied, Progress};
 
 /// States by digest.
 #[derive(Debug)]
-pub(super) struct Table<S: Fading> {
+pub(super) struct Table<S> {
     entries: HashTable<Entry<S>>,
     sweep_at: usize,
     kind: Kind,
@@ -22,22 +22,19 @@ pub(super) struct Table<S: Fading> {
     layout: u64,
 }
 
-#[derive(Debug)]
-struct Entry<S: Fading> {
+#[derive(Clone, Copy, Debug)]
+struct Entry<S> {
     digest: Digest,
     state: S,
-    _aligned: [S::Alignment; 0],
 }
 
-impl<S: Fading> Entry<S> {
-    fn new(digest: Digest, state: S) -> Entry<S> {
-        Entry { digest, state, _aligned: [] }
-    }
-
+impl<S> Entry<S> {
     fn hash(&self) -> u64 {
         self.digest.hash()
     }
+}
 
+impl<S: Fading> Entry<S> {
     fn nanos_until_fresh(&self, now: Now) -> u64 {
         self.state.nanos_until_fresh(self.digest.tag(), now)
     }
@@ -160,7 +157,7 @@ impl<S: Fading> Table<S> {
         let full = self.entries.len() == self.entries.capacity();
         let evicted = if full { self.make_room(memory, now) } else { 0 };
         let before = self.bytes();
-        self.entries.insert_unique(digest.hash(), Entry::new(digest, state), Entry::hash);
+        self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
         if full {
             // A table too small to let anybody go grows all the same: no request is refused for lack of room.
             memory.settle(self.kind, before, self.bytes());
@@ -173,7 +170,7 @@ impl<S: Fading> Table<S> {
         if self.entries.len() == self.entries.capacity() && !self.grow(memory) {
             return false;
         }
-        self.entries.insert_unique(digest.hash(), Entry::new(digest, state), Entry::hash);
+        self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
         true
     }
 
@@ -321,7 +318,7 @@ impl<S: Fading> Table<S> {
 }
 
 /// What is kept under a key, to be changed in place.
-pub(super) struct Found<'t, S: Fading> {
+pub(super) struct Found<'t, S> {
     entry: &'t mut Entry<S>,
     kind: Kind,
 }
@@ -365,7 +362,7 @@ impl<S: Fading> Found<'_, S> {
 }
 
 /// Bytes of one bucket of a table: the digest, the state and the control byte.
-pub(super) const fn bucket_bytes<S: Fading>() -> usize {
+pub(super) const fn bucket_bytes<S>() -> usize {
     size_of::<Entry<S>>() + 1
 }
 

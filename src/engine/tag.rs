@@ -131,9 +131,6 @@ impl Tag {
 
 /// A state that, left alone, ends as good as new: then it need not be kept.
 pub(super) trait Fading {
-    /// As what it is aligned in its table, with the digest of its key.
-    type Alignment: std::fmt::Debug;
-
     /// Nanoseconds until it equals a fresh one; zero when it does.
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64;
 
@@ -148,15 +145,6 @@ pub(super) trait Fading {
     }
 }
 
-/// One right beside the other.
-#[derive(Debug)]
-pub(super) struct Unaligned;
-
-/// Each on a line of the caches of its own: of what is nearly as large, most would lie on two.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(super) struct CacheLine;
-
 /// The weight of what is never let go.
 pub(super) const PINNED: u16 = u16::MAX;
 
@@ -165,8 +153,6 @@ pub(super) const PINNED: u16 = u16::MAX;
 pub(super) struct Until(pub(super) Timestamp);
 
 impl Fading for Until {
-    type Alignment = Unaligned;
-
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         self.0.as_nanos().saturating_sub(now.at.as_nanos())
     }

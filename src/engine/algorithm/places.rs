@@ -2,8 +2,7 @@
 //! places this host has lies beside the count, in the same shard under the same digest.
 
 use super::{
-    Algorithm, Digest, Fading, Level, Micros, Now, Outcome, PINNED, Quota, Shard, Table, Tag, Unaligned,
-    Wait, lives_in,
+    Algorithm, Digest, Fading, Level, Micros, Now, Outcome, PINNED, Quota, Shard, Table, Tag, Wait, lives_in,
 };
 use crate::engine::part::Case;
 use crate::limit::concurrency::InProgress;
@@ -102,8 +101,6 @@ fn note(
 }
 
 impl Fading for Places {
-    type Alignment = Unaligned;
-
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         self.nanos_until_forgotten(now.at)
     }

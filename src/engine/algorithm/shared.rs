@@ -1,8 +1,6 @@
 //! Budgets that many hosts share, in the words of all algorithms.
 
-use super::{
-    Algorithm, CacheLine, Fading, Level, Micros, Now, Outcome, Quota, Shard, Table, Tag, Wait, lives_in,
-};
+use super::{Algorithm, Fading, Level, Micros, Now, Outcome, Quota, Shard, Table, Tag, Wait, lives_in};
 use crate::limit::share::{self, Folded};
 
 impl Algorithm for share::Quota {
@@ -66,8 +64,6 @@ impl Algorithm for share::Quota {
 }
 
 impl Fading for Folded {
-    type Alignment = CacheLine;
-
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.scale(), now.at)
     }

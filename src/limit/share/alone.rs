@@ -75,7 +75,7 @@ impl Share {
                 .saturating_sub(unit_alone(quota, standing).saturating_mul(u64::from(paid)))
         });
         self.owed -= paid;
-        self.seen = Some(seen);
+        self.seen = Some(seen.dated());
         self.is_seen_before = false;
         if let Some(beyond) = beyond {
             self.begin_alone(quota, now, beyond);

@@ -7,7 +7,7 @@
 //! ```
 
 use super::credit::Unseen;
-use super::state::{Calls, Seen};
+use super::state::{Calls, SEEN_SHIFT};
 use super::{Quota, Share, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::heap::block_bytes;
@@ -32,7 +32,8 @@ struct Quiet {
     is_alone: bool,
     asked_since: Timestamp,
     asked: u32,
-    outages: u32,
+    /// The outages, as far as they fit: there are not so many that they come round.
+    outages: u16,
     calls: Calls,
 }
 
@@ -50,15 +51,39 @@ struct Hand {
     /// Tokens in hand. What was taken since it was folded was asked for as well.
     tokens: u32,
     /// Where fewer are left there is more to do than to take them.
-    floor: u32,
-    /// What Redis last said.
-    level: i64,
+    floor: u16,
+    /// What Redis last said, and when.
+    level: Wide,
     demand: u32,
-    at: Timestamp,
-    /// How long after that tokens can be taken so, in units of 2¹⁶ ns. Zero: not at all.
-    lasts: u16,
+    at: Wide,
+    /// How long after that tokens can be taken so, in units of 2²⁴ ns. Zero: not at all.
+    lasts: u8,
     /// The outages, as far as they fit: within seconds there are not so many that they come round.
-    outages: u16,
+    outages: u8,
+}
+
+/// A number of 48 bits, sign and all, in as many.
+#[derive(Clone, Copy, Debug)]
+#[repr(packed(2))]
+struct Wide {
+    low: u32,
+    high: i16,
+}
+
+impl Wide {
+    const ZERO: Wide = Wide { low: 0, high: 0 };
+
+    /// The number, if it has no more bits.
+    fn of(number: i64) -> Option<Wide> {
+        let high = i16::try_from(number >> 32).ok()?;
+        let [a, b, c, d, ..] = number.to_le_bytes();
+        Some(Wide { low: u32::from_le_bytes([a, b, c, d]), high })
+    }
+
+    #[inline]
+    fn get(self) -> i64 {
+        i64::from(self.high) << 32 | i64::from(self.low)
+    }
 }
 
 impl Folded {
@@ -70,7 +95,7 @@ impl Folded {
             is_alone: false,
             asked_since: now,
             asked: 0,
-            outages: quota.standing().map_or(0, |standing| quota.outages(standing)),
+            outages: low_bits(outages_of(quota)),
             calls: Calls::No,
         }))
     }
@@ -176,7 +201,7 @@ impl Quiet {
             is_alone,
             asked_since: share.asked_since,
             asked: share.asked,
-            outages: share.outages,
+            outages: low_bits(share.outages),
             calls: share.calls,
         })
     }
@@ -189,17 +214,24 @@ impl Quiet {
             alone,
             asked: self.asked,
             asked_since: self.asked_since,
-            outages: self.outages,
+            outages: self.outages(outages_of(quota)),
             calls: self.calls,
             ..Share::fresh(quota, now)
         }
+    }
+
+    /// The last of the outages so far that it knew of.
+    #[inline]
+    fn outages(&self, so_far: u32) -> u32 {
+        so_far.wrapping_sub(u32::from(low_bits(so_far).wrapping_sub(self.outages)))
     }
 
     /// Uses credit of which another unit is left afterwards, and of which nobody is to be told.
     #[inline]
     fn use_credit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
         let standing = quota.standing()?;
-        let is_heard = self.outages == quota.outages(standing) && is_linked(self.outages);
+        let outages = quota.outages(standing);
+        let is_heard = self.outages == low_bits(outages) && is_linked(outages);
         if !is_heard || self.is_alone || self.calls == Calls::Yes || quota.window().is_some() {
             return None;
         }
@@ -239,30 +271,15 @@ impl Whole {
 
 impl Hand {
     fn of(share: &Share, quota: &Quota) -> Hand {
-        let nothing = Hand {
-            tokens: share.tokens,
-            floor: u32::MAX,
-            level: 0,
-            demand: 0,
-            at: Timestamp::ORIGIN,
-            lasts: 0,
-            outages: 0,
-        };
-        Hand::lasting(share, quota).map_or(nothing, |(seen, demand, lasts)| Hand {
-            // The last one is not taken so: what is told then is not only what was heard.
-            floor: if share.calls == Calls::No { share.low.max(1) } else { 1 },
-            level: seen.level,
-            demand,
-            at: seen.at,
-            lasts,
-            outages: low_bits(share.outages),
-            ..nothing
-        })
+        let tokens = share.tokens;
+        let (level, at) = (Wide::ZERO, Wide::ZERO);
+        let nothing = Hand { tokens, floor: u16::MAX, level, demand: 0, at, lasts: 0, outages: 0 };
+        Hand::lasting(share, quota).unwrap_or(nothing)
     }
 
-    /// What was heard, what all hosts ask for, and how long tokens can be taken and nothing besides: where some are in hand,
-    /// nothing is owed, and nobody waits to be told.
-    fn lasting(share: &Share, quota: &Quota) -> Option<(Seen, u32, u16)> {
+    /// Where tokens can be taken and nothing besides: some are in hand, nothing is owed, and nobody waits to be told. `None`, too,
+    /// where the numbers do not fit.
+    fn lasting(share: &Share, quota: &Quota) -> Option<Hand> {
         // When there is more of a window is told by what lies apart.
         let may = quota.window().is_none()
             && share.in_touch
@@ -274,13 +291,25 @@ impl Hand {
             && share.asked.checked_add(share.tokens).is_some();
         let seen = share.seen().filter(|_| may)?;
         let nanos = share.lapses.as_nanos().saturating_sub(seen.at.as_nanos()).min(LASTS_NANOS_MAX);
-        Some((seen, u32::try_from(seen.demand).ok()?, u16::try_from(nanos >> LASTS_SHIFT).ok()?))
+        // The last one is not taken so: what is told then is not only what was heard.
+        let floor = if share.calls == Calls::No { share.low.max(1) } else { 1 };
+        let [outages, ..] = share.outages.to_le_bytes();
+        Some(Hand {
+            tokens: share.tokens,
+            floor: u16::try_from(floor).ok()?,
+            level: Wide::of(seen.level)?,
+            demand: u32::try_from(seen.demand).ok()?,
+            at: Wide::of(seen.at.as_nanos().cast_signed() >> SEEN_SHIFT)?,
+            lasts: u8::try_from(nanos >> LASTS_SHIFT).ok()?,
+            outages,
+        })
     }
 
     /// How old what was heard is, in nanoseconds, if tokens can still be taken.
     #[inline]
     fn age(&self, now: Timestamp) -> Option<u64> {
-        let age = now.as_nanos().saturating_sub(self.at.as_nanos());
+        let at = self.at.get().cast_unsigned() << SEEN_SHIFT;
+        let age = now.as_nanos().saturating_sub(at);
         (age >> LASTS_SHIFT < u64::from(self.lasts)).then_some(age)
     }
 
@@ -288,14 +317,20 @@ impl Hand {
     fn take(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
         let age = self.age(now)?;
         let outages = quota.outages(quota.standing()?);
-        let left = self.tokens.checked_sub(cost).filter(|left| *left >= self.floor)?;
-        if low_bits(outages) != self.outages {
+        let left = self.tokens.checked_sub(cost).filter(|left| *left >= u32::from(self.floor))?;
+        let [outages, ..] = outages.to_le_bytes();
+        if outages != self.outages {
             return None;
         }
         self.tokens = left;
-        let level = quota.estimate(self.level, u64::from(self.demand), age);
+        let level = quota.estimate(self.level.get(), u64::from(self.demand), age);
         Some(quota.level_known(level, left))
     }
+}
+
+/// Outages so far; odd while there is one.
+fn outages_of(quota: &Quota) -> u32 {
+    quota.standing().map_or(0, |standing| quota.outages(standing))
 }
 
 /// The lowest sixteen bits.
@@ -308,11 +343,27 @@ fn low_bits(number: u32) -> u16 {
 /// What a share takes where it lies apart.
 const HEAP_BYTES: usize = block_bytes(size_of::<Share>());
 
-/// 2¹⁶ ns, a fifteenth of a millisecond: what shifts. Tokens may come to lie a little less long, and never longer.
-const LASTS_SHIFT: u32 = 16;
+/// 2²⁴ ns, a sixtieth of a second: so much sooner more is done than to take them.
+const LASTS_SHIFT: u32 = 24;
 
 /// Four seconds: after that less is known of what others ask for. What is in hand lapses before.
 const LASTS_NANOS_MAX: u64 = 4_000_000_000;
 
-/// With the digest of its key, it lies on one line of the caches.
-const _: () = assert!(size_of::<Folded>() == 40);
+/// With the digest of its key 48: a table of more lies in the caches, than if each began a line of them.
+const _: () = assert!(size_of::<Folded>() == 32);
+
+#[cfg(test)]
+mod tests {
+    use super::Wide;
+
+    #[test]
+    fn a_number_of_48_bits_is_what_it_was_and_no_larger_one_is_taken() {
+        let max = (1 << 47) - 1;
+        for number in [0, 1, -1, 1 << 31, 1 << 32, -(1 << 32), 0x1234_5678_9abc, max, -max - 1] {
+            assert_eq!(Wide::of(number).map(Wide::get), Some(number));
+        }
+        for number in [max + 1, -max - 2, i64::MAX, i64::MIN] {
+            assert!(Wide::of(number).is_none(), "{number}");
+        }
+    }
+}

@@ -56,9 +56,20 @@ pub struct Seen {
     pub level: i64,
     /// What all hosts ask for, in thousandths of a unit a second.
     pub demand: u64,
-    /// When it said so.
+    /// When it said so, to a microsecond.
     pub at: Timestamp,
 }
+
+impl Seen {
+    /// The same, said at the next moment that 48 bits can tell: nothing is taken for older than it is.
+    pub(super) fn dated(self) -> Seen {
+        let at = self.at.as_nanos().saturating_add((1 << SEEN_SHIFT) - 1) >> SEEN_SHIFT << SEEN_SHIFT;
+        Seen { at: Timestamp::from_nanos(at), ..self }
+    }
+}
+
+/// What was heard is dated in units of 2¹⁰ ns, of which 47 bits count four years.
+pub(super) const SEEN_SHIFT: u32 = 10;
 
 /// Whether Redis is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
