@@ -304,14 +304,17 @@ impl Engine {
         Ok(here.iter().find(|here| here.there.is_some()).or(here.first()).copied())
     }
 
-    /// Takes what the others have answered about a key.
-    pub fn settle(&self, key: &SharedKey, budget: &Budget, settled: &Settled, now: Now) {
+    /// Takes what the others have answered about a key. Returns how many tokens have lapsed, of what was in hand and of what
+    /// was granted, and were not told of yet.
+    pub fn settle(&self, key: &SharedKey, budget: &Budget, settled: &Settled, now: Now) -> u32 {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
         let digest = key.state(budget);
-        self.change_found(&mut shard, &digest, budget, now, |share| {
-            share.settle(&budget.quota, settled, now.at);
+        let lapsed = self.change_found(&mut shard, &digest, budget, now, |share| {
+            share.settle(&budget.quota, settled, now.at)
         });
         self.pass_on_call(&mut shard, key, &digest);
+        // Where there is nothing of it any more nobody spends what was granted.
+        lapsed.unwrap_or(settled.granted)
     }
 
     /// Changes what there is of a key, if there is anything.

@@ -46,7 +46,7 @@ impl Paged for Page {
     }
 
     fn in_flight(&self) -> bool {
-        self.in_flight
+        self.is_busy()
     }
 }
 

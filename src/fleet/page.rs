@@ -4,15 +4,17 @@
 mod carry;
 mod demand;
 mod pace;
+mod reports;
 mod window;
 
-use super::cell::{Ask, Report, Said, TOKEN, Terms};
+use super::cell::{Ask, Said, TOKEN, Terms};
 use super::window::{CellWindow, Returned, Stands, WindowAsk};
 use crate::clock::Timestamp;
 use crate::engine::{Budget, Reported, SharedKey};
 pub(super) use carry::Carry;
-use demand::{needed, own_part, token_takes, tokens_in};
+use demand::{needed, own_part, token_takes};
 pub(super) use pace::Pace;
+use reports::Reports;
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
 
@@ -20,14 +22,11 @@ pub(super) use window::{cell_window, terms};
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) key: SharedKey,
-    /// The last report that was surely heard.
-    pub(super) last: Option<Report>,
+    reports: Reports,
     /// What is asked for here, in thousandths of a token a second.
     demand: u64,
     /// When there is more of a window, and whether nobody gets any before.
     more: Option<(Timestamp, bool)>,
-    /// When it was last asked about.
-    asked_at: Option<Timestamp>,
     /// When Redis last spoke of it, and for how long it then surely keeps it.
     known: Option<(Timestamp, Duration)>,
     /// What all hosts have, as last said.
@@ -39,10 +38,12 @@ pub(super) struct Page {
     is_short: bool,
     /// Less was wanted than is needed, for others are not back yet.
     is_paced: bool,
+    /// Half of the way there and back, as last known.
+    half_way: Duration,
     /// In which time this host's part of what is earned is a token, as last said.
     token_takes: Duration,
-    /// It is on its way.
-    pub(super) in_flight: bool,
+    /// Its cell is being read or written.
+    pub(super) is_on_way: bool,
     /// A request was refused before it was last asked about.
     pub(super) refused: bool,
     /// It has called since it was last asked about: it does not call again before it is.
@@ -76,18 +77,18 @@ impl Page {
     pub(super) fn new(key: SharedKey, now: Timestamp) -> Page {
         Page {
             key,
-            last: None,
+            reports: Reports::default(),
             demand: 0,
             more: None,
-            asked_at: None,
             known: None,
             level: 0,
             fleet_demand: 0,
             is_rising: false,
             is_short: false,
             is_paced: false,
+            half_way: Duration::ZERO,
             token_takes: EVERY,
-            in_flight: false,
+            is_on_way: false,
             refused: false,
             calls: false,
             asked: 0,
@@ -106,7 +107,8 @@ impl Page {
             (true, true) => EVERY / 10,
             (true, false) => self.token_takes.clamp(EVERY / 2, EVERY),
         };
-        self.asked_at.map_or(now, |asked| asked.after(gap)).max(now)
+        let gap = if self.reports.is_double() { gap.max(self.half_way) } else { gap };
+        self.reports.asked_at().map_or(now, |asked| asked.after(gap)).max(now)
     }
 
     /// What to do, given what there is.
@@ -117,7 +119,9 @@ impl Page {
         }
         self.turn(budget, pace.now);
         let borrows = budget.quota.borrows(pace.hosts);
-        let Some(asked_at) = self.asked_at else { return Next::Ask(if borrows { 0 } else { there.held }) };
+        let Some(asked_at) = self.reports.asked_at() else {
+            return Next::Ask(if borrows { 0 } else { there.held });
+        };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
         let target = if is_over { 0 } else { self.target(there, budget, pace) };
@@ -134,13 +138,13 @@ impl Page {
         let is_wanted = there.asked > 0
             && !self.is_spent_out()
             && (self.calls || self.is_short && there.held < target || there.held < self.low(budget, pace));
-        let is_to_be_told = !has_plenty
-            && is_over
-            && pace.now < asked_at.after(FORGOTTEN)
-            && self.last.is_some_and(|last| last.demand > 0);
+        let is_to_be_told =
+            !has_plenty && is_over && pace.now < asked_at.after(FORGOTTEN) && self.reports.is_in_demand();
         let is_lapsing =
             there.held > 0 && self.renews(has_plenty).is_some_and(|after| pace.now >= asked_at.after(after));
-        let is_owed = there.owed > 0 && (self.calls || !has_plenty || pace.now >= asked_at.after(OWED_MAX));
+        let owed = u64::from(there.owed) * TOKEN;
+        let is_owed = owed > self.reports.owed_on_way()
+            && (self.calls || !has_plenty || pace.now >= asked_at.after(OWED_MAX));
         let is_to_be_settled = is_owed || there.returns > 0 || excess > 0;
         if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
             let soonest = self.soonest(pace.now);
@@ -165,7 +169,7 @@ impl Page {
 
     /// When to look at a key about which nothing is to be said now, unless it calls before.
     fn look_again(&self, holds: bool, has_plenty: bool, now: Timestamp) -> Timestamp {
-        let asked_at = self.asked_at.unwrap_or(now);
+        let asked_at = self.reports.asked_at().unwrap_or(now);
         let end = self.busy.after(KEEP);
         let report = self.renews(has_plenty).filter(|_| holds).map(|after| asked_at.after(after));
         let mut look = report.unwrap_or(end).min(end);
@@ -188,8 +192,9 @@ impl Page {
         pace: &Pace,
         dice: u32,
     ) -> Ask {
-        let is_first = self.asked_at.is_none();
-        let waited = self.asked_at.map_or(EVERY, |asked| pace.now.since(asked));
+        let asked_at = self.reports.asked_at();
+        let is_first = asked_at.is_none();
+        let waited = asked_at.map_or(EVERY, |asked| pace.now.since(asked));
         let before = self.demand;
         let seen = if is_first {
             self.begin_demand(reported, pace.now)
@@ -215,39 +220,46 @@ impl Page {
         let wanted = wanted.min(u64::from(budget.quota.bucket().burst()));
         let borrows = back == 0 && budget.quota.borrows(pace.hosts);
         let want = if borrows { wanted.saturating_sub(u64::from(reported.held)) } else { 0 };
-        let needed = want.saturating_mul(TOKEN);
+        let turn = self.reports.turn(pace.now);
+        let needed = want.saturating_mul(TOKEN).saturating_sub(turn.coming);
         let paced =
             if pace.others_are_away { needed.min(own_part(waited, dice, budget, pace)) } else { needed };
         self.is_paced = paced < needed;
         let want = paced.min(self.fair(reported.owed, waited, budget, pace));
         let knew = self.known.map(|(at, kept)| (pace.now.since(at), kept)).filter(|(age, kept)| age < kept);
-        self.asked_at = Some(pace.now);
-        self.in_flight = true;
         self.calls = false;
         let returned = Returned { amount: u64::from(reported.returns) * TOKEN, paid_us: reported.paid_us };
         // What goes back to a window from the hand was never spent: it is said apart from what was.
         let back = if window.is_some() { back.saturating_sub(reported.returns) } else { back };
-        Ask {
+        let waited = turn.asked_at.map_or(waited, |asked| pace.now.since(asked));
+        let ask = Ask {
             key: self.key.name(),
             terms,
-            last: self.last,
-            hold: u64::from(reported.held) * TOKEN,
+            last: turn.last,
+            hold: turn.hold(u64::from(reported.held) * TOKEN),
             back: u64::from(back) * TOKEN,
-            owed: u64::from(reported.owed) * TOKEN,
+            owed: turn.owed(u64::from(reported.owed) * TOKEN),
             want,
-            demand: self.demand,
+            demand: turn.demand(self.demand),
             waited_us: micros(waited.min(WAITED_MAX)),
             dice,
             knew_us: knew.map(|(age, _)| micros(age)),
             window: window.map(|window| WindowAsk { window, returned }),
-        }
+        };
+        self.reports.ask(&turn, &ask, pace.now);
+        ask
     }
 
-    /// Takes what Redis said, at the latest at this moment.
-    pub(super) fn hear(&mut self, ask: &Ask, said: &Said, heard: Timestamp, now: Timestamp) {
-        self.in_flight = false;
-        self.last =
-            Some(Report { hold: ask.hold + said.grant, demand: ask.demand, generation: said.generation });
+    /// Takes what Redis said, at the latest at the moment `heard`, to what was asked when it was `sent`. Since when all that is
+    /// held is reported; `None`: nobody waits for this answer.
+    pub(super) fn hear(
+        &mut self,
+        (ask, said): (&Ask, &Said),
+        (sent, heard): (Timestamp, Timestamp),
+        pace: &Pace,
+    ) -> Option<Timestamp> {
+        let now = pace.now;
+        let since = self.reports.hear(sent, ask, said)?;
         let window = ask.window.zip(said.window);
         let kept_us = match &window {
             Some((ask, said)) => ask.window.lasts_us(said),
@@ -261,24 +273,50 @@ impl Page {
         self.fleet_demand = said.demand;
         self.is_short = said.grant < ask.want || self.is_paced;
         self.token_takes = if window.is_some() { EVERY } else { token_takes(ask, said) };
+        self.half_way = pace.round_trip / 2;
+        // Where a question brings less than a token, more of them only divide what there is into parts too small to use.
+        let is_worth_two = self.is_short && self.token_takes <= self.half_way;
+        let is_far = window.is_none() && pace.round_trip > EVERY;
+        self.reports.set_double(is_far && is_worth_two, is_far, now);
+        Some(since)
+    }
+
+    /// Whether nothing can be said of it until there is an answer.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_on_way || self.reports.is_busy()
+    }
+
+    /// Whether anything of it is on its way.
+    pub(super) fn in_flight(&self) -> bool {
+        self.is_on_way || self.reports.in_flight()
+    }
+
+    /// Whether a question about it was heard will never be known.
+    pub(super) fn lose(&mut self, sent: Timestamp) {
+        self.reports.lose(sent);
+    }
+
+    /// There is one row of reports from now on.
+    pub(super) fn end_double(&mut self) {
+        self.reports.end_double();
     }
 
     /// Nobody knows what Redis believes.
     pub(super) fn forget(&mut self) {
-        self.in_flight = false;
-        self.last = None;
+        self.is_on_way = false;
+        self.reports.forget();
     }
 
     /// Whether others may believe that this host has or wants something.
     pub(super) fn is_believed(&self) -> bool {
-        self.last.is_none_or(|last| last.hold > 0 || last.demand > 0)
+        self.reports.is_believed()
     }
 
     /// When to look again at a key that was just spoken of.
     pub(super) fn after(&self, budget: &Budget, now: Timestamp) -> Timestamp {
-        let asked = self.asked_at.unwrap_or(now);
+        let asked = self.reports.asked_at().unwrap_or(now);
         if let Some((at, true)) = self.more
-            && self.last.is_none_or(|last| last.hold == 0)
+            && self.reports.held() == 0
         {
             return at.min(now.after(KEEP)).max(now);
         }
@@ -288,59 +326,13 @@ impl Page {
         if self.is_short {
             // Twice for each token is often enough.
             let again = (self.token_takes / 2).clamp(EVERY, REPORT_EVERY);
+            let again = if self.reports.is_double() { self.half_way } else { again };
             return asked.after(again.min(self.silence())).max(now);
         }
         if self.has_plenty(budget) {
-            return self.look_again(self.last.is_some_and(|last| last.hold > 0), true, now);
+            return self.look_again(self.reports.held() > 0, true, now);
         }
         asked.after(BACK_AFTER.min(self.silence())).max(now)
-    }
-
-    /// Redis is to be asked again once less than this is in hand: what is asked for until the answer is here, half as much
-    /// again, and one.
-    pub(super) fn low(&self, budget: &Budget, pace: &Pace) -> u32 {
-        if self.has_plenty(budget) && self.demand < RENEWED_FROM {
-            // The next one may come when all has lapsed: it passes on credit.
-            return 0;
-        }
-        let span = pace.round_trip + SLACK;
-        let low = tokens_in(self.demand, span, 3, 2).saturating_add(1);
-        let half = self.last.filter(|_| self.is_rising).map_or(0, |last| last.hold / (2 * TOKEN));
-        low.max(u32::try_from(half).unwrap_or(u32::MAX))
-    }
-
-    /// The most to want, in millionths of a token, where all together ask for more than there is: a part of what is earned,
-    /// and a little less or more, so that something stays with Redis. Else who happens to ask right after somebody else finds
-    /// nothing time and again; and hosts that are asked for little live on what Redis lends while it has enough. Who has just
-    /// begun to be asked for more does not know his part yet.
-    fn fair(&self, owed: u32, waited: Duration, budget: &Budget, pace: &Pace) -> u64 {
-        let quota = &budget.quota;
-        if quota.window().is_some() {
-            // Nothing is earned that could be divided: Redis divides what there is.
-            return u64::MAX;
-        }
-        let earns = u128::from(quota.micro_units_per_second());
-        let kept = if quota.lends_one(pace.hosts) {
-            quota.lends_above(self.fleet_demand)
-        } else {
-            let burst = u128::from(quota.bucket().burst()) * u128::from(TOKEN);
-            i64::try_from((earns * EVERY.as_micros() / u128::from(MICROS)).min(burst / 10))
-                .unwrap_or(i64::MAX)
-        };
-        let is_enough =
-            u128::from(self.fleet_demand) * 1_000 <= earns || self.level >= kept.saturating_mul(2);
-        // What takes longer than that to be heard tells nothing of what there is now.
-        let is_old = pace.round_trip > EVERY;
-        if is_enough || is_old || self.is_rising || kept == 0 {
-            return u64::MAX;
-        }
-        let earned = earns * u128::from(micros(waited.min(WAITED_MAX))) / u128::from(MICROS);
-        let part = earned * u128::from(self.demand) / u128::from(self.fleet_demand);
-        let (level, kept) =
-            (u128::from(self.level.max(kept / 4).unsigned_abs()), u128::from(kept.unsigned_abs()));
-        // What is owed was a part of it.
-        let part = (part * level / kept.max(1)).saturating_sub(u128::from(owed) * u128::from(TOKEN));
-        u64::try_from(part).unwrap_or(u64::MAX)
     }
 }
 

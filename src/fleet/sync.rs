@@ -64,6 +64,8 @@ pub struct Happened {
     pub excess: u64,
     /// Answers that showed a tenth of a budget or more, of a key that had just refused: an estimate.
     pub false_refusals: u64,
+    /// Tokens that lapsed in hand, or were granted too late: lent by Redis, and neither spent nor given back.
+    pub lapsed: u64,
 }
 
 /// The state of this host's talk with Redis.
@@ -271,7 +273,7 @@ impl Sync {
             };
             let Some(page) = self.book.page_mut(number) else { continue };
             page.calls = true;
-            if !page.in_flight && !page.waits && !page.is_former {
+            if !page.is_busy() && !page.waits && !page.is_former {
                 let soonest = page.soonest(now.at);
                 if soonest < page.due || page.due <= now.at {
                     self.book.schedule(number, soonest);
@@ -322,6 +324,7 @@ impl Sync {
             }
             Next::LetGo => {
                 if engine.let_go(&page.key, budget, now) {
+                    self.happened.lapsed += u64::from(there.lapsed);
                     self.close(number);
                 } else {
                     self.book.schedule(number, now.at.after(page::EVERY));
@@ -338,8 +341,14 @@ impl Sync {
                     return None;
                 };
                 page.refused = reported.lacked > 0;
+                self.happened.lapsed += u64::from(reported.lapsed);
                 let window = page::cell_window(budget, self.clock.unix_us(now));
-                Some((bucket, page.ask(&reported, back, terms, (budget, window), &pace, dice)))
+                let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
+                if !page.is_busy() {
+                    let at = page.after(budget, now.at);
+                    self.book.schedule(number, at);
+                }
+                Some((bucket, ask))
             }
         }
     }

@@ -4,10 +4,9 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::calm::Calm;
 use super::daemon::eventually;
 use super::hosts::{CUT_OFF, Caller, LINKED, count_log, hosts, passed};
-use super::leaving::{end, left, once};
+use super::leaving::{end, lapsed, left, once};
 use super::redis_server::{Redis, is_installed};
 use super::way::Way;
 
@@ -19,11 +18,10 @@ fn what_is_admitted_is_charged_once_however_many_replies_are_lost() {
     let redis = Redis::start(&[]);
     let way = Way::to(&redis.socket());
     let mut hosts = hosts(3, &way.url(), &once());
-    let calm = Calm::watch();
     let callers: Vec<_> =
         hosts.iter().map(|host| Caller::start(host.socket(), "u1", 1, Duration::from_millis(4))).collect();
     // A busy machine sends fewer calls: until enough of them were lost.
-    for round in 0..10 {
+    for round in 0..100 {
         for (drop_one_in, delay_millis) in [(9, 0), (6, 20), (0, 60), (9, 0)] {
             way.mood().drop_one_in.store(drop_one_in, Ordering::Relaxed);
             way.mood().delay_millis.store(delay_millis, Ordering::Relaxed);
@@ -43,10 +41,14 @@ fn what_is_admitted_is_charged_once_however_many_replies_are_lost() {
     sleep(Duration::from_millis(500));
     let (admitted, dropped) = (passed(&asked).len(), way.mood().dropped.load(Ordering::Relaxed));
     end(&mut hosts);
-    let left = left(&redis);
-    eprintln!("{admitted} passed, {left} left, {dropped} replies dropped");
+    let (left, lapsed) = (left(&redis), lapsed(&hosts));
+    eprintln!("{admitted} passed, {left} left, {lapsed:?} lapsed, {dropped} replies dropped");
     assert!(dropped >= 5 && admitted > 0, "{dropped} {admitted}");
-    // What a host held that had no time for two seconds has lapsed.
+    // Replies that are lost while a host connects again keep it away for longer than a hold lasts: what it had then has lapsed,
+    // and it says how much. All else is here to a token, busy as the machine may be.
     let not_admitted = 3_000 - i64::try_from(admitted).unwrap();
-    assert!(left == not_admitted || left < not_admitted && !calm.was_kept(), "{left} of {not_admitted}");
+    match lapsed {
+        Some(lapsed) => assert_eq!(left + lapsed, not_admitted, "{lapsed} lapsed"),
+        None => assert!(left <= not_admitted, "{left} of {not_admitted}"),
+    }
 }

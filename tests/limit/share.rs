@@ -68,6 +68,21 @@ fn what_is_granted_passes_and_lapses() {
     assert_eq!(share.report(&quota, at(1_900), 0).0.held, 0);
 }
 
+#[test]
+fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
+    // The one that was asked later is answered first, or last.
+    for order in [[0, 500], [500, 0]] {
+        let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+        let mut share = Share::fresh(&quota, at(0));
+        share.report(&quota, at(0), 0);
+        share.report(&quota, at(500), 0);
+        share.settle(&quota, &settled(5, 0, 50 * MICRO, at(order[0])), at(900));
+        share.settle(&quota, &settled(3, 0, 50 * MICRO, at(0)), at(901));
+        assert_eq!(share.look(at(1_899)).held, 8, "{order:?}");
+        assert_eq!(share.look(at(1_900)).held, 0, "{order:?}: Redis may have forgotten what was said first");
+    }
+}
+
 /// A thousand in each minute, on ten hosts.
 fn of_windows(credit: u16) -> Quota {
     let like = fixed_window::Quota::new(1_000, Period::Nanos(60 * SECOND), Align::Epoch).unwrap();
@@ -140,6 +155,46 @@ fn an_answer_that_comes_too_late_brings_nothing() {
     share.report(&quota, at(0), 0);
     share.settle(&quota, &settled(5, 0, 0, at(0)), at(1_900));
     assert_eq!(drain(&mut share, &quota, at(1_900)), 0);
+}
+
+#[test]
+fn what_lapses_is_told_once() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let lent = || {
+        let mut share = Share::fresh(&quota, at(0));
+        share.report(&quota, at(0), 0);
+        assert_eq!(share.settle(&quota, &settled(5, 0, 0, at(0)), at(1)), 0);
+        assert!(ask(&mut share, &quota, at(2), 2));
+        share
+    };
+    let mut share = lent();
+    assert!(!ask(&mut share, &quota, at(1_900), 1));
+    assert_eq!(share.look(at(1_900)).lapsed, 3);
+    share.owe(&quota, at(1_901), 1, 1);
+    let (reported, _) = share.report(&quota, at(2_000), 0);
+    assert_eq!((reported.held, reported.owed, reported.lapsed), (0, 1, 3));
+    assert_eq!(share.settle(&quota, &settled(0, 1, 0, at(2_000)), at(2_001)), 0);
+
+    // What was held when it was reported, and had lapsed by the answer.
+    let mut share = lent();
+    assert_eq!(share.report(&quota, at(1_800), 0).0.lapsed, 0);
+    assert_eq!(share.settle(&quota, &settled(4, 0, 0, at(1_800)), at(1_900)), 3);
+    assert_eq!(drain(&mut share, &quota, at(1_900)), 4);
+
+    // And what came too late to be of use.
+    let mut share = lent();
+    share.report(&quota, at(1_800), 0);
+    assert_eq!(share.settle(&quota, &settled(4, 0, 0, at(1_800)), at(3_700)), 7);
+    assert_eq!(share.report(&quota, at(3_800), 0).0.lapsed, 0);
+}
+
+#[test]
+fn what_was_refused_after_the_clock_was_read_is_not_charged() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(3));
+    assert!(!ask(&mut share, &quota, at(3), 1));
+    let (reported, _) = share.report(&quota, at(2), 0);
+    assert_eq!((reported.owed, reported.asked), (0, 1));
 }
 
 #[test]

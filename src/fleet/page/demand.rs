@@ -23,10 +23,12 @@ impl Page {
 
     /// How long after it was last asked about what is held is reported again, lest it lapse.
     pub(super) fn renews(&self, has_plenty: bool) -> Option<Duration> {
+        // Of two rows each is reported every other time.
+        let rows = if self.reports.is_double() { 2 } else { 1 };
         if !has_plenty {
-            Some(REPORT_EVERY)
+            Some(REPORT_EVERY / rows)
         } else if self.demand >= RENEWED_FROM {
-            Some(RENEW_AFTER)
+            Some(RENEW_AFTER / rows)
         } else {
             None
         }
@@ -58,6 +60,53 @@ impl Page {
             0
         };
         needed.max(lacked).max(u32::try_from(spare).unwrap_or(u32::MAX)).min(budget.quota.bucket().burst())
+    }
+
+    /// Redis is to be asked again once less than this is in hand: what is asked for until the answer is here, half as much
+    /// again, and one.
+    pub(in crate::fleet) fn low(&self, budget: &Budget, pace: &Pace) -> u32 {
+        if self.has_plenty(budget) && self.demand < RENEWED_FROM {
+            // The next one may come when all has lapsed: it passes on credit.
+            return 0;
+        }
+        let span = pace.round_trip + SLACK;
+        let low = tokens_in(self.demand, span, 3, 2).saturating_add(1);
+        let half = if self.is_rising { self.reports.held() / (2 * TOKEN) } else { 0 };
+        low.max(u32::try_from(half).unwrap_or(u32::MAX))
+    }
+
+    /// The most to want, in millionths of a token, where all together ask for more than there is: a part of what is earned,
+    /// and a little less or more, so that something stays with Redis. Else who happens to ask right after somebody else finds
+    /// nothing time and again; and hosts that are asked for little live on what Redis lends while it has enough. Who has just
+    /// begun to be asked for more does not know his part yet.
+    pub(super) fn fair(&self, owed: u32, waited: Duration, budget: &Budget, pace: &Pace) -> u64 {
+        let quota = &budget.quota;
+        if quota.window().is_some() {
+            // Nothing is earned that could be divided: Redis divides what there is.
+            return u64::MAX;
+        }
+        let earns = u128::from(quota.micro_units_per_second());
+        let kept = if quota.lends_one(pace.hosts) {
+            quota.lends_above(self.fleet_demand)
+        } else {
+            let burst = u128::from(quota.bucket().burst()) * u128::from(TOKEN);
+            i64::try_from((earns * EVERY.as_micros() / u128::from(MICROS)).min(burst / 10))
+                .unwrap_or(i64::MAX)
+        };
+        let is_enough =
+            u128::from(self.fleet_demand) * 1_000 <= earns || self.level >= kept.saturating_mul(2);
+        // What takes longer than that to be heard tells nothing of what there is now.
+        let is_old = pace.round_trip > EVERY;
+        if is_enough || is_old || self.is_rising || kept == 0 {
+            return u64::MAX;
+        }
+        let earned = earns * u128::from(micros(waited.min(WAITED_MAX))) / u128::from(MICROS);
+        let part = earned * u128::from(self.demand) / u128::from(self.fleet_demand);
+        let (level, kept) =
+            (u128::from(self.level.max(kept / 4).unsigned_abs()), u128::from(kept.unsigned_abs()));
+        // What is owed was a part of it.
+        let part = (part * level / kept.max(1)).saturating_sub(u128::from(owed) * u128::from(TOKEN));
+        u64::try_from(part).unwrap_or(u64::MAX)
     }
 
     /// What is asked for, to begin with: the first request only says when it began. Two tell little of a pace.

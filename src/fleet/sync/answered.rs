@@ -58,7 +58,7 @@ impl Sync {
                 self.book.schedule(*number, now.at.after(EVERY));
                 continue;
             }
-            page.hear(ask, said, heard, now.at);
+            let Some(since) = page.hear((ask, said), (flight.sent, heard), &pace) else { continue };
             let mistake = self.tallies.hears(page.key.budget(), (ask, said), page.refused, now.at);
             self.happened.false_refusals += u64::from(mistake);
             let Some(budget) = self.budgets.get(&page.key.budget()) else {
@@ -71,11 +71,11 @@ impl Sync {
                 // While others may be away, what there is is theirs as well: nothing is lent on it.
                 level: if pace.others_are_away { said.level.min(0) } else { said.level },
                 demand: said.demand,
-                sent: flight.sent,
+                sent: since,
                 more: said.window.and_then(|said| more(&said, heard.after(pace.round_trip + TURNS))),
                 low: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
             };
-            engine.settle(&page.key, budget, &settled, now);
+            self.happened.lapsed += u64::from(engine.settle(&page.key, budget, &settled, now));
             let at = page.after(budget, now.at);
             self.book.schedule(*number, at);
         }
@@ -86,7 +86,7 @@ impl Sync {
         for (number, ask) in flight.pages.iter().zip(&flight.batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.book.page_of(*number, &ask.key) {
-                page.forget();
+                page.lose(flight.sent);
                 self.book.schedule(*number, at);
             }
         }

@@ -34,16 +34,17 @@ impl Sync {
     fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<Last> {
         // Of the names of before nothing is said any more.
         let is_former = self.book.page(number)?.is_former;
-        let is_on_way = self.book.page(number)?.in_flight;
+        let is_on_way = self.book.page(number)?.in_flight();
         if !is_on_way && self.looks_elsewhere(engine, number, now) {
             return Some(if is_former { Last::Nothing } else { Last::Later });
         }
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number)?;
-        if page.in_flight {
+        if page.in_flight() {
             return Some(Last::Later);
         }
+        page.end_double();
         let budget = self.budgets.get(&page.key.budget())?;
         let there = engine.look_at(&page.key, budget, now)?;
         if there.held == 0 && there.owed == 0 && there.returns == 0 && !page.is_believed() {
@@ -55,6 +56,7 @@ impl Sync {
         }
         let terms = terms(&self.versions, page.key.budget(), budget)?;
         let (reported, back) = engine.report(&page.key, budget, there.held, now)?;
+        self.happened.lapsed += u64::from(reported.lapsed);
         let window = cell_window(budget, self.clock.unix_us(now));
         let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
         Some(Last::Ask(bucket, Box::new(Ask { want: 0, demand: 0, ..ask })))

@@ -6,7 +6,6 @@
 use super::{PAGES_MAX, Sync};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, Moved, SharedKey};
-use crate::fleet::book::Paged;
 use crate::fleet::call::{Bucket, CELLS_MAX, Call};
 use crate::fleet::carry::{CellName, Lift, Lifted, Plant};
 use crate::fleet::page::Carry;
@@ -47,7 +46,7 @@ impl Sync {
             if let Some(page) = self.book.page_mut(number) {
                 page.is_former = true;
                 if page.carry.take().is_some() {
-                    page.in_flight = false;
+                    page.is_on_way = false;
                 }
                 self.book.schedule(number, now.after(FORMER_KEPT));
             }
@@ -131,8 +130,8 @@ impl Sync {
             return true;
         }
         let is_carried = page.carry.is_some();
-        if is_carried {
-            page.in_flight = true;
+        if is_carried && !page.in_flight() {
+            page.is_on_way = true;
             self.moving.due.push(number);
         }
         is_carried
@@ -155,7 +154,7 @@ impl Sync {
             let bucket = Bucket::of(&key, self.options.buckets);
             if *self.moving.on_way.entry(key).or_insert(number) != number {
                 // Two budgets have one key: one after the other.
-                page.in_flight = false;
+                page.is_on_way = false;
                 self.book.schedule(number, now.after(AGAIN_AFTER));
                 continue;
             }
@@ -229,7 +228,7 @@ impl Sync {
     fn carry_again(&mut self, name: &CellName, after: Duration, now: Timestamp) {
         let Some(number) = self.moving.on_way.remove(&name.key) else { return };
         if let Some(page) = self.book.page_mut(number).filter(|page| page.carry.is_some()) {
-            page.in_flight = false;
+            page.is_on_way = false;
             self.book.schedule(number, now.after(after));
         }
     }
@@ -237,7 +236,7 @@ impl Sync {
     /// The cell is there: it may be asked about.
     fn arrive(&mut self, number: usize, now: Timestamp) {
         if let Some(page) = self.book.page_mut(number) {
-            (page.carry, page.in_flight) = (None, false);
+            (page.carry, page.is_on_way) = (None, false);
             self.book.schedule(number, now);
         }
     }

@@ -126,7 +126,8 @@ impl Talk {
             }
         }
         // What is not given back in time lapses by itself.
-        let _ = timeout(LEAVE_MAX, self.leave()).await;
+        let is_all_told = timeout(LEAVE_MAX, self.leave()).await.unwrap_or(false);
+        self.tell_end(is_all_told);
     }
 
     /// Whether there is a budget to share, or a reserve to keep together. Without one nothing is said, not even that this
@@ -242,13 +243,13 @@ impl Talk {
         self.tell(now);
     }
 
-    /// Gives back what is in hand.
-    async fn leave(&mut self) {
+    /// Gives back what is in hand. Whether Redis has heard of all of it.
+    async fn leave(&mut self) -> bool {
         loop {
             let now = self.clock.now();
             let mut calls = Vec::new();
             if !self.member.leave(now, &mut calls) {
-                return;
+                return self.standing.is_linked();
             }
             self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
             tokio::select! {

@@ -241,7 +241,7 @@ impl Share {
         self.kept = self.kept.saturating_add(tokens);
     }
 
-    fn take_in_hand(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
+    pub(super) fn take_in_hand(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
         let before = self.in_hand(now);
         if before == 0 || self.lapses < now.after(LAPSING) {
             // What lapses at once anyway is nobody's any more.

@@ -134,7 +134,7 @@ impl Share {
 
     pub(super) fn use_credit(&mut self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) {
         if need == 0 && self.in_touch && self.owed == 0 {
-            if self.tokens < self.low {
+            if self.in_hand(now) < self.low {
                 self.call();
             }
             return;
@@ -155,7 +155,7 @@ impl Share {
             self.owed = self.owed.saturating_add(need);
         }
         let is_much = if self.in_touch {
-            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.tokens < self.low
+            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.in_hand(now) < self.low
         } else {
             // One that is all there is is told of at once: the next one is not to be refused.
             need > 0 && ahead > ticks.saturating_mul(units) / 2 || self.owed > 0
@@ -172,7 +172,10 @@ impl Share {
         }
         self.in_touch = true;
         let scale = quota.bucket().scale();
-        let used = self.quiet.ticks_until_full(scale, now).div_ceil(quota.credit_ticks(hosts));
+        // Who reports read the clock a moment ago, and it may have been asked for since: of a bucket that was full then it is
+        // not to seem that some of it was used.
+        let at = now.max(self.asked_since);
+        let used = self.quiet.ticks_until_full(scale, at).div_ceil(quota.credit_ticks(hosts));
         // What was told of before is not charged a second time. Refused ones count as asked for, too: where some were, one
         // too many may be.
         let untold = self.asked.saturating_sub(self.owed);

@@ -184,9 +184,7 @@ impl Share {
         let Some(standing) = quota.standing() else { return self.charge_alone(quota, now, cost, 1) };
         self.catch_up(quota, standing, now);
         self.note_asked(quota, now, cost);
-        let in_hand = self.in_hand(now);
-        self.tokens = in_hand.saturating_sub(cost);
-        let need = cost.saturating_sub(in_hand);
+        let need = self.take(now, cost);
         if !quota.is_heard(standing) {
             match quota.when_down() {
                 WhenDown::Share | WhenDown::Local => {
@@ -217,9 +215,7 @@ impl Share {
             return;
         };
         self.catch_up(quota, standing, now);
-        let in_hand = self.in_hand(now);
-        self.tokens = in_hand.saturating_sub(amount);
-        let need = amount.saturating_sub(in_hand);
+        let need = self.take(now, amount);
         if quota.is_heard(standing) {
             self.begin_touch(quota, standing.hosts(), now);
             self.owed = self.owed.saturating_add(need).min(self.owed.max(debt_max));
@@ -285,6 +281,20 @@ impl Share {
     /// Tokens in hand that have not lapsed.
     pub(super) fn in_hand(&self, now: Timestamp) -> u32 {
         if now < self.lapses { self.tokens } else { 0 }
+    }
+
+    /// Tokens in hand that have lapsed, and were not reported as that yet.
+    pub(super) fn lapsed(&self, now: Timestamp) -> u32 {
+        self.tokens - self.in_hand(now)
+    }
+
+    /// Takes so many of what is in hand, and returns how many are lacking. What has lapsed stays where it is: nobody spends
+    /// it, and how much it was is yet to be told.
+    fn take(&mut self, now: Timestamp, cost: u32) -> u32 {
+        let in_hand = self.in_hand(now);
+        let taken = in_hand.min(cost);
+        self.tokens -= taken;
+        cost - taken
     }
 
     /// Counts what is asked for. Of what nobody is told of, only what is not forgiven yet tells anything.

@@ -21,6 +21,8 @@ pub struct Reported {
     pub returns: u32,
     /// When the first of that was paid by the clock of Redis, in microseconds, where it is of a window and known.
     pub paid_us: Option<u64>,
+    /// Tokens that were in hand and lapsed, and were not told of yet: they are nobody's until they are earned again.
+    pub lapsed: u32,
 }
 
 /// What Redis has answered.
@@ -34,7 +36,7 @@ pub struct Settled {
     pub level: i64,
     /// What all hosts ask for, in thousandths of a unit a second.
     pub demand: u64,
-    /// When the report was first sent: what is in hand lapses so long after.
+    /// When the oldest report was first sent that stands for what is in hand: all of it lapses so long after.
     pub sent: Timestamp,
     /// Redis is to be asked again once less than this is in hand.
     pub low: u32,
@@ -50,11 +52,12 @@ impl Share {
             self.catch_up(quota, standing, now);
             self.begin_touch(quota, standing.hosts(), now);
         }
+        let lapsed = self.lapsed(now);
         self.tokens = self.in_hand(now);
         let back = self.unkept(now).min(give_back);
         self.tokens -= back;
         self.calls = Calls::Told;
-        let reported = self.look(now);
+        let reported = Reported { lapsed, ..self.look(now) };
         self.asked = 0;
         self.lacked = 0;
         self.returns = 0;
@@ -72,29 +75,33 @@ impl Share {
             lacked: self.lacked,
             returns: self.returns,
             paid_us: None,
+            lapsed: self.lapsed(now),
         }
     }
 
-    /// Takes what Redis has answered.
-    pub fn settle(&mut self, quota: &Quota, settled: &Settled, now: Timestamp) {
+    /// Takes what Redis has answered. Returns how many tokens have lapsed, of what was in hand and of what was granted, and
+    /// were not told of yet.
+    pub fn settle(&mut self, quota: &Quota, settled: &Settled, now: Timestamp) -> u32 {
         let seen = Seen { level: settled.level, demand: settled.demand, at: now };
         self.hear(quota, now, settled.paid, seen);
         self.hear_more(quota, now, settled.more);
         let lapses = settled.sent.after(HOLD);
+        let there = self.tokens.saturating_add(settled.granted);
         if lapses >= self.lapses {
             // What was in hand was reported with the same words, so it is held as long.
             self.tokens = self.in_hand(now).saturating_add(settled.granted);
             self.lapses = lapses;
+        } else if now < lapses {
+            self.take_in_hand(settled.granted, lapses, now);
         }
-        if now >= self.lapses {
-            self.tokens = 0;
-        }
+        self.tokens = self.in_hand(now);
         self.believed = self.tokens;
         self.low = settled.low;
         self.calls = Calls::No;
         if self.asked > 0 && self.tokens < self.low || self.owed > 0 || self.returns > 0 {
             self.call();
         }
+        there.saturating_sub(self.tokens)
     }
 
     /// Nothing more is said of the key, and nobody is told of it any more. Returns whether that may be: nothing is in hand

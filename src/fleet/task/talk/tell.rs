@@ -2,8 +2,22 @@
 
 use super::Talk;
 use crate::clock::Now;
+use tracing::info;
 
 impl Talk {
+    /// Tells what became of what this host was lent, at the end: an operator who misses tokens finds them here.
+    pub(super) fn tell_end(&self, is_all_told: bool) {
+        let lapsed = self.member.sync().happened().lapsed;
+        if !self.member.has_budgets() {
+            return;
+        }
+        if is_all_told {
+            info!(lapsed, "what was in hand is given back");
+        } else {
+            info!(lapsed, "Redis was not heard at the end: what was in hand lapses there");
+        }
+    }
+
     /// Tells how it stands.
     pub(super) fn tell(&mut self, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
