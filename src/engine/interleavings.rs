@@ -5,6 +5,7 @@
 
 mod asking;
 mod leases;
+mod turn;
 
 use std::sync::Arc;
 

@@ -40,9 +40,17 @@ impl Engine {
         }
     }
 
-    /// Takes the keys that are known by another digest since it was last asked: each before it calls.
+    /// Takes the keys that are known by another digest since it was last asked.
     pub fn take_moved(&self, moved: &mut Vec<Moved>) {
         moved.append(&mut self.fleet.moved.lock());
+    }
+
+    /// Takes the keys that have called since it was last asked, and those that are known by another digest: no key has called
+    /// by its new one of which nobody was told that it has one.
+    pub fn take_calls_and_moved(&self, calls: &mut Vec<SharedKey>, moved: &mut Vec<Moved>) {
+        // A key is moved before it calls. The other way round one could do both in between.
+        self.take_calls(calls);
+        self.take_moved(moved);
     }
 
     /// Brings along what is known of a key, if nothing is known of it under its new digest. From then on something is.

@@ -151,7 +151,8 @@ impl Member {
             return None;
         }
         if choice.has_turned {
-            self.turned(now.at);
+            // Before it was told for the first time it asked for nothing.
+            self.turned(before.is_some_and(|(uses, _)| uses != choice.uses), now.at);
         }
         Some(SecretUsed { is_first: before.is_none(), lacks: choice.lacks })
     }
@@ -162,9 +163,9 @@ impl Member {
         self.asking.turns(from_us);
     }
 
-    /// This host has turned.
-    pub fn turned(&mut self, now: Timestamp) {
-        self.sync.turned(now);
+    /// This host has turned. `is_renamed`: its keys have other names from now on.
+    pub fn turned(&mut self, is_renamed: bool, now: Timestamp) {
+        self.sync.turned(is_renamed, now);
         self.asking.turned(now);
     }
 

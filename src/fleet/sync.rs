@@ -258,9 +258,8 @@ impl Sync {
     }
 
     fn answer_calls(&mut self, engine: &Engine, now: Now) {
-        self.take_moved(engine, now.at);
         let mut calls = std::mem::take(&mut self.calls);
-        engine.take_calls(&mut calls);
+        self.take_calls(engine, &mut calls, now.at);
         for key in calls.drain(..) {
             let number = match self.book.find(&key) {
                 Some(number) => number,
@@ -297,7 +296,7 @@ impl Sync {
 
     /// Looks at a key that is due; what comes of it may be a question.
     fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, Ask)> {
-        if self.looks_elsewhere(number, now.at) {
+        if self.looks_elsewhere(engine, number, now) {
             return None;
         }
         let dice = self.dice.part_of_token();

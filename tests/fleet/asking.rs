@@ -367,7 +367,7 @@ fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
         let (mut host, mut store) = (Host::new(&plan, 0), Store::default());
         let (mut seen, mut out) = (Seen::default(), Vec::new());
         if before {
-            host.member.turned(at(0).at);
+            host.member.turned(true, at(0).at);
         }
         let ticket = host.judge(false, None, true, 1_000).expect_err("each waits");
         host.park(ticket, false, false, 1_000, &mut out);
@@ -375,7 +375,7 @@ fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
         let reply = store.call(&call, paid_us);
         host.member.turns(turns_us);
         if meanwhile {
-            host.member.turned(at(1_500).at);
+            host.member.turned(true, at(1_500).at);
         }
         host.answered(&call, reply, 2_000, &mut out);
         host.resume(2_000, &mut seen, &mut out);

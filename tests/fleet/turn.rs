@@ -1,5 +1,7 @@
 //! All hosts turn to another secret, while they are asked for twice what there is: there is one budget at every moment.
 
+mod by_hand;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -177,7 +179,7 @@ fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
         let plan = Plan { credit: 0, ..Plan::cell(1, Shape::Even, 1_000) };
         let (mut host, mut store) = (Host::new(&plan, 0, 1, 0, 0), Store::default());
         if turned == Turned::Before {
-            host.member.turned(host.now(0).at);
+            host.member.turned(false, host.now(0).at);
         }
         let mut granted = 0;
         for ms in 1..200 {
@@ -188,7 +190,7 @@ fn what_was_answered_after_the_turn_to_who_asked_before_it_is_not_heard() {
                 host.sent(number, call.clone(), us);
                 host.member.turns(turns_us);
                 if turned == Turned::Meanwhile {
-                    host.member.turned(host.now(us).at);
+                    host.member.turned(true, host.now(us).at);
                 }
                 host.answered(number, &call, reply, us);
             }

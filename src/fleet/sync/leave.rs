@@ -35,7 +35,7 @@ impl Sync {
         // Of the names of before nothing is said any more.
         let is_former = self.book.page(number)?.is_former;
         let is_on_way = self.book.page(number)?.in_flight();
-        if !is_on_way && self.looks_elsewhere(number, now.at) {
+        if !is_on_way && self.looks_elsewhere(engine, number, now) {
             return Some(if is_former { Last::Nothing } else { Last::Later });
         }
         let dice = self.dice.part_of_token();

@@ -4,7 +4,7 @@
 //! answer that was given after the turn brings nothing. What it has in hand, owes, and last reported stays as it is.
 
 use super::{PAGES_MAX, Sync};
-use crate::clock::Timestamp;
+use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, Moved, SharedKey};
 use crate::fleet::call::{Bucket, CELLS_MAX, Call};
 use crate::fleet::carry::{CellName, Lift, Lifted, Plant};
@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(super) struct Moving {
     turn: Turn,
-    /// When this host has turned, where it was in touch about any key by then.
+    /// When this host left the names of before, if it did.
     left: Option<Timestamp>,
     /// The pages of cells that are being read or written, by the names of these.
     on_way: HashMap<[u8; 16], usize>,
@@ -32,13 +32,22 @@ impl Sync {
         self.moving.turn.turns(from_us);
     }
 
-    /// This host has turned: the keys that it is in touch about are those of before.
-    pub fn turned(&mut self, now: Timestamp) {
+    /// This host has turned. `is_renamed`: its keys have other names from now on, and those that it is in touch about are those
+    /// of before. Who lacks the secret that the others turn to goes on by the same names.
+    pub fn turned(&mut self, is_renamed: bool, now: Timestamp) {
         self.moving.turn.turned(now);
-        self.moving.left = (self.book.len() > 0).then_some(now);
+        if !is_renamed {
+            return;
+        }
+        self.moving.left = Some(now);
+        // What is on its way goes by the names of before: nothing comes of it any more.
+        self.moving.on_way.clear();
         for number in self.book.numbers() {
             if let Some(page) = self.book.page_mut(number) {
-                (page.is_former, page.carry) = (true, None);
+                page.is_former = true;
+                if page.carry.take().is_some() {
+                    page.is_on_way = false;
+                }
                 self.book.schedule(number, now.after(FORMER_KEPT));
             }
         }
@@ -67,6 +76,18 @@ impl Sync {
     pub fn take_moved(&mut self, engine: &Engine, now: Timestamp) {
         let mut moved = std::mem::take(&mut self.moving.moved);
         engine.take_moved(&mut moved);
+        self.have_carried(moved, now);
+    }
+
+    /// Takes the keys that call, and has the cells carried of those among them that have another name.
+    pub(super) fn take_calls(&mut self, engine: &Engine, calls: &mut Vec<SharedKey>, now: Timestamp) {
+        let mut moved = std::mem::take(&mut self.moving.moved);
+        engine.take_calls_and_moved(calls, &mut moved);
+        self.have_carried(moved, now);
+    }
+
+    /// The cells of these keys are to be carried.
+    fn have_carried(&mut self, mut moved: Vec<Moved>, now: Timestamp) {
         for Moved { key, former } in moved.drain(..) {
             let number = match (self.book.find(&key), self.book.find(&former)) {
                 (Some(number), _) => number,
@@ -93,13 +114,17 @@ impl Sync {
     }
 
     /// Looks at a page of which there is nothing to be asked yet, or any more. False: it is as any other.
-    pub(super) fn looks_elsewhere(&mut self, number: usize, now: Timestamp) -> bool {
+    pub(super) fn looks_elsewhere(&mut self, engine: &Engine, number: usize, now: Now) -> bool {
         let Some(page) = self.book.page_mut(number) else { return false };
         if page.is_former {
-            let until = self.moving.turn.turned_at().unwrap_or(now).after(FORMER_KEPT);
-            if now < until {
+            let until = self.moving.turn.turned_at().unwrap_or(now.at).after(FORMER_KEPT);
+            if now.at < until {
                 self.book.schedule(number, until);
             } else {
+                // Nothing of it is in hand any more. It is to call when it is next asked for, should all turn back.
+                if let Some(budget) = self.budgets.get(&page.key.budget()) {
+                    engine.let_go(&page.key, budget, now);
+                }
                 self.close(number);
             }
             return true;
@@ -156,14 +181,10 @@ impl Sync {
             return;
         };
         for (name, bytes) in lift.cells.iter().zip(cells) {
-            let Some(number) = self.moving.on_way.remove(&name.key) else { continue };
-            let Some(page) = self.book.page_mut(number) else { continue };
-            if page.carry.as_deref() != Some(&Carry::Lift(name.key)) {
-                continue;
-            }
+            let Some(number) = self.land(name, |carry| *carry == Carry::Lift(name.key)) else { continue };
             if bytes.is_empty() {
                 self.arrive(number, now);
-            } else {
+            } else if let Some(page) = self.book.page_mut(number) {
                 page.carry = Some(Box::new(Carry::Plant(bytes)));
                 self.moving.due.push(number);
             }
@@ -178,14 +199,22 @@ impl Sync {
             return;
         }
         for (name, bytes) in &plant.cells {
-            let Some(number) = self.moving.on_way.remove(&name.key) else { continue };
-            let page = self.book.page_of(number, &name.key);
-            if page.is_some_and(
-                |page| matches!(page.carry.as_deref(), Some(Carry::Plant(read)) if read == bytes),
-            ) {
+            let is_this = |carry: &Carry| matches!(carry, Carry::Plant(read) if read == bytes);
+            if let Some(number) = self.land(name, is_this) {
                 self.arrive(number, now);
             }
         }
+    }
+
+    /// The page for which something about a cell has come to an end, if that is what it waits for. What was asked before all
+    /// turned once more may be answered while something else is asked about the same cell: that stays on its way.
+    fn land(&mut self, name: &CellName, is_this: impl Fn(&Carry) -> bool) -> Option<usize> {
+        let number = *self.moving.on_way.get(&name.key)?;
+        let carry = self.book.page(number)?.carry.as_deref()?;
+        is_this(carry).then(|| {
+            self.moving.on_way.remove(&name.key);
+            number
+        })
     }
 
     /// Whether they were is not known: it does no harm to say it again.
