@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(bytes_per_key(&Quota::FixedWindow(window.unwrap())), KeyBytes { least: 34, most: 67 });
         let bucket = token_bucket::Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap();
         let share = Quota::Share(share::Quota::new(bucket, 0, share::WhenDown::Share));
-        assert_eq!(bytes_per_key(&share), KeyBytes { least: 75, most: 277 });
+        assert_eq!(bytes_per_key(&share), KeyBytes { least: 56, most: 240 });
     }
 
     #[test]

@@ -169,7 +169,8 @@ fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse()
     assert!((0..5).all(|_| admit(&mut both, 2)), "he was told");
     assert!(!admit(&mut both, 2), "the last");
     settle(&mut both, at(100), 0);
-    assert!(admit(&mut both, 1_999));
+    assert!(admit(&mut both, 1_980));
+    assert!(!admit(&mut both, 1_999), "they are about to lapse");
     assert!(!admit(&mut both, 2_000), "they have lapsed");
     settle(&mut both, at(3_000), 0);
     standing.set_linked(false);

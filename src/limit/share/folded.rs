@@ -64,7 +64,7 @@ struct Hand {
 
 /// A number of 48 bits, sign and all, in as many.
 #[derive(Clone, Copy, Debug)]
-#[repr(packed(2))]
+#[repr(Rust, packed(2))]
 struct Wide {
     low: u32,
     high: i16,
@@ -349,7 +349,7 @@ const LASTS_SHIFT: u32 = 24;
 /// Four seconds: after that less is known of what others ask for. What is in hand lapses before.
 const LASTS_NANOS_MAX: u64 = 4_000_000_000;
 
-/// With the digest of its key 48: a table of more lies in the caches, than if each began a line of them.
+/// 48 with the digest of its key. Each on a line of the caches of its own was slower: fewer of them fit.
 const _: () = assert!(size_of::<Folded>() == 32);
 
 #[cfg(test)]
