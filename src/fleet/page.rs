@@ -272,7 +272,10 @@ impl Page {
         self.level = said.level;
         self.fleet_demand = said.demand;
         self.is_short = said.grant < ask.want || self.is_paced;
-        self.token_takes = if window.is_some() { EVERY } else { token_takes(ask, said) };
+        self.token_takes = match window {
+            Some(_) => EVERY,
+            None => token_takes(ask.terms.rate, self.demand, said.demand),
+        };
         self.half_way = pace.round_trip / 2;
         // Where a question brings less than a token, more of them only divide what there is into parts too small to use.
         let is_worth_two = self.is_short && self.token_takes <= self.half_way;

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::clock::Timestamp;
 use crate::engine::{Budget, Reported};
-use crate::fleet::cell::{Ask, Said, TOKEN};
+use crate::fleet::cell::{CellRate, TOKEN};
 use std::time::Duration;
 
 impl Page {
@@ -158,11 +158,10 @@ pub(super) fn own_part(waited: Duration, dice: u32, budget: &Budget, pace: &Pace
     u64::try_from(part - part % u128::from(TOKEN)).unwrap_or(u64::MAX)
 }
 
-/// In which time the part of what is earned that falls to one who asks is a token.
-pub(super) fn token_takes(ask: &Ask, said: &Said) -> Duration {
-    let rate = ask.terms.rate;
-    let all = u128::from(TOKEN) * u128::from(rate.den()) * u128::from(said.demand.max(ask.demand).max(1));
-    let part = u128::from(rate.num()) * u128::from(ask.demand.max(1));
+/// In which time the part of what is earned is a token that falls to one who is asked for so much.
+pub(super) fn token_takes(rate: CellRate, demand: u64, fleet_demand: u64) -> Duration {
+    let all = u128::from(TOKEN) * u128::from(rate.den()) * u128::from(fleet_demand.max(demand).max(1));
+    let part = u128::from(rate.num()) * u128::from(demand.max(1));
     Duration::from_micros(u64::try_from(all / part.max(1)).unwrap_or(u64::MAX))
 }
 
