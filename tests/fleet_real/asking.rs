@@ -96,12 +96,14 @@ fn a_redis_that_says_nothing_costs_five_requests_five_milliseconds() {
     }
     let lasted = Duration::from_nanos(boot_nanos() - start);
     redis.signal(Signal::CONT);
-    let late = || metric(&hosts[0], "tidegate_fleet_asked_total{outcome=\"late\"}") as usize;
+    let late = || metric(&hosts[0], "tidegate_fleet_asked_total{outcome=\"late\"}");
     // Five, and one more that tries it now and then.
     let tries = usize::try_from(lasted.as_millis() / TRIED_AFTER.as_millis()).unwrap();
-    eventually("five have waited", || (late() >= 5).then_some(()));
-    assert!(late() <= 5 + tries, "{} waited in {lasted:?}: {took:?}", late());
+    eventually("five have waited", || (late() >= 5.0).then_some(()));
+    assert!(late() <= (5 + tries) as f64, "{} waited in {lasted:?}: {took:?}", late());
     if calm.was_kept() {
-        assert!(took.iter().all(|took| *took <= WAITS + SLACK), "{took:?}");
+        // One of a hundred naps may be late on a calm machine, and so may one of these be.
+        let slow = took.iter().filter(|took| **took > WAITS + SLACK).count();
+        assert!(slow <= 1, "{took:?}");
     }
 }
