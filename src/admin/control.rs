@@ -59,6 +59,13 @@ pub struct ServerCounts {
     pub not_parked: Vec<(&'static str, u64)>,
 }
 
+impl ServerCounts {
+    /// Decisions that clients made alone. They may say any number: what would run over stays where it is.
+    pub(super) fn missed_in_all(&self) -> u64 {
+        self.missed.iter().fold(0, |sum, (.., count)| sum.saturating_add(*count))
+    }
+}
+
 /// How keeping the tables over a restart goes. All zero where nothing is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateRecord {

@@ -189,7 +189,7 @@ impl Look {
     pub(super) fn take(desk: &Desk) -> Look {
         let now = desk.clock.now();
         let Totals { allowed, limited, waited, denied, shed, rules, .. } = desk.engine.totals();
-        let missed = desk.control.server().missed.iter().map(|(.., count)| count).sum();
+        let missed = desk.control.server().missed_in_all();
         Look {
             at: now.at,
             counted: [allowed, limited, waited, denied, shed, missed],

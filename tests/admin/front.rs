@@ -65,6 +65,19 @@ fn it_says_first_whether_all_is_well() {
 }
 
 #[test]
+fn whatever_clients_say_they_missed_the_page_and_the_status_are_told() {
+    let daemon = daemon();
+    for reason in ["callback", "timeout"] {
+        greet(&daemon, &json!({"client": "python/1", "missed": {reason: u64::MAX}}));
+    }
+    until(&daemon, "what clients missed", |page| page.contains("decided by clients alone"));
+    let status = get(&daemon, "/status");
+    assert!(status.body.contains(&format!("clients made {} decisions without", u64::MAX)), "{}", status.body);
+    assert_eq!(get(&daemon, "/metrics").status, 200);
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
 fn rates_callers_and_names_are_shown_as_they_are_and_nobody_else_is() {
     let hostile = "<b>&\\\"'";
     let rules = format!(

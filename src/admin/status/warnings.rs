@@ -49,7 +49,7 @@ pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
     warn(totals.panics > 0, &|| {
         format!("{} judgements panicked: the log says where; please report it", totals.panics)
     });
-    let missed: u64 = server.missed.iter().map(|(.., count)| count).sum();
+    let missed = server.missed_in_all();
     warn(missed > 0, &|| format!("clients made {missed} decisions without the daemon: `missed` says why"));
     let refused: u64 = server.refused.iter().map(|(_, count)| count).sum();
     warn(refused > 0, &|| {
