@@ -30,7 +30,7 @@ impl RulesRead {
     /// installed, and the rules that they name.
     pub(super) fn of(path: Option<&Path>, config: Option<&Path>) -> RulesRead {
         match path {
-            Some(path) if Source::read(path).is_ok_and(|source| holds_settings(&source)) => {
+            Some(path) if Source::read_anywhere(path).is_ok_and(|source| holds_settings(&source)) => {
                 RulesRead::of_settings(Some(path))
             }
             Some(path) => RulesRead::nothing().with_rules(path, &Scopes::default()),

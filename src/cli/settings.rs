@@ -143,7 +143,7 @@ impl Settings {
     /// The file cannot be read, or something in it is wrong; warnings are among the problems too.
     pub fn load(path: Option<&Path>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
         let environment = Environment::of_this_process();
-        match path.map(Source::read).transpose() {
+        match path.map(Source::read_anywhere).transpose() {
             Ok(source) => Settings::read(source.as_ref(), &environment),
             Err(unreadable) => Err(vec![*unreadable.problem]),
         }
