@@ -63,7 +63,7 @@ pub(crate) fn beneath(path: &Path) -> Result<Opened, NotOpened> {
     opened(file, &directory)
 }
 
-/// Opens a file wherever its links lead: for a path that whoever runs this has named alone.
+/// Opens a file wherever its links lead: for a path that the user of the command names.
 pub(crate) fn anywhere(path: &Path) -> Result<Opened, NotOpened> {
     let directory = open_directory(path)?;
     opened(openat(CWD, path, FLAGS, Mode::empty()), &directory)
@@ -163,7 +163,7 @@ const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTT
 /// As many as the kernel follows.
 const LINKS_MAX: u32 = 40;
 
-/// Somebody who renames without end does not keep us.
+/// Renames without end do not keep the caller.
 const TRIES_MAX: u32 = 16;
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl Source {
         Source::of(path, read_bytes(path))
     }
 
-    /// Reads a file wherever its links lead: the settings, which whoever runs this has named.
+    /// Reads a file wherever its links lead: the settings, whose path the user of the command names.
     ///
     /// # Errors
     /// As [`Source::read`], links aside.
