@@ -92,6 +92,7 @@ fn every_line_of_the_packaged_file_can_be_read() {
         socket: Socket { group: Some("tidegate".to_owned()), ..settings.socket.clone() },
         domains: with_all.domains.clone(),
         pools: with_all.pools.clone(),
+        admin_socket: None,
         metrics: Some("127.0.0.1:9631".parse().unwrap()),
         redis: Some(RedisSettings {
             password_file: Some("/etc/tidegate/redis-password".into()),
