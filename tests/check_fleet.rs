@@ -146,12 +146,13 @@ fn without_redis_or_its_secret_each_host_is_said_to_limit_by_itself() {
 fn without_a_number_it_reckons_with_the_hosts_that_the_daemon_counts() {
     let (folder, _) = rules(RULES);
     let settings = folder.path().join("tidegate.yaml");
-    let text = "rules: rules.yaml\nadmin: {socket: admin.sock}\nredis: {url: redis://127.0.0.1}\n";
+    let text = "rules: rules.yaml\nsocket: {path: t.sock}\nredis: {url: redis://127.0.0.1}\n";
     fs::write(&settings, text).unwrap();
     let (text, _) = check(&settings, 0, Format::Text);
     assert!(text.contains("  2 hosts ") && !text.contains("  7 hosts "), "no daemon: {text}");
     // As a daemon answers; what it says besides is of no interest here.
-    let listener = UnixListener::bind(folder.path().join("admin.sock")).unwrap();
+    let _served = UnixListener::bind(folder.path().join("t.sock")).unwrap();
+    let listener = UnixListener::bind(folder.path().join("t.admin.sock")).unwrap();
     let daemon = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = [0; 1_024];

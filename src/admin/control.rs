@@ -1,5 +1,7 @@
 //! What operators see of the daemon beside the engine, and tell it: handed in by who starts the daemon.
 
+use std::path::PathBuf;
+
 use super::fleet::FleetRecord;
 use crate::clock::Timestamp;
 use crate::engine::FleetWord;
@@ -9,6 +11,9 @@ use crate::engine::FleetWord;
 pub trait Control: Send + Sync {
     /// What is in force, and how the last reading went.
     fn rules(&self) -> RulesRecord;
+
+    /// The socket that applications ask on.
+    fn socket(&self) -> ServedSocket;
 
     /// What the server counts.
     fn server(&self) -> ServerCounts;
@@ -42,6 +47,26 @@ pub trait Control: Send + Sync {
 
     /// Why work should not be sent here yet, beside the rules; empty: nothing is wrong. Each says what and how to mend it.
     fn unready(&self) -> Vec<String>;
+}
+
+/// The socket that this daemon serves, so that a command can tell it from another daemon's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServedSocket {
+    /// Its path.
+    pub path: PathBuf,
+    /// Device and inode of what the daemon found or put there; `None`: nothing was there.
+    pub identity: Option<(u64, u64)>,
+}
+
+impl ServedSocket {
+    /// The request header by which a command names the socket whose daemon it means, as [`ServedSocket::token`] has it.
+    pub const HEADER: &str = "tidegate-socket";
+
+    /// Device and inode as the header has them.
+    #[must_use]
+    pub fn token((device, inode): (u64, u64)) -> String {
+        format!("{device}:{inode}")
+    }
 }
 
 /// What the server counts, by names from fixed lists.

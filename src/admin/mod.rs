@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 
 use tokio_util::sync::CancellationToken;
 
-pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts, StateRecord};
+pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord};
 pub use doors::{Door, Doors};
 pub use fleet::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets};
 pub use front::SAFETY;

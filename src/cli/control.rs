@@ -11,7 +11,9 @@ use super::fleet_record::fleet_record;
 use super::orders::OrdersKept;
 use super::rules_in_force::Record;
 use super::watch::Bell;
-use crate::admin::{Control, DomainInForce, FleetRecord, Reloaded, RulesRecord, ServerCounts, StateRecord};
+use crate::admin::{
+    Control, DomainInForce, FleetRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord,
+};
 use crate::clock::Clock;
 use crate::engine::FleetWord;
 use crate::fleet::counters::Counters;
@@ -35,6 +37,7 @@ pub(super) struct Daemon {
     pub(super) clock: Arc<Clock>,
     /// The path of the rules.
     pub(super) rules: String,
+    pub(super) socket: ServedSocket,
     /// Why work should not be sent here yet, beside the rules.
     pub(super) unready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
 }
@@ -52,6 +55,10 @@ impl Control for Daemon {
                 .map(|(name, content)| DomainInForce { name: name.clone(), sha: content.to_string() })
                 .collect(),
         }
+    }
+
+    fn socket(&self) -> ServedSocket {
+        self.socket.clone()
     }
 
     fn server(&self) -> ServerCounts {

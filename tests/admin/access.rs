@@ -2,7 +2,6 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use super::daemon::{BINARY, Plan, daemon, eventually};
@@ -95,13 +94,12 @@ fn a_port_that_is_taken_is_told_and_tried_again() {
 
 #[test]
 fn an_admin_socket_that_cannot_be_had_is_told_and_tried_again() {
-    let plan = Plan::new().settings("admin: {socket: elsewhere.sock}");
-    let path = plan.path("elsewhere.sock");
-    let taken = UnixListener::bind(&path).unwrap();
+    let plan = Plan::new().settings("admin: {socket: later/elsewhere.sock}");
+    let path = plan.path("later/elsewhere.sock");
     let daemon = plan.start();
-    daemon.await_log(&["no admin socket", "another process is listening here"]);
+    daemon.await_log(&["no admin socket", "later/elsewhere.sock.lock", "help: "]);
     daemon.greeted().assert_served();
-    drop(taken);
+    std::fs::create_dir(daemon.plan.path("later")).unwrap();
     eventually("it has its admin socket", || {
         let answer = super::http::say(
             std::os::unix::net::UnixStream::connect(&path).ok()?,
@@ -116,12 +114,12 @@ fn what_somebody_planted_at_the_path_is_left_alone() {
     let plan = Plan::new();
     let precious = plan.path("precious");
     std::fs::write(&precious, "kept").unwrap();
-    std::os::unix::fs::symlink(&precious, plan.path("admin.sock")).unwrap();
+    std::os::unix::fs::symlink(&precious, plan.path("t.admin.sock")).unwrap();
     let daemon = plan.start();
     daemon.await_log(&["no admin socket", "not a socket"]);
     daemon.greeted().assert_served();
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
-    assert!(std::fs::symlink_metadata(daemon.plan.path("admin.sock")).unwrap().is_symlink());
+    assert!(std::fs::symlink_metadata(daemon.plan.path("t.admin.sock")).unwrap().is_symlink());
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod record;
 mod redis_server;
 mod scrape;
 mod state;
+mod which;
 #[path = "../server/wire.rs"]
 #[allow(dead_code, reason = "shared with the tests of the socket")]
 mod wire;

@@ -29,7 +29,7 @@ const LIMIT: u64 = 1;
 
 fn admin(daemon: &Daemon, arguments: &str) -> Output {
     let mut command = Command::new(BINARY);
-    command.args(arguments.split_whitespace()).arg("--admin").arg(daemon.plan.path("admin.sock"));
+    command.args(arguments.split_whitespace()).arg("--admin").arg(daemon.plan.path("t.admin.sock"));
     command.output().unwrap()
 }
 
