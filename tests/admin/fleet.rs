@@ -340,7 +340,7 @@ fn places_are_told_with_those_in_use() {
     );
     assert_eq!(
         (&rule["bound"]["on_miss"], &rule["places"]["in_use"]),
-        (&json!("refuse"), &json!(3)),
+        (&json!("ask"), &json!(3)),
         "{rule}"
     );
     assert!((3..=7).contains(&rule["places"]["held"].as_u64().unwrap()), "{rule}");

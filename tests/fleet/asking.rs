@@ -291,7 +291,7 @@ const QUIET_S: u64 = 3;
 
 #[test]
 fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
-    for asks in [Asks::OnMiss, Asks::WhereTiny, Asks::Always] {
+    for asks in [Asks::OnMiss, Asks::WhereCreditIsLess, Asks::Always] {
         let plan = Plan { asks, seed: seed(), ..TINY };
         let seen = run(&plan);
         assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
@@ -390,7 +390,7 @@ fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
 #[test]
 fn ten_a_day_over_a_hundred_hosts_is_ten() {
     for kind in [Kind::Fixed, Kind::Sliding, Kind::Calendar] {
-        for asks in [Asks::OnMiss, Asks::WhereTiny, Asks::Always] {
+        for asks in [Asks::OnMiss, Asks::WhereCreditIsLess, Asks::Always] {
             let plan = Plan { asks, seed: seed(), period_s: 86_400, window: Some(kind), ..TINY };
             let seen = run(&plan);
             assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");

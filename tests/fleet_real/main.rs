@@ -16,6 +16,7 @@ mod certificates;
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod daemon;
 mod faults;
+mod fitting;
 mod hostile;
 mod hosts;
 #[path = "../admin/http.rs"]
