@@ -59,7 +59,7 @@ fn each_rule_of_the_fleet_says_its_bound_for_two_hosts_for_now_and_for_twice_tha
     let more = "50 more at once, and 5% of the rate more from hosts that hardly use the key";
     for line in [
         "  bound     at most 10000 in each day (UTC), so up to 20000 across an edge, on all hosts together while Redis answers",
-                "  bound     at most 5000 in any hour, on all hosts together while Redis answers",
+        "  bound     at most 5000 in any hour, on all hosts together while Redis answers",
         &format!("  bound     {bound}"),
         "  fleet     {mode: borrow, on_miss: admit, on_redis_down: share}, max_over: 5%",
         &format!("  2 hosts   {more}"),

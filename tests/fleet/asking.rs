@@ -426,3 +426,30 @@ fn what_passes_is_charged_once_and_what_does_not_goes_back() {
     println!("{admitted} passed, {missed} calls were not answered in time");
     assert!(missed > 0 && admitted > 0);
 }
+
+/// Ten hosts at six tenths of 1 000/s.
+const BUSY: Plan = Plan {
+    hosts: 10,
+    rate: 1_000,
+    period_s: 1,
+    burst: 1_000,
+    per_second: 600,
+    when_down: WhenDown::Share,
+    ..TINY
+};
+
+#[test]
+fn borrows_ahead_for_a_key_in_use() {
+    let seen = run(&Plan { seed: seed(), ..BUSY });
+    assert_eq!((seen.refused, seen.missed), (0, 0));
+    assert!(seen.asked * 20 < seen.admitted_us.len() as u64, "{} asked", seen.asked);
+}
+
+#[test]
+fn admits_what_fits_where_redis_is_farther_away_than_the_wait() {
+    for round_trip_us in [20_000, 100_000] {
+        let seen = run(&Plan { seed: seed(), round_trip_us, ..BUSY });
+        let offered = seen.admitted_us.len() as u64 + seen.refused;
+        assert!(seen.refused * 50 < offered, "{} of {offered} refused", seen.refused);
+    }
+}

@@ -58,7 +58,10 @@ fn a_cost_of_30_of_100_a_second_and_burst_50_passes_by_default() {
         let verdicts: Vec<u64> = (0..10).map(|caller| verdict_of(&wire.ask(&heavy(caller)))).collect();
         let passed = verdicts.iter().filter(|verdict| **verdict == ALLOW).count();
         let unanswered = unanswered(host);
-        assert!(passed > 0 && passed + unanswered >= 10, "host {number}: {verdicts:?}, {unanswered} unanswered");
+        assert!(
+            passed > 0 && passed + unanswered >= 10,
+            "host {number}: {verdicts:?}, {unanswered} unanswered"
+        );
         // Eight at once are more than the budget.
         (0..8).for_each(|_| wire.send(&heavy(99)));
         let verdicts: Vec<u64> = (0..8).map(|_| verdict_of(&wire.hear().expect("an answer"))).collect();

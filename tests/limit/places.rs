@@ -169,11 +169,7 @@ fn work_waits_for_a_call_unless_redis_has_just_said_that_there_is_none() {
         (quota, standing)
     };
     // Ten are four for each of two hosts, and not of three.
-    for (hosts, asks, may) in [
-        (2, Asks::OnMiss, true),
-        (3, Asks::OnMiss, true),
-        (3, Asks::Never, false),
-    ] {
+    for (hosts, asks, may) in [(2, Asks::OnMiss, true), (3, Asks::OnMiss, true), (3, Asks::Never, false)] {
         let (quota, standing) = few(hosts, asks);
         assert_eq!(quota.may_bring(None, at(0)), may, "{hosts} hosts, {asks:?}");
         assert_eq!(quota.lends_for_work_alone(), may && hosts == 3, "{hosts} hosts, {asks:?}");

@@ -144,10 +144,7 @@ fn what_is_wrong_with_a_fleet_is_told_where_and_how() {
             "scope: fleet, fleet: {max_over: 5%}",
             (3, 57, "`max_over` does nothing in `fleet`", "beside `fleet`"),
         ),
-        (
-            "scope: fleet, fleet: {mode: exact, wait: 1ms}",
-            (3, 76, "`wait: 1ms` is too short", "2ms to 50ms"),
-        ),
+        ("scope: fleet, fleet: {mode: exact, wait: 1ms}", (3, 76, "`wait: 1ms` is too short", "2ms to 50ms")),
         (
             "scope: fleet, fleet: {on_miss: ask, wait: 51ms}",
             (3, 77, "`wait: 51ms` is too long", "2ms to 50ms"),
@@ -251,7 +248,8 @@ fn what_says_nothing_of_a_fleet_is_a_warning() {
 
 #[test]
 fn reads_wait_by_its_former_name() {
-    let text = "domain: api\nlimits:\n- {name: a, key: [], rate: 100/s, scope: fleet, fleet: {deadline: 20ms}}\n";
+    let text =
+        "domain: api\nlimits:\n- {name: a, key: [], rate: 100/s, scope: fleet, fleet: {deadline: 20ms}}\n";
     warnings("rules.yaml", text, &[(3, "`deadline` is now called `wait`", "write `wait`")]);
     let loaded = read_text("rules.yaml", text);
     let wait = loaded.domains[0].rules()[0].fleet.unwrap().wait();
@@ -283,7 +281,9 @@ fn past(fields: &str, hosts: u32) -> (OnMiss, u32, u16) {
 #[test]
 fn a_bound_is_stated_for_every_size_of_fleet() {
     use OnMiss::{Admit, Ask, Refuse};
-    for fields in ["rate: 1000/s", "rate: 10/h", "rate: 5/s, fleet: {on_miss: ask}", "rate: 5/s, fleet: {mode: exact}"] {
+    for fields in
+        ["rate: 1000/s", "rate: 10/h", "rate: 5/s, fleet: {on_miss: ask}", "rate: 5/s, fleet: {mode: exact}"]
+    {
         assert_eq!([past(fields, 2), past(fields, 9_999)], [(Ask, 0, 0); 2], "{fields}");
     }
     // A tenth of the burst, as long as that is a token on each host; else one token on each.

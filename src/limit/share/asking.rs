@@ -84,9 +84,7 @@ impl Quota {
         match self.asks {
             Asks::Always => false,
             Asks::Never => true,
-            Asks::WhereCreditIsLess | Asks::OnMiss => {
-                !(self.may_ask(hosts) && self.is_tiny(hosts))
-            }
+            Asks::WhereCreditIsLess | Asks::OnMiss => !(self.may_ask(hosts) && self.is_tiny(hosts)),
         }
     }
 
@@ -132,6 +130,11 @@ impl Share {
     pub fn bring(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
+            // A key that was checked a moment ago is in use: tokens are borrowed ahead for what follows.
+            let is_in_use = self.seen().is_some_and(|seen| now.since(seen.at) < HOLD);
+            if is_in_use && quota.borrows(standing.hosts()) {
+                self.call();
+            }
         }
         let demand = self.seen.map_or(0, |seen| seen.demand);
         self.hear(quota, now, 0, Seen { level: brought.level, demand, at: now });
