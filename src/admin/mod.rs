@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord};
 pub use doors::{Door, Doors};
-pub use fleet::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets};
+pub use fleet::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets, OverridesRecord};
 pub use front::SAFETY;
 pub use history::History;
 pub use ledger::Ledger;

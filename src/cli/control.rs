@@ -15,7 +15,7 @@ use crate::admin::{
     Control, DomainInForce, FleetRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord,
 };
 use crate::clock::Clock;
-use crate::engine::FleetWord;
+use crate::engine::FleetChange;
 use crate::fleet::counters::Counters;
 use crate::fleet::task::Voice;
 use crate::host::resident_bytes;
@@ -103,9 +103,9 @@ impl Control for Daemon {
         self.orders.keep()
     }
 
-    fn tell_fleet(&self, word: FleetWord) -> Result<bool, String> {
+    fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String> {
         let alone = "this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings";
-        self.fleet.as_ref().ok_or(alone)?.1.say(word)
+        self.fleet.as_ref().ok_or(alone)?.1.change(change)
     }
 
     fn unready(&self) -> Vec<String> {

@@ -131,7 +131,8 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(Ledger::default());
     let state = taken.record();
-    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders(), &state));
+    let files = (taken.orders(), taken.fleet_overrides());
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
     let library = Library::new(&settings.rules).scoped(settings.scopes());
     let has_redis = settings.redis.is_some();
