@@ -6,6 +6,7 @@ mod answer;
 mod connection;
 mod connections;
 mod decision_thread;
+mod fair_queue;
 mod grants;
 mod held;
 mod hello;
@@ -20,6 +21,7 @@ mod processes;
 mod pulse;
 mod stream;
 mod telemetry;
+mod units;
 mod word;
 mod work;
 

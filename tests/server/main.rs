@@ -16,6 +16,7 @@ mod access;
 mod acquire;
 mod caps;
 mod daemon;
+mod fairness;
 mod faults;
 mod frames;
 mod hello;
