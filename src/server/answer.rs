@@ -11,7 +11,7 @@ use super::membership::{Line, Membership};
 use super::parked::Parked;
 use super::processes::SessionKey;
 use super::telemetry::Client;
-use crate::clock::Now;
+use crate::clock::{Now, Timestamp};
 use crate::engine::{CallResult, Decider, Op, Ticket};
 use crate::protocol::{
     Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
@@ -26,6 +26,8 @@ pub(super) struct Turn {
     pub(super) consumed: usize,
     /// What comes next.
     pub(super) next: Next,
+    /// When it began.
+    pub(super) at: Timestamp,
 }
 
 /// What a connection does once its replies are written.
@@ -112,10 +114,10 @@ impl Peer {
         for answered in 0..FRAMES_A_BATCH {
             if replies.len() >= REPLY_BYTES_A_BATCH || effort >= EFFORT_BETWEEN_LOOKS {
                 if replies.len() >= REPLY_BYTES_A_BATCH {
-                    return (Turn { consumed, next: Next::Continue }, answered);
+                    return (Turn { consumed, next: Next::Continue, at: now.at }, answered);
                 }
                 if self.shared.clock.now().at.since(now.at) >= BATCH_TIME_MAX {
-                    return (Turn { consumed, next: Next::Pause }, answered);
+                    return (Turn { consumed, next: Next::Pause, at: now.at }, answered);
                 }
                 effort = 0;
             }
@@ -124,20 +126,23 @@ impl Peer {
                     consumed += frame;
                     effort += FRAME_EFFORT + frame;
                     if self.answer_frame(decider, payload, replies, now) == Standing::Ended {
-                        return (Turn { consumed, next: Next::Close }, answered + 1);
+                        return (Turn { consumed, next: Next::Close, at: now.at }, answered + 1);
                     }
                 }
                 Split::More { needed } => {
-                    return (Turn { consumed, next: Next::Read { frame_bytes: needed } }, answered);
+                    return (
+                        Turn { consumed, next: Next::Read { frame_bytes: needed }, at: now.at },
+                        answered,
+                    );
                 }
                 Split::Broken(fault) => {
                     self.shared.telemetry.error(fault.code);
                     encode_fault(replies, &fault);
-                    return (Turn { consumed, next: Next::Close }, answered + 1);
+                    return (Turn { consumed, next: Next::Close, at: now.at }, answered + 1);
                 }
             }
         }
-        (Turn { consumed, next: Next::Continue }, FRAMES_A_BATCH)
+        (Turn { consumed, next: Next::Continue, at: now.at }, FRAMES_A_BATCH)
     }
 
     fn answer_frame(

@@ -9,13 +9,14 @@ use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
 use super::Shared;
+use super::activity::Activity;
 use super::answer::{Next, Peer};
 use super::connections::Permit;
 use super::fair_queue::Seat;
 use super::held::Held;
 use super::membership::Line;
 use super::stream::Stream;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::engine::Decider;
 use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
 
@@ -29,10 +30,13 @@ pub(super) async fn serve(
 ) {
     // To set a connection up takes as long as a batch.
     seat.admit().await;
+    let activity = permit.activity();
     let line = Line { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
     let connection = Stream::new(socket).map(|stream| Connection {
         stream,
         seat,
+        activity,
+        answered_at: Timestamp::ORIGIN,
         peer: Peer::new(Arc::clone(&shared), line),
         buffer: vec![0; BUFFER_BYTES],
         filled: 0,
@@ -50,9 +54,12 @@ pub(super) async fn serve(
     }
 }
 
-struct Connection {
+struct Connection<'p> {
     stream: Stream,
     seat: Seat,
+    activity: &'p Activity,
+    /// When the last batch began.
+    answered_at: Timestamp,
     peer: Peer,
     buffer: Vec<u8>,
     /// So many bytes of the buffer wait to be answered.
@@ -71,7 +78,7 @@ struct Connection {
     clock: Arc<Clock>,
 }
 
-impl Connection {
+impl Connection<'_> {
     async fn run(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
         let mut next = Next::Read { frame_bytes: HEADER_BYTES };
         loop {
@@ -115,7 +122,7 @@ impl Connection {
 
     /// Who sends no more may still read: what waits for a call is answered first.
     async fn outwait(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
-        let is_awaited = |connection: &Connection| {
+        let is_awaited = |connection: &Connection<'_>| {
             !connection.peer.parked.is_empty() && !connection.is_deaf && !connection.stream.is_gone()
         };
         while is_awaited(self) && !shared.connections.is_draining() {
@@ -159,7 +166,14 @@ impl Connection {
             self.held.set(0);
         }
         loop {
+            if self.has_answered_all() {
+                self.activity.rest(self.answered_at);
+            }
             let awaited = self.await_input().await?;
+            if !self.activity.work() {
+                self.stream.discard_unread(&mut self.buffer);
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
             if awaited == Awaited::Late {
                 return Ok(Some(0));
             }
@@ -174,6 +188,11 @@ impl Connection {
                 return Ok(Some(count));
             }
         }
+    }
+
+    /// Whether the connection could end here and no request would go without an answer that had been read.
+    fn has_answered_all(&self) -> bool {
+        self.peer.is_greeted() && self.filled == 0 && self.peer.parked.is_empty() && !self.is_deaf
     }
 
     /// Waits for whatever is next, without reading it.
@@ -211,6 +230,7 @@ impl Connection {
             }
             turn
         };
+        self.answered_at = turn.at;
         if turn.consumed > 0 {
             self.buffer.copy_within(turn.consumed..self.filled, 0);
             self.filled -= turn.consumed;

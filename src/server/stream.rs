@@ -60,6 +60,17 @@ impl Stream {
         }
     }
 
+    /// Reads what has arrived, to no end: the kernel tells a peer of unread bytes as a broken connection. Nothing more may
+    /// arrive, and the peer had room for no more than [`UNREAD_MAX`].
+    pub(super) fn discard_unread(&self, buffer: &mut [u8]) {
+        let mut discarded = 0;
+        while let Ok(count @ 1..) = (&*self.socket).read(buffer)
+            && discarded < UNREAD_MAX
+        {
+            discarded += count;
+        }
+    }
+
     /// Whether nobody is at the other end any more, not even to read.
     pub(super) fn is_gone(&self) -> bool {
         let mut ends = [PollFd::new(&*self.socket, PollFlags::empty())];
@@ -105,3 +116,6 @@ impl Stream {
         Ok(())
     }
 }
+
+/// Twice what Linux lets a Unix socket hold by default, its bookkeeping included.
+const UNREAD_MAX: usize = 425_984;

@@ -35,5 +35,6 @@ mod sessions;
 mod sheds;
 mod shell;
 mod stop;
+mod surplus;
 mod wire;
 mod work;
