@@ -9,6 +9,7 @@ use super::Shared;
 use super::answer::Standing;
 use super::grants::Grants;
 use super::telemetry::Client;
+use super::units::LongUnits;
 use crate::clock::{Micros, Now};
 use crate::engine::{self, Answer, CallResult, Decider, Engine, LimitView, Op, Repeat, Session, Ticket};
 use crate::protocol::{
@@ -63,9 +64,13 @@ impl<'a> Asking<'a> {
         }
         #[cfg(debug_assertions)]
         stall_if_asked(self.descriptors);
+        let long;
         let cost = match &judge.cost {
             protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
-            protocol::Cost::Units(named) => engine::Cost::Units(named),
+            protocol::Cost::Units(named) => {
+                long = LongUnits::new(*named);
+                engine::Cost::Units(long.as_ref().map_or(named, |long| long))
+            }
         };
         let request = engine::Request {
             cost,
@@ -114,9 +119,13 @@ impl<'a> Asking<'a> {
         if self.is_closed(charge.domain) {
             return self.turn_away(charge.id, charge.domain, replies);
         }
+        let long;
         let amount = match &charge.amount {
             protocol::Amount::Requests(amount) => engine::Amount::Requests(*amount),
-            protocol::Amount::Units(named) => engine::Amount::Units(named),
+            protocol::Amount::Units(named) => {
+                long = LongUnits::new(*named);
+                engine::Amount::Units(long.as_ref().map_or(named, |long| long))
+            }
         };
         let request = engine::Charge {
             domain: charge.domain,
@@ -255,26 +264,6 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
     reply.rule = decision.rule_name();
     reply.lease = decision.lease;
     encode_decision(replies, &reply);
-}
-
-impl engine::UnitCosts for protocol::Units<'_> {
-    fn of(&self, unit: &str) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| cost)
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.iter().for_each(|(unit, cost)| visit(unit, cost));
-    }
-}
-
-impl engine::UnitAmounts for protocol::Amounts<'_> {
-    fn of(&self, unit: &str) -> Option<i64> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, amount)| amount)
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(&str, i64)) {
-        self.iter().for_each(|(unit, amount)| visit(unit, amount));
-    }
 }
 
 fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {

@@ -2,10 +2,13 @@
 
 mod accept;
 mod access;
+mod activity;
 mod answer;
 mod connection;
 mod connections;
 mod decision_thread;
+mod entrance;
+mod fair_queue;
 mod grants;
 mod held;
 mod hello;
@@ -20,6 +23,7 @@ mod processes;
 mod pulse;
 mod stream;
 mod telemetry;
+mod units;
 mod word;
 mod work;
 
@@ -145,12 +149,10 @@ pub async fn run(
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))
         .collect();
     let threads = threads?;
-    let watched = listener.watch()?;
     let housekeeping = tokio::spawn(keep_house(Arc::clone(&shared)));
-    accept::run(&watched, &shared, &threads, &shutdown).await;
+    accept::run(&listener, &shared, &threads, &shutdown).await?;
     listener.leave();
     accept::let_in_who_waits(&listener, &shared, &threads);
-    drop(watched);
     // With it goes the lock: another daemon may start while this one drains.
     drop(listener);
     shared.connections.drain();

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
-use super::daemon::{BINARY, Plan, daemon, eventually};
+use super::daemon::{BINARY, Daemon, Plan, daemon, eventually};
 use super::http::{admin_socket, get, get_over_tcp};
 
 /// A port that nobody listened at a moment ago.
@@ -57,12 +57,17 @@ fn another_user_is_refused_even_where_the_mode_lets_him_in() {
     assert_eq!(get(&daemon, "/healthz").status, 200, "the places of the refused are free again");
 }
 
+/// The port that a daemon told to take any free one serves its metrics on.
+pub(crate) fn metrics_port(daemon: &Daemon) -> u16 {
+    let log = daemon.await_log(&["metrics are served"]);
+    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
+    port.parse().unwrap()
+}
+
 #[test]
 fn the_port_has_the_harmless_paths_alone() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
-    let log = daemon.await_log(&["metrics are served"]);
-    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
-    let port: u16 = port.parse().unwrap();
+    let port = metrics_port(&daemon);
     assert_ne!(port, 0, "the one that was free");
     eventually("every thread has shown that it lives", || {
         (get(&daemon, "/readyz").status == 200).then_some(())

@@ -22,6 +22,7 @@ mod flood;
 mod front;
 mod harm;
 mod http;
+mod idle;
 #[path = "../server/msgpack.rs"]
 mod msgpack;
 mod open_metrics;
