@@ -177,7 +177,8 @@ impl<'e> Locked<'e> {
     }
 }
 
-#[cfg(all(test, not(feature = "interleavings")))]
+#[cfg(test)]
+#[cfg(not(feature = "interleavings"))]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
