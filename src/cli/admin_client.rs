@@ -73,10 +73,9 @@ pub(super) enum Failure {
     )]
     NoSocket { path: PathBuf, source: io::Error },
     #[error(
-        "the daemon behind {} serves {serves}, not {}\nhelp: name the admin socket of the daemon that you mean: \
-         --admin PATH",
+        "the daemon behind {} serves {}\nhelp: name the admin socket of the daemon that you mean: --admin PATH",
         admin.display(),
-        socket.display()
+        instead_of(socket, serves)
     )]
     Misdirected { admin: PathBuf, serves: String, socket: PathBuf },
     #[error("{0}")]
@@ -227,6 +226,15 @@ fn answered(answer: &str) -> Option<Answered> {
     let headers = head.lines().skip(1).filter_map(|line| line.split_once(':'));
     let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
     Some(Answered { status, headers: headers.collect(), body: body.to_owned() })
+}
+
+/// What a daemon serves that does not serve this socket.
+fn instead_of(socket: &Path, serves: &str) -> String {
+    let path = socket.display();
+    if Path::new(serves) == socket {
+        return format!("a socket that was at {path}, where another one lies now");
+    }
+    format!("{serves}, not {path}")
 }
 
 /// What to do about it, where that is known.
