@@ -37,6 +37,7 @@ class Played:
     def __init__(self, path: str) -> None:
         self.path, self.seen, self.connections, self.stopped, self.silent = path, [], [], False, False
         self.script = lambda connection, message: [1, message[1], *ALLOW]
+        self.hears = self.seen.append
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen(16)
@@ -58,7 +59,7 @@ class Played:
                 data += chunk
                 while len(data) >= 4 and len(data) >= (end := 4 + int.from_bytes(data[:4], "big")):
                     message, data = msgpack.unpackb(data[4:end]), data[end:]
-                    self.seen.append(message)
+                    self.hears(message)
                     if self.silent:
                         answer = None
                     elif message[0] == 0:
