@@ -134,8 +134,8 @@ def test_a_silent_daemon_is_asked_once_an_interval(application, played):
                 last = time.monotonic()
     probes = [b - a for a, b in itertools.pairwise(asked) if b - a > PAUSE_LEAST]
     print(f"\n{application}: asked {len(asked)} times in {last - began:.1f} s, after {[round(p, 2) for p in probes]} s")
-    # Three failures, of up to four requests at once each; then one probe after each pause, twice as long as the last, of
-    # which jitter takes up to a half. On a slow machine the failures too may be as far apart as the first pause.
+    # Three failures, of up to four requests at once each; then one probe after each pause, twice as long as the last,
+    # of which jitter takes up to a half. On a slow machine the failures too may be as far apart as the first pause.
     assert 1 <= len(probes) <= 8 + (FAILURES - 1)
     assert len(asked) - len(probes) <= FAILURES * 4
     for turn, pause in enumerate(probes):

@@ -456,7 +456,7 @@ def test_an_interrupt_in_the_middle_leaves_no_connection_behind(played, make_cli
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(next(iter(client._open)), "recv", interrupted)
+        patched.setattr(client._connections()[0], "recv", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.acquire("api")
     assert client.stats()["connections"] == 0
@@ -493,12 +493,12 @@ def test_a_child_has_its_own_connection_and_session(played, client, fork, page):
         client._page = bytes(1)
     hits(client, 2)
     client._missed["timeout"] += 1
-    inherited = next(iter(client._open)).socket
+    inherited = client._connections()[0].socket
     number = inherited.fileno()
 
     def child():
         decisions = hits(client, 2)
-        own = next(iter(client._open)).socket
+        own = client._connections()[0].socket
         return (
             reasons(decisions) == [None, None]
             and inherited.fileno() == -1
@@ -528,7 +528,7 @@ def test_a_fork_while_another_thread_asks(played, make_client):
         thread.start()
     try:
         for _ in range(10):
-            assert in_child(lambda: reasons(hits(client, 3)) == [None] * 3 and len(client._open) == 1)
+            assert in_child(lambda: reasons(hits(client, 3)) == [None] * 3 and len(client._connections()) == 1)
     finally:
         stop.set()
         for thread in threads:

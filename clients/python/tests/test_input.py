@@ -55,6 +55,7 @@ def limited(daemon, make_client):
         (USER | {7: "c"}, {}),
         (USER | {"long": "x" * 100_000}, {}),
         (USER | {"n": 10**5000}, {}),
+        (USER | {"n": type("Odd", (), {"__str__": lambda self: 1 / 0})()}, {}),
         (USER | {f"k{i}": "x" * 1024 for i in range(15)}, {}),
         ("user", {}),
         (5, {}),

@@ -168,7 +168,7 @@ client = tidegate.Client(sys.argv[1], timeout=float(sys.argv[2]))
 started = time.monotonic()
 asked = [gevent.spawn(client.hit, "api", {"user": f"u{i}"}) for i in range(10)]
 gevent.joinall(asked)
-assert all(not connection.blocks for connection in client._open)
+assert all(not connection.blocks for connection in client._connections())
 print(time.monotonic() - started, *(job.value.reason for job in asked))
 """
 

@@ -240,15 +240,15 @@ class Client:
         self._slots, self._enabled = slots, enabled and os.environ.get("TIDEGATE_DISABLE", "") in ("", "0")
         self._logger, self._logged = logger or logging.getLogger("tidegate"), set[str]()
         self._fallback = None if fallback is None else beside("fallback", "Fallback")(fallback)
-        self._open = weakref.WeakSet[Connection]()
+        self._open = list[weakref.ref[Connection]]()
         self._begin()
         _CLIENTS.add(self)
 
     def _begin(self) -> None:
         """Starts this process' own session: after a fork no lock, count or socket of the parent is used."""
-        for connection in list(self._open):
+        for connection in self._connections():
             connection.close()
-        self._lock, self._open = threading.RLock(), weakref.WeakSet()
+        self._lock, self._open = threading.RLock(), []
         page = beside("page", "page", bytes)(1)  # asked before the pid, which costs more
         self._info["slots"] = self._slots or beside("gunicorn_slots", "slots", unknown_slots)(self, self._info["pool"])
         self._info |= {"session": os.urandom(16), "pid": os.getpid(), "connection": 0}
@@ -318,7 +318,12 @@ class Client:
     def stats(self) -> dict[str, Any]:
         """Decisions without the daemon and own refusals, by reason; connections; whether the breaker is open."""
         missed, refused = dict(self._missed), dict(self._refused)
-        return {"missed": missed, "refused": refused, "connections": len(self._open), "breaker_open": self._until > 0}
+        return {
+            "missed": missed,
+            "refused": refused,
+            "connections": len(self._connections()),
+            "breaker_open": self._until > 0,
+        }
 
     def close(self) -> None:
         """Closes what is idle. The client may be used again."""
@@ -431,7 +436,7 @@ class Client:
                     if len(self._idle) > IDLE_KEPT and (oldest := self._idle[0]).used < started - IDLE_SECONDS:
                         self._close_idle(oldest)
                 else:
-                    self._close(connection)
+                    connection.close()
                 if self._failures and wanted:
                     self._settle(None, started)
                 if reply.__class__ is Fault:
@@ -469,13 +474,12 @@ class Client:
             info = dict(self._info)
         connection = Connection(self._find(), info, deadline, self._timeout)
         with self._lock:
-            self._open.add(connection)
+            self._open = [*map(weakref.ref, self._connections()), weakref.ref(connection)]
         return connection
 
-    def _close(self, connection: Connection) -> None:
-        with self._lock:
-            self._open.discard(connection)
-        connection.close()
+    def _connections(self) -> list[Connection]:
+        """Those that are open. One that an exception let be forgotten is closed by that."""
+        return [one for ref in self._open if (one := ref()) is not None and one.socket.fileno() >= 0]
 
     def _close_idle(self, connection: Connection) -> None:
         try:
@@ -484,7 +488,7 @@ class Client:
             if not raised_here(error):
                 raise
             return  # another thread took it
-        self._close(connection)
+        connection.close()
 
     def _abandon(self, connection: Connection, op: int, kept: bool, decision: Decision | None) -> None:
         """After a failure, or an exception of the application's: the connection is not used again."""
@@ -492,7 +496,7 @@ class Client:
         lost = [[connection.number, asked]] if op == ACQUIRE else []
         if not kept:
             lost += connection.unproved
-            self._close(connection)
+            connection.close()
         self._report_later({"abandoned": lost} if lost else {})
 
     def _probe(self, wanted: int, started: float, deadline: float) -> Fault | None:
@@ -505,7 +509,7 @@ class Client:
             connection.ask(PING, [], DONE, deadline)
         except BaseException as error:
             if connection is not None:
-                self._close(connection)
+                connection.close()
             if not isinstance(error, Fault):
                 raise
             self._settle(error, started)

@@ -56,12 +56,10 @@ def beside(file: str, name: str, alone: Any = None) -> Any:
 
 
 class Socket(_socket.socket):
-    """Closed without a warning when it is forgotten."""
+    """Closed without a warning when it is forgotten; not by Python's code, in which an exception would be lost."""
 
     __slots__ = ()
-
-    def __del__(self) -> None:
-        self.close()
+    __del__ = _socket.socket.close
 
 
 def connect(path: str, deadline: float = 0.0) -> Socket:

@@ -206,8 +206,19 @@ def _text(value: object) -> bytes:
     elif value.__class__ is int and value.bit_length() > 10_000:
         text = hex(value)  # Python writes no such number in decimals
     else:
-        text = "" if value is None else str(value)
+        text = "" if value is None else _str(value)
     return (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace")
+
+
+def _str(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        from .signals import from_signal
+
+        if from_signal(error):
+            raise
+        raise Fault(f"a value has no text: {type(error).__name__}", "invalid") from error
 
 
 def _cut(raw: bytes, kept: int) -> bytes:
