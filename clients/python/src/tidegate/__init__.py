@@ -317,18 +317,13 @@ class Client:
 
     def stats(self) -> dict[str, Any]:
         """Decisions without the daemon and own refusals, by reason; connections; whether the breaker is open."""
-        missed, refused = dict(self._missed), dict(self._refused)
-        return {
-            "missed": missed,
-            "refused": refused,
-            "connections": len(self._connections()),
-            "breaker_open": self._until > 0,
-        }
+        counts: Map = {"missed": dict(self._missed), "refused": dict(self._refused)}
+        return counts | {"connections": len(self._connections()), "breaker_open": self._until > 0}
 
     def close(self) -> None:
         """Closes what is idle. The client may be used again."""
         while oldest := self._idle[:1]:
-            self._close_idle(oldest[0])
+            self._close_idle(oldest)
 
     def __enter__(self) -> Client:
         return self
@@ -433,8 +428,8 @@ class Client:
                 if kept:
                     connection.used = started
                     self._idle.append(connection)
-                    if len(self._idle) > IDLE_KEPT and (oldest := self._idle[0]).used < started - IDLE_SECONDS:
-                        self._close_idle(oldest)
+                    if len(self._idle) > IDLE_KEPT:
+                        self._close_idle(self._idle[:1], started - IDLE_SECONDS)
                 else:
                     connection.close()
                 if self._failures and wanted:
@@ -478,17 +473,20 @@ class Client:
         return connection
 
     def _connections(self) -> list[Connection]:
-        """Those that are open. One that an exception let be forgotten is closed by that."""
+        """Those that are open. The finalizer closes one that an exception dropped."""
         return [one for ref in self._open if (one := ref()) is not None and one.socket.fileno() >= 0]
 
-    def _close_idle(self, connection: Connection) -> None:
-        try:
-            self._idle.remove(connection)
-        except ValueError as error:
-            if not raised_here(error):
-                raise
-            return  # another thread took it
-        connection.close()
+    def _close_idle(self, connections: list[Connection], before: float = math.inf) -> None:
+        """Closes those that were last used `before`, unless another thread takes them."""
+        for connection in connections:
+            if connection.used < before:
+                try:
+                    self._idle.remove(connection)
+                except ValueError as error:
+                    if not raised_here(error):
+                        raise
+                else:
+                    connection.close()
 
     def _abandon(self, connection: Connection, op: int, kept: bool, decision: Decision | None) -> None:
         """After a failure, or an exception of the application's: the connection is not used again."""
@@ -546,7 +544,7 @@ class Client:
             trouble = fault is not None and (self._told != "well" or self._failures >= FAILURES_MAX)
             change, self._told = trouble != (self._told == "trouble"), "trouble" if trouble else "well"
             missed = sum(self._missed.values())
-        if change:  # a first failure is told at once, others as a state
+        if change:  # the first failure is logged at once, later ones when the breaker opens
             limits = "are limited by the fallback" if self._fallback else "are not limited"
             again = f"the daemon answers again; {missed} requests so far were decided without it"
             self._log(f"{fault}; requests {limits}" if fault else again)

@@ -15,6 +15,7 @@ import re
 import select
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
@@ -87,7 +88,7 @@ class Connection:
 
     def __init__(self, path: str, info: Map, deadline: float, timeout: float) -> None:
         self.number, self.asked, self.last, self.rest, self.leaving = info["connection"], 0, -1, b"", False
-        self.used, self.unproved = 0.0, list[list[int]]()  # requests whose RELEASE was written behind the last reply
+        self.used, self.unproved = 0.0, deque[list[int]](maxlen=512)  # whose RELEASE followed the last reply
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
         self.socket = connect(path, deadline)
@@ -190,9 +191,12 @@ class Connection:
 
 
 def _await_readable(fd: int, seconds: float) -> None:
-    poll = select.poll()  # looked up when it is used: gevent puts its own there
-    poll.register(fd, select.POLLIN)
-    poll.poll(seconds * 1_000)
+    if hasattr(select, "poll"):  # looked up when it is used: gevent puts its own there, eventlet takes it away
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(seconds * 1_000)
+    else:
+        select.select([fd], [], [], seconds)
 
 
 @functools.lru_cache(256)
