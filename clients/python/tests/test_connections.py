@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 
 import pytest
 from daemons import ALLOW, PATIENT, frame
@@ -83,28 +82,3 @@ def test_a_release_behind_a_goodbye_is_told_again(played, client):
     played.connections[0].shutdown(socket.SHUT_RDWR)
     assert client.hit("api").reason is None and client.hit("api").reason is None
     assert {"abandoned": [[1, 1]]} in [message[6] for message in played.of(3) if len(message) > 6]
-
-
-def test_seventeen_processes_of_a_burst_leave_room(daemon, make_client):
-    """Each of them closes what it does not use; here by hand, as half a minute later."""
-    (daemon.rules / "api.yaml").write_text("domain: api\nlimits: [{name: r, key: [], rate: 1000000/s}]\n")
-    daemon.start()
-    clients = [make_client(socket=daemon.socket) for _ in range(3)]
-    for client in clients:
-        gate = threading.Barrier(16)
-
-        def ask(client=client, gate=gate):
-            gate.wait()
-            client.hit("api")
-
-        threads = [threading.Thread(target=ask) for _ in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for connection in client._idle:
-            connection.used -= tidegate.IDLE_SECONDS + 1
-        for _ in range(20):
-            client.hit("api")
-        assert client.stats()["connections"] <= tidegate.IDLE_KEPT
-    assert time.monotonic() > 0
