@@ -31,10 +31,9 @@ fn pages_of_ten_at_a_third_of_the_rate_pass_by_default() {
     }
     let unanswered: usize = hosts.iter().map(unanswered).sum();
     eprintln!("{asked} asked, {refused} refused, {unanswered} unanswered");
-    // A check that a busy machine answers late goes by the fallback, which may refuse the rest of its page.
-    let by_fallback = unanswered as u64 * PAGE;
-    assert!(refused <= by_fallback, "{refused} of {asked} refused, {unanswered} unanswered");
-    assert!(by_fallback * 2 <= asked, "most checks are answered in time: {unanswered} unanswered");
+    // A check that a busy machine answers late is decided by what this host last knew of the budget.
+    assert!(refused == 0 || unanswered > 0, "{refused} of {asked} refused");
+    assert!(refused * 10 <= asked, "{refused} of {asked} refused, {unanswered} unanswered");
 }
 
 /// Remote checks that brought no answer in time.
