@@ -162,7 +162,7 @@ impl Host {
         };
         let marks = Vec::new();
         let identity = Identity::fresh(&marks, [number + 1; 32]);
-        let plan = Plan { link, identity, marks, secrets: Vec::new(), keep: None };
+        let plan = Plan { link, identity, marks, secrets: Vec::new(), seals: Vec::new(), keep: None };
         let fleet = Fleet::start(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;
         Ok(Host { decider: engine.decider(), clock, standing, fleet })
     }

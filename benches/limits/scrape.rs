@@ -105,7 +105,7 @@ impl Control for Nothing {
         Ok(())
     }
 
-    fn tell_fleet(&self, _word: tidegate::engine::FleetWord) -> Result<bool, String> {
+    fn change_fleet_overrides(&self, _: tidegate::engine::FleetChange) -> Result<bool, String> {
         Ok(false)
     }
 

@@ -93,7 +93,7 @@ pub enum WhenDown {
 pub struct Standing {
     hosts: AtomicU32,
     outages: AtomicU32,
-    /// The same for budgets whose requests may wait for a call: to them who answers too late is not heard either.
+    /// The same for budgets whose requests always wait for a call: a Redis that answers too late is not heard either.
     outages_of_asking: AtomicU32,
 }
 

@@ -103,7 +103,7 @@ fn keys_that_are_blocked_stay_blocked_whichever_secret_it_was_said_under() {
         };
         for key in keys {
             let overrides = FleetOverrides { blocks: vec![block(key)], ..FleetOverrides::default() };
-            host.engine.take_fleet_overrides(overrides);
+            host.engine.take_fleet_overrides(&overrides);
             for (uses, former) in [(0, None), (1, Some(0)), (1, None), (0, Some(1))] {
                 host.engine.use_secret(uses, former);
                 let passing = ["here", "everywhere"].map(|user| host.passing(user));

@@ -29,18 +29,17 @@ fn pages_of_ten_at_a_third_of_the_rate_pass_by_default() {
             sleep(EVERY / u32::try_from(CALLERS).unwrap());
         }
     }
-    let unanswered: usize = hosts.iter().map(unanswered).sum();
+    let unanswered: f64 = hosts.iter().map(unanswered).sum();
     eprintln!("{asked} asked, {refused} refused, {unanswered} unanswered");
-    // A check that a busy machine answers late goes by the fallback, which may refuse the rest of its page.
-    let by_fallback = unanswered as u64 * PAGE;
-    assert!(refused <= by_fallback, "{refused} of {asked} refused, {unanswered} unanswered");
-    assert!(by_fallback * 2 <= asked, "most checks are answered in time: {unanswered} unanswered");
+    // A check that a busy machine answers late is decided by what this host last knew of the budget.
+    assert!(refused == 0 || unanswered > 0.0, "{refused} of {asked} refused");
+    assert!(refused * 10 <= asked, "{refused} of {asked} refused, {unanswered} unanswered");
 }
 
 /// Remote checks that brought no answer in time.
-fn unanswered(host: &Daemon) -> usize {
+fn unanswered(host: &Daemon) -> f64 {
     let count = |outcome| metric(host, &format!("tidegate_fleet_asked_total{{outcome=\"{outcome}\"}}"));
-    (count("late") + count("declined")) as usize
+    count("late") + count("declined")
 }
 
 #[test]
@@ -59,7 +58,7 @@ fn a_cost_of_30_of_100_a_second_and_burst_50_passes_by_default() {
         let passed = verdicts.iter().filter(|verdict| **verdict == ALLOW).count();
         let unanswered = unanswered(host);
         assert!(
-            passed > 0 && passed + unanswered >= 10,
+            passed > 0 && passed as f64 + unanswered >= 10.0,
             "host {number}: {verdicts:?}, {unanswered} unanswered"
         );
         // Eight at once are more than the budget.

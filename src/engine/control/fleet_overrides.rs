@@ -51,7 +51,7 @@ impl Engine {
     }
 
     /// Puts fleet overrides in force. What is new in them, and what is no more, is among the events.
-    pub fn take_fleet_overrides(&self, overrides: FleetOverrides) {
+    pub fn take_fleet_overrides(&self, overrides: &FleetOverrides) {
         let mut control = self.control.lock();
         let before = std::mem::replace(&mut control.fleet, overrides.clone());
         let is_same = |one: &Switch, other: &Switch| {

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(in crate::fleet) type Change = (FleetChange, SyncSender<Result<bool, String>>);
 
 /// What operators see of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverridesView {
     /// The version of the document that holds; 0: there is none.
     pub version: u64,
@@ -67,6 +67,17 @@ struct Put {
     is_change: bool,
 }
 
+impl Default for OverridesView {
+    /// Every reason is there from the start.
+    fn default() -> OverridesView {
+        OverridesView { version: 0, rejected: rejected([0; 4]), is_forged: false }
+    }
+}
+
+fn rejected([forged, stale, unreadable, unknown]: [u64; 4]) -> [(&'static str, u64); 4] {
+    [("forged", forged), ("stale", stale), ("unreadable", unreadable), ("unknown", unknown)]
+}
+
 impl Exchange {
     /// `known`: the document of the process before, if it was kept.
     pub(in crate::fleet) fn new(host: Host, seals: Vec<Seal>, known: &FleetOverrides, now: Now) -> Exchange {
@@ -105,12 +116,7 @@ impl Exchange {
     pub(in crate::fleet) fn view(&self, now: Timestamp) -> OverridesView {
         OverridesView {
             version: self.known.as_ref().map_or(0, Document::version),
-            rejected: [
-                ("forged", self.forged),
-                ("stale", self.stale),
-                ("unreadable", self.unreadable),
-                ("unknown", self.unknown),
-            ],
+            rejected: rejected([self.forged, self.stale, self.unreadable, self.unknown]),
             is_forged: self.alarmed.is_some_and(|alarmed| now.since(alarmed) < ALARM_LASTS),
         }
     }

@@ -196,7 +196,7 @@ impl Talk {
 
     fn ask_for_overrides(&mut self, with_others: bool, now: Now) -> Option<Call> {
         let after_step = self.overrides.after_step(now);
-        after_step.into_iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
+        after_step.iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
         let uses = self.member.secrets(now).uses;
         self.overrides.due(uses, with_others, now).map(Call::Overrides)
     }

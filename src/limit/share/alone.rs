@@ -46,8 +46,8 @@ impl Share {
             // host owes: whoever hears nothing gets nothing either until he notices.
             share.begin_alone(quota, now, unit.saturating_mul(u64::from(share.owed)));
         }
-        // Who asks goes by what was last known also while nobody answers in time.
-        share.is_seen_before |= !quota.ever_asks();
+        // What asks each time goes by what was last known also while nobody answers in time.
+        share.is_seen_before |= !quota.always_asks();
         share.refused_until = Timestamp::ORIGIN;
         share.outages = quota.outages(standing);
         share

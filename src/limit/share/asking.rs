@@ -78,6 +78,16 @@ impl Quota {
         }
     }
 
+    /// Whether requests would wait for a call, and do not, because none is answered in time.
+    pub(super) fn asks_in_vain(&self, standing: &Standing) -> bool {
+        self.may_ask(standing.hosts()) && !standing.is_answering()
+    }
+
+    /// Whether nothing is borrowed ahead.
+    pub(super) fn always_asks(&self) -> bool {
+        self.asks == Asks::Always
+    }
+
     /// Whether tokens are borrowed ahead of need. What is tiny would be spread over hosts that have no use for it.
     #[must_use]
     pub fn borrows(&self, hosts: u32) -> bool {
@@ -97,9 +107,13 @@ impl Quota {
         is_linked(self.outages(standing))
     }
 
-    /// The outages that matter to it.
+    /// The outages that matter to it: what borrows has tokens as long as Redis is heard at all, however late it answers.
     pub(super) fn outages(&self, standing: &Standing) -> u32 {
-        if self.ever_asks() { standing.outages_of_asking.load(Ordering::Relaxed) } else { standing.outages() }
+        if self.always_asks() {
+            standing.outages_of_asking.load(Ordering::Relaxed)
+        } else {
+            standing.outages()
+        }
     }
 }
 
@@ -113,7 +127,7 @@ impl Share {
             return self.after_outages(quota, standing, now).lacks(quota, now, cost);
         }
         let need = cost.checked_sub(self.in_hand(now)).filter(|need| *need > 0)?;
-        let may = cost <= quota.bucket().burst() && quota.is_heard(standing) && !self.is_refused(now, need);
+        let may = cost <= quota.bucket().burst() && standing.is_answering() && !self.is_refused(now, need);
         may.then_some(need)
     }
 
@@ -159,24 +173,39 @@ impl Share {
             // It is judged so anyway.
             return 0;
         }
+        if !self.is_in_part(quota, standing, now, need) {
+            return 0;
+        }
+        self.owe_at_once(quota, standing, now, need);
+        self.keep(need, now.after(HOLD), now);
+        need
+    }
+
+    /// Whether a request that lacks so much passes while no call is answered in time, though Redis is heard.
+    pub(super) fn has_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
+        quota.asks_in_vain(standing) && self.is_in_part(quota, standing, now, need)
+    }
+
+    /// Whether so much is within this host's part of what Redis last said that it had.
+    fn is_in_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
         let hosts = match quota.when_down() {
             WhenDown::Share => u64::from(standing.hosts()),
             WhenDown::Local => 1,
-            WhenDown::Allow => 0,
-            WhenDown::Refuse => return 0,
+            WhenDown::Allow => return true,
+            WhenDown::Refuse => return false,
         };
         let burst = i64::from(quota.bucket().burst());
         let left = self.estimate(quota, now).map_or(burst, |level| level / MICRO_UNITS.cast_signed());
         let left = u64::try_from(left).unwrap_or(0);
-        let part = left.checked_div(hosts).map_or(u64::MAX, |part| part.max(left.min(1)));
-        if u64::from(self.owed) + u64::from(need) > part {
-            return 0;
-        }
+        let part = (left / hosts.max(1)).max(left.min(1));
+        u64::from(self.owed) + u64::from(need) <= part
+    }
+
+    /// Has so much charged with the next batch.
+    pub(super) fn owe_at_once(&mut self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) {
         self.begin_touch(quota, standing.hosts(), now);
         self.owed = self.owed.saturating_add(need);
         self.call();
-        self.keep(need, now.after(HOLD), now);
-        need
     }
 
     /// Who so much was kept for has been judged.
@@ -198,7 +227,7 @@ impl Share {
         now: Timestamp,
         units: u32,
     ) {
-        if units > 0 && quota.ever_asks() && standing.is_linked() {
+        if units > 0 && quota.always_asks() && standing.is_linked() {
             self.begin_touch(quota, standing.hosts(), now);
             self.owed = self.owed.saturating_add(units);
             self.call();

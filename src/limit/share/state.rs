@@ -149,7 +149,7 @@ impl Share {
             let nanos = self.refused_until.since(now).as_nanos();
             return Outcome::Later(Micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)));
         }
-        if self.has_credit(quota, standing.hosts(), now, need) {
+        if self.has_credit(quota, standing.hosts(), now, need) || self.has_part(quota, standing, now, need) {
             Outcome::Pass
         } else {
             Outcome::Later(self.wait(quota, now, need))
@@ -205,7 +205,11 @@ impl Share {
             }
             return self.charge_without_calls(quota, standing, now, need);
         }
-        self.use_credit(quota, standing.hosts(), now, need);
+        if need > 0 && quota.asks_in_vain(standing) {
+            self.owe_at_once(quota, standing, now, need);
+        } else {
+            self.use_credit(quota, standing.hosts(), now, need);
+        }
     }
 
     /// Notes a request that this budget refused: it shows what is asked for.

@@ -51,7 +51,7 @@ impl Talk {
             }
             (Call::Overrides(call), Reply::Overrides(said)) => {
                 let news = self.overrides.answered(call, said, now);
-                news.into_iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
+                news.iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
                 self.overrides.confirm();
             }
             (call, reply) => {
