@@ -13,6 +13,7 @@ use super::Shared;
 use super::activity::Activity;
 use super::processes::SessionKey;
 use crate::clock::Timestamp;
+use crate::engine::Account;
 
 /// How many may be connected at once.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +88,9 @@ impl Connections {
         shared.telemetry.reclaimed(ended.len() as u64);
         let (number, activity) = admitted?;
         shared.telemetry.came();
-        Ok(Permit { shared: Arc::clone(shared), number, user, activity })
+        let account = shared.engine.account(user);
+        account.connect();
+        Ok(Permit { shared: Arc::clone(shared), number, user, activity, account })
     }
 
     /// Notes the session of a connection.
@@ -169,6 +172,7 @@ pub(super) struct Permit {
     number: u64,
     user: u32,
     activity: Arc<Activity>,
+    account: Arc<Account>,
 }
 
 impl Permit {
@@ -191,6 +195,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.shared.connections.book().remove(self.number);
+        self.account.disconnect();
         self.shared.telemetry.went();
     }
 }
