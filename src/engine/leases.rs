@@ -342,13 +342,6 @@ impl Leases {
         self.numbers.begin_at(random);
     }
 
-    /// Forgets users who hold nothing and have no session, and old reports of some sessions.
-    pub(super) fn sweep(&self, now: Now) {
-        self.ledger.forget_users();
-        let mut book = self.book(self.swept.fetch_add(1, Ordering::Relaxed));
-        book.members_mut().for_each(|member| member.reports.forget_old(now.at));
-    }
-
     pub(super) fn ledger(&self) -> &Ledger {
         &self.ledger
     }

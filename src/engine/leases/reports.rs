@@ -4,8 +4,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use super::Leases;
+use crate::clock::{Now, Timestamp};
 use crate::engine::ledger::{Account, Use};
+use crate::engine::sync::Ordering;
+
+impl Leases {
+    /// Forgets users who hold nothing and have no session, and old reports of some sessions.
+    pub(in crate::engine) fn sweep(&self, now: Now) {
+        self.ledger.forget_users();
+        let mut book = self.book(self.swept.fetch_add(1, Ordering::Relaxed));
+        book.members_mut().for_each(|member| member.reports.forget_old(now.at));
+    }
+}
 
 /// The reports of a session, oldest first. Their bytes are charged to its user.
 #[derive(Debug)]
