@@ -73,11 +73,10 @@ impl Connections {
         let connections = &shared.connections;
         let mut book = connections.book();
         let mut ended = Vec::new();
-        if let Some(refusal) = book.refusal(connections.limits, user) {
-            let of_user = (refusal == Refusal::FullForUser).then_some(user);
-            if refusal != Refusal::Draining {
-                ended = book.end_surplus(of_user, shared.clock.now().at);
-            }
+        if book.refusal(connections.limits, user).is_some() && !book.draining {
+            // A place of another user is of no use to a user that has all of its own.
+            let of_user = book.is_full_for(connections.limits, user).then_some(user);
+            ended = book.end_surplus(of_user, shared.clock.now().at);
         }
         let admitted = match book.refusal(connections.limits, user) {
             Some(refusal) => Err(refusal),
@@ -133,13 +132,17 @@ impl Book {
     fn refusal(&self, limits: ConnectionLimits, user: u32) -> Option<Refusal> {
         if self.draining {
             Some(Refusal::Draining)
-        } else if self.by_user.get(&user).is_some_and(|of_user| *of_user >= limits.per_user) {
-            Some(Refusal::FullForUser)
         } else if self.present.len() >= limits.max {
             Some(Refusal::Full)
+        } else if self.is_full_for(limits, user) {
+            Some(Refusal::FullForUser)
         } else {
             None
         }
+    }
+
+    fn is_full_for(&self, limits: ConnectionLimits, user: u32) -> bool {
+        self.by_user.get(&user).is_some_and(|of_user| *of_user >= limits.per_user)
     }
 
     fn add(&mut self, stream: &Arc<UnixStream>, user: u32) -> (u64, Arc<Activity>) {
