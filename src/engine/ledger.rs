@@ -1,7 +1,7 @@
 //! Bytes that callers make the daemon hold beside the tables, by user: one account each.
 //!
 //! What has no bound of its own is charged here before it grows. A user may hold [`USER_BYTES_MAX`], and never more than is
-//! free: the more users fill their accounts, the less each may add, so that room is left for one who comes late.
+//! free: the more users fill their accounts, the less each may add, so that room is left for another.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub enum Use {
 pub struct HeldBytes {
     /// For all users.
     pub total: u64,
-    /// For the user who holds most.
+    /// For the user with the most.
     pub largest_user: u64,
     /// How often an account was too full, by use.
     pub refused: [(&'static str, u64); Use::ALL.len()],
@@ -68,7 +68,7 @@ impl Ledger {
         Arc::clone(accounts.entry(user).or_insert_with(open))
     }
 
-    /// Forgets users who hold nothing and have no session or connection.
+    /// Forgets users that hold nothing and have no session or connection.
     pub(super) fn forget_users(&self) {
         self.accounts.lock().retain(|_, account| Arc::strong_count(account) > 1);
     }

@@ -91,7 +91,7 @@ struct Shared {
     recorder: Arc<Recorder>,
     /// What is said of requests that find no room to wait in.
     crowd: Mutex<Word>,
-    /// What is said of connections that are closed because the account of their user is full.
+    /// Limits the log lines about connections closed because the account of their user is full.
     full: Mutex<Word>,
 }
 

@@ -10,7 +10,7 @@ use crate::engine::ledger::{Account, Use};
 use crate::engine::sync::Ordering;
 
 impl Leases {
-    /// Forgets users who hold nothing and have no session, and old reports of some sessions.
+    /// Forgets users that hold nothing and have no session, and old reports of some sessions.
     pub(in crate::engine) fn sweep(&self, now: Now) {
         self.ledger.forget_users();
         let mut book = self.book(self.swept.fetch_add(1, Ordering::Relaxed));
