@@ -58,8 +58,11 @@ print('floods', flush=True)
 while not select.select([sys.stdin], [], [], 0)[0]:
     for _ in range(50):
         line = socket.socket(socket.AF_UNIX)
-        line.connect(path)
-        line.sendall(bytes.fromhex('0000000493000101'))
+        try:
+            line.connect(path)
+            line.sendall(bytes.fromhex('0000000493000101'))
+        except BrokenPipeError:
+            pass  # told that there is no place, and closed
         line.close()
         visits += 1
 print(visits, flush=True)
@@ -184,28 +187,20 @@ fn flood_of_one_user_leaves_latency_of_another() {
 }
 
 #[test]
-fn flood_of_connections_leaves_others_let_in() {
+fn flood_of_new_connections_leaves_latency_of_open_ones() {
     if !is_root() {
         return;
     }
     let (flooded, twin) = (open_to_all("1"), open_to_all("1"));
+    let (mut here, mut there) = (flooded.greeted(), twin.greeted());
     let floods: Vec<_> = (0..2).map(|_| Flood::run(&flooded, VISITS, &[])).collect();
-    let mut nanos = [Vec::new(), Vec::new()];
-    for _ in 0..150 {
-        for (daemon, nanos) in [&flooded, &twin].into_iter().zip(&mut nanos) {
-            let begin = boot_nanos();
-            daemon.greeted();
-            nanos.push(boot_nanos() - begin);
-        }
-    }
+    let [[p50, p90], [twin_p50, twin_p90]] = round_trips([&mut here, &mut there]);
     let visits: u64 = floods.into_iter().map(Flood::end).sum();
-    let [p50, twin_p50] = nanos.map(|mut nanos| {
-        nanos.sort_unstable();
-        nanos[nanos.len() / 2]
-    });
-    let told = format!("{p50} ns to be let in among {visits} visits of another, beside {twin_p50} ns");
+    let told = format!(
+        "{p50} and {p90} ns at p50 and p90 among {visits} visits of another, beside {twin_p50} and {twin_p90} ns"
+    );
     eprintln!("{told}");
-    assert!(visits > 200 && p50 < RATIO_MAX * twin_p50, "{told}");
+    assert!(visits > 200 && p50 < RATIO_MAX * twin_p50 && p90 < RATIO_MAX * twin_p90, "{told}");
 }
 
 #[test]
