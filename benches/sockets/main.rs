@@ -18,6 +18,7 @@ mod comparison;
 mod death;
 mod dialect;
 mod echo;
+mod fairness;
 mod load;
 mod machine;
 mod memory;
@@ -88,6 +89,8 @@ enum Suite {
     Operated,
     /// How soon the places of a killed process are free
     Death,
+    /// How long one user waits while another floods
+    Fairness,
 }
 
 /// The processes that this program starts are this program.
@@ -101,6 +104,8 @@ enum Role {
     Echo { socket: PathBuf, request_bytes: usize, reply_hex: String },
     #[command(hide = true)]
     Busy,
+    #[command(hide = true)]
+    Flood { socket: PathBuf, connections: usize, frame_bytes: usize },
 }
 
 fn main() -> ExitCode {
@@ -108,6 +113,9 @@ fn main() -> ExitCode {
     let done = match &arguments.role {
         Some(Role::HoldPlaces { socket }) => death::hold(socket),
         Some(Role::Launch { arguments }) => return process::launch(arguments),
+        Some(Role::Flood { socket, connections, frame_bytes }) => {
+            fairness::flood(socket, *connections, *frame_bytes)
+        }
         Some(Role::Busy) => return process::be_busy(),
         Some(Role::Echo { socket, request_bytes, reply_hex }) => {
             echo::serve(socket, *request_bytes, &dialect::unhex(reply_hex))
@@ -160,6 +168,10 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     if wanted(Suite::Death) {
         let measured = death::run(&daemon, directory.path(), reps);
         rows.extend(or_skipped("places of a killed process", measured));
+    }
+    if wanted(Suite::Fairness) {
+        let measured = fairness::run(&arguments.daemon, directory.path(), reps, nanos);
+        rows.extend(or_skipped("two users", measured));
     }
     report::print(&rows);
     arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))

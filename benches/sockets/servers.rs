@@ -26,6 +26,11 @@ enum Speaks {
 }
 
 impl Server {
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// A new connection with requests from callers drawn by this seed.
     pub(crate) fn connect(&self, seed: u64) -> io::Result<Connection> {
         self.connect_for(Users::uniform(seed))
@@ -90,6 +95,15 @@ impl Daemon {
         let (mut command, socket) = self.command("tidegate.sock");
         command.args(more);
         let mut process = Process::start(&command)?;
+        process.wait_for(&socket)?;
+        Ok(Server { process, socket, speaks: Speaks::Tidegate })
+    }
+
+    /// Starts it with a service manager at this socket, which wants to hear from it twice in so many microseconds.
+    pub(crate) fn start_watched(&self, manager: &Path, watchdog_micros: u64) -> io::Result<Server> {
+        let (mut command, socket) = self.command("watched.sock");
+        command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", watchdog_micros.to_string());
+        let mut process = Process::start_directly(&mut command)?;
         process.wait_for(&socket)?;
         Ok(Server { process, socket, speaks: Speaks::Tidegate })
     }

@@ -76,6 +76,8 @@ pub struct ServerCounts {
     pub connections: u64,
     /// Connections that were not let in, by what was full.
     pub refused: Vec<(&'static str, u64)>,
+    /// Idle surplus connections that were ended so that others could be let in.
+    pub reclaimed: u64,
     /// Frames answered by an ERROR, by its code.
     pub errors: Vec<(&'static str, u64)>,
     /// Decisions that clients made alone, by what the client is written in, and by its reason.

@@ -65,6 +65,7 @@ impl Control for Daemon {
         ServerCounts {
             connections: self.telemetry.connections(),
             refused: self.telemetry.refused().collect(),
+            reclaimed: self.telemetry.connections_reclaimed(),
             errors: self.telemetry.errors().collect(),
             missed: self.telemetry.missed().collect(),
             not_parked: self.telemetry.not_parked().collect(),

@@ -13,21 +13,23 @@ mod member;
 mod moving;
 mod not_held;
 mod numbers;
+mod reports;
 mod reservation;
 mod session;
 mod slab;
 mod wheel;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::digest::HashKey;
+use super::ledger::{LEASE_BYTES, Ledger, SESSION_BYTES, Use};
 use super::pool::Pool;
 use super::pools::Pools;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use book::{Book, Left};
-use member::{Holdings, OfUser};
+use member::Holdings;
 use moving::{Moves, Moving};
 use numbers::Numbers;
 use session::Attached;
@@ -42,7 +44,9 @@ pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session,
 #[derive(Debug)]
 pub(super) struct Leases {
     books: Box<[Mutex<Book>]>,
-    users: Mutex<HashMap<u32, Arc<OfUser>>>,
+    ledger: Ledger,
+    /// The book whose old reports are forgotten next.
+    swept: AtomicUsize,
     numbers: Numbers,
     live: AtomicUsize,
     sessions: AtomicUsize,
@@ -93,7 +97,8 @@ impl Leases {
     pub(super) fn new(hash_key: &HashKey) -> Leases {
         Leases {
             books: (0..BOOKS).map(|_| Mutex::new(Book::new())).collect(),
-            users: Mutex::default(),
+            ledger: Ledger::default(),
+            swept: AtomicUsize::new(0),
             numbers: Numbers::new(hash_key),
             live: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
@@ -124,8 +129,10 @@ impl Leases {
             self.sessions.fetch_sub(1, Ordering::Relaxed);
             return Err(NotOpened::TooMany);
         }
-        let of_user = Arc::clone(self.users.lock().entry(opening.user).or_default());
-        if of_user.sessions.fetch_add(1, Ordering::Relaxed) >= USER_SESSIONS_MAX {
+        let of_user = self.ledger.account(opening.user);
+        if of_user.sessions.fetch_add(1, Ordering::Relaxed) >= USER_SESSIONS_MAX
+            || !of_user.has_room(Use::Sessions)
+        {
             of_user.sessions.fetch_sub(1, Ordering::Relaxed);
             self.sessions.fetch_sub(1, Ordering::Relaxed);
             return Err(NotOpened::TooMany);
@@ -259,7 +266,9 @@ impl Leases {
         let numbers = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
         // The others are yet to be granted, if ever.
         if let Some(member) = book.member(session.0.member, session.0.generation) {
-            given_up.iter().for_each(|(connection, request)| member.remember(*connection, *request, now.at));
+            given_up
+                .iter()
+                .for_each(|(connection, request)| member.reports.remember(*connection, *request, now.at));
         }
         drop(book);
         self.count(Why::Abandoned, numbers.len() as u64);
@@ -333,9 +342,8 @@ impl Leases {
         self.numbers.begin_at(random);
     }
 
-    /// Forgets users who hold nothing and have no session.
-    pub(super) fn forget_users(&self) {
-        self.users.lock().retain(|_, holds| Arc::strong_count(holds) > 1);
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     fn book(&self, number: usize) -> MutexGuard<'_, Book> {
@@ -374,6 +382,9 @@ const LEASES_MAX: usize = 1 << 20;
 
 /// Sessions at once. There are at most as many as connections, and those that have ended in the last five seconds.
 const SESSIONS_MAX: usize = 16_384;
+
+/// Bytes of all leases and sessions at most.
+pub(super) const BYTES_MAX: usize = LEASES_MAX * LEASE_BYTES + SESSIONS_MAX * SESSION_BYTES;
 
 /// Sessions of one user, so that one application does not shut out the others: as many as it may have connections, four
 /// times over in the five seconds after they ended.

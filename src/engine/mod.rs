@@ -22,6 +22,7 @@ mod interleavings;
 mod judgement;
 pub mod kept;
 mod leases;
+mod ledger;
 mod memory;
 mod part;
 mod places;
@@ -66,6 +67,7 @@ pub use in_force::{InForce, RuleInForce, RuleKind};
 pub use leases::{
     LeaseTotals, NotHeldTotals, NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome,
 };
+pub use ledger::{Account, HeldBytes, Use};
 pub use places::{ClaimedPlace, PlacesBudget, PlacesHere, PlacesReported, PlacesSettled, PlacesSum};
 pub use pool::{Agreed, PoolView, Reserve, ReserveView};
 pub use request::{
@@ -215,13 +217,35 @@ impl Engine {
         }
         self.callers.age(now);
         self.pools.sweep(now.at);
-        self.leases.forget_users();
+        self.leases.sweep(now);
     }
 
     /// The mode that no rule is stricter than: what it was made with, unless it was switched to a milder one.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.ruling.load().mode
+    }
+
+    /// The account of a user: what is held for it beside the tables.
+    #[must_use]
+    pub fn account(&self, user: u32) -> Arc<Account> {
+        self.leases.ledger().account(user)
+    }
+
+    /// What is held for all users beside the tables.
+    #[must_use]
+    pub fn held_bytes(&self) -> HeldBytes {
+        self.leases.ledger().held()
+    }
+
+    /// The most that callers can make the engine and its server hold: the tables, everything that is charged to users, and
+    /// what is bounded by its number. `connections`: how many there may be.
+    #[must_use]
+    pub fn held_bytes_max(&self, connections: usize) -> usize {
+        self.memory_bytes_max()
+            + ledger::BYTES_MAX
+            + leases::BYTES_MAX
+            + connections * ledger::CONNECTION_BYTES
     }
 
     /// Keys whose state differs from a fresh one, or did when they were last looked at.

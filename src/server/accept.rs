@@ -174,10 +174,10 @@ struct Refused {
     full_for_user: Word,
 }
 
-/// Between these the thread gives way to housekeeping, and to users who come later.
+/// Accepted between two yields, at which housekeeping runs.
 const ACCEPTED_AT_ONCE: usize = 64;
 
-/// Fewer than are accepted, so that who comes late is in time for the next deal.
+/// Given to decision threads between two yields: fewer than are accepted, so that a later user is dealt before the rest.
 const LET_IN_AT_ONCE: usize = 16;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ impl Activity {
     /// The connection has answered everything and waits for requests. Called by its task.
     pub(super) fn rest(&self, since: Timestamp) {
         let since = since.as_nanos().saturating_add(1).min(ENDING - 1);
-        // Nobody ends a connection that works.
+        // No other thread changes the word of a connection that works.
         self.0.store(since, Ordering::Release);
     }
 

@@ -12,7 +12,7 @@ use super::parked::Parked;
 use super::processes::SessionKey;
 use super::telemetry::Client;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{CallResult, Decider, Op, Ticket};
+use crate::engine::{CallResult, Decider, Op, Ticket, Use};
 use crate::protocol::{
     Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
     encode_reply, split,
@@ -68,7 +68,7 @@ impl Peer {
     pub(super) fn new(shared: Arc<Shared>, line: Line) -> Peer {
         let named = SessionKey::new(None, line.user, line.number).named();
         let confined = shared.access.confines(line.user);
-        let held = Held::nothing(Arc::clone(&shared), line.user);
+        let held = Held::nothing(Arc::clone(&shared), line.user, Use::Waits);
         let (grants, parked) = (Grants::default(), Parked::new(held));
         Peer { member: None, shared, line, confined, named, grants, parked, client: Client::Other }
     }

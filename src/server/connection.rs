@@ -17,7 +17,7 @@ use super::held::Held;
 use super::membership::Line;
 use super::stream::Stream;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::Decider;
+use crate::engine::{Decider, Use};
 use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
 
 /// Serves a connection until its peer ends it, breaks it, or the daemon drains.
@@ -42,7 +42,7 @@ pub(super) async fn serve(
         filled: 0,
         may_have_more: false,
         replies: Vec::new(),
-        held: Held::nothing(Arc::clone(&shared), permit.user()),
+        held: Held::nothing(Arc::clone(&shared), permit.user(), Use::Buffers),
         hello_due: Some(Box::pin(sleep(HELLO_PATIENCE))),
         frame_due: None,
         is_deaf: false,

@@ -13,6 +13,7 @@ use super::Shared;
 use super::activity::Activity;
 use super::processes::SessionKey;
 use crate::clock::Timestamp;
+use crate::engine::Account;
 
 /// How many may be connected at once.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +73,10 @@ impl Connections {
         let connections = &shared.connections;
         let mut book = connections.book();
         let mut ended = Vec::new();
-        if let Some(refusal) = book.refusal(connections.limits, user) {
-            let of_user = (refusal == Refusal::FullForUser).then_some(user);
-            if refusal != Refusal::Draining {
-                ended = book.end_surplus(of_user, shared.clock.now().at);
-            }
+        if book.refusal(connections.limits, user).is_some() && !book.draining {
+            // A place of another user is of no use to a user that has all of its own.
+            let of_user = book.is_full_for(connections.limits, user).then_some(user);
+            ended = book.end_surplus(of_user, shared.clock.now().at);
         }
         let admitted = match book.refusal(connections.limits, user) {
             Some(refusal) => Err(refusal),
@@ -87,7 +87,9 @@ impl Connections {
         shared.telemetry.reclaimed(ended.len() as u64);
         let (number, activity) = admitted?;
         shared.telemetry.came();
-        Ok(Permit { shared: Arc::clone(shared), number, user, activity })
+        let account = shared.engine.account(user);
+        account.connect();
+        Ok(Permit { shared: Arc::clone(shared), number, user, activity, account })
     }
 
     /// Notes the session of a connection.
@@ -130,13 +132,17 @@ impl Book {
     fn refusal(&self, limits: ConnectionLimits, user: u32) -> Option<Refusal> {
         if self.draining {
             Some(Refusal::Draining)
-        } else if self.by_user.get(&user).is_some_and(|of_user| *of_user >= limits.per_user) {
-            Some(Refusal::FullForUser)
         } else if self.present.len() >= limits.max {
             Some(Refusal::Full)
+        } else if self.is_full_for(limits, user) {
+            Some(Refusal::FullForUser)
         } else {
             None
         }
+    }
+
+    fn is_full_for(&self, limits: ConnectionLimits, user: u32) -> bool {
+        self.by_user.get(&user).is_some_and(|of_user| *of_user >= limits.per_user)
     }
 
     fn add(&mut self, stream: &Arc<UnixStream>, user: u32) -> (u64, Arc<Activity>) {
@@ -169,6 +175,7 @@ pub(super) struct Permit {
     number: u64,
     user: u32,
     activity: Arc<Activity>,
+    account: Arc<Account>,
 }
 
 impl Permit {
@@ -191,6 +198,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.shared.connections.book().remove(self.number);
+        self.account.disconnect();
         self.shared.telemetry.went();
     }
 }

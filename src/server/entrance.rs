@@ -1,9 +1,9 @@
-//! Connections that were accepted and are yet to be given to a decision thread, dealt by user in rotation: a user who
+//! Connections that were accepted and are yet to be given to a decision thread, dealt by user in rotation: a user that
 //! connects again and again does not keep others outside.
 
 use std::collections::VecDeque;
 
-/// Who waits, by user. It holds no more than may be connected: each has its permit.
+/// Accepted connections by user. It holds no more than may be connected: each has its permit.
 #[derive(Debug)]
 pub(super) struct Entrance<T> {
     /// The user in front is next. No list is empty.

@@ -192,3 +192,59 @@ impl Drop for Seat {
 
 /// The time of one user in one round: some five batches of 64 small frames.
 const QUANTUM: Duration = Duration::from_micros(250);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use super::FairQueue;
+    use crate::clock::Clock;
+
+    /// A batch of 100 µs.
+    fn work(clock: &Clock) {
+        let began = clock.now().at;
+        while clock.now().at.since(began) < Duration::from_micros(100) {}
+    }
+
+    #[test]
+    fn deals_rounds_by_user_whatever_the_number_of_connections() {
+        let clock = Arc::new(Clock::start());
+        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+        let sleeping = Arc::clone(&queue);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.on_thread_park(move || sleeping.sleep()).build().unwrap();
+        let batches = Arc::new(AtomicU64::new(0));
+        runtime.spawn(Arc::clone(&queue).begin_rounds());
+        for _ in 0..200 {
+            let (seat, clock, batches) = (queue.join(1), Arc::clone(&clock), Arc::clone(&batches));
+            runtime.spawn(async move {
+                loop {
+                    seat.admit().await;
+                    work(&clock);
+                    batches.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        let seat = queue.join(2);
+        let mut between = runtime.block_on(async {
+            let mut between = Vec::new();
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+                let before = batches.load(Ordering::Relaxed);
+                seat.admit().await;
+                work(&clock);
+                // From here to the next time that this task runs, others have their batches.
+                tokio::task::yield_now().await;
+                between.push(batches.load(Ordering::Relaxed) - before);
+            }
+            between
+        });
+        between.sort_unstable();
+        // Two quanta of two or three batches each; in turn with every connection it would be four hundred.
+        assert!(between[25] <= 20, "{between:?}");
+        assert!(batches.load(Ordering::Relaxed) > 50, "the other user has its share");
+    }
+}

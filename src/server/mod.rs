@@ -45,7 +45,6 @@ use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
 use crate::record::Recorder;
 use connections::Connections;
 use decision_thread::DecisionThread;
-use held::HeldByUser;
 use hello::Greeting;
 use missed::Missed;
 use processes::Processes;
@@ -81,7 +80,6 @@ struct Shared {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     connections: Connections,
-    held: HeldByUser,
     processes: Processes,
     access: DomainAccess,
     pools: PoolAccess,
@@ -93,6 +91,8 @@ struct Shared {
     recorder: Arc<Recorder>,
     /// What is said of requests that find no room to wait in.
     crowd: Mutex<Word>,
+    /// Limits the log lines about connections closed because the account of their user is full.
+    full: Mutex<Word>,
 }
 
 impl Shared {
@@ -133,7 +133,6 @@ pub async fn run(
         engine: Arc::clone(engine),
         clock: Arc::clone(clock),
         connections: Connections::new(options.connections),
-        held: HeldByUser::default(),
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
@@ -144,6 +143,7 @@ pub async fn run(
         asker: options.asker,
         recorder: options.recorder,
         crowd: Mutex::default(),
+        full: Mutex::default(),
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))

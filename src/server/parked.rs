@@ -111,7 +111,7 @@ impl Parked {
         if self.waiting.len() >= PARKED_MAX || bytes > BYTES_MAX {
             return Err(NotParked::Connection);
         }
-        if !self.held.set_if_half_is_free(bytes + (self.waiting.len() + 1) * WAITING_BYTES) {
+        if !self.held.set(bytes + (self.waiting.len() + 1) * WAITING_BYTES) {
             return Err(NotParked::User);
         }
         self.last += 1;

@@ -9,6 +9,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod caps;
 mod counting;
 mod flood;
 mod honest;

@@ -50,6 +50,24 @@ while not ended:
 print(received // reply, flush=True)
 "#;
 
+/// Connects as another user, says HELLO and leaves without reading, again and again.
+const VISITS: &str = r#"
+import select, socket, sys
+path, visits = sys.argv[1], 0
+print('floods', flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for _ in range(50):
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(path)
+            line.sendall(bytes.fromhex('0000000493000101'))
+        except BrokenPipeError:
+            pass  # told that there is no place, and closed
+        line.close()
+        visits += 1
+print(visits, flush=True)
+"#;
+
 /// A process of another user that floods. Killed when dropped.
 struct Flood {
     process: Child,
@@ -60,8 +78,12 @@ struct Flood {
 impl Flood {
     fn start(daemon: &Daemon, connections: usize, frame: &[u8]) -> Flood {
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        Flood::run(daemon, FLOOD, &[connections.to_string(), hex])
+    }
+
+    fn run(daemon: &Daemon, script: &str, arguments: &[String]) -> Flood {
         let mut command = Command::new("python3");
-        command.args(["-c", FLOOD]).arg(daemon.socket()).args([connections.to_string(), hex]);
+        command.args(["-c", script]).arg(daemon.socket()).args(arguments);
         command.current_dir(Path::new("/")).uid(65_534).gid(65_534);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().unwrap();
@@ -162,6 +184,23 @@ fn flood_of_one_user_leaves_latency_of_another() {
         // The heartbeat went on: the daemon never said otherwise.
         assert!(!flooded.log().contains("does not answer"), "{}", flooded.log());
     }
+}
+
+#[test]
+fn flood_of_new_connections_leaves_latency_of_open_ones() {
+    if !is_root() {
+        return;
+    }
+    let (flooded, twin) = (open_to_all("1"), open_to_all("1"));
+    let (mut here, mut there) = (flooded.greeted(), twin.greeted());
+    let floods: Vec<_> = (0..2).map(|_| Flood::run(&flooded, VISITS, &[])).collect();
+    let [[p50, p90], [twin_p50, twin_p90]] = round_trips([&mut here, &mut there]);
+    let visits: u64 = floods.into_iter().map(Flood::end).sum();
+    let told = format!(
+        "{p50} and {p90} ns at p50 and p90 among {visits} visits of another, beside {twin_p50} and {twin_p90} ns"
+    );
+    eprintln!("{told}");
+    assert!(visits > 200 && p50 < RATIO_MAX * twin_p50 && p90 < RATIO_MAX * twin_p90, "{told}");
 }
 
 #[test]

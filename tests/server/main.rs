@@ -19,6 +19,7 @@ mod daemon;
 mod fairness;
 mod faults;
 mod frames;
+mod held;
 mod hello;
 mod judging;
 mod leases;

@@ -23,6 +23,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         "Bytes that the tables may allocate (memory.max)",
         &scrape.memory_bytes_max,
     )?;
+    held(scrape, sheet)?;
     let help = "CPU time that all threads of the daemon have used";
     sheet.counter("cpu_seconds", help, &Duration::from_nanos(cpu_nanos()).as_secs_f64())?;
     let help = "Memory of the whole daemon that is resident; 0: it cannot be read";
@@ -36,6 +37,16 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("start_time_seconds", "When the daemon started, in Unix time", &started)
 }
 
+fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let held = &scrape.held;
+    let help =
+        "Bytes held for callers beside the tables, by estimate: for all users, and for the largest user";
+    let of = [([("users", "all")], held.total), ([("users", "largest")], held.largest_user)];
+    sheet.gauges("held_bytes", help, of)?;
+    let help = "How often a user, or all together, held too much for something more, by what gave way";
+    sheet.counters("held_refused", help, held.refused.map(|(what, count)| ([("what", what)], count)))
+}
+
 fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let server = &scrape.server;
     sheet.gauge("connections", "Connections on the applications' socket", &server.connections)?;
@@ -43,6 +54,8 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help =
         "Connections that were not let in, by the bound that was reached: connections.max or .per_user";
     sheet.counters("connections_refused", help, refused)?;
+    let help = "Idle connections of sessions with many that were ended so that another could be let in";
+    sheet.counter("connections_reclaimed", help, &server.reclaimed)?;
     let errors = server.errors.iter().map(|(code, count)| ([("code", *code)], *count));
     let help = "Frames that were answered by an ERROR, by its code: their senders go on without limits";
     sheet.counters("frames_bad", help, errors)?;

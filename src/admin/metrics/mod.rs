@@ -23,7 +23,7 @@ use super::answer::{self, Answer};
 use super::control::{RulesRecord, ServerCounts, StateRecord};
 use super::fleet::{FleetRecord, FleetRule};
 use crate::clock::Now;
-use crate::engine::{InForce, LeaseTotals, PoolView, Totals};
+use crate::engine::{HeldBytes, InForce, LeaseTotals, PoolView, Totals};
 use crate::record::Recorder;
 use sheet::Sheet;
 use switches::Switches;
@@ -40,6 +40,7 @@ struct Scrape {
     keys: u64,
     memory_bytes: u64,
     memory_bytes_max: u64,
+    held: HeldBytes,
     resident_bytes: u64,
     switches: Switches,
     rules: RulesRecord,
@@ -76,6 +77,7 @@ impl Scrape {
             keys: engine.keys() as u64,
             memory_bytes: engine.memory_bytes() as u64,
             memory_bytes_max: engine.memory_bytes_max() as u64,
+            held: engine.held_bytes(),
             resident_bytes: desk.control.resident_bytes(),
             switches: Switches::of(engine),
             rules: desk.control.rules(),

@@ -58,6 +58,10 @@ impl Book {
         &self.members
     }
 
+    pub(super) fn members_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.iter_mut()
+    }
+
     pub(super) fn leases(&self) -> &Slab<Lease> {
         &self.leases
     }
@@ -173,7 +177,9 @@ impl Book {
         let owner = self.members.get_mut(lease.member)?;
         lease.in_session.after = owner.first;
         let is_other = lease.is_other;
+        let tied_bytes = lease.ties.heap_bytes();
         let place = self.leases.insert(lease)?;
+        owner.holdings.charge(tied_bytes);
         if owner.takes_slot() {
             owner.pool.take_slot(at);
         }
@@ -227,6 +233,7 @@ impl Book {
             owner.working = owner.working.saturating_sub(1);
             owner.others = owner.others.saturating_sub(u32::from(lease.is_other));
             owner.pool.leave_work(lease.is_other);
+            owner.holdings.shrink(lease.ties.heap_bytes());
             owner.holdings.give_back();
         }
         Some(lease.ties)

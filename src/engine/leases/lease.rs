@@ -2,6 +2,8 @@
 
 use crate::clock::Timestamp;
 use crate::engine::digest::{Digest, Salt};
+use crate::engine::ledger::LEASE_BYTES;
+use crate::limit::block_bytes;
 
 /// One piece of work in progress.
 #[derive(Debug)]
@@ -63,6 +65,14 @@ impl Ties {
         *self == Ties::None
     }
 
+    /// What they take of the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            Ties::None | Ties::Place(_) => 0,
+            Ties::More(more) => block_bytes(size_of_val(&**more)),
+        }
+    }
+
     pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = Tie> + '_ {
         let (one, more) = match self {
             Ties::None => (None, &[][..]),
@@ -96,4 +106,4 @@ impl Link {
 }
 
 /// So a hundred thousand of them take less than 128 bytes each, with the counter of the key that holds a place.
-const _: () = assert!(size_of::<Option<Lease>>() <= 80);
+const _: () = assert!(size_of::<Option<Lease>>() <= LEASE_BYTES);

@@ -1,11 +1,11 @@
 //! One session as the book has it: whose it is, and what it holds.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::lease::NONE;
+use super::reports::Reports;
 use crate::clock::Timestamp;
+use crate::engine::ledger::{Account, Use};
 use crate::engine::pool::Pool;
 use crate::engine::sync::{AtomicUsize, Ordering};
 
@@ -30,29 +30,14 @@ pub(super) struct Member {
     /// Of these, the ones that are other than the most important work.
     pub(super) others: u32,
     pub(super) holdings: Arc<Holdings>,
-    reports: VecDeque<Report>,
-}
-
-/// A request that was given up on.
-#[derive(Clone, Copy, Debug)]
-struct Report {
-    connection: u64,
-    request: u64,
-    at: Timestamp,
+    pub(super) reports: Reports,
 }
 
 /// How many leases a session holds or is about to, beside all of its user.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Holdings {
     of_session: AtomicUsize,
-    of_user: Arc<OfUser>,
-}
-
-/// What all sessions of a user come to.
-#[derive(Debug, Default)]
-pub(super) struct OfUser {
-    leases: AtomicUsize,
-    pub(super) sessions: AtomicUsize,
+    of_user: Arc<Account>,
 }
 
 impl Member {
@@ -77,8 +62,8 @@ impl Member {
             first: NONE,
             working: 0,
             others: 0,
+            reports: Reports::new(Arc::clone(&holdings.of_user)),
             holdings,
-            reports: VecDeque::new(),
         }
     }
 
@@ -96,36 +81,10 @@ impl Member {
     pub(super) fn frees_slot(&self) -> bool {
         self.slots == 0 || self.working <= self.slots
     }
-
-    /// Remembers a request that was given up on, in place of the oldest if there are too many.
-    pub(super) fn remember(&mut self, connection: u64, request: u64, at: Timestamp) {
-        self.forget_old(at);
-        if self.reports.len() == REPORTS_MAX {
-            self.reports.pop_front();
-        }
-        self.reports.push_back(Report { connection, request, at });
-    }
-
-    /// Whether a request was given up on. It is asked once: the grant was the request's end.
-    pub(super) fn is_abandoned(&mut self, connection: u64, request: u64, now: Timestamp) -> bool {
-        if self.reports.is_empty() {
-            return false;
-        }
-        self.forget_old(now);
-        let is = |report: &Report| report.connection == connection && report.request == request;
-        let place = self.reports.iter().position(is);
-        place.is_some_and(|place| self.reports.remove(place).is_some())
-    }
-
-    fn forget_old(&mut self, now: Timestamp) {
-        while self.reports.front().is_some_and(|report| now.since(report.at) >= REMEMBERED) {
-            self.reports.pop_front();
-        }
-    }
 }
 
 impl Holdings {
-    pub(super) fn new(of_user: Arc<OfUser>) -> Holdings {
+    pub(super) fn new(of_user: Arc<Account>) -> Holdings {
         Holdings { of_session: AtomicUsize::new(0), of_user }
     }
 
@@ -135,11 +94,27 @@ impl Holdings {
             self.of_session.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        if self.of_user.leases.fetch_add(1, Ordering::Relaxed) >= user_max {
+        if self.of_user.leases.fetch_add(1, Ordering::Relaxed) >= user_max
+            || !self.of_user.has_room(Use::Leases)
+        {
             self.give_back();
             return false;
         }
         true
+    }
+
+    /// A lease begins that these bytes are tied to.
+    pub(super) fn charge(&self, bytes: usize) {
+        if bytes > 0 {
+            self.of_user.charge(bytes);
+        }
+    }
+
+    /// A lease has ended that these bytes were tied to.
+    pub(super) fn shrink(&self, bytes: usize) {
+        if bytes > 0 {
+            self.of_user.shrink(bytes);
+        }
     }
 
     /// The session has ended.
@@ -152,9 +127,3 @@ impl Holdings {
         self.of_user.leases.fetch_sub(1, Ordering::Relaxed);
     }
 }
-
-/// Reports that a session is remembered by: as many as it may hold leases.
-const REPORTS_MAX: usize = 1_024;
-
-/// A grant is answered long before.
-const REMEMBERED: Duration = Duration::from_secs(60);

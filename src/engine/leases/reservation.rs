@@ -42,7 +42,7 @@ impl<'l> Reservation<'l> {
         let Attached { book, member, generation, connection, .. } = *session.0;
         let mut book = leases.book(book);
         let owner = book.member(member, generation)?;
-        if owner.is_abandoned(connection, terms.request, now.at) {
+        if owner.reports.take(connection, terms.request, now.at) {
             return None;
         }
         let new = NewLease {

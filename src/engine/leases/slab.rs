@@ -71,6 +71,10 @@ impl<T> Slab<T> {
         }
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.pieces.iter_mut().flatten().flatten()
+    }
+
     /// The values of one piece of it; `None`: there is no such piece.
     pub(super) fn piece(&self, piece: usize) -> Option<impl Iterator<Item = &T>> {
         self.pieces.get(piece).map(|piece| piece.iter().flatten())

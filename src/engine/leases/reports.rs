@@ -1,0 +1,143 @@
+//! Requests of one session that were given up on and may yet be granted.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Leases;
+use crate::clock::{Now, Timestamp};
+use crate::engine::ledger::{Account, Use};
+use crate::engine::sync::Ordering;
+
+impl Leases {
+    /// Forgets users that hold nothing and have no session, and old reports of some sessions.
+    pub(in crate::engine) fn sweep(&self, now: Now) {
+        self.ledger.forget_users();
+        let mut book = self.book(self.swept.fetch_add(1, Ordering::Relaxed));
+        book.members_mut().for_each(|member| member.reports.forget_old(now.at));
+    }
+}
+
+/// The reports of a session, oldest first. Their bytes are charged to its user.
+#[derive(Debug)]
+pub(super) struct Reports {
+    reports: VecDeque<Report>,
+    charged: usize,
+    account: Arc<Account>,
+}
+
+/// A request that was given up on.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    connection: u64,
+    request: u64,
+    at: Timestamp,
+}
+
+impl Reports {
+    pub(super) fn new(account: Arc<Account>) -> Reports {
+        Reports { reports: VecDeque::new(), charged: 0, account }
+    }
+
+    /// Remembers a request. The oldest report of the session gives way if there are too many, or if the account of its user
+    /// is full; without one, the request is not remembered.
+    pub(super) fn remember(&mut self, connection: u64, request: u64, at: Timestamp) {
+        self.forget_old(at);
+        let is_full = self.reports.len() == self.reports.capacity();
+        if is_full && !self.grow() && self.reports.pop_front().is_none() {
+            return;
+        }
+        self.reports.push_back(Report { connection, request, at });
+    }
+
+    /// Whether a request was given up on. It is asked once: the grant was the request's end.
+    pub(super) fn take(&mut self, connection: u64, request: u64, now: Timestamp) -> bool {
+        if self.reports.is_empty() {
+            return false;
+        }
+        self.forget_old(now);
+        let is = |report: &Report| report.connection == connection && report.request == request;
+        let place = self.reports.iter().position(is);
+        place.is_some_and(|place| self.reports.remove(place).is_some())
+    }
+
+    /// Forgets reports after their time. Memory goes back with the last.
+    pub(super) fn forget_old(&mut self, now: Timestamp) {
+        while self.reports.front().is_some_and(|report| now.since(report.at) >= REMEMBERED) {
+            self.reports.pop_front();
+        }
+        if self.reports.is_empty() && self.charged > 0 {
+            self.reports = VecDeque::new();
+            self.account.shrink(std::mem::take(&mut self.charged));
+        }
+    }
+
+    fn grow(&mut self) -> bool {
+        let count = self.reports.len();
+        let more = count.max(REPORTS_MIN).min(REPORTS_MAX.saturating_sub(count));
+        let bytes = more * size_of::<Report>();
+        if more == 0 || !self.account.grow(Use::Reports, bytes) {
+            return false;
+        }
+        self.charged += bytes;
+        self.reports.reserve_exact(more);
+        true
+    }
+}
+
+impl Drop for Reports {
+    fn drop(&mut self) {
+        self.account.shrink(self.charged);
+    }
+}
+
+/// Reports that a session is remembered by: as many as it may hold leases.
+const REPORTS_MAX: usize = 1_024;
+
+/// Room for the first.
+const REPORTS_MIN: usize = 8;
+
+/// A grant is answered long before.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{REMEMBERED, REPORTS_MAX, Reports};
+    use crate::clock::Timestamp;
+    use crate::engine::ledger::{Ledger, USER_BYTES_MAX, Use};
+
+    #[test]
+    fn keeps_the_latest_and_gives_memory_back_after_their_time() {
+        let ledger = Ledger::default();
+        let mut reports = Reports::new(ledger.account(1));
+        for request in 0..5_000 {
+            reports.remember(1, request, Timestamp::ORIGIN);
+        }
+        assert_eq!(reports.reports.len(), REPORTS_MAX);
+        assert!(reports.reports.capacity() * 24 <= reports.charged, "all that is allocated is charged");
+        assert!(reports.take(1, 4_999, Timestamp::ORIGIN) && !reports.take(1, 4_999, Timestamp::ORIGIN));
+        assert!(!reports.take(1, 3, Timestamp::ORIGIN), "the oldest gave way");
+        reports.forget_old(Timestamp::ORIGIN.after(REMEMBERED - Duration::from_nanos(1)));
+        assert!(ledger.held().total > 0);
+        reports.forget_old(Timestamp::ORIGIN.after(REMEMBERED));
+        assert_eq!((ledger.held().total, reports.reports.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn account_that_is_full_bounds_reports_of_all_sessions() {
+        let ledger = Ledger::default();
+        let mut sessions: Vec<_> = (0..1_000).map(|_| Reports::new(ledger.account(1))).collect();
+        for reports in &mut sessions {
+            (0..REPORTS_MAX as u64).for_each(|request| reports.remember(1, request, Timestamp::ORIGIN));
+        }
+        assert!(ledger.held().total <= USER_BYTES_MAX as u64 / 4);
+        // Room is left for what is needed.
+        assert!(ledger.account(1).grow(Use::Buffers, USER_BYTES_MAX / 2));
+        // A session that has reports goes on with its latest.
+        assert!(sessions[0].take(1, 1_023, Timestamp::ORIGIN));
+        drop(sessions);
+        assert_eq!(ledger.held().total, USER_BYTES_MAX as u64 / 2);
+    }
+}

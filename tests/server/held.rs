@@ -1,0 +1,41 @@
+//! What callers make the daemon hold beside the tables.
+
+use serde_json::json;
+
+use super::daemon::{Plan, eventually};
+use super::msgpack::frame;
+use super::wire::{Wire, verdict_of};
+
+#[test]
+fn reports_of_a_thousand_sessions_are_bounded_and_limits_hold() {
+    let daemon = Plan::new().start();
+    let bare = daemon.process.resident_kib();
+    let mut sessions: Vec<Wire> = (0..1_000).map(|_| daemon.greeted()).collect();
+    let calm = daemon.process.resident_kib();
+    // As much as is counted for a connection and its session.
+    assert!((calm - bare) * 1_024 < 1_000 * (16 + 3) * 1_024, "{} KiB for 1000 sessions", calm - bare);
+    for first in [0, 512] {
+        let abandoned: Vec<_> = (first..first + 512).map(|id| json!([1, id])).collect();
+        let request = json!([3, 7, "api", [["user", "reports"]], 1, null, {"abandoned": abandoned}]);
+        let request = frame(&request);
+        for wire in &mut sessions {
+            wire.send_bytes(&request);
+            assert_eq!(wire.hear().unwrap()[0], 1);
+        }
+    }
+    let grown = daemon.process.resident_kib().saturating_sub(calm);
+    eprintln!("{} KiB for the sessions, {grown} KiB for their reports", calm - bare);
+    // A quarter of an account, and as much again for blocks of the allocator that are in use in part; each session may
+    // report 24 KiB.
+    assert!(grown < 8 << 10, "{grown} KiB");
+    // What was reported last of a session is remembered, as far as it could be; limits hold for everybody.
+    let refused = sessions
+        .iter_mut()
+        .rev()
+        .take(10)
+        .map(|wire| verdict_of(&wire.ask(&json!([3, 9, "api", [["user", "reports"]]]))) == 1);
+    assert!(refused.into_iter().all(|refused| refused));
+    drop(sessions);
+    eventually("their places are free", || (daemon.process.descriptors() < 100).then_some(()));
+    daemon.greeted().assert_served();
+}
