@@ -48,28 +48,30 @@ module Tidegate
           return Decision.from([0], "disabled") unless @enabled
 
           begin_anew if @pid != $$
-          options = options(idem, queued, max_wait) if idem || queued || max_wait
+          options, report = idem || queued || max_wait ? options(idem, queued, max_wait) : nil, nil
           out = Wire.judgement(#{operation}, domain, given, cost, priority, options)
           if !@report.empty? && out.bytesize < FRAME_MAX / 2 # where it cannot cost an attribute its text
-            report = locked { @report.tap { @report = {} } }
+            Thread.handle_interrupt(NEVER) { report = locked { @report.tap { @report = {} } } }
             out = Wire.judgement(#{operation}, domain, given, cost, priority, (options || {}).merge(report))
           end
           own = [] if held.nil? && (fallback || idem)
           answer = exchange(#{operation}, DECISION, out, held || own)
           if answer.instance_of?(Fault)
-            return refuse(answer, report) if answer.refusal?
+            return refuse(answer) if answer.refusal?
 
-            return without(answer.reason, on_failure, report, fallback, #{operation}, domain, given, cost)
+            return without(answer.reason, on_failure, fallback, #{operation}, domain, given, cost)
           end
 
+          report = nil # the daemon has it
           fallback&.learn(domain, given, answer.rule)
           answer.idem = options["idem"] if idem
           own = nil
           answer
         rescue Fault => e
-          refuse(e, report)
+          refuse(e)
         ensure
-          own.first.release("dropped") if own && own[0]
+          Thread.handle_interrupt(NEVER) { tell_later(report) } if report
+          own[0].release("dropped") if own && own[0]
         end
       RUBY
     end
@@ -127,10 +129,9 @@ module Tidegate
     end
 
     # The decision for a request that cannot be asked; for middlewares.
-    def refuse(error, report = nil)
+    def refuse(error)
       reason = error.is_a?(Fault) ? error.reason : "invalid"
       locked { @refused[reason] += 1 }
-      tell_later(report) if report
       log_refusal(error) || Decision.from([2, *[nil] * 5, 1_000_000], reason)
     end
 
@@ -306,9 +307,9 @@ module Tidegate
     end
 
     # The decision without the daemon: the fallback's, else as `on_failure` says.
-    def without(reason, on_failure = "allow", report = nil, fallback = nil, *request)
+    def without(reason, on_failure = "allow", fallback = nil, *request)
       locked { @missed[reason] += 1 }
-      [report, { "missed" => { reason => 1 } }].compact.each { |news| tell_later(news) } # it did not reach the daemon
+      tell_later("missed" => { reason => 1 })
       elements = fallback&.judge(*request)
       return Decision.from(elements, "fallback") if elements
 

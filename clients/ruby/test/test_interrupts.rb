@@ -47,6 +47,14 @@ class TestInterrupts < Support::Case
     end
   end
 
+  def test_a_report_that_an_interrupted_call_carried_is_told_again
+    played.script = ->(_, message) { message[2] == "slow" ? nil : [1, message[1], *Support::ALLOW] }
+    client
+    2.times { interrupted(RuntimeError.new) { client.acquire("slow") } }
+    hits(client)
+    assert_equal [[1, Support::FIRST], [2, Support::FIRST]], played.seen.last[6]["abandoned"].sort
+  end
+
   # In the main thread of a process of its own: only there handlers run.
   [RuntimeError, Timeout::Error, IOError, Errno::ETIMEDOUT].each do |kind|
     define_method("test_#{kind}_of_a_signal_handler_passes_through") do
