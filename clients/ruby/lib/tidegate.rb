@@ -217,15 +217,16 @@ module Tidegate
       locked { @breaker.give_up_probe } if probing && (reply.nil? || (reply.instance_of?(Fault) && reply.flag?(:own)))
     end
 
-    # Sends again, within the deadline, what the daemon has not judged, and waits for room in its backlog.
+    # Sends again, within the deadline, what the daemon has not judged. If it has no room for one more connection, waits
+    # for room or for a connection of another thread.
     def attempt_again(reply, operation, wanted, out, held, deadline)
-      fresh, started = false, reply.started
+      fresh, started, pause = false, reply.started, BACKLOG_WAIT
       deadline ||= started + @timeout
       while reply.instance_of?(Fault)
         resend = reply.flag?(:resend) && !fresh
         break unless resend || (reply.flag?(:full) && wanted && now < deadline)
 
-        resend ? fresh = true : sleep(BACKLOG_WAIT)
+        resend ? fresh = true : sleep(pause.clamp(0, [deadline - now, BACKLOG_WAIT].max)) && pause *= 2
         reply = attempt(operation, wanted, out, held, deadline, fresh)
       end
       reply.started = started if reply.instance_of?(Fault)

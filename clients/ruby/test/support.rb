@@ -49,7 +49,8 @@ module Support
   # A daemon that answers as it is told: `script` gets the connection and every request but HELLO and PING, and returns
   # a reply, bytes, or nil for none. `seen` has every message, HELLO too.
   class Played
-    attr_accessor :script, :pong # the second: what happens before a PING is answered
+    # `pong`: what happens before a PING is answered; `most`: so many connections at once, further ones are `busy`.
+    attr_accessor :script, :pong, :most
     attr_reader :seen, :connections, :path
 
     def initialize(path)
@@ -93,6 +94,11 @@ module Support
     def accept
       loop do
         connection = @listener.accept
+        if @most && @connections.size >= @most
+          connection.write(Support.frame([3, nil, 8, "too many connections"]))
+          connection.close
+          next
+        end
         @connections << connection
         Thread.new { serve(connection) }
       end

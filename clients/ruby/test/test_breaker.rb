@@ -177,6 +177,14 @@ class TestBreaker < Support::Case
     assert_equal 1 + 3, played.requests.size
   end
 
+  def test_calls_share_the_connections_that_the_daemon_has_room_for
+    client
+    played.most = 2
+    threads = Array.new(8) { Thread.new { reasons(hits(client, 10)) } }
+    assert_equal({ nil => 80 }, threads.flat_map(&:value).tally)
+    assert_equal [2, {}], client.stats.values_at(:connections, :missed)
+  end
+
   def test_a_full_backlog_is_waited_for
     client
     listener = Socket.new(:UNIX, :STREAM)

@@ -60,6 +60,7 @@ module Tidegate
     rescue SystemCallError, IOError => e
       raise unless own?(e)
 
+      read(wanted) if wanted && @fresh # an ERROR may say why: a Fault
       raise Fault.new("the daemon hung up", "unreachable", *(:resend unless @fresh))
     end
 
@@ -140,7 +141,8 @@ module Tidegate
       text = "the daemon answered #{ERROR}: #{said.inspect[0, 200]}"
       raise Fault, text unless [@asked, 0, nil].include?(about)
 
-      raise Fault.new(text, REFUSING[said[0]] || "protocol", *(:keep if about == @asked && KEEPING.include?(said[0])))
+      flags = [(:keep if about == @asked && KEEPING.include?(said[0])), (:full if said[0] == BUSY)].compact
+      raise Fault.new(text, REFUSING[said[0]] || "protocol", *flags)
     end
 
     def why(path, error)

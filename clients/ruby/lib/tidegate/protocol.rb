@@ -17,7 +17,7 @@ module Tidegate
   class InvalidCost < ArgumentError; end
 
   # Why a request has no reply; internal. Flags: `:resend` (the daemon has not judged it), `:keep` (the connection stays
-  # usable), `:absent` (nothing listens), `:full` (the backlog is full), `:own` (not a failure of the daemon).
+  # usable), `:absent` (nothing listens), `:full` (no room for a connection), `:own` (not a failure of the daemon).
   class Fault < StandardError
     attr_reader :reason
     attr_accessor :started
@@ -31,7 +31,7 @@ module Tidegate
 
   HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = *0..8
   WELCOME, DECISION, DONE, ERROR, GOODBYE = *0..4
-  KEEPING = [5, 6, 7, 10, 11].freeze # ERROR codes after which the connection stays open
+  BUSY, KEEPING = 8, [5, 6, 7, 10, 11].freeze # ERROR codes: no room for a connection; the connection stays open
   # ERROR codes that refuse the request; every other code is a failure of the daemon.
   REFUSING = { 6 => "invalid", 7 => "quota", 9 => "forbidden", 11 => "not_allowed" }.freeze
   REFUSALS = REFUSING.values.freeze
