@@ -49,7 +49,8 @@ module Support
   # A daemon that answers as it is told: `script` gets the connection and every request but HELLO and PING, and returns
   # a reply, bytes, or nil for none. `seen` has every message, HELLO too.
   class Played
-    attr_accessor :script
+    # `pong`: what happens before a PING is answered; `most`: so many connections at once, further ones are `busy`.
+    attr_accessor :script, :pong, :most
     attr_reader :seen, :connections, :path
 
     def initialize(path)
@@ -93,6 +94,11 @@ module Support
     def accept
       loop do
         connection = @listener.accept
+        if @most && @connections.size >= @most
+          connection.write(Support.frame([3, nil, 8, "too many connections"]))
+          connection.close
+          next
+        end
         @connections << connection
         Thread.new { serve(connection) }
       end
@@ -118,7 +124,9 @@ module Support
       @seen << message
       reply = case message[0]
               when 0 then [0, message[1], 1, { "server" => "played/1", "boot" => 1, "connection" => 1 }]
-              when 8 then [2, message[1], true]
+              when 8
+                @pong&.call
+                [2, message[1], true]
               else @script.call(connection, message)
               end
       reply = nil if message[1].nil? && reply.is_a?(Array) # without an id there is no reply, not even an error
@@ -248,9 +256,9 @@ module Support
     # The clock of the client, which stands still; `rand` gives the longest pause.
     def still_clock
       clock = Struct.new(:now).new(1_000.0)
-      replace(Process, :clock_gettime) { |*| clock.now }
-      Tidegate::Client.define_method(:rand) { |range| range.end }
-      @undone << -> { Tidegate::Client.remove_method(:rand) }
+      replace(Process, :clock_gettime) { |_, unit = nil| unit == :nanosecond ? (clock.now * 1e9).round : clock.now }
+      Tidegate::Breaker.define_method(:rand) { |range| range.end }
+      @undone << -> { Tidegate::Breaker.remove_method(:rand) }
       clock
     end
 

@@ -68,7 +68,7 @@ class TestJobLimits < Support::Case
     assert_equal(7, limit(attributes: ->(_) { raise KeyError }).call(1, {}, nil) { 7 })
     assert_equal(7, limit(exempt: ->(_) { true }).call(1, {}, nil) { 7 })
     assert_equal 1, @log.lines.size
-    assert_raises(ArgumentError) { limit(atributes: 1) }
+    [{ atributes: 1 }, { cost: -1 }, { domain: "a/b" }, { fallback: "20" }].each { |options| assert_raises(ArgumentError) { limit(**options) } }
   end
 
   def test_without_the_daemon

@@ -137,9 +137,10 @@ class TestLeases < Support::Case
   def test_what_was_told_in_vain_is_told_again
     granting
     decision = client.acquire("export")
-    client.instance_variable_set(:@until, Float::INFINITY) # as if the breaker were open
+    breaker = client.instance_variable_get(:@breaker)
+    breaker.instance_variable_set(:@until, Float::INFINITY) # as if it were open
     decision.release
-    client.instance_variable_set(:@until, nil)
+    breaker.answered
     granting.script = ->(_, _) { Support.frame("\xc1") }
     client.hit("export")
     granting.script = method(:grant)
@@ -149,7 +150,7 @@ class TestLeases < Support::Case
 
   def test_reports_are_bounded_and_stay_out_of_large_requests
     constant(:ABANDONED_MAX, 3)
-    constant(:FAILURES_MAX, 1_000)
+    replace(client.instance_variable_get(:@breaker), :failed) { |*| nil }
     answer = played.script
     played.script = ->(_, _) { Support.frame("\xc1") }
     5.times { client.acquire("api") }
@@ -206,12 +207,40 @@ class TestLeases < Support::Case
     end
   end
 
-  [1.5, true, nil, "1", 1 << 32, -(1 << 32), { "tokens" => 0.5 }].each do |amount|
-    define_method("test_an_amount_that_cannot_be_charged_is_logged_#{amount.inspect}") do
+  [1.5, true, nil, "1", { "tokens" => 0.5 }, { "tokens" => nil }].each do |amount|
+    define_method("test_raises_for_the_amount_#{amount.inspect}") do
       granting
-      assert_equal false, client.charge("api", nil, amount)
-      assert_equal [0, 1], [granting.seen.size, @log.lines.size]
+      assert_raises(ArgumentError) { client.charge("api", nil, amount) }
+      assert_equal [[], []], [granting.seen, @log.lines]
     end
+  end
+
+  def test_a_large_amount_is_sent
+    granting
+    { 1 << 32 => 1 << 32, 10**30 => 1 << 32, -(10**30) => -(1 << 32), -(1 << 63) => -(1 << 63) }.each do |amount, sent|
+      assert client.charge("api", nil, amount)
+      assert_equal sent, granting.seen.last[4]
+    end
+  end
+
+  def test_a_refund_names_a_grant
+    granting
+    lease = client.acquire("api")
+    ended = client.acquire("api").tap(&:release)
+    played.script = ->(_, message) { message[0] == 3 ? [1, message[1], *Support::ALLOW] : [2, message[1], true] }
+    { lease => 77, ended => 78, 5 => 5, "order-8" => "order-8", "x" * 65 => Tidegate::Wire.idem("x" * 65) }.each do |of, sent|
+      assert client.charge("api", { user: "u1" }, -1, of: of)
+      assert_equal [-1, { "of" => sent }], played.seen.last[4, 2]
+    end
+    named = client.hit("api", idem: "order-7")
+    assert client.charge("api", nil, -1, of: named, idem: "refund-7")
+    assert_equal [-1, { "idem" => "refund-7", "of" => "order-7" }], played.seen.last[4, 2]
+  end
+
+  def test_a_refund_of_a_decision_that_charged_nothing_is_not_sent
+    granting
+    refute client.charge("api", nil, -1, of: make_client(socket: "/nowhere").acquire("api"))
+    assert_equal [[], 1], [granting.seen, @log.lines.grep(/`of` names no grant/).size]
   end
 
   { 0 => 0, 0.4 => 400, 1 => 1_000, 7 => 1_000, -0.2 => 0, 0.0004 => 0, Float::INFINITY => 1_000 }.each do |value, permille|

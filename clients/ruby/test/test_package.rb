@@ -7,19 +7,21 @@ require_relative "support"
 class TestPackage < Support::Case
   GEM = File.expand_path("..", __dir__)
 
-  def test_the_stub_is_one_small_file
+  STUB = %w[tidegate.rb tidegate/protocol.rb tidegate/connection.rb].freeze
+
+  def test_the_stub_is_three_small_files
     Dir["#{GEM}/lib/**/*.rb"].each do |file|
       lines = File.readlines(file, chomp: true)
-      assert_operator lines.size, :<=, file.end_with?("lib/tidegate.rb") ? 500 : 400, file
+      assert_operator lines.size, :<=, 400, file
       assert_operator lines.map(&:size).max, :<=, 120, file
     end
   end
 
   def test_nothing_but_the_standard_library_is_required
     required = Dir["#{GEM}/lib/**/*.rb"].flat_map { |file| File.read(file).scan(/^\s*require "([^"]+)"/) }.flatten.uniq
-    assert_equal %w[ipaddr json time weakref], required.sort
-    stub = File.read("#{GEM}/lib/tidegate.rb")[/%w\[([^\]]+)\]\.each \{ \|library\| require/, 1].split
-    assert_equal %w[digest/sha2 etc forwardable io/wait monitor socket], stub
+    assert_equal %w[digest/sha2 ipaddr json time weakref], required.sort
+    lists = STUB.filter_map { |file| File.read("#{GEM}/lib/#{file}")[/%w\[([^\]]+)\]\.each \{ \|library\| require/, 1] }
+    assert_equal %w[digest/sha2 etc forwardable io/wait monitor socket], lists.flat_map(&:split).uniq.sort
   end
 
   PROGRAM = <<~RUBY
@@ -29,13 +31,14 @@ class TestPackage < Support::Case
     abort "refused wrongly" unless decisions.map(&:allowed?) == [true, true, false]
     abort "not asked" unless decisions.all? { |d| !d.degraded? && d.rule == "per-user" } && client.check
     abort "no headers" unless decisions.last.headers["Retry-After"]
-    abort "more than the stub" unless $LOADED_FEATURES.grep(%r{/tidegate/}).empty? && Thread.list.size == 1
+    abort "more than the stub" unless $LOADED_FEATURES.grep(%r{/tidegate/}).size == 2 && Thread.list.size == 1
   RUBY
 
   def test_the_stub_alone_copied_under_another_name_works
     daemon.rules("domain: api\nlimits: [{name: per-user, key: [user], rate: 1/min, burst: 2}]\n")
     daemon.start
-    FileUtils.cp("#{GEM}/lib/tidegate.rb", "#{@directory}/limiter.rb")
+    Dir.mkdir("#{@directory}/tidegate")
+    STUB.each { |file| FileUtils.cp("#{GEM}/lib/#{file}", "#{@directory}/#{file.sub(/\Atidegate.rb/, 'limiter.rb')}") }
     File.write("#{@directory}/program.rb", PROGRAM)
     out, status = Open3.capture2e(RbConfig.ruby, "-w", "#{@directory}/program.rb", daemon.socket)
     assert status.success?, out

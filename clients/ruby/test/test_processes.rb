@@ -17,7 +17,7 @@ class TestProcesses < Support::Case
         next false if how == "hook" && !inherited.closed? # before anything is asked
 
         decisions = hits(client, 2)
-        reasons(decisions) == [nil, nil] && inherited.closed? && client.stats == { missed: {}, connections: 1, breaker_open: false }
+        reasons(decisions) == [nil, nil] && inherited.closed? && client.stats == { missed: {}, refused: {}, connections: 1, breaker_open: false }
       end
       assert own
       assert_equal number, inherited.fileno
@@ -102,21 +102,26 @@ class TestProcesses < Support::Case
     6.times { waiting.pop }
     6.times { go << true }
     threads.each(&:join)
-    assert_equal({ missed: {}, connections: 2, breaker_open: false }, client.stats)
+    assert_equal({ missed: {}, refused: {}, connections: 2, breaker_open: false }, client.stats)
     last = client.instance_variable_get(:@idle).last
     go << true
     hits(client)
     assert_same last, client.instance_variable_get(:@idle).last
   end
 
-  def test_no_descriptor_left_is_no_trouble
+  def test_no_descriptor_left_opens_no_breaker
     played
     client.acquire("api").release
     client.close
-    replace(Socket, :new) { |*| raise Errno::EMFILE }
-    assert_equal ["unreachable"], reasons(hits(client))
-    refute client.check
-    assert_equal 0, client.stats[:connections]
+    well = in_child do
+      _, most = Process.getrlimit(:NOFILE)
+      Process.setrlimit(:NOFILE, 3, most)
+      said = reasons(hits(client, 5))
+      checked = client.check
+      Process.setrlimit(:NOFILE, 64, most)
+      [said, checked, reasons(hits(client, 2)), client.stats[:connections]] == [["unreachable"] * 5, false, [nil, nil], 1]
+    end
+    assert well
   end
 
   # While one fiber waits for its reply, the others go on: a hundred that each wait 20 ms take far less than 2 s.
@@ -155,7 +160,7 @@ class TestProcesses < Support::Case
     daemon.rules("domain: api\nlimits:\n#{(0..9).map { |i| rule("u#{i}") }.join}")
     daemon.start
     @client = make_client(socket: daemon.socket, timeout: 0.002)
-    constant(:FAILURES_MAX, 1 << 30)
+    replace(client.instance_variable_get(:@breaker), :failed) { |*| nil }
     rounds = (ENV["FLIPS"] || 1_000).to_i
     missed = rounds.times.sum do |i|
       daemon.signal(i.even? ? :STOP : :CONT)

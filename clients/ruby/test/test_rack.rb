@@ -126,7 +126,9 @@ class TestRack < RackCase
   end
 
   def test_options_that_cannot_be
-    [{ headers: "all" }, { on_failure: "deny" }, { on_failure: [["/a", "deny"]] }, { trusted_proxies: ["10.0.0.0/99"] }].each do |options|
+    [{ headers: "all" }, { on_failure: "deny" }, { on_failure: [["/a", "deny"]] }, { domain: "a/b" },
+     { cost: -1 }, { cost: 1.5 }, { cost: { "a/b" => 1 } }, { attributes: { "a:b" => "X-A" } }, { fallback: "20" }, { fallback: "0/s" },
+     { attributes: (1..11).to_h { |i| ["k#{i}", "X-K"] } }, { trusted_proxies: ["10.0.0.0/99"] }].each do |options|
       assert_raises(ArgumentError, options.inspect) { Middleware.new(PLAIN, **options) }
     end
   end
@@ -176,18 +178,23 @@ class TestRack < RackCase
     end
   end
 
-  def test_what_cannot_be_read_of_a_request_lets_it_pass
+  def test_odd_bytes_do_not_bypass_the_limit
     limited
-    env = { SCRIPT_NAME: "/é", PATH_INFO: "/\xff".b }
-    assert_equal 200, call(PLAIN, env, lint: false)[0]
-    assert_equal [1, { "callback" => 1 }], [@log.lines.size, client.stats[:missed]]
+    broken = "\xff".dup.force_encoding("UTF-8")
+    [{ SCRIPT_NAME: "/é", PATH_INFO: "/\xff".b }, { PATH_INFO: "/#{broken}" }, { HTTP_X_FORWARDED_FOR: "#{broken}, 1.2.3.4" },
+     { HTTP_X_REQUEST_START: "t=#{broken}" }, { HTTP_USER_AGENT: broken }].each do |env|
+      assert_equal 429, call(PLAIN, env, lint: false, trusted_proxies: 1)[0], env.inspect
+    end
+    assert_equal [[], {}], [@log.lines, client.stats[:missed]]
   end
 
-  def test_what_a_function_returns_that_cannot_be_asked
+  def test_refuses_when_a_function_returns_an_invalid_value
     limited
-    assert_equal 200, call(PLAIN, attributes: ->(_) { { "a/b" => 1 } })[0]
-    assert_equal 200, call(PLAIN, cost: ->(_) { "much" })[0]
-    assert_equal 503, call(PLAIN, cost: ->(_) { "much" }, on_failure: "refuse")[0]
+    assert_equal 503, call(PLAIN, attributes: ->(_) { { "a/b" => 1 } })[0]
+    [-1, 1.5, "much"].each { |cost| assert_equal 503, call(PLAIN, cost: ->(_) { cost })[0] }
+    assert_equal 503, call(PLAIN, attributes: ->(_) { 5 })[0]
+    assert_equal 503, call(PLAIN, attributes: ->(_) { (1..17).to_h { |i| ["k#{i}", 1] } })[0]
+    assert_equal [{ "invalid" => 6 }, {}], client.stats.values_at(:refused, :missed)
   end
 
   def test_without_a_daemon

@@ -22,7 +22,7 @@ class TestTesting < Support::Case
                   ["hit", "api", { "user" => "u2", "to" => "1" }, 1, nil],
                   ["charge", "api", { "user" => "u1" }, -2, nil]], @fake.asked.map(&:to_a)
     assert_equal [["default", "lag", 500]], @fake.signals
-    assert_equal({ missed: {}, connections: 0, breaker_open: false }, @fake.stats)
+    assert_equal({ missed: {}, refused: {}, connections: 0, breaker_open: false }, @fake.stats)
   end
 
   def test_what_is_held_is_known
@@ -55,7 +55,7 @@ class TestTesting < Support::Case
   end
 
   def test_what_the_daemon_would_not_take_is_noticed
-    assert_equal ["protocol", 1], [@fake.hit("a/b").reason, @log.lines.size]
+    assert_equal ["invalid", 1], [@fake.hit("a/b").reason, @log.lines.size]
     assert_empty @fake.asked
   end
 

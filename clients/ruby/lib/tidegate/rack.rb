@@ -27,14 +27,17 @@ module Tidegate
     # list of [path, word], where a path is exact, ends in *, or is a Regexp.
     # `trusted_proxies`: whose X-Forwarded-For and X-Request-Start are believed: networks ("10.0.0.0/8"; the peer on a
     # Unix socket is one of them), or how many proxies stand in front. `instrument`: called with the decision and the
-    # seconds it took. `headers`: draft, legacy, both or none.
+    # seconds it took. `headers`: draft, legacy, both or none. `fallback`: as of `Client`, in place of the client's.
     # Attributes must come from what the application knows, the priority never from an end user's header.
     #
     # The decision is in `env["tidegate.decision"]`.
     class Middleware
       def initialize(app, client: nil, domain: "web", user: nil, attributes: nil, descriptors: nil, cost: 1,
                      priority: nil, exempt: nil, outcome: nil, on_refused: nil, on_failure: "allow",
-                     trusted_proxies: nil, instrument: nil, headers: "both")
+                     trusted_proxies: nil, instrument: nil, headers: "both", fallback: nil)
+        Wire.check_name(domain, "domain")
+        Wire.check_cost(cost)
+        @fallback = Fallback.from(fallback)
         @app, @client, @domain = app, client, domain
         @outcome, @on_refused, @instrument = outcome, on_refused, instrument
         @given = { exempt: exempt, user: user, attributes: attributes_of(attributes), descriptors: descriptors,
@@ -47,39 +50,58 @@ module Tidegate
       end
 
       def call(env)
+        held = []
         client = @client || Tidegate.client
-        decision = judge(client, env)
+        decision = judge(client, env, held)
         return @app.call(env) if decision.nil?
 
         env["tidegate.decision"] = decision
         answer = refusal(client, env, decision) unless decision.allowed?
-        answer || work(client, env, env["tidegate.decision"])
+        answer ||= work(client, env, env["tidegate.decision"])
+      ensure
+        held[0].release("dropped") if held[0] && answer.nil? # the second time nothing happens
       end
 
       private
 
       # nil: exempt.
-      def judge(client, env)
+      def judge(client, env, held)
         given = {}
         @given.each do |name, value|
-          given[name] = value.respond_to?(:call) ? value.call(env) : value
-          return nil if name == :exempt && given[name]
-        rescue StandardError => e
-          return client.callback_failed(name, e)
+          if value.respond_to?(:call) # else there is nothing of the application's to rescue
+            begin
+              value = value.call(env)
+            rescue StandardError => e
+              return client.callback_failed(name, e)
+            end
+          end
+          return nil if name == :exempt && value
+
+          given[name] = value
         end
-        ask(client, env, given)
-      rescue StandardError => e
-        client.callback_failed("what is read of a request", e)
+        said = said(client, env, given)
+        said.is_a?(Hash) ? ask(client, said, held) : said
       end
 
-      def ask(client, env, given)
+      # The arguments of `acquire`; or, if the request cannot be read, its refusal.
+      def said(client, env, given)
+        Thread.handle_interrupt(NEVER) do # so that only its own exceptions are rescued
+          { attributes: descriptors(client, env, given), cost: given[:cost], priority: given[:priority],
+            on_failure: given[:on_failure] || "allow", queued: @caller.queued(env) }
+        rescue StandardError => e
+          client.refuse(Fault.new("reading a request raised #{e.class}", "invalid"))
+        end
+      end
+
+      def ask(client, said, held)
         started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-        said = given.slice(:cost, :priority)
-        said.update(on_failure: given[:on_failure] || "allow", queued: @caller.queued(env))
-        decision = client.acquire(@domain, descriptors(client, env, given), **said)
+        said[:fallback] = @fallback if @fallback
+        decision = client.acquire(@domain, said.delete(:attributes), held: held, **said)
         took = Process.clock_gettime(Process::CLOCK_MONOTONIC) - started
         safely(client, "instrument") { @instrument.call(decision, took) } if @instrument
         decision
+      rescue InvalidCost => e # of a function: not an error of the request
+        client.refuse(e)
       end
 
       def descriptors(client, env, given)
@@ -165,6 +187,10 @@ module Tidegate
       def attributes_of(given)
         return given unless given.is_a?(Hash)
 
+        given.each_key { |name| Wire.check_name(name, "attributes") }
+        all = (BUILT_IN | given.keys.map(&:to_s)).size
+        raise ArgumentError, "attributes: #{all} with those of every request, more than #{PAIRS_MAX}" if all > PAIRS_MAX
+
         readers = given.transform_values do |value|
           next value if value.respond_to?(:call)
 
@@ -194,10 +220,10 @@ module Tidegate
         pattern.end_with?("*") ? path.start_with?(pattern.chomp("*")) : path == pattern
       end
 
-      WORDS = %w[allow refuse].freeze
+      WORDS, BUILT_IN = %w[allow refuse].freeze, %w[method path route ip user user_agent].freeze
       # How headers begin that a style has not; Retry-After every refusal has.
       LEFT_OUT = { "both" => [], "draft" => ["x-"], "legacy" => ["ratelimit"], "none" => %w[x- ratelimit] }.freeze
-      private_constant :WORDS, :LEFT_OUT
+      private_constant :WORDS, :BUILT_IN, :LEFT_OUT
     end
 
     # An application's own Hash is left alone.

@@ -26,9 +26,11 @@ module Tidegate
     # In place of the program's client. Every request is written and read as on the socket, so that what the daemon
     # would not take is noticed; nothing is opened.
     class Client < Tidegate::Client
-      # In place of a connection.
+      # In place of a connection, for one request.
       class Line < Connection
-        def ask(wanted, request, _deadline) = client.__send__(:answer, self, wanted, request)
+        def write(wanted, request) = (@used, @reply = 0.0, client.__send__(:answer, self, wanted, request))
+        def read(_wanted) = @reply
+        def spent = true
       end
       OPERATIONS = { ACQUIRE => "acquire", HIT => "hit", PEEK => "peek", CHARGE => "charge" }.freeze
       attr_reader :asked, :signals

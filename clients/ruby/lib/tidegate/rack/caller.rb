@@ -36,7 +36,7 @@ module Tidegate
       # Seconds since X-Request-Start, as "t=" and Unix time or without it: seconds, milliseconds or microseconds, which
       # are told apart by their size. nil for what cannot be: before it began, or longer than 60 s ago.
       def self.waited(said, now)
-        number = said[/\A\s*(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)\s*\z/, 1]
+        number = said.b[/\A\s*(?:t=)?([0-9]{1,20}(?:[.][0-9]{1,9})?)\s*\z/, 1]
         return nil if number.nil?
 
         started = number.to_f
@@ -48,7 +48,7 @@ module Tidegate
       private
 
       def behind(peer, forwarded)
-        hops = forwarded.split(",").map { |hop| without_port(hop) } << peer
+        hops = forwarded.b.split(",").map { |hop| without_port(hop) } << peer
         if @proxies.is_a?(Integer)
           hops = hops.size > @proxies ? [hops[-1 - @proxies]] : hops.first(1)
         end
@@ -97,9 +97,8 @@ module Tidegate
 
     # The path as the application means it: decoded once, without dot segments and repeated slashes.
     def self.path(env)
-      raw = "#{env['SCRIPT_NAME']}#{env['PATH_INFO']}"
-      text = raw
-      text = raw.b.gsub(/%\h\h/) { |code| code[1, 2].hex.chr } if raw.include?("%")
+      raw = env["SCRIPT_NAME"].to_s.b << env["PATH_INFO"].to_s.b
+      text = raw.include?("%") ? raw.gsub(/%\h\h/) { |code| code[1, 2].hex.chr } : raw
       text = text.dup.force_encoding(Encoding::UTF_8).scrub("\ufffd") unless text.ascii_only?
       return text if text.start_with?("/") && !text.include?("//") && !text.include?("/.")
 

@@ -1,0 +1,373 @@
+# frozen_string_literal: true
+
+# The protocol: MessagePack within its bounds, requests, decisions. Opens no socket.
+require "digest/sha2"
+
+module Tidegate
+  VERSION = "0.1.0"
+
+  # Raised by `limit` for a refused request; `decision` has the reason and the retry time.
+  class Denied < StandardError
+    attr_reader :decision
+
+    def initialize(decision) = super((@decision = decision).message)
+  end
+
+  # Raised for a cost or amount that is negative where it must not be, or not an integer.
+  class InvalidCost < ArgumentError; end
+
+  # Why a request has no reply; internal. Flags: `:resend` (the daemon has not judged it), `:keep` (the connection stays
+  # usable), `:absent` (nothing listens), `:full` (no room for a connection), `:own` (not a failure of the daemon).
+  class Fault < StandardError
+    attr_reader :reason
+    attr_accessor :started
+
+    def initialize(text, reason = "protocol", *flags) = super(text).tap { @reason, @flags = reason, flags }
+    def flag?(flag) = @flags.include?(flag)
+    def refusal? = REFUSALS.include?(@reason)
+    # Whether the breaker counts it as a failure of the daemon.
+    def counts? = !refusal? && (@flags & %i[keep own]).empty?
+  end
+
+  HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = *0..8
+  WELCOME, DECISION, DONE, ERROR, GOODBYE = *0..4
+  BUSY, KEEPING = 8, [5, 6, 7, 10, 11].freeze # ERROR codes: no room for a connection; the connection stays open
+  # ERROR codes that refuse the request; every other code is a failure of the daemon.
+  REFUSING = { 6 => "invalid", 7 => "quota", 9 => "forbidden", 11 => "not_allowed" }.freeze
+  REFUSALS = REFUSING.values.freeze
+  VALUE_MAX, VALUE_KEPT, IDEM_MAX, IDEM_KEPT, NAME_MAX = 1_024, 960, 64, 30, 64
+  PAIRS_MAX, DESCRIPTORS_MAX, NAMES_KEPT, DEPTH_MAX, FRAME_MAX = 16, 8, 1_024, 4, 16_384
+  INTEGERS, COST_ABOVE_ALL = (-(1 << 63)..((1 << 64) - 1)), 1 << 32 # what a frame can hold; above every limit
+  BINARY, UTF_8 = Encoding::BINARY, Encoding::UTF_8
+  NEVER = { Object => :never }.freeze # exceptions of other threads (Timeout, Thread#raise, Thread#kill) arrive later
+
+  # Encodes and decodes frames.
+  module Wire
+    # How a value begins: first byte of the short form, sizes below this have it, first byte of the others, their forms.
+    FORMS = {
+      uint: [0x00, 128, 0xcc, %w[C n N Q>]], int: [0x100, 32, 0xd0, %w[c s> l> q>]], str: [0xa0, 32, 0xd9, %w[C n N]],
+      bin: [0x00, 0, 0xc4, %w[C n N]], array: [0x90, 16, 0xdc, %w[n N]], map: [0x80, 16, 0xde, %w[n N]]
+    }.freeze
+    WIDTHS = { "C" => 1, "n" => 2, "N" => 4, "Q>" => 8, "c" => 1, "s>" => 2, "l>" => 4, "q>" => 8 }.freeze
+    CONSTANTS = { nil => 0xc0, false => 0xc2, true => 0xc3 }.freeze
+    STARTS = FORMS.each_with_object(CONSTANTS.to_h { |value, byte| [byte, [nil, value, 0]] }) do |(kind, form), starts|
+      short, below, code, forms = form
+      (kind == :int ? -below...0 : 0...below).each { |size| starts[short + size] = [kind, size, 0] }
+      forms.each_with_index { |packed, i| starts[code + i] = [kind, packed, WIDTHS[packed]] }
+    end.freeze
+    NAME, NAMES = %r{\A[^\x00-\x1f\x7f-\u009f:/]+\z}, {} # encoded names; a program has few
+    rule = lambda do |low, high| # by halves: a text of `low` to `high` printable characters
+      middle = (low + high) / 2
+      next "\\x#{(0xa0 | low).to_s(16)}[ -~]{#{low}}" if low == high
+
+      "(?:(?=[\\xa0-\\x#{(0xa0 | middle).to_s(16)}])#{rule[low, middle]}|#{rule[middle + 1, high]})"
+    end
+    # Matches the usual decision (every field, a short ASCII name, no notes, an id of two bytes), which is then decoded
+    # only when a field is read.
+    plain = "\\A\0\0\0.\\x9d\\x01\\xcd..[\0-\\x04](?:#{rule[1, 31]}|\\xc0)" \
+            "#{'(?:\xce....|[\0-\x7f\xc0]|\xcc.|\xcd..|\xcf.{8})' * 6}\\xc0\\xc0\\xc0\\z"
+    PLAIN = Regexp.new(plain.b, Regexp::MULTILINE | Regexp::NOENCODING)
+    # Start of a request: room for its size, number of elements, operation, room for its id (nil: no reply).
+    HEADS = [0, 5, 4, 5, 5, 5, 3, 5, 2].each_with_index.map do |count, operation|
+      id = [RELEASE, SIGNAL].include?(operation) ? [0xc0] : [0xcd, 0, 0]
+      [0, 0x90 | count, operation, *id].pack("NC*").freeze
+    end.freeze
+
+    module_function
+
+    # Appends the shortest MessagePack of nil, a bool, an Integer, a String (binary ones as bin), an Array or a Hash.
+    def encode(value, out = String.new)
+      case value
+      when nil, true, false then out << CONSTANTS[value]
+      when Integer then head(value.negative? ? :int : :uint, value, out)
+      when String
+        binary = value.encoding == BINARY
+        head(binary ? :bin : :str, (value = binary ? value : utf8(value)).bytesize, out) << value.b
+      when Array then value.each_with_object(head(:array, value.size, out)) { |part, to| encode(part, to) }
+      when Hash then value.each_with_object(head(:map, value.size, out)) { |(k, v), to| encode(v, encode(k.to_s, to)) }
+      else raise Fault.new("a #{value.class} cannot be part of a frame", "invalid")
+      end
+    end
+
+    def head(kind, size, out)
+      short, below, code, forms = FORMS[kind]
+      least = size.negative? ? ~size : size
+      return out << ((short + size) & 0xff) if least < below
+
+      i = forms.index { |packed| least < 1 << ((8 * WIDTHS[packed]) - (size.negative? ? 1 : 0)) }
+      i ? out << (code + i) << [size].pack(forms[i]) : raise(Fault.new("a number too large for a frame", "invalid"))
+    end
+
+    # The one array in `data`; a Fault for bytes that the protocol forbids.
+    def decode(data)
+      message, stop = value(data, 0, DEPTH_MAX)
+      raise IndexError unless message.instance_of?(Array) && stop == data.bytesize
+
+      message
+    rescue IndexError
+      raise Fault, "doubtful bytes: not exactly one array of valid values"
+    end
+
+    # The value at `at` and the offset after it; `depth`: levels that may still nest.
+    def value(data, at, depth)
+      kind, size, width = STARTS.fetch(data.getbyte(at)) # nil, behind the end, starts nothing
+      at += 1 + width
+      raise IndexError if at > data.bytesize
+
+      size = data.unpack1(size, offset: at - width) if width.positive?
+      return [size, at] unless (nests = { str: false, bin: false, array: true, map: true }[kind]) || nests == false
+      raise IndexError if size > data.bytesize - at || (nests && depth.zero?) # an element takes one byte at least
+
+      text = data.byteslice(at, size).force_encoding(kind == :str ? UTF_8 : BINARY) unless nests
+      return text.valid_encoding? ? [text, at + size] : raise(IndexError) if text
+
+      parts = Array.new(kind == :map ? 2 * size : size) { (part, at = value(data, at, depth - 1)) && part }
+      return [parts, at] if kind == :array
+
+      map = parts.each_slice(2).to_h.select { |key, _| key.instance_of?(String) && key.encoding == UTF_8 }
+      map.size == size ? [map, at] : raise(IndexError)
+    end
+
+    # A judgement or charge without its size and id. `given`: a Hash or pairs (one descriptor), an Array of Hashes
+    # (several), or nil. A Fault with the reason `invalid` for names, counts and sizes that the protocol forbids.
+    def judgement(operation, domain, given, cost, priority = nil, options = nil)
+      out = +HEADS[operation]
+      out << (NAMES[domain] || name(domain))
+      if given.instance_of?(Array) && given.first.is_a?(Hash)
+        raise Fault.new("more than #{DESCRIPTORS_MAX} descriptors", "invalid") if given.size > DESCRIPTORS_MAX
+
+        (many = given).each_with_object(out << (0x90 | given.size)) { |one, to| descriptor(one, to) }
+      else
+        descriptor(given, out << 0x91)
+      end
+      cost.equal?(1) ? out << 1 : encode(cost(cost, operation == CHARGE), out)
+      named = priority && priority_name(priority)
+      count = 5
+      (count += 1) && out << (named || 0xc0) if (named || options) && operation != CHARGE
+      (count += 1) && encode(options, out) if options
+      out.setbyte(4, 0x90 | count)
+      return out if (over = out.bytesize - 4 - FRAME_MAX) <= 0
+
+      judgement(operation, domain, shortened(many || [given], over), cost, priority, options)
+    end
+
+    # The cost as it is sent: checked, and within the numbers that a frame holds. Raises InvalidCost.
+    def cost(cost, negative)
+      if cost.is_a?(Hash)
+        sent = cost.to_h { |unit, count| [name(unit) && unit.to_s, number(count, negative)] }
+        sent.size == cost.size ? sent : raise(InvalidCost, "a cost names each unit once")
+      else
+        number(cost, negative)
+      end
+    end
+
+    def number(count, negative)
+      fits = count.is_a?(Integer) && (negative || !count.negative?)
+      shown = count.is_a?(Numeric) ? count : "a #{count.class}"
+      raise InvalidCost, "a cost is an integer#{', 0 or more' unless negative}, not #{shown}" unless fits
+
+      return count if INTEGERS.cover?(count)
+
+      count.negative? ? -COST_ABOVE_ALL : COST_ABOVE_ALL
+    end
+
+    # The encoded name of a priority; nil for what is no name: the rules decide then.
+    def priority_name(priority)
+      NAMES[priority] || name(priority)
+    rescue Fault
+      nil
+    end
+
+    def descriptor(given, out)
+      fits = given.nil? || given.respond_to?(:each)
+      raise Fault.new("attributes are a Hash, not a #{given.class}", "invalid") unless fits
+
+      place, count = (out << 0x90).bytesize - 1, 0
+      given&.each do |name, value|
+        name = NAMES[name] || name(name)
+        unless value.instance_of?(String) && (size = value.bytesize) < 32 && value.ascii_only?
+          size = (value = text(value).b).bytesize
+        end
+        next if size == 0
+
+        out << name
+        size < 32 ? out << (0xa0 | size) << value : head(:str, size, out) << value
+        count += 1
+      end
+      raise Fault.new("more than #{PAIRS_MAX} attributes", "invalid") if count > PAIRS_MAX
+
+      count < 8 ? out.setbyte(place, 0x90 | (2 * count)) : out[place, 1] = [0xdc, 2 * count].pack("Cn")
+    end
+
+    # An attribute as it is sent, the end of a long one replaced by a digest; empty for nil.
+    def text(value, most = VALUE_MAX, kept = VALUE_KEPT)
+      text = utf8(value.instance_of?(String) ? value : string(value))
+      text.bytesize > most ? "#{text.byteslice(0, kept).scrub('')}~#{digest(text)}" : text
+    end
+
+    def digest(text) = Digest::SHA256.hexdigest(text)[0, 32]
+
+    # An idempotency key as it is sent; nil for an empty one.
+    def idem(key)
+      key = key.is_a?(String) && key.encoding == BINARY ? key : utf8(string(key))
+      return key.empty? ? nil : key if key.bytesize <= IDEM_MAX
+
+      kept = key.byteslice(0, IDEM_KEPT)
+      (kept.encoding == BINARY ? kept : kept.scrub("")) << "~#{digest(key)}"
+    end
+
+    # Without exceptions of other threads, so that those of the value's own `to_s` can be told apart.
+    def string(value)
+      return value.name if value.instance_of?(Symbol)
+      return value.to_s if value.instance_of?(Integer)
+
+      Thread.handle_interrupt(NEVER) do
+        "#{value}" # rubocop:disable Style/RedundantInterpolation -- a String whatever `to_s` returns
+      rescue StandardError => e
+        raise Fault.new("a value has no text: #{e.class}", "invalid")
+      end
+    end
+
+    def utf8(text)
+      text = text.dup.force_encoding(UTF_8) if text.encoding == BINARY
+      text.encode(UTF_8, invalid: :replace, undef: :replace).scrub("\ufffd")
+    rescue EncodingError # no conversion exists: its bytes
+      text.b.force_encoding(UTF_8).scrub("\ufffd")
+    end
+
+    # Descriptors as pairs of names and texts, without empty ones.
+    def pairs(given)
+      given = [given] unless given.instance_of?(Array) && given.first.is_a?(Hash)
+      given.map { |one| (one || {}).map { |name, value| [name.to_s, text(value)] }.reject { |_, text| text.empty? } }
+    end
+
+    # The descriptors with digests for the longest values, until they are `over` bytes shorter.
+    def shortened(given, over)
+      given = given.map { |pairs| (pairs || {}).map { |name, value| [name, text(value)] }.uniq(&:first) }
+      while over.positive?
+        longest = given.flatten(1).max_by { |_, text| text.bytesize } || [nil, ""]
+        raise Fault.new("it does not fit into a frame", "invalid") if longest[1].bytesize <= 33
+
+        over -= longest[1].bytesize - 33 + (longest[1].bytesize > 0xff ? 1 : 0)
+        longest[1] = text(longest[1], 33, 0)
+      end
+      given.map(&:to_h)
+    end
+
+    # The encoded name; a Fault for what is no name.
+    def name(name)
+      text = name.is_a?(Symbol) ? name.name : name
+      fits = text.is_a?(String) && text.valid_encoding? && (text = utf8(text)).bytesize <= NAME_MAX && NAME.match?(text)
+      raise Fault.new("a name is text of 1 to 64 bytes without control characters, ':' and '/'", "invalid") unless fits
+
+      NAMES.size < NAMES_KEPT ? NAMES[name] = encode(text).freeze : encode(text)
+    end
+
+    # Checks names and costs where a program is configured.
+    def check_name(name, what)
+      name(name)
+    rescue Fault => e
+      raise ArgumentError, "#{what}: #{e.message}, not #{name.inspect}"
+    end
+
+    def check_cost(cost)
+      cost(cost, false) unless cost.respond_to?(:call)
+    rescue Fault => e
+      raise ArgumentError, "cost: #{e.message}"
+    end
+  end
+
+  # The answer to a request. `rule`, `limit`, `window`, `remaining` and `reset_after` describe the binding rule;
+  # `retry_after` (nil: never), `wait` (start after it) and the other times are in seconds; `notes` are [kind, rule].
+  class Decision
+    VERDICTS, STATUSES = %w[allow limit shed wait deny].freeze, [200, 429, 503, 200, 403].freeze
+    KINDS = [Integer, String, *[Integer] * 6, Array, Array, Hash].freeze
+    OUTCOMES = { "ok" => 0, "error" => 1, "dropped" => 2 }.freeze
+    attr_reader :reason
+    attr_writer :idem
+
+    # `given`: the elements after the id, or a whole frame that is `PLAIN`.
+    def initialize(given, verdict, connection, reason = nil)
+      @given, @verdict, @connection = given, verdict, connection # a fourth would cost an allocation
+      @reason = reason if reason
+    end
+
+    def self.from(elements, reason = nil, connection = nil, id = nil)
+      given = (elements + ([nil] * 11)).first(11)
+      fits = KINDS.zip(given).all? { |kind, value| value.nil? || value.instance_of?(kind) }
+      fits &&= given[0]&.between?(0, 4) && given[2, 6].compact.none?(&:negative?) && !given[1]&.encoding.equal?(BINARY)
+      raise Fault, "doubtful: #{elements.inspect[0, 200]} as a decision" unless fits
+
+      new(given << id, given[0], connection, reason)
+    end
+
+    def allowed? = @verdict.zero? || @verdict == 3
+    # Whether it was made without the daemon.
+    def degraded? = !@reason.nil? && !REFUSALS.include?(@reason)
+    def verdict = VERDICTS[@verdict]
+    def status = STATUSES[@verdict]
+    { rule: 1, limit: 2, remaining: 4, lease: 7 }.each { |name, place| define_method(name) { given[place] } }
+    { window: 3, reset_after: 5, retry_after: 6 }.each { |name, at| define_method(name) { given[at]&.fdiv(1_000_000) } }
+    def wait = @verdict == 3 ? retry_after || 0.0 : 0.0
+    def notes = (given[8] || []).each_slice(2).to_a
+    def help = extra["help"]&.to_s
+    def unit = extra["unit"]&.to_s || "requests"
+    def hidden? = extra["hide"] == true
+    # Whether a refused caller may see the rule.
+    def named? = !rule.nil? && !limit.nil? && !hidden?
+
+    # The limit, for allowed requests too, as ratelimit-headers-11 and as X-Ratelimit; the retry time.
+    def headers
+      names = allowed? || given[6].nil? ? [] : %w[Retry-After X-Ratelimit-Retry-After].first(hidden? ? 1 : 2)
+      again = names.to_h { |name| [name, try_again] }
+      return again unless named?
+
+      most, left = [limit, remaining || 0].map { |number| [number, (10**15) - 1].min.to_s } # of 15 digits
+      rate, name = (given[3] || 0).positive?, quoted(rule)
+      unit = ";qu=#{quoted(rate ? self.unit : 'concurrent-requests')}" unless rate && self.unit == "requests"
+      { "RateLimit" => "#{name};r=#{left}#{";t=#{whole(given[5] || 0)}" if rate}",
+        "RateLimit-Policy" => "#{name};q=#{most}#{unit}#{";w=#{whole(given[3])}" if rate}",
+        "X-Ratelimit-Limit" => most, "X-Ratelimit-Remaining" => left }.merge(again)
+    end
+
+    # For people: the limit, its quota and the retry time.
+    def message
+      return allowed? ? "Allowed." : "This request is not allowed." if allowed? || verdict == "deny"
+
+      amount = (given[3] || 0).zero? ? "at once" : "#{unit} in #{Decision.number(given[3])} s"
+      what = named? ? "Over the limit #{rule} of #{limit} #{amount}." : "Too many requests."
+      full = reason ? "The request could not be judged." : "The service is at its capacity."
+      again = given[6] ? "Try again in #{try_again} s." : "It asks for more than the limit holds: it can never pass."
+      "#{verdict == 'limit' ? what : full} #{again}"
+    end
+
+    # Ends the work: ok, error or dropped. Without a lease, or the second time, nothing happens.
+    def release(outcome = "ok")
+      Thread.handle_interrupt(NEVER) do
+        lease, given[7] = given[7], nil
+        @reference ||= lease
+        outcome = OUTCOMES.fetch(outcome.to_s, 1)
+        @connection&.client&.__send__(:give_back, lease, outcome, @connection, given[-1]) if lease
+      end && nil
+    end
+
+    # Restarts the lease's time, for long work; false if it has ended or the daemon does not answer.
+    def renew = lease && @connection ? @connection.client.__send__(:done?, RENEW) { Wire.encode(lease, _1) } : false
+    # What a refund names: the lease, ended or not, else the idempotency key.
+    def reference = lease || @reference || @idem
+    # Microseconds as seconds for people: up to the next millisecond.
+    def self.number(time) = (up = -(-time / 1_000)).modulo(1_000).zero? ? up / 1_000 : up.fdiv(1_000)
+    def inspect = "#<#{self.class} #{[verdict, *rule, *reason].join(' ')}>" # no lease, no session
+    # A copy in another process has the fields and ends no work.
+    def marshal_dump = [given, @verdict, @reason, @idem]
+    def marshal_load(dumped) = (@given, @verdict, @reason, @idem = dumped)
+
+    private
+
+    def given = @given.instance_of?(Array) ? @given : @given = Wire.decode(@given.byteslice(4..)).rotate(2) # id last
+    def extra = given[10] || {}
+    def whole(microseconds) = -(-microseconds / 1_000_000)
+    def try_again = [1, whole(given[6])].max.to_s
+    def quoted(text) = %("#{text.gsub(/[^ -~]/, '?').gsub(/["\\]/) { "\\#{_1}" }}") # a String of RFC 8941
+  end
+end
