@@ -34,7 +34,10 @@ impl HeldByUser {
             if most < BYTES_MAX {
                 return false;
             }
-            if let Some(connections) = book.word.is_due(now) {
+            let due = book.word.is_due(now);
+            // Every buffer that grows needs the lock.
+            drop(book);
+            if let Some(connections) = due {
                 warn!(
                     user,
                     connections,
