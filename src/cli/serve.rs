@@ -390,7 +390,6 @@ impl Failure {
 /// A thread says several times a second that it is there.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
-/// Longer than a thread takes to open it.
 const OPEN_MAX: Duration = Duration::from_secs(1);
 
 /// As any program in Rust that panicked.

@@ -67,7 +67,8 @@ fn start(log: Log) -> (Daemon, Option<PipeReader>) {
         assert_eq!(daemon.process.has_ended(), None, "{log:?}");
         daemon.socket().exists().then_some(())
     });
-    eventually("the admin socket is there", || super::http::admin_socket(&daemon).exists().then_some(()));
+    // Signals that come before it serves would end it.
+    daemon.greeted().assert_served();
     (daemon, reader)
 }
 

@@ -31,7 +31,7 @@ use tidegate::clock::boot_nanos;
 
 /// How often something is tried that has to hold each time: as often as the environment says, else so often.
 fn tries(otherwise: usize) -> usize {
-    std::env::var("TIDEGATE_TRIES").map_or(otherwise, |tries| tries.parse().unwrap())
+    std::env::var("STOPS").map_or(otherwise, |tries| tries.parse().unwrap())
 }
 
 fn since(begin: u64) -> Duration {

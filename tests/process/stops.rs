@@ -75,7 +75,7 @@ fn ends_within_a_second_under_load() {
         let took = since(begin);
         assert!(took <= Duration::from_secs(1), "{took:?}: {}", daemon.log());
         longest = longest.max(took);
-        assert!(end_load() > 100, "there was a load");
+        assert!(end_load() > 0, "there was a load");
         assert!(daemon.plan.path("state/tables").exists() && !admin_socket(&daemon).exists());
     }
     eprintln!("the longest took {longest:?}");
