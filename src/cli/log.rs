@@ -82,7 +82,7 @@ pub(super) fn before_start(messages: impl Iterator<Item = String>) {
 
 /// Writes a message to standard error past the log: for commands, and before there is a log.
 pub(super) fn plainly(message: &str) {
-    // Nobody reads what cannot be written.
+    // There is no other place for it.
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 

@@ -209,7 +209,7 @@ fn start_helpers(helpers: &Helpers, office: &Office) {
     tokio::spawn(helpers.clone().keep_starting());
 }
 
-/// Nobody decides any more: leaves what others need. Each step has a time of its own.
+/// Leaves what others need, after the last decision. Each step has a time limit of its own.
 fn end(helpers: &Helpers, fleet: Option<Fleet>, keeper: Option<Keeper>, manager: &ServiceManager) {
     // Threads that decided have ended: the tables can be written by one if there was none before.
     helpers.start_one("state");

@@ -115,7 +115,7 @@ fn judge_something(decider: &Mutex<Decider>, now: Now) {
     let _ = decider.decide(&request, now);
 }
 
-/// Of a thread that nobody waits for: younger than any question.
+/// The beat of a thread that was never started: younger than any question.
 const NEVER_STARTED: Timestamp = Timestamp::from_nanos(u64::MAX - 1);
 
 fn beat_at(beat: &AtomicU64) -> Option<Timestamp> {

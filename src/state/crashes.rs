@@ -32,7 +32,7 @@ impl Crashes {
     pub fn open(path: &Path, here: &Moment) -> io::Result<Crashes> {
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(OWNER_ONLY);
-        // A link that somebody planted here is not followed.
+        // A planted link is not followed.
         options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let mut file = options.open(path)?;
         let clock = here.clock.unwrap_or_default();

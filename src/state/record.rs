@@ -90,8 +90,8 @@ pub fn set_aside(path: &Path, file: StateFile) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Moves a file of the state directory out of the way as evidence of a crash loop. The evidence of the first loop stays until
-/// somebody removes it; of later ones the last stays beside it.
+/// Moves a file of the state directory out of the way as evidence of a crash loop. The evidence of the first loop stays until it
+/// is removed by hand; of later ones the last stays beside it.
 ///
 /// # Errors
 /// What the file system says; a file that is not there is none.

@@ -10,7 +10,7 @@ use super::http::{admin_socket, get, post};
 use super::metric;
 use super::wire::{hit, verdict_of};
 
-/// Users of nobody else, so that their threads alone count: RLIMIT_NPROC is by user.
+/// Users of this test alone, so that their threads alone count: RLIMIT_NPROC is by user.
 const FIRST_USER: u32 = 61_000;
 
 /// Whether another user can run the daemon here.
