@@ -182,13 +182,10 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
         signals::tell_status(desk.clone()).map_err(Failure::Run)?;
         let office = open_office(desk, Doors { admin, metrics: settings.metrics }, &helpers);
-        let threads = options.threads;
         // What decides has the first threads that are to be had.
         let server = server::start(&engine, &clock, options).map_err(Failure::Threads)?;
         start_helpers(&helpers, &office);
-        info!(socket = %listener.path().display(), threads, mode = %settings.mode, "serving");
-        #[cfg(debug_assertions)]
-        super::helpers::crash_if_asked();
+        info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await;
         shutdown.cancel();
         // Says no more than that the end has begun, and waits for nothing.
@@ -207,6 +204,8 @@ fn start_helpers(helpers: &Helpers, office: &Office) {
         office.await_open(OPEN_MAX);
     }
     tokio::spawn(helpers.clone().keep_starting());
+    #[cfg(debug_assertions)]
+    super::helpers::crash_if_asked();
 }
 
 /// Leaves what others need, after the last decision. Each step has a time limit of its own.
