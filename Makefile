@@ -87,7 +87,7 @@ nightly-sources:
 	  else echo "cargo-deny is missing: nobody looks at licenses and sources (cargo install cargo-deny --locked)"; fi
 
 nightly-tests:
-	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} TREES=$${TREES:-20000} \
+	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} TREES=$${TREES:-20000} STOPS=$${STOPS:-200} \
 	  cargo test --profile nightly --locked --no-fail-fast
 
 nightly-interleavings:

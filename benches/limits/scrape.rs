@@ -5,10 +5,11 @@ use std::io::{self, Read, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::admin::{
-    Control, Desk, Door, Doors, FleetRecord, Office, Reloaded, RulesRecord, ServedSocket, ServerCounts,
-    StateRecord,
+    Control, Desk, Door, Doors, FleetRecord, Office, ProcessRecord, Reloaded, RulesRecord, ServedSocket,
+    ServerCounts, StateRecord,
 };
 use tidegate::clock::Clock;
 
@@ -27,7 +28,9 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         Arc::default(),
         &Arc::default(),
     );
-    let office = Office::start(desk, Doors { admin: Box::new(At(path.clone())), metrics: None })?;
+    let (office, work) = Office::new(desk, Doors { admin: Box::new(At(path.clone())), metrics: None });
+    std::thread::spawn(work);
+    office.await_open(Duration::from_secs(5));
     let bytes = scrape(&path)?;
     let (mut took, mut percent) = (Vec::new(), Vec::new());
     for _ in 0..reps {
@@ -91,6 +94,10 @@ impl Control for Nothing {
 
     fn server(&self) -> ServerCounts {
         ServerCounts::default()
+    }
+
+    fn process(&self) -> ProcessRecord {
+        ProcessRecord::default()
     }
 
     fn resident_bytes(&self) -> u64 {

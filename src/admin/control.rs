@@ -24,6 +24,9 @@ pub trait Control: Send + Sync {
     /// How this host stands with those that it shares budgets with.
     fn fleet(&self) -> FleetRecord;
 
+    /// The process itself.
+    fn process(&self) -> ProcessRecord;
+
     /// The memory of the whole process that is resident, in bytes; 0: it cannot be read.
     fn resident_bytes(&self) -> u64;
 
@@ -93,6 +96,28 @@ impl ServerCounts {
     }
 }
 
+/// The log, the helper threads, and whether the daemon has left a crash loop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessRecord {
+    /// Lines of the log that were dropped, because standard error did not take them.
+    pub log_lines_dropped: u64,
+    /// The helper threads.
+    pub threads: Vec<ThreadRecord>,
+    /// Whether the rules are those of before a crash loop, and the state that it left is set aside.
+    pub is_after_crash_loop: bool,
+}
+
+/// A helper thread: one that decisions do not need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadRecord {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it runs.
+    pub is_running: bool,
+    /// How often it was run again after a panic.
+    pub restarts: u64,
+}
+
 /// How keeping the tables over a restart goes. All zero where nothing is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateRecord {
@@ -105,7 +130,7 @@ pub struct StateRecord {
     /// How large it is, in bytes.
     pub bytes: u64,
     /// Files that were of no use at the start, by their name.
-    pub bad: [(&'static str, u64); 4],
+    pub bad: [(&'static str, u64); 5],
 }
 
 /// The rules in force and how the last reading went.

@@ -38,7 +38,7 @@ pub struct Doors {
 
 /// Serves through all doors until told to stop. `tried`: each has been tried, and whoever comes now finds those open that
 /// can be opened.
-pub(super) async fn serve(desk: Arc<Desk>, mut doors: Doors, tried: impl FnOnce(), stop: &CancellationToken) {
+pub(super) async fn serve(desk: Arc<Desk>, doors: &mut Doors, tried: &dyn Fn(), stop: &CancellationToken) {
     let operators = open_socket(&mut *doors.admin);
     let scrapers = match doors.metrics {
         Some(address) => Some((address, open_port(address).await)),

@@ -20,13 +20,16 @@ mod switches;
 mod told;
 mod verbs;
 
-use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord};
+pub use control::{
+    Control, DomainInForce, ProcessRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord,
+    ThreadRecord,
+};
 pub use doors::{Door, Doors};
 pub use fleet::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets, OverridesRecord};
 pub use front::SAFETY;
@@ -74,54 +77,56 @@ impl Desk {
     }
 }
 
-/// The thread that answers operators, until it is dropped.
+/// The thread that answers operators, until this is dropped.
 #[derive(Debug)]
 pub struct Office {
     stop: CancellationToken,
-    thread: Option<JoinHandle<()>>,
+    opened: Receiver<()>,
+    ended: Receiver<()>,
 }
 
 impl Office {
-    /// Starts the thread; every door that can be opened is open then. One that cannot is told of in the log and tried
-    /// again.
-    ///
-    /// # Errors
-    /// The thread, or its runtime, cannot be started.
-    pub fn start(desk: Desk, doors: Doors) -> io::Result<Office> {
+    /// The handle of the thread, and its work. A door that cannot be opened is logged and tried again.
+    pub fn new(desk: Desk, mut doors: Doors) -> (Office, impl FnMut() + Send + 'static) {
         let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .thread_name("admin-verb")
-            .max_blocking_threads(VERBS_AT_ONCE)
-            .build()?;
-        let (tell_tried, tried) = std::sync::mpsc::sync_channel(1);
-        let tell_tried = move || {
-            let _ = tell_tried.send(());
+        let (tell_opened, opened) = sync_channel(1);
+        let (tell_ended, ended) = sync_channel(1);
+        let (desk, stopped) = (Arc::new(desk), stop.clone());
+        let work = move || {
+            let opened = || {
+                let _ = tell_opened.try_send(());
+            };
+            serve(&desk, &mut doors, &stopped, &opened);
+            let _ = tell_ended.try_send(());
         };
-        let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            let desk = Arc::new(desk);
-            runtime.block_on(async {
-                let noted = Arc::clone(&desk);
-                tokio::spawn(async move { History::keep(&noted).await });
-                doors::serve(desk, doors, tell_tried, &stopped).await;
-            });
-            // A verb that still waits for something is not waited for.
-            runtime.shutdown_background();
-        })?;
-        // A thread that panicked will not tell.
-        let _ = tried.recv();
-        Ok(Office { stop, thread: Some(thread) })
+        (Office { stop, opened, ended }, work)
+    }
+
+    /// Waits until every door that can be opened is open, within this time.
+    pub fn await_open(&self, within: Duration) {
+        let _ = self.opened.recv_timeout(within);
     }
 }
 
 impl Drop for Office {
     fn drop(&mut self) {
         self.stop.cancel();
-        // A panic there has been told already.
-        let _ = self.thread.take().map(JoinHandle::join);
+        // The doors are closed then, and the path of the socket is left; an answer that takes longer is not waited for.
+        let _ = self.ended.recv_timeout(END_MAX);
     }
 }
 
-/// Verbs wait: for rules to be read, for a file to be on the disk. Operators are few.
-const VERBS_AT_ONCE: usize = 4;
+/// Serves until it is stopped.
+fn serve(desk: &Arc<Desk>, doors: &mut Doors, stopped: &CancellationToken, opened: &dyn Fn()) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
+    let runtime = runtime.expect("descriptors for a runtime");
+    runtime.block_on(async {
+        let noted = Arc::clone(desk);
+        tokio::spawn(async move { History::keep(&noted).await });
+        doors::serve(Arc::clone(desk), doors, opened, stopped).await;
+    });
+}
+
+/// How long the end of the daemon waits for this thread.
+const END_MAX: Duration = Duration::from_millis(100);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, StatusCode};
+use tokio::sync::{Semaphore, oneshot};
 
 use super::answer::{self, Answer};
 use super::control::ServedSocket;
@@ -68,12 +69,28 @@ async fn carry_out(desk: Arc<Desk>, by: By, verb: Verb, request: Request<Incomin
         Ok(body) => body,
         Err(answer) => return answer,
     };
-    let done = tokio::task::spawn_blocking(move || verbs::carry_out(verb, &desk, by, &body));
-    match done.await {
+    match on_a_thread(move || verbs::carry_out(verb, &desk, by, &body)).await {
         Ok(Ok(done)) => answer::value(StatusCode::OK, &done),
         Ok(Err(refusal)) => answer::error(refusal.status, refusal.message),
-        Err(_) => answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED),
+        Err(answer) => answer,
     }
+}
+
+/// Does what may wait on a thread of its own. The runtime's own threads for that panic where none can be had.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
+    static AT_ONCE: Semaphore = Semaphore::const_new(VERBS_AT_ONCE);
+    let failed = |_| answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED);
+    let permit = AT_ONCE.acquire().await.map_err(|_| failed(()))?;
+    let (tell, told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("admin-verb".into()).spawn(move || {
+        let _ = tell.send(work());
+        drop(permit);
+    });
+    if let Err(error) = thread {
+        let message = format!("no thread can be had for this: {error}; help: raise TasksMax of the unit");
+        return Err(answer::error(StatusCode::SERVICE_UNAVAILABLE, message));
+    }
+    told.await.map_err(|_| failed(()))
 }
 
 /// The lines of a recording, from when it begins.
@@ -82,11 +99,10 @@ async fn record(desk: Arc<Desk>, by: By, request: Request<Incoming>) -> Answer {
         Ok(body) => body,
         Err(answer) => return answer,
     };
-    let begun = tokio::task::spawn_blocking(move || recording::begin(&desk, by, &verbs::object(&body)?));
-    match begun.await {
+    match on_a_thread(move || recording::begin(&desk, by, &verbs::object(&body)?)).await {
         Ok(Ok(lines)) => answer::lines(lines),
         Ok(Err(refusal)) => answer::error(refusal.status, refusal.message),
-        Err(_) => answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED),
+        Err(answer) => answer,
     }
 }
 
@@ -102,6 +118,9 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Answer> {
         Err(_) => Err(answer::error(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time")),
     }
 }
+
+/// Verbs wait: for rules to be read, for a file to be on the disk. Operators are few.
+const VERBS_AT_ONCE: usize = 4;
 
 const FAILED: &str = "it failed: the log says why";
 

@@ -32,6 +32,8 @@ impl AdminDoor {
 
 impl Door for AdminDoor {
     fn open(&mut self) -> Result<UnixListener, String> {
+        // After a panic of the thread it is opened again, and is still ours.
+        self.listener = None;
         let bound = self.first.take().unwrap_or_else(|| Listener::bind(&self.path, MODE, None));
         let listener = bound
             .map_err(|error| format!("{error}; help: name another path as `admin.socket` in the settings"))?;

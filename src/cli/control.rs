@@ -8,11 +8,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::fleet_record::fleet_record;
+use super::helpers::Helpers;
+use super::log_queue::LogQueue;
 use super::orders::OrdersKept;
+use super::proof::AfterCrashLoop;
 use super::rules_in_force::Record;
 use super::watch::Bell;
 use crate::admin::{
-    Control, DomainInForce, FleetRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord,
+    Control, DomainInForce, FleetRecord, ProcessRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts,
+    StateRecord,
 };
 use crate::clock::Clock;
 use crate::engine::FleetChange;
@@ -38,6 +42,9 @@ pub(super) struct Daemon {
     /// The path of the rules.
     pub(super) rules: String,
     pub(super) socket: ServedSocket,
+    pub(super) log: Arc<LogQueue>,
+    pub(super) helpers: Helpers,
+    pub(super) after_crash_loop: AfterCrashLoop,
     /// Why work should not be sent here yet, beside the rules.
     pub(super) unready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
 }
@@ -88,6 +95,14 @@ impl Control for Daemon {
         fleet_record(self.fleet.as_ref().map(|(counters, _)| &**counters), self.clock.now().at)
     }
 
+    fn process(&self) -> ProcessRecord {
+        ProcessRecord {
+            log_lines_dropped: self.log.dropped(),
+            threads: self.helpers.record(),
+            is_after_crash_loop: self.after_crash_loop.load(Ordering::Relaxed),
+        }
+    }
+
     fn resident_bytes(&self) -> u64 {
         resident_bytes(Path::new("/")).unwrap_or_default()
     }
@@ -110,7 +125,12 @@ impl Control for Daemon {
     }
 
     fn unready(&self) -> Vec<String> {
-        (self.unready)()
+        let after_crash_loop = self.after_crash_loop.load(Ordering::Relaxed).then(|| {
+            "the daemon was in a crash loop: it goes by the last rules that it ran under for a minute, its state is set \
+             aside; mend the rules and run `tidegate reload`"
+                .to_owned()
+        });
+        (self.unready)().into_iter().chain(self.helpers.missing()).chain(after_crash_loop).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tracing::{error, info, warn};
 
 use super::fleet_secret::{FleetSecret, fleet_secrets};
+use super::helpers::Helpers;
 use super::redis_settings::RedisSettings;
 use super::restart::TakenUp;
 use super::rules_in_force::log_problem;
@@ -54,10 +55,12 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
 
 impl Joined {
     /// Begins to talk with the others. Redis need not be there.
-    pub(super) fn talk(self, engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Fleet> {
-        let fleet = Fleet::start(Arc::clone(engine), Arc::clone(clock), self.standing, self.plan);
-        let told = "rules of the fleet go by `on_redis_down`: raise TasksMax of the unit";
-        fleet.inspect_err(|error| warn!(%error, "{told}")).ok()
+    pub(super) fn talk(self, engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> Option<Fleet> {
+        let fleet = Fleet::new(Arc::clone(engine), Arc::clone(clock), self.standing, self.plan);
+        let fleet = fleet.inspect_err(|error| warn!(%error, "rules of the fleet go by `on_redis_down`"));
+        let (fleet, work) = fleet.ok()?;
+        helpers.add("sync", "rules of the fleet go by `on_redis_down`", work);
+        Some(fleet)
     }
 }
 

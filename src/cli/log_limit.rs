@@ -24,7 +24,7 @@ pub(super) struct Limited<F> {
 
 /// What one place in the source has said lately.
 #[derive(Clone, Copy, Debug, Default)]
-struct Site {
+pub(super) struct Site {
     since: Timestamp,
     said: u32,
     suppressed: u64,
@@ -56,7 +56,8 @@ impl<F> Limited<F> {
 }
 
 impl Site {
-    fn admit(&mut self, now: Timestamp) -> Option<u64> {
+    /// Whether one more line may be written now, and how many were left out before it.
+    pub(super) fn admit(&mut self, now: Timestamp) -> Option<u64> {
         if now.since(self.since) >= PERIOD {
             (self.since, self.said) = (now, 0);
         }
@@ -102,10 +103,9 @@ fn is_of_traffic(target: &str) -> bool {
     })
 }
 
-/// Of the rooms that serve, and of the two that speak for them: panics while judging, and a service manager that does
-/// not listen.
-const SPOKEN_BY_TRAFFIC: [&str; 4] =
-    ["tidegate::server", "tidegate::engine", "tidegate::cli::log", "tidegate::cli::service_manager"];
+/// Of the rooms that serve, and of a service manager that does not listen. Panics have a limit of their own.
+const SPOKEN_BY_TRAFFIC: [&str; 3] =
+    ["tidegate::server", "tidegate::engine", "tidegate::cli::service_manager"];
 
 /// Enough to see what it is about.
 const LINES_MAX: u32 = 8;
@@ -148,8 +148,7 @@ mod tests {
         for (target, limited) in [
             ("tidegate::server::accept", true),
             ("tidegate::server", true),
-            ("tidegate::cli::log", true),
-            ("tidegate::cli::log_limit", false),
+            ("tidegate::servers", false),
             ("tidegate::cli::rules_in_force", false),
             ("tidegate::state::keeper", false),
         ] {

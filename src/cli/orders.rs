@@ -115,18 +115,15 @@ impl OrdersKept {
         Ok(())
     }
 
-    /// Starts to look twice a second for what ends by itself and for the file that switches everything off. The first
-    /// look is taken before this returns.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
-    pub(super) fn watch(self: &Arc<OrdersKept>, socket: &Path) -> std::io::Result<Watch> {
+    /// The work of the thread that looks twice a second for what ends by itself and for the file that switches everything
+    /// off, until the watch is dropped. The first look is taken before this returns.
+    pub(super) fn watch(self: &Arc<OrdersKept>, socket: &Path) -> (Watch, impl FnMut() + Send + 'static) {
         let (stop, stopped) = sync_channel(0);
         let mut files = DisableFiles::new(socket);
         let mut told = None;
         self.look_for_file(&mut files);
         let kept = Arc::clone(self);
-        std::thread::Builder::new().name("switches".into()).spawn(move || {
+        let work = move || {
             // A file system that hangs holds up this thread, and nobody else: it is not joined at the end.
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 kept.look_for_file(&mut files);
@@ -137,8 +134,8 @@ impl OrdersKept {
                 }
                 told = failure;
             }
-        })?;
-        Ok(Watch { _stop: stop })
+        };
+        (Watch { _stop: stop }, work)
     }
 
     fn look_for_file(&self, files: &mut DisableFiles) {

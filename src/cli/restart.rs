@@ -2,19 +2,22 @@
 //! with it, there is an engine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
+use super::helpers::Helpers;
 use super::last_good::LastGood;
 use super::orders::OrdersFile;
+use super::proof::{AfterCrashLoop, Proof};
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Mode;
 use crate::state::{
-    Directory, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION, Record, SmallFile, StateFile, Useless,
-    file_bytes_max, read_tables, set_aside,
+    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION,
+    Record, SmallFile, StateFile, Useless, file_bytes_max, keep_evidence, read_tables, set_aside,
 };
 use crate::sys;
 
@@ -39,6 +42,7 @@ pub(super) struct TakenUp {
     directory: Option<Directory>,
     boot_id: PathBuf,
     record: Arc<Record>,
+    is_after_crash_loop: AfterCrashLoop,
 }
 
 impl Plan<'_> {
@@ -53,11 +57,17 @@ impl Plan<'_> {
         let key = directory.as_ref().map_or(KeyBytes(new_key), Directory::key);
         let record = Arc::new(Record::default());
         let here = Moment::here(self.boot_id);
+        let crashes = directory.as_mut().and_then(|directory| open_crashes(directory, &here));
+        let is_loop = crashes.is_some_and(Crashes::is_loop);
+        if let (Some(directory), Some(crashes), true) = (&directory, crashes, is_loop) {
+            leave_crash_loop(directory, crashes);
+        }
         let taken = directory.as_mut().and_then(|directory| self.read(directory, &here, &record));
         let (engine, clock) = taken.unwrap_or_else(|| (self.engine(key), Clock::start()));
         engine.number_leases_from(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
         let (engine, clock) = (Arc::new(engine), Arc::new(clock));
-        Ok(TakenUp { engine, clock, directory, boot_id: self.boot_id.to_owned(), record })
+        let (boot_id, is_after_crash_loop) = (self.boot_id.to_owned(), Arc::new(AtomicBool::new(is_loop)));
+        Ok(TakenUp { engine, clock, directory, boot_id, record, is_after_crash_loop })
     }
 
     fn engine(&self, key: KeyBytes) -> Engine {
@@ -107,6 +117,20 @@ impl TakenUp {
             .then(|| LastGood::at(directory.rules(), directory.versions_ahead(), record))
     }
 
+    /// Where rules are kept that have proven themselves for so long, and whether those are to be gone by.
+    pub(super) fn proof(&mut self, after: Duration) -> Proof {
+        let record = Arc::clone(&self.record);
+        let directory = self.directory.as_ref().filter(|_| CRASHES.get().is_some());
+        let file = directory
+            .map(|directory| LastGood::at(directory.proven_rules(), directory.versions_ahead(), record));
+        Proof::new(file, after, Arc::clone(&self.is_after_crash_loop))
+    }
+
+    /// Whether the daemon goes by the proven rules, after a crash loop.
+    pub(super) fn is_after_crash_loop(&self) -> AfterCrashLoop {
+        Arc::clone(&self.is_after_crash_loop)
+    }
+
     /// Where what holds over the rules is kept, if this daemon keeps anything.
     pub(super) fn orders(&mut self) -> Option<OrdersFile> {
         let directory = self.directory.as_mut()?;
@@ -148,13 +172,59 @@ impl TakenUp {
     }
 
     /// Starts to keep it for the next one.
-    pub(super) fn keep(self, every: Duration) -> Option<Keeper> {
-        let TakenUp { engine, clock, directory, boot_id, record } = self;
+    pub(super) fn keep(self, every: Duration, helpers: &Helpers) -> Option<Keeper> {
+        let TakenUp { engine, clock, directory, boot_id, record, .. } = self;
         let keeping = Keeping { directory: directory?, engine, clock, boot_id, every, record };
-        let keeper = Keeper::start(keeping);
-        keeper
-            .inspect_err(|error| warn!(%error, "nothing is kept for a restart: raise TasksMax of the unit"))
-            .ok()
+        let (keeper, work) = Keeper::new(keeping);
+        helpers.add("state", "nothing is kept for a restart", work);
+        Some(keeper)
+    }
+}
+
+/// The notes of ends by a panic or an abort, if this daemon keeps anything.
+fn open_crashes(directory: &mut Directory, here: &Moment) -> Option<&'static Crashes> {
+    if directory.is_anothers() {
+        return None;
+    }
+    let path = directory.crashes();
+    let opened = Crashes::open(&path, here);
+    opened
+        .inspect_err(|error| debug!(path = %path.display(), %error, "a crash loop would not be noticed"))
+        .ok()
+        .map(|opened| CRASHES.get_or_init(|| opened))
+}
+
+/// Notes that the daemon ends by a panic.
+pub(super) fn note_crash() {
+    if let Some(crashes) = CRASHES.get() {
+        crashes.note();
+    }
+}
+
+/// Of this process: it may panic while what it takes up is read.
+static CRASHES: OnceLock<Crashes> = OnceLock::new();
+
+/// Sets aside what may have caused a crash loop, as evidence: the tables, and the rules that were in force. Switches and
+/// blocks were said by people, and stay.
+fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
+    let (ends, span) = (CRASH_LOOP_ENDS, CRASH_LOOP_SPAN.as_secs());
+    error!(
+        "CRASH LOOP: this daemon ended {ends} times within {span} s by a panic or an abort: its state is set aside"
+    );
+    for (path, file) in [(directory.tables(), StateFile::Tables), (directory.rules(), StateFile::Rules)] {
+        match keep_evidence(&path, file) {
+            Ok(Some(aside)) => {
+                warn!(aside = %aside.display(), "evidence of the crash loop: please report it");
+            }
+            Ok(None) => {}
+            Err(error) => warn!(path = %path.display(), %error, "it cannot be set aside"),
+        }
+    }
+    if let Err(error) = std::fs::copy(directory.proven_rules(), directory.rules()) {
+        debug!(%error, "no rules are kept for a start at which their files have errors");
+    }
+    if let Err(error) = crashes.forget() {
+        warn!(%error, "the notes of the crash loop stay, so that the next start does the same");
     }
 }
 

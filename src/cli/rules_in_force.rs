@@ -3,16 +3,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use super::last_good::LastGood;
+use super::proof::Proof;
+use super::reading_report;
 use super::redis_settings::fleet_alone;
 use crate::admin::Reloaded;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, Replaced};
-use crate::rules::{Domain, Fingerprint, Halt, Library, ListKind, Problem, Reading};
+use crate::rules::{Domain, Fingerprint, Library, ListKind, Problem, Reading};
 
 /// The rules in force and the way to read them again.
 #[derive(Debug)]
@@ -28,6 +31,7 @@ pub(super) struct RulesInForce {
     last_good: Option<LastGood>,
     /// Whether they differ from what is kept there.
     is_unkept: bool,
+    proof: Proof,
     /// Whether hosts meet anywhere, so that they can share a budget.
     has_redis: bool,
 }
@@ -46,12 +50,13 @@ pub(super) struct Record {
 }
 
 impl RulesInForce {
-    /// Reads the rules and puts them in force. What has errors is as it was last good, if that was kept.
+    /// Reads the rules and puts them in force. What has errors is as it was last good, if that was kept. After a crash loop
+    /// the rules under which the daemon last ran for a while are in force instead.
     pub(super) fn start(
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         library: Library,
-        last_good: Option<LastGood>,
+        (last_good, proof): (Option<LastGood>, Proof),
         has_redis: bool,
     ) -> RulesInForce {
         let mut rules = RulesInForce {
@@ -62,8 +67,12 @@ impl RulesInForce {
             retired: Vec::new(),
             is_unkept: last_good.is_some(),
             last_good,
+            proof,
             has_redis,
         };
+        if rules.begin_after_crash_loop() {
+            return rules;
+        }
         if let Some(last_good) = &rules.last_good {
             rules.library.remember(last_good.take_up());
         }
@@ -75,6 +84,39 @@ impl RulesInForce {
         }
         rules.tell_sum("the rules were read");
         rules
+    }
+
+    /// Puts the proven rules in force in place of the files, if this is a start after a crash loop and there are any.
+    fn begin_after_crash_loop(&mut self) -> bool {
+        if !self.proof.is_after_crash_loop() {
+            return false;
+        }
+        let texts = self.proof.file.as_ref().map(LastGood::take_up).unwrap_or_default();
+        if texts.is_empty() {
+            self.proof.files_are_read();
+            error!(
+                "there are no rules under which this daemon ran for a minute: the files are read as they are"
+            );
+            return false;
+        }
+        self.library.begin_with(texts);
+        self.retired.push(self.engine.install(self.library.rules()));
+        self.note(true);
+        error!(
+            "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: mend those and reload"
+        );
+        self.tell_sum("the files were not read");
+        true
+    }
+
+    /// Keeps the rules in force as proven, once the daemon has run under them for long enough. Returns how long that takes
+    /// from now; `None`: they are kept.
+    pub(super) fn prove(&mut self) -> Option<Duration> {
+        let left = self.proof.left()?;
+        if left.is_zero() {
+            self.proof.keep(&self.library);
+        }
+        self.proof.left()
     }
 
     /// Where the rules are.
@@ -128,11 +170,11 @@ impl RulesInForce {
             None if reading.difference.is_empty() => "the rules were read again: nothing changed",
             None => "the rules were read again and are in force",
         });
-        Reloaded { changes: reading.difference.lines().collect(), problems: failures(&reading) }
+        Reloaded { changes: reading.difference.lines().collect(), problems: reading_report::lines(&reading) }
     }
 
     fn tell_failures(&self, reading: &Reading) {
-        tell_failures(reading, self.library.path());
+        reading_report::log(reading, self.library.path());
         if !self.has_redis {
             fleet_alone(&self.library.domains()).iter().for_each(log_problem);
         }
@@ -159,6 +201,7 @@ impl RulesInForce {
 
     fn read(&mut self) -> Reading {
         let before = self.library.domains();
+        self.proof.files_are_read();
         let reading = self.library.read();
         let after = self.library.domains();
         let is_same = |one: &[Arc<Domain>], other: &[Arc<Domain>]| {
@@ -167,6 +210,7 @@ impl RulesInForce {
         if !is_same(&before, &after) {
             self.retired.push(self.engine.install(self.library.rules()));
             self.is_unkept = true;
+            self.proof.begin();
         }
         self.let_go();
         self.note(reading.is_good());
@@ -204,68 +248,6 @@ fn may_refuse(domain: &Domain) -> bool {
 pub(super) fn log_problem(problem: &Problem) {
     if problem.is_error() { error!("{problem}") } else { warn!("{problem}") }
 }
-
-/// Why something that was written is not in force, a line each; empty: all of it is.
-fn failures(reading: &Reading) -> Vec<String> {
-    let errors = || reading.problems.iter().filter(|problem| problem.is_error());
-    let mut lines: Vec<String> = errors().take(ANSWERED_MAX).map(ToString::to_string).collect();
-    if let Some(more) = errors().count().checked_sub(ANSWERED_MAX).filter(|more| *more > 0) {
-        lines.push(format!("and {more} more errors: `tidegate check` shows them all"));
-    }
-    lines
-        .extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is mended")));
-    lines.extend(reading.kept.iter().map(|domain| format!("{domain}: keeps its last good rules")));
-    lines.extend(reading.halt.as_ref().map(|halt| match halt {
-        Halt::Unlisted => "the rules cannot be read: nothing is changed".to_owned(),
-        Halt::Unsettled => {
-            "the files changed all the time while they were read: nothing is changed".to_owned()
-        }
-        Halt::Homeless(files) => {
-            let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            format!("which domain these belong to cannot be read: {files}: nothing is changed")
-        }
-    }));
-    lines
-}
-
-fn tell_failures(reading: &Reading, path: &Path) {
-    reading.problems.iter().take(PROBLEMS_MAX).for_each(log_problem);
-    if let Some(more) = reading.problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {
-        error!("and {more} more problems: `tidegate check {}` shows them all", path.display());
-    }
-    for domain in &reading.without {
-        error!(%domain, "its rules have errors: this domain has NO LIMITS until they are mended");
-    }
-    for domain in &reading.recalled {
-        error!(%domain, "its rules have errors: it has YESTERDAY'S, the last that were good, until they are mended");
-    }
-    for domain in reading.kept.iter().filter(|domain| !reading.recalled.contains(domain)) {
-        error!(%domain, "its rules have errors: it keeps its last good rules until they are mended");
-    }
-    match &reading.halt {
-        Some(Halt::Unlisted) => {
-            error!(path = %path.display(), "the rules cannot be read: NOTHING IS CHANGED until they can");
-        }
-        Some(Halt::Unsettled) => {
-            let path = path.display();
-            warn!(%path, "the files changed all the time while they were read: nothing is changed until they stand still");
-        }
-        Some(Halt::Homeless(files)) => {
-            let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            error!(files, "which domain these belong to cannot be read: NOTHING IS CHANGED until it can");
-        }
-        None => {}
-    }
-}
-
-/// Of a file with thousands of mistakes the first few say enough.
-const PROBLEMS_MAX: usize = 1_000;
-
-/// What somebody who asked in a terminal still reads.
-const ANSWERED_MAX: usize = 20;
-
-/// As many names as fit a line.
-const FILES_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -321,7 +303,7 @@ mod tests {
             &engine,
             &Arc::new(Clock::start()),
             Library::new(directory.path()),
-            None,
+            Default::default(),
             false,
         );
         let mut decider = engine.decider();
@@ -345,7 +327,7 @@ mod tests {
             &engine(),
             &Arc::new(Clock::start()),
             Library::new(directory.path()),
-            None,
+            Default::default(),
             false,
         );
         let record = rules.record();

@@ -1,5 +1,6 @@
 //! `tidegate serve`: the daemon. It always starts: bad rules leave their domain without limits and are told.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,11 +12,13 @@ use tracing::{error, info, warn};
 use super::admin_door::AdminDoor;
 use super::control::Daemon;
 use super::fleet_start;
+use super::helpers::Helpers;
+use super::log_queue::LogQueue;
 use super::orders::{self, OrdersKept};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
-use super::{core_dumps, log, passed, restart, signals, watch};
+use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
 use crate::admin::{Desk, Doors, Ledger, Office, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::Engine;
@@ -72,8 +75,9 @@ Examples:
   tidegate serve --rules config/rules --socket /tmp/tidegate.sock
   tidegate serve --config /etc/tidegate/tidegate.yaml
 
-Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason; 2 wrong usage;
-75 when another tidegate has the socket or the admin socket.";
+Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason, or after a second
+signal, which ends it at once; 2 wrong usage; 75 when another tidegate has the socket or the admin
+socket; 101 after a panic.";
 
 /// Runs the command. Standard error carries the log.
 #[must_use]
@@ -81,20 +85,27 @@ pub fn run(args: &Args) -> ExitCode {
     let (settings, problems) = match settings(args) {
         Ok(loaded) => loaded,
         Err(problems) => {
-            problems.iter().for_each(|problem| log::plainly(&problem.render(false)));
+            log::before_start(problems.iter().map(|problem| problem.render(false)));
             return ExitCode::FAILURE;
         }
     };
-    log::start(settings.log);
-    log::tell_panics();
+    let queue = log::start(settings.log);
     problems.iter().for_each(log_problem);
-    match serve(args, &settings) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
+    // A panic that reaches this has been reported. What it left behind is not touched again.
+    let code = match catch_unwind(AssertUnwindSafe(|| serve(args, &settings, &queue))) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => {
             error!("{failure}");
             failure.exit_code()
         }
-    }
+        Err(payload) => {
+            restart::note_crash();
+            std::mem::forget(payload);
+            EXIT_PANICKED.into()
+        }
+    };
+    queue.flush(log::LAST_LINES_MAX);
+    code
 }
 
 fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
@@ -113,21 +124,14 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
     Ok((settings, problems))
 }
 
-fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
+fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), Failure> {
     sys::give_large_pieces_back();
     core_dumps::forbid();
     sys::outlive_file_size_limit();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
     let admin = Box::new(AdminDoor::first(settings.admin_socket()).map_err(Failure::Admin)?);
-    let plan = restart::Plan {
-        state: settings.state.as_deref(),
-        boot_id: &args.boot_id,
-        versions_ahead: args.versions_ahead,
-        mode: settings.mode,
-        memory_max_bytes: settings.memory_max_bytes,
-    };
-    let mut taken = plan.take_up().map_err(Failure::Run)?;
+    let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(Ledger::default());
     let state = taken.record();
@@ -135,24 +139,29 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
     let library = Library::new(&settings.rules).scoped(settings.scopes());
-    let has_redis = settings.redis.is_some();
-    let rules = RulesInForce::start(&engine, &clock, library, taken.last_good_rules(), has_redis);
+    let every = Duration::from_millis(args.write_state_every);
+    let kept = (taken.last_good_rules(), taken.proof(every));
+    let after_crash_loop = taken.is_after_crash_loop();
+    let rules = RulesInForce::start(&engine, &clock, library, kept, settings.redis.is_some());
     if rules.is_good() {
         settings.domains_without_rules(&rules.domains()).for_each(log_problem);
     }
-    allow_descriptors(settings.connections.max);
-    let fleet = joined.and_then(|joined| joined.talk(&engine, &clock));
-    let _readings = take_readings(&engine, &clock);
-    let _switches = watch_switches(&orders, settings);
-    let keeper = taken.keep(Duration::from_millis(args.write_state_every));
+    descriptors::allow(settings.connections.max);
+    let helpers = Helpers::default();
+    let fleet = joined.and_then(|joined| joined.talk(&engine, &clock, &helpers));
+    let _readings = take_readings(&engine, &clock, &helpers);
+    let _switches = watch_switches(&orders, settings, &helpers);
+    let keeper = taken.keep(every, &helpers);
+    write_log(queue, &helpers);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));
-    let manager = ServiceManager::start(&pulse, &clock);
+    let manager = ServiceManager::start(&pulse, &clock, &helpers);
     let options = server_options(args, settings, &pulse, fleet.as_ref());
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
-        let bell = watch::watch(rules, manager.clone()).map_err(Failure::Run)?;
+        let (bell, work) = watch::watch(rules, manager.clone()).map_err(Failure::Run)?;
+        helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, bell.clone()).map_err(Failure::Run)?;
         let daemon = Daemon {
             record,
@@ -164,27 +173,63 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             clock: Arc::clone(&clock),
             rules: settings.rules.display().to_string(),
             socket,
+            log: Arc::clone(queue),
+            helpers: helpers.clone(),
+            after_crash_loop,
             unready: unready(&shutdown, &pulse, &clock),
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
         let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
         signals::tell_status(desk.clone()).map_err(Failure::Run)?;
-        let _office = open_office(desk, Doors { admin, metrics: settings.metrics });
-        info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
-        let served = server::run(listener, &engine, &clock, options, shutdown.clone()).await;
+        let office = open_office(desk, Doors { admin, metrics: settings.metrics }, &helpers);
+        // What decides has the first threads that are to be had.
+        let server = server::start(&engine, &clock, options).map_err(Failure::Threads)?;
+        start_helpers(&helpers, &office);
+        info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
+        let served = server.run(listener, shutdown.clone()).await;
         shutdown.cancel();
         // Says no more than that the end has begun, and waits for nothing.
         let _ = told.await;
         served.map_err(Failure::Run)
-    })?;
-    // Nobody decides any more: what this host has in hand is of use to others, and not in the tables.
+    });
+    runtime.shutdown_background();
+    served?;
+    end(&helpers, fleet, keeper, &manager);
+    Ok(())
+}
+
+/// Starts the helper threads, and waits a moment for the admin socket, so that commands find it once the daemon serves.
+fn start_helpers(helpers: &Helpers, office: &Office) {
+    if helpers.start() {
+        office.await_open(OPEN_MAX);
+    }
+    tokio::spawn(helpers.clone().keep_starting());
+    #[cfg(debug_assertions)]
+    super::helpers::crash_if_asked();
+}
+
+/// Leaves what others need, after the last decision. Each step has a time limit of its own.
+fn end(helpers: &Helpers, fleet: Option<Fleet>, keeper: Option<Keeper>, manager: &ServiceManager) {
+    // Threads that decided have ended: the tables can be written by one if there was none before.
+    helpers.start_one("state");
+    // What this host has in hand is of use to others, and not in the tables.
     fleet.into_iter().for_each(Fleet::finish);
     if !keeper.is_none_or(Keeper::finish) {
         warn!("the tables could not be written at the end: the next daemon takes up what was last written");
     }
     info!("drained: every request received was answered");
     manager.finish();
-    Ok(())
+}
+
+fn take_up(args: &Args, settings: &Settings) -> Result<restart::TakenUp, Failure> {
+    let plan = restart::Plan {
+        state: settings.state.as_deref(),
+        boot_id: &args.boot_id,
+        versions_ahead: args.versions_ahead,
+        mode: settings.mode,
+        memory_max_bytes: settings.memory_max_bytes,
+    };
+    plan.take_up().map_err(Failure::Run)
 }
 
 fn server_options(
@@ -234,10 +279,17 @@ async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: Cancell
 }
 
 /// Without readings pools are judged by their busy slots alone: no reason not to start.
-fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>) -> Option<Sampler> {
+fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> Sampler {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
-    let sampler = Sampler::start(readings, Arc::clone(clock));
-    sampler.inspect_err(|error| warn!(%error, "no readings of the machine: raise TasksMax of the unit")).ok()
+    let (sampler, work) = Sampler::new(readings, Arc::clone(clock));
+    helpers.add("sampler", "there are no readings of the machine", work);
+    sampler
+}
+
+/// Until the thread runs, each thread writes its own lines, as far as standard error takes them without waiting.
+fn write_log(queue: &Arc<LogQueue>, helpers: &Helpers) {
+    let queue = Arc::clone(queue);
+    helpers.add("log", "lines of the log may be dropped", move || queue.write_for_ever());
 }
 
 /// Why work should not be sent here, beside the rules.
@@ -253,22 +305,26 @@ fn unready(
         let silent = late.map(|(name, _)| {
             format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
         });
-        draining.into_iter().chain(silent).collect()
+        let (started, wanted) = pulse.started();
+        let few = (started < wanted).then(|| {
+            format!("{started} of {wanted} decision threads run: raise TasksMax of the unit and restart")
+        });
+        draining.into_iter().chain(silent).chain(few).collect()
     })
 }
 
 /// Without it nobody is told of switches that end, and no file switches anything off.
-fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings) -> Option<orders::Watch> {
-    let watch = orders.watch(&settings.socket.path);
+fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings, helpers: &Helpers) -> orders::Watch {
+    let (watch, work) = orders.watch(&settings.socket.path);
+    helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     watch
-        .inspect_err(|error| warn!(%error, "the `disable` file has no effect: raise TasksMax of the unit"))
-        .ok()
 }
 
 /// Without operators everything goes on.
-fn open_office(desk: Desk, doors: Doors) -> Option<Office> {
-    let office = Office::start(desk, doors);
-    office.inspect_err(|error| warn!(%error, "no admin socket, no metrics: raise TasksMax of the unit")).ok()
+fn open_office(desk: Desk, doors: Doors, helpers: &Helpers) -> Office {
+    let (office, work) = Office::new(desk, doors);
+    helpers.add("admin", "there is no admin socket and no metrics", work);
+    office
 }
 
 /// The directory of a socket in the usual place is made when it is missing, but not those above it.
@@ -295,26 +351,6 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
 }
 
-/// How many files the daemon opens at most: for each connection one, and one for the process behind it.
-pub(super) fn descriptors_needed(connections: u32) -> u64 {
-    2 * u64::from(connections) + DESCRIPTORS_BESIDE
-}
-
-/// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
-fn allow_descriptors(connections: u32) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let needed = descriptors_needed(connections);
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return;
-    }
-    let allowed = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum: limit.maximum });
-    if raised.is_err() || allowed < needed {
-        warn!(allowed, needed, "fewer files may be open than `connections.max` asks for: raise LimitNOFILE");
-    }
-}
-
 /// Why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -332,6 +368,8 @@ enum Failure {
         "there is no group `{0}` in {GROUPS_FILE}: create it (groupadd --system {0}) or mend socket.group"
     )]
     Group(String),
+    #[error("cannot start a single decision thread: {0}; help: raise TasksMax of the unit, or `ulimit -u`")]
+    Threads(std::io::Error),
     #[error("cannot start: {0}")]
     Run(std::io::Error),
 }
@@ -350,10 +388,12 @@ impl Failure {
 
 /// A thread says several times a second that it is there.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
+
+const OPEN_MAX: Duration = Duration::from_secs(1);
+
+/// As any program in Rust that panicked.
+const EXIT_PANICKED: u8 = 101;
+
 const WRITE_EVERY_MILLIS: u64 = WRITE_EVERY.as_secs() * 1_000;
 
 const GROUPS_FILE: &str = "/etc/group";
-
-/// Descriptors that are no connections of applications: runtimes, the listeners, the log, the watch over the rules and
-/// reading them, operators.
-const DESCRIPTORS_BESIDE: u64 = 96;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
+use super::helpers::Helpers;
 use crate::clock::{Clock, Timestamp, monotonic_micros};
 use crate::server::Pulse;
 
@@ -37,14 +38,14 @@ impl ServiceManager {
         has("NOTIFY_SOCKET") || has("LISTEN_FDS")
     }
 
-    /// Starts the thread, when there is somebody to tell.
-    pub(super) fn start(pulse: &Arc<Pulse>, clock: &Arc<Clock>) -> ServiceManager {
+    /// Adds the thread that tells the service manager, where there is one.
+    pub(super) fn start(pulse: &Arc<Pulse>, clock: &Arc<Clock>, helpers: &Helpers) -> ServiceManager {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return ServiceManager::default();
         }
         let (words, heard) = channel();
         let half = sd_notify::watchdog_enabled().map(|watchdog| (watchdog / 2).max(RECHECK_MIN));
-        let thread = Thread {
+        let mut thread = Thread {
             watch: half.map(|half| Watch {
                 half,
                 pinged: Timestamp::ORIGIN,
@@ -54,14 +55,10 @@ impl ServiceManager {
             pulse: Arc::clone(pulse),
             clock: Arc::clone(clock),
         };
-        // Not joined at the end: a service manager that does not listen must not keep the daemon from ending.
-        match std::thread::Builder::new().name("notify".into()).spawn(move || thread.run(&heard)) {
-            Ok(_) => ServiceManager { words: Some(words) },
-            Err(error) => {
-                warn!(%error, "the service manager is told nothing, and will end this: raise TasksMax of the unit");
-                ServiceManager::default()
-            }
-        }
+        // Not waited for at the end: a service manager that does not listen must not keep the daemon from ending.
+        let without = "the service manager is not notified, and may end this daemon";
+        helpers.add("notify", without, move || thread.run(&heard));
+        ServiceManager { words: Some(words) }
     }
 
     /// Every thread serves.
@@ -122,7 +119,7 @@ struct Watch {
 }
 
 impl Thread {
-    fn run(mut self, heard: &Receiver<Word>) {
+    fn run(&mut self, heard: &Receiver<Word>) {
         loop {
             let now = self.clock.now().at;
             let heard = match &self.watch {

@@ -1,7 +1,10 @@
 //! What signals mean to the daemon.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use signal_hook::flag;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -9,13 +12,20 @@ use tracing::info;
 use super::watch::Bell;
 use crate::admin::{Desk, log_status};
 
-/// TERM and INT drain; a second one ends at once. HUP has the rules read again.
+/// TERM and INT drain; a second one ends at once, in its handler: no thread is waited for, not even one that writes the
+/// tables. HUP has the rules read again.
 ///
 /// # Errors
 /// A signal cannot be watched.
 pub(super) fn watch(shutdown: &CancellationToken, rules: Bell) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hang_up = signal(SignalKind::hangup())?;
+    let is_asked = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // In this order: the first one finds that nothing was asked before.
+        flag::register_conditional_shutdown(signal, EXIT_UNDRAINED, Arc::clone(&is_asked))?;
+        flag::register(signal, Arc::clone(&is_asked))?;
+    }
     let shutdown = shutdown.clone();
     tokio::spawn(async move {
         loop {
@@ -26,10 +36,6 @@ pub(super) fn watch(shutdown: &CancellationToken, rules: Bell) -> io::Result<()>
                     rules.ask();
                     continue;
                 }
-            }
-            if shutdown.is_cancelled() {
-                #[allow(clippy::exit, clippy::disallowed_methods, reason = "asked twice: now means now")]
-                std::process::exit(EXIT_UNDRAINED);
             }
             info!("draining");
             shutdown.cancel();

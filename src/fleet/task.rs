@@ -54,7 +54,36 @@ pub struct Fleet {
 pub struct Voice(mpsc::Sender<Change>);
 
 impl Fleet {
-    /// Starts to talk. That Redis is not there yet is no reason not to.
+    /// The handle of the thread that talks, and its work. That Redis is not there yet is no reason not to talk.
+    ///
+    /// # Errors
+    /// The servers cannot be meant.
+    pub fn new(
+        engine: Arc<Engine>,
+        clock: Arc<Clock>,
+        standing: Arc<Standing>,
+        plan: Plan,
+    ) -> io::Result<(Fleet, impl FnMut() + Send + 'static)> {
+        plan.link.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let (stop, mut stopped) = oneshot::channel();
+        let (ends, ended) = sync_channel(1);
+        let counters = Arc::new(Counters::default());
+        let (speaks, changes) = mpsc::channel(CHANGES_MAX);
+        let (questions, asked) = Questions::new();
+        let mut talk = Talk::new(engine, clock, standing, plan, (Arc::clone(&counters), changes, asked));
+        let work = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
+            let runtime = runtime.expect("descriptors for a runtime");
+            runtime.block_on(talk.go_on(&mut stopped));
+            // A name server, or a disk, may hold a thread for as long as it likes.
+            runtime.shutdown_background();
+            let _ = ends.try_send(());
+        };
+        Ok((Fleet { stop, ended, counters, voice: Voice(speaks), questions }, work))
+    }
+
+    /// The same on a thread of its own.
     ///
     /// # Errors
     /// The thread cannot be started, or the servers cannot be meant.
@@ -64,22 +93,9 @@ impl Fleet {
         standing: Arc<Standing>,
         plan: Plan,
     ) -> io::Result<Fleet> {
-        plan.link.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel();
-        let (ends, ended) = sync_channel(1);
-        let counters = Arc::new(Counters::default());
-        let (speaks, changes) = mpsc::channel(CHANGES_MAX);
-        let (questions, asked) = Questions::new();
-        let talk = Talk::new(engine, clock, standing, plan, (Arc::clone(&counters), changes, asked));
-        let thread = std::thread::Builder::new().name("fleet".into());
-        thread.spawn(move || {
-            runtime.block_on(talk.go_on(stopped));
-            // A name server, or a disk, may hold a thread for as long as it likes.
-            runtime.shutdown_background();
-            let _ = ends.send(());
-        })?;
-        Ok(Fleet { stop, ended, counters, voice: Voice(speaks), questions })
+        let (fleet, work) = Fleet::new(engine, clock, standing, plan)?;
+        std::thread::Builder::new().name("sync".into()).spawn(work)?;
+        Ok(fleet)
     }
 
     /// What is to be told of it.

@@ -1,4 +1,4 @@
-//! The thread that takes readings. Nothing waits for it but its end.
+//! The work of the thread that takes readings. Nothing waits for it.
 
 use std::io;
 use std::path::Path;
@@ -18,15 +18,21 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts the thread.
+    /// A sampler, and the work of its thread, which ends soon after the sampler is dropped: a reading may take as long as
+    /// the kernel likes.
+    pub fn new(readings: Arc<dyn Readings>, clock: Arc<Clock>) -> (Sampler, impl FnMut() + Send + 'static) {
+        let (stop, stopped) = sync_channel(0);
+        (Sampler { stop: Some(stop), thread: None }, move || run(&*readings, &clock, &stopped))
+    }
+
+    /// The same on a thread that the drop of the sampler waits for.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The thread cannot be started.
     pub fn start(readings: Arc<dyn Readings>, clock: Arc<Clock>) -> io::Result<Sampler> {
-        let (stop, stopped) = sync_channel(0);
-        let thread = std::thread::Builder::new().name("readings".into());
-        let thread = thread.spawn(move || run(&*readings, &clock, &stopped))?;
-        Ok(Sampler { stop: Some(stop), thread: Some(thread) })
+        let (mut sampler, work) = Sampler::new(readings, clock);
+        sampler.thread = Some(std::thread::Builder::new().name("readings".into()).spawn(work)?);
+        Ok(sampler)
     }
 }
 

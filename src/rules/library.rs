@@ -104,6 +104,14 @@ impl Library {
         self.remembered = texts;
     }
 
+    /// Begins with texts of an earlier process in place of the files, which are not read until they hold something else.
+    pub fn begin_with(&mut self, texts: Vec<Texts>) {
+        self.seen = Some(Contents::of(&self.path).fingerprint());
+        self.remember(texts);
+        self.recall(|_| true);
+        (self.begun, self.remembered) = (true, Vec::new());
+    }
+
     /// The texts of the domains that are in force as their files stand. Nothing where a file has changed since it was
     /// read: then there will be another reading.
     #[must_use]

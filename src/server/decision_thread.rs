@@ -1,8 +1,9 @@
 //! One thread that decides: a runtime of its own, its share of the connections, one decider.
 
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -38,11 +39,15 @@ impl DecisionThread {
             .enable_all()
             .on_thread_park(move || sleeping.sleep())
             .build()?;
+        // Without a thread it is left here: a runtime must not be dropped in another, as the closure would do.
+        let slot = Arc::new(Mutex::new(Some(runtime)));
+        let left = Arc::clone(&slot);
         let decider = Arc::new(Mutex::new(engine.decider()));
         let shared = Arc::clone(shared);
         let (deal, dealt) = unbounded_channel();
         let (end, ended) = oneshot::channel();
-        std::thread::Builder::new().name(pulse::thread_name(number)).spawn(move || {
+        let spawned = std::thread::Builder::new().name(pulse::thread_name(number)).spawn(move || {
+            let Some(runtime) = take(&slot) else { return };
             if short_slices && let Err(error) = sys::ask_for_short_slice() {
                 debug!(%error, "the scheduler grants no short slice: decisions wait longer on a busy host");
             }
@@ -53,7 +58,11 @@ impl DecisionThread {
             runtime.block_on(serve_connections(dealt, &fair_queue, &shared, &decider));
             // Nobody waits any more when the drain took too long.
             let _ = end.send(());
-        })?;
+        });
+        if let Err(error) = spawned {
+            take(&left).into_iter().for_each(Runtime::shutdown_background);
+            return Err(error);
+        }
         Ok(DecisionThread { deal, ended })
     }
 
@@ -71,6 +80,10 @@ impl DecisionThread {
         // A thread that panicked has ended, too.
         let _ = self.ended.await;
     }
+}
+
+fn take(slot: &Mutex<Option<Runtime>>) -> Option<Runtime> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 async fn serve_connections(

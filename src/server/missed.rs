@@ -32,33 +32,35 @@ impl Missed {
 
     /// Logs what was reported since the last time, at most every [`TELL_EVERY`].
     pub(super) fn tell(&self, now: Timestamp) {
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        if book.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY) && book.tell() {
+        let untold = {
+            let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = book.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
+            if !is_due || book.untold.is_empty() {
+                return;
+            }
             book.told_at = Some(now);
-        }
+            std::mem::take(&mut book.untold)
+        };
+        log(&untold);
     }
 
     /// Logs what has not been logged yet.
     pub(super) fn tell_now(&self) {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner).tell();
+        let untold = std::mem::take(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner).untold);
+        if !untold.is_empty() {
+            log(&untold);
+        }
     }
 }
 
-impl Book {
-    /// Whether there was anything to tell.
-    fn tell(&mut self) -> bool {
-        if self.untold.is_empty() {
-            return false;
-        }
-        let [unreachable, timeout, protocol, breaker, callback] =
-            protocol::MissReason::ALL.map(|reason| self.untold.of(reason));
-        warn!(
-            unreachable,
-            timeout, protocol, breaker, callback, "clients report decisions made without tidegate"
-        );
-        self.untold = protocol::Missed::default();
-        true
-    }
+/// Outside the lock, which a decision may need.
+fn log(missed: &protocol::Missed) {
+    let [unreachable, timeout, protocol, breaker, callback] =
+        protocol::MissReason::ALL.map(|reason| missed.of(reason));
+    warn!(
+        unreachable,
+        timeout, protocol, breaker, callback, "clients report decisions made without tidegate"
+    );
 }
 
 /// Often enough to be noticed, seldom enough to be read.

@@ -30,6 +30,7 @@ mod work;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
@@ -108,8 +109,9 @@ impl Shared {
     #[cold]
     fn note_not_parked(&self, why: NotParked, now: Timestamp) {
         self.telemetry.was_not_parked(why);
-        let mut word = self.crowd.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(requests) = word.is_due(now) {
+        // The lock is not held while the line is put together.
+        let due = self.crowd.lock().unwrap_or_else(PoisonError::into_inner).is_due(now);
+        if let Some(requests) = due {
             warn!(
                 requests,
                 "more requests wait for calls of Redis than there is room for: the others go by `on_redis_down`"
@@ -118,17 +120,18 @@ impl Shared {
     }
 }
 
-/// Serves until `shutdown` is cancelled, then drains: every request that was received is answered.
+/// A server whose decision threads run.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    threads: Vec<DecisionThread>,
+}
+
+/// Starts the decision threads, as many as can be had. To be called in the runtime that the server is to run in.
 ///
 /// # Errors
-/// A decision thread that cannot be started, a listener that cannot be watched.
-pub async fn run(
-    listener: Listener,
-    engine: &Arc<Engine>,
-    clock: &Arc<Clock>,
-    options: Options,
-    shutdown: CancellationToken,
-) -> std::io::Result<()> {
+/// Not one can be started.
+pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: Options) -> std::io::Result<Server> {
     let shared = Arc::new(Shared {
         engine: Arc::clone(engine),
         clock: Arc::clone(clock),
@@ -145,14 +148,43 @@ pub async fn run(
         crowd: Mutex::default(),
         full: Mutex::default(),
     });
-    let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
-        .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))
-        .collect();
-    let threads = threads?;
-    let housekeeping = tokio::spawn(keep_house(Arc::clone(&shared)));
-    accept::run(&listener, &shared, &threads, &shutdown).await?;
+    let mut threads = Vec::new();
+    for number in 0..options.threads.max(1) {
+        match DecisionThread::start(number, engine, &shared, options.short_slices) {
+            Ok(thread) => threads.push(thread),
+            Err(error) if number == 0 => return Err(error),
+            // One decides as well, with less to spare.
+            Err(error) => {
+                warn!(%error, threads = number, wanted = options.threads, "fewer decision threads run than `threads` says: raise TasksMax of the unit and restart");
+                shared.pulse.go_without(number);
+                break;
+            }
+        }
+    }
+    Ok(Server { shared, threads })
+}
+
+impl Server {
+    /// Serves until `shutdown` is cancelled, then drains: every request that was received is answered.
+    ///
+    /// # Errors
+    /// A listener that cannot be watched.
+    pub async fn run(self, listener: Listener, shutdown: CancellationToken) -> std::io::Result<()> {
+        let Server { shared, threads } = self;
+        serve(listener, &shared, threads, &shutdown).await
+    }
+}
+
+async fn serve(
+    listener: Listener,
+    shared: &Arc<Shared>,
+    threads: Vec<DecisionThread>,
+    shutdown: &CancellationToken,
+) -> std::io::Result<()> {
+    let housekeeping = tokio::spawn(keep_keeping_house(Arc::clone(shared)));
+    accept::run(&listener, shared, &threads, shutdown).await?;
     listener.leave();
-    accept::let_in_who_waits(&listener, &shared, &threads);
+    accept::let_in_who_waits(&listener, shared, &threads);
     // With it goes the lock: another daemon may start while this one drains.
     drop(listener);
     shared.connections.drain();
@@ -167,6 +199,18 @@ pub async fn run(
     housekeeping.abort();
     shared.missed.tell_now();
     Ok(())
+}
+
+/// Keeps house, again after a panic of it: without ticks leases would stay for ever.
+async fn keep_keeping_house(shared: Arc<Shared>) {
+    loop {
+        // Dropped, it takes the task along.
+        let mut task = JoinSet::new();
+        task.spawn(keep_house(Arc::clone(&shared)));
+        let _ = task.join_next().await;
+        error!("housekeeping panicked: it is begun again, please report this");
+        tokio::time::sleep(AFTER_PANIC).await;
+    }
 }
 
 /// What happens by itself: the engine's ticks, the wall clock, the word about decisions made without us.
@@ -211,6 +255,9 @@ fn audit(engine: &Engine, now: Now) {
 
 /// How often leases are counted against counters.
 const AUDIT_EVERY: Duration = Duration::from_secs(10);
+
+/// Housekeeping that always panics costs nothing.
+const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// A drain takes no longer: whoever has not read his replies by then loses them.
 const DRAIN_MAX: Duration = Duration::from_secs(1);

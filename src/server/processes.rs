@@ -132,7 +132,18 @@ impl Processes {
         }
         let process = match sys::peer_pidfd(&line.socket) {
             Ok(process) => process,
-            Err(error) => return Err(book.cannot_watch(&error)),
+            Err(error) => {
+                let (not_watched, is_first) = book.cannot_watch(&error);
+                drop(book);
+                if is_first {
+                    info!(
+                        %error,
+                        "processes cannot be watched (that takes Linux 5.3): \
+                         the leases of one that dies end with its connections"
+                    );
+                }
+                return Err(not_watched);
+            }
         };
         let left = Arc::new(Notify::new());
         let here = HashMap::from([(line.number, session.clone())]);
@@ -208,18 +219,12 @@ impl Book {
         Some(watched)
     }
 
-    fn cannot_watch(&mut self, error: &io::Error) -> NotWatched {
+    /// What follows from an error, and whether it is the first one to be logged.
+    fn cannot_watch(&mut self, error: &io::Error) -> (NotWatched, bool) {
         if error.raw_os_error() == Some(libc::ESRCH) {
-            return NotWatched::Ended;
+            return (NotWatched::Ended, false);
         }
-        if !std::mem::replace(&mut self.without_pidfds, true) {
-            info!(
-                %error,
-                "processes cannot be watched (that takes Linux 5.3): \
-                 the leases of one that dies end with its connections"
-            );
-        }
-        NotWatched::Unable
+        (NotWatched::Unable, !std::mem::replace(&mut self.without_pidfds, true))
     }
 }
 

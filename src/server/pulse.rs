@@ -55,6 +55,19 @@ impl Pulse {
         }
     }
 
+    /// The decision threads from this number on were never started.
+    pub(super) fn go_without(&self, from: usize) {
+        (from..self.wakes.len()).for_each(|number| self.beat(number, NEVER_STARTED));
+    }
+
+    /// How many decision threads run, and how many were to.
+    #[must_use]
+    pub fn started(&self) -> (usize, usize) {
+        let never = |number: &usize| self.beats.get(*number).and_then(beat_at) == Some(NEVER_STARTED);
+        let wanted = self.wakes.len();
+        (wanted - (0..wanted).filter(never).count(), wanted)
+    }
+
     /// The thread that lets connections in is there, and wakes the others to see whether they are. Called several times a
     /// second.
     pub(super) fn beat_accepting(&self, now: Timestamp) {
@@ -102,6 +115,9 @@ fn judge_something(decider: &Mutex<Decider>, now: Now) {
     let _ = decider.decide(&request, now);
 }
 
+/// The beat of a thread that was never started: younger than any question.
+const NEVER_STARTED: Timestamp = Timestamp::from_nanos(u64::MAX - 1);
+
 fn beat_at(beat: &AtomicU64) -> Option<Timestamp> {
     beat.load(Ordering::SeqCst).checked_sub(1).map(Timestamp::from_nanos)
 }
@@ -136,6 +152,18 @@ mod tests {
         let ages: Vec<_> = pulse.ages(at(10)).collect();
         let nanos = |name: &str, nanos| (name.to_owned(), Some(Duration::from_nanos(nanos)));
         assert_eq!(ages, [nanos("decide-0", 4), nanos("decide-1", 5), nanos("accept", 3)]);
+    }
+
+    #[test]
+    fn threads_that_were_never_started_are_not_waited_for() {
+        let pulse = Pulse::new(3);
+        assert_eq!(pulse.started(), (3, 3));
+        pulse.go_without(1);
+        pulse.beat(0, Timestamp::from_nanos(5));
+        pulse.beat_accepting(Timestamp::from_nanos(5));
+        assert!(pulse.all_beat_after(Timestamp::from_nanos(4)));
+        assert!(pulse.ages(Timestamp::from_nanos(5)).all(|(_, age)| age == Some(Duration::ZERO)));
+        assert_eq!(pulse.started(), (1, 3));
     }
 
     #[tokio::test]

@@ -99,6 +99,18 @@ impl Directory {
         self.path.join(StateFile::Rules.name())
     }
 
+    /// The file of the last rules under which a daemon ran for a minute.
+    #[must_use]
+    pub fn proven_rules(&self) -> PathBuf {
+        self.path.join(StateFile::ProvenRules.name())
+    }
+
+    /// The file of ends by a panic or an abort.
+    #[must_use]
+    pub fn crashes(&self) -> PathBuf {
+        self.path.join(CRASHES)
+    }
+
     /// The file of what holds over the rules.
     #[must_use]
     pub fn switches(&self) -> PathBuf {
@@ -178,6 +190,7 @@ const IDENTITY_BYTES_MAX: u64 = 1_024;
 
 /// One more than a document has at most.
 const OVERRIDES_BYTES_MAX: u64 = 65_537;
+const CRASHES: &str = "crashes";
 
 const LOCK: &str = "lock";
 

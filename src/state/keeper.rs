@@ -43,19 +43,17 @@ pub struct Keeping {
 }
 
 impl Keeper {
-    /// Starts to keep.
-    ///
-    /// # Errors
-    /// No thread can be started: then nothing is kept.
-    pub fn start(keeping: Keeping) -> io::Result<Keeper> {
+    /// A keeper, and the work of its thread.
+    pub fn new(keeping: Keeping) -> (Keeper, impl FnMut() + Send + 'static) {
         let ((end, ends), (says_ended, ended)) = (channel(), channel());
         let lock = keeping.directory.lock();
-        std::thread::Builder::new().name("state".into()).spawn(move || {
-            let written = Worker { keeping, failing_since: None, turns: 0 }.run(&ends);
-            // Nobody may be left to hear it.
+        let mut worker = Worker { keeping, failing_since: None, turns: 0 };
+        let work = move || {
+            let written = worker.run(&ends);
+            // The end may have waited long enough.
             let _ = says_ended.send(written);
-        })?;
-        Ok(Keeper { end, ended, lock })
+        };
+        (Keeper { end, ended, lock }, work)
     }
 
     /// Writes for the last time: nobody asks the engine any more. Returns whether that was done within

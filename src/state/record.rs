@@ -32,12 +32,19 @@ pub enum StateFile {
     Rules,
     /// The newest document of fleet overrides.
     Overrides,
+    /// The last rules under which a daemon ran for a minute.
+    ProvenRules,
 }
 
 impl StateFile {
     /// All of them.
-    pub const ALL: [StateFile; 4] =
-        [StateFile::Tables, StateFile::Switches, StateFile::Rules, StateFile::Overrides];
+    pub const ALL: [StateFile; 5] = [
+        StateFile::Tables,
+        StateFile::Switches,
+        StateFile::Rules,
+        StateFile::Overrides,
+        StateFile::ProvenRules,
+    ];
 
     /// Its name in the directory.
     #[must_use]
@@ -47,6 +54,7 @@ impl StateFile {
             StateFile::Switches => "switches",
             StateFile::Rules => "rules",
             StateFile::Overrides => "fleet-overrides",
+            StateFile::ProvenRules => "rules-proven",
         }
     }
 
@@ -58,7 +66,16 @@ impl StateFile {
             StateFile::Switches => "switches.bad",
             StateFile::Rules => "rules.bad",
             StateFile::Overrides => "fleet-overrides.bad",
+            StateFile::ProvenRules => "rules-proven.bad",
         }
+    }
+}
+
+impl StateFile {
+    /// The name that it is kept under as evidence of a crash loop.
+    #[must_use]
+    pub fn evidence(self) -> String {
+        format!("{}.crash-loop", self.name())
     }
 }
 
@@ -71,6 +88,21 @@ pub fn set_aside(path: &Path, file: StateFile) -> io::Result<PathBuf> {
     let aside = path.with_file_name(file.aside());
     std::fs::rename(path, &aside)?;
     Ok(aside)
+}
+
+/// Moves a file of the state directory out of the way as evidence of a crash loop. The evidence of the first loop stays until it
+/// is removed by hand; of later ones the last stays beside it.
+///
+/// # Errors
+/// What the file system says; a file that is not there is none.
+pub fn keep_evidence(path: &Path, file: StateFile) -> io::Result<Option<PathBuf>> {
+    let first = path.with_file_name(file.evidence());
+    let aside = if first.exists() { first.with_added_extension("latest") } else { first };
+    match std::fs::rename(path, &aside) {
+        Ok(()) => Ok(Some(aside)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 impl Record {

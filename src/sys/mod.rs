@@ -1,6 +1,7 @@
 //! THE KERNEL: the few calls no crate offers safely. The only `unsafe`, each with its proof.
 #![allow(unsafe_code)]
 
+mod abort;
 mod file_size;
 mod memory;
 mod passed;
@@ -10,6 +11,7 @@ mod random;
 mod readable;
 mod scheduler;
 
+pub use abort::{CRASH_NOTE_BYTES, crash_note, note_aborts};
 pub use file_size::outlive_file_size_limit;
 pub use memory::give_large_pieces_back;
 pub use passed::{Passed, passed_descriptors};

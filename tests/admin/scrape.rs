@@ -47,6 +47,7 @@ fn every_series_is_there_at_zero_from_the_start() {
     let before = scrape(&daemon);
     let constant = [
         "tidegate_mode",
+        "tidegate_thread_running",
         "tidegate_rules",
         "fleet_bound",
         "tidegate_build",

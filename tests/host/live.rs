@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
@@ -15,7 +16,7 @@ use rustix::net::{
     socket_with,
 };
 use tidegate::clock::{Clock, Now};
-use tidegate::host::{Listen, Sampler, Sensors, Source};
+use tidegate::host::{Listen, Readings, Sampler, Sensors, Source, Wanted};
 
 use crate::machine::Asker;
 
@@ -204,6 +205,35 @@ fn a_worker_that_ends_leaves_the_readings_of_its_application() {
             "its control group is not to be seen from here"
         );
     }
+}
+
+/// A machine on which a reading never ends.
+struct Stuck {
+    begun: Sender<()>,
+    never: Mutex<Receiver<()>>,
+}
+
+impl Readings for Stuck {
+    fn wanted(&self) -> Vec<Wanted> {
+        self.begun.send(()).unwrap();
+        let _ = self.never.lock().unwrap().recv();
+        Vec::new()
+    }
+
+    fn observe(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_reading() {
+    let ((begun, begins), (release, never)) = (channel(), channel());
+    let stuck = Arc::new(Stuck { begun, never: Mutex::new(never) });
+    let (sampler, work) = Sampler::new(stuck, Arc::new(Clock::start()));
+    let thread = std::thread::spawn(work);
+    begins.recv().unwrap();
+    drop(sampler);
+    assert!(!thread.is_finished(), "the reading goes on");
+    drop(release);
+    thread.join().unwrap();
 }
 
 #[test]

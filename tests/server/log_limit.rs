@@ -28,6 +28,12 @@ fn lines<'l>(log: &'l str, said: &str) -> Vec<&'l str> {
 /// provoked in all.
 fn provoke_until_told(daemon: &Daemon) -> usize {
     (0..PROVOKED).for_each(|_| provoke(daemon));
+    // A thread of its own writes the log.
+    for said in SAID {
+        eventually("the first lines are written", || {
+            (lines(&daemon.log(), said).len() >= LINES_MAX).then_some(())
+        });
+    }
     let log = daemon.log();
     for said in SAID {
         // A busy machine may have taken more than ten seconds for them.

@@ -30,6 +30,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("resident_bytes", help, &scrape.resident_bytes)?;
     connections(scrape, sheet)?;
     state(scrape, sheet)?;
+    process(scrape, sheet)?;
     rules(scrape, sheet)?;
     recording(scrape, sheet)?;
     sheet.infos("build", "The version that runs", [[("version", env!("CARGO_PKG_VERSION"))]])?;
@@ -83,6 +84,21 @@ fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("state_bytes", "How large they were then", &state.bytes)?;
     let help = "Files of the state directory that were of no use at the start: what they kept is lost";
     sheet.counters("state_bad", help, state.bad.map(|(file, count)| ([("file", file)], count)))
+}
+
+fn process(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let process = &scrape.process;
+    let help = "Lines of the log that were dropped, because standard error did not take them";
+    sheet.counter("log_lines_dropped", help, &process.log_lines_dropped)?;
+    let threads = || process.threads.iter().map(|thread| ([("thread", thread.name)], thread));
+    let help =
+        "Whether a thread runs that decisions do not need: 0 where none can be started, or after a panic";
+    let running = threads().map(|(labels, thread)| (labels, u64::from(thread.is_running)));
+    sheet.gauges("thread_running", help, running.collect::<Vec<_>>())?;
+    let help = "How often such a thread was run again after a panic";
+    sheet.counters("thread_restarts", help, threads().map(|(labels, thread)| (labels, thread.restarts)))?;
+    let help = "Whether the daemon left a crash loop: without its state, by the last rules that it ran under for a minute";
+    sheet.gauge("crash_loop", help, &u64::from(process.is_after_crash_loop))
 }
 
 fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

@@ -20,7 +20,7 @@ use tracing::error;
 
 use super::Desk;
 use super::answer::{self, Answer};
-use super::control::{RulesRecord, ServerCounts, StateRecord};
+use super::control::{ProcessRecord, RulesRecord, ServerCounts, StateRecord};
 use super::fleet::{FleetRecord, FleetRule};
 use crate::clock::Now;
 use crate::engine::{HeldBytes, InForce, LeaseTotals, PoolView, Totals};
@@ -46,6 +46,7 @@ struct Scrape {
     rules: RulesRecord,
     server: ServerCounts,
     state: StateRecord,
+    process: ProcessRecord,
     fleet: FleetRecord,
     fleet_rules: Vec<FleetRule>,
     recorder: Arc<Recorder>,
@@ -83,6 +84,7 @@ impl Scrape {
             rules: desk.control.rules(),
             server: desk.control.server(),
             state: desk.control.state(),
+            process: desk.control.process(),
             fleet_rules: FleetRule::all(engine, &fleet),
             fleet,
             recorder: Arc::clone(&desk.recorder),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::admin_client::{AdminClient, Failure};
 use super::super::client::{Client, connect};
-use super::super::serve::descriptors_needed;
+use super::super::descriptors;
 use super::super::settings::Settings;
 use super::finding::Finding;
 use crate::protocol::{Descriptors, Reply, Request};
@@ -110,7 +110,7 @@ fn open_files(socket: &Path, connections: u32) -> Finding {
     let Some(allowed) = open_files_in(&limits) else {
         return Finding::unseen(WHAT, format!("/proc/{pid}/limits cannot be read"), "run this as root");
     };
-    let needed = descriptors_needed(connections);
+    let needed = descriptors::needed(connections);
     if allowed < needed {
         let message =
             format!("the daemon may open {allowed} files, and {connections} connections take {needed}");

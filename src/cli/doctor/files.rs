@@ -52,7 +52,8 @@ pub(super) fn state(settings: &Settings) -> Vec<Finding> {
         let mend = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
         return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", mend)];
     };
-    std::iter::once(directory(path, settings.memory_max_bytes)).chain(set_aside(path)).collect()
+    let found = std::iter::once(directory(path, settings.memory_max_bytes));
+    found.chain(set_aside(path)).chain(evidence(path)).collect()
 }
 
 /// Files that were of no use at some start and still lie there. What cannot be looked into has been said to be so.
@@ -62,6 +63,16 @@ fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
         let (file, aside) = (file.name(), aside.display());
         let message = format!("{aside}: `{file}` was of no use at a start, and what it kept is lost");
         Finding::warning(STATE, message, format!("the log of that start says why; then: rm {aside}"))
+    })
+}
+
+/// What a crash loop left behind.
+fn evidence(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
+    let found = StateFile::ALL.into_iter().map(|file| directory.join(file.evidence()));
+    found.filter(|aside| aside.symlink_metadata().is_ok()).map(|aside| {
+        let aside = aside.display();
+        let message = format!("{aside}: the daemon was in a crash loop, and this is evidence of it");
+        Finding::warning(STATE, message, format!("report it, with the log of that time; then: rm {aside}"))
     })
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
@@ -129,10 +130,16 @@ impl Keeper {
             let shared = Arc::clone(&self.shared);
             let url = self.url.clone();
             let attempt = async move {
-                let opened = timeout(CONNECT_TIMEOUT, open(&url, &shared.options, &shared.scripts)).await;
-                opened.unwrap_or_else(|_| {
-                    Err(LinkError::new(Class::Timeout, "no connection within two seconds"))
-                })
+                // A task of its own: where no thread can be had to look a name up, the runtime panics.
+                let mut attempt = JoinSet::new();
+                attempt.spawn(async move {
+                    timeout(CONNECT_TIMEOUT, open(&url, &shared.options, &shared.scripts)).await
+                });
+                let timed_out = |_| Err(LinkError::new(Class::Timeout, "no connection within two seconds"));
+                match attempt.join_next().await {
+                    Some(Ok(opened)) => opened.unwrap_or_else(timed_out),
+                    _ => Err(LinkError::new(Class::Down, "the attempt panicked: raise TasksMax of the unit")),
+                }
             };
             let failed = match self.refuse_until(attempt).await {
                 None => return,

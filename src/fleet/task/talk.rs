@@ -98,15 +98,16 @@ impl Talk {
         }
     }
 
-    /// Until it is to stop.
-    pub(super) async fn go_on(mut self, mut stop: oneshot::Receiver<()>) {
+    /// Until it is to stop. After a panic it may go on, over new connections.
+    pub(super) async fn go_on(&mut self, stop: &mut oneshot::Receiver<()>) {
+        self.servers = None;
         let mut tick = interval(pause::SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if self.is_needed() {
                 tokio::select! {
                     biased;
-                    _ = &mut stop => break,
+                    _ = &mut *stop => break,
                     Some(question) = self.questions.recv() => self.ask(question),
                     Some(arrival) = self.arrivals.recv() => self.take(arrival),
                     Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
@@ -119,7 +120,7 @@ impl Talk {
                 self.turn_alone();
                 tokio::select! {
                     biased;
-                    _ = &mut stop => break,
+                    _ = &mut *stop => break,
                     Some(arrival) = self.arrivals.recv() => self.take(arrival),
                     Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
                     () = sleep(IDLE) => {}

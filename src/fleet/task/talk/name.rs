@@ -18,10 +18,13 @@ impl Talk {
     pub(super) fn keep(&self) {
         let Some(keep) = self.plan.keep.clone() else { return };
         let bytes = self.plan.identity.to_bytes();
-        tokio::task::spawn_blocking(move || {
+        let keeping = std::thread::Builder::new().name("sync-keep".into()).spawn(move || {
             if let Err(error) = keep(&bytes) {
-                debug!(%error, "who this host is cannot be kept");
+                debug!(%error, "the identity of this host cannot be kept");
             }
         });
+        if let Err(error) = keeping {
+            debug!(%error, "the identity of this host is not kept: no thread can be had");
+        }
     }
 }

@@ -1,0 +1,295 @@
+//! The queue between the code that logs and standard error: bounded, and full rather than waited for. One thread writes.
+//! A line that cannot be queued or written is dropped and counted.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tracing::warn;
+
+use crate::clock::boot_nanos;
+
+/// Lines on their way to a descriptor.
+pub(super) struct LogQueue {
+    sender: SyncSender<Box<[u8]>>,
+    /// Bytes that are queued and not yet written.
+    queued_bytes: AtomicUsize,
+    dropped: AtomicU64,
+    /// Whether the log thread runs. Until then every caller writes as much as the descriptor takes without waiting.
+    has_thread: AtomicBool,
+    writer: Mutex<Writer>,
+}
+
+/// The end of the queue that writes.
+struct Writer {
+    receiver: Receiver<Box<[u8]>>,
+    out: Box<dyn AsFd + Send>,
+    /// The line that is being written, and how much of it is.
+    line: Option<(Box<[u8]>, usize)>,
+    /// Whether the last line ends in its middle, because the rest could not be written.
+    is_torn: bool,
+    /// How many dropped lines the log has reported, and when.
+    reported: (u64, u64),
+}
+
+impl LogQueue {
+    /// A queue to a descriptor.
+    pub(super) fn new(out: impl AsFd + Send + 'static) -> Arc<LogQueue> {
+        let (sender, receiver) = sync_channel(LINES_MAX);
+        let writer =
+            Writer { receiver, out: Box::new(out), line: None, is_torn: false, reported: (0, boot_nanos()) };
+        Arc::new(LogQueue {
+            sender,
+            queued_bytes: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+            has_thread: AtomicBool::new(false),
+            writer: Mutex::new(writer),
+        })
+    }
+
+    /// Lines that were dropped because the queue was full or the descriptor could not be written.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Counts a line that was dropped elsewhere.
+    pub(super) fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes lines as they come, for ever: the work of the log thread.
+    pub(super) fn write_for_ever(&self) {
+        let mut writer = self.writer.lock();
+        self.has_thread.store(true, Ordering::SeqCst);
+        loop {
+            writer.drain(self, |out| is_writable(out, None));
+            writer.report_dropped(self);
+            // This queue holds a sender: the wait ends with a line.
+            let Ok(line) = writer.receiver.recv() else { return };
+            writer.line = Some((line, 0));
+        }
+    }
+
+    /// Waits until every line is written, but not longer than this. Without a log thread it writes them itself.
+    pub(super) fn flush(&self, within: Duration) {
+        let begin = boot_nanos();
+        let left = || within.saturating_sub(Duration::from_nanos(boot_nanos().saturating_sub(begin)));
+        while self.queued_bytes.load(Ordering::SeqCst) > 0 && !left().is_zero() {
+            if let Some(mut writer) = self.writer.try_lock() {
+                writer.drain(self, |out| is_writable(out, Some(left())));
+            }
+            std::thread::sleep(FLUSH_LOOK);
+        }
+    }
+
+    fn push(&self, line: &[u8]) {
+        let queued = self.queued_bytes.fetch_add(line.len(), Ordering::SeqCst) + line.len();
+        if queued > BYTES_MAX || self.sender.try_send(line.into()).is_err() {
+            self.queued_bytes.fetch_sub(line.len(), Ordering::SeqCst);
+            self.count_dropped();
+        }
+        if !self.has_thread.load(Ordering::SeqCst)
+            && let Some(mut writer) = self.writer.try_lock()
+        {
+            writer.drain(self, |out| is_writable(out, Some(Duration::ZERO)));
+        }
+    }
+}
+
+/// One call is one line: the subscriber puts a line together before it writes.
+impl Write for &LogQueue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LogQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogQueue").field("dropped", &self.dropped).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Writes what is queued until nothing is left or the descriptor does not become ready.
+    fn drain(&mut self, queue: &LogQueue, is_ready: impl Fn(BorrowedFd<'_>) -> bool) {
+        loop {
+            let line = self.line.take().or_else(|| Some((self.receiver.try_recv().ok()?, 0)));
+            let Some((line, mut written)) = line else { return };
+            let done = loop {
+                if written == line.len() {
+                    break Ok(());
+                }
+                if !is_ready(self.out.as_fd()) {
+                    self.line = Some((line, written));
+                    return;
+                }
+                match self.write(&line, &mut written) {
+                    Ok(()) | Err(Errno::INTR | Errno::AGAIN) => {}
+                    Err(error) => break Err(error),
+                }
+            };
+            if done.is_err() {
+                self.is_torn |= written > 0;
+                queue.count_dropped();
+            }
+            queue.queued_bytes.fetch_sub(line.len(), Ordering::SeqCst);
+        }
+    }
+
+    /// Writes the next piece of a line, on a line of its own. A pipe that polls as ready takes a piece without waiting.
+    fn write(&mut self, line: &[u8], written: &mut usize) -> Result<(), Errno> {
+        if self.is_torn && *written == 0 {
+            rustix::io::write(self.out.as_fd(), b"\n")?;
+            self.is_torn = false;
+            return Ok(());
+        }
+        let rest = line.get(*written..).unwrap_or_default();
+        let piece = rest.get(..PIECE_BYTES).unwrap_or(rest);
+        match rustix::io::write(self.out.as_fd(), piece)? {
+            0 => Err(Errno::IO),
+            count => {
+                *written += count;
+                Ok(())
+            }
+        }
+    }
+
+    /// Logs how many lines were dropped, now that lines are written again.
+    fn report_dropped(&mut self, queue: &LogQueue) {
+        let (dropped, now) = (queue.dropped(), boot_nanos());
+        let (reported, at) = self.reported;
+        let is_due = now.saturating_sub(at) >= u64::try_from(REPORT_EVERY.as_nanos()).unwrap_or(u64::MAX);
+        if dropped > reported && is_due {
+            self.reported = (dropped, now);
+            warn!(
+                lines = dropped - reported,
+                "lines of the log were dropped: standard error did not take them"
+            );
+        }
+    }
+}
+
+/// Writes a line at once or not at all: past the queue, without waiting. Returns whether it was written.
+pub(super) fn write_at_once(out: impl AsFd, line: &[u8]) -> bool {
+    let line = line.get(..PIECE_BYTES).unwrap_or(line);
+    is_writable(out.as_fd(), Some(Duration::ZERO)) && rustix::io::write(out, line) == Ok(line.len())
+}
+
+/// Whether a descriptor takes bytes, or reports an error at once, within this time; `None`: whenever it does.
+fn is_writable(out: BorrowedFd<'_>, within: Option<Duration>) -> bool {
+    let within = within.and_then(|within| Timespec::try_from(within).ok());
+    let mut polled = [PollFd::new(&out, PollFlags::OUT)];
+    match poll(&mut polled, within.as_ref()) {
+        Ok(count) => count > 0,
+        // What cannot be polled is written: the error says more.
+        Err(error) => error != Errno::INTR,
+    }
+}
+
+/// Enough for a start with a thousand problems in its rules.
+const LINES_MAX: usize = 4_096;
+
+/// What the queue may hold of memory.
+const BYTES_MAX: usize = 1 << 20;
+
+/// `PIPE_BUF`: a pipe that polls as writable has room for so many bytes, and keeps them together.
+const PIECE_BYTES: usize = 4_096;
+
+/// Often enough for an end that takes milliseconds.
+const FLUSH_LOOK: Duration = Duration::from_millis(1);
+
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use super::{BYTES_MAX, LINES_MAX, LogQueue};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Writes every line, in order, with the number of the line in it.
+    fn log(queue: &Arc<LogQueue>, lines: usize) {
+        for number in 0..lines {
+            (&**queue).write_all(format!("line {number}\n").as_bytes()).unwrap();
+        }
+    }
+
+    fn start_thread(queue: &Arc<LogQueue>) {
+        let queue = Arc::clone(queue);
+        std::thread::spawn(move || queue.write_for_ever());
+    }
+
+    #[test]
+    fn writes_lines_in_order_before_and_after_its_thread_starts() {
+        let (mut reader, out) = UnixStream::pair().unwrap();
+        let queue = LogQueue::new(out);
+        log(&queue, 20);
+        let mut bytes = [0; "line 0\n".len()];
+        reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"line 0\n", "without a thread the caller writes");
+        start_thread(&queue);
+        log(&queue, 20);
+        queue.flush(PATIENCE);
+        reader.set_nonblocking(true).unwrap();
+        let mut text = String::new();
+        let _ = reader.read_to_string(&mut text);
+        let numbers: Vec<usize> =
+            text.lines().map(|line| line.strip_prefix("line ").unwrap().parse().unwrap()).collect();
+        assert_eq!(numbers, (1..20).chain(0..20).collect::<Vec<_>>());
+        assert_eq!(queue.dropped(), 0);
+    }
+
+    #[test]
+    fn drops_and_counts_lines_when_full_and_never_waits() {
+        for has_thread in [false, true] {
+            let (reader, out) = UnixStream::pair().unwrap();
+            let queue = LogQueue::new(out);
+            if has_thread {
+                start_thread(&queue);
+            }
+            let line = [&[b'x'; 999][..], b"\n"].concat();
+            // More than the queue and the socket hold.
+            let lines = 2 * (BYTES_MAX / line.len());
+            (0..lines).for_each(|_| (&*queue).write_all(&line).unwrap());
+            let dropped = usize::try_from(queue.dropped()).unwrap();
+            assert!(dropped > 0 && queue.queued_bytes.load(Ordering::SeqCst) <= BYTES_MAX);
+            queue.flush(Duration::from_millis(5));
+            assert!(queue.queued_bytes.load(Ordering::SeqCst) > 0, "nobody reads");
+            // The reader comes back: what is queued arrives whole.
+            let read = std::thread::spawn(move || {
+                let lines = BufReader::new(reader).lines().take(lines - dropped);
+                lines.map(Result::unwrap).all(|line| line.len() == 999)
+            });
+            queue.flush(PATIENCE);
+            assert!(read.join().unwrap());
+        }
+    }
+
+    #[test]
+    fn counts_lines_that_cannot_be_written() {
+        for out in ["/dev/full", "/proc/self/comm"] {
+            let out = File::options().write(out == "/dev/full").read(true).open(out).unwrap();
+            let queue = LogQueue::new(out);
+            log(&queue, LINES_MAX + 5);
+            assert_eq!(queue.dropped(), (LINES_MAX + 5) as u64, "none of them stays in the queue");
+        }
+    }
+}

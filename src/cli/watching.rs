@@ -1,0 +1,267 @@
+//! Which changes of the rules the kernel reports: one inotify descriptor for the life of the daemon, read by the thread
+//! that reads the rules. Where directories cannot be watched, the caller is asked to look at the files.
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use tracing::warn;
+
+use super::places::Places;
+use crate::clock::boot_nanos;
+use crate::rules::{Fingerprint, glance};
+
+/// The watched directories.
+#[derive(Debug, Default)]
+pub(super) struct Watching {
+    inotify: Option<OwnedFd>,
+    /// Directories by their watch descriptor.
+    watched: BTreeMap<i32, PathBuf>,
+    places: Places,
+    /// Whether a watched directory may not be the one at its path any more.
+    moved: bool,
+    /// Whether the kernel does not report every change.
+    polls: bool,
+    /// The files at the last look.
+    seen: Fingerprint,
+}
+
+impl Watching {
+    /// Whether the caller has to look for changes.
+    pub(super) fn polls(&self) -> bool {
+        self.polls
+    }
+
+    /// Watches the directories in which a change would show now. Changes before it are forgotten: read the files after it.
+    pub(super) fn renew(&mut self, path: &Path) {
+        let mut failure = None;
+        // What could not be watched before is tried again.
+        let mut tried = self.inotify.is_some() && !self.polls;
+        for _ in 0..RENEWALS_MAX {
+            let places = Places::of(path);
+            self.read_events();
+            let moved = std::mem::take(&mut self.moved);
+            // The same after they were watched as before: nothing slipped through between.
+            if tried && !moved && self.places == places {
+                break;
+            }
+            self.places = places;
+            failure = self.watch_places().err();
+            tried = true;
+        }
+        if let Some(error) = failure.filter(|_| !self.polls) {
+            let (reason, help) = (std::io::Error::from(error), help(error));
+            warn!(%reason, help, "changes of the rules cannot be watched: looking for them every 2 s");
+        }
+        self.polls = failure.is_some();
+        if self.polls {
+            self.seen = glance(path);
+        }
+    }
+
+    fn watch_places(&mut self) -> Result<(), Errno> {
+        let inotify = match self.inotify.take() {
+            Some(inotify) => inotify,
+            None => inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?,
+        };
+        let inotify = self.inotify.insert(inotify);
+        for watch in std::mem::take(&mut self.watched).into_keys() {
+            // A directory that was removed took its watch along.
+            let _ = inotify::remove_watch(&*inotify, watch);
+        }
+        let mut failure = None;
+        for (directory, place) in self.places.iter() {
+            match inotify::add_watch(&*inotify, directory, CHANGES) {
+                Ok(watch) => drop(self.watched.insert(watch, directory.to_owned())),
+                Err(error) if place.needed => failure = failure.or(Some(error)),
+                Err(_) => {}
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Waits until a watched file changes or `bell` becomes readable, within this time; `None`: for ever. Returns false
+    /// when the time is over.
+    pub(super) fn wait(&mut self, bell: &OwnedFd, within: Option<Duration>) -> bool {
+        let begin = boot_nanos();
+        loop {
+            let waited = Duration::from_nanos(boot_nanos().saturating_sub(begin));
+            let left = within.map(|within| within.saturating_sub(waited));
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let inotify = self.inotify.as_ref().map_or(bell, |inotify| inotify);
+            let mut polled = [bell, inotify].map(|fd| PollFd::new(fd, PollFlags::IN));
+            let ready = poll(&mut polled, timeout.as_ref());
+            let rung = polled.first().is_some_and(|bell| !bell.revents().is_empty());
+            match ready {
+                Ok(0) => return false,
+                Ok(_) if rung => {
+                    // Rung ten times, it is silenced once.
+                    let _ = rustix::io::read(bell.as_fd(), &mut [0_u8; 8]);
+                    return true;
+                }
+                Ok(_) if self.read_events() => return true,
+                Ok(_) | Err(Errno::INTR) => {}
+                // For want of memory: as if nothing had happened for a while.
+                Err(_) => {
+                    std::thread::sleep(left.unwrap_or(PAUSE).min(PAUSE));
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Reads what the kernel has reported. Returns whether any of it may be a change of the rules.
+    fn read_events(&mut self) -> bool {
+        let Some(inotify) = &self.inotify else { return false };
+        let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];
+        let mut reader = Reader::new(inotify, &mut buffer);
+        let mut is_change = false;
+        loop {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return is_change,
+                Err(_) => {
+                    (self.moved, is_change) = (true, true);
+                    return is_change;
+                }
+            };
+            if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                (self.moved, is_change) = (true, true);
+            }
+            let Some(directory) = self.watched.get(&event.wd()) else { continue };
+            let name = event.file_name().map(|name| Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())));
+            let path = name.map_or_else(|| directory.clone(), |name| directory.join(name));
+            is_change |= self.places.concern(&path);
+            self.moved |= self.places.is_one(&path) || event.events().contains(ReadFlags::IGNORED);
+        }
+    }
+
+    /// Whether the files differ from the last look.
+    pub(super) fn sees_a_change(&self, path: &Path) -> bool {
+        self.polls && glance(path) != self.seen
+    }
+}
+
+fn help(error: Errno) -> &'static str {
+    match error {
+        Errno::NOSPC => "raise fs.inotify.max_user_watches",
+        Errno::MFILE => "raise fs.inotify.max_user_instances, or LimitNOFILE",
+        Errno::ACCESS | Errno::PERM => "let the user who runs this read the directory and the one it is in",
+        _ => "SIGHUP has them read at once",
+    }
+}
+
+/// All that may change the rules. The daemon opens and reads the files itself: that is not among it.
+const CHANGES: WatchFlags = WatchFlags::ATTRIB
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::MOVE_SELF)
+    .union(WatchFlags::ONLYDIR);
+
+/// The first one watches, the second one finds that nothing moved meanwhile.
+const RENEWALS_MAX: usize = 4;
+
+/// Some dozens of events at a time; the longest name fits.
+const EVENTS_BYTES: usize = 4_096;
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::OwnedFd;
+    use std::time::Duration;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::Watching;
+
+    fn bell() -> OwnedFd {
+        eventfd(0, EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    /// Whether something is reported. An inotify event is there when the system call that caused it returns.
+    fn reports(watching: &mut Watching, bell: &OwnedFd) -> bool {
+        watching.wait(bell, Some(Duration::ZERO))
+    }
+
+    #[test]
+    fn reports_changes_and_not_looks() {
+        let ground = tempfile::tempdir().unwrap();
+        let rules = ground.path().canonicalize().unwrap().join("rules");
+        fs::create_dir(&rules).unwrap();
+        let (mut watching, bell) = (Watching::default(), bell());
+        watching.renew(&rules);
+        assert!(!watching.polls() && !reports(&mut watching, &bell));
+        let file = rules.join("a.yaml");
+        let changes: &[(&str, &dyn Fn(), bool)] = &[
+            ("created", &|| fs::write(&file, "a").unwrap(), true),
+            ("read", &|| assert!(fs::read(&file).is_ok()), false),
+            ("listed", &|| assert!(fs::read_dir(&rules).unwrap().count() > 0), false),
+            ("written", &|| fs::write(&file, "b").unwrap(), true),
+            ("hidden", &|| fs::write(rules.join(".a.swp"), "b").unwrap(), false),
+            ("beside", &|| fs::write(ground.path().join("other"), "b").unwrap(), false),
+            ("renamed", &|| fs::rename(&file, rules.join("b.yaml")).unwrap(), true),
+            ("removed", &|| fs::remove_file(rules.join("b.yaml")).unwrap(), true),
+            ("rung", &|| assert!(rustix::io::write(&bell, &1_u64.to_ne_bytes()).is_ok()), true),
+        ];
+        for (what, change, is_reported) in changes {
+            change();
+            assert_eq!(reports(&mut watching, &bell), *is_reported, "{what}");
+            assert!(!reports(&mut watching, &bell), "{what} is reported once");
+        }
+    }
+
+    #[test]
+    fn keeps_one_descriptor_while_directories_are_swapped() {
+        let ground = tempfile::tempdir().unwrap();
+        let rules = ground.path().canonicalize().unwrap().join("rules");
+        fs::create_dir(&rules).unwrap();
+        let (mut watching, bell) = (Watching::default(), bell());
+        watching.renew(&rules);
+        let descriptor =
+            |watching: &Watching| std::os::fd::AsRawFd::as_raw_fd(watching.inotify.as_ref().unwrap());
+        let (first, directories) = (descriptor(&watching), watching.watched.len());
+        for _ in 0..3 {
+            fs::rename(&rules, ground.path().join("old")).unwrap();
+            fs::create_dir(&rules).unwrap();
+            assert!(reports(&mut watching, &bell) && watching.moved);
+            watching.renew(&rules);
+            fs::write(rules.join("a.yaml"), "").unwrap();
+            assert!(reports(&mut watching, &bell), "the new one is watched");
+            fs::write(ground.path().join("old/a.yaml"), "").unwrap();
+            assert!(!reports(&mut watching, &bell), "the old one is not");
+            fs::remove_dir_all(ground.path().join("old")).unwrap();
+            assert_eq!((descriptor(&watching), watching.watched.len()), (first, directories));
+        }
+    }
+
+    #[test]
+    fn looks_for_changes_where_it_cannot_watch() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.yaml");
+        fs::write(&file, "domain: api\nlimits: []\n").unwrap();
+        let mut watching = Watching::default();
+        watching.renew(directory.path());
+        assert!(!watching.polls() && !watching.sees_a_change(directory.path()));
+        watching.polls = true;
+        watching.seen = crate::rules::glance(directory.path());
+        assert!(!watching.sees_a_change(directory.path()));
+        fs::write(&file, "domain: api\nlimits:  []\n").unwrap();
+        assert!(watching.sees_a_change(directory.path()));
+        // What could not be watched is tried again.
+        watching.renew(directory.path());
+        assert!(!watching.polls());
+    }
+}

@@ -1,0 +1,123 @@
+//! A daemon that ends by its own panic or abort again and again leaves what may be the cause behind.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::daemon::{Daemon, Plan, Process, RULES, eventually};
+use super::http::get;
+use super::metric;
+use super::wire::{hit, verdict_of};
+
+/// With a state directory, and rules that are proven after a moment.
+fn plan() -> Plan {
+    let mut plan = Plan::new().settings("state: state");
+    plan.arguments.extend(["--write-state-every".into(), "300".into()]);
+    fs::create_dir(plan.path("state")).unwrap();
+    plan
+}
+
+fn state(plan: &Plan, file: &str) -> PathBuf {
+    plan.path("state").join(file)
+}
+
+fn burst(daemon: &Daemon, user: &str) -> usize {
+    let mut wire = daemon.greeted();
+    (0..9).filter(|id| verdict_of(&wire.ask(&hit(*id, user))) == 0).count()
+}
+
+/// Has it end by itself so often.
+fn crash(plan: &Plan, how: &str, times: usize) {
+    for _ in 0..times {
+        let mut process = Process::start(plan.command("crashed").env("TIDEGATE_DEBUG_PANIC", how));
+        let code = process.exit_code();
+        let log = fs::read_to_string(plan.path("crashed")).unwrap();
+        assert_eq!(code, (how == "main").then_some(101), "{log}");
+        assert!(!log.contains("CRASH LOOP"), "{log}");
+    }
+}
+
+fn ended(mut daemon: Daemon, signal: i32) -> Plan {
+    daemon.process.signal(signal);
+    daemon.process.exit_code();
+    daemon.plan
+}
+
+/// One whose rules are proven, and then other rules in their place.
+fn proven_and_changed() -> Plan {
+    let daemon = plan().start();
+    eventually("the rules are proven", || state(&daemon.plan, "rules-proven").exists().then_some(()));
+    assert_eq!(burst(&daemon, "u1"), 5);
+    let plan = ended(daemon, libc::SIGTERM);
+    plan.rules("api.yaml", &RULES.replace("burst: 5", "burst: 2"))
+}
+
+fn is_skipped() -> bool {
+    if !cfg!(debug_assertions) {
+        eprintln!("skipped: only a debug build can be made to crash");
+    }
+    !cfg!(debug_assertions)
+}
+
+#[test]
+fn goes_back_to_proven_rules_and_keeps_the_evidence() {
+    if is_skipped() {
+        return;
+    }
+    for how in ["main", "abort"] {
+        let plan = proven_and_changed();
+        crash(&plan, how, 5);
+        let tables = fs::read(state(&plan, "tables")).unwrap();
+        let daemon = plan.start();
+        daemon.await_log(&["ERROR", "CRASH LOOP", "ended 5 times within 60 s"]);
+        daemon.await_log(&["ERROR", "LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE"]);
+        assert_eq!(burst(&daemon, "u1"), 5, "by the rules of before, and u1 begins afresh");
+        assert_eq!(fs::read(state(&daemon.plan, "tables.crash-loop")).unwrap(), tables);
+        assert!(state(&daemon.plan, "rules.crash-loop").exists());
+        assert_eq!(metric(&daemon, "tidegate_crash_loop"), Some(1.0));
+        let ready = get(&daemon, "/readyz");
+        assert!(ready.status == 503 && ready.body.contains("crash loop"), "{ready:?}");
+        assert!(get(&daemon, "/status").body.contains("crash loop"));
+        // Mended rules are taken as ever.
+        fs::write(daemon.plan.path("rules/api.yaml"), RULES.replace("burst: 5", "burst: 3")).unwrap();
+        eventually("the files are read again", || {
+            (metric(&daemon, "tidegate_crash_loop") == Some(0.0)).then_some(())
+        });
+        assert_eq!(burst(&daemon, "u2"), 3);
+        assert_eq!(get(&daemon, "/readyz").status, 200);
+        // Without new ends the next start is an ordinary one.
+        let daemon = ended(daemon, libc::SIGTERM).start();
+        assert!(!daemon.log().contains("CRASH LOOP"), "{}", daemon.log());
+    }
+}
+
+#[test]
+fn kills_and_orderly_ends_are_no_crashes() {
+    let mut plan = proven_and_changed();
+    for signal in [libc::SIGKILL, libc::SIGABRT, libc::SIGQUIT, libc::SIGTERM, libc::SIGABRT, libc::SIGKILL] {
+        plan = ended(plan.start(), signal);
+    }
+    let daemon = plan.start();
+    assert!(!daemon.log().contains("CRASH LOOP"), "{}", daemon.log());
+    assert_eq!(metric(&daemon, "tidegate_crash_loop"), Some(0.0));
+    assert_eq!(burst(&daemon, "u2"), 2);
+}
+
+#[test]
+fn four_crashes_are_no_loop_and_a_loop_without_proven_rules_reads_the_files() {
+    if is_skipped() {
+        return;
+    }
+    let plan = plan();
+    crash(&plan, "main", 4);
+    let daemon = plan.start();
+    assert!(!daemon.log().contains("CRASH LOOP"), "{}", daemon.log());
+    // Too short for a proof.
+    let plan = ended(daemon, libc::SIGKILL);
+    let _ = fs::remove_file(state(&plan, "rules-proven"));
+    crash(&plan, "abort", 1);
+    let daemon = plan.start();
+    daemon.await_log(&["ERROR", "CRASH LOOP"]);
+    daemon.await_log(&["ERROR", "no rules under which this daemon ran for a minute"]);
+    assert_eq!(burst(&daemon, "u1"), 5);
+    assert_eq!(get(&daemon, "/readyz").status, 200);
+}

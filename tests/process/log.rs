@@ -1,0 +1,178 @@
+//! A log that cannot be written hurts nothing but the log.
+
+use std::fs::{self, File};
+use std::io::{PipeReader, Write, pipe};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use serde_json::json;
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, Plan, Process, RULES, eventually};
+use super::wire::{Wire, hit, verdict_of};
+use super::{metric, since, tries};
+
+/// What standard error may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Log {
+    /// A file: the twin of the others.
+    File,
+    /// A disk without room.
+    Full,
+    /// A pipe whose reader has ended.
+    Closed,
+    /// A pipe that is full, whose reader lives and does not read.
+    Blocked,
+    /// No descriptor at all.
+    Absent,
+}
+
+const UNWRITABLE: [Log; 4] = [Log::Full, Log::Closed, Log::Blocked, Log::Absent];
+
+/// A pipe with room for nothing.
+fn full_pipe() -> (PipeReader, OwnedFd) {
+    let (reader, mut writer) = pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'.'; 1]).is_ok() || writer.write(&[b'.'; 4_096]).is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer.into())
+}
+
+/// A daemon with such a log that answers, and what keeps its pipe open.
+fn start(log: Log) -> (Daemon, Option<PipeReader>) {
+    let mut plan = Plan::new().settings("log: {level: debug}");
+    let mut reader = None;
+    if log == Log::Absent {
+        plan = plan.shell("exec 2>&-; exec \"$@\"");
+    }
+    let mut command = plan.command("log");
+    let writer = match log {
+        Log::File | Log::Absent => None,
+        Log::Full => Some(File::options().write(true).open("/dev/full").unwrap().into()),
+        Log::Closed => Some(pipe().unwrap().1.into()),
+        Log::Blocked => {
+            let (left, writer) = full_pipe();
+            reader = Some(left);
+            Some(writer)
+        }
+    };
+    if let Some(writer) = writer {
+        command.stderr(Stdio::from(writer));
+    }
+    let mut daemon = Daemon { process: Process::start(&mut command), plan };
+    eventually("the daemon accepts", || {
+        assert_eq!(daemon.process.has_ended(), None, "{log:?}");
+        daemon.socket().exists().then_some(())
+    });
+    // Signals that come before it serves would end it.
+    daemon.greeted().assert_served();
+    (daemon, reader)
+}
+
+/// Has everything done that is logged, and more lines than fit into any buffer.
+fn work(daemon: &Daemon) {
+    let mut wire = daemon.greeted();
+    assert_eq!((0..7).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count(), 5, "it limits");
+    let one = RULES.replace("burst: 5", "burst: 1");
+    fs::write(daemon.plan.path("rules").join("api.yaml"), one).unwrap();
+    daemon.process.signal(libc::SIGHUP);
+    let mut user = 0;
+    eventually("the new rules are in force", || {
+        user += 1;
+        let name = format!("v{user}");
+        let allowed = (0..2).filter(|id| verdict_of(&wire.ask(&hit(*id, &name))) == 0).count();
+        (allowed == 1).then_some(())
+    });
+    for _ in 0..200 {
+        daemon.process.signal(libc::SIGUSR1);
+        daemon.process.signal(libc::SIGHUP);
+        assert!(daemon.greeted().is_served(), "it accepts and answers");
+    }
+    if cfg!(debug_assertions) {
+        for id in 0..3 {
+            let mut wire = daemon.greeted();
+            wire.send(&json!([3, id, "api", [["user", "u1", "debug-panic", "1"]]]));
+            assert_eq!(wire.hear_all().len(), 1, "a panic while judging is answered");
+        }
+    }
+    daemon.greeted().assert_served();
+}
+
+/// How long the daemon takes to end.
+fn stop(daemon: &mut Daemon) -> Duration {
+    let begin = boot_nanos();
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0));
+    since(begin)
+}
+
+#[test]
+fn serves_and_stops_with_any_standard_error() {
+    for _ in 0..tries(2) {
+        let mut twin = start(Log::File).0;
+        work(&twin);
+        assert_eq!(metric(&twin, "tidegate_log_lines_dropped_total"), Some(0.0));
+        let usual = stop(&mut twin);
+        for log in UNWRITABLE {
+            let (mut daemon, reader) = start(log);
+            work(&daemon);
+            let dropped = metric(&daemon, "tidegate_log_lines_dropped_total").unwrap();
+            let panics = if cfg!(debug_assertions) { 3.0 } else { 0.0 };
+            match log {
+                Log::Full | Log::Closed => assert!(dropped > 100.0, "{log:?}: {dropped}"),
+                // What a panic says does not wait in the queue, in which the rest fits.
+                Log::Blocked => assert!((dropped - panics).abs() < 0.5, "{dropped}"),
+                _ => assert!(dropped.abs() < 0.5, "{dropped}"),
+            }
+            let took = stop(&mut daemon);
+            assert!(took <= usual + Duration::from_millis(500), "{log:?}: {took:?}, with a file {usual:?}");
+            drop(reader);
+        }
+    }
+}
+
+#[test]
+fn counts_lines_that_find_no_room_and_writes_the_others_whole_and_in_order() {
+    let (mut daemon, reader) = start(Log::Blocked);
+    let mut asked = 0;
+    eventually("the queue is full", || {
+        (0..100).for_each(|_| daemon.process.signal(libc::SIGUSR1));
+        asked += 1;
+        Wire::greeted(&daemon.socket()).assert_served();
+        (metric(&daemon, "tidegate_log_lines_dropped_total").unwrap() > 0.0).then_some(())
+    });
+    let read = std::thread::spawn(move || std::io::read_to_string(reader.unwrap()).unwrap());
+    stop(&mut daemon);
+    let log = read.join().unwrap();
+    let lines: Vec<&str> = log.trim_start_matches('.').lines().collect();
+    assert!(lines.len() > 10, "{asked}: {log}");
+    let times: Vec<&str> = lines.iter().map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert!(times.iter().all(|time| time.len() == times[0].len() && time.ends_with('Z')), "none is torn");
+    assert!(times.is_sorted(), "none is out of order");
+}
+
+#[test]
+fn no_other_file_becomes_standard_error() {
+    let (daemon, _) = start(Log::Absent);
+    work(&daemon);
+    let fd = format!("/proc/{}/fd/2", daemon.process.id());
+    assert_eq!(fs::read_link(fd).unwrap(), std::path::Path::new("/dev/null"));
+}
+
+#[test]
+fn reports_wrong_settings_or_ends_without_waiting_for_standard_error() {
+    for log in UNWRITABLE {
+        let plan = Plan::new().settings("nonsense: 1");
+        let mut command = plan.command("log");
+        let (reader, writer) = full_pipe();
+        match log {
+            Log::Blocked => command.stderr(Stdio::from(writer)),
+            _ => command.stderr(Stdio::from(File::options().write(true).open("/dev/full").unwrap())),
+        };
+        assert_eq!(Process::start(&mut command).exit_code(), Some(1), "{log:?}");
+        drop(reader);
+    }
+}

@@ -1,0 +1,46 @@
+//! The process of the daemon: a log that cannot be written, threads that cannot be had or panic, crash loops, the end.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says why it is skipped"
+)]
+
+mod crash_loop;
+#[path = "../server/daemon.rs"]
+#[allow(dead_code, reason = "shared with the other tests of the daemon")]
+mod daemon;
+#[path = "../admin/http.rs"]
+#[allow(dead_code, reason = "shared with the other tests of the daemon")]
+mod http;
+mod log;
+#[path = "../server/msgpack.rs"]
+mod msgpack;
+mod stops;
+mod threads;
+#[path = "../server/wire.rs"]
+#[allow(dead_code, reason = "shared with the other tests of the daemon")]
+mod wire;
+
+use std::time::Duration;
+
+use tidegate::clock::boot_nanos;
+
+/// How often something is tried that has to hold each time: as often as the environment says, else so often.
+fn tries(otherwise: usize) -> usize {
+    std::env::var("STOPS").map_or(otherwise, |tries| tries.parse().unwrap())
+}
+
+fn since(begin: u64) -> Duration {
+    Duration::from_nanos(boot_nanos() - begin)
+}
+
+/// A value of the metrics of a daemon; none: it is not there.
+fn metric(daemon: &daemon::Daemon, name: &str) -> Option<f64> {
+    let metrics = http::get(daemon, "/metrics").body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map(|value| value.parse().unwrap())
+}

@@ -1,0 +1,123 @@
+//! The end: soon under load, and at once when asked twice.
+
+use std::fs;
+use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::http::{admin_socket, get};
+use super::msgpack::frame;
+use super::wire::{Wire, hit};
+use super::{since, tries};
+
+/// With everything that has a thread, and pools whose readings are taken.
+fn busy_plan() -> Plan {
+    let rules = "domain: api\npriorities: [high, low]\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, burst: 5}\n\
+                 shed:\n  - {pool: web, slots: 4, brake: {}, signals: {cpu: {}, cpu_pressure: {}, io_pressure: {}}}\n";
+    let plan = Plan::new().settings("state: state").rules("api.yaml", rules);
+    fs::create_dir(plan.path("state")).unwrap();
+    plan
+}
+
+/// Has clients ask, and operators look, until it ends. Returns how many requests were answered.
+fn load(daemon: &Daemon, clients: usize) -> impl FnOnce() -> usize + use<> {
+    let answered = Arc::new(AtomicUsize::new(0));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut threads = Vec::new();
+    for client in 0..clients {
+        let mut wire = daemon.greeted();
+        let answered = Arc::clone(&answered);
+        threads.push(thread::spawn(move || {
+            for id in 0.. {
+                let request = frame(&hit(id, &format!("u{client}-{id}")));
+                if wire.stream.write_all(&request).is_err() {
+                    return;
+                }
+                match wire.hear() {
+                    Some(reply) if reply[0] == 1 => answered.fetch_add(1, Ordering::Relaxed),
+                    _ => return,
+                };
+            }
+        }));
+    }
+    let (admin, over) = (admin_socket(daemon), Arc::clone(&is_over));
+    threads.push(thread::spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            let Ok(mut stream) = std::os::unix::net::UnixStream::connect(&admin) else { return };
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        }
+    }));
+    move || {
+        is_over.store(true, Ordering::Relaxed);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        answered.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn ends_within_a_second_under_load() {
+    let mut longest = Duration::ZERO;
+    for _ in 0..tries(5) {
+        let mut daemon = busy_plan().start();
+        let end_load = load(&daemon, 4);
+        get(&daemon, "/status");
+        thread::sleep(Duration::from_millis(50));
+        let begin = boot_nanos();
+        daemon.process.signal(libc::SIGTERM);
+        assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+        let took = since(begin);
+        assert!(took <= Duration::from_secs(1), "{took:?}: {}", daemon.log());
+        longest = longest.max(took);
+        assert!(end_load() > 0, "there was a load");
+        assert!(daemon.plan.path("state/tables").exists() && !admin_socket(&daemon).exists());
+    }
+    eprintln!("the longest took {longest:?}");
+}
+
+/// Whether the kernel can be made slow here.
+fn may_trace() -> bool {
+    let tried = Command::new("strace")
+        .args(["-f", "-qq", "--seccomp-bpf", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "true"])
+        .output();
+    let may = tried.is_ok_and(|output| output.status.success());
+    if !may {
+        eprintln!("left out: there is no strace here that may trace");
+    }
+    may
+}
+
+/// A daemon to which this happens at these system calls, each thread counting its own.
+fn traced(plan: Plan, calls: &str, what: &str) -> Daemon {
+    let script = format!(
+        "exec strace -D -f -qq -e signal=none -o {} --seccomp-bpf -e 'trace={calls}' -e 'inject={calls}:{what}' \"$@\"",
+        plan.path("trace").display()
+    );
+    plan.shell(Box::leak(script.into_boxed_str())).start()
+}
+
+#[test]
+fn a_second_signal_ends_it_while_the_tables_are_written() {
+    if !may_trace() {
+        return;
+    }
+    for (first, second) in [(libc::SIGTERM, libc::SIGTERM), (libc::SIGINT, libc::SIGTERM)] {
+        let mut plan = busy_plan();
+        plan.arguments.extend(["--write-state-every".into(), "60000".into()]);
+        let mut daemon = traced(plan, "fsync", "delay_enter=700ms");
+        Wire::greeted(&daemon.socket()).assert_served();
+        daemon.process.signal(first);
+        eventually("the tables are being written", || {
+            daemon.plan.path("state/tables.new").exists().then_some(())
+        });
+        daemon.process.signal(second);
+        assert_eq!(daemon.process.exit_code(), Some(1), "{}", daemon.log());
+        assert!(!daemon.log().contains("drained"), "{}", daemon.log());
+    }
+}

@@ -1,0 +1,209 @@
+//! Threads that cannot be had, and threads that panic: the daemon decides without them, and has them back.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::process::Command;
+
+use super::daemon::{BINARY, Daemon, Plan, Process, RULES, eventually};
+use super::http::{admin_socket, get, post};
+use super::metric;
+use super::wire::{hit, verdict_of};
+
+/// Users of this test alone, so that their threads alone count: RLIMIT_NPROC is by user.
+const FIRST_USER: u32 = 61_000;
+
+/// Whether another user can run the daemon here.
+fn may_limit() -> bool {
+    let user = FIRST_USER.to_string();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "prlimit", "--nproc=9"]);
+    let may = command.args([BINARY, "--version"]).output().is_ok_and(|output| output.status.success());
+    if !may {
+        eprintln!("left out: threads can only be limited by root, with setpriv and prlimit");
+    }
+    may
+}
+
+/// A plan of a daemon that may have so many threads, `user` being one of this test's own.
+fn limited(user: u32, threads: u32) -> Plan {
+    let user = FIRST_USER + user;
+    let script = format!(
+        "exec setpriv --reuid={user} --regid={user} --clear-groups prlimit --nproc={threads}:64 \"$@\""
+    );
+    let plan = Plan::new().shell(Box::leak(script.into_boxed_str()));
+    for path in [plan.directory.path(), &plan.path("rules")] {
+        chown(path, Some(user), Some(user)).unwrap();
+    }
+    plan
+}
+
+fn limits(daemon: &Daemon, user: &str, burst: usize) {
+    let mut wire = daemon.greeted();
+    let allowed = (0..burst + 2).filter(|id| verdict_of(&wire.ask(&hit(*id as u64, user))) == 0).count();
+    assert_eq!(allowed, burst, "{}", daemon.log());
+}
+
+/// Puts another directory in the place of the rules, with another burst, and waits until that holds.
+fn swap_rules(daemon: &Daemon, burst: usize) {
+    let (rules, old) = (daemon.plan.path("rules"), daemon.plan.path(&format!("old-{burst}")));
+    let next = daemon.plan.path("next");
+    fs::create_dir(&next).unwrap();
+    fs::write(next.join("api.yaml"), RULES.replace("burst: 5", &format!("burst: {burst}"))).unwrap();
+    fs::rename(&rules, old).unwrap();
+    fs::rename(&next, &rules).unwrap();
+    let mut user = 0;
+    eventually("the rules of the other directory hold", || {
+        user += 1;
+        let (mut wire, user) = (daemon.greeted(), format!("swap-{burst}-{user}"));
+        let allowed = (0..20).filter(|id| verdict_of(&wire.ask(&hit(*id, &user))) == 0).count();
+        (allowed == burst).then_some(())
+    });
+}
+
+fn ends(mut daemon: Daemon) {
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+fn threads_of(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/task", daemon.process.id())).unwrap().count()
+}
+
+fn set_limit(daemon: &Daemon, user: u32, threads: usize) {
+    let user = (FIRST_USER + user).to_string();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "prlimit", "--pid"]);
+    command.arg(daemon.process.id().to_string()).arg(format!("--nproc={threads}:64"));
+    assert!(command.status().unwrap().success());
+}
+
+#[test]
+fn decides_with_as_many_threads_as_there_are() {
+    if !may_limit() {
+        return;
+    }
+    for threads in 1..=10 {
+        let mut plan = limited(threads, threads);
+        plan.arguments = vec!["--threads".into(), "2".into()];
+        if threads == 1 {
+            // Not one that decides.
+            let mut process = Process::start(&mut plan.command("log"));
+            assert_eq!(process.exit_code(), Some(1));
+            let log = fs::read_to_string(plan.path("log")).unwrap();
+            assert!(log.contains("cannot start a single decision thread") && log.contains("help: "), "{log}");
+            assert!(!log.contains("panicked"), "{log}");
+            continue;
+        }
+        let daemon = plan.start();
+        limits(&daemon, "u1", 5);
+        if threads == 2 {
+            daemon.await_log(&[
+                "WARN",
+                "fewer decision threads run than `threads` says",
+                "threads=1",
+                "wanted=2",
+            ]);
+        }
+        let missing = daemon.log().matches("a thread cannot be started, so").count();
+        assert_eq!(missing > 0, threads < 8, "{threads}: {}", daemon.log());
+        if !daemon.log().contains("there is no admin socket") {
+            let ready = get(&daemon, "/readyz");
+            assert_eq!(ready.body.matches("cannot be started, so").count(), missing, "{}", ready.body);
+            let running =
+                |name: &str| metric(&daemon, &format!("tidegate_thread_running{{thread=\"{name}\"}}"));
+            assert_eq!(running("rules"), Some(1.0));
+            assert_eq!(running("log"), Some(if missing == 0 { 1.0 } else { 0.0 }));
+        }
+        if threads > 3 {
+            swap_rules(&daemon, 2);
+        }
+        ends(daemon);
+    }
+}
+
+#[test]
+fn swaps_the_directory_of_rules_where_no_thread_can_be_had() {
+    if !may_limit() {
+        return;
+    }
+    let daemon = limited(20, 64).start();
+    set_limit(&daemon, 20, threads_of(&daemon));
+    for burst in [1, 2, 3] {
+        swap_rules(&daemon, burst);
+    }
+    let refused = post(&daemon, "/reload", "{}");
+    assert_eq!(
+        (refused.status, refused.error().contains("no thread can be had")),
+        (503, true),
+        "{refused:?}"
+    );
+    ends(daemon);
+}
+
+#[test]
+fn starts_what_was_missing_once_threads_can_be_had() {
+    if !may_limit() {
+        return;
+    }
+    let daemon = limited(21, 3).start();
+    limits(&daemon, "u1", 5);
+    daemon.await_log(&["WARN", "a thread cannot be started", "thread=\"sampler\""]);
+    daemon.await_log(&["WARN", "a thread cannot be started", "thread=\"admin\""]);
+    set_limit(&daemon, 21, 64);
+    for thread in ["admin", "switches", "sampler", "log"] {
+        daemon.await_log(&["INFO", "the thread could be started", &format!("thread=\"{thread}\"")]);
+    }
+    let ready =
+        eventually("it is ready", || Some(get(&daemon, "/readyz")).filter(|ready| ready.status == 200));
+    assert_eq!(ready.body, "ready\n");
+    ends(daemon);
+}
+
+/// All that this daemon has.
+const THREADS: [&str; 8] = ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "log"];
+
+#[test]
+fn runs_every_helper_thread_again_after_a_panic() {
+    if !cfg!(debug_assertions) {
+        eprintln!("skipped: only a debug build can be made to panic");
+        return;
+    }
+    let settings = "state: state\nredis: {url: \"redis://127.0.0.1:1\", fleet_secret_files: [secret]}";
+    let plan = Plan::new().settings(settings);
+    fs::create_dir(plan.path("state")).unwrap();
+    fs::write(plan.path("secret"), "a secret of this test alone, and a long one at that\n").unwrap();
+    let mut command = plan.command("log");
+    command.env("TIDEGATE_DEBUG_PANIC", THREADS.join(","));
+    // A service manager that does not listen, so that there is a thread for it.
+    command.env("NOTIFY_SOCKET", plan.path("notify"));
+    let mut daemon = Daemon { process: Process::start(&mut command), plan };
+    daemon.await_log(&[" serving "]);
+    limits(&daemon, "u1", 5);
+    eventually("the admin socket is there", || admin_socket(&daemon).exists().then_some(()));
+    for thread in THREADS {
+        let of = |name: &str| metric(&daemon, &format!("tidegate_{name}{{thread=\"{thread}\"}}"));
+        eventually(thread, || (of("thread_running") == Some(1.0)).then_some(()));
+        assert_eq!(of("thread_restarts_total"), Some(1.0), "{thread}");
+        daemon.await_log(&["ERROR", "a thread panicked, so", &format!("thread=\"{thread}\"")]);
+    }
+    assert_eq!(daemon.log().matches("ERROR panicked: asked to panic").count(), THREADS.len());
+    // Each does its work.
+    swap_rules(&daemon, 2);
+    fs::write(daemon.plan.path("disable"), "").unwrap();
+    daemon.await_log(&["EVERYTHING IS ALLOWED"]);
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
+    assert!(daemon.plan.path("state").join("tables").exists(), "{}", daemon.log());
+    assert!(!Path::new(&admin_socket(&daemon)).exists());
+}
+
+#[test]
+fn counts_restarts_from_zero() {
+    let daemon = super::daemon::daemon();
+    for thread in ["rules", "admin", "switches", "sampler", "log"] {
+        let restarts = format!("tidegate_thread_restarts_total{{thread=\"{thread}\"}}");
+        assert_eq!(metric(&daemon, &restarts), Some(0.0), "{thread}");
+    }
+}
