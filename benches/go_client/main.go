@@ -2,6 +2,8 @@
 // context of a request, which may be cancelled at any time; and beside a GCRA script in Redis, asked in the same way.
 //
 //	cd benches/go_client && go run . [-daemon ../../target/release/tidegate] [-repetitions 7]
+//	cd benches/go_client && go run . -callers 2000 [-think 50ms]      how many calls of as many callers are not judged
+//	cd benches/go_client && go run . -pause 30ms                      how many, when the daemon stops for a moment
 //
 // Starts the daemon, and Redis where there is one, on sockets of their own. Client and servers share one CPU, so that
 // every call is two switches. In one repetition short rounds of all take turns; its figure is the median round, and the
@@ -36,19 +38,27 @@ const (
 func main() {
 	daemon := flag.String("daemon", "../../target/release/tidegate", "the daemon's binary")
 	repetitions := flag.Int("repetitions", 7, "of everything")
+	callers := flag.Int("callers", 0, "ask at once, on all CPUs, instead")
+	think := flag.Duration("think", 50*time.Millisecond, "between two calls of such a caller")
+	pause := flag.Duration("pause", 0, "of the daemon, instead")
 	flag.Parse()
-	cpu := alone()
+	cpu := 0
+	if *callers == 0 && *pause == 0 {
+		cpu = alone()
+	}
 	folder, err := os.MkdirTemp("", "tg-")
 	check(err)
 	defer os.RemoveAll(folder)
 	path := filepath.Join(folder, "s")
 	check(os.Mkdir(filepath.Join(folder, "rules"), 0o755))
 	check(os.WriteFile(filepath.Join(folder, "rules", "api.yaml"), []byte(rules), 0o644))
-	defer start(*daemon, "serve", "--socket", path, "--rules", filepath.Join(folder, "rules"))()
+	process, stop := start(*daemon, "serve", "--socket", path, "--rules", filepath.Join(folder, "rules"))
+	defer stop()
 	at := ""
 	if server, err := exec.LookPath("redis-server"); err == nil {
 		at = filepath.Join(folder, "redis")
-		defer start(server, "--port", "0", "--save", "", "--unixsocket", at, "--dir", folder)()
+		_, end := start(server, "--port", "0", "--save", "", "--unixsocket", at, "--dir", folder)
+		defer end()
 	}
 	for until := time.Now().Add(10 * time.Second); !tidegate.New(tidegate.WithSocket(path), tidegate.WithLogger(silent{})).Check(); {
 		if time.Now().After(until) {
@@ -58,6 +68,15 @@ func main() {
 		time.Sleep(20 * time.Millisecond)
 	}
 	client := tidegate.New(tidegate.WithSocket(path))
+	if *callers > 0 {
+		crowd(client, *callers, *think)
+	}
+	if *pause > 0 {
+		paused(client, process, *pause)
+	}
+	if *callers > 0 || *pause > 0 {
+		return
+	}
 	fmt.Printf("%s, CPU %d, %d repetitions; median [min-max]\n", runtime.Version(), cpu, *repetitions)
 	compare(client, path, at, *repetitions)
 	if missed := client.Stats().Missed; len(missed) > 0 {
@@ -99,11 +118,11 @@ func alone() int {
 	return last
 }
 
-// start starts a server, and returns what ends it.
-func start(command ...string) func() {
+// start starts a server, and returns it and the function that ends it.
+func start(command ...string) (server *os.Process, end func()) {
 	process := exec.Command(command[0], command[1:]...)
 	check(process.Start())
-	return func() {
+	return process.Process, func() {
 		_ = process.Process.Signal(syscall.SIGTERM)
 		_ = process.Wait()
 	}

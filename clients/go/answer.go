@@ -17,10 +17,10 @@ func (d *Decision) Message() string {
 		return "Allowed."
 	case d.Verdict == "deny":
 		return "This request is not allowed."
-	case d.Degraded:
-		what = "The request could not be judged."
 	case limited && !d.named():
 		what = "Too many requests."
+	case d.Reason != "": // degraded, or refused by the client itself
+		what = "The request could not be judged."
 	case limited && d.Window == 0:
 		what = fmt.Sprintf("Over the limit %s of %d at once.", d.Rule, d.Limit)
 	case limited:

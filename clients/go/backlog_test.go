@@ -1,12 +1,14 @@
 package tidegate
 
 import (
+	"net"
+	"os"
 	"syscall"
 	"testing"
 )
 
-// backlogOfNone listens and never accepts; the queue has room for one.
-func backlogOfNone(t *testing.T, path string) func() {
+// backlogOfNone listens and does not accept by itself; the queue has room for one.
+func backlogOfNone(t *testing.T, path string) net.Listener {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err == nil {
@@ -15,8 +17,17 @@ func backlogOfNone(t *testing.T, path string) func() {
 	if err == nil {
 		err = syscall.Listen(fd, 0)
 	}
+	if err == nil {
+		err = syscall.SetNonblock(fd, true)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func() { _ = syscall.Close(fd) }
+	file := os.NewFile(uintptr(fd), path)
+	listener, err := net.FileListener(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = file.Close()
+	return listener
 }

@@ -3,6 +3,7 @@ package tidegate
 // The breaker, what is logged, and what the daemon is told of it.
 
 import (
+	"context"
 	"net"
 	"os"
 	"os/user"
@@ -19,29 +20,78 @@ import (
 // over is as if the breaker's time were.
 func (c *Client) over() { c.until.Store(1) }
 
-func TestTheBreaker(t *testing.T) {
+// opens is how long the breaker stays open, at least and at most.
+func opens(t *testing.T, c *Client, least, most time.Duration) {
+	t.Helper()
+	left := time.Duration(c.until.Load()) - time.Since(c.epoch)
+	if left < least-slack || left > most {
+		t.Fatalf("it opens for %v, not %v to %v", left, least, most)
+	}
+}
+
+func TestTheBreakerOpensAtOnceWhereNothingListens(t *testing.T) {
 	p := played(t, reply(allow...))
 	p.Hide()
 	c := client(t, p.Path)
-	equal(t, reasons(hits(c, 5)...), []string{"unreachable", "unreachable", "unreachable", "breaker", "breaker"})
-	for _, pause := range []time.Duration{1, 2, 4, 5, 5} {
-		left := time.Duration(c.until.Load()) - time.Since(c.epoch)
-		if least, most := pause*800*time.Millisecond, pause*1200*time.Millisecond; left < least-slack || left > most {
-			t.Fatalf("it opens for %v, not %d s", left, pause)
-		}
+	equal(t, reasons(hits(c, 3)...), []string{"unreachable", "breaker", "breaker"})
+	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
+	for _, pause := range []time.Duration{200, 400, 800, 1600, 2000, 2000} {
 		c.over()
 		equal(t, reasons(hits(c, 2)...), []string{"unreachable", "breaker"})
+		opens(t, c, pause*time.Millisecond/2, pause*time.Millisecond)
 	}
 	c.over()
 	if err := p.Listen(); err != nil {
 		t.Fatal(err)
 	}
 	equal(t, reasons(hits(c, 2)...), []string{"", ""})
-	equal(t, p.Seen()[1][6].(map[string]any)["missed"], map[string]any{"breaker": 7, "unreachable": 8})
+	equal(t, p.Seen()[1], []any{8, 1}) // the probe
+	equal(t, p.Seen()[2][6].(map[string]any)["missed"], map[string]any{"breaker": 8, "unreachable": 7})
 	p.Hide()
-	equal(t, reasons(hits(c, 4)...), []string{"unreachable", "unreachable", "unreachable", "breaker"}) // from the beginning
-	if left := time.Duration(c.until.Load()) - time.Since(c.epoch); left > 1200*time.Millisecond {
-		t.Fatalf("it opens for %v again, not for 1 s", left)
+	equal(t, reasons(hits(c, 3)...), []string{"unreachable", "breaker", "breaker"}) // from the beginning
+	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
+}
+
+// Where the daemon listens, it takes three failures that do not overlap.
+func TestTheBreakerOpensAfterThreeFailures(t *testing.T) {
+	p := played(t, raw(0, 0, 0, 1, 0xC1))
+	c := client(t, p.Path)
+	equal(t, reasons(hits(c, 5)...), []string{"protocol", "protocol", "protocol", "breaker", "breaker"})
+	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
+}
+
+// Calls that wait at the same time are one failure.
+func TestFailuresThatOverlapAreOne(t *testing.T) {
+	const timeout, callers = 100 * time.Millisecond, 30
+	p := played(t, func(net.Conn, []any) []any { return nil })
+	c := client(t, p.Path, WithTimeout(timeout))
+	for round := int32(1); round < failuresMax; round++ {
+		var all sync.WaitGroup
+		for i := 0; i < callers; i++ {
+			all.Add(1)
+			go func() { defer all.Done(); hits(c, 1) }()
+		}
+		all.Wait()
+		if n := c.failures.Load(); n > round || c.Stats().BreakerOpen {
+			t.Fatalf("%d failures after %d windows", n, round)
+		}
+	}
+	if missed := c.Stats().Missed["timeout"]; missed != callers*(failuresMax-1) {
+		t.Fatalf("%d", missed)
+	}
+	p.Play(reply(allow...))
+	c.timeout = patient
+	equal(t, reasons(hits(c, 1)...), []string{""})
+	if c.failures.Load() != 0 {
+		t.Fatal("it has answered")
+	}
+	c.timeout = timeout
+	p.Play(func(net.Conn, []any) []any { return nil })
+	for i := 0; i < 20 && !c.Stats().BreakerOpen; i++ {
+		hits(c, 1)
+	}
+	if !c.Stats().BreakerOpen {
+		t.Fatal("it never opens")
 	}
 }
 
@@ -56,7 +106,7 @@ func TestASuccessBetweenFailuresClosesTheCount(t *testing.T) {
 	}
 }
 
-// What says nothing of the daemon neither closes the count nor opens the breaker, and is no probe.
+// A release says nothing of the daemon: it neither closes the count nor opens the breaker, and is no probe.
 func TestAReleaseSaysNothingOfTheDaemon(t *testing.T) {
 	p := played(t, grant)
 	c := client(t, p.Path)
@@ -82,10 +132,12 @@ func TestAnErrorThatKeepsTheConnectionClosesTheCount(t *testing.T) {
 	p := played(t, nil)
 	c := client(t, p.Path)
 	for i := 0; i < 3; i++ {
-		p.Play(raw(0, 0, 0, 1, 0xC1))
-		hits(c, 2)
-		p.Play(func(_ net.Conn, message []any) []any { return []any{3, message[1], 6, "the cause"} })
-		equal(t, reasons(hits(c, 1)...), []string{"protocol"})
+		for _, code := range []int{10, 6} {
+			p.Play(raw(0, 0, 0, 1, 0xC1))
+			hits(c, 2)
+			p.Play(func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
+			hits(c, 1)
+		}
 	}
 	if c.Stats().BreakerOpen {
 		t.Fatal("the daemon has answered")
@@ -94,16 +146,48 @@ func TestAnErrorThatKeepsTheConnectionClosesTheCount(t *testing.T) {
 
 // A probe that its own caller cut short has found nothing out: the next call is one.
 func TestAProbeCutShort(t *testing.T) {
-	p := played(t, raw(0, 0, 0, 1, 0xC1))
-	c := client(t, p.Path)
-	hits(c, 3)
-	p.Play(func(net.Conn, []any) []any { return nil })
+	folder, err := os.MkdirTemp("", "tg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	c := client(t, filepath.Join(folder, "s"))
+	hits(c, 1)
+	silent, err := net.Listen("unix", filepath.Join(folder, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.over()
 	soon, cancel := contextFor(2 * time.Millisecond)
 	defer cancel()
-	equal(t, reasons(c.Hit(soon, "api", u1)), []string{"timeout"})
+	if d := c.Hit(soon, "api", u1); d.Err() != context.DeadlineExceeded {
+		t.Fatalf("%+v", d)
+	}
+	silent.Close()
+	if c.until.Load() != 1 {
+		t.Fatal("the next call is no probe")
+	}
+}
+
+// A call that ends a pause sends nothing of its own to a daemon that does not answer.
+func TestAProbeIsAPing(t *testing.T) {
+	p := played(t, raw(0, 0, 0, 1, 0xC1))
+	c := client(t, p.Path)
+	hits(c, 3)
+	before := len(p.Seen())
+	p.Hide()
+	c.over()
+	equal(t, reasons(c.Acquire(ctx, "api", u1)), []string{"unreachable"})
+	if err := p.Listen(); err != nil {
+		t.Fatal(err)
+	}
 	p.Play(reply(allow...))
-	equal(t, reasons(hits(c, 1)...), []string{""})
+	c.over()
+	equal(t, reasons(c.Acquire(ctx, "api", u1)), []string{""})
+	seen := p.Seen()[before:]
+	if seen[1][0] != uint64(8) || seen[2][0] != uint64(1) || len(seen) != 3 {
+		t.Fatalf("%v", seen)
+	}
 }
 
 func TestConnectionsThatFailedLeaveRoom(t *testing.T) {
@@ -111,7 +195,7 @@ func TestConnectionsThatFailedLeaveRoom(t *testing.T) {
 	p.Hide()
 	c := client(t, p.Path, WithTimeout(time.Second))
 	for i := 0; i < 2*connectionsMax; i++ {
-		c.settle(nil, false)
+		c.calm()
 		equal(t, reasons(hits(c, 1)...), []string{"unreachable"})
 	}
 	if n := c.Stats().Connections; n != 0 {
@@ -124,21 +208,28 @@ func TestOneProbeAtATime(t *testing.T) {
 	c := client(t, p.Path)
 	hits(c, 3)
 	var asked atomic.Int32
-	p.Play(func(_ net.Conn, message []any) []any {
-		asked.Add(1)
-		time.Sleep(50 * time.Millisecond)
-		return append([]any{1, message[1]}, allow...)
-	})
-	c.over()
 	var all sync.WaitGroup
+	all.Add(50)
+	p.Play(func(_ net.Conn, message []any) []any {
+		if asked.Add(1) == 1 { // behind its PING; the others have none
+			return append([]any{1, message[1]}, allow...)
+		}
+		return append([]any{1, message[1]}, limit...)
+	})
+	path := c.path
+	c.path = greeted(t) // a daemon that says nothing
+	c.timeout = 200 * time.Millisecond
+	c.over()
 	for i := 0; i < 50; i++ {
-		all.Add(1)
 		go func() { defer all.Done(); hits(c, 1) }()
 	}
 	all.Wait()
-	if asked.Load() != 1 || c.Stats().Missed["breaker"] != 49 {
-		t.Fatalf("%d probes, %v", asked.Load(), c.Stats().Missed)
+	if missed := c.Stats().Missed; missed["timeout"] != 1 || missed["breaker"] != 49 {
+		t.Fatalf("%v", missed)
 	}
+	c.path, c.timeout = path, patient
+	c.over()
+	equal(t, reasons(hits(c, 1)...), []string{""})
 }
 
 // The bound is 20 µs a call; that of a test is wider, and for the fastest of many rounds, because machines are busy.
@@ -158,7 +249,7 @@ func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 			best = took
 		}
 	}
-	if opened := c.opened; best > 20*time.Microsecond || opened != 0 {
+	if opened := c.connections.opened; best > 20*time.Microsecond || opened != 0 {
 		t.Fatalf("%v a call, %d connections", best, opened)
 	}
 	// Nothing is written that nobody would read: what is to be told waits untouched.
@@ -168,6 +259,7 @@ func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 	t.Logf("%v a call", best)
 }
 
+// A caller that cancels says nothing of the daemon. A context that ends by time does so, behind half of the client's own.
 func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path, WithTimeout(time.Second))
@@ -176,8 +268,23 @@ func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
 		c.Hit(soon, "api", u1)
 		cancel()
 	}
-	if stats := c.Stats(); stats.BreakerOpen || stats.Missed["timeout"] != 5 {
+	c.timeout = 20 * time.Millisecond
+	for i := 0; i < 5; i++ {
+		working, cancel := context.WithCancel(ctx)
+		time.AfterFunc(15*time.Millisecond, cancel)
+		c.Hit(working, "api", u1)
+	}
+	if stats := c.Stats(); stats.BreakerOpen || stats.Missed["breaker"] != 0 {
 		t.Fatalf("%+v", stats)
+	}
+	c.timeout = 200 * time.Millisecond
+	for i := 0; i < 50 && !c.Stats().BreakerOpen; i++ {
+		soon, cancel := contextFor(150 * time.Millisecond)
+		c.Hit(soon, "api", u1)
+		cancel()
+	}
+	if !c.Stats().BreakerOpen {
+		t.Fatal("a daemon that does not answer is asked for ever")
 	}
 }
 
@@ -203,11 +310,9 @@ func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 	if len(lines) != 2 || !strings.Contains(lines[1], "answers again; 14 requests") {
 		t.Fatalf("%v", lines)
 	}
-	p.Hide()
+	p.Play(raw(0, 0, 0, 1, 0xC1))
 	hits(c, 1) // one is no state yet
-	if err := p.Listen(); err != nil {
-		t.Fatal(err)
-	}
+	p.Play(reply(allow...))
 	hits(c, 2)
 	if lines := heard.All(); len(lines) != 2 || strings.Contains(strings.Join(lines, ""), "secret-user") {
 		t.Fatalf("%v", lines)
@@ -224,8 +329,8 @@ func TestPermissionDeniedSaysWhoAndWhichGroup(t *testing.T) {
 	err := unreachable(p.Path, &net.OpError{Op: "dial", Err: &os.PathError{Err: os.ErrPermission}})
 	me, _ := user.Current()
 	group, _ := user.LookupGroupId(me.Gid)
-	if want := "permission denied on " + p.Path + ": user " + me.Username + " is not in group " + group.Name; err.Error() != want {
-		t.Fatalf("%q, not %q", err, want)
+	if want := "permission denied on " + p.Path + ": user " + me.Username + " is not in group " + group.Name; err.text != want {
+		t.Fatalf("%q, not %q", err.text, want)
 	}
 }
 
@@ -263,5 +368,23 @@ func TestTheEnvironment(t *testing.T) {
 	}
 	if len(p.Seen()) != before {
 		t.Fatal("disabled, but it asked")
+	}
+}
+
+// A process that was asleep itself when its deadline passed has not found the daemon to fail.
+func TestAnOversleptDeadlineIsNoFailureOfTheDaemon(t *testing.T) {
+	const timeout = 50 * time.Millisecond
+	p := played(t, reply(allow...))
+	c := client(t, p.Path, WithTimeout(timeout))
+	c.timeout = patient
+	hits(c, 1)
+	c.timeout = timeout
+	p.Play(func(net.Conn, []any) []any { return nil })
+	k := c.lone(t)
+	k.Conn = &asleep{Conn: k.Conn, wake: func() {}}
+	c.give(k)
+	equal(t, reasons(hits(c, 1)...), []string{"timeout"})
+	if c.failures.Load() != 0 {
+		t.Fatal("it was this process")
 	}
 }

@@ -6,11 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 const rules = `
@@ -54,16 +59,51 @@ func TestTheDaemonsWord(t *testing.T) {
 	first := c.Acquire(ctx, "api", message, Idem("order-17"))
 	again := c.Acquire(ctx, "api", message, Idem("order-17"))
 	equal(t, reasons(first, again), []string{"", ""})
-	// Out of bounds is the daemon's to say: it keeps the connection, and the breaker stays closed.
-	for _, odd := range []*Decision{c.Hit(ctx, "a/b", nil), c.Hit(ctx, "api", Attributes{{"a:b", 1}}), c.Hit(ctx, "", nil),
-		c.Hit(ctx, "api", nil, Cost(-1)), c.Hit(ctx, "api", nil, Cost(1<<40)), c.Hit(ctx, "api", nil, Priority("a/b")),
-		c.Hit(ctx, "api", Attributes{{nil, 1}}), c.Hit(ctx, "\xff", nil), c.Hit(ctx, "api", nil, Idem(fmt.Sprint(make([]int, 99))))} {
-		if !odd.Allowed || (odd.Degraded && odd.Reason != "protocol") {
-			t.Fatalf("%+v", odd)
+	// Input never means allowed: the caller is over its limit, and stays so.
+	for name, odd := range map[string]*Decision{
+		"long idem": c.Hit(ctx, "api", message, Idem(strings.Repeat("x", 200))), "odd priority": c.Hit(ctx, "api", message, Priority("a/b")),
+		"huge": c.Hit(ctx, "api", message, Cost(1<<40)), "largest": c.Hit(ctx, "api", message, Cost(math.MaxInt64)),
+		"negative": c.Hit(ctx, "api", message, Cost(-1)), "odd name": c.Hit(ctx, "api", append(Attributes{{"a:b", 1}}, message...)),
+		"odd domain": c.Hit(ctx, "a/b", message), "waited": c.Hit(ctx, "api", message, Queued(-1), MaxWait(math.MaxInt64)),
+	} {
+		if odd.Allowed || odd.Degraded {
+			t.Errorf("%s: %+v", name, odd)
 		}
 	}
 	if stats := c.Stats(); stats.Connections != 1 || stats.BreakerOpen {
 		t.Fatalf("%+v", stats)
+	}
+}
+
+// A charge below 0 names what it refunds: at most its amount, and once.
+func TestARefundNamesItsGrant(t *testing.T) {
+	d := realDaemon(t, rules)
+	heard := &told.Lines{}
+	c := client(t, d.path, WithLogger(heard))
+	message := Attributes{{"job", "message"}, {"user", 8}}
+	long := strings.Repeat("k", 100)
+	first, second := c.Hit(ctx, "api", message, Idem("order-17")), c.Hit(ctx, "api", message, Idem(long))
+	if first.Remaining != 1 || second.Remaining != 0 {
+		t.Fatalf("%+v %+v", first, second)
+	}
+	for i := 0; i < 2; i++ {
+		if c.Charge(ctx, "api", message, Cost(-1)) {
+			t.Fatal("a bare refund is not allowed")
+		}
+	}
+	if lines := heard.All(); len(lines) != 1 || c.Stats().Refused["not_allowed"] != 2 {
+		t.Fatalf("%v %+v", lines, c.Stats())
+	}
+	for i, step := range []struct {
+		of   CallOption
+		done bool
+	}{{Of("another"), false}, {Of(first), true}, {Of(first), false}, {Of(long), true}, {Of(second), false}} {
+		if done := c.Charge(ctx, "api", message, Cost(-1), step.of); done != step.done {
+			t.Errorf("%d: %v", i, done)
+		}
+	}
+	if left := c.Peek(ctx, "api", message).Remaining; left != 2 {
+		t.Fatalf("%d are left", left)
 	}
 }
 
@@ -191,6 +231,45 @@ func TestLateRepliesReachNobody(t *testing.T) {
 		t.Fatalf("%d judged, %d missed: nothing was tried", judged, missed)
 	}
 	t.Logf("%d judged, %d missed", judged, missed)
+}
+
+// A daemon that pauses for one deadline and a half has failed each caller once or twice, and nobody afterwards.
+func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
+	const callers, timeout, most = 8, 100 * time.Millisecond, 80
+	d := realDaemon(t, rules)
+	c := client(t, d.path, WithTimeout(timeout))
+	stop, calls, unjudged := make(chan struct{}), atomic.Int32{}, atomic.Int32{}
+	var all sync.WaitGroup
+	for i := 0; i < callers; i++ {
+		all.Add(1)
+		go func(i int) {
+			defer all.Done()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				calls.Add(1)
+				if c.Hit(ctx, "api", Attributes{{"job", "message"}, {"user", i}}).Degraded {
+					unjudged.Add(1)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}(i)
+	}
+	eventually(t, "some calls", func() bool { return calls.Load() > 10*callers })
+	d.signal(syscall.SIGSTOP)
+	time.Sleep(timeout + timeout/2)
+	d.signal(syscall.SIGCONT)
+	behind := calls.Load()
+	eventually(t, "more calls", func() bool { return calls.Load() > behind+10*most })
+	close(stop)
+	all.Wait()
+	t.Logf("%d of %d were not judged: %v", unjudged.Load(), calls.Load(), c.Stats().Missed)
+	if n := unjudged.Load(); n == 0 || n > most {
+		t.Fatal("too many, or nothing was tried")
+	}
 }
 
 // A restart with a socket that stays is for `again`; here the daemon is killed: work passes, and is limited soon after.

@@ -5,6 +5,7 @@ package tidegate
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -70,15 +71,36 @@ func FromContext(ctx context.Context) *Decision {
 }
 
 // Middleware judges every request before the handler sees it. What may not start is answered here. The lease ends when
-// the handler returns: dropped if it panics or the caller hung up, else as SetOutcome, or HTTP.Outcome, said.
+// the handler returns: dropped if it panics or the caller hung up, else as SetOutcome, or HTTP.Outcome, said. It panics
+// if Domain or FromHeaders have no valid names, or FromHeaders too many.
 func (c *Client) Middleware(with HTTP) func(http.Handler) http.Handler {
 	if with.Domain == "" {
 		with.Domain = "web"
+	}
+	if err := with.check(); err != nil {
+		panic(err)
 	}
 	m := &middleware{HTTP: with, client: c}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(next, w, r) })
 	}
+}
+
+// check finds mistakes that would have every request refused.
+func (with *HTTP) check() error {
+	const own = 6 // attributes of the middleware itself
+	if !IsName(with.Domain) {
+		return fmt.Errorf("tidegate: HTTP.Domain %.99q is no name; help: %s", with.Domain, nameHelp)
+	}
+	for _, from := range with.FromHeaders {
+		if !IsName(from[0]) {
+			return fmt.Errorf("tidegate: HTTP.FromHeaders has %.99q, which is no name; help: %s", from[0], nameHelp)
+		}
+	}
+	if count := len(with.FromHeaders); count > pairsMax-own {
+		return fmt.Errorf("tidegate: HTTP.FromHeaders has %d attributes; help: use at most %d", count, pairsMax-own)
+	}
+	return nil
 }
 
 type middleware struct {
@@ -98,6 +120,10 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	defer func() { d.ReleaseAs(outcome) }()
 	if m.Instrument != nil {
 		m.guarded("instrument", func() { m.Instrument(d, time.Since(began)) })
+	}
+	if !d.Allowed && r.Context().Err() != nil { // the caller has hung up
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
 	}
 	if !d.Allowed {
 		refusal := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, d) }))

@@ -477,3 +477,70 @@ func TestOverAUnixSocket(t *testing.T) {
 		t.Fatal(said)
 	}
 }
+
+// Names that would have every request refused are found where the middleware is made.
+func TestAMiddlewareOfOddNamesIsNotMade(t *testing.T) {
+	c := client(t, "/nowhere/s")
+	many := make([][2]string, 11)
+	for i := range many {
+		many[i] = [2]string{fmt.Sprint("a", i), "X-A"}
+	}
+	for name, with := range map[string]HTTP{
+		"domain": {Domain: "a/b"}, "attribute": {FromHeaders: [][2]string{{"a:b", "X-A"}}}, "many": {FromHeaders: many},
+	} {
+		func() {
+			defer func() {
+				if why := recover(); why == nil || !strings.Contains(fmt.Sprint(why), "help: ") {
+					t.Errorf("%s: %v", name, why)
+				}
+			}()
+			c.Middleware(with)
+		}()
+	}
+	c.Middleware(HTTP{Domain: "größe", FromHeaders: many[:10]})
+	defer func() {
+		if recover() == nil {
+			t.Error("New takes an odd pool")
+		}
+	}()
+	New(WithPool("a/b"))
+}
+
+// What an application's functions say wrong refuses the request; the handler does not run.
+func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
+	p := played(t, reply(allow...))
+	wide := Attributes{}
+	for i := 0; i < 17; i++ {
+		wide = append(wide, [2]any{fmt.Sprint("a", i), "v"})
+	}
+	for name, with := range map[string]HTTP{
+		"cost":       {Cost: func(*http.Request) CallOption { return Cost(-1) }},
+		"attributes": {Attributes: func(*http.Request) Attributes { return wide }},
+	} {
+		heard := &told.Lines{}
+		handler := client(t, p.Path, WithLogger(heard)).Middleware(with)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			t.Errorf("%s: it runs", name)
+		}))
+		for i := 0; i < 2; i++ {
+			response := get(t, handler, "/")
+			body, _ := io.ReadAll(response.Body)
+			if response.StatusCode != 503 || !strings.Contains(string(body), "could not be judged") || strings.Contains(string(body), "cost") {
+				t.Errorf("%s: %d %s", name, response.StatusCode, body)
+			}
+		}
+		if lines := heard.All(); len(lines) != 1 {
+			t.Errorf("%s: %v", name, lines)
+		}
+	}
+}
+
+func TestTheFallbackOfTheClientIsThatOfTheMiddleware(t *testing.T) {
+	c := client(t, "/nowhere/s", WithFallback("2/h"))
+	handler := c.Middleware(HTTP{User: func(*http.Request) string { return "u1" }, OnFailure: Refuse})(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for i, want := range []int{200, 200, 429, 429} {
+		if response := get(t, handler, "/"); response.StatusCode != want || (want == 429) != (response.Header.Get("Retry-After") != "") {
+			t.Errorf("%d: %d %v", i, response.StatusCode, response.Header)
+		}
+	}
+}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-const opPeek, opCharge, opRenew, opSignal, opPing = 4, 5, 6, 7, 8
+const opPeek, opRenew, opSignal = 4, 6, 7
 
 // Limit runs work under a lease: it sleeps off a WAIT first, and releases when work returns or panics. The error is
 // *Denied, that of ctx, or what work returned.
@@ -61,11 +61,16 @@ func (d *Decision) Renew() bool {
 	return ok
 }
 
-// Charge takes Cost or Costs, after the fact, from every rate that matches, into debt; below 0 it gives back. False:
-// none matched, or the daemon did not answer.
+// Charge takes Cost or Costs, after the fact, from every rate that matches, into debt. Below 0 it refunds what Of names,
+// at most its amount and once. Idem makes a repeat free; no other option counts. False: no rule matched, the daemon did
+// not answer, or it refused; a refusal is logged once.
 func (c *Client) Charge(ctx context.Context, domain string, a Attributes, options ...CallOption) (charged bool) {
 	q := newRequest(ctx, opCharge, isDone, domain, a)
-	options = append(options[:len(options):len(options)], func(q *request) { q.priority, q.options = "", nil })
+	options = append(options[:len(options):len(options)], func(q *request) {
+		q.priority = ""
+		delete(q.options, "queued_us")
+		delete(q.options, "max_wait_us")
+	})
 	bad := c.ask(q, options)
 	return bad == nil && q.ok
 }
@@ -84,33 +89,44 @@ func (c *Client) Check() bool {
 	return ok
 }
 
-// Stats count decisions without the daemon, by reason, and connections.
+// Stats are what happened so far.
 type Stats struct {
-	Missed      Units
-	Connections int
+	Missed      Units // decisions without the daemon, by reason
+	Refused     Units // requests refused because of themselves or this client: invalid, quota, not_allowed, forbidden
+	Connections int   // open now
 	BreakerOpen bool
 }
 
 // Stats so far.
 func (c *Client) Stats() Stats {
+	c.connections.Lock()
+	open := c.connections.open
+	c.connections.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	missed := Units{}
+	stats := Stats{Units{}, Units{}, open, c.until.Load() != 0}
 	for reason, n := range c.missed {
-		missed[reason] = n
+		stats.Missed[reason] = n
 	}
-	return Stats{missed, connectionsMax - len(c.spare), c.until.Load() != 0}
+	for reason, n := range c.refused {
+		stats.Refused[reason] = n
+	}
+	return stats
 }
 
-// Close closes what is idle. The client may be used again.
+// Close closes idle connections. The client may be used again.
 func (c *Client) Close() {
-	for {
-		select {
-		case k := <-c.idle:
-			c.drop(k)
-		default:
-			return
-		}
+	p := &c.connections
+	p.Lock()
+	idle := p.idle
+	p.idle, p.open = nil, p.open-len(idle)
+	if p.reaper != nil {
+		p.reaper.Stop()
+		p.reaper = nil
+	}
+	p.Unlock()
+	for _, k := range idle {
+		_ = k.Close()
 	}
 }
 

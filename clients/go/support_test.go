@@ -195,8 +195,24 @@ func (d *daemon) start() {
 
 // up is Check without the breaker.
 func (c *Client) up() bool {
-	c.settle(nil, false)
+	c.calm()
 	return c.Check()
+}
+
+// calm is as if the daemon had answered just now.
+func (c *Client) calm() { c.settle(nil, time.Now(), time.Now(), false) }
+
+// lone is the one idle connection, which the test keeps from others until it gives it back.
+func (c *Client) lone(t testing.TB) *connection {
+	t.Helper()
+	c.connections.Lock()
+	defer c.connections.Unlock()
+	if len(c.connections.idle) != 1 {
+		t.Fatalf("%d idle connections", len(c.connections.idle))
+	}
+	k := c.connections.idle[0]
+	c.connections.idle = nil
+	return k
 }
 
 func (d *daemon) kill() {

@@ -1,11 +1,12 @@
-// Package tidegate asks the tidegate daemon of this host whether a piece of work may start.
+// Package tidegate asks the tidegate daemon of this host whether a request may start.
 //
 //	d := client.Acquire(ctx, "api", tidegate.Attributes{{"user", user}})
 //	defer d.Release()
 //	if err := d.Err(); err != nil { … }
 //
-// No call fails because of the daemon or outlasts its deadline (20 ms); without an answer the decision is *allow* and
-// says so (Degraded, Reason). This file and wire.go are all of the client, to be copied; the others add to it.
+// No call fails because of the daemon or outlasts its deadline (20 ms) by more than a quarter. Without an answer the
+// decision is *allow* and says so (Degraded, Reason). The client is this file, connection.go and wire.go, which can be
+// copied; the other files add to it.
 package tidegate
 
 import (
@@ -15,150 +16,175 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net"
 	"os"
-	"os/user"
-	"path/filepath"
-	"reflect"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
 const (
-	Version = "0.1.0" // of this client; what is spoken with the daemon is agreed on with each connection
+	Version = "0.1.0" // of this client; the protocol's version is negotiated on each connection
 
-	OK      Outcome = iota - 1 // the work ended well
-	Failed                     // it ended badly
-	Dropped                    // it was given up, or took too long
+	OK      Outcome = iota - 1 // the work succeeded
+	Failed                     // the work failed
+	Dropped                    // the work was given up or timed out
 
-	Never time.Duration = -1 // how long to wait for what can never pass
+	Never time.Duration = -1 // the RetryAfter of a request that can never pass
 
-	connectionsMax, abandonedMax, failuresMax, loggedMax = 64, 512, 3, 100
-	pauseMin, pauseMax, moment                           = time.Second, 5 * time.Second, time.Millisecond
+	abandonedMax, failuresMax, loggedMax = 512, 3, 100
+	pauseMin, pauseMax, moment           = 100 * time.Millisecond, 2 * time.Second, time.Millisecond
 )
+
+// ErrInvalid is in the chain of Err when the request itself is wrong: a negative cost, a name that is none, too many
+// attributes. Such a request is refused.
+var ErrInvalid = errors.New("invalid request")
 
 // An Outcome is how work ended.
 type Outcome int32
 
 // A Decision is the answer to a request: whether the work may start, after Wait.
 type Decision struct {
-	Allowed, Degraded                    bool          // Degraded: decided without the daemon, for Reason
+	Allowed, Degraded                    bool          // Degraded: the daemon could not be asked, for Reason
 	Verdict, Reason                      string        // allow, limit, shed, wait or deny
 	Status                               int           // 200, 429, 503 or 403
-	Rule, Unit, Help                     string        // of the rule that decided
-	HasLimit, Hidden                     bool          // whether it has what follows; whether to hide that
+	Rule, Unit, Help                     string        // of the binding rule
+	HasLimit, Hidden                     bool          // whether it has the following; whether to hide them
 	Limit, Remaining                     uint64        // in units
 	Window, ResetAfter, RetryAfter, Wait time.Duration // RetryAfter may be Never
 	Lease                                uint64        // 0: none
 	Notes                                [][2]string   // kind and rule
 	client                               *Client
-	asked                                [2]int64 // on which connection, as which request
+	err                                  error    // the cause of a refusal by the client itself
+	idem                                 string   // as sent
+	asked                                [2]int64 // connection and id of the request
 	ended                                atomic.Bool
-	outcome                              atomic.Int32 // one more than it; 0: not said
+	outcome                              atomic.Int32 // Outcome + 1; 0: not set
 }
 
-// Err is nil if the work may start, else *Denied.
+// Err is nil if the work may start, the error of a context that ended first, else *Denied.
 func (d *Decision) Err() error {
-	if d.Allowed {
+	switch {
+	case d.Allowed:
 		return nil
+	case d.Reason == errCancelled.reason && d.err != nil:
+		return d.err
 	}
 	return &Denied{d}
 }
 
-// Denied is the error of a decision against.
+// Denied is the error of a refusal.
 type Denied struct{ Decision *Decision }
 
 func (e *Denied) Error() string {
-	if longer, is := any(e.Decision).(interface{ Message() string }); is { // a sentence, from the file beside
+	if e.Decision.err != nil {
+		return "tidegate: " + e.Decision.err.Error()
+	} else if longer, is := any(e.Decision).(interface{ Message() string }); is { // answer.go may be left out
 		return "tidegate: " + longer.Message()
 	}
 	return fmt.Sprintf("tidegate: %s by %s", e.Decision.Verdict, e.Decision.Rule)
 }
 
-// SetOutcome says how the work ended, for Release, if it did not end well.
+// Unwrap is the cause of a refusal by the client itself, such as ErrInvalid.
+func (e *Denied) Unwrap() error { return e.Decision.err }
+
+// SetOutcome sets the outcome that Release reports.
 func (d *Decision) SetOutcome(outcome Outcome) {
 	if d != nil {
 		d.outcome.Store(int32(outcome) + 1)
 	}
 }
 
-// Release ends the work, and does not wait. Without a lease, or the second time, nothing happens.
-func (d *Decision) Release() { d.ReleaseAs(OK) }
+// Release ends the work without waiting for the daemon; a panic that it is deferred through counts as Failed and goes
+// on. Without a lease, or the second time, nothing happens.
+func (d *Decision) Release() {
+	if d == nil || d.Lease == 0 || d.ended.Load() {
+		return
+	}
+	if thrown := recover(); thrown != nil {
+		d.ReleaseAs(Failed)
+		panic(thrown)
+	}
+	d.ReleaseAs(OK)
+}
 
-// ReleaseAs is Release with another outcome, unless SetOutcome said one.
+// ReleaseAs is Release with another outcome, unless SetOutcome has set one.
 func (d *Decision) ReleaseAs(otherwise Outcome) {
 	if d == nil || d.client == nil || d.Lease == 0 || d.ended.Swap(true) {
 		return
 	}
 	d.outcome.CompareAndSwap(0, int32(otherwise)+1)
 	body := aUint.append(aUint.append(nil, int64(d.Lease)), int64(d.outcome.Load()-1))
-	if _, bad := d.client.tell(opRelease, silent, 2, body); bad != nil {
-		d.client.report("", nil, d.asked) // it was not written; the daemon is told so later
+	q := &request{ctx: context.Background(), op: opRelease, wanted: silent, count: 2, body: body, lease: d.asked}
+	if d.client.ask(q, nil) != nil {
+		d.client.report("", nil, d.asked) // it was not written; the daemon learns of it later
 	}
 }
 
-// A Client asks the daemon of this host. Any number of goroutines may use it; make one per program, and keep it.
+// A Client asks the daemon of this host. It is safe for concurrent use; make one per program, and keep it.
 type Client struct {
-	path, pool  string
-	timeout     time.Duration
-	slots       int64
-	disabled    bool
-	logger      interface{ Printf(string, ...any) }
+	path, pool string
+	timeout    time.Duration
+	slots      int64
+	disabled   bool
+	logger     interface{ Printf(string, ...any) }
+	fallback   interface { // fallback.go; nil: none
+		remember(q *request, rule string)
+		decide(q *request) *Decision // nil: no entry fits
+	}
 	epoch       time.Time
-	idle, spare chan *connection // spare has a nil for each connection that there may be besides
-	until       atomic.Int64     // the breaker is open until then, since epoch; 0: it is closed
-	failures    atomic.Int32     // in a row
-	news        atomic.Bool      // there is something in unsaid or abandoned
+	connections connections
+	until       atomic.Int64 // the breaker is open until then, since epoch; 0: closed
+	failures    atomic.Int32 // whose waits do not overlap, since the last answer
+	news        atomic.Bool  // unsaid or abandoned has entries
 
-	mu             sync.Mutex // of what follows
-	session        []byte
-	opened         int64 // connections so far
+	mu             sync.Mutex // of the following
+	failed         int64      // end of the last failure that counted, since epoch
 	pause          time.Duration
-	told           int8       // of trouble: 0 never, 1 there is some, 2 it is over
-	missed, unsaid Units      // decisions made without the daemon; those that it has not been told of
-	abandoned      [][2]int64 // requests given up, connection and id
+	told           int8       // logged state: 0 none, 1 failing, 2 recovered
+	missed, unsaid Units      // decisions without the daemon; those not reported to it yet
+	refused        Units      // requests refused by the client itself or as invalid, by reason
+	abandoned      [][2]int64 // requests given up: connection and id
 	logged         map[string]bool
+	problem        error // of an option; New panics with it
 }
 
-// Attributes are names and values, in this order. A value that is nil or empty is not sent, others become text.
+// Attributes are names and values, in this order. A nil or empty value is not sent, others become text.
 type Attributes [][2]any
 
-// A CallOption says more about one request.
+// A CallOption adds to one request.
 type CallOption func(*request)
 
 // Units are amounts in several units at once, such as {"requests": 1, "tokens": 800}.
 type Units map[string]int64
 
-// Cost is how much is asked for, if not 1.
-func Cost(n int64) CallOption {
-	return func(q *request) { q.cost = appendInt(nil, n) }
-}
+// Cost is the cost of the request, if not 1. A negative one is refused with ErrInvalid, except by Charge.
+func Cost(n int64) CallOption { return func(q *request) { q.amount, q.units = n, nil } }
 
-// RefuseOnFailure refuses, with status 503, what could not be judged.
+// RefuseOnFailure refuses, with status 503, a request that could not be judged.
 func RefuseOnFailure() CallOption { return func(q *request) { q.refuse = true } }
 
 // An Option of a client.
 type Option func(*Client)
 
-// WithSocket is where the daemon listens; else TIDEGATE_SOCKET, else tidegate's usual places.
+// WithSocket is the path of the daemon's socket; else TIDEGATE_SOCKET, else tidegate's usual paths.
 func WithSocket(path string) Option { return func(c *Client) { c.path = path } }
 
 // WithTimeout is the deadline of every call; else TIDEGATE_TIMEOUT_MS, else 20 ms.
 func WithTimeout(d time.Duration) Option { return func(c *Client) { c.timeout = d } }
 
-// New makes a client. Nothing is opened before the first question.
+// New makes a client. It opens nothing. It panics if an option is wrong: a pool that is no name, a fallback that is no
+// rate.
 func New(options ...Option) *Client {
 	c := &Client{path: os.Getenv("TIDEGATE_SOCKET"), pool: "default", logger: log.Default(), epoch: time.Now()}
-	c.missed, c.unsaid, c.logged = Units{}, Units{}, map[string]bool{}
-	c.idle, c.spare = make(chan *connection, connectionsMax), make(chan *connection, connectionsMax)
-	for i := 0; i < connectionsMax; i++ {
-		c.spare <- nil
-	}
+	c.missed, c.unsaid, c.refused, c.logged = Units{}, Units{}, Units{}, map[string]bool{}
 	for _, option := range options {
 		option(c)
+	}
+	if c.problem != nil {
+		panic(c.problem)
+	} else if !IsName(c.pool) {
+		panic(fmt.Sprintf("tidegate: WithPool(%.99q) is no name; help: %s", c.pool, nameHelp))
 	}
 	if ms, err := strconv.ParseFloat(os.Getenv("TIDEGATE_TIMEOUT_MS"), 64); err == nil && c.timeout <= 0 {
 		c.timeout = time.Duration(ms * float64(time.Millisecond))
@@ -171,12 +197,12 @@ func New(options ...Option) *Client {
 	return c
 }
 
-// Acquire asks whether work may start that ends with Release. The deadline of ctx counts where it is the sooner one.
+// Acquire asks whether work may start that ends with Release. The sooner of the client's and ctx's deadline counts.
 func (c *Client) Acquire(ctx context.Context, domain string, a Attributes, options ...CallOption) *Decision {
 	return c.judge(ctx, opAcquire, domain, a, options)
 }
 
-// Hit is Acquire for what has no end: a message, a login attempt.
+// Hit is Acquire for an event without an end: a message, a login attempt.
 func (c *Client) Hit(ctx context.Context, domain string, a Attributes, options ...CallOption) *Decision {
 	return c.judge(ctx, opHit, domain, a, options)
 }
@@ -185,178 +211,132 @@ func (c *Client) judge(ctx context.Context, op byte, domain string, a Attributes
 	q := newRequest(ctx, op, isDecision, domain, a)
 	q.decision = &Decision{client: c}
 	bad := c.ask(q, more)
-	if d = q.decision; bad != nil {
+	d = q.decision
+	switch {
+	case bad == nil:
+		if d.asked, d.idem = q.asked, q.idem; c.fallback != nil {
+			c.fallback.remember(q, d.Rule)
+		}
+	case bad.refused:
+		c.report("", q.unsaid, q.abandoned...)
+		d = degraded(bad.reason, true)
+		d.Degraded, d.err = false, bad.err()
+	default:
 		c.report(bad.reason, q.unsaid, q.abandoned...)
-		d = degraded(bad.reason, q.refuse)
+		if d = degraded(bad.reason, q.refuse); c.fallback != nil && bad != errDisabled {
+			if decided := c.fallback.decide(q); decided != nil {
+				d = decided
+			}
+		}
 	}
-	requests.Put(q)
+	if !q.gone { // else another goroutine may still write it
+		requests.Put(q)
+	}
 	return d
 }
 
-// tell asks what is no judgement; ok is the daemon's answer.
+// tell sends a request that is no judgement; ok is the daemon's answer.
 func (c *Client) tell(op byte, wanted, count int, body []byte) (ok bool, bad *fault) {
 	q := &request{ctx: context.Background(), op: op, wanted: wanted, count: count, body: body}
 	bad = c.ask(q, nil)
-	return q.ok, bad
+	return bad == nil && q.ok, bad
 }
 
-// ask asks. A fault says why there is no answer in time that can be trusted.
+// ask sends the request and waits for its answer. A fault says why there is none, or that the request is refused.
 func (c *Client) ask(q *request, more []CallOption) (bad *fault) {
-	defer func() {
-		if broken := recover(); broken != nil { // before anything was written
-			bad = when(broken == errLarge, errLarge, &fault{text: fmt.Sprintf("%T", broken), reason: "protocol"})
-			c.log("a request cannot be written, so the daemon is not asked: "+bad.text, true)
-		}
-	}()
 	if c.disabled {
 		return errDisabled
 	}
-	for _, option := range more {
-		option(q)
+	if bad = c.prepare(q, more); bad == nil {
+		bad = c.attempt(q)
 	}
-	q.began = time.Now()
-	now, until := int64(q.began.Sub(c.epoch)), c.until.Load()
-	switch {
-	case q.ctx.Err() != nil:
-		return errLate
-	case until != 0 && now < until:
-		return errOpen
-	case q.descriptors != nil:
-		q.write(c)
-	}
-	mark := now + int64(pauseMax) // one probe at a time; should it die, another may follow
-	if until != 0 && (q.wanted == silent || !c.until.CompareAndSwap(until, mark)) {
-		return errOpen
-	}
-	q.deadline = q.began.Add(when(q.wanted == silent, moment, c.timeout)) // who waits for nothing has time to write
-	if at, has := q.ctx.Deadline(); has && at.Before(q.deadline) {
-		q.deadline = at
-	}
-	bad = c.converse(q)
-	if (bad == nil || bad.kept) && q.wanted != silent && (c.failures.Load() > 0 || until != 0) {
-		c.settle(nil, false)
-	}
-	switch {
-	case bad == nil:
-	case bad.kept:
-		c.log(bad.text+"; such requests are not limited", true)
-	case bad == errLate && time.Since(q.began) < c.timeout/2: // its context ended early: nobody has failed
-		c.until.CompareAndSwap(mark, until) // if it was the probe, another may be, unless somebody has closed it
-	default:
-		c.settle(bad, until != 0)
+	if bad != nil && bad.refused && bad.ended == nil {
+		c.log(bad.text+"; such requests are refused", true)
+		c.mu.Lock()
+		c.refused[bad.reason]++
+		c.mu.Unlock()
 	}
 	return bad
 }
 
-// converse takes a connection, and another one where the daemon has had nothing of the request.
-func (c *Client) converse(q *request) *fault {
-	for {
-		k, bad := c.take(q)
-		if bad != nil {
-			return bad
+// prepare applies the options and checks the request. A panic in a value's own methods makes it invalid.
+func (c *Client) prepare(q *request, more []CallOption) (bad *fault) {
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			bad = invalid(fmt.Sprintf("the request cannot be read (%T)", thrown))
 		}
-		bad = k.ask(q)
-		if q.decision != nil {
-			q.decision.asked = [2]int64{k.number, k.asked}
-		}
-		if broken := bad != nil && !bad.kept; !broken && !k.leaving && k.from == k.filled {
-			c.idle <- k
-			return bad
-		} else if c.drop(k); !broken {
-			return bad
-		}
-		if q.op == opAcquire {
-			c.report("", nil, [2]int64{k.number, k.asked})
-		}
-		if !bad.again {
-			return bad
+	}()
+	q.began = time.Now()
+	q.sent = q.began
+	for _, option := range more {
+		if option != nil {
+			option(q)
 		}
 	}
+	if err := ended(q.ctx, q.began); err != nil {
+		return &fault{text: err.Error(), reason: errCancelled.reason, refused: true, ended: err}
+	} else if q.descriptors != nil {
+		return q.check()
+	}
+	return nil
 }
 
-// take is an idle connection or a new one; where there are too many, the first that becomes idle.
-func (c *Client) take(q *request) (*connection, *fault) {
-	select {
-	case k := <-c.idle:
-		return k, nil
-	default:
+// attempt asks the daemon unless the breaker is open. Once its pause is over, one call at a time sends a PING first.
+func (c *Client) attempt(q *request) (bad *fault) {
+	until := c.until.Load()
+	if now := int64(q.began.Sub(c.epoch)); until != 0 {
+		mark := now + int64(pauseMax+2*c.timeout) // should the probe never end, another follows
+		if now < until || q.wanted == silent || !c.until.CompareAndSwap(until, mark) {
+			return errOpen
+		}
+		ping := &request{ctx: q.ctx, op: opPing, wanted: isDone, began: q.began, sent: q.began}
+		if bad = c.send(ping, true); bad != nil && !bad.kept {
+			c.until.CompareAndSwap(mark, until) // nothing was learnt: the next call is the probe
+			return bad
+		}
+		q.sent = time.Now()
 	}
-	timer := time.NewTimer(time.Until(q.deadline))
-	defer timer.Stop()
-	select {
-	case k := <-c.idle:
-		return k, nil
-	case <-q.ctx.Done():
-		return nil, errLate
-	case <-timer.C:
-		return nil, errLate
-	case <-c.spare:
-	}
-	k, err := c.connect(q.deadline)
-	if err == nil {
-		return k, nil
-	}
-	c.spare <- nil
-	var timed net.Error // a full backlog calls itself a timeout, too
-	if errors.As(err, &timed) && timed.Timeout() && !errors.Is(err, syscall.EAGAIN) {
-		return nil, errLate
-	}
-	return nil, &fault{text: err.Error(), reason: "unreachable"}
-}
-
-func (c *Client) connect(deadline time.Time) (*connection, error) {
-	path := c.path
-	if path == "" {
-		path = filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "tidegate/tidegate.sock")
-		if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
-			path = "/run/tidegate/tidegate.sock"
+	if q.descriptors != nil {
+		if bad = q.write(c); bad != nil {
+			return bad
 		}
 	}
-	dialer := net.Dialer{Deadline: deadline}
-	stream, err := dialer.Dial("unix", path)
-	if err != nil {
-		return nil, unreachable(path, err)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.session == nil {
-		c.session = make([]byte, 16)
-		_, _ = rand.Read(c.session)
-	}
-	c.opened++
-	info := fields{"client": appendText(nil, "go/"+Version), "session": append(aBin.append(nil, 16), c.session...),
-		"pid": appendInt(nil, int64(os.Getpid())), "pool": appendText(nil, c.pool), "slots": appendInt(nil, c.slots),
-		"connection": appendInt(nil, c.opened)}
-	hello := info.append([]byte("\x94\x00\x00\x01"))
-	k := &connection{Conn: stream, number: c.opened, in: make([]byte, 4+frameMax)}
-	k.greeting = append(binary.BigEndian.AppendUint32(nil, uint32(len(hello))), hello...)
-	return k, nil
+	return c.send(q, false)
 }
 
-// unreachable says why, and the mend.
-func unreachable(path string, err error) error {
+// send has the request answered, and keeps the breaker.
+func (c *Client) send(q *request, probe bool) *fault {
+	q.setDeadline(c.timeout)
+	bad := c.converse(q)
+	if q.wanted == silent || bad == nil && c.failures.Load() == 0 && !probe && c.until.Load() == 0 {
+		return bad
+	}
+	now := time.Now()
+	over := ended(q.ctx, now)
+	waited, late := now.Sub(q.sent), now.Sub(q.deadline)
 	switch {
-	case errors.Is(err, syscall.EAGAIN):
-		return fmt.Errorf("the daemon at %s takes no connections: it is stopped or overloaded (%w)", path, err)
-	case errors.Is(err, os.ErrPermission):
-		who, group := strconv.Itoa(os.Geteuid()), "that of the socket"
-		if found, err := user.Current(); err == nil {
-			who = found.Username
-		}
-		if info, err := os.Stat(path); err == nil { // its Gid is there on every system that has one
-			gid := fmt.Sprint(reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid"))
-			if found, err := user.LookupGroupId(gid); err == nil {
-				group = found.Name
-			}
-		}
-		return fmt.Errorf("permission denied on %s: user %s is not in group %s", path, who, group)
+	case bad == nil || bad.kept:
+		c.settle(nil, q.sent, now, probe)
+	case bad.refused || bad.goodbye: // neither an answer to rely on nor a failure
+	case bad.late && (waited < c.timeout/2 || late > c.timeout/2 || errors.Is(over, context.Canceled)):
+		// The daemon had no time to fail: this process waited for itself, or its caller has cancelled.
+	default:
+		c.settle(bad, q.sent, now, probe)
 	}
-	return fmt.Errorf("no daemon at %s (%w): start it with `tidegate serve`, or set TIDEGATE_SOCKET", path, err)
+	if bad != nil && over != nil && !bad.refused {
+		return &fault{text: over.Error(), reason: errCancelled.reason, refused: true, ended: over}
+	} else if bad != nil && bad.kept && !bad.refused {
+		c.log(bad.text+"; such requests are "+c.unlimited(), true)
+	}
+	return bad
 }
 
-func (c *Client) drop(k *connection) {
-	_ = k.Close()
-	c.spare <- nil
+// ended is the error of a context that is over, also if its timer is late.
+func ended(ctx context.Context, now time.Time) error {
+	if at, has := ctx.Deadline(); has && !now.Before(at) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // degraded is a decision without the daemon.
@@ -369,11 +349,14 @@ func degraded(reason string, refuse bool) *Decision {
 	return d
 }
 
-// report keeps what the daemon is to be told: a decision that missed it; what was to be told before; requests given up.
+// report keeps for the daemon: a decision that it missed; earlier reports that did not reach it; abandoned requests.
 func (c *Client) report(reason string, unsaid Units, abandoned ...[2]int64) {
+	if reason == "" && len(unsaid)+len(abandoned) == 0 {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if reason != "" && reason != "disabled" {
+	if reason != "" && reason != errDisabled.reason {
 		c.missed[reason]++
 		c.unsaid[reason]++
 	}
@@ -386,26 +369,33 @@ func (c *Client) report(reason string, unsaid Units, abandoned ...[2]int64) {
 	c.news.Store(len(c.unsaid)+len(c.abandoned) > 0)
 }
 
-// settle keeps the breaker, and tells of the first failure at once, of others when it opens.
-func (c *Client) settle(bad *fault, probe bool) {
+// settle counts an answer or a failure. Failures whose waits overlap are one; after three, or at once where nothing
+// listens, the breaker opens. The first failure is logged, then only changes of state.
+func (c *Client) settle(bad *fault, sent, now time.Time, probe bool) {
 	c.mu.Lock()
-	failures, text := c.failures.Add(1), ""
-	if bad == nil {
-		failures, c.pause = 0, 0
+	text, failures := "", c.failures.Load()
+	switch {
+	case bad == nil:
+		c.pause = 0
 		c.failures.Store(0)
 		c.until.Store(0)
-	} else if probe || failures == failuresMax {
-		c.pause = when(2*c.pause < pauseMin, pauseMin, when(2*c.pause > pauseMax, pauseMax, 2*c.pause))
-		c.until.Store(int64(time.Since(c.epoch)) + int64(float64(c.pause)*(0.8+0.4*random())))
+	case !probe && (c.until.Load() != 0 || int64(sent.Sub(c.epoch)) < c.failed): // counted already
+	default:
+		c.failed = int64(now.Sub(c.epoch))
+		failures = c.failures.Add(1)
+		if probe || bad.absent || failures >= failuresMax {
+			c.pause = when(2*c.pause < pauseMin, pauseMin, when(2*c.pause > pauseMax, pauseMax, 2*c.pause))
+			c.until.Store(c.failed + int64(float64(c.pause)*(1-random()/2)))
+		}
 	}
-	if bad != nil && (c.told == 0 || c.told == 2 && failures >= failuresMax) {
-		c.told, text = 1, bad.text+"; requests are not limited"
+	if bad != nil && (c.told == 0 || c.told == 2 && c.until.Load() != 0) {
+		c.told, text = 1, bad.text+"; requests are "+c.unlimited()
 	} else if bad == nil && c.told == 1 {
 		missed := int64(0)
 		for _, n := range c.missed {
 			missed += n
 		}
-		c.told, text = 2, fmt.Sprintf("the daemon answers again; %d requests so far were not limited", missed)
+		c.told, text = 2, fmt.Sprintf("the daemon answers again; %d requests so far were %s", missed, c.unlimited())
 	}
 	c.mu.Unlock()
 	if text != "" {
@@ -413,7 +403,11 @@ func (c *Client) settle(bad *fault, probe bool) {
 	}
 }
 
-// random is from 0 to 1, and another in every process also where math/rand is not.
+func (c *Client) unlimited() string {
+	return when(c.fallback == nil, "not limited", "decided by the fallback")
+}
+
+// random is from 0 to 1, and differs between processes also where math/rand does not.
 func random() float64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
@@ -427,23 +421,45 @@ func (c *Client) log(text string, once bool) {
 		c.logged[text] = true
 	}
 	c.mu.Unlock()
-	defer func() { _ = recover() }() // whatever the logger does
+	defer func() { _ = recover() }() // a logger that panics
 	if !told {
 		c.logger.Printf("tidegate: %s", text)
 	}
 }
 
-// A fault is what cannot be written or trusted: a word to count it by; again: the daemon has had nothing of the
-// request; kept: the connection is as good as before. Reading throws it, and connection.ask catches it.
+// A fault is why a request has no answer. Reading throws it, and connection.exchange catches it.
 type fault struct {
 	text, reason string
-	again, kept  bool
+	kept         bool  // it concerns this request alone; the connection stays good
+	refused      bool  // the request is refused; otherwise the daemon could not be asked
+	late         bool  // time ran out
+	absent       bool  // nothing listens
+	again        bool  // the request was not judged; another connection may be asked
+	goodbye      bool  // the daemon announced the end of the connection
+	busy         bool  // the daemon takes no more connections
+	ended        error // that of the context
 }
 
 var (
-	errDoubt    = &fault{text: "doubtful bytes", reason: "protocol"}
-	errLarge    = &fault{text: "it does not fit into a frame", reason: "protocol"}
-	errLate     = &fault{text: "the daemon did not answer in time", reason: "timeout"}
-	errOpen     = &fault{reason: "breaker"}
-	errDisabled = &fault{reason: "disabled"}
+	errDoubt     = &fault{text: "doubtful bytes", reason: "protocol"}
+	errLate      = &fault{text: "the daemon did not answer in time", reason: "timeout", late: true}
+	errOpen      = &fault{reason: "breaker"}
+	errDisabled  = &fault{reason: "disabled"}
+	errCancelled = &fault{reason: "cancelled"}
+	errUnsent    = &fault{text: "the daemon hung up", reason: "unreachable", again: true}
 )
+
+func invalid(text string) *fault {
+	return &fault{text: text, reason: "invalid", refused: true, kept: true}
+}
+
+// err is the error that the application sees.
+func (f *fault) err() error {
+	switch {
+	case f.ended != nil:
+		return f.ended
+	case f.reason == "invalid":
+		return fmt.Errorf("%w: %s", ErrInvalid, f.text)
+	}
+	return errors.New(f.text)
+}

@@ -1,31 +1,30 @@
-// What is written to the daemon and read from it: codec, requests, connections. What to make of it tidegate.go knows.
+// The protocol: MessagePack, requests and replies, within the bounds of version 1.
 
 package tidegate
 
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
-	"net"
-	"os"
 	"reflect"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
-const ( // the protocol's bounds, operations and kinds of replies; how often to look
+const ( // bounds, operations and kinds of replies
 	valueMax, valueKept, digested, frameMax, levelsMax        = 1_024, 960, 33, 16_384, 4
-	opAcquire, opRelease, opHit                               = 1, 2, 3
+	idemMax, idemKept, nameMax, descriptorsMax, pairsMax      = 64, 30, 64, 8, 16
+	unitsMax                                                  = frameMax / 3 // no frame has more
+	opAcquire, opRelease, opHit, opCharge, opPing             = 1, 2, 3, 5, 8
 	isWelcome, isDecision, isDone, isError, isGoodbye, silent = 0, 1, 2, 3, 4, 5
-	glance, lastLook, lastLooks                               = 5 * time.Millisecond, 200 * time.Microsecond, 3
+
+	nameHelp = `use 1 to 64 bytes without control characters, ":" or "/"`
 )
 
-// -- codec: MessagePack within the bounds of the protocol -------------------------------------------------------------
 // A form is how a number or a size is written: in the first byte, or behind one of several, each for twice the width.
 type form struct {
 	short byte
@@ -84,10 +83,10 @@ type value struct {
 	list  []value // of a map: key, value, key, value, …
 }
 
-// What first bytes from 0xC0 on begin, and how many bytes of number follow.
+// The kind that each first byte from 0xC0 on begins, and the width of the number behind it.
 const firsts, widths = "n?bbxxx?????uuuuiiii?????sssaamm", "00001240000012481248000001242424"
 
-// decode reads one value and returns what follows. It panics at whatever the protocol forbids.
+// decode reads one value and returns the bytes behind it. It panics at anything that the protocol forbids.
 func (v *value) decode(data []byte, levels int) []byte {
 	c, width := data[0], 0
 	v.kind, v.n = 'i', uint64(int8(c))
@@ -110,7 +109,7 @@ func (v *value) decode(data []byte, levels int) []byte {
 	case 'b':
 		v.n = uint64(c & 1)
 		return data
-	case 'i': // what was written as signed may be positive
+	case 'i': // a number written as signed may be positive
 		unused := (64 - 8*width) % 64
 		v.n = uint64(int64(v.n<<unused) >> unused)
 		v.kind = when(int64(v.n) < 0, byte('i'), 'u')
@@ -154,57 +153,137 @@ func (v *value) of(kind byte) *value {
 	return v
 }
 
-var none value // what stands for nil; nobody writes it
+var none value // stands for nil; never written
 
-// -- request: what is asked, within the bounds of the protocol --------------------------------------------------------
+// A request is judged, or asks for something else. Its first fields are those of every request.
 type request struct {
-	ctx             context.Context
-	began, deadline time.Time
-	op              byte
-	refuse, ok      bool // ok: what a DONE said
-	wanted, count   int  // the kind of its reply, or silent; how many elements stand behind the id, which are
-	body            []byte
-	decision        *Decision // of a judgement, with all that follows
-	domain          string
-	cost            []byte
-	priority        string
-	options         fields
-	descriptors     []Attributes
-	texts           []string // names and values of all descriptors, which end at ends
-	ends            []int
-	unsaid          Units
-	abandoned       [][2]int64
+	ctx                   context.Context
+	began, sent, deadline time.Time // sent: the daemon has had time since; zero while it waits for a connection
+	op                    byte
+	refuse, ok            bool // ok: of a DONE
+	wanted, count         int  // the kind of the reply, or silent; how many elements body has
+	body                  []byte
+	bad                   *fault   // instead of an answer
+	asked, lease          [2]int64 // connection and id: of this request; of the request whose lease it releases
+
+	turn        chan *connection // of a request that waits for a connection; the next two are under the pool's lock
+	leads, gone bool             // it uses the connection, for others too; it waits no more
+	fresh       bool             // it takes no idle connection
+
+	decision    *Decision // of a judgement, with the following
+	domain      string
+	amount      int64
+	units       Units // instead of amount
+	priority    string
+	idem        string
+	problem     string // of an option
+	options     fields
+	descriptors []Attributes
+	texts       []string // names and values of all descriptors, which end at ends
+	ends        []int
+	unsaid      Units
+	abandoned   [][2]int64
 }
 
-var requests, costOne = sync.Pool{New: func() any { return &request{} }}, []byte{1}
+var requests = sync.Pool{New: func() any { return &request{} }}
 
 func newRequest(ctx context.Context, op byte, wanted int, domain string, a Attributes) *request {
 	q := requests.Get().(*request)
-	*q = request{ctx: ctx, op: op, wanted: wanted, domain: domain, cost: costOne, body: q.body,
+	*q = request{ctx: ctx, op: op, wanted: wanted, domain: domain, amount: 1, body: q.body, turn: q.turn,
 		descriptors: append(q.descriptors[:0], a), texts: q.texts[:0], ends: q.ends[:0]}
 	return q
 }
 
-func (q *request) say(name string, encoded []byte) {
+// setDeadline is that of the context or the client, whichever is sooner. Time that was lost in this process, waiting
+// for a connection or for a processor, is not the daemon's: it has a quarter of the timeout at least.
+func (q *request) setDeadline(timeout time.Duration) {
+	if q.wanted == silent { // the caller waits for no answer, so there is time to write alone
+		timeout = moment
+	}
+	q.deadline = q.began.Add(timeout)
+	if least := q.sent.Add(timeout / 4); least.After(q.deadline) {
+		q.deadline = least
+	}
+	if at, has := q.ctx.Deadline(); has && at.Before(q.deadline) {
+		q.deadline = at
+	}
+}
+
+func (q *request) option(name string, encoded []byte) {
 	if q.options == nil {
 		q.options = fields{}
 	}
 	q.options[name] = encoded
 }
 
-// write writes a judgement, and what the daemon is to be told where that cannot cost an attribute its text.
-func (q *request) write(c *Client) {
+// check takes the attributes as texts and refuses a request that is wrong by itself, before any I/O. The texts of its
+// faults have no value of the caller's.
+func (q *request) check() *fault {
+	switch {
+	case q.problem != "":
+		return invalid(q.problem)
+	case !IsName(q.domain):
+		return invalid("the domain is no name; help: " + nameHelp)
+	case q.amount < 0 && q.units == nil && q.op != opCharge:
+		return invalid("the cost is negative; help: use 0 or more, and Charge to refund")
+	case len(q.units) > unitsMax:
+		return invalid(fmt.Sprintf("more than %d units; help: send fewer", unitsMax))
+	case len(q.descriptors) > descriptorsMax:
+		return invalid(fmt.Sprintf("more than %d descriptors; help: send fewer", descriptorsMax))
+	}
+	for unit, n := range q.units {
+		if !IsName(unit) {
+			return invalid("a unit of the cost is no name; help: " + nameHelp)
+		} else if n < 0 && q.op != opCharge {
+			return invalid("the cost is negative; help: use 0 or more, and Charge to refund")
+		}
+	}
 	for _, attributes := range q.descriptors {
+		from := len(q.texts)
 		for _, pair := range attributes {
-			if value := text(pair[1]); value != "" {
-				q.texts = append(q.texts, text(pair[0]), value)
+			value := text(pair[1])
+			if value == "" {
+				continue
+			}
+			name := text(pair[0])
+			if !IsName(name) {
+				return invalid("the name of an attribute is no name; help: " + nameHelp)
+			}
+			if q.texts = append(q.texts, name, value); len(q.texts)-from > 2*pairsMax {
+				return invalid(fmt.Sprintf("more than %d attributes; help: send fewer", pairsMax))
 			}
 		}
 		q.ends = append(q.ends, len(q.texts))
 	}
-	q.encode()
-	if q.decision == nil || len(q.body) > frameMax/2 || !c.news.Load() {
-		return
+	if !IsName(q.priority) { // an unknown priority is none
+		q.priority = ""
+	}
+	return nil
+}
+
+// IsName tells whether a text may be the name of a domain, pool, attribute, unit or priority.
+func IsName(s string) bool {
+	if s == "" || len(s) > nameMax {
+		return false
+	}
+	wide := false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c < ' ' || c == ':' || c == '/' || c == 0x7F:
+			return false
+		case c >= utf8.RuneSelf:
+			wide = true
+		}
+	}
+	return !wide || utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
+}
+
+// write encodes a judgement or a charge, with reports to the daemon where those cost no attribute its text.
+func (q *request) write(c *Client) *fault {
+	if !q.encode() {
+		return invalid("the request does not fit into a frame; help: send less")
+	} else if q.decision == nil || len(q.body) > frameMax/2 || !c.news.Load() {
+		return nil
 	}
 	c.mu.Lock()
 	q.unsaid, q.abandoned, c.unsaid, c.abandoned = c.unsaid, c.abandoned, Units{}, nil
@@ -212,9 +291,10 @@ func (q *request) write(c *Client) {
 	c.mu.Unlock()
 	q.report()
 	q.encode()
+	return nil
 }
 
-// report says in the options what the daemon is to be told.
+// report puts decisions without the daemon and abandoned requests into the options.
 func (q *request) report() {
 	missed, abandoned := fields{}, anArray.append(nil, int64(len(q.abandoned)))
 	for reason, n := range q.unsaid {
@@ -223,13 +303,12 @@ func (q *request) report() {
 	for _, which := range q.abandoned {
 		abandoned = appendInt(appendInt(append(abandoned, 0x92), which[0]), which[1])
 	}
-	q.say("missed", missed.append(nil))
-	q.say("abandoned", abandoned)
+	q.option("missed", missed.append(nil))
+	q.option("abandoned", abandoned)
 }
 
-// encode leaves out nils at the end, and shortens the longest values until it fits. What else is out of bounds the
-// daemon tells from what is not.
-func (q *request) encode() {
+// encode leaves out trailing nils, and shortens the longest values until the request fits; false: it does not.
+func (q *request) encode() bool {
 	for {
 		b, from := anArray.append(appendText(q.body[:0], q.domain), int64(len(q.ends))), 0
 		for _, to := range q.ends {
@@ -238,15 +317,18 @@ func (q *request) encode() {
 				b = appendText(b, q.texts[from])
 			}
 		}
-		b, q.count = append(b, q.cost...), 3
+		b, q.count = q.appendCost(b), 3
 		if q.priority != "" {
 			b, q.count = appendText(b, q.priority), 4
 		}
 		if len(q.options) > 0 {
-			b, q.count = q.options.append(append(b, "\xC0"[q.count-3:]...)), 5
+			if q.count == 3 && q.op != opCharge { // which has no priority
+				b = append(b, 0xC0)
+			}
+			b, q.count = q.options.append(b), when(q.op == opCharge, 4, 5)
 		}
 		if q.body = b; len(b) <= frameMax-11 { // beside the op and the longest id
-			return
+			return true
 		}
 		longest, size := -1, digested
 		for i := 1; i < len(q.texts); i += 2 {
@@ -255,10 +337,36 @@ func (q *request) encode() {
 			}
 		}
 		if longest < 0 {
-			panic(errLarge)
+			return false
 		}
-		q.texts[longest] = shorten(q.texts[longest], 0)
+		q.texts[longest] = digest(q.texts[longest], 0)
 	}
+}
+
+func (q *request) appendCost(b []byte) []byte {
+	if q.units == nil {
+		return appendInt(b, q.amount)
+	}
+	b = aMap.append(b, int64(len(q.units)))
+	for unit, n := range q.units {
+		b = appendInt(appendText(b, unit), n)
+	}
+	return b
+}
+
+// appendFrame adds the request as a frame under its id.
+func (q *request) appendFrame(b []byte) []byte {
+	start := len(b)
+	b = append(b, 0, 0, 0, 0, byte(0x92+q.count), q.op)
+	if q.wanted == silent {
+		b = append(b, 0xC0)
+	} else {
+		b = aUint.append(b, q.asked[1])
+	}
+	b = append(b, q.body...)
+	size := len(b) - start - 4
+	b[start+2], b[start+3] = byte(size>>8), byte(size)
+	return b
 }
 
 // text is an attribute as it is sent.
@@ -282,22 +390,21 @@ func text(value any) (s string) {
 		}
 		s = fmt.Sprint(value)
 	}
-	if len(s) > valueMax {
-		return shorten(s, valueKept)
+	if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) > valueMax {
+		return digest(s, valueKept)
 	}
 	return s
 }
 
-// shorten keeps the beginning, and the digest of the whole.
-func shorten(s string, kept int) string {
-	for ; kept > 0 && !utf8.RuneStart(s[kept]); kept-- {
+// digest is the beginning of s, of at most kept bytes, and the digest of the whole.
+func digest(s string, kept int) string {
+	for whole := utf8.ValidString(s); whole && kept > 0 && !utf8.RuneStart(s[kept]); kept-- {
 	}
-	digest := sha256.Sum256([]byte(s))
-	return fmt.Sprintf("%s~%x", s[:kept], digest[:16])
+	sum := sha256.Sum256([]byte(s))
+	return fmt.Sprintf("%s~%x", s[:kept], sum[:16])
 }
 
-// -- reply and connection: one request at a time; after any doubt it is closed, never used again ----------------------
-// read takes the elements behind the id. It panics at what cannot be.
+// read takes the elements behind the id. It panics at anything that the protocol forbids.
 func (d *Decision) read(elements []value) {
 	at := func(i int, kind byte) *value {
 		if i >= len(elements) || elements[i].kind == 'n' {
@@ -339,118 +446,26 @@ func (d *Decision) read(elements []value) {
 	}
 }
 
-type connection struct {
-	net.Conn
-	number, asked    int64
-	greeting, out    []byte // greeting goes out with the first request: no round trip more
-	in               []byte // from..filled was not looked at yet
-	from, filled     int
-	reply            value
-	armed            time.Time // what its deadline is set to
-	welcome, leaving bool
-}
-
-// ask writes a request and reads its reply, a decision into its own.
-func (k *connection) ask(q *request) (caught *fault) {
-	defer func() {
-		if thrown := recover(); thrown != nil {
-			known, is := thrown.(*fault)
-			caught = when(is, known, errDoubt)
-		}
-	}()
-	idle, start := k.greeting == nil, len(k.greeting)
-	k.out, k.greeting, k.asked = append(k.out[:0], k.greeting...), nil, k.asked+1
-	k.out = append(k.out, 0, 0, 0, 0, byte(0x92+q.count), q.op)
-	if q.wanted == silent {
-		k.out = append(k.out, 0xC0)
-	} else {
-		k.out = aUint.append(k.out, k.asked)
+// errorOf is the fault that an ERROR means: a refusal, or a daemon that cannot answer.
+func errorOf(elements []value) *fault {
+	f := &fault{text: "the daemon failed", reason: "protocol"}
+	code, message := uint64(0), ""
+	if len(elements) > 2 && elements[2].kind == 'u' {
+		code = elements[2].n
 	}
-	k.out = append(k.out, q.body...)
-	binary.BigEndian.PutUint32(k.out[start:], uint32(len(k.out)-start-4))
-	// A deadline that is set already, of a request before, and is sooner, will do until it has passed: to set one costs
-	// more than to write a request.
-	now, unsent, looks, done := q.began, k.out, 0, false
-	if limit := q.soon(now); !k.armed.After(now) || k.armed.After(limit) {
-		k.arm(limit)
+	if len(elements) > 3 {
+		message = string(elements[3].bytes)
 	}
-	for err := error(nil); !done; {
-		if len(unsent) > 0 {
-			n := 0
-			n, err = k.Write(unsent)
-			unsent = unsent[n:]
-			done = len(unsent) == 0 && q.wanted == silent
-		} else {
-			done, err = k.read(q)
-		}
-		if err == nil {
-			continue
-		} else if !errors.Is(err, os.ErrDeadlineExceeded) { // after a goodbye it has answered what it received
-			return &fault{"the daemon hung up", "unreachable", idle && (k.leaving || len(unsent) == len(k.out)), false}
-		}
-		if now = time.Now(); now.Before(q.deadline) && q.ctx.Err() == nil {
-			k.arm(q.soon(now))
-		} else if looks++; looks > lastLooks || len(unsent) > 0 {
-			return errLate
-		} else { // what is there by now counts
-			k.arm(now.Add(lastLook))
-		}
+	switch code {
+	case 6, 7, 11:
+		f.reason, f.refused, f.kept = map[uint64]string{6: "invalid", 7: "quota", 11: "not_allowed"}[code], true, true
+	case 8: // it has judged nothing
+		f.busy, f.again = true, true
+	case 9:
+		f.reason, f.refused = "forbidden", true
+	case 5, 10:
+		f.kept = true
 	}
-	return nil
-}
-
-func (k *connection) arm(at time.Time) {
-	k.armed = at
-	_ = k.SetDeadline(at) // where it cannot be set nothing can be written, either
-}
-
-// soon is the deadline, or earlier, to look whether the context has ended. To look more often would cost every call.
-func (q *request) soon(now time.Time) time.Time {
-	next := now.Add(glance)
-	return when(q.ctx.Done() != nil && next.Before(q.deadline), next, q.deadline)
-}
-
-// read takes one frame. Not done: it was not the reply.
-func (k *connection) read(q *request) (done bool, err error) {
-	k.from, k.filled = 0, copy(k.in, k.in[k.from:k.filled])
-	size := 4
-	for known := false; k.filled < size || !known; {
-		if k.filled < size {
-			n, err := k.Read(k.in[k.filled:])
-			if k.filled += n; n == 0 {
-				return false, err
-			}
-		} else if size, known = size+int(binary.BigEndian.Uint32(k.in)), true; size > len(k.in) {
-			panic(errDoubt)
-		}
-	}
-	k.from = size
-	if rest := k.reply.decode(k.in[4:size:size], levelsMax); len(rest) > 0 {
-		panic(errDoubt)
-	}
-	e, code := k.reply.of('a').list, uint64(0)
-	kind, mine := int(e[0].of('u').n), e[1].kind == 'u' && e[1].n == uint64(k.asked)
-	if len(e) > 2 && e[2].kind == 'u' {
-		code = e[2].n
-	}
-	switch {
-	case kind == q.wanted && mine && k.welcome && kind == isDecision:
-		q.decision.read(e[2:])
-		return true, nil
-	case kind == q.wanted && mine && k.welcome:
-		q.ok = e[2].of('b').n == 1
-		return true, nil
-	case kind == isWelcome && !k.welcome && e[1].kind == 'u' && e[1].n == 0 && code == 1:
-		k.welcome = true
-	case kind == isGoodbye:
-		k.leaving = true
-	default:
-		keeps := kind == isError && mine && (code >= 5 && code <= 7 || code == 10 || code == 11)
-		why := ""
-		if kind == isError && len(e) > 3 {
-			why = string(e[3].bytes)
-		}
-		panic(&fault{fmt.Sprintf("the daemon answered %d: %d %.200q", kind, code, why), "protocol", false, keeps})
-	}
-	return false, nil
+	f.text = fmt.Sprintf("the daemon answered ERROR %d %s: %.200q", code, f.reason, message)
+	return f
 }

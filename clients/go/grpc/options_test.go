@@ -162,7 +162,7 @@ func TestAWaitIsSleptOff(t *testing.T) {
 
 	// Who does not wait as long: the handler does not run, and the place is free. The interceptor alone, because a caller
 	// learns of its own deadline by itself.
-	l, ran := limiter{fake.Client(), Options{}}, false
+	l, ran := newLimiter(fake.Client(), Options{}), false
 	short, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	l.Instrument = func(d *tidegate.Decision, _ time.Duration) { d.Wait = time.Hour; cancel() }
@@ -199,7 +199,7 @@ func TestOutcomes(t *testing.T) {
 			return tidegate.Failed
 		}}, tidegate.Failed},
 	} {
-		l := limiter{fake.Client(), row.with}
+		l := newLimiter(fake.Client(), row.with)
 		err := l.call(row.ctx, "/s/m", func(metadata.MD) {}, func(context.Context) error {
 			if row.ctx == working {
 				cancel()
@@ -228,6 +228,34 @@ func TestTheHandlerOfAStreamFindsTheDecision(t *testing.T) {
 		_, err = stream.Recv()
 	}
 	if status.Code(err) != codes.AlreadyExists || status.Convert(err).Message() != "per-user" {
+		t.Fatal(err)
+	}
+}
+
+// A name that would have every call refused is found where the interceptor is made.
+func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
+	for _, made := range []func(){
+		func() { Unary(tidegate.New(), Options{Domain: "a/b"}) }, func() { Stream(tidegate.New(), Options{Domain: "a:b"}) },
+	} {
+		func() {
+			defer func() {
+				if why := recover(); why == nil || !strings.Contains(fmt.Sprint(why), "help: ") {
+					t.Errorf("%v", why)
+				}
+			}()
+			made()
+		}()
+	}
+}
+
+// A caller that has gone is not told of a limit.
+func TestACallThatIsCancelled(t *testing.T) {
+	fake := tidegatetest.New(t)
+	l := newLimiter(fake.Client(), Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := l.call(ctx, "/s/m", func(metadata.MD) {}, func(context.Context) error { t.Error("it runs"); return nil })
+	if status.Code(err) != codes.Canceled {
 		t.Fatal(err)
 	}
 }

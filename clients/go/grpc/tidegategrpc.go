@@ -10,6 +10,7 @@ package tidegategrpc
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strconv"
 	"time"
@@ -43,9 +44,9 @@ type Options struct {
 	Instrument  func(d *tidegate.Decision, judging time.Duration)
 }
 
-// Unary limits calls of one request and one answer.
+// Unary limits calls of one request and one answer. It panics if the domain is no name.
 func Unary(c *tidegate.Client, with Options) grpc.UnaryServerInterceptor {
-	l := limiter{c, with}
+	l := newLimiter(c, with)
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		var answer any
 		trailer := func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }
@@ -57,9 +58,9 @@ func Unary(c *tidegate.Client, with Options) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Stream limits streams: one decision for the whole of each.
+// Stream limits streams: one decision for the whole of each. It panics if the domain is no name.
 func Stream(c *tidegate.Client, with Options) grpc.StreamServerInterceptor {
-	l := limiter{c, with}
+	l := newLimiter(c, with)
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		return l.call(stream.Context(), info.FullMethod, stream.SetTrailer, func(ctx context.Context) error {
 			return next(server, &judged{stream, ctx})
@@ -103,6 +104,17 @@ type limiter struct {
 	Options
 }
 
+func newLimiter(c *tidegate.Client, with Options) *limiter {
+	if with.Domain == "" {
+		with.Domain = "web"
+	}
+	if !tidegate.IsName(with.Domain) {
+		panic(fmt.Sprintf("tidegategrpc: Options.Domain %.99q is no name; help: use 1 to 64 bytes without control characters, %q or %q",
+			with.Domain, ":", "/"))
+	}
+	return &limiter{c, with}
+}
+
 func (l *limiter) call(
 	ctx context.Context, method string, trailer func(metadata.MD), next func(context.Context) error,
 ) error {
@@ -115,6 +127,9 @@ func (l *limiter) call(
 	defer func() { d.ReleaseAs(outcome) }()
 	if l.Instrument != nil {
 		l.guarded("instrument", func() { l.Instrument(d, time.Since(began)) })
+	}
+	if err := ctx.Err(); err != nil && !d.Allowed { // the caller waits no more
+		return status.FromContextError(err).Err()
 	}
 	if !d.Allowed {
 		var own error
@@ -178,11 +193,7 @@ func (l *limiter) judge(ctx context.Context, method string) (d *tidegate.Decisio
 	if l.OnFailure != nil && l.OnFailure(method) {
 		options = append(options, tidegate.RefuseOnFailure())
 	}
-	domain := l.Domain
-	if domain == "" {
-		domain = "web"
-	}
-	return l.client.Acquire(ctx, domain, attributes, options...)
+	return l.client.Acquire(ctx, l.Domain, attributes, options...)
 }
 
 func call[T any](function func(context.Context, string) T, ctx context.Context, method string) (t T) {

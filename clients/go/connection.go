@@ -1,0 +1,489 @@
+// Connections to the daemon: the pool, and the exchange of frames. A connection serves one caller at a time; callers
+// that wait for one are served together, by the first exchange that follows. After any doubt it is closed.
+
+package tidegate
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	connectionsMax, idleKept = 64, 2            // open at once; idle ones that stay open
+	idleTime                 = 15 * time.Second // how long the others do, and at most twice that
+	batchMax, batchBytesMax  = 64, 64 << 10     // requests written together when no connection was free
+	silentMax                = 4_096            // releases that wait for a connection without a caller
+	glance, retryConnect     = 5 * time.Millisecond, time.Millisecond
+	busyTime                 = 100 * time.Millisecond // without a new connection, after the daemon took none
+	lastLook, lastLooks      = 200 * time.Microsecond, 3
+)
+
+// connections are the pool. Its lock is never held during I/O.
+type connections struct {
+	sync.Mutex
+	session []byte
+	opened  int64         // so far
+	open    int           // now, with those being opened
+	idle    []*connection // the last one was used last
+	queue   []*request    // wait for a connection, in order
+	silent  int           // of these, without a caller
+	reaper  *time.Timer
+	busy    time.Time // the daemon has taken no more connections then
+}
+
+// mayOpen tells, under the lock, whether to open another connection. Where the daemon took no more just now, the ones
+// that are open serve all callers.
+func (p *connections) mayOpen(others int) bool {
+	return p.open < connectionsMax && (others == 0 || time.Since(p.busy) > busyTime)
+}
+
+type connection struct {
+	net.Conn
+	number, asked          int64  // its own; the last id
+	greeting, out          []byte // greeting is sent with the first request, so that it costs no round trip
+	in                     []byte // from..filled is unread
+	from, filled           int
+	reply                  value
+	armed                  time.Time  // its deadline
+	flight                 []*request // under way, by id; nil where answered
+	left                   int        // of these, unanswered
+	idleSince              time.Time
+	used, welcome, leaving bool // leaving: after GOODBYE
+}
+
+// converse has the request answered. Where the daemon has not judged it, it is sent once more on another connection.
+func (c *Client) converse(q *request) *fault {
+	for goodbye, busy := false, false; ; {
+		k := c.take(q)
+		if k != nil {
+			c.lead(k, q)
+		}
+		bad := q.bad
+		if q.op == opAcquire && q.asked != [2]int64{} && bad != nil && bad != errUnsent && !bad.kept && !bad.refused {
+			c.report("", nil, q.asked)
+		}
+		if bad == nil || !bad.again || goodbye && bad.goodbye || busy && bad.busy {
+			return bad
+		}
+		goodbye, busy = goodbye || bad.goodbye, busy || bad.busy
+		q.bad, q.asked, q.fresh = nil, [2]int64{}, !bad.busy
+	}
+}
+
+// take is an idle connection or a new one; at the limit of connections, whichever is free next. Without one, another
+// caller has the request answered, or bad is set.
+func (c *Client) take(q *request) *connection {
+	p := &c.connections
+	p.Lock()
+	n := len(p.idle)
+	switch {
+	case n > 0:
+		k := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		if !q.fresh {
+			p.Unlock()
+			k.add(q)
+			return k
+		}
+		p.Unlock()
+		_ = k.Close() // it may have ended as the one before
+	case p.mayOpen(p.open):
+		p.open++
+		p.Unlock()
+	case q.wanted == silent:
+		if p.silent == silentMax {
+			q.bad = errLate
+		} else {
+			behind := *q // its caller is not waited for
+			p.silent++
+			p.queue = append(p.queue, &behind)
+		}
+		p.Unlock()
+		return nil
+	default:
+		c.queueUp(q, len(p.queue))
+		p.Unlock()
+		return c.await(q)
+	}
+	return c.connect(q)
+}
+
+// queueUp puts the request into the queue, under the lock.
+func (c *Client) queueUp(q *request, at int) {
+	if q.turn == nil {
+		q.turn = make(chan *connection, 1)
+	}
+	q.sent, q.leads = time.Time{}, false
+	p := &c.connections
+	p.queue = append(p.queue, q)
+	copy(p.queue[at+1:], p.queue[at:])
+	p.queue[at] = q
+}
+
+// await is take for a request in the queue.
+func (c *Client) await(q *request) *connection {
+	k := c.wait(q)
+	if !q.leads {
+		return nil
+	}
+	if q.setDeadline(c.timeout); k != nil {
+		return k
+	}
+	return c.connect(q)
+}
+
+// wait waits for its turn: a connection, or leave to open one (nil, with leads). Otherwise another caller has had the
+// request answered, or time ran out.
+func (c *Client) wait(q *request) *connection {
+	timer := time.NewTimer(time.Until(q.deadline))
+	defer timer.Stop()
+	for grace := true; ; grace = false {
+		select {
+		case k := <-q.turn:
+			return k
+		case <-timer.C:
+		case <-q.ctx.Done():
+			grace = false
+		}
+		c.connections.Lock()
+		waiting, leads := q.sent.IsZero(), q.leads
+		if !leads && (waiting || !grace) {
+			select {
+			case <-q.turn: // the answer came just now
+			default:
+				q.gone, q.bad = true, errLate
+				q.sent = when(waiting, time.Now(), q.sent)
+			}
+			c.connections.Unlock()
+			return nil
+		}
+		c.connections.Unlock()
+		if leads {
+			return <-q.turn
+		}
+		q.setDeadline(c.timeout) // it is under way, since later than it might have been
+		timer.Reset(time.Until(q.deadline) + lastLooks*lastLook)
+	}
+}
+
+// add puts a request on the connection.
+func (k *connection) add(q *request) {
+	k.asked++
+	k.flight = append(k.flight, q)
+	q.asked = [2]int64{k.number, k.asked}
+	k.left += when(q.wanted == silent, 0, 1)
+}
+
+// lead exchanges the requests on the connection, and returns it to the pool if it is good.
+func (c *Client) lead(k *connection, q *request) {
+	bad := k.exchange(c, q)
+	for _, r := range k.flight {
+		if r != nil {
+			c.finish(r, q, bad)
+		}
+	}
+	if k.flight, k.left = k.flight[:0], 0; bad != nil || k.leaving || k.from != k.filled {
+		_ = k.Close()
+		c.vacate(bad != nil && bad.busy)
+		return
+	}
+	k.used = true
+	c.give(k)
+}
+
+// finish ends a request, and the wait of its caller.
+func (c *Client) finish(r, lead *request, bad *fault) {
+	switch {
+	case r == lead:
+		r.bad = bad
+	case r.wanted != silent:
+		c.connections.Lock()
+		if !r.gone {
+			r.bad = bad
+			r.turn <- nil
+		}
+		c.connections.Unlock()
+	case bad != nil && r.lease != [2]int64{}:
+		c.report("", nil, r.lease) // the daemon learns later that the lease has ended
+	}
+}
+
+// give hands a good connection to the callers that wait, or keeps it idle.
+func (c *Client) give(k *connection) {
+	p, now := &c.connections, time.Now()
+	p.Lock()
+	lead, bytes := (*request)(nil), 0
+	for len(p.queue) > 0 && len(k.flight) < batchMax && bytes < batchBytesMax {
+		r := p.queue[0]
+		p.queue[0], p.queue = nil, p.queue[1:]
+		if r.gone {
+			continue
+		}
+		r.sent, bytes = now, bytes+len(r.body)
+		k.add(r)
+		switch { // the one with the most time waits for all
+		case r.wanted == silent:
+			p.silent--
+		case lead == nil || r.deadline.After(lead.deadline):
+			lead = r
+		}
+	}
+	switch {
+	case lead != nil:
+		lead.leads = true
+		p.Unlock()
+		lead.turn <- k
+	case len(k.flight) == 0:
+		k.idleSince, p.idle = now, append(p.idle, k)
+		if len(p.idle) > idleKept && p.reaper == nil {
+			p.reaper = time.AfterFunc(idleTime, c.reap)
+		}
+		p.Unlock()
+	default: // releases alone
+		p.Unlock()
+		first := k.flight[0]
+		first.setDeadline(c.timeout)
+		c.lead(k, first)
+		if first.bad != nil && first.lease != [2]int64{} {
+			c.report("", nil, first.lease)
+		}
+	}
+}
+
+// vacate lets another caller open a connection instead of one that has ended.
+func (c *Client) vacate(busy bool) {
+	p := &c.connections
+	p.Lock()
+	defer p.Unlock()
+	if p.open--; busy {
+		p.busy = time.Now()
+	}
+	if !p.mayOpen(p.open) {
+		return
+	}
+	for i, r := range p.queue {
+		if !r.gone && r.wanted != silent {
+			p.queue = append(p.queue[:i], p.queue[i+1:]...)
+			p.open++
+			r.sent, r.leads = time.Now(), true
+			r.turn <- nil
+			return
+		}
+	}
+}
+
+// reap closes connections that were idle for long, except a few.
+func (c *Client) reap() {
+	p, old := &c.connections, []*connection(nil)
+	p.Lock()
+	for p.reaper = nil; len(p.idle) > idleKept && time.Since(p.idle[0].idleSince) >= idleTime; p.open-- {
+		old, p.idle = append(old, p.idle[0]), p.idle[1:]
+	}
+	if len(p.idle) > idleKept {
+		p.reaper = time.AfterFunc(idleTime, c.reap)
+	}
+	p.Unlock()
+	for _, k := range old {
+		_ = k.Close()
+	}
+}
+
+// connect opens a connection for the request; its HELLO goes out with it.
+func (c *Client) connect(q *request) *connection {
+	path := c.path
+	if path == "" {
+		path = filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "tidegate/tidegate.sock")
+		if _, err := os.Stat(path); err != nil || !filepath.IsAbs(path) {
+			path = "/run/tidegate/tidegate.sock"
+		}
+	}
+	dialer := net.Dialer{Deadline: q.deadline}
+	stream, err := dialer.Dial("unix", path) // EAGAIN: its backlog is full
+	for errors.Is(err, syscall.EAGAIN) && time.Until(q.deadline) > retryConnect && q.ctx.Err() == nil {
+		time.Sleep(retryConnect)
+		stream, err = dialer.Dial("unix", path)
+	}
+	if err != nil {
+		timed := net.Error(nil)
+		switch q.bad = unreachable(path, err); {
+		case errors.Is(err, syscall.EAGAIN): // says that it is a timeout
+		case errors.As(err, &timed) && timed.Timeout():
+			q.bad = errLate
+		}
+		c.vacate(false)
+		return nil
+	}
+	p := &c.connections
+	p.Lock()
+	if p.session == nil {
+		p.session = make([]byte, 16)
+		_, _ = rand.Read(p.session)
+	}
+	p.opened++
+	info := fields{"client": appendText(nil, "go/"+Version), "session": append(aBin.append(nil, 16), p.session...),
+		"pid": appendInt(nil, int64(os.Getpid())), "pool": appendText(nil, c.pool), "slots": appendInt(nil, c.slots),
+		"connection": appendInt(nil, p.opened)}
+	hello := info.append([]byte("\x94\x00\x00\x01"))
+	k := &connection{Conn: stream, number: p.opened, in: make([]byte, 4+frameMax)}
+	k.greeting = append(binary.BigEndian.AppendUint32(nil, uint32(len(hello))), hello...)
+	if len(p.queue) == 0 || q.wanted == silent {
+		p.Unlock()
+		k.add(q)
+		return k
+	}
+	c.queueUp(q, 0) // others wait: one exchange serves them, too
+	p.Unlock()
+	c.give(k)
+	return c.await(q)
+}
+
+// unreachable is the cause and its help.
+func unreachable(path string, err error) *fault {
+	const none = "no daemon at %s (%v): start it with `tidegate serve`, or set TIDEGATE_SOCKET"
+	bad := &fault{reason: "unreachable", text: fmt.Sprintf(none, path, err)}
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		bad.text = fmt.Sprintf("the daemon at %s accepts no connections: it is stopped or overloaded (%v)", path, err)
+	case errors.Is(err, os.ErrPermission):
+		name, group := strconv.Itoa(os.Geteuid()), "that of the socket"
+		if found, err := user.Current(); err == nil {
+			name = found.Username
+		}
+		if info, err := os.Stat(path); err == nil { // every system that has a Gid has it there
+			gid := fmt.Sprint(reflect.Indirect(reflect.ValueOf(info.Sys())).FieldByName("Gid"))
+			if found, err := user.LookupGroupId(gid); err == nil {
+				group = found.Name
+			}
+		}
+		bad.text = fmt.Sprintf("permission denied on %s: user %s is not in group %s", path, name, group)
+	default:
+		bad.absent = errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+	}
+	return bad
+}
+
+// exchange writes the requests on the connection and reads their replies. A fault ends the connection.
+func (k *connection) exchange(c *Client, lead *request) (broken *fault) {
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			known, is := thrown.(*fault)
+			broken = when(is, known, errDoubt)
+		}
+	}()
+	k.out, k.greeting = append(k.out[:0], k.greeting...), nil
+	for _, r := range k.flight {
+		k.out = r.appendFrame(k.out)
+	}
+	// A deadline of an earlier request that is sooner will do until it has passed: setting one costs more than a write.
+	now, unsent, cut, looks := lead.sent, k.out, false, 0
+	if limit := lead.soon(now); !k.armed.After(now) || k.armed.After(limit) {
+		k.arm(limit)
+	}
+	for err := error(nil); len(unsent) > 0 || k.left > 0; {
+		if len(unsent) > 0 {
+			n := 0
+			n, err = k.Write(unsent)
+			unsent = unsent[n:]
+		} else {
+			err = k.read(c, lead)
+		}
+		if err == nil {
+			continue
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
+			if k.used && len(unsent) == len(k.out) {
+				return errUnsent
+			} else if len(unsent) > 0 && k.left > 0 { // the replies before the end count
+				unsent, cut = nil, true
+				continue
+			}
+			return &fault{text: "the daemon hung up", reason: "unreachable", again: k.leaving, goodbye: k.leaving}
+		}
+		now = time.Now()
+		switch alone := len(k.flight) == 1; { // others may have more time than the context
+		case now.Before(lead.deadline) && (!alone || lead.ctx.Err() == nil):
+			k.arm(lead.soon(now))
+		case looks == lastLooks || len(unsent) > 0:
+			return errLate
+		default: // a reply that is there by now counts
+			looks++
+			k.arm(now.Add(lastLook))
+		}
+	}
+	return when(cut, errUnsent, nil)
+}
+
+func (k *connection) arm(at time.Time) {
+	k.armed = at
+	_ = k.SetDeadline(at) // where it fails, a write fails too
+}
+
+// soon is the deadline, or earlier, to look whether the context has ended. More looks would cost every call.
+func (q *request) soon(now time.Time) time.Time {
+	next := now.Add(glance)
+	return when(q.ctx.Done() != nil && next.Before(q.deadline), next, q.deadline)
+}
+
+// read takes one frame, and ends the request that it answers.
+func (k *connection) read(c *Client, lead *request) error {
+	k.from, k.filled = 0, copy(k.in, k.in[k.from:k.filled])
+	size := 4
+	for known := false; k.filled < size || !known; {
+		if k.filled < size {
+			n, err := k.Read(k.in[k.filled:])
+			if k.filled += n; n == 0 {
+				return err
+			}
+		} else if size, known = size+int(binary.BigEndian.Uint32(k.in)), true; size > len(k.in) {
+			panic(errDoubt)
+		}
+	}
+	k.from = size
+	if rest := k.reply.decode(k.in[4:size:size], levelsMax); len(rest) > 0 {
+		panic(errDoubt)
+	}
+	e := k.reply.of('a').list
+	kind, r, at := int(e[0].of('u').n), (*request)(nil), -1
+	if first := uint64(k.asked) - uint64(len(k.flight)) + 1; e[1].kind == 'u' && e[1].n-first < uint64(len(k.flight)) {
+		at = int(e[1].n - first)
+		r = k.flight[at]
+	}
+	answers := r != nil && r.wanted != silent
+	hello := !k.welcome && e[1].kind == 'u' && e[1].n == 0
+	bad := (*fault)(nil)
+	switch {
+	case kind == isWelcome && hello && len(e) > 2 && e[2].kind == 'u' && e[2].n == 1:
+		k.welcome = true
+		return nil
+	case kind == isGoodbye:
+		k.leaving = true
+		return nil
+	case kind == isError:
+		if bad = errorOf(e); !answers || !bad.kept {
+			bad.kept = false
+			bad.refused = bad.refused && (answers || hello || e[1].kind == 'n' && bad.reason == "forbidden")
+			bad.reason = when(bad.refused, bad.reason, "protocol")
+			panic(bad)
+		}
+	case !k.welcome || !answers || kind != r.wanted:
+		panic(&fault{text: fmt.Sprintf("the daemon sent a frame of kind %d in vain", kind), reason: "protocol"})
+	case kind == isDecision:
+		r.decision.read(e[2:])
+	default:
+		r.ok = e[2].of('b').n == 1
+	}
+	k.flight[at] = nil
+	k.left--
+	c.finish(r, lead, bad)
+	return nil
+}
