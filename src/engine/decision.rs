@@ -186,6 +186,17 @@ pub enum Unmatched {
     Rule,
 }
 
+/// Why a charge is not carried out. Nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCharged {
+    /// Its name belongs to another request.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// It gives back and does not name what it refunds.
+    #[error("a negative amount must name what it refunds")]
+    RefundsNothing,
+}
+
 /// The name that should make a charge a repeat belongs to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the same `idem` was used for another request")]

@@ -8,7 +8,9 @@ use super::Engine;
 use super::admission::{Admission, Intent, admit, settle_up};
 use super::asking::Ticket;
 use super::counters::{Check, Counters};
-use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
+use super::decision::{
+    Answer, Conflict, Decision, LimitView, LookedAt, NotCharged, NoteKind, Unmatched, Verdict,
+};
 use super::gate::{Asked, Gate};
 use super::leases::Session;
 use super::part::{Case, Part, Stage, Stand};
@@ -16,6 +18,7 @@ use super::repeats::{Grant, Known};
 use super::request::{Charge, Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::slots::Slot;
+use super::spent;
 use super::sync::Ordering;
 use super::work::{Granted, Holding};
 use super::workspace::Workspace;
@@ -75,6 +78,9 @@ impl<'d> Judgement<'d> {
             workspace.notes.push((NoteKind::Shadow, entry.number));
             self.check(entry.slot, Check::WouldRefuse);
         }
+        if self.ruling.refuses_uncounted(request) && !workspace.parts.iter().any(Part::is_oversized) {
+            return Answer::Decided(Decision { priority, ..self.refuse_uncounted(place) });
+        }
         let gate = request.session.and_then(|session| self.gate(session));
         if workspace.parts.is_empty()
             && gate.is_none()
@@ -110,6 +116,7 @@ impl<'d> Judgement<'d> {
             Err(ticket) => return Answer::Ask(ticket),
         };
         if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
+            self.engine.keep_spent(request, &decision, &mut Vec::new(), self.now);
             named.keep(Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
         }
         Answer::Decided(Decision { priority, ..decision })
@@ -121,7 +128,7 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         charge: &Charge<'_>,
         workspace: &mut Workspace,
-    ) -> Result<bool, Conflict> {
+    ) -> Result<bool, NotCharged> {
         if self.listed(&workspace.matching).is_some_and(|entry| entry.speaks) {
             return Ok(false);
         }
@@ -133,12 +140,19 @@ impl<'d> Judgement<'d> {
         let mut named = self.engine.repeats.named_charge(charge, &mut workspace.written);
         match named.as_ref().map_or(Known::Not, |named| named.find(self.now)) {
             Known::Not => {}
-            Known::Other => return Err(Conflict),
+            Known::Other => return Err(Conflict.into()),
             Known::Granted(_) => return Ok(true),
+        }
+        if charge.of.is_some() && spent::is_negative(&charge.amount) {
+            if !self.engine.take_spent(charge, &mut workspace.written, self.now) {
+                return Ok(false);
+            }
+            workspace.keep_refunds_of_ends(self.domain);
         }
         let (parts, amounts) = workspace.parts_and_amounts();
         settle_up(&self.case(None), parts, amounts);
         if let Some(named) = &mut named {
+            self.engine.keep_charged(charge, &mut workspace.written, self.now);
             let grant = Grant::of(&Decision::unlimited(), self.ruling.number, self.now);
             named.keep(grant, &self.engine.shards, self.now);
         }
@@ -153,7 +167,16 @@ impl<'d> Judgement<'d> {
             wait_max,
             room: self.engine.room.load(Ordering::Relaxed),
             leases: false,
+            oversized: false,
         }
+    }
+
+    /// Refuses a request for good whose cost is above what any rule can count and that no rule counts.
+    #[cold]
+    fn refuse_uncounted(&self, priority: Option<usize>) -> Decision<'d> {
+        self.count(self.terms.unnamed, Verdict::Limit, priority);
+        let domain = Some(self.domain);
+        Decision { verdict: Verdict::Limit, retry: None, domain, ..Decision::unlimited() }
     }
 
     /// What watches over the pool of a session, if this domain does.
@@ -214,6 +237,7 @@ impl<'d> Judgement<'d> {
         let intent = asking::intent(request);
         let mut case = self.case(request.wait_max);
         case.leases = holding.is_some();
+        case.oversized = request.oversized;
         if let Some(session) = request.session {
             case.room = session.pool().has_room();
         }
@@ -245,7 +269,7 @@ impl<'d> Judgement<'d> {
         }
         let lease = holding.filter(|_| granted).and_then(|holding| {
             let place = gate.map(|gate| gate.watch.is_other(priority));
-            self.lease(holding, request.id, place, workspace)
+            self.lease(holding, request, place, workspace)
         });
         let mut shedder = None;
         let mut slot = None;
@@ -287,13 +311,14 @@ impl<'d> Judgement<'d> {
     fn lease(
         &self,
         holding: Holding<'_>,
-        request: u64,
+        request: &Request<'_>,
         place: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
         workspace.tie(self.domain, self.terms, holding.name);
-        let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place };
-        self.engine.grant(holding.reserved, request, &granted, self.now)
+        let cost = self.engine.tie_cost(request, workspace);
+        let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place, cost };
+        self.engine.grant(holding.reserved, request.id, &granted, self.now)
     }
 
     fn check(&self, slot: Slot, check: Check) {

@@ -42,6 +42,8 @@ pub enum Kept {
     Soft(KeptKey, Timestamp, Timestamp),
     /// The grant of a request that has a name.
     Repeat(Box<KeptGrant>),
+    /// What a named grant or charge cost, until it is refunded.
+    Spent(Box<KeptSpent>),
     /// A session.
     Session(Box<KeptSession>),
     /// A lease of the session before it.
@@ -118,6 +120,19 @@ pub struct KeptGrant {
     pub is_current: bool,
 }
 
+/// What a named grant or charge cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptSpent {
+    /// The name.
+    pub name: KeptKey,
+    /// When it was charged.
+    pub at: Timestamp,
+    /// Tells what was asked.
+    pub print: u32,
+    /// Costs by the print of their units.
+    pub costs: Vec<(u32, u32)>,
+}
+
 /// A session that has a name. Others end with their connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptSession {
@@ -176,6 +191,14 @@ pub enum KeptTie {
     },
     /// The name of its request.
     Repeat(KeptKey),
+    /// The name by which its cost can be refunded.
+    Spent(KeptKey),
+    /// What it cost in a unit, of which this is the print.
+    #[allow(missing_docs, reason = "said above")]
+    Cost { unit: u32, cost: u32 },
+    /// What tells its request, and the cost in requests.
+    #[allow(missing_docs, reason = "said above")]
+    Print { print: u32, cost: u32 },
 }
 
 impl KeptKey {

@@ -37,6 +37,7 @@ mod siphash;
 mod sketch;
 mod slots;
 mod soft;
+mod spent;
 mod sync;
 mod table;
 mod tag;
@@ -58,7 +59,9 @@ pub use control::{
     Switch, SwitchView, Target,
 };
 pub use decider::Decider;
-pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, RuleCheck, Unmatched, Verdict};
+pub use decision::{
+    Answer, Conflict, Decision, LimitView, NotCharged, NoteKind, RuleCheck, Unmatched, Verdict,
+};
 pub use digest::HashKey;
 pub use fleet::{Budget, More, Reported, Seen, Settled, ShareHere, SharedKey, Standing, WindowTurns};
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
@@ -69,7 +72,8 @@ pub use leases::{
 pub use places::{ClaimedPlace, PlacesBudget, PlacesHere, PlacesReported, PlacesSettled, PlacesSum};
 pub use pool::{Agreed, PoolView, Reserve, ReserveView};
 pub use request::{
-    Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
+    Amount, Charge, Cost, Descriptors, Of, Op, RefundBy, Repeat, Request, UNIT_REQUESTS, UnitAmounts,
+    UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use turn::Moved;
@@ -97,6 +101,7 @@ use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
 use slots::Slots;
+use spent::SpentByName;
 use sync::{AtomicBool, Mutex, Ordering};
 
 /// What an engine is made with.
@@ -121,6 +126,7 @@ pub struct Engine {
     ruling: Arc<ArcSwap<Ruling>>,
     shards: Shards,
     repeats: Repeats,
+    spent: SpentByName,
     callers: Callers,
     leases: Leases,
     pools: Pools,
@@ -149,6 +155,7 @@ impl Engine {
             ruling: Arc::new(ArcSwap::from_pointee(Ruling::empty(options.mode))),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
             repeats: Repeats::new(&options.hash_key),
+            spent: SpentByName::new(&options.hash_key),
             callers: Callers::new(),
             leases: Leases::new(&options.hash_key),
             pools: Pools::default(),
@@ -212,6 +219,7 @@ impl Engine {
         let mut sweeper = self.sweeper.lock();
         if sweeper.advance(&self.shards, now, window_min) {
             self.repeats.sweep(&self.shards, now);
+            self.spent.sweep(&self.shards, now);
         }
         self.callers.age(now);
         self.pools.sweep(now.at);

@@ -107,6 +107,8 @@ pub(super) struct Case<'a> {
     pub(super) room: bool,
     /// Whether what is granted will have a lease.
     pub(super) leases: bool,
+    /// Whether the request is refused for good by every rule that counts a cost of `u32::MAX`: it is truly above that.
+    pub(super) oversized: bool,
 }
 
 /// What a limit is made of, in a form to judge by.
@@ -174,6 +176,11 @@ impl Part {
         RuleCheck { rule: self.rule, key: self.key.hash(), cost: self.cost, passes }
     }
 
+    /// Whether it counts a cost that was cut to the largest number.
+    pub(super) fn is_oversized(&self) -> bool {
+        self.cost == u32::MAX && !self.is_concurrency
+    }
+
     /// Whether the limit lets the request through.
     #[inline]
     pub(super) fn passes(&self) -> bool {
@@ -208,6 +215,10 @@ impl Part {
 
     /// Judges the request on the state as it is, which was looked up. One that costs nothing passes.
     pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
+        if case.oversized && self.is_oversized() {
+            self.outcome = Outcome::Never;
+            return;
+        }
         let Some(law) = self.law(case) else { return self.judge_unlimited(case) };
         if self.cost == 0 || matches!(law.allowance.over, Over::Elastic(_)) {
             self.adopt(&law, case.now, shard);

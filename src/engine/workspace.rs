@@ -140,6 +140,16 @@ impl Workspace {
         }
     }
 
+    /// A refund leaves out the rules that give back by themselves when the work ends well: they would do so twice.
+    pub(super) fn keep_refunds_of_ends(&mut self, domain: &Domain) {
+        for (part, amount) in self.parts.iter().zip(&mut self.amounts) {
+            let rule = domain.rules().get(part.rule as usize);
+            if rule.is_some_and(|rule| rule.refund_on.is_some()) {
+                *amount = (*amount).max(0);
+            }
+        }
+    }
+
     pub(super) fn parts_and_amounts(&mut self) -> (&mut [Part], &[i64]) {
         (&mut self.parts, &self.amounts)
     }

@@ -10,9 +10,11 @@ use super::answer::Standing;
 use super::grants::Grants;
 use super::telemetry::Client;
 use crate::clock::{Micros, Now};
-use crate::engine::{self, Answer, CallResult, Decider, Engine, LimitView, Op, Repeat, Session, Ticket};
+use crate::engine::{
+    self, Answer, CallResult, Decider, Engine, LimitView, NotCharged, Op, Repeat, Session, Ticket,
+};
 use crate::protocol::{
-    self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
+    self, COST_MAX, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
     encode_reply,
 };
 use crate::record::{SESSION_BYTES, What};
@@ -63,12 +65,10 @@ impl<'a> Asking<'a> {
         }
         #[cfg(debug_assertions)]
         stall_if_asked(self.descriptors);
-        let cost = match &judge.cost {
-            protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
-            protocol::Cost::Units(named) => engine::Cost::Units(named),
-        };
+        let (cost, oversized) = engine_cost(&judge.cost);
         let request = engine::Request {
             cost,
+            oversized,
             priority: judge.priority,
             wait_max: judge.options.max_wait_us.map(Micros),
             repeat: judge.options.idem.map(|name| self.repeat(name)),
@@ -123,6 +123,8 @@ impl<'a> Asking<'a> {
             descriptors: self.of_engine(),
             amount,
             repeat: charge.options.idem.map(|name| self.repeat(name)),
+            of: charge.options.of.map(|of| engine::RefundBy { user: self.user, of: named(of) }),
+            trusted: self.shared.access.trusts_refunds(charge.domain),
         };
         self.guard(charge.id, decider, replies, |decider, replies| {
             let charged = decider.charge(&request, self.now);
@@ -131,7 +133,8 @@ impl<'a> Asking<'a> {
             }
             match (charged, charge.id) {
                 (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
-                (Err(engine::Conflict), id) => self.write_conflict(replies, id),
+                (Err(NotCharged::Conflict(_)), id) => self.write_conflict(replies, id),
+                (Err(NotCharged::RefundsNothing), id) => self.write_bare_refund(replies, id),
                 (Ok(_), None) => {}
             }
         })
@@ -206,6 +209,15 @@ impl<'a> Asking<'a> {
         }
     }
 
+    fn write_bare_refund(&self, replies: &mut Vec<u8>, id: Option<u64>) {
+        self.shared.telemetry.error(Code::NotAllowed);
+        if id.is_some() {
+            let message = "a negative amount must name in `of` the `idem` or lease that it refunds, unless the settings \
+                           say `refunds: trusted` of its domain";
+            encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message });
+        }
+    }
+
     fn of_engine(&self) -> engine::Descriptors<'a> {
         engine::Descriptors { attributes: self.descriptors.attributes(), ends: self.descriptors.ends() }
     }
@@ -259,12 +271,40 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
 
 impl engine::UnitCosts for protocol::Units<'_> {
     fn of(&self, unit: &str) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| cost)
+        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| counted(cost))
     }
 
     fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.iter().for_each(|(unit, cost)| visit(unit, cost));
+        self.iter().for_each(|(unit, cost)| visit(unit, counted(cost)));
     }
+}
+
+/// What a refund names.
+fn named(of: protocol::Of<'_>) -> engine::Of<'_> {
+    match of {
+        protocol::Of::Idem(name) => engine::Of::Idem(name),
+        protocol::Of::Lease(lease) => engine::Of::Lease(lease),
+    }
+}
+
+/// A cost for the engine, and whether it is above what rules can count.
+pub fn engine_cost<'c>(cost: &'c protocol::Cost<'_>) -> (engine::Cost<'c>, bool) {
+    match cost {
+        protocol::Cost::Requests(cost) => (engine::Cost::Requests(counted(*cost)), is_oversized(*cost)),
+        protocol::Cost::Units(named) => {
+            (engine::Cost::Units(named), named.iter().any(|(_, cost)| is_oversized(cost)))
+        }
+    }
+}
+
+/// The cost as rules count it.
+fn counted(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(COST_MAX)
+}
+
+/// Whether a cost is above what rules can count.
+fn is_oversized(cost: u64) -> bool {
+    cost > u64::from(COST_MAX)
 }
 
 impl engine::UnitAmounts for protocol::Amounts<'_> {

@@ -31,6 +31,7 @@ use tracing::{error, warn};
 
 pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
+pub use judge::engine_cost;
 pub use listener::{BindError, Listener, NotTaken};
 pub use pool_access::{PoolAccess, PoolLimits};
 pub use pulse::Pulse;

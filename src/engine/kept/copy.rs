@@ -34,6 +34,7 @@ impl Engine {
             self.copy_shard(shard, now, visit);
         }
         self.repeats.copy_out(ruling.number, now, visit);
+        self.spent.copy_out(now, visit);
         self.leases.copy_out(visit);
     }
 

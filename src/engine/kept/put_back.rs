@@ -93,6 +93,7 @@ impl PuttingBack<'_> {
                 let engine = self.engine;
                 engine.repeats.put_back(*grant, FIRST_RULING, &engine.shards, self.now);
             }
+            Kept::Spent(spent) => self.engine.spent.put_back(*spent, &self.engine.shards, self.now),
             Kept::Session(session) => self.session(&session),
             Kept::Lease(lease) => self.lease(&lease)?,
         }

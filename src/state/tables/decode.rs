@@ -5,7 +5,7 @@ use super::section::Kind;
 use super::{Head, Moment, Useless};
 use crate::clock::Timestamp;
 use crate::engine::kept::{
-    Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptRule, KeptSession, KeptTie,
+    Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptRule, KeptSession, KeptSpent, KeptTie,
 };
 use crate::engine::{NoteKind, Verdict};
 
@@ -44,6 +44,12 @@ pub(super) fn entry(kind: Kind, bytes: &mut Bytes<'_>) -> Result<Kept, Useless> 
         }),
         Kind::Pool => Kept::Pool(Box::new(pool(bytes)?)),
         Kind::Repeat => Kept::Repeat(Box::new(grant(bytes)?)),
+        Kind::Spent => Kept::Spent(Box::new(KeptSpent {
+            name: key(bytes)?,
+            at: time(bytes)?,
+            print: bytes.u32()?,
+            costs: bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?,
+        })),
         Kind::Session => Kept::Session(Box::new(KeptSession {
             name: bytes.array()?,
             user: bytes.u32()?,
@@ -127,6 +133,9 @@ fn lease(bytes: &mut Bytes<'_>) -> Result<KeptLease, Useless> {
                     of_candidate: bytes.bool()?,
                     is_beyond: bytes.bool()?,
                 },
+                3 => KeptTie::Spent(key(bytes)?),
+                4 => KeptTie::Cost { unit: bytes.u32()?, cost: bytes.u32()? },
+                5 => KeptTie::Print { print: bytes.u32()?, cost: bytes.u32()? },
                 _ => return Err(Useless::Damaged("a tie is none")),
             })
         })?,

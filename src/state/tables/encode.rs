@@ -69,6 +69,15 @@ pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
         }),
         Kept::Pool(pool) => sections.entry(Kind::Pool, |to| self::pool(&pool, to)),
         Kept::Repeat(grant) => sections.entry(Kind::Repeat, |to| self::grant(&grant, to)),
+        Kept::Spent(spent) => sections.entry(Kind::Spent, |to| {
+            to.extend(spent.name.0);
+            to.extend(spent.at.as_nanos().to_le_bytes());
+            to.extend(spent.print.to_le_bytes());
+            list(&spent.costs, to, |(unit, cost), to| {
+                to.extend(unit.to_le_bytes());
+                to.extend(cost.to_le_bytes());
+            });
+        }),
         Kept::Session(session) => sections.entry(Kind::Session, |to| self::session(&session, to)),
         Kept::Lease(lease) => sections.entry(Kind::Lease, |to| self::lease(&lease, to)),
     }
@@ -145,6 +154,20 @@ fn lease(lease: &KeptLease, to: &mut Vec<u8>) {
         KeptTie::Repeat(KeptKey(key)) => {
             to.push(1);
             to.extend(key);
+        }
+        KeptTie::Spent(KeptKey(key)) => {
+            to.push(3);
+            to.extend(key);
+        }
+        KeptTie::Cost { unit, cost } => {
+            to.push(4);
+            to.extend(unit.to_le_bytes());
+            to.extend(cost.to_le_bytes());
+        }
+        KeptTie::Print { print, cost } => {
+            to.push(5);
+            to.extend(print.to_le_bytes());
+            to.extend(cost.to_le_bytes());
         }
         KeptTie::Refund { rule, key: KeptKey(key), salt, allowance, cost, of_candidate, is_beyond } => {
             to.push(2);

@@ -26,10 +26,11 @@ pub(super) enum Kind {
     Lease,
     End,
     Places,
+    Spent,
 }
 
 /// By their numbers, which begin at 1 and stay.
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 16] = [
     Kind::Head,
     Kind::Rules,
     Kind::Rule,
@@ -45,6 +46,7 @@ const KINDS: [Kind; 15] = [
     Kind::Lease,
     Kind::End,
     Kind::Places,
+    Kind::Spent,
 ];
 
 impl Kind {
