@@ -120,8 +120,12 @@ impl Bench {
     ) -> Option<u64> {
         let attributes = pairs(attributes);
         let session = Some(session);
-        let request =
-            Request { cost, session, repeat, ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes)) };
+        let request = Request {
+            cost,
+            session,
+            repeat,
+            ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+        };
         match self.decider.decide(&request, at(micros)) {
             Answer::Decided(decision) => decision.lease,
             _ => None,
@@ -129,7 +133,13 @@ impl Bench {
     }
 
     /// Asks with a cost that was cut to the largest number.
-    pub(crate) fn oversized(&mut self, op: Op, domain: &str, attributes: &str, session: Option<&Session>) -> String {
+    pub(crate) fn oversized(
+        &mut self,
+        op: Op,
+        domain: &str,
+        attributes: &str,
+        session: Option<&Session>,
+    ) -> String {
         let attributes = pairs(attributes);
         let request = Request {
             cost: Cost::Requests(u32::MAX),

@@ -21,7 +21,6 @@ mod fleet;
 mod leaky;
 mod lists;
 mod model;
-mod places;
 mod oversized;
 mod places;
 mod refunds;

@@ -10,7 +10,7 @@ domain: api
 exempt: [{name: probes, match: {path: /healthz}}]
 deny: [{name: bots, match: {agent: bot}}]
 limits:
-  - {name: large, key: [a], rate: 4294967295/s}
+  - {name: large, key: [a], algorithm: fixed_window, rate: 4294967295/h}
   - {name: tried, key: [s], rate: 10/s, mode: shadow}
   - {name: open, key: [o], rate: 10/s, overrides: [{match: {o: x}, rate: unlimited}]}
 concurrency:

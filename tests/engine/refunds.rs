@@ -45,7 +45,8 @@ fn a_grant_and_a_charge_are_refunded_once_by_their_idem() {
     assert_eq!(bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) }), "allow a 4/10");
     assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(4), by(7, "c"), None), Ok(true));
     assert_eq!(left(&mut bench, 0, "u=1"), "allow a 0/10");
-    let refund = |bench: &mut Bench, amount, of| bench.charge_as(S, "u=1", Amount::Requests(amount), None, of);
+    let refund =
+        |bench: &mut Bench, amount, of| bench.charge_as(S, "u=1", Amount::Requests(amount), None, of);
     for (amount, named, why) in [
         (-7, of(7, "g"), "more than it cost"),
         (-1, of(8, "g"), "another user's"),
