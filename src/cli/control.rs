@@ -61,6 +61,7 @@ impl Control for Daemon {
             errors: self.telemetry.errors().collect(),
             missed: self.telemetry.missed().collect(),
             not_parked: self.telemetry.not_parked().collect(),
+            clock_steps_back: self.telemetry.clock_steps_back(),
         }
     }
 

@@ -28,10 +28,14 @@ pub enum Kept {
     Pool(Box<KeptPool>),
     /// A token bucket or a leaky one.
     Bucket(KeptKey, u64),
-    /// A fixed window: when it ends, in nanoseconds of its own timeline, and what it counts.
-    Window(KeptKey, u64, u32),
-    /// A sliding window: when its newest bucket starts, in nanoseconds of Unix time, and the counts, the newest first.
-    SlidingWindow(KeptKey, u64, Vec<u32>),
+    /// A fixed window: when its key entered it, and what it counts.
+    Window(KeptKey, Timestamp, u32),
+    /// A sliding window: when its newest bucket was first counted in, and the counts, the newest first.
+    SlidingWindow(KeptKey, Timestamp, Vec<u32>),
+    /// A fixed window of a file that says when it ends instead: what it counts.
+    OldWindow(KeptKey, u32),
+    /// A sliding window of a file that says when its newest bucket starts, in nanoseconds of Unix time, and the counts.
+    OldSlidingWindow(KeptKey, u64, Vec<u32>),
     /// A sliding log: times with their units, the oldest first.
     Log(KeptKey, Vec<(u64, u32)>),
     /// A key of places that many hosts share, of which work is in progress, and the number of its limit.

@@ -90,6 +90,8 @@ struct Shared {
     recorder: Arc<Recorder>,
     /// What is said of requests that find no room to wait in.
     crowd: Mutex<Word>,
+    /// What is said of a wall clock that was set back.
+    clock_word: Mutex<Word>,
 }
 
 impl Shared {
@@ -103,6 +105,18 @@ impl Shared {
 
     /// A request that a call might have helped is judged at once.
     #[cold]
+    /// Says that the wall clock went back. The log is not written under the lock.
+    fn note_clock_step(&self, by: Duration, now: Timestamp) {
+        self.telemetry.clock_stepped_back();
+        let due = self.clock_word.lock().unwrap_or_else(PoisonError::into_inner).is_due(now);
+        if let Some(steps) = due {
+            warn!(
+                by_seconds = by.as_secs_f64(),
+                steps, "the wall clock was set back: no window counts longer for it than its own length"
+            );
+        }
+    }
+
     fn note_not_parked(&self, why: NotParked, now: Timestamp) {
         self.telemetry.was_not_parked(why);
         let mut word = self.crowd.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,6 +155,7 @@ pub async fn run(
         asker: options.asker,
         recorder: options.recorder,
         crowd: Mutex::default(),
+        clock_word: Mutex::default(),
     });
     let threads: Result<Vec<_>, _> = (0..options.threads.max(1))
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))
@@ -176,8 +191,11 @@ async fn keep_house(shared: Arc<Shared>) {
     let mut audited = shared.clock.now().at;
     loop {
         ticks.tick().await;
-        shared.clock.sample_utc();
+        let stepped_back = shared.clock.sample_utc();
         let now = shared.clock.now();
+        if let Some(by) = stepped_back.filter(|by| *by >= STEP_TOLD) {
+            shared.note_clock_step(by, now.at);
+        }
         engine.tick(now);
         shared.note_tick(now);
         engine.sweep(now);
@@ -207,6 +225,9 @@ fn audit(engine: &Engine, now: Now) {
         error!(repaired, "leases and the counters of {pools} pools differ: please report this");
     }
 }
+
+/// A step of the wall clock that is worth a word: time servers set a clock by less.
+const STEP_TOLD: Duration = Duration::from_millis(100);
 
 /// How often leases are counted against counters.
 const AUDIT_EVERY: Duration = Duration::from_secs(10);

@@ -14,6 +14,7 @@ pub struct Telemetry {
     errors: [AtomicU64; Code::ALL.len()],
     missed: [[AtomicU64; MissReason::ALL.len()]; Client::ALL.len()],
     not_parked: [AtomicU64; NOT_PARKED.len()],
+    clock_steps_back: AtomicU64,
 }
 
 /// Why a request that a call might have helped was judged without waiting for one.
@@ -89,6 +90,15 @@ impl Telemetry {
     pub fn not_parked(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = NOT_PARKED.iter().map(|(_, name)| *name);
         names.zip(self.not_parked.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// How often the wall clock was set back.
+    pub fn clock_steps_back(&self) -> u64 {
+        self.clock_steps_back.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn clock_stepped_back(&self) {
+        add(&self.clock_steps_back, 1);
     }
 
     pub(super) fn was_not_parked(&self, why: NotParked) {

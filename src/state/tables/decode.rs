@@ -30,8 +30,13 @@ pub(super) fn head(bytes: &mut Bytes<'_>) -> Result<Head, Useless> {
 pub(super) fn entry(kind: Kind, bytes: &mut Bytes<'_>) -> Result<Kept, Useless> {
     Ok(match kind {
         Kind::Bucket => Kept::Bucket(key(bytes)?, bytes.u64()?),
-        Kind::Window => Kept::Window(key(bytes)?, bytes.u64()?, bytes.u32()?),
-        Kind::SlidingWindow => Kept::SlidingWindow(key(bytes)?, bytes.u64()?, bytes.list(Bytes::u32)?),
+        Kind::WindowBegan => Kept::Window(key(bytes)?, time(bytes)?, bytes.u32()?),
+        Kind::SlidingWindowBegan => Kept::SlidingWindow(key(bytes)?, time(bytes)?, bytes.list(Bytes::u32)?),
+        Kind::Window => {
+            let (key, _end) = (key(bytes)?, bytes.u64()?);
+            Kept::OldWindow(key, bytes.u32()?)
+        }
+        Kind::SlidingWindow => Kept::OldSlidingWindow(key(bytes)?, bytes.u64()?, bytes.list(Bytes::u32)?),
         Kind::Log => Kept::Log(key(bytes)?, bytes.list(|bytes| Ok((bytes.u64()?, bytes.u32()?)))?),
         Kind::Block => Kept::Block(key(bytes)?, time(bytes)?),
         Kind::Soft => Kept::Soft(key(bytes)?, time(bytes)?, time(bytes)?),

@@ -27,16 +27,18 @@ pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
             to.extend(key);
             to.extend(arrival.to_le_bytes());
         }),
-        Kept::Window(KeptKey(key), end, count) => sections.entry(Kind::Window, |to| {
+        Kept::Window(KeptKey(key), began, count) => sections.entry(Kind::WindowBegan, |to| {
             to.extend(key);
-            to.extend(end.to_le_bytes());
+            to.extend(began.as_nanos().to_le_bytes());
             to.extend(count.to_le_bytes());
         }),
-        Kept::SlidingWindow(KeptKey(key), start, counts) => sections.entry(Kind::SlidingWindow, |to| {
+        Kept::SlidingWindow(KeptKey(key), began, counts) => sections.entry(Kind::SlidingWindowBegan, |to| {
             to.extend(key);
-            to.extend(start.to_le_bytes());
+            to.extend(began.as_nanos().to_le_bytes());
             list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
         }),
+        // They are read, and never copied out.
+        Kept::OldWindow(..) | Kept::OldSlidingWindow(..) => {}
         Kept::Log(KeptKey(key), entries) => sections.entry(Kind::Log, |to| {
             to.extend(key);
             list(&entries, to, |(nanos, units), to| {

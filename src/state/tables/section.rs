@@ -27,10 +27,12 @@ pub(super) enum Kind {
     End,
     Places,
     Spent,
+    WindowBegan,
+    SlidingWindowBegan,
 }
 
 /// By their numbers, which begin at 1 and stay.
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 18] = [
     Kind::Head,
     Kind::Rules,
     Kind::Rule,
@@ -47,6 +49,8 @@ const KINDS: [Kind; 16] = [
     Kind::End,
     Kind::Places,
     Kind::Spent,
+    Kind::WindowBegan,
+    Kind::SlidingWindowBegan,
 ];
 
 impl Kind {
