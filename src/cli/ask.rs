@@ -214,6 +214,7 @@ pub(super) fn print_text(decision: &Decision<'_>, out: &mut dyn Write) -> io::Re
             NoteKind::Candidate => "its candidate would have refused",
             NoteKind::Over => "passed above its quota",
             NoteKind::Near => "near its limit",
+            NoteKind::Quota => "passed above its quota",
         };
         writeln!(out, "note   {rule}: {meaning}")?;
     }

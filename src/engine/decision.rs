@@ -175,6 +175,8 @@ pub enum NoteKind {
     Over,
     /// A rule whose key is past the share of its limit at which to warn.
     Near,
+    /// A descriptor in quota mode whose limit it is over.
+    Quota,
 }
 
 /// Why no rule was judged.

@@ -205,7 +205,9 @@ impl Workspace {
             let check = match (part.stand, part.passes()) {
                 (Stand::Enforced, false) => Check::Refuse,
                 (Stand::Shadow, false) => {
-                    self.notes.push((NoteKind::Shadow, part.rule));
+                    let is_quota = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.is_quota);
+                    let kind = if is_quota { NoteKind::Quota } else { NoteKind::Shadow };
+                    self.notes.push((kind, part.rule));
                     Check::WouldRefuse
                 }
                 (Stand::Candidate, false) => {

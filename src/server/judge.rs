@@ -343,5 +343,6 @@ fn note_kind(kind: engine::NoteKind) -> protocol::NoteKind {
         engine::NoteKind::Candidate => protocol::NoteKind::Candidate,
         engine::NoteKind::Over => protocol::NoteKind::Over,
         engine::NoteKind::Near => protocol::NoteKind::Near,
+        engine::NoteKind::Quota => protocol::NoteKind::Quota,
     }
 }

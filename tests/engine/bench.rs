@@ -188,6 +188,7 @@ fn shown(decision: &Decision<'_>) -> String {
             NoteKind::Candidate => "candidate",
             NoteKind::Over => "over",
             NoteKind::Near => "near",
+            NoteKind::Quota => "quota",
         };
         text += &format!(" [{kind} {rule}]");
     }

@@ -101,6 +101,7 @@ fn said(decision: &Decision<'_>) -> Reply {
                     NoteKind::Candidate => "candidate",
                     NoteKind::Over => "over",
                     NoteKind::Near => "near",
+                    NoteKind::Quota => "quota",
                 };
                 (kind, rule.to_owned())
             })

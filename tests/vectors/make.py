@@ -403,7 +403,7 @@ decision("decision_shed_full_name", 7, 2, rule="api/web/workers", retry_us=12500
 decision("decision_wait", 7, 3, **{**RATE, "retry_us": 250000}, lease=12)
 decision("decision_deny", 7, 4, rule="blocked-addresses")
 decision("decision_notes", 7, 0, **RATE, notes=[["shadow", "new-limit"], ["candidate", "per-user"], ["over", "soft"],
-                                                ["near", "per-user"]])
+                                                ["near", "per-user"], ["quota", "plan_free"]])
 decision("decision_all", 7, 0, **RATE, all=ENTRIES)
 decision("decision_all_empty", 7, 0, retry_us=0, all=[])
 decision("decision_help", 7, 1, **RATE, extra={"help": "see https://example.com/limits"})

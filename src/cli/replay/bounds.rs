@@ -87,8 +87,8 @@ mod tests {
         (text(), prop_oneof![Just(1), Just(20), Just(600)]).prop_map(|(text, times)| text.repeat(times))
     }
 
-    fn units() -> impl Strategy<Value = Vec<(String, u32)>> {
-        prop::collection::vec((text(), any::<u32>()), 0..4)
+    fn units() -> impl Strategy<Value = Vec<(String, u64)>> {
+        prop::collection::vec((text(), 0..=u64::from(u32::MAX) + 1), 0..4)
     }
 
     proptest! {

@@ -99,6 +99,7 @@ fn grant(bytes: &mut Bytes<'_>) -> Result<KeptGrant, Useless> {
                 1 => NoteKind::Candidate,
                 2 => NoteKind::Over,
                 3 => NoteKind::Near,
+                4 => NoteKind::Quota,
                 _ => return Err(Useless::Damaged("a note is none")),
             };
             Ok((kind, bytes.u32()?))

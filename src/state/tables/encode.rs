@@ -117,6 +117,7 @@ fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
             NoteKind::Candidate => 1,
             NoteKind::Over => 2,
             NoteKind::Near => 3,
+            NoteKind::Quota => 4,
         });
         to.extend(number.to_le_bytes());
     });
