@@ -59,6 +59,8 @@ pub struct ServerCounts {
     pub not_parked: Vec<(&'static str, u64)>,
     /// How often the wall clock was set back.
     pub clock_steps_back: u64,
+    /// Domains about which several users ask, with some of them.
+    pub shared_domains: Vec<(Box<str>, Vec<u32>)>,
 }
 
 impl ServerCounts {

@@ -170,6 +170,12 @@ impl Engine {
         }
     }
 
+    /// Whether the rules in force have this domain.
+    #[must_use]
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.ruling.load().find(domain).is_some()
+    }
+
     /// Says whether there is room for what is elastic, for those who ask without a session. There is none until somebody
     /// says so.
     pub fn set_room(&self, room: bool) {

@@ -115,3 +115,29 @@ fn no_input_passes_that_a_plain_request_would_not() {
         assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(10 - number)), "{priority}: {reply}");
     }
 }
+
+#[test]
+fn doctor_names_an_open_domain_that_several_users_ask_about() {
+    let rules = "domain: closed\nlimits: [{name: all, key: [user], rate: 1/h, burst: 10}]\n";
+    let mine = rustix::process::geteuid().as_raw();
+    let plan = Plan::new().rules("pay.yaml", RULES).rules("closed.yaml", rules);
+    let plan =
+        plan.settings(&format!("domains: {{closed: {{uids: [{mine}, 65534]}}}}\nsocket: {{mode: \"0666\"}}"));
+    std::fs::set_permissions(plan.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let daemon = plan.start();
+    let doctor = || {
+        let mut command = std::process::Command::new(super::daemon::BINARY);
+        command.arg("doctor").arg("--config").arg(daemon.plan.path("tidegate.yaml"));
+        command.arg("--socket").arg(daemon.socket());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let asks = [json!([3, 1, "pay", [["user", "u"]]]), json!([3, 1, "closed", [["user", "u"]]])];
+    asks.iter().for_each(|ask| drop(daemon.greeted().ask(ask)));
+    let alone = doctor();
+    assert!(alone.contains("it answers") && !alone.contains("several ask"), "{alone}");
+    other_user(&daemon, &[asks[0].clone(), asks[1].clone(), json!([3, 1, "no-such", [["user", "u"]]])]);
+    let told = doctor();
+    let said = format!("`pay` is open to every user, and several ask about it: {mine}, 65534");
+    assert!(told.contains(&said), "{told}");
+    assert!(!told.contains("`closed` is open") && !told.contains("no-such"), "{told}");
+}
