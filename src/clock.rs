@@ -132,19 +132,21 @@ impl Clock {
     /// Both clocks are corrected alike, so their difference changes by steps alone, and by what passes between two
     /// readings: a change below [`STEP_NANOS`] is none, or windows would turn by it.
     pub fn sample_utc(&self) -> Option<Duration> {
-        let (mut unix_nanos, mut before) = (self::unix_nanos(), self.timestamp());
+        let mut best = (u64::MAX, 0);
         for _ in 0..READINGS_MAX {
-            // Whoever was not running between the readings takes others.
-            let after = self.timestamp();
-            if after.since(before) < Duration::from_nanos(STEP_NANOS / 4) {
+            let (before, unix_nanos, after) = (self.timestamp(), self::unix_nanos(), self.timestamp());
+            let between = after.0.saturating_sub(before.0);
+            if between < best.0 {
+                best = (between, unix_nanos.saturating_sub(i64::try_from(before.0).unwrap_or(i64::MAX)));
+            }
+            if between < STEP_NANOS / 100 {
                 break;
             }
-            before = after;
-            unix_nanos = self::unix_nanos();
         }
-        let sampled = unix_nanos.saturating_sub(i64::try_from(before.as_nanos()).unwrap_or(i64::MAX));
+        let (between, sampled) = best;
         let known = self.utc.load(Ordering::Relaxed);
-        if sampled.abs_diff(known) < STEP_NANOS {
+        // Whoever was not running between the readings knows no more than before.
+        if sampled.abs_diff(known) < STEP_NANOS || known != i64::MIN && between >= STEP_NANOS {
             return None;
         }
         self.utc.store(sampled, Ordering::Relaxed);
