@@ -1,24 +1,22 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
 mod asking;
+mod charging;
 mod noting;
 mod one_rule;
 
 use super::Engine;
-use super::admission::{Admission, Intent, admit, settle_up};
+use super::admission::{Admission, Intent, admit};
 use super::asking::Ticket;
 use super::counters::{Check, Counters};
-use super::decision::{
-    Answer, Conflict, Decision, LimitView, LookedAt, NotCharged, NoteKind, Unmatched, Verdict,
-};
+use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
 use super::leases::Session;
 use super::part::{Case, Part, Stage, Stand};
 use super::repeats::{Grant, Known};
-use super::request::{Charge, Op, Request};
+use super::request::{Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::slots::Slot;
-use super::spent;
 use super::sync::Ordering;
 use super::work::{Granted, Holding};
 use super::workspace::Workspace;
@@ -120,43 +118,6 @@ impl<'d> Judgement<'d> {
             named.keep(Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
         }
         Answer::Decided(Decision { priority, ..decision })
-    }
-
-    /// Charges, or gives back, after the fact. Returns whether a rule was there to charge.
-    pub(super) fn charge(
-        &self,
-        selection: &Selection<'_>,
-        charge: &Charge<'_>,
-        workspace: &mut Workspace,
-    ) -> Result<bool, NotCharged> {
-        if self.listed(&workspace.matching).is_some_and(|entry| entry.speaks) {
-            return Ok(false);
-        }
-        workspace.gather_charge(self.domain, self.terms, selection, charge);
-        self.bring_along(workspace);
-        if workspace.parts.is_empty() {
-            return Ok(false);
-        }
-        let mut named = self.engine.repeats.named_charge(charge, &mut workspace.written);
-        match named.as_ref().map_or(Known::Not, |named| named.find(self.now)) {
-            Known::Not => {}
-            Known::Other => return Err(Conflict.into()),
-            Known::Granted(_) => return Ok(true),
-        }
-        if charge.of.is_some() && spent::is_negative(&charge.amount) {
-            if !self.engine.take_spent(charge, &mut workspace.written, self.now) {
-                return Ok(false);
-            }
-            workspace.keep_refunds_of_ends(self.domain);
-        }
-        let (parts, amounts) = workspace.parts_and_amounts();
-        settle_up(&self.case(None), parts, amounts);
-        if let Some(named) = &mut named {
-            self.engine.keep_charged(charge, &mut workspace.written, self.now);
-            let grant = Grant::of(&Decision::unlimited(), self.ruling.number, self.now);
-            named.keep(grant, &self.engine.shards, self.now);
-        }
-        Ok(true)
     }
 
     pub(super) fn case(&self, wait_max: Option<Micros>) -> Case<'d> {

@@ -12,7 +12,6 @@ mod soft;
 
 use super::algorithm::{Algorithm, each_algorithm};
 use super::asking::Need;
-use super::decision::RuleCheck;
 use super::digest::Digest;
 use super::fleet::SharedKey;
 use super::ruling::Terms;
@@ -168,17 +167,6 @@ impl Part {
     /// Whether it stands for a rule's candidate.
     pub(super) fn is_candidate(&self) -> bool {
         self.stand == Stand::Candidate
-    }
-
-    /// What the rule said in the stage that spoke.
-    pub(super) fn check(&self, stage: Stage) -> RuleCheck {
-        let passes = self.passes() || !stage.asks(self);
-        RuleCheck { rule: self.rule, key: self.key.hash(), cost: self.cost, passes }
-    }
-
-    /// Whether it counts a cost that was cut to the largest number.
-    pub(super) fn is_oversized(&self) -> bool {
-        self.cost == u32::MAX && !self.is_concurrency
     }
 
     /// Whether the limit lets the request through.

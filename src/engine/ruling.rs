@@ -171,7 +171,6 @@ impl Ruling {
     }
 
     /// Whether a request is refused unless rules in shadow alone count it: its cost is above what any can count.
-    #[inline]
     pub(super) fn refuses_uncounted(&self, request: &Request<'_>) -> bool {
         request.oversized && self.mode == Mode::Enforce
     }

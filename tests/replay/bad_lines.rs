@@ -86,13 +86,7 @@ fn a_charge_is_checked_like_a_request() {
         (charge(r#", "domain": "api", "descriptors": []"#), "charge needs `amount`, such as 3, -1 or"),
         (with("1.5"), "not a line of a trace: invalid type: floating point `1.5`, expected an integer"),
         (with("\"3\""), "not a line of a trace: invalid type: string \"3\", expected an integer"),
-        (
-            with("4294967296"),
-            "not a line of a trace: 4294967296 is not an integer of at most 4294967295 either way",
-        ),
-        (with("-4294967296"), "not a line of a trace: -4294967296 is not an integer"),
         (with("18446744073709551615"), "not a line of a trace: 9223372036854775807 is not an integer"),
-        (with(r#"{"tokens": 4294967296}"#), "not a line of a trace: 4294967296 is not an integer"),
         (with(r#"{"tokens": "1"}"#), "not a line of a trace: invalid type"),
         (with(r#"{"tokens": 1, "tokens": 2}"#), "a map has a key twice"),
         (with(r#"{"to/kens": 1}"#), "amount must be an integer"),
@@ -128,7 +122,7 @@ fn the_bounds_of_the_socket_hold() {
         (hit(r#"[], "cost": {"a": 1, "a": 1}"#), "a map has a key twice"),
         (hit(r#"[], "cost": {"": 1}"#), "cost must be an unsigned integer"),
         (hit(r#"[], "idem": """#), "options.idem must be a text or bytes"),
-        (hit(r#"[], "priority": "a:b""#), "priority must be nil or a name"),
+        (hit(r#"[], "of": """#), "options.of must be"),
         ("x".repeat(1 << 20), "longer than 1024 KiB"),
         ("{\"t\": 1, \"op\": \"\u{7f}\"}".into(), "unknown op"),
     ];
