@@ -29,6 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "clients/python/src"))
 
 import tidegate  # noqa: E402
+from tidegate import protocol  # noqa: E402
 
 RULES = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1000000/s, burst: 2000000}\n"
 USERS = [{"user": f"u{i}"} for i in range(1_000)]
@@ -99,7 +100,7 @@ def bare(path: str, op: int) -> tuple[Callable[[bytes], bytes], list[bytes], Cal
     stream.recv(4096)
     requests = []
     for user in USERS:
-        body = b"".join(tidegate.request("api", user, 1, None, {}))
+        body = b"".join(protocol.request("api", user, 1, None, {}))
         requests.append(frame(bytes((0x95, op)) + b"\xcd\x10\x00" + body))
     send, recv = stream.send, stream.recv
 
@@ -108,8 +109,8 @@ def bare(path: str, op: int) -> tuple[Callable[[bytes], bytes], list[bytes], Cal
         return recv(4096)
 
     def give_back(reply: bytes) -> None:
-        lease = tidegate.decode(reply[4:])[9]
-        send(frame(tidegate.encode([2, None, lease, 0])))
+        lease = protocol.decode(reply[4:])[9]
+        send(frame(protocol.encode([2, None, lease, 0])))
 
     return call, requests, give_back
 

@@ -20,7 +20,7 @@ use tidegate::cli::format::Format;
 const RULES: &str = "\
 domain: api
 limits:
-- {name: tenant, key: [tenant], rate: 1000/s, scope: fleet, max_over: 5%}
+- {name: tenant, key: [tenant], rate: 1000/s, scope: fleet, max_over: 5%, fleet: {on_miss: admit}}
 - {name: exports, key: [org], rate: 10/h, scope: fleet, fleet: {on_redis_down: local}}
 - {name: strict, key: [ip], rate: 10/s, scope: fleet, fleet: {on_miss: refuse}}
 - {name: daily, key: [plan], algorithm: fixed_window, rate: 10000/day, scope: fleet}
@@ -59,15 +59,14 @@ fn each_rule_of_the_fleet_says_its_bound_for_two_hosts_for_now_and_for_twice_tha
     let more = "50 more at once, and 5% of the rate more from hosts that hardly use the key";
     for line in [
         "  bound     at most 10000 in each day (UTC), so up to 20000 across an edge, on all hosts together while Redis answers",
-        "  50 hosts  1000 more in each window",
         "  bound     at most 5000 in any hour, on all hosts together while Redis answers",
         &format!("  bound     {bound}"),
-        "  fleet     {mode: borrow, on_redis_down: share}, max_over: 5%",
+        "  fleet     {mode: borrow, on_miss: admit, on_redis_down: share}, max_over: 5%",
         &format!("  2 hosts   {more}"),
         &format!("  50 hosts  {more}"),
         "  100 hosts no more; a host that holds no token asks Redis",
         "  fleet     {mode: borrow, on_redis_down: local}",
-        "  2 hosts   2 more at once, and 10% of the rate more from hosts that hardly use the key",
+        "  2 hosts   no more; a host that holds no token asks Redis",
         "  50 hosts  no more; a host that holds no token asks Redis",
         "  fleet     {mode: borrow, on_miss: refuse, on_redis_down: share}",
         "  bound     at most 5 + 5 × seconds in any span, exact in ticks of 1 ns; on 50 hosts at most 250 + 250 × seconds \
@@ -92,7 +91,8 @@ fn json_says_the_same() {
         (&tenant["scope"], &own["scope"], &own["fleet"]),
         (&"fleet".into(), &"host".into(), &().into())
     );
-    assert_eq!((&tenant["fleet"]["mode"], &tenant["fleet"]["on_miss"]), (&"borrow".into(), &().into()));
+    assert_eq!((&tenant["fleet"]["mode"], &tenant["fleet"]["on_miss"]), (&"borrow".into(), &"admit".into()));
+    assert_eq!((&exports["fleet"]["on_miss"], &exports["fleet"]["wait_us"]), (&().into(), &5_000.into()));
     let bounds = |rule: &serde_json::Value| -> Vec<(u64, String, u64, u64)> {
         let number = |of: &serde_json::Value| of.as_u64().unwrap();
         let bounds = rule["fleet"]["bounds"].as_array().unwrap().iter();
@@ -146,12 +146,13 @@ fn without_redis_or_its_secret_each_host_is_said_to_limit_by_itself() {
 fn without_a_number_it_reckons_with_the_hosts_that_the_daemon_counts() {
     let (folder, _) = rules(RULES);
     let settings = folder.path().join("tidegate.yaml");
-    let text = "rules: rules.yaml\nadmin: {socket: admin.sock}\nredis: {url: redis://127.0.0.1}\n";
+    let text = "rules: rules.yaml\nsocket: {path: t.sock}\nredis: {url: redis://127.0.0.1}\n";
     fs::write(&settings, text).unwrap();
     let (text, _) = check(&settings, 0, Format::Text);
     assert!(text.contains("  2 hosts ") && !text.contains("  7 hosts "), "no daemon: {text}");
     // As a daemon answers; what it says besides is of no interest here.
-    let listener = UnixListener::bind(folder.path().join("admin.sock")).unwrap();
+    let _served = UnixListener::bind(folder.path().join("t.sock")).unwrap();
+    let listener = UnixListener::bind(folder.path().join("t.admin.sock")).unwrap();
     let daemon = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = [0; 1_024];
@@ -193,7 +194,7 @@ concurrency:
     for line in [
         "  region    75% of 1000/s, burst 1000, which all regions have together",
         "  bound     at most 750 + 750 × seconds in any span, on all hosts together while Redis answers",
-        "  2 hosts   75 more at once, and 10% of the rate more from hosts that hardly use the key",
+        "  2 hosts   no more; a host that holds no token asks Redis",
         "  region    75% of 10/h, burst 7, which all regions have together; of the burst 0.250 of a token is lost",
         "  region    75% of 1/s, burst 1, which all regions have together; less than one token of the burst, and one all the same",
         "  region    75% of 12 at once, which all regions have together",

@@ -272,7 +272,7 @@ in pool   web/queue_age (rules.yaml:7:15): refuses what has waited more than 500
 fn a_rule_of_the_fleet_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("api.yaml");
-    let text = "domain: api\nlimits: [{name: a, key: [user], rate: 100/s, scope: fleet, max_over: 5%}]\n";
+    let text = "domain: api\nlimits: [{name: a, key: [user], rate: 100/s, scope: fleet, max_over: 5%, fleet: {on_miss: admit}}]\n";
     fs::write(&rules, text).unwrap();
     let explain = |format: &str| {
         let command = ["explain", "api", "user=zoe", "--format", format, "--rules"];
@@ -284,7 +284,7 @@ fn a_rule_of_the_fleet_says_so() {
     for line in [
         "          bound     at most 100 + 100 × seconds in any span, on all hosts together while Redis answers\n",
         "          scope     fleet\n",
-        "          fleet     {mode: borrow, on_redis_down: share}\n",
+        "          fleet     {mode: borrow, on_miss: admit, on_redis_down: share}\n",
         "          max_over  5%\n",
     ] {
         assert!(text.contains(line), "{line}\nin\n{text}");

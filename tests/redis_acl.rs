@@ -19,7 +19,7 @@ use tidegate::fleet::carry::{CellName, Lift, Plant};
 use tidegate::fleet::cell::{Ask, CellRate, Terms};
 use tidegate::fleet::link::{Class, Link, LinkError, Options, Script, State};
 use tidegate::fleet::look::Reset;
-use tidegate::fleet::orders::OrdersCall;
+use tidegate::fleet::overrides::OverridesCall;
 use tidegate::fleet::rights::Rights;
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::{Held, Mark};
@@ -174,7 +174,7 @@ fn calls() -> [Call; 8] {
         Call::Version(VersionCall { rule: [7; 16], terms: Fingerprint::of(&terms), before }),
         Call::Lift(Lift { bucket, from_us: 0, cells: vec![name] }),
         Call::Plant(Plant { bucket, from_us: 0, cells: vec![(name, planted())] }),
-        Call::Orders(OrdersCall { known: [0; 32], put: Some(vec![1]) }),
+        Call::Overrides(OverridesCall { seen: String::new(), put: Some(vec![1]) }),
     ]
 }
 

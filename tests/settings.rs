@@ -64,7 +64,7 @@ fn every_setting_has_a_default() {
     assert_eq!(settings.domains, Vec::new());
     assert_eq!(settings.pools, Vec::new());
     assert_eq!((settings.scope, settings.redis.clone()), (Scope::Host, None));
-    assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/admin.sock"));
+    assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/tidegate.admin.sock"));
     assert_eq!(settings.metrics, None, "on the admin socket alone");
     for empty in ["", "# mode: shadow\n", "{}\n"] {
         assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
@@ -77,6 +77,7 @@ fn every_line_of_the_packaged_file_can_be_read() {
     let (settings, problems) = good(packaged);
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Shadow);
+    assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/admin.sock"), "by name");
     // Each commented default is the default: written out, it changes nothing.
     let written: String = packaged
         .lines()
@@ -91,7 +92,7 @@ fn every_line_of_the_packaged_file_can_be_read() {
         socket: Socket { group: Some("tidegate".to_owned()), ..settings.socket.clone() },
         domains: with_all.domains.clone(),
         pools: with_all.pools.clone(),
-        admin_socket: Some(settings.admin_socket()),
+        admin_socket: None,
         metrics: Some("127.0.0.1:9631".parse().unwrap()),
         redis: Some(RedisSettings {
             password_file: Some("/etc/tidegate/redis-password".into()),
@@ -259,4 +260,26 @@ fn a_file_that_is_not_there_is_an_error_when_it_was_asked_for() {
     let problems = Settings::load(Some(Path::new("/nowhere/tidegate.yaml"))).unwrap_err();
     assert!(problems[0].to_string().starts_with("/nowhere/tidegate.yaml: error: cannot read the file"));
     assert!(Settings::load(None).is_ok());
+}
+
+#[test]
+fn names_the_admin_socket_after_the_socket() {
+    for (socket, admin) in [
+        ("web.sock", "web.admin.sock"),
+        ("web", "web.admin.sock"),
+        ("web.socket", "web.socket.admin.sock"),
+        (".sock", ".admin.sock"),
+        ("admin.sock", "admin.admin.sock"),
+    ] {
+        let (settings, _) = good(&format!("socket: {{path: {socket}}}"));
+        assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate").join(admin), "{socket}");
+    }
+}
+
+#[test]
+fn refuses_one_path_for_both_sockets() {
+    let text = "socket: {path: a.sock}\nadmin: {socket: a.sock}\n";
+    let problems = read(text).unwrap_err();
+    let said = problems.iter().map(ToString::to_string).collect::<String>();
+    assert!(said.contains(":2:") && said.contains("where applications ask"), "{said}");
 }

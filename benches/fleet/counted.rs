@@ -98,7 +98,7 @@ impl Host {
             Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 30 }));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         let yaml = format!(
-            "domain: {DOMAIN}\nlimits:\n- {{name: per-user, key: [user], rate: {limit}, scope: fleet}}\n"
+            "domain: {DOMAIN}\nlimits:\n- {{name: per-user, key: [user], rate: {limit}, scope: fleet, fleet: {{on_miss: admit}}}}\n"
         );
         let loaded = read_text("benchmark.yaml", &yaml);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());

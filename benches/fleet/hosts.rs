@@ -179,7 +179,9 @@ impl Host {
 }
 
 fn rules(limit: &str) -> String {
-    format!("domain: {DOMAIN}\nlimits:\n- {{name: per-user, key: [user], rate: {limit}, scope: fleet}}\n")
+    format!(
+        "domain: {DOMAIN}\nlimits:\n- {{name: per-user, key: [user], rate: {limit}, scope: fleet, fleet: {{on_miss: admit}}}}\n"
+    )
 }
 
 /// What has been done so far.

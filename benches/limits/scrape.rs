@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate::admin::{
-    Control, Desk, Door, Doors, FleetRecord, Office, Reloaded, RulesRecord, ServerCounts, StateRecord,
+    Control, Desk, Door, Doors, FleetRecord, Office, Reloaded, RulesRecord, ServedSocket, ServerCounts,
+    StateRecord,
 };
 use tidegate::clock::Clock;
 
@@ -82,6 +83,10 @@ impl Control for Nothing {
 
     fn fleet(&self) -> FleetRecord {
         FleetRecord::default()
+    }
+
+    fn socket(&self) -> ServedSocket {
+        ServedSocket::default()
     }
 
     fn server(&self) -> ServerCounts {

@@ -37,7 +37,7 @@ pub(crate) fn run(
             let servers = [operated.start(&[])?, plain.start(&[])?];
             servers.iter().try_for_each(|server| fill(server, u64::from(USERS)))?;
             machine.pin(machine.generator_cpu()?)?;
-            let _scraped = Scraper::start(on.join("admin.sock"));
+            let _scraped = Scraper::start(on.join("tidegate.admin.sock"));
             let mut turns = [(&servers[0], &mut with), (&servers[1], &mut without)];
             turns.rotate_left(repetition % 2);
             for (server, streams) in turns {

@@ -105,7 +105,7 @@ async def show(tidegate: str, home: pathlib.Path, directory: pathlib.Path, secon
     """The pictures are taken a little before the work ends."""
     at_work = asyncio.create_task(load(str(home / "tidegate.sock"), seconds + 120))
     await asyncio.sleep(seconds)
-    await asyncio.to_thread(photograph, tidegate, home / "admin.sock", directory)
+    await asyncio.to_thread(photograph, tidegate, home / "tidegate.admin.sock", directory)
     at_work.cancel()
 
 

@@ -1,6 +1,7 @@
 //! What goes back to who asked: a status, the kind of text, the text.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -69,6 +70,13 @@ pub(super) fn value(status: StatusCode, value: &Value) -> Answer {
 /// What is wrong with the question: what, where and how to mend it.
 pub(super) fn error(status: StatusCode, message: impl Into<String>) -> Answer {
     value(status, &json!({"error": message.into()}))
+}
+
+/// The command means the daemon of another socket: which one this daemon serves.
+pub(super) fn misdirected(serves: &Path) -> Answer {
+    let serves = serves.display().to_string();
+    let message = format!("this daemon serves {serves}");
+    value(StatusCode::MISDIRECTED_REQUEST, &json!({"error": message, "serves": serves}))
 }
 
 /// The path is there, but not for this.

@@ -14,22 +14,29 @@ use tracing::debug;
 
 use super::Desk;
 use super::answer::Body;
+use super::http_connections::HttpConnection;
 use super::router::{self, Asker};
 
 /// Serves it to its end. Whatever comes in, nothing but this connection is harmed.
-pub(super) async fn serve<S>(desk: Arc<Desk>, asker: Asker, socket: S)
-where
+pub(super) async fn serve<S>(
+    desk: Arc<Desk>,
+    asker: Asker,
+    socket: S,
+    connection: HttpConnection,
+    head_patience: Duration,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let is_endless = AtomicBool::new(false);
     let service = service_fn(async |request| {
+        connection.note_request();
         let answer = router::answer(&desk, asker, request).await;
         is_endless.store(matches!(answer.body(), Body::Lines(_)), Ordering::Relaxed);
         Ok::<_, Infallible>(answer)
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
+        .header_read_timeout(head_patience)
         .max_buf_size(HEAD_BYTES_MAX)
         // A place that nobody uses is better given to the next.
         .keep_alive(false)
@@ -39,7 +46,12 @@ where
         Asker::Anybody => ANYBODY_PATIENCE,
     };
     let mut served = pin!(served);
-    let ended = match tokio::time::timeout(whole, &mut served).await {
+    let in_time = tokio::select! {
+        biased;
+        in_time = tokio::time::timeout(whole, &mut served) => in_time,
+        () = connection.dropped() => return,
+    };
+    let ended = match in_time {
         // Whoever sends the lines knows how long that takes, and does not wait for a reader that takes none.
         Err(_) if is_endless.load(Ordering::Relaxed) => Ok(served.await),
         ended => ended,
@@ -50,9 +62,6 @@ where
         Err(_) => debug!("an operator's connection took too long"),
     }
 }
-
-/// A request's head is there at once, or its sender does not mean it.
-const HEAD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Paths are short; what scrapers and proxies add of their own is a few hundred bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1_024;

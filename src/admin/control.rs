@@ -1,14 +1,19 @@
 //! What operators see of the daemon beside the engine, and tell it: handed in by who starts the daemon.
 
+use std::path::PathBuf;
+
 use super::fleet::FleetRecord;
 use crate::clock::Timestamp;
-use crate::engine::FleetWord;
+use crate::engine::FleetChange;
 
 /// The rest of the daemon, as far as operators may look into it or tell it something. Called on the thread that answers
 /// operators, so what only looks must not wait; a verb may.
 pub trait Control: Send + Sync {
     /// What is in force, and how the last reading went.
     fn rules(&self) -> RulesRecord;
+
+    /// The socket that applications ask on.
+    fn socket(&self) -> ServedSocket;
 
     /// What the server counts.
     fn server(&self) -> ServerCounts;
@@ -34,14 +39,34 @@ pub trait Control: Send + Sync {
     /// Why it is not: it holds all the same, until then.
     fn keep(&self) -> Result<(), String>;
 
-    /// Says something to all hosts that share a Redis, and waits until it is said. Whether it changes anything.
+    /// Changes the fleet overrides, and waits until the change is in Redis. Whether it changes anything.
     ///
     /// # Errors
-    /// Why it was not said, or that it is not known whether it was.
-    fn tell_fleet(&self, word: FleetWord) -> Result<bool, String>;
+    /// Why they are not changed, or that this is not known.
+    fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String>;
 
     /// Why work should not be sent here yet, beside the rules; empty: nothing is wrong. Each says what and how to mend it.
     fn unready(&self) -> Vec<String>;
+}
+
+/// The socket that this daemon serves, so that a command can tell it from another daemon's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServedSocket {
+    /// Its path.
+    pub path: PathBuf,
+    /// Device and inode of what the daemon found or put there; `None`: nothing was there.
+    pub identity: Option<(u64, u64)>,
+}
+
+impl ServedSocket {
+    /// The request header by which a command names the socket whose daemon it means, as [`ServedSocket::token`] has it.
+    pub const HEADER: &str = "tidegate-socket";
+
+    /// Device and inode as the header has them.
+    #[must_use]
+    pub fn token((device, inode): (u64, u64)) -> String {
+        format!("{device}:{inode}")
+    }
 }
 
 /// What the server counts, by names from fixed lists.
@@ -82,7 +107,7 @@ pub struct StateRecord {
     /// How large it is, in bytes.
     pub bytes: u64,
     /// Files that were of no use at the start, by their name.
-    pub bad: [(&'static str, u64); 3],
+    pub bad: [(&'static str, u64); 4],
 }
 
 /// The rules in force and how the last reading went.

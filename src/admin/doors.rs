@@ -2,19 +2,19 @@
 //! opened is tried again, and shuts no other.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::Desk;
 use super::connection;
+use super::http_connections::{HttpConnections, head_patience};
 use super::router::Asker;
 use super::verbs::By;
 use crate::clock::Timestamp;
@@ -89,7 +89,7 @@ async fn serve_operators(desk: &Arc<Desk>, first: Result<UnixListener, String>, 
             }
             return Ok(None);
         }
-        Ok(Some((socket, Asker::Operator(by))))
+        Ok(Some((socket, Asker::Operator(by), None)))
     };
     take_turns(desk, accept).await;
 }
@@ -101,8 +101,8 @@ async fn serve_scrapers(desk: &Arc<Desk>, first: Result<TcpListener, String>, ad
     let address = listener.local_addr().unwrap_or(address);
     info!(%address, "metrics are served");
     let accept = async || {
-        let (socket, _) = listener.accept().await?;
-        Ok(Some((socket, Asker::Anybody)))
+        let (socket, peer) = listener.accept().await?;
+        Ok(Some((socket, Asker::Anybody, Some(peer.ip()))))
     };
     take_turns(desk, accept).await;
 }
@@ -137,39 +137,21 @@ async fn opened<T>(
     }
 }
 
-/// Accepts for ever. Who comes while all places are taken waits in the backlog.
-async fn take_turns<S>(desk: &Arc<Desk>, mut accept: impl AsyncFnMut() -> io::Result<Option<(S, Asker)>>)
-where
+/// Accepts for ever.
+async fn take_turns<S>(
+    desk: &Arc<Desk>,
+    accept: impl AsyncFnMut() -> io::Result<Option<(S, Asker, Option<IpAddr>)>>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        // It is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        match accept().await {
-            Ok(Some((socket, asker))) => {
-                let desk = Arc::clone(desk);
-                tokio::spawn(async move {
-                    connection::serve(desk, asker, socket).await;
-                    drop(place);
-                });
-            }
-            Ok(None) => {}
-            Err(error) => {
-                debug!(%error, "an operator's connection was not let in");
-                // For want of descriptors it would fail again at once.
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
+    let serve = |(socket, asker, peer), connection| {
+        connection::serve(Arc::clone(desk), asker, socket, connection, head_patience(peer))
+    };
+    let failed = |error| debug!(%error, "an operator's connection was not let in");
+    HttpConnections::serve_each(accept, serve, failed).await;
 }
-
-/// Through each door: a scraper or two, some commands, and what a careless script leaves open.
-const CONNECTIONS_MAX: usize = 16;
 
 /// Whoever is refused again and again is told of now and then.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
-
-const PAUSE: Duration = Duration::from_millis(100);

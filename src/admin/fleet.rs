@@ -51,8 +51,8 @@ pub struct FleetRecord {
     pub repeats: u64,
     /// Failures of calls and connections, by class.
     pub errors: Vec<(&'static str, u64)>,
-    /// Entries of what is said to all hosts that could not be meant, and were left out.
-    pub orders_refused: u64,
+    /// How it stands with the fleet overrides.
+    pub overrides: OverridesRecord,
     /// How often Redis was not heard any more.
     pub outages: u64,
     /// Calls that requests were to wait for, by what came of them.
@@ -69,6 +69,28 @@ pub struct FleetRecord {
     pub clamped: u64,
     /// What came of each budget, by the number that the engine gives it.
     pub budgets: HashMap<u64, BudgetCounts>,
+}
+
+/// How it stands with the fleet overrides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverridesRecord {
+    /// The version of the document that holds; 0: there is none.
+    pub version: u64,
+    /// Values and entries that were ignored, by reason.
+    pub rejected: Vec<(&'static str, u64)>,
+    /// Whether Redis had a value of late that no host of this fleet wrote.
+    pub is_forged: bool,
+}
+
+impl OverridesRecord {
+    /// What an operator should know of it.
+    pub(super) fn warning(&self) -> Option<String> {
+        self.is_forged.then(|| {
+            "FORGED fleet overrides in Redis are ignored: no fleet secret of this host authenticates them; find out who writes to \
+             `tg:{tm}:overrides`"
+                .to_owned()
+        })
+    }
 }
 
 /// One server.
@@ -235,8 +257,8 @@ pub(super) fn fleet(desk: &Desk) -> Answer {
         fields.insert("repeats".to_owned(), fleet.repeats.into());
         fields.insert("errors".to_owned(), by_name(&fleet.errors));
         fields.insert("outages".to_owned(), fleet.outages.into());
-        fields.insert("orders".to_owned(), everywhere(desk));
-        fields.insert("orders_refused".to_owned(), fleet.orders_refused.into());
+        fields.insert("overrides".to_owned(), everywhere(desk));
+        fields.insert("overrides_rejected".to_owned(), by_name(&fleet.overrides.rejected));
         fields.insert("lost".to_owned(), fleet.lost.into());
         fields.insert("clamped".to_owned(), fleet.clamped.into());
         fields.insert("rules".to_owned(), rules.into());
@@ -255,6 +277,8 @@ pub(super) fn summary(fleet: &FleetRecord) -> Value {
         "linked": fleet.is_linked,
         "hosts": fleet.hosts,
         "alive": fleet.alive,
+        "overrides_version": fleet.overrides.version,
+        "overrides_forged": fleet.overrides.is_forged,
         "stale_s": fleet.staleness.map(|age| age.as_secs_f64()),
         "round_trip_us": u64::try_from(fleet.round_trip.as_micros()).unwrap_or(u64::MAX),
         "keys": fleet.keys,

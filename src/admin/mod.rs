@@ -8,6 +8,7 @@ mod doors;
 mod fleet;
 mod front;
 mod history;
+mod http_connections;
 mod ledger;
 mod metrics;
 mod pages;
@@ -25,11 +26,12 @@ use std::thread::JoinHandle;
 
 use tokio_util::sync::CancellationToken;
 
-pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServerCounts, StateRecord};
+pub use control::{Control, DomainInForce, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord};
 pub use doors::{Door, Doors};
-pub use fleet::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets};
+pub use fleet::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets, OverridesRecord};
 pub use front::SAFETY;
 pub use history::History;
+pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use ledger::Ledger;
 pub use pages::paths as page_paths;
 pub use status::log_status;

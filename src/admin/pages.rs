@@ -3,6 +3,7 @@
 use hyper::StatusCode;
 
 use super::answer::{self, Answer};
+use super::switches::everything_everywhere;
 use super::{Desk, fleet, front, metrics, rules_page, status};
 
 /// One page.
@@ -46,7 +47,10 @@ fn readyz(desk: &Desk) -> Answer {
     }
     reasons.extend(desk.control.unready());
     if reasons.is_empty() {
-        return answer::text(StatusCode::OK, "ready\n");
+        // Work may be sent here all the same.
+        let notes = [desk.control.fleet().overrides.warning(), everything_everywhere(desk)];
+        let notes: String = notes.into_iter().flatten().map(|note| format!("note: {note}\n")).collect();
+        return answer::text(StatusCode::OK, format!("ready\n{notes}"));
     }
     answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }

@@ -8,6 +8,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, StatusCode};
 
 use super::answer::{self, Answer};
+use super::control::ServedSocket;
 use super::verbs::{self, By, Verb};
 use super::{Desk, pages, recording};
 
@@ -23,6 +24,11 @@ pub(super) enum Asker {
 /// Answers one request.
 pub(super) async fn answer(desk: &Arc<Desk>, asker: Asker, request: Request<Incoming>) -> Answer {
     let path = request.uri().path();
+    if matches!(asker, Asker::Operator(_))
+        && let Some(socket) = misdirected(desk, &request)
+    {
+        return answer::misdirected(&socket.path);
+    }
     let page = pages::find(path).filter(|page| page.is_harmless || matches!(asker, Asker::Operator(_)));
     if let Some(page) = page {
         return match *request.method() {
@@ -47,6 +53,14 @@ pub(super) async fn answer(desk: &Arc<Desk>, asker: Asker, request: Request<Inco
             answer::error(StatusCode::NOT_FOUND, message)
         }
     }
+}
+
+/// The socket of this daemon, where the command means the daemon of another one.
+fn misdirected(desk: &Desk, request: &Request<Incoming>) -> Option<ServedSocket> {
+    let meant = request.headers().get(ServedSocket::HEADER)?;
+    let socket = desk.control.socket();
+    let served = socket.identity.map(ServedSocket::token);
+    served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(socket)
 }
 
 async fn carry_out(desk: Arc<Desk>, by: By, verb: Verb, request: Request<Incoming>) -> Answer {

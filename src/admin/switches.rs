@@ -32,11 +32,22 @@ pub fn switches(desk: &Desk) -> Value {
 pub(super) fn everywhere(desk: &Desk) -> Value {
     let now = desk.clock.now();
     let switches = desk.engine.fleet_switches();
-    let blocks = desk.engine.fleet_orders().blocks;
+    let blocks = desk.engine.fleet_overrides().blocks;
     json!({
         "switches": switches.iter().map(|view| of_switch(view, now)).collect::<Vec<_>>(),
         "blocks": blocks.iter().map(|block| of_block(block, now)).collect::<Vec<_>>(),
     })
+}
+
+/// What is said where somebody asks whether all is well, while everything is switched on all hosts.
+pub(super) fn everything_everywhere(desk: &Desk) -> Option<String> {
+    let view =
+        desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == Target::Everything)?;
+    let until = utc(view.switch.until?, desk.clock.now());
+    let mode = view.switch.mode;
+    Some(format!(
+        "everything is {mode} on all hosts until {until}: `tidegate switch --all --clear --fleet` ends it"
+    ))
 }
 
 fn of_switch(view: &SwitchView, now: Now) -> Value {

@@ -1,6 +1,8 @@
 //! The admin socket from the command line: one request, one answer, blocking. It speaks no more HTTP than that takes.
+//! Each request names the socket whose daemon is meant, and the daemon of another socket refuses it.
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,12 +10,14 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::client::{connect, default_socket};
-use super::settings::admin_socket_beside;
+use super::settings::{SETTINGS_FILE, Settings, admin_socket_beside};
+use crate::admin::ServedSocket;
 
 /// Where the admin socket is, for every command that asks there
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct AdminArgs {
-    /// The daemon's admin socket [default: admin.sock beside the daemon's socket]
+    /// The daemon's admin socket, whatever socket it serves [default: NAME.admin.sock beside the daemon's socket
+    /// NAME.sock, else that of the installed settings]
     #[arg(long, value_name = "PATH")]
     admin: Option<PathBuf>,
 
@@ -25,8 +29,13 @@ pub(super) struct AdminArgs {
 impl AdminArgs {
     /// A way to ask there.
     pub(super) fn client(&self) -> AdminClient {
-        let beside = || admin_socket_beside(&self.socket.clone().unwrap_or_else(default_socket));
-        AdminClient { path: self.admin.clone().unwrap_or_else(beside) }
+        if let Some(path) = &self.admin {
+            return AdminClient { path: path.clone(), else_at: None, socket: None };
+        }
+        let installed = Path::new(SETTINGS_FILE);
+        let settings = installed.exists().then(|| Settings::load(Some(installed)).ok()).flatten();
+        let else_at = settings.map(|(settings, _)| settings.admin_socket());
+        AdminClient::of(self.socket.clone().unwrap_or_else(default_socket), else_at)
     }
 }
 
@@ -34,6 +43,10 @@ impl AdminArgs {
 #[derive(Clone, Debug)]
 pub(super) struct AdminClient {
     path: PathBuf,
+    /// Asked where nothing listens at the path.
+    else_at: Option<PathBuf>,
+    /// The socket whose daemon is meant; none: any.
+    socket: Option<PathBuf>,
 }
 
 /// What came back.
@@ -54,19 +67,36 @@ pub(super) enum Failure {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: the answer is not that of a tidegate: is this its admin socket?", path.display())]
     NotUnderstood { path: PathBuf },
+    #[error(
+        "{}: there is no socket: {source}\nhelp: start the daemon (tidegate serve), or name its socket: --socket PATH",
+        path.display()
+    )]
+    NoSocket { path: PathBuf, source: io::Error },
+    #[error(
+        "the daemon behind {} serves {}\nhelp: name the admin socket of the daemon that you mean: --admin PATH",
+        admin.display(),
+        instead_of(socket, serves)
+    )]
+    Misdirected { admin: PathBuf, serves: String, socket: PathBuf },
     #[error("{0}")]
     Refused(String),
 }
 
 impl AdminClient {
-    /// Asks at this one.
-    pub(super) fn at(path: PathBuf) -> AdminClient {
-        AdminClient { path }
+    /// Asks the daemon that serves a socket: at the admin socket beside it, else at another one.
+    pub(super) fn of(socket: PathBuf, else_at: Option<PathBuf>) -> AdminClient {
+        AdminClient { path: admin_socket_beside(&socket), else_at, socket: Some(socket) }
+    }
+
+    /// Asks the daemon of these settings.
+    pub(super) fn of_settings(settings: &Settings) -> AdminClient {
+        let socket = Some(settings.socket.path.clone());
+        AdminClient { path: settings.admin_socket(), else_at: None, socket }
     }
 
     /// Looks at a page, whatever its status.
     pub(super) fn get(&self, path: &str) -> Result<Answered, Failure> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n"), PATIENCE)
+        self.ask(&format!("GET {path} HTTP/1.1\r\nconnection: close\r\n"), "", PATIENCE)
     }
 
     /// Looks at a page that is one JSON value.
@@ -78,12 +108,8 @@ impl AdminClient {
     /// Has a verb carried out and returns what it says.
     pub(super) fn post(&self, path: &str, asked: &Value) -> Result<Value, Failure> {
         let body = asked.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        let answered = self.ask(&(head + &body), VERB_PATIENCE)?;
+        let head = format!("POST {path} HTTP/1.1\r\nconnection: close\r\n");
+        let answered = self.ask(&head, &body, VERB_PATIENCE)?;
         self.understood(&answered)
     }
 
@@ -91,13 +117,9 @@ impl AdminClient {
     pub(super) fn begin(&self, path: &str, asked: &Value) -> Result<(UnixStream, Vec<u8>), Failure> {
         let body = asked.to_string();
         // Of version 1.0: the lines come as they are, and end where the connection does.
-        let request = format!(
-            "POST {path} HTTP/1.0\r\nhost: tidegate\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let failed = |source| Failure::Io { path: self.path.clone(), source };
-        let mut stream = connect(&self.path, VERB_PATIENCE).map_err(failed)?;
+        let request = self.request(&format!("POST {path} HTTP/1.0\r\n"), &body)?;
+        let (mut stream, admin) = self.connect(VERB_PATIENCE)?;
+        let failed = |source| Failure::Io { path: admin.to_owned(), source };
         stream.write_all(request.as_bytes()).map_err(failed)?;
         let mut answer = Vec::new();
         let head = read_head(&mut stream, &mut answer).map_err(failed)?;
@@ -105,10 +127,8 @@ impl AdminClient {
             return Ok((stream, answer.split_off(head)));
         }
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
-        let answered = answered(&String::from_utf8_lossy(&answer));
-        let not_understood = || Failure::NotUnderstood { path: self.path.clone() };
-        self.understood(&answered.ok_or_else(not_understood)?)?;
-        Err(not_understood())
+        self.understood(&self.answered(admin, &answer)?)?;
+        Err(Failure::NotUnderstood { path: admin.to_owned() })
     }
 
     fn understood(&self, answered: &Answered) -> Result<Value, Failure> {
@@ -120,15 +140,59 @@ impl AdminClient {
         }
     }
 
-    fn ask(&self, request: &str, patience: Duration) -> Result<Answered, Failure> {
-        let answer = exchange(&self.path, request, patience)
-            .map_err(|source| Failure::Io { path: self.path.clone(), source })?;
-        answered(&answer).ok_or_else(|| Failure::NotUnderstood { path: self.path.clone() })
+    fn ask(&self, head: &str, body: &str, patience: Duration) -> Result<Answered, Failure> {
+        let request = self.request(head, body)?;
+        let (stream, admin) = self.connect(patience)?;
+        let answer =
+            exchange(stream, &request).map_err(|source| Failure::Io { path: admin.to_owned(), source })?;
+        self.answered(admin, &answer)
+    }
+
+    /// A request with the headers that all have. It names what lies at the path of the socket at this moment.
+    fn request(&self, head: &str, body: &str) -> Result<String, Failure> {
+        let mut head = format!("{head}host: tidegate\r\n");
+        if let Some(path) = &self.socket {
+            let found =
+                std::fs::metadata(path).map_err(|source| Failure::NoSocket { path: path.clone(), source })?;
+            let token = ServedSocket::token((found.dev(), found.ino()));
+            head += &format!("{}: {token}\r\n", ServedSocket::HEADER);
+        }
+        if !body.is_empty() {
+            head += &format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+        }
+        Ok(format!("{head}\r\n{body}"))
+    }
+
+    /// A connection, and the path that it was made to.
+    fn connect(&self, patience: Duration) -> Result<(UnixStream, &Path), Failure> {
+        let is_absent = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+        };
+        match (connect(&self.path, patience), &self.else_at) {
+            (Ok(stream), _) => Ok((stream, &self.path)),
+            (Err(error), Some(path)) if is_absent(&error) => {
+                let stream = connect(path, patience);
+                // Where nothing listens at either, the first is the one to expect.
+                let failure = |_| Failure::Io { path: self.path.clone(), source: error };
+                stream.map(|stream| (stream, &**path)).map_err(failure)
+            }
+            (Err(source), _) => Err(Failure::Io { path: self.path.clone(), source }),
+        }
+    }
+
+    fn answered(&self, admin: &Path, answer: &[u8]) -> Result<Answered, Failure> {
+        let not_understood = || Failure::NotUnderstood { path: admin.to_owned() };
+        let answered = answered(&String::from_utf8_lossy(answer)).ok_or_else(not_understood)?;
+        let Some(socket) = self.socket.clone().filter(|_| answered.status == MISDIRECTED) else {
+            return Ok(answered);
+        };
+        let body: Value = serde_json::from_str(&answered.body).map_err(|_| not_understood())?;
+        let serves = body.get("serves").and_then(Value::as_str).ok_or_else(not_understood)?;
+        Err(Failure::Misdirected { admin: admin.to_owned(), serves: serves.to_owned(), socket })
     }
 }
 
-fn exchange(path: &Path, request: &str, patience: Duration) -> io::Result<String> {
-    let mut stream = connect(path, patience)?;
+fn exchange(mut stream: UnixStream, request: &str) -> io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
@@ -136,7 +200,7 @@ fn exchange(path: &Path, request: &str, patience: Duration) -> io::Result<String
     if answer.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    Ok(answer)
 }
 
 /// Reads until the head is whole, and says where it ends.
@@ -164,12 +228,21 @@ fn answered(answer: &str) -> Option<Answered> {
     Some(Answered { status, headers: headers.collect(), body: body.to_owned() })
 }
 
+/// What a daemon serves that does not serve this socket.
+fn instead_of(socket: &Path, serves: &str) -> String {
+    let path = socket.display();
+    if Path::new(serves) == socket {
+        return format!("a socket that was at {path}, where another one lies now");
+    }
+    format!("{serves}, not {path}")
+}
+
 /// What to do about it, where that is known.
 fn mend(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
-            " — is the daemon running? Its admin socket is `admin.sock` beside its socket, or where \
-             `admin.socket` of its settings says: --admin PATH"
+            " — is the daemon running? Its admin socket is `NAME.admin.sock` beside its socket `NAME.sock`, or \
+             where `admin.socket` of its settings says: --admin PATH"
         }
         io::ErrorKind::ConnectionRefused => {
             " — nobody listens there any more: start the daemon (tidegate serve)"
@@ -184,6 +257,9 @@ fn mend(error: &io::Error) -> &'static str {
         _ => "",
     }
 }
+
+/// The daemon serves another socket.
+const MISDIRECTED: u16 = 421;
 
 /// To look takes some milliseconds, also on a busy host.
 const PATIENCE: Duration = Duration::from_secs(5);

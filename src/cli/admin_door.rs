@@ -1,30 +1,40 @@
-//! The admin socket at its path: open to nobody but the user who runs the daemon. It decides nothing of what is asked
-//! there.
+//! The admin socket at its path, for the user who runs the daemon alone.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use crate::admin::Door;
-use crate::server::Listener;
+use crate::server::{BindError, Listener};
 
-/// Where operators ask.
+/// The admin socket.
 #[derive(Debug)]
 pub(super) struct AdminDoor {
     path: PathBuf,
+    /// What came of binding at the start, until it is opened.
+    first: Option<Result<Listener, BindError>>,
     /// Keeps the path ours.
     listener: Option<Listener>,
 }
 
 impl AdminDoor {
-    pub(super) fn new(path: PathBuf) -> AdminDoor {
-        AdminDoor { path, listener: None }
+    /// Binds the socket. A path that cannot be bound for another reason than another process is tried again later.
+    ///
+    /// # Errors
+    /// Another process listens there.
+    pub(super) fn first(path: PathBuf) -> Result<AdminDoor, BindError> {
+        let first = match Listener::bind(&path, MODE, None) {
+            Err(taken @ (BindError::Locked { .. } | BindError::InUse { .. })) => return Err(taken),
+            first => Some(first),
+        };
+        Ok(AdminDoor { path, first, listener: None })
     }
 }
 
 impl Door for AdminDoor {
     fn open(&mut self) -> Result<UnixListener, String> {
-        let listener = Listener::bind(&self.path, MODE, None)
-            .map_err(|error| format!("{error}; `admin.socket` of the settings may say another place"))?;
+        let bound = self.first.take().unwrap_or_else(|| Listener::bind(&self.path, MODE, None));
+        let listener = bound
+            .map_err(|error| format!("{error}; help: name another path as `admin.socket` in the settings"))?;
         let socket = listener.socket().map_err(|error| error.to_string())?;
         self.listener = Some(listener);
         Ok(socket)

@@ -8,7 +8,6 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::admin_client::AdminClient;
 use super::format::Format;
 use super::read_rules::RulesRead;
 use super::words::counted;
@@ -81,10 +80,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
 
 /// The hosts that the daemon of these settings counts, which is of interest where a rule is of the fleet.
 fn hosts_counted(read: &RulesRead) -> Option<NonZeroU32> {
-    let admin = read.admin_socket.as_ref()?;
+    let daemon = read.daemon.as_ref()?;
     read.domains.iter().flat_map(|domain| domain.rules()).find(|rule| rule.fleet.is_some())?;
     // A daemon that is not there is none of what is checked here.
-    let status = AdminClient::at(admin.clone()).get_json("/status").ok()?;
+    let status = daemon.get_json("/status").ok()?;
     NonZeroU32::new(u32::try_from(status.pointer("/fleet/hosts")?.as_u64()?).ok()?)
 }
 

@@ -11,9 +11,11 @@ use super::fleet_record::fleet_record;
 use super::orders::OrdersKept;
 use super::rules_in_force::Record;
 use super::watch::Bell;
-use crate::admin::{Control, DomainInForce, FleetRecord, Reloaded, RulesRecord, ServerCounts, StateRecord};
+use crate::admin::{
+    Control, DomainInForce, FleetRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord,
+};
 use crate::clock::Clock;
-use crate::engine::FleetWord;
+use crate::engine::FleetChange;
 use crate::fleet::counters::Counters;
 use crate::fleet::task::Voice;
 use crate::host::resident_bytes;
@@ -35,6 +37,7 @@ pub(super) struct Daemon {
     pub(super) clock: Arc<Clock>,
     /// The path of the rules.
     pub(super) rules: String,
+    pub(super) socket: ServedSocket,
     /// Why work should not be sent here yet, beside the rules.
     pub(super) unready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
 }
@@ -52,6 +55,10 @@ impl Control for Daemon {
                 .map(|(name, content)| DomainInForce { name: name.clone(), sha: content.to_string() })
                 .collect(),
         }
+    }
+
+    fn socket(&self) -> ServedSocket {
+        self.socket.clone()
     }
 
     fn server(&self) -> ServerCounts {
@@ -98,9 +105,9 @@ impl Control for Daemon {
         self.orders.keep()
     }
 
-    fn tell_fleet(&self, word: FleetWord) -> Result<bool, String> {
+    fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String> {
         let alone = "this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings";
-        self.fleet.as_ref().ok_or(alone)?.1.say(word)
+        self.fleet.as_ref().ok_or(alone)?.1.change(change)
     }
 
     fn unready(&self) -> Vec<String> {

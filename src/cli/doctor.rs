@@ -74,7 +74,7 @@ fn examine(args: &Args) -> Vec<Finding> {
     let (settings, mut findings) = files::settings(file);
     let mut settings = settings.unwrap_or_else(Settings::by_default);
     match &args.socket {
-        Some(path) => settings.socket.path.clone_from(path),
+        Some(path) => settings.listen_at(path, args.config.is_some()),
         // As clients look for it: the user's own daemon, where there is one.
         None if file.is_none() => settings.socket.path = super::client::default_socket(),
         None => {}

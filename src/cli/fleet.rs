@@ -115,7 +115,7 @@ fn page(fleet: &Value) -> String {
     parts.extend(nodes(fleet));
     parts.extend(rules(fleet));
     parts.extend(reserves(fleet));
-    let said = fleet.get("orders").map(super::switch::held).unwrap_or_default();
+    let said = fleet.get("overrides").map(super::switch::held).unwrap_or_default();
     parts.extend((!said.is_empty()).then(|| said.join("\n")));
     parts.extend(counts(fleet));
     parts.join("\n\n") + "\n"
@@ -269,8 +269,9 @@ fn counts(fleet: &Value) -> Option<String> {
     };
     push("failures", some(fleet.get("errors"), &[]));
     push("batches", some(fleet.get("batches"), &["answered"]));
-    let single = ["repeats", "outages", "lost", "clamped", "orders_refused"]
-        .map(|field| (field, number(fleet, &format!("/{field}"))));
+    push("overrides", some(fleet.get("overrides_rejected"), &[]));
+    let single =
+        ["repeats", "outages", "lost", "clamped"].map(|field| (field, number(fleet, &format!("/{field}"))));
     push(
         "since start",
         single.iter().filter(|(_, n)| *n > 0).map(|(field, n)| format!("{field} {}", count(*n))).collect(),

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::admin::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets};
+use crate::admin::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets, OverridesRecord};
 use crate::clock::Timestamp;
 use crate::fleet::counters::{Counters, View};
 use crate::fleet::link::{Class, NodeStatus, State};
+use crate::fleet::overrides::OverridesView;
 use crate::fleet::secrets::Mark;
 use crate::fleet::tally::Tally;
 use crate::fleet::turning::SecretsView;
@@ -42,7 +43,7 @@ pub(super) fn fleet_record(counters: Option<&Counters>, now: Timestamp) -> Fleet
         ],
         repeats: happened.repeats,
         errors: errors(&view),
-        orders_refused: view.orders_refused,
+        overrides: overrides(&view.overrides),
         outages: view.outages,
         asked: vec![
             ("answered", view.asked.answered),
@@ -56,6 +57,10 @@ pub(super) fn fleet_record(counters: Option<&Counters>, now: Timestamp) -> Fleet
         clamped: view.clamped,
         budgets: budgets(&view),
     }
+}
+
+fn overrides(view: &OverridesView) -> OverridesRecord {
+    OverridesRecord { version: view.version, rejected: view.rejected.to_vec(), is_forged: view.is_forged }
 }
 
 fn secrets(view: &SecretsView) -> FleetSecrets {

@@ -13,6 +13,7 @@ use super::rules_in_force::log_problem;
 use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Standing};
 use crate::fleet::identity::Identity;
+use crate::fleet::overrides::{Document, Seal};
 use crate::fleet::task::{Fleet, Keep, Plan};
 use crate::host::machine_marks;
 use crate::sys;
@@ -45,8 +46,10 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
     let marks = machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
     let standing = taken.engine.join_fleet_with(secrets.iter().map(hash_key).collect());
+    let seals = secrets.iter().map(|secret| Seal::new(secret.mark(), secret.bytes())).collect::<Vec<_>>();
+    put_back_overrides(&seals, taken);
     let secrets = secrets.iter().map(FleetSecret::mark).collect();
-    Some(Joined { standing, plan: Plan { link, identity, marks, secrets, keep } })
+    Some(Joined { standing, plan: Plan { link, identity, marks, secrets, seals, keep } })
 }
 
 impl Joined {
@@ -56,6 +59,17 @@ impl Joined {
         let told = "rules of the fleet go by `on_redis_down`: raise TasksMax of the unit";
         fleet.inspect_err(|error| warn!(%error, "{told}")).ok()
     }
+}
+
+/// The fleet overrides of the process before hold until Redis has newer ones.
+fn put_back_overrides(seals: &[Seal], taken: &mut TakenUp) {
+    let Some(kept) = taken.fleet_overrides().and_then(|file| file.read()) else { return };
+    let Some(document) = Document::open(&kept, seals) else { return taken.set_overrides_aside() };
+    let overrides = document.overrides(taken.clock.now());
+    for switch in &overrides.switches {
+        info!(by = %switch.by, "still switched on all hosts: {} is {}", switch.target, switch.mode);
+    }
+    taken.engine.put_back_fleet_overrides(overrides);
 }
 
 /// Who this host is in this life. It is only who it was if this life is kept before anything is said in it: a number that is

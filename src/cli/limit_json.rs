@@ -70,7 +70,7 @@ fn fleet(rule: &Rule, terms: &FleetTerms, fleets: &[u32]) -> Value {
             };
             json!({"weight_permille": region.weight, "rate": rate, "burst": burst, "max": max})
         }),
-        "deadline_us": micros(terms.deadline()),
+        "wait_us": micros(terms.wait()),
         "bounds": bounds.collect::<Vec<_>>(),
     })
 }

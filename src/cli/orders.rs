@@ -13,7 +13,9 @@ use super::disable_file::DisableFiles;
 use crate::admin::Ledger;
 use crate::clock::Clock;
 use crate::engine::{Engine, Orders};
-use crate::state::{OrdersRead, Record, StateFile, Unreadable, read_orders, set_aside, write_orders};
+use crate::state::{
+    OrdersRead, Record, SmallFile, StateFile, Unreadable, read_orders, set_aside, write_orders,
+};
 
 /// Keeps what holds over the rules.
 #[derive(Debug)]
@@ -23,6 +25,7 @@ pub(super) struct OrdersKept {
     ledger: Arc<Ledger>,
     /// None: there is no state directory.
     file: Option<OrdersFile>,
+    overrides: Option<SmallFile>,
     written: Mutex<Written>,
 }
 
@@ -31,6 +34,8 @@ pub(super) struct OrdersKept {
 struct Written {
     orders: Orders,
     utc: i64,
+    /// The document of fleet overrides.
+    document: Arc<[u8]>,
 }
 
 /// Where it is kept, and as which version.
@@ -52,14 +57,14 @@ impl OrdersKept {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<Ledger>,
-        file: Option<OrdersFile>,
+        (file, overrides): (Option<OrdersFile>, Option<SmallFile>),
         record: &Record,
     ) -> OrdersKept {
         let orders = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
-        for switch in orders.switches.iter().chain(&orders.fleet.switches) {
+        for switch in &orders.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
         }
-        let blocked = orders.blocks.len() + orders.fleet.blocks.len();
+        let blocked = orders.blocks.len();
         if blocked > 0 {
             info!("{blocked} keys are still blocked by hand");
         }
@@ -69,7 +74,8 @@ impl OrdersKept {
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
             file,
-            written: Mutex::new(Written { orders, utc: clock.now().utc }),
+            overrides,
+            written: Mutex::new(Written { orders, utc: clock.now().utc, document: Arc::default() }),
         }
     }
 
@@ -79,29 +85,34 @@ impl OrdersKept {
     /// Why it is not kept, and how to mend that.
     pub(super) fn keep(&self) -> Result<(), String> {
         let mut written = self.written.lock();
+        self.keep_overrides(&mut written)?;
         let (orders, now) = (self.engine.orders(), self.clock.now());
         let is_stepped = now.utc.abs_diff(written.utc) > STEP_MIN_NANOS && orders != Orders::default();
         if written.orders == orders && !is_stepped {
             return Ok(());
         }
         let Some(OrdersFile { path, version }) = &self.file else {
-            return Err(
-                "it is lost when the daemon ends: there is no state directory of its own, set `state`"
-                    .to_owned(),
-            );
+            return Err(NO_STATE.to_owned());
         };
         match write_orders(path, *version, &orders, now) {
             Ok(()) => {
-                *written = Written { orders, utc: now.utc };
+                (written.orders, written.utc) = (orders, now.utc);
                 Ok(())
             }
-            Err(error) => {
-                let path = path.display();
-                Err(format!(
-                    "it is lost when the daemon ends: {path}: {error}: make room there, or let the daemon write"
-                ))
-            }
+            Err(error) => Err(lost(&path.display().to_string(), &error)),
         }
+    }
+
+    /// The same of the document of fleet overrides, so that this host takes no older one after a restart.
+    fn keep_overrides(&self, written: &mut Written) -> Result<(), String> {
+        let document = self.engine.fleet_overrides().document;
+        if document == written.document {
+            return Ok(());
+        }
+        let file = self.overrides.as_ref().ok_or(NO_STATE)?;
+        file.write(&document).map_err(|error| lost(StateFile::Overrides.name(), &error))?;
+        written.document = document;
+        Ok(())
     }
 
     /// Starts to look twice a second for what ends by itself and for the file that switches everything off. The first
@@ -146,6 +157,10 @@ impl OrdersKept {
         };
         self.ledger.enter("file", &what, self.clock.now());
     }
+}
+
+fn lost(file: &str, error: &std::io::Error) -> String {
+    format!("it is lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
 }
 
 fn read(file: &OrdersFile, clock: &Clock, record: &Record) -> Orders {
@@ -194,6 +209,8 @@ fn keep_aside(path: &Path, not_understood: usize) {
         "another version of tidegate switched or blocked what this one does not understand: {mend}"
     );
 }
+
+const NO_STATE: &str = "it is lost when the daemon ends: there is no state directory of its own, set `state`";
 
 /// A file takes hold within a second, with room for a busy host.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

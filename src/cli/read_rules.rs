@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::admin_client::AdminClient;
 use super::fleet_secret::fleet_secrets;
 use super::redis_settings::fleet_alone;
 use super::settings::{SETTINGS_FILE, Settings};
@@ -20,8 +21,8 @@ pub(super) struct RulesRead {
     pub(super) failed: Vec<Box<str>>,
     /// The byte budget of the tables.
     pub(super) memory_bytes_max: u64,
-    /// Where the daemon of these settings is asked; none: no settings were read.
-    pub(super) admin_socket: Option<PathBuf>,
+    /// The daemon of these settings; none: no settings were read.
+    pub(super) daemon: Option<AdminClient>,
 }
 
 impl RulesRead {
@@ -29,7 +30,7 @@ impl RulesRead {
     /// installed, and the rules that they name.
     pub(super) fn of(path: Option<&Path>, config: Option<&Path>) -> RulesRead {
         match path {
-            Some(path) if Source::read(path).is_ok_and(|source| holds_settings(&source)) => {
+            Some(path) if Source::read_anywhere(path).is_ok_and(|source| holds_settings(&source)) => {
                 RulesRead::of_settings(Some(path))
             }
             Some(path) => RulesRead::nothing().with_rules(path, &Scopes::default()),
@@ -49,7 +50,7 @@ impl RulesRead {
             domains: Vec::new(),
             failed: Vec::new(),
             memory_bytes_max: super::settings::MEMORY_BYTES,
-            admin_socket: None,
+            daemon: None,
         }
     }
 
@@ -68,7 +69,7 @@ impl RulesRead {
                     Some(redis) => read.problems.extend(fleet_secrets(&redis.fleet_secret_files).1),
                     None => read.problems.extend(fleet_alone(&read.domains)),
                 }
-                read.admin_socket = Some(settings.admin_socket());
+                read.daemon = Some(AdminClient::of_settings(&settings));
                 read
             }
             Err(problems) => RulesRead { problems, ..read },

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Options};
 use crate::rules::Mode;
 use crate::state::{
-    Directory, IdentityFile, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION, Record, StateFile, Useless,
+    Directory, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION, Record, SmallFile, StateFile, Useless,
     file_bytes_max, read_tables, set_aside,
 };
 use crate::sys;
@@ -121,9 +121,25 @@ impl TakenUp {
     }
 
     /// Where it is kept who this host is among others, if this daemon keeps anything.
-    pub(super) fn fleet_identity(&mut self) -> Option<IdentityFile> {
+    pub(super) fn fleet_identity(&mut self) -> Option<SmallFile> {
         let directory = self.directory.as_mut()?;
         (!directory.is_anothers()).then(|| directory.fleet_identity())
+    }
+
+    /// Where the newest document of fleet overrides is kept, if this daemon keeps anything.
+    pub(super) fn fleet_overrides(&mut self) -> Option<SmallFile> {
+        let directory = self.directory.as_mut()?;
+        (!directory.is_anothers()).then(|| directory.fleet_overrides())
+    }
+
+    /// Sets that document aside: no fleet secret of this host authenticates it.
+    pub(super) fn set_overrides_aside(&self) {
+        self.record.found_bad(StateFile::Overrides);
+        let Some(directory) = &self.directory else { return };
+        let path = directory.path().join(StateFile::Overrides.name());
+        let moved = set_aside(&path, StateFile::Overrides);
+        let help = "fleet overrides hold again once Redis is heard; see `tidegate switch`";
+        error!(path = %path.display(), is_kept = moved.is_ok(), "no fleet secret authenticates the fleet overrides kept here: {help}");
     }
 
     /// How keeping it goes.

@@ -16,7 +16,7 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, log, passed, restart, signals, watch};
-use crate::admin::{Desk, Doors, Ledger, Office};
+use crate::admin::{Desk, Doors, Ledger, Office, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::fleet::task::Fleet;
@@ -33,7 +33,8 @@ pub struct Args {
     /// The settings; without it /etc/tidegate/tidegate.yaml if there is one
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to listen, instead of `socket.path` of the settings
+    /// Where to listen, instead of `socket.path` of the settings; the admin socket is beside it, unless --config names
+    /// settings that say where
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// A directory of rules or one file, instead of `rules` of the settings
@@ -72,7 +73,7 @@ Examples:
   tidegate serve --config /etc/tidegate/tidegate.yaml
 
 Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason; 2 wrong usage;
-75 when another tidegate has the socket.";
+75 when another tidegate has the socket or the admin socket.";
 
 /// Runs the command. Standard error carries the log.
 #[must_use]
@@ -101,7 +102,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
     let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
     let (mut settings, problems) = Settings::load(file)?;
     if let Some(path) = &args.socket {
-        settings.socket.path.clone_from(path);
+        settings.listen_at(path, args.config.is_some());
     }
     if let Some(rules) = &args.rules {
         settings.rules.clone_from(rules);
@@ -117,6 +118,8 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     core_dumps::forbid();
     sys::outlive_file_size_limit();
     let listener = listen(settings)?;
+    let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
+    let admin = Box::new(AdminDoor::first(settings.admin_socket()).map_err(Failure::Admin)?);
     let plan = restart::Plan {
         state: settings.state.as_deref(),
         boot_id: &args.boot_id,
@@ -128,7 +131,8 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(Ledger::default());
     let state = taken.record();
-    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, taken.orders(), &state));
+    let files = (taken.orders(), taken.fleet_overrides());
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
     let library = Library::new(&settings.rules).scoped(settings.scopes());
     let has_redis = settings.redis.is_some();
@@ -159,12 +163,13 @@ fn serve(args: &Args, settings: &Settings) -> Result<(), Failure> {
             fleet: fleet.as_ref().map(|fleet| (fleet.counters(), fleet.voice())),
             clock: Arc::clone(&clock),
             rules: settings.rules.display().to_string(),
+            socket,
             unready: unready(&shutdown, &pulse, &clock),
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
         let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
         signals::tell_status(desk.clone()).map_err(Failure::Run)?;
-        let _office = open_office(desk, settings);
+        let _office = open_office(desk, Doors { admin, metrics: settings.metrics });
         info!(socket = %listener.path().display(), threads = options.threads, mode = %settings.mode, "serving");
         let served = server::run(listener, &engine, &clock, options, shutdown.clone()).await;
         shutdown.cancel();
@@ -263,9 +268,8 @@ fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings) -> Option<order
 }
 
 /// Without operators everything goes on.
-fn open_office(desk: Desk, settings: &Settings) -> Option<Office> {
-    let admin = Box::new(AdminDoor::new(settings.admin_socket()));
-    let office = Office::start(desk, Doors { admin, metrics: settings.metrics });
+fn open_office(desk: Desk, doors: Doors) -> Option<Office> {
+    let office = Office::start(desk, doors);
     office.inspect_err(|error| warn!(%error, "no admin socket, no metrics: raise TasksMax of the unit")).ok()
 }
 
@@ -318,6 +322,10 @@ fn allow_descriptors(connections: u32) {
 enum Failure {
     #[error("{0}")]
     Bind(#[from] BindError),
+    #[error(
+        "the admin socket is taken: {0}\nhelp: stop the other daemon, or name another path as `admin.socket` in the settings"
+    )]
+    Admin(BindError),
     #[error("{0}")]
     Passed(#[from] passed::Unusable),
     #[error("{}: cannot make the directory of the socket: {source}", path.display())]
@@ -334,7 +342,9 @@ impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
             // EX_TEMPFAIL: it may well start once the other one has stopped.
-            Failure::Bind(BindError::Locked { .. } | BindError::InUse { .. }) => ExitCode::from(75),
+            Failure::Bind(BindError::Locked { .. } | BindError::InUse { .. }) | Failure::Admin(_) => {
+                ExitCode::from(75)
+            }
             _ => ExitCode::FAILURE,
         }
     }

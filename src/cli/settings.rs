@@ -1,6 +1,6 @@
 //! The daemon's settings: what the file says, else what works without one.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct Settings {
     pub domains: Vec<DomainSettings>,
     /// The pools that something is said of, in the order of the file.
     pub pools: Vec<PoolSettings>,
-    /// Where operators ask; none: `admin.sock` beside the socket.
+    /// The admin socket; none: `NAME.admin.sock` beside `NAME.sock`.
     pub admin_socket: Option<PathBuf>,
     /// Where metrics are served over TCP; none: on the admin socket alone.
     pub metrics: Option<SocketAddr>,
@@ -145,7 +145,7 @@ impl Settings {
     /// The file cannot be read, or something in it is wrong; warnings are among the problems too.
     pub fn load(path: Option<&Path>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
         let environment = Environment::of_this_process();
-        match path.map(Source::read).transpose() {
+        match path.map(Source::read_anywhere).transpose() {
             Ok(source) => Settings::read(source.as_ref(), &environment),
             Err(unreadable) => Err(vec![*unreadable.problem]),
         }
@@ -170,7 +170,16 @@ impl Settings {
         if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok((settings, problems)) }
     }
 
-    /// Where operators ask.
+    /// Listens at another path than the settings say. The admin socket moves with it, unless the settings that name one
+    /// were asked for: those installed are another daemon's.
+    pub(super) fn listen_at(&mut self, path: &Path, settings_are_named: bool) {
+        if !settings_are_named && self.socket.path != path {
+            self.admin_socket = None;
+        }
+        path.clone_into(&mut self.socket.path);
+    }
+
+    /// The path of the admin socket.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         self.admin_socket.clone().unwrap_or_else(|| admin_socket_beside(&self.socket.path))
@@ -246,7 +255,7 @@ impl Environment {
     fn default_state(&self) -> Option<PathBuf> {
         let directories = self.state_directory.as_ref()?.as_bytes();
         let first = directories.split(|byte| *byte == b':').next().filter(|first| !first.is_empty())?;
-        Some(PathBuf::from(std::ffi::OsStr::from_bytes(first)))
+        Some(PathBuf::from(OsStr::from_bytes(first)))
     }
 
     fn check_socket(&self, path: &Path) -> Option<Problem> {
@@ -256,9 +265,11 @@ impl Environment {
     }
 }
 
-/// Where operators ask when nobody says so.
+/// The admin socket of a daemon whose settings name none: `NAME.admin.sock` for `NAME.sock`, and for `NAME`.
 pub(super) fn admin_socket_beside(socket: &Path) -> PathBuf {
-    socket.with_file_name(ADMIN_SOCKET)
+    let name = socket.file_name().unwrap_or_default().as_bytes();
+    let name = name.strip_suffix(b".sock").unwrap_or(name);
+    socket.with_file_name(OsStr::from_bytes(&[name, ADMIN_SUFFIX].concat()))
 }
 
 /// Whether a socket can be bound to this path.
@@ -293,7 +304,7 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Where the settings are when nobody says so.
 pub const SETTINGS_FILE: &str = "/etc/tidegate/tidegate.yaml";
 
-const ADMIN_SOCKET: &str = "admin.sock";
+const ADMIN_SUFFIX: &[u8] = b".admin.sock";
 
 /// Whoever is in the group may ask.
 const SOCKET_MODE: u32 = 0o660;

@@ -25,6 +25,10 @@ pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Pr
         for (name, _, node) in fields.iter() {
             field(name, node, directory, &mut settings, &mut report);
         }
+        if let Some(node) = fields.get("admin").filter(|_| settings.admin_socket() == settings.socket.path) {
+            let message = "`admin.socket` is the path of `socket`, where applications ask";
+            report.error(node.at, message, "write another path, or leave `admin` out");
+        }
     }
     (settings, report.into_problems())
 }

@@ -74,7 +74,8 @@ pub(super) fn admit(
     if intent != Intent::Look {
         for at in 0..parts.len() {
             let others_pass = shed.is_none() && others_pass(parts, at, refusing);
-            let Some(part) = parts.get_mut(at) else { break };
+            #[allow(clippy::indexing_slicing, reason = "there are as many")]
+            let part = &mut parts[at];
             commit(part, granted, others_pass, wait, case, &mut locked);
         }
     }
@@ -138,6 +139,7 @@ fn commit(
 
 /// Charges, or gives back, after the fact: all parts under one lock.
 pub(super) fn settle_up(case: &Case<'_>, parts: &mut [Part], amounts: &[i64]) {
+    assert_eq!(parts.len(), amounts.len(), "each part has its amount");
     let mut locked = Locked::new();
     locked.lock(case.shards, parts);
     for (part, amount) in parts.iter_mut().zip(amounts) {
@@ -176,5 +178,67 @@ impl<'e> Locked<'e> {
         let guard = below.count_ones() as usize;
         #[allow(clippy::indexing_slicing, reason = "every part's shard was locked, so its guard is there")]
         &mut self.guards[guard]
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "interleavings"))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+
+    use super::super::judgement::Judgement;
+    use super::super::{Answer, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+    use super::{Admission, Intent, Part, Stand, admit, settle_up};
+    use crate::clock::{Now, Timestamp};
+    use crate::rules::{RuleSet, read_text};
+
+    /// Has parts of a rule with a burst of two admitted, or settled, as no rule set makes them; then the rule is whole.
+    #[track_caller]
+    fn check(name: &str, broken: impl FnOnce(&Judgement<'_>, &mut [Part]) -> Option<Admission>) {
+        let options = Options {
+            hash_key: HashKey::from_bytes([7; 16]),
+            mode: Mode::Enforce,
+            memory_bytes_max: 1 << 20,
+        };
+        let engine = Arc::new(Engine::new(options));
+        let rules = "domain: api\nlimits:\n- {name: a, key: [user], rate: 1/h, burst: 2}\n";
+        engine.install(RuleSet::new(read_text("a.yaml", rules).domains));
+        let now = Now { at: Timestamp::ORIGIN, utc: 0 };
+        let ruling = engine.ruling.load();
+        let (domain, terms) = ruling.find("api").unwrap();
+        let judgement = Judgement { engine: &engine, ruling: &ruling, domain, terms, counters: None, now };
+        let of_rule = &terms.rules[0];
+        let key = of_rule.key_hash.digest(["u1"].into_iter());
+        let good = Part::new(0, of_rule, Stand::Enforced, key, 0, 1);
+        let bad = Part::new(0, of_rule, Stand::Enforced, key, 7, 1);
+        let came_of_it = catch_unwind(AssertUnwindSafe(|| broken(&judgement, &mut [good, bad])));
+        assert!(came_of_it.is_err(), "{name}: {came_of_it:?}");
+        // Nothing was charged, no lock is held.
+        let mut decider = engine.decider();
+        let attributes = [("user", "u1")];
+        let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
+        let mut decide = || match decider.decide(&request, now) {
+            Answer::Decided(decision) => decision.verdict,
+            _ => unreachable!("it has no name and asks nobody"),
+        };
+        let verdicts = [decide(), decide(), decide()];
+        assert_eq!(verdicts, [Verdict::Allow, Verdict::Allow, Verdict::Limit], "{name}");
+    }
+
+    #[test]
+    fn admits_nothing_whose_rule_or_allowance_is_missing() {
+        check("no rule", |judgement, parts| {
+            let mut case = judgement.case(None);
+            case.rules = &[];
+            Some(admit(&case, &mut parts[..1], Intent::Admit, &mut || None))
+        });
+        check("no such allowance", |judgement, parts| {
+            Some(admit(&judgement.case(None), parts, Intent::Admit, &mut || None))
+        });
+        check("an amount too few", |judgement, parts| {
+            settle_up(&judgement.case(None), &mut parts[..1], &[]);
+            None
+        });
     }
 }

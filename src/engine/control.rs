@@ -2,7 +2,7 @@
 //! own, so that no request ever looks one up. It ends what has ended by itself; it logs nothing and keeps nothing on disk.
 
 mod by_hand;
-mod everywhere;
+mod fleet_overrides;
 mod guard;
 mod names;
 mod said;
@@ -20,8 +20,8 @@ use crate::rules::{Domain, Mode, RuleSet};
 pub(super) use by_hand::BlockedKeys;
 use by_hand::blocked_keys;
 pub use by_hand::{Blocked, KeyError};
-pub(super) use everywhere::Everywhere;
-pub use everywhere::{FleetOrders, FleetWord};
+pub(super) use fleet_overrides::Everywhere;
+pub use fleet_overrides::{FleetChange, FleetOverrides};
 pub use guard::Alarm;
 pub(super) use guard::Guarding;
 use guard::Guards;
@@ -40,8 +40,7 @@ pub(super) struct Control {
     off: bool,
     switches: Vec<Switch>,
     blocks: Vec<Blocked>,
-    /// What is said to all hosts.
-    fleet: FleetOrders,
+    fleet: FleetOverrides,
     pub(super) guards: Guards,
     /// What happened by itself and was not asked for yet.
     events: Vec<Event>,
@@ -75,8 +74,6 @@ pub struct Orders {
     pub switches: Vec<Switch>,
     /// The keys that are blocked by hand.
     pub blocks: Vec<Blocked>,
-    /// What was last heard of all hosts.
-    pub fleet: FleetOrders,
 }
 
 impl Control {
@@ -166,8 +163,7 @@ impl Engine {
     #[must_use]
     pub fn orders(&self) -> Orders {
         let control = self.control.lock();
-        let (switches, blocks) = (control.switches.clone(), control.blocks.clone());
-        Orders { switches, blocks, fleet: control.fleet.clone() }
+        Orders { switches: control.switches.clone(), blocks: control.blocks.clone() }
     }
 
     /// Takes up what held before a restart, also for rules that are not there yet.
@@ -177,7 +173,6 @@ impl Engine {
         control.switches.truncate(switch::SWITCHES_MAX);
         control.blocks = orders.blocks;
         control.blocks.truncate(by_hand::BLOCKS_MAX);
-        control.fleet = orders.fleet;
         self.enact(&mut control);
     }
 

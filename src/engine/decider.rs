@@ -66,7 +66,7 @@ impl Decider {
         let mut selection = Selection::default();
         domain.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
         #[cfg(debug_assertions)]
-        panic_if_asked(request);
+        panic_if_asked(request, false);
         let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, now };
         match judgement.one_rule(&workspace.matching, request) {
             Some(one) => judgement.of_one(&one, &selection, request, workspace),
@@ -91,7 +91,7 @@ impl Decider {
         if let Some(domain) = domain {
             select(domain, request.descriptors.attributes, &mut selection, &mut workspace.matching);
             #[cfg(debug_assertions)]
-            panic_if_asked(request);
+            panic_if_asked(request, false);
         }
         // Held to the end: of two that come at once, one is judged and the other is its repeat.
         let mut named = engine.repeats.named(request, &mut workspace.written);
@@ -214,11 +214,21 @@ fn refuse_unmatched<'d>(counters: Option<&Counters>) -> Answer<'d> {
 /// One batch in so many is timed: two readings of the clock are dearer than a decision.
 const TIMED_ONE_IN: u64 = 64;
 
-/// The hook by which tests see that a panic while judging hurts nobody else. Not in a release build.
+/// A value as it is: where a debug build panics under the locks of a judgement, if it is asked to.
+#[inline]
+pub(super) fn under_locks<T>(_request: &Request<'_>, value: T) -> T {
+    #[cfg(debug_assertions)]
+    panic_if_asked(_request, true);
+    value
+}
+
+/// The hook by which tests see that a panic while judging hurts nobody else: with the value `locked` under the locks of all
+/// its states, else before. Not in a release build.
 #[cfg(debug_assertions)]
-fn panic_if_asked(request: &Request<'_>) {
+fn panic_if_asked(request: &Request<'_>, is_locked: bool) {
     #[allow(clippy::panic, reason = "that is what it is for")]
     if let Some((_, value)) = request.descriptors.attributes.iter().find(|(name, _)| *name == PANIC_ATTRIBUTE)
+        && (*value == "locked") == is_locked
     {
         // As a message may that a library puts together from what it was given.
         panic!("asked to panic while judging {value}");

@@ -9,6 +9,7 @@ use super::Engine;
 use super::admission::{Admission, Intent, admit};
 use super::asking::Ticket;
 use super::counters::{Check, Counters};
+use super::decider::under_locks;
 use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
 use super::leases::Session;
@@ -151,7 +152,8 @@ impl<'d> Judgement<'d> {
         let rules = self.domain.rules().len();
         let mut would: Option<Entry<'d>> = None;
         for number in matching.iter().filter(|number| **number as usize >= rules) {
-            let (slot, speaks) = *self.terms.lists.get((*number as usize).checked_sub(rules)?)?;
+            #[allow(clippy::indexing_slicing, reason = "each entry has its terms: it would not deny without")]
+            let (slot, speaks) = self.terms.lists[*number as usize - rules];
             let entry = Entry { number: *number, slot, speaks, listed: self.domain.listed(*number)? };
             if speaks {
                 return Some(entry);
@@ -214,7 +216,7 @@ impl<'d> Judgement<'d> {
             notes_caller: intent != Intent::Look,
         };
         let notes = &mut workspace.shed_notes;
-        let mut judge_gate = || gate.and_then(|gate| gate.judge(&asked, notes));
+        let mut judge_gate = || under_locks(request, gate).and_then(|gate| gate.judge(&asked, notes));
         let mut admission = admit(&case, &mut workspace.parts, intent, &mut judge_gate);
         if admission == Admission::Asks {
             let looks = asked.looking(&workspace.draws_of_looks);

@@ -55,8 +55,8 @@ pub use asking::{Ask, Asker, Brought, CallResult, NEEDS_MAX, Need, OnBrought, Ti
 pub use audit::Audit;
 pub use callers::{Caller, TopCallers};
 pub use control::{
-    Alarm, Blocked, By, Event, FleetOrders, FleetWord, KeyError, NotNamed, NotSwitched, Orders, RuleName,
-    Switch, SwitchView, Target,
+    Alarm, Blocked, By, Event, FleetChange, FleetOverrides, KeyError, NotNamed, NotSwitched, Orders,
+    RuleName, Switch, SwitchView, Target,
 };
 pub use decider::Decider;
 pub use decision::{

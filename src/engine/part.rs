@@ -187,11 +187,15 @@ impl Part {
     }
 
     fn law<'a>(&self, case: &Case<'a>) -> Option<Law<'a>> {
-        let rule = case.rules.get(self.rule as usize)?;
+        let Some(rule) = case.rules.get(self.rule as usize) else { unreachable!("a part is of a rule") };
         let limit = match self.stand {
             Stand::Candidate => rule.candidate.as_deref()?,
             Stand::Enforced | Stand::Shadow => &rule.limit,
         };
+        assert!(
+            (self.allowance as usize) < limit.allowances.len(),
+            "overrides name allowances of their rule"
+        );
         Some(Law { limit, allowance: limit.allowance(self.allowance)? })
     }
 
@@ -228,8 +232,7 @@ impl Part {
                 self.adopt(&law, case.now, shard);
                 let again =
                     each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
-                // Adopted, it is under the tag that is looked for.
-                again.unwrap_or(Outcome::Pass)
+                again.unwrap_or_else(|| unreachable!("adopted, it is under the tag that is looked for"))
             }
         };
         self.outcome = outcome;

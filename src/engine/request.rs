@@ -81,7 +81,9 @@ impl<'a> Descriptors<'a> {
         let whole = if self.ends.is_empty() { Some(attributes) } else { None };
         whole.into_iter().chain(self.ends.iter().map(move |end| {
             let end = usize::from(*end);
-            attributes.get(std::mem::replace(&mut start, end)..end).unwrap_or_default()
+            // Read as an empty one, no node of a tree would count it.
+            let descriptor = attributes.get(std::mem::replace(&mut start, end)..end);
+            descriptor.unwrap_or_else(|| unreachable!("a descriptor ends among the attributes"))
         }))
     }
 }

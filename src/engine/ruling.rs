@@ -179,7 +179,11 @@ impl Ruling {
     #[inline]
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
-        Some((&**self.rules.domains().get(found)?, self.domains.get(found)?))
+        #[allow(
+            clippy::indexing_slicing,
+            reason = "each domain has its terms; without them nothing would be judged"
+        )]
+        Some((&*self.rules.domains()[found], &self.domains[found]))
     }
 
     /// Each domain with its terms.

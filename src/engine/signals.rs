@@ -49,7 +49,8 @@ impl Signals {
             return;
         }
         self.pushed.retain(|pushed| at.since(pushed.at) < FRESH);
-        if self.pushed.len() < PUSHED_MAX {
+        let of_session = self.pushed.iter().filter(|pushed| pushed.session == session).count();
+        if self.pushed.len() < PUSHED_MAX && of_session < SESSION_PUSHED_MAX {
             self.pushed.push(Pushed { name: name.into(), session, permille, at });
         }
     }
@@ -112,5 +113,26 @@ const FRESH: Duration = Duration::from_secs(3);
 /// Readings of the host for one pool: more than there are kinds of them.
 const READ_MAX: usize = 32;
 
+/// Names that one session may push within three seconds: far more than an application measures. Sessions of other pools
+/// have other lists, so the bound of one pool is none of memory.
+const SESSION_PUSHED_MAX: usize = 16;
+
 /// What the sessions of one pool may have pushed within three seconds.
 const PUSHED_MAX: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::{SESSION_PUSHED_MAX, Signals};
+    use crate::clock::Timestamp;
+
+    #[test]
+    fn bounds_names_pushed_by_one_session() {
+        let mut signals = Signals::default();
+        for name in 0..1_000 {
+            signals.push(&format!("s{name}"), 1, 500, Timestamp::ORIGIN);
+        }
+        assert_eq!(signals.pushed.len(), SESSION_PUSHED_MAX);
+        signals.push("lag", 2, 500, Timestamp::ORIGIN);
+        assert_eq!(signals.pushed("lag", Timestamp::ORIGIN), Some(500), "another session has its own names");
+    }
+}

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+
 use super::decision::{Decision, LookedAt};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::kept::{Kept, KeptSpent, copy_pieces};
@@ -42,6 +44,8 @@ pub(super) enum SpentBy {
     Grant = 0,
     Charge = 1,
 }
+
+type Costs = ArrayVec<(u32, u32), UNITS_MAX>;
 
 /// A refund: of what was asked with these descriptors, so much of each unit.
 #[derive(Debug)]
@@ -90,9 +94,21 @@ impl SpentByName {
         match cost {
             Cost::Requests(cost) => LeaseCost { print, cost: *cost },
             Cost::Units(units) => {
-                units.each(&mut |unit, cost| ties.push(Tie::Cost { unit: self.unit_print(unit), cost }));
+                let most = ties.len() + UNITS_MAX;
+                units.each(&mut |unit, cost| {
+                    if ties.len() < most {
+                        ties.push(Tie::Cost { unit: self.unit_print(unit), cost });
+                    }
+                });
                 LeaseCost { print, cost: 0 }
             }
+        }
+    }
+
+    /// One unit more, if there are not too many: the hash is spared for those that are not kept.
+    fn put(&self, costs: &mut Costs, unit: &str, cost: u32) {
+        if !costs.is_full() {
+            costs.push((self.unit_print(unit), cost));
         }
     }
 
@@ -105,13 +121,13 @@ impl SpentByName {
         shards: &Shards,
         now: Now,
     ) {
-        let mut costs = Vec::new();
+        let mut costs = ArrayVec::new();
         match request.cost {
             Cost::Requests(cost) => costs.push((self.unit_print(UNIT_REQUESTS), cost)),
-            Cost::Units(units) => units.each(&mut |unit, cost| costs.push((self.unit_print(unit), cost))),
+            Cost::Units(units) => units.each(&mut |unit, cost| self.put(&mut costs, unit, cost)),
         }
         let name = self.digest(SpentBy::Grant, repeat.user, request.domain, repeat.name);
-        self.keep(name, Spent { at: now.at, print, costs: costs.into() }, shards, now);
+        self.keep(name, Spent { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
     }
 
     /// Keeps what a named charge added.
@@ -123,15 +139,15 @@ impl SpentByName {
         shards: &Shards,
         now: Now,
     ) {
-        let mut costs = Vec::new();
+        let mut costs = ArrayVec::new();
         each_amount(&charge.amount, &mut |unit, amount| {
             if let Ok(cost @ 1..) = u32::try_from(amount) {
-                costs.push((self.unit_print(unit), cost));
+                self.put(&mut costs, unit, cost);
             }
         });
         if !costs.is_empty() {
             let name = self.digest(SpentBy::Charge, repeat.user, charge.domain, repeat.name);
-            self.keep(name, Spent { at: now.at, print, costs: costs.into() }, shards, now);
+            self.keep(name, Spent { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
         }
     }
 
@@ -164,7 +180,10 @@ impl SpentByName {
         each_amount(&charge.amount, &mut |unit, amount| {
             if amount < 0 {
                 let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
-                amounts.push((self.unit_print(unit), units));
+                // One more than can be covered is enough.
+                if amounts.len() <= UNITS_MAX {
+                    amounts.push((self.unit_print(unit), units));
+                }
             }
         });
         Refund { print: self.print(charge.domain, &charge.descriptors, written), amounts }
@@ -269,6 +288,9 @@ impl Engine {
 
 impl Refund {
     fn is_covered(&self, print: u32, costs: impl Iterator<Item = (u32, u32)> + Clone) -> bool {
+        if self.amounts.len() > UNITS_MAX {
+            return false;
+        }
         let is_within = |(unit, amount): &(u32, u32)| {
             costs.clone().any(|(spent_unit, cost)| spent_unit == *unit && *amount <= cost)
         };
@@ -312,6 +334,9 @@ fn halves(hash: u64) -> [u32; 2] {
 
 /// How long after it was granted or charged something with a name can be refunded: as long as it is known by that name.
 const REMEMBERED: Duration = repeats::REMEMBERED;
+
+/// As many units of a request as are looked at: one frame could name thousands.
+const UNITS_MAX: usize = 16;
 
 /// So many locks keep those of several threads apart.
 const SHARDS: usize = 16;

@@ -123,10 +123,11 @@ impl Workspace {
     fn add_nodes(&mut self, domain: &Domain, terms: &DomainTerms, descriptors: &Descriptors<'_>, cost: u32) {
         let tree = domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
-        // Each part has its amount: a rule that is not there was never hung into the tree.
-        self.hits.retain(|hit| terms.rules.get(hit.hit.rule as usize).is_some_and(|terms| !terms.disabled));
+        #[allow(clippy::indexing_slicing, reason = "the nodes of a tree are rules, and each has its terms")]
+        let terms_of = |rule: u32| &terms.rules[rule as usize];
+        self.hits.retain(|hit| !terms_of(hit.hit.rule).disabled);
         for NodeHit { hit, times, descriptor } in &self.hits {
-            let Some(terms) = terms.rules.get(hit.rule as usize) else { continue };
+            let terms = terms_of(hit.rule);
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
             let key = terms.key_hash.digest(tree.key_values(*hit, descriptor));
             let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
@@ -161,7 +162,10 @@ impl Workspace {
         terms: &'r DomainTerms,
     ) -> Option<(u32, &'r Rule, &'r Terms)> {
         let number = *self.matching.get(at)?;
-        Some((number, domain.rules().get(number as usize)?, terms.rules.get(number as usize)?))
+        // Behind the rules come the entries of lists.
+        let rule = domain.rules().get(number as usize)?;
+        #[allow(clippy::indexing_slicing, reason = "each rule has its terms; without them it would admit")]
+        Some((number, rule, &terms.rules[number as usize]))
     }
 
     /// Adds the part of a rule, and behind it that of its candidate.

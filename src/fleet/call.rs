@@ -8,7 +8,7 @@ use super::carry::{Lift, Plant};
 use super::cell::{AMOUNT_MAX, ASK_BYTES, Ask, Terms};
 use super::link::Script;
 use super::look::{Peek, Reset};
-use super::orders::OrdersCall;
+use super::overrides::OverridesCall;
 use super::places::Places;
 use super::scripts;
 use super::version::VersionCall;
@@ -38,8 +38,8 @@ pub enum Call {
     Peek(Peek),
     /// Fills one again.
     Reset(Reset),
-    /// Reads, or changes, what operators say to all hosts.
-    Orders(OrdersCall),
+    /// Reads, or replaces, the fleet overrides.
+    Overrides(OverridesCall),
     /// Reads cells that are to go by other names.
     Lift(Lift),
     /// Has them go by these.
@@ -71,7 +71,7 @@ impl Call {
             Call::Version(version) => Ok(version.encode()),
             Call::Peek(peek) => peek.encode(),
             Call::Reset(reset) => Ok(reset.encode()),
-            Call::Orders(orders) => Ok(orders.encode()),
+            Call::Overrides(overrides) => Ok(overrides.encode()),
             Call::Lift(lift) => lift.encode(),
             Call::Plant(plant) => plant.encode(),
         }
@@ -94,7 +94,7 @@ impl Call {
             Call::Reset(reset) => reset.bucket.tag(),
             Call::Lift(lift) => lift.bucket.tag(),
             Call::Plant(plant) => plant.bucket.tag(),
-            Call::Beat(_) | Call::Version(_) | Call::Orders(_) => OF_ALL.to_owned(),
+            Call::Beat(_) | Call::Version(_) | Call::Overrides(_) => OF_ALL.to_owned(),
         }
     }
 }

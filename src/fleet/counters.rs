@@ -3,6 +3,7 @@
 use super::asking::Asked;
 use super::call::Host;
 use super::link::{Class, NodeStatus};
+use super::overrides::OverridesView;
 use super::sync::Happened;
 use super::tally::Tally;
 use super::turning::SecretsView;
@@ -47,8 +48,8 @@ pub struct View {
     pub undecodable: u64,
     /// Numbers that were absurd, and cut to what can be.
     pub clamped: u64,
-    /// Of what is said to all hosts, what could not be meant.
-    pub orders_refused: u64,
+    /// How it stands with the fleet overrides.
+    pub overrides: OverridesView,
     /// How often Redis was not heard any more.
     pub outages: u64,
     /// Failures of calls and connections, by class.

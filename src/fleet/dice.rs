@@ -42,8 +42,7 @@ impl Dice {
     }
 }
 
-/// Drawn by the kernel. Where it gives none they are zeros, which is no reason to fail: hosts then draw, and wait, alike, and two
-/// that both begin a list of orders take theirs for the same until the next word.
+/// Drawn by the kernel. Where it gives none they are zeros, which is no reason to fail: hosts then draw, and wait, alike.
 pub(super) fn drawn<const BYTES: usize>() -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

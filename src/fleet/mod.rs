@@ -17,7 +17,7 @@ pub mod link;
 pub mod link_state;
 pub mod look;
 pub mod member;
-pub mod orders;
+pub mod overrides;
 mod page;
 pub mod places;
 pub mod questions;

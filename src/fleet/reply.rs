@@ -6,7 +6,7 @@ use super::call::{Batch, Call, Nonce, Payment};
 use super::carry::Lifted;
 use super::cell::{BURST_MAX, DEBT_MAX, GENERATION_US, SAID_BYTES, Said};
 use super::look::Peeked;
-use super::orders::OrdersSaid;
+use super::overrides::OverridesSaid;
 use super::places::{self, Places, PlacesSaid};
 use super::window::{self, WindowSaid};
 use super::wire::{EXACT_MAX, Reader};
@@ -37,8 +37,8 @@ pub enum Reply {
     Peek(Peeked),
     /// To [`Call::Reset`]: whether there was such a cell.
     Reset(bool),
-    /// To [`Call::Orders`].
-    Orders(OrdersSaid),
+    /// To [`Call::Overrides`].
+    Overrides(OverridesSaid),
     /// To [`Call::Lift`].
     Lift(Lifted),
     /// To [`Call::Plant`]: the clock of Redis.
@@ -109,7 +109,7 @@ impl Reply {
                 let found = Reader::of(bytes, 1)?.byte();
                 Ok(Received { reply: Reply::Reset(found != 0), clamped: u32::from(found > 1) })
             }
-            Call::Orders(_) => OrdersSaid::decode(bytes),
+            Call::Overrides(_) => OverridesSaid::decode(bytes),
             Call::Lift(lift) => lift.decode(bytes),
             Call::Version(_) => number(bytes, Reply::Version),
             Call::Plant(_) => number(bytes, Reply::Plant),

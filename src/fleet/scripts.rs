@@ -23,10 +23,10 @@ script!(BEAT, "beat", "secrets", "beat");
 script!(LIFT, "lift", "cell", "window", "lift");
 script!(PLANT, "plant", "cell", "window", "plant");
 script!(VERSION, "version", "version");
-script!(ORDERS, "orders", "orders");
+script!(OVERRIDES, "overrides", "overrides");
 
 /// All of them, to be loaded when a connection is made: a short one first, by which it is seen whether anything may be loaded.
 #[must_use]
 pub fn all() -> [&'static Script; 10] {
-    [&VERSION, &SYNC, &EXACT, &PLACES, &PEEK, &RESET, &BEAT, &ORDERS, &LIFT, &PLANT]
+    [&VERSION, &SYNC, &EXACT, &PLACES, &PEEK, &RESET, &BEAT, &OVERRIDES, &LIFT, &PLANT]
 }

@@ -7,11 +7,11 @@ mod talk;
 use super::counters::Counters;
 use super::identity::Identity;
 use super::link;
-use super::orders::Spoken;
+use super::overrides::{Change, Seal};
 use super::questions::Questions;
 use super::secrets::Mark;
 use crate::clock::Clock;
-use crate::engine::{Asker, Engine, FleetWord, Standing};
+use crate::engine::{Asker, Engine, FleetChange, Standing};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub struct Plan {
     pub marks: Vec<Vec<u8>>,
     /// What tells its secrets from others, in the order of the engine's.
     pub secrets: Vec<Mark>,
+    /// What authenticates fleet overrides: of each secret.
+    pub seals: Vec<Seal>,
     /// Keeps who this host is, if that is kept.
     pub keep: Option<Keep>,
 }
@@ -47,9 +49,9 @@ pub struct Fleet {
     questions: Questions,
 }
 
-/// Says something to all hosts.
+/// Changes the fleet overrides.
 #[derive(Clone, Debug)]
-pub struct Voice(mpsc::Sender<Spoken>);
+pub struct Voice(mpsc::Sender<Change>);
 
 impl Fleet {
     /// Starts to talk. That Redis is not there yet is no reason not to.
@@ -67,9 +69,9 @@ impl Fleet {
         let (stop, stopped) = oneshot::channel();
         let (ends, ended) = sync_channel(1);
         let counters = Arc::new(Counters::default());
-        let (speaks, words) = mpsc::channel(WORDS_MAX);
+        let (speaks, changes) = mpsc::channel(CHANGES_MAX);
         let (questions, asked) = Questions::new();
-        let talk = Talk::new(engine, clock, standing, plan, (Arc::clone(&counters), words, asked));
+        let talk = Talk::new(engine, clock, standing, plan, (Arc::clone(&counters), changes, asked));
         let thread = std::thread::Builder::new().name("fleet".into());
         thread.spawn(move || {
             runtime.block_on(talk.go_on(stopped));
@@ -86,7 +88,7 @@ impl Fleet {
         Arc::clone(&self.counters)
     }
 
-    /// By which something is said to all hosts.
+    /// By which operators change the fleet overrides.
     #[must_use]
     pub fn voice(&self) -> Voice {
         self.voice.clone()
@@ -107,14 +109,14 @@ impl Fleet {
 }
 
 impl Voice {
-    /// Says it, and waits for some seconds at most until it is said. Whether it changes anything.
+    /// Changes them, and waits for some seconds at most. Whether it changes anything.
     ///
     /// # Errors
-    /// Why it was not said, or that nobody knows.
-    pub fn say(&self, word: FleetWord) -> Result<bool, String> {
+    /// Why they are not changed, or that this is not known.
+    pub fn change(&self, change: FleetChange) -> Result<bool, String> {
         let (answer, answered) = sync_channel(1);
         let busy = || "too much is being said to the other hosts at once: say it again".to_owned();
-        self.0.try_send((word, answer)).map_err(|_| busy())?;
+        self.0.try_send((change, answer)).map_err(|_| busy())?;
         let silent = |_| "the thread that talks with the other hosts does not answer: see the log".to_owned();
         answered.recv_timeout(SAY_MAX).map_err(silent)?
     }
@@ -126,8 +128,8 @@ impl fmt::Debug for Plan {
     }
 }
 
-/// Words that wait to be said. Operators are few.
-const WORDS_MAX: usize = 16;
+/// Changes that wait. Operators are few.
+const CHANGES_MAX: usize = 16;
 
 /// Longer than whoever says it tries.
 const SAY_MAX: Duration = Duration::from_secs(4);

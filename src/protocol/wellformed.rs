@@ -1,8 +1,10 @@
 //! The slow check: whether a payload is one MessagePack array as version 1 allows it, down to the parts that no
 //! reader looks at. Runs on what the fast decoder did not like or did not look at.
 //!
-//! No allocation; recursion ends at [`DEPTH_MAX`]. Work is linear but for the keys of a map, compared pairwise in a
-//! small map and sorted in a large one.
+//! No allocation; recursion ends at [`DEPTH_MAX`]. Work is linear in the bytes: keys of a small map are compared pairwise,
+//! keys of a large one by their hashes.
+
+use std::hash::{BuildHasher, RandomState};
 
 use arrayvec::ArrayVec;
 use rmp::Marker;
@@ -95,21 +97,38 @@ fn few_keys_differ(entries: &[u8], count: usize) -> bool {
     keys(entries, count).all(|(_, key)| !seen.contains(&key) && seen.try_push(key).is_ok())
 }
 
-/// The array of offsets is kept out of the frames of [`map`], which recurses.
+/// Puts each key into a table of open addressing under a hash that a peer cannot foresee. The table is kept out of the
+/// frames of [`map`], which recurses.
 #[inline(never)]
 fn many_keys_differ(entries: &[u8], count: usize) -> bool {
-    let mut offsets = ArrayVec::<u16, KEYS_MAX>::new();
-    for (offset, _) in keys(entries, count) {
-        // More keys than can differ: some are the same.
-        if offsets.is_full() {
-            return false;
-        }
-        let Ok(offset) = u16::try_from(offset) else { return false };
-        offsets.push(offset);
+    // More keys than can differ: some are the same.
+    if count > KEYS_MAX {
+        return false;
     }
-    let key_at = |offset: u16| key(&mut Reader::new(entries.get(usize::from(offset)..).unwrap_or_default()));
-    offsets.sort_unstable_by_key(|offset| key_at(*offset));
-    !offsets.array_windows().any(|[one, next]| key_at(*one) == key_at(*next))
+    let hashes = RandomState::new();
+    let mut table = [0_u16; 2 * KEYS_MAX.next_power_of_two()];
+    // At most half full.
+    let Some(slots) = table.get_mut(..2 * count.next_power_of_two()) else { return false };
+    let mask = slots.len() - 1;
+    keys(entries, count).all(|(offset, key)| {
+        let mut slot = usize::try_from(hashes.hash_one(key) & mask as u64).unwrap_or_default();
+        // Offsets are kept plus one: 0 is an empty slot.
+        while let Some(taken) = slots.get(slot).and_then(|offset| usize::from(*offset).checked_sub(1)) {
+            if key_at(entries, taken) == key {
+                return false;
+            }
+            slot = (slot + 1) & mask;
+        }
+        let Ok(offset) = u16::try_from(offset + 1) else { return false };
+        slots.get_mut(slot).is_some_and(|slot| {
+            *slot = offset;
+            true
+        })
+    })
+}
+
+fn key_at(entries: &[u8], offset: usize) -> &[u8] {
+    key(&mut Reader::new(entries.get(offset..).unwrap_or_default()))
 }
 
 /// The keys of a map whose entries are known to be whole, and where each stands.
@@ -131,7 +150,7 @@ fn key<'a>(reader: &mut Reader<'a>) -> &'a [u8] {
     bytes.unwrap_or_default()
 }
 
-/// Up to here comparing each with each is cheaper than sorting.
+/// Up to here comparing each with each is cheaper than hashing.
 const PAIRWISE_MAX: usize = 16;
 
 /// The most keys of one map that can differ in [`FRAME_BYTES_MAX`]: the empty one takes 2 bytes with its value, the

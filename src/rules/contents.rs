@@ -66,7 +66,7 @@ impl Contents {
             Ok(Listed::Directory(files)) => files,
             Ok(Listed::File(beside)) => {
                 // What the file does not name may be anybody's.
-                let text = read_bytes(path).unwrap_or_default();
+                let text = read_bytes(path).map(|read| read.bytes).unwrap_or_default();
                 let named = beside.into_iter().filter(|file| names(&text, file.file_name()));
                 std::iter::once(path.to_owned()).chain(named).collect()
             }
@@ -180,7 +180,7 @@ fn content(file: &Path, room: &mut u64) -> Option<Fingerprint> {
     }
     *room -= metadata.len();
     Some(match read_bytes(file) {
-        Ok(bytes) => Fingerprint::of(&[b"read", &bytes]),
+        Ok(read) => Fingerprint::of(&[b"read", &read.bytes]),
         Err(wrong) => Fingerprint::of(&[b"unreadable", wrong.message.as_bytes()]),
     })
 }

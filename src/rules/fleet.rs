@@ -31,7 +31,7 @@ pub struct Scopes {
 pub struct FleetTerms {
     /// Whether a decision waits for Redis.
     pub mode: FleetMode,
-    /// What becomes of a request for which its host holds no token; `None`: what [`FleetTerms::on_miss`] says.
+    /// What becomes of a request for which its host holds no token; `None`: `ask`.
     pub on_miss: Option<OnMiss>,
     /// What holds while Redis does not answer.
     pub on_redis_down: OnRedisDown,
@@ -39,8 +39,8 @@ pub struct FleetTerms {
     pub max_over: Option<u16>,
     /// The region whose hosts share it; `None`: there is but one Redis.
     pub region: Option<Region>,
-    /// How long a request that asks waits for Redis at most; `None`: what [`FleetTerms::deadline`] says.
-    pub deadline: Option<Duration>,
+    /// How long a request waits for its remote check at most; `None`: what [`FleetTerms::wait`] says.
+    pub wait: Option<Duration>,
 }
 
 /// What the hosts of one region have of a rule: a part that does not depend on the others.
@@ -117,36 +117,25 @@ impl FleetTerms {
         self.max_over.unwrap_or(OVER)
     }
 
-    /// How long a request that asks waits for Redis at most.
+    /// How long a request waits for its remote check at most.
     #[must_use]
-    pub fn deadline(&self) -> Duration {
-        self.deadline.unwrap_or(share::PATIENCE)
+    pub fn wait(&self) -> Duration {
+        self.wait.unwrap_or(share::PATIENCE)
     }
 
-    /// What becomes of a request for which its host holds no token, where so many hosts are alive.
+    /// What becomes of a request for which its host holds too little, with this number of live hosts.
     ///
-    /// What admits lets every cold host pass one token at least. So where a host's part of `max_over` is less than one,
-    /// nothing is admitted on credit, whatever is written: `max_over` is a promise. And where it is not written, what
-    /// is tiny and slow asks: hosts that have heard nothing would pass a good part of it or refuse it falsely.
+    /// `admit` lets every cold host pass one token at least. Where a host's part of `max_over` is less than one token,
+    /// the request waits for a remote check instead: `max_over` is a promise. A permit is never admitted on credit.
     #[must_use]
     pub fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
-        if let Quota::Places(_) | Quota::Concurrency(_) = quota {
-            // Work begins with a place or not at all.
-            return match self.on_miss {
-                Some(OnMiss::Ask) => OnMiss::Ask,
-                None if are_few(quota, hosts) => OnMiss::Ask,
-                _ => OnMiss::Refuse,
-            };
-        }
-        if self.mode == FleetMode::Exact {
-            return OnMiss::Ask;
-        }
+        let has_credit = !matches!(quota, Quota::Places(_) | Quota::Concurrency(_))
+            && self.mode == FleetMode::Borrow
+            && (self.max_over.is_none() || self.has_whole_part(quota, hosts));
         match self.on_miss {
             Some(OnMiss::Refuse) => OnMiss::Refuse,
-            Some(OnMiss::Ask) => OnMiss::Ask,
-            _ if self.max_over.is_some() && !self.has_whole_part(quota, hosts) => OnMiss::Ask,
-            None if is_tiny(quota, hosts) && is_slow(quota) => OnMiss::Ask,
-            _ => OnMiss::Admit,
+            Some(OnMiss::Admit) if has_credit => OnMiss::Admit,
+            _ => OnMiss::Ask,
         }
     }
 
@@ -166,8 +155,8 @@ impl FleetTerms {
             text.push_str(&format!(", on_miss: {}", on_miss.name()));
         }
         text.push_str(&format!(", on_redis_down: {}", self.on_redis_down.name()));
-        if let Some(deadline) = self.deadline {
-            text.push_str(&format!(", deadline: {}", span_text(deadline)));
+        if let Some(wait) = self.wait {
+            text.push_str(&format!(", wait: {}", span_text(wait)));
         }
         text + "}"
     }
@@ -195,11 +184,6 @@ pub(super) fn is_window(quota: &Quota) -> bool {
 /// Whether the fleet's whole budget is less than two tokens a host.
 pub(super) fn is_tiny(quota: &Quota, hosts: u32) -> bool {
     u64::from(quota.limit()) < 2 * u64::from(hosts)
-}
-
-/// Whether the budget takes a minute or more to come back, so that a call for each request is cheap.
-pub(super) fn is_slow(quota: &Quota) -> bool {
-    quota.window().0 >= MINUTE_MICROS
 }
 
 impl Scope {
@@ -335,8 +319,6 @@ const RATE_PARTS_MAX: u64 = 1_000_000_000;
 
 /// What the numbers of a rate multiply to: two of these are below 2⁵³.
 const PRODUCT_MAX: u64 = 4_000_000_000_000_000;
-
-const MINUTE_MICROS: u64 = 60_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -31,6 +31,7 @@ mod meaning;
 mod names;
 pub mod native;
 mod network;
+pub(crate) mod open;
 mod overrides;
 pub(crate) mod percent;
 mod period;

@@ -18,7 +18,7 @@ pub struct Problem {
     pub message: String,
     /// What to write instead.
     pub mend: Option<String>,
-    /// The line itself; none when the file could not be read.
+    /// The line itself; none when the file could not be read, or may not be quoted.
     pub line_text: Option<Excerpt>,
 }
 
@@ -70,6 +70,10 @@ impl Problem {
                     let origin = Origin::path(&*position.file).line(position.line as usize);
                     group.element(origin.char_column(position.column as usize)).element(snippet)
                 }
+            }
+            None if position.line > 0 => {
+                let origin = Origin::path(&*position.file).line(position.line as usize);
+                group.element(origin.char_column(position.column as usize))
             }
             None => group.element(Origin::path(&*position.file)),
         };

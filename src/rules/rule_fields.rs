@@ -229,15 +229,16 @@ pub(super) const FLEET_TERMS: &[Field] = &[
         .about("whether hosts borrow tokens ahead of need, or each request waits for Redis; see Fleet"),
     Field::built("on_miss")
         .of(Kind::Words(ON_MISS_WORDS))
-        .or("`admit`; in `concurrency` `refuse`, and `ask` where `max` is below four for each host")
-        .about("what becomes of a request for which its host holds no token or place; see Fleet"),
+        .or("`ask`")
+        .about("what becomes of a request for which its host holds too little; see Fleet"),
     Field::built("on_redis_down")
         .of(Kind::Words(&["share", "local", "allow", "refuse"]))
         .or("`share`")
         .about("what holds while Redis does not answer; see Fleet"),
-    Field::built("deadline").of(Kind::Time).or("5ms").about(
-        "how long a request that asks waits for Redis at most, 2ms to 50ms; then `on_redis_down` holds; see Fleet",
+    Field::built("wait").of(Kind::Time).or("5ms").about(
+        "how long a request waits for its remote check at most, 2ms to 50ms; then `on_redis_down` holds; see Fleet",
     ),
+    Field::built("deadline").of(Kind::Time).about("the former name of `wait`"),
 ];
 
 pub(super) const GUARD: Field = Field::built("guard")

@@ -1,11 +1,10 @@
 //! One file as it was read: its name, its text, and the problems found in it.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Position;
+use super::open::{self, NotOpened, Opened};
 use super::problem::{Excerpt, Problem, Severity, Wrong};
 
 /// The text of one file.
@@ -14,6 +13,8 @@ pub struct Source {
     file: Arc<str>,
     text: String,
     beside: Beside,
+    /// Whether problems may quote the text.
+    quotable: bool,
 }
 
 /// A table by its name, as a text.
@@ -67,22 +68,36 @@ impl Source {
     /// A text that was read elsewhere.
     #[must_use]
     pub fn new(file: &str, text: String) -> Source {
-        Source { file: file.into(), text, beside: Beside::Nothing }
+        Source { file: file.into(), text, beside: Beside::Nothing, quotable: true }
     }
 
     /// A text that was kept, with the tables that lay beside it.
     pub(super) fn kept(file: &str, text: String, tables: Arc<[Table]>) -> Source {
-        Source { file: file.into(), text, beside: Beside::Kept(tables) }
+        Source { file: file.into(), text, beside: Beside::Kept(tables), quotable: true }
     }
 
-    /// Reads a file.
+    /// Reads a file whose links stay beneath its directory. Problems quote it where root, the owner of the directory or
+    /// the user who runs this owns it.
     ///
     /// # Errors
-    /// It is missing, may not be read, is no regular file, is larger than [`FILE_BYTES_MAX`], is not UTF-8.
+    /// It is missing, may not be read, is no regular file, is larger than [`FILE_BYTES_MAX`], is not UTF-8, or a link
+    /// leads out of its directory.
     pub fn read(path: &Path) -> Result<Source, Unreadable> {
+        Source::of(path, read_bytes(path))
+    }
+
+    /// Reads a file wherever its links lead: the settings, whose path the user of the command names.
+    ///
+    /// # Errors
+    /// As [`Source::read`], links aside.
+    pub(crate) fn read_anywhere(path: &Path) -> Result<Source, Unreadable> {
+        Source::of(path, bytes_of(open::anywhere(path)))
+    }
+
+    fn of(path: &Path, read: Result<Bytes, Wrong>) -> Result<Source, Unreadable> {
         let name = path.to_string_lossy();
-        let bytes = match read_bytes(path) {
-            Ok(bytes) => bytes,
+        let Bytes { bytes, quotable } = match read {
+            Ok(read) => read,
             Err(wrong) => return Err(Unreadable::new(path, wrong, String::new())),
         };
         if bytes.len() as u64 > FILE_BYTES_MAX {
@@ -96,9 +111,9 @@ impl Source {
                 let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
                 let directory = path.parent().map(Path::to_owned);
                 let beside = directory.map_or(Beside::Nothing, Beside::Directory);
-                Ok(Source { beside, ..Source::new(&name, text) })
+                Ok(Source { beside, quotable, ..Source::new(&name, text) })
             }
-            Err(error) => Err(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to())),
+            Err(error) => Err(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to(), quotable)),
         }
     }
 
@@ -154,11 +169,16 @@ impl Source {
         Position { file: Arc::clone(&self.file), line: at.line, column: at.column }
     }
 
-    /// A problem at a place of this file.
+    /// A problem at a place of this file. Of a file that may not be quoted it says the place alone: messages hold what
+    /// is written there.
     #[must_use]
     pub fn problem(&self, severity: Severity, at: Place, message: String, mend: Option<String>) -> Problem {
-        let excerpt = Excerpt::around(&self.text, at);
         let position = self.position(at);
+        if !self.quotable {
+            let (message, mend) = (WITHHELD.to_owned(), Some(WITHHELD_HELP.to_owned()));
+            return Problem { severity, position, message, mend, line_text: None };
+        }
+        let excerpt = Excerpt::around(&self.text, at);
         Problem { severity, position, message, mend, line_text: Some(excerpt) }
     }
 }
@@ -244,26 +264,25 @@ pub(crate) fn about_file(path: &Path, wrong: Wrong) -> Problem {
 }
 
 /// The bytes of a regular file, one more than [`FILE_BYTES_MAX`] at most.
-pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Wrong> {
-    let unreadable = |error: std::io::Error| {
-        let mend = match error.kind() {
-            std::io::ErrorKind::NotFound => "check the path, or create the file",
-            std::io::ErrorKind::PermissionDenied => "let the user who runs this read it",
-            _ => "make it a file that can be read",
-        };
-        Wrong::new(format!("cannot read the file: {error}"), mend)
-    };
-    // Asked first: opening a named pipe would wait for a writer.
-    if !path.metadata().map_err(unreadable)?.is_file() {
-        return Err(Wrong::new("not a regular file", "remove it, or put a file in its place"));
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(bytes)
+pub(super) struct Bytes {
+    pub(super) bytes: Vec<u8>,
+    quotable: bool,
 }
 
-fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Unreadable {
+/// Reads a regular file whose links stay beneath its directory.
+pub(super) fn read_bytes(path: &Path) -> Result<Bytes, Wrong> {
+    bytes_of(open::beneath(path))
+}
+
+fn bytes_of(opened: Result<Opened, NotOpened>) -> Result<Bytes, Wrong> {
+    let read = opened.and_then(|opened| {
+        let bytes = open::read(&opened, FILE_BYTES_MAX + 1)?;
+        Ok(Bytes { bytes, quotable: opened.quotable })
+    });
+    read.map_err(|error| Wrong::new(error.to_string(), error.help()))
+}
+
+fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize, quotable: bool) -> Unreadable {
     let mend = match bytes {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it looks like UTF-16: save it as UTF-8",
         _ => "save it as UTF-8",
@@ -274,11 +293,16 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize) -> Unreadable {
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
     let count = |from_0: usize| u32::try_from(from_0).unwrap_or(u32::MAX).saturating_add(1);
     let at = Place { line: count(line), column: count(column), width: 1, byte: count(valid_up_to) - 1 };
-    let source = Source::new(name, String::from_utf8_lossy(bytes).into_owned());
+    let source = Source { quotable, ..Source::new(name, String::from_utf8_lossy(bytes).into_owned()) };
     let message = format!("not UTF-8: the byte 0x{byte:02x} starts no character");
     let problem = source.problem(Severity::Error, at, message, Some(mend.to_owned()));
     Unreadable { problem: Box::new(problem), text: source.text }
 }
+
+/// What is said of a file that may not be quoted.
+const WITHHELD: &str = "something is wrong here, and its text is not shown: another user owns the file";
+const WITHHELD_HELP: &str =
+    "run `tidegate check` as the owner of the file, or give it to root or to the owner of its directory";
 
 /// More than 100 000 rules of ordinary length; the tree of a file takes some ten times its size while it is read.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;

@@ -1,6 +1,7 @@
 //! Frames in, replies out: what one read brought is answered together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
@@ -12,7 +13,7 @@ use super::membership::{Line, Membership};
 use super::parked::Parked;
 use super::processes::SessionKey;
 use super::telemetry::Client;
-use crate::clock::Now;
+use crate::clock::{Now, Timestamp};
 use crate::engine::{CallResult, Decider, Op, Ticket};
 use crate::protocol::{
     Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
@@ -27,6 +28,8 @@ pub(super) struct Turn {
     pub(super) consumed: usize,
     /// What comes next.
     pub(super) next: Next,
+    /// When it began.
+    pub(super) at: Timestamp,
 }
 
 /// What a connection does once its replies are written.
@@ -35,6 +38,8 @@ pub(super) enum Next {
     /// Another frame may be there already: let the other connections have a turn, then go on.
     #[default]
     Continue,
+    /// The same, and the replies so far are held: frames that were read together are answered in one write.
+    Pause,
     /// No whole frame is left: read. The one that has begun, if one has, is this long in all.
     Read { frame_bytes: usize },
     /// The connection is of no more use.
@@ -109,28 +114,39 @@ impl Peer {
         replies: &mut Vec<u8>,
     ) -> (Turn, u64) {
         let mut consumed = 0;
-        for answered in 0..FRAMES_A_TURN {
-            if replies.len() >= REPLY_BYTES_A_TURN {
-                return (Turn { consumed, next: Next::Continue }, answered);
+        let mut effort = 0;
+        for answered in 0..FRAMES_A_BATCH {
+            if replies.len() >= REPLY_BYTES_A_BATCH || effort >= EFFORT_BETWEEN_LOOKS {
+                if replies.len() >= REPLY_BYTES_A_BATCH {
+                    return (Turn { consumed, next: Next::Continue, at: now.at }, answered);
+                }
+                if self.shared.clock.now().at.since(now.at) >= BATCH_TIME_MAX {
+                    return (Turn { consumed, next: Next::Pause, at: now.at }, answered);
+                }
+                effort = 0;
             }
             match split(buffer.get(consumed..).unwrap_or_default()) {
                 Split::Frame { payload, consumed: frame } => {
                     consumed += frame;
+                    effort += FRAME_EFFORT + frame;
                     if self.answer_frame(decider, payload, replies, now) == Standing::Ended {
-                        return (Turn { consumed, next: Next::Close }, answered + 1);
+                        return (Turn { consumed, next: Next::Close, at: now.at }, answered + 1);
                     }
                 }
                 Split::More { needed } => {
-                    return (Turn { consumed, next: Next::Read { frame_bytes: needed } }, answered);
+                    return (
+                        Turn { consumed, next: Next::Read { frame_bytes: needed }, at: now.at },
+                        answered,
+                    );
                 }
                 Split::Broken(fault) => {
                     self.shared.telemetry.error(fault.code);
                     encode_fault(replies, &fault);
-                    return (Turn { consumed, next: Next::Close }, answered + 1);
+                    return (Turn { consumed, next: Next::Close, at: now.at }, answered + 1);
                 }
             }
         }
-        (Turn { consumed, next: Next::Continue }, FRAMES_A_TURN)
+        (Turn { consumed, next: Next::Continue, at: now.at }, FRAMES_A_BATCH)
     }
 
     fn answer_frame(
@@ -337,8 +353,17 @@ pub(super) enum Standing {
 /// Domains of one connection that are noted: most applications ask about one.
 const ASKED_MAX: usize = 4;
 
-/// Frames answered before other connections have their turn: a flood on one holds the rest up for some 30 µs.
-const FRAMES_A_TURN: u64 = 64;
+/// Frames of a batch. Their bytes are bounded by the buffer: one frame of the largest size.
+const FRAMES_A_BATCH: u64 = 64;
 
 /// Replies waiting to be written. One more than this is never begun.
-const REPLY_BYTES_A_TURN: usize = 64 * 1_024;
+const REPLY_BYTES_A_BATCH: usize = 64 * 1_024;
+
+/// A batch ends after the frame in which it reaches this time. A full batch of ordinary frames takes 45 µs.
+const BATCH_TIME_MAX: Duration = Duration::from_micros(250);
+
+/// The fixed effort of a frame, in bytes that take as long to decode.
+const FRAME_EFFORT: usize = 400;
+
+/// The clock is read each time the frames since the last reading have reached this effort: after at most 16 frames.
+const EFFORT_BETWEEN_LOOKS: usize = 16 * FRAME_EFFORT;

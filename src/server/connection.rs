@@ -9,12 +9,14 @@ use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
 use super::Shared;
+use super::activity::Activity;
 use super::answer::{Next, Peer};
 use super::connections::Permit;
+use super::fair_queue::Seat;
 use super::held::Held;
 use super::membership::Line;
 use super::stream::Stream;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::engine::Decider;
 use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
 
@@ -22,15 +24,23 @@ use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
 pub(super) async fn serve(
     socket: Arc<UnixStream>,
     permit: Permit,
+    seat: Seat,
     shared: Arc<Shared>,
     decider: Arc<Mutex<Decider>>,
 ) {
+    // To set a connection up takes as long as a batch.
+    seat.admit().await;
+    let activity = permit.activity();
     let line = Line { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
     let connection = Stream::new(socket).map(|stream| Connection {
         stream,
+        seat,
+        activity,
+        answered_at: Timestamp::ORIGIN,
         peer: Peer::new(Arc::clone(&shared), line),
         buffer: vec![0; BUFFER_BYTES],
         filled: 0,
+        may_have_more: false,
         replies: Vec::new(),
         held: Held::nothing(Arc::clone(&shared), permit.user()),
         hello_due: Some(Box::pin(sleep(HELLO_PATIENCE))),
@@ -44,12 +54,18 @@ pub(super) async fn serve(
     }
 }
 
-struct Connection {
+struct Connection<'p> {
     stream: Stream,
+    seat: Seat,
+    activity: &'p Activity,
+    /// When the last batch began.
+    answered_at: Timestamp,
     peer: Peer,
     buffer: Vec<u8>,
     /// So many bytes of the buffer wait to be answered.
     filled: usize,
+    /// The last read filled the buffer.
+    may_have_more: bool,
     replies: Vec<u8>,
     /// What the two buffers take beyond what they have at rest, as far as they keep it.
     held: Held,
@@ -62,13 +78,16 @@ struct Connection {
     clock: Arc<Clock>,
 }
 
-impl Connection {
+impl Connection<'_> {
     async fn run(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
         let mut next = Next::Read { frame_bytes: HEADER_BYTES };
         loop {
             match next {
                 Next::Close => return Ok(()),
-                Next::Continue => tokio::task::yield_now().await,
+                Next::Continue | Next::Pause => {
+                    tokio::task::yield_now().await;
+                    self.seat.admit().await;
+                }
                 Next::Read { frame_bytes } => {
                     if self.read(frame_bytes).await? == Some(0) {
                         self.outwait(shared, decider).await?;
@@ -77,7 +96,7 @@ impl Connection {
                 }
             }
             next = self.answer(decider);
-            if !self.replies.is_empty() {
+            if next != Next::Pause && !self.replies.is_empty() {
                 self.tell().await?;
             }
         }
@@ -103,7 +122,7 @@ impl Connection {
 
     /// Who sends no more may still read: what waits for a call is answered first.
     async fn outwait(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
-        let is_awaited = |connection: &Connection| {
+        let is_awaited = |connection: &Connection<'_>| {
             !connection.peer.parked.is_empty() && !connection.is_deaf && !connection.stream.is_gone()
         };
         while is_awaited(self) && !shared.connections.is_draining() {
@@ -146,20 +165,53 @@ impl Connection {
             self.buffer = vec![0; BUFFER_BYTES];
             self.held.set(0);
         }
-        let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
-        let count = if self.hello_due.is_none() && self.frame_due.is_none() && self.peer.parked.is_empty() {
-            self.stream.read(room).await?
-        } else {
-            tokio::select! {
-                biased;
-                count = self.stream.read(room) => count?,
-                () = passed(&mut self.hello_due) => 0,
-                () = passed(&mut self.frame_due) => 0,
-                () = self.peer.parked.ready(&self.clock) => return Ok(None),
+        loop {
+            if self.has_answered_all() {
+                self.activity.rest(self.answered_at);
             }
-        };
-        self.filled += count;
-        Ok(Some(count))
+            let awaited = self.await_input().await?;
+            if !self.activity.work() {
+                self.stream.discard_unread(&mut self.buffer);
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            if awaited == Awaited::Late {
+                return Ok(Some(0));
+            }
+            self.seat.admit().await;
+            if awaited == Awaited::Call {
+                return Ok(None);
+            }
+            let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
+            if let Some(count) = self.stream.try_read(room)? {
+                self.may_have_more = count == room.len();
+                self.filled += count;
+                return Ok(Some(count));
+            }
+        }
+    }
+
+    /// Whether the connection could end here and no request would go without an answer that had been read.
+    fn has_answered_all(&self) -> bool {
+        self.peer.is_greeted() && self.filled == 0 && self.peer.parked.is_empty() && !self.is_deaf
+    }
+
+    /// Waits for whatever is next, without reading it.
+    async fn await_input(&mut self) -> io::Result<Awaited> {
+        if std::mem::take(&mut self.may_have_more) {
+            // A socket that is never empty never makes its task wait.
+            tokio::task::yield_now().await;
+        }
+        if self.hello_due.is_none() && self.frame_due.is_none() && self.peer.parked.is_empty() {
+            self.stream.readable().await?;
+            return Ok(Awaited::Bytes);
+        }
+        tokio::select! {
+            biased;
+            readable = self.stream.readable() => readable.map(|()| Awaited::Bytes),
+            () = passed(&mut self.hello_due) => Ok(Awaited::Late),
+            () = passed(&mut self.frame_due) => Ok(Awaited::Late),
+            () = self.peer.parked.ready(&self.clock) => Ok(Awaited::Call),
+        }
     }
 
     /// Answers what has been read, in one turn of the decision thread.
@@ -178,6 +230,7 @@ impl Connection {
             }
             turn
         };
+        self.answered_at = turn.at;
         if turn.consumed > 0 {
             self.buffer.copy_within(turn.consumed..self.filled, 0);
             self.filled -= turn.consumed;
@@ -211,6 +264,17 @@ impl Connection {
         encode_reply(&mut self.replies, &Reply::Goodbye { reason: "draining" });
         self.stream.write_rest(&self.replies, WRITE_PATIENCE, &mut 0).await
     }
+}
+
+/// What a connection has waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    /// Bytes, or the end of them.
+    Bytes,
+    /// A request that waits for a call is to be answered.
+    Call,
+    /// HELLO, or the rest of a frame, did not come in time.
+    Late,
 }
 
 /// Whether the other end is gone, which says nothing of what it sent before.

@@ -1,4 +1,8 @@
 //! Who is connected: counted against the limits, and reached when the daemon drains.
+//!
+//! When all places are taken, idle connections of sessions that have many are ended before anyone is refused.
+
+mod surplus;
 
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -6,6 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Shared;
+use super::activity::Activity;
+use super::processes::SessionKey;
+use crate::clock::Timestamp;
 
 /// How many may be connected at once.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +32,22 @@ pub(super) struct Connections {
 
 #[derive(Debug, Default)]
 struct Book {
-    streams: HashMap<u64, Weak<UnixStream>>,
+    present: HashMap<u64, Present>,
     by_user: HashMap<u32, usize>,
     last: u64,
     draining: bool,
+    /// A search for surplus connections that found none is not repeated before.
+    search_after: Timestamp,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Present {
+    stream: Weak<UnixStream>,
+    user: u32,
+    /// What HELLO named.
+    session: Option<SessionKey>,
+    activity: Arc<Activity>,
 }
 
 /// Why somebody is not let in.
@@ -52,22 +71,30 @@ impl Connections {
     ) -> Result<Permit, Refusal> {
         let connections = &shared.connections;
         let mut book = connections.book();
-        if book.draining {
-            return Err(Refusal::Draining);
+        let mut ended = Vec::new();
+        if let Some(refusal) = book.refusal(connections.limits, user) {
+            let of_user = (refusal == Refusal::FullForUser).then_some(user);
+            if refusal != Refusal::Draining {
+                ended = book.end_surplus(of_user, shared.clock.now().at);
+            }
         }
-        if book.streams.len() >= connections.limits.max {
-            return Err(Refusal::Full);
-        }
-        let of_user = book.by_user.entry(user).or_default();
-        if *of_user >= connections.limits.per_user {
-            return Err(Refusal::FullForUser);
-        }
-        *of_user += 1;
-        book.last += 1;
-        let number = book.last;
-        book.streams.insert(number, Arc::downgrade(stream));
+        let admitted = match book.refusal(connections.limits, user) {
+            Some(refusal) => Err(refusal),
+            None => Ok(book.add(stream, user)),
+        };
+        drop(book);
+        surplus::say_goodbye(&ended);
+        shared.telemetry.reclaimed(ended.len() as u64);
+        let (number, activity) = admitted?;
         shared.telemetry.came();
-        Ok(Permit { shared: Arc::clone(shared), number, user })
+        Ok(Permit { shared: Arc::clone(shared), number, user, activity })
+    }
+
+    /// Notes the session of a connection.
+    pub(super) fn join(&self, number: u64, session: SessionKey) {
+        if let Some(present) = self.book().present.get_mut(&number) {
+            present.session = Some(session);
+        }
     }
 
     /// Lets nobody in any more and ends what can still arrive: a peer's next write fails at once, what it wrote
@@ -75,7 +102,7 @@ impl Connections {
     pub(super) fn drain(&self) {
         let mut book = self.book();
         book.draining = true;
-        for stream in book.streams.values().filter_map(Weak::upgrade) {
+        for stream in book.present.values().filter_map(|present| present.stream.upgrade()) {
             // A peer that is already gone needs no telling.
             let _ = stream.shutdown(Shutdown::Read);
         }
@@ -83,7 +110,7 @@ impl Connections {
 
     /// Ends what can still arrive from one: what it wrote before is answered.
     pub(super) fn hang_up(&self, number: u64) {
-        let stream = self.book().streams.get(&number).and_then(Weak::upgrade);
+        let stream = self.book().present.get(&number).and_then(|present| present.stream.upgrade());
         if let Some(stream) = stream {
             // A peer that is already gone needs no telling.
             let _ = stream.shutdown(Shutdown::Read);
@@ -99,12 +126,49 @@ impl Connections {
     }
 }
 
+impl Book {
+    fn refusal(&self, limits: ConnectionLimits, user: u32) -> Option<Refusal> {
+        if self.draining {
+            Some(Refusal::Draining)
+        } else if self.by_user.get(&user).is_some_and(|of_user| *of_user >= limits.per_user) {
+            Some(Refusal::FullForUser)
+        } else if self.present.len() >= limits.max {
+            Some(Refusal::Full)
+        } else {
+            None
+        }
+    }
+
+    fn add(&mut self, stream: &Arc<UnixStream>, user: u32) -> (u64, Arc<Activity>) {
+        *self.by_user.entry(user).or_default() += 1;
+        self.last += 1;
+        let activity = Arc::<Activity>::default();
+        let present =
+            Present { stream: Arc::downgrade(stream), user, session: None, activity: Arc::clone(&activity) };
+        self.present.insert(self.last, present);
+        (self.last, activity)
+    }
+
+    /// Gives a place back. One that was taken away before is not given back twice.
+    fn remove(&mut self, number: u64) -> Option<Present> {
+        let present = self.present.remove(&number)?;
+        if let Some(of_user) = self.by_user.get_mut(&present.user) {
+            *of_user -= 1;
+            if *of_user == 0 {
+                self.by_user.remove(&present.user);
+            }
+        }
+        Some(present)
+    }
+}
+
 /// A place among the connections.
 #[derive(Debug)]
 pub(super) struct Permit {
     shared: Arc<Shared>,
     number: u64,
     user: u32,
+    activity: Arc<Activity>,
 }
 
 impl Permit {
@@ -117,18 +181,16 @@ impl Permit {
     pub(super) fn user(&self) -> u32 {
         self.user
     }
+
+    /// Whether it works or rests.
+    pub(super) fn activity(&self) -> &Activity {
+        &self.activity
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut book = self.shared.connections.book();
-        book.streams.remove(&self.number);
+        self.shared.connections.book().remove(self.number);
         self.shared.telemetry.went();
-        if let Some(of_user) = book.by_user.get_mut(&self.user) {
-            *of_user -= 1;
-            if *of_user == 0 {
-                book.by_user.remove(&self.user);
-            }
-        }
     }
 }

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use super::connections::Permit;
+use super::fair_queue::FairQueue;
 use super::{Shared, connection, pulse};
 use crate::engine::{Decider, Engine};
 use crate::sys;
@@ -31,7 +32,12 @@ impl DecisionThread {
         shared: &Arc<Shared>,
         short_slices: bool,
     ) -> std::io::Result<DecisionThread> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let fair_queue = Arc::new(FairQueue::new(Arc::clone(&shared.clock)));
+        let sleeping = Arc::clone(&fair_queue);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .on_thread_park(move || sleeping.sleep())
+            .build()?;
         let decider = Arc::new(Mutex::new(engine.decider()));
         let shared = Arc::clone(shared);
         let (deal, dealt) = unbounded_channel();
@@ -41,9 +47,10 @@ impl DecisionThread {
                 debug!(%error, "the scheduler grants no short slice: decisions wait longer on a busy host");
             }
             let (beat, clock) = (Arc::clone(&shared.pulse), Arc::clone(&shared.clock));
-            // Ends with the runtime.
+            // Both end with the runtime, and wait for no connection's admission.
             runtime.spawn(pulse::keep_beating(number, beat, clock, Arc::clone(&decider)));
-            runtime.block_on(take_turns(dealt, &shared, &decider));
+            runtime.spawn(Arc::clone(&fair_queue).begin_rounds());
+            runtime.block_on(serve_connections(dealt, &fair_queue, &shared, &decider));
             // Nobody waits any more when the drain took too long.
             let _ = end.send(());
         })?;
@@ -66,14 +73,16 @@ impl DecisionThread {
     }
 }
 
-async fn take_turns(
+async fn serve_connections(
     mut dealt: UnboundedReceiver<Dealt>,
+    fair_queue: &Arc<FairQueue>,
     shared: &Arc<Shared>,
     decider: &Arc<Mutex<Decider>>,
 ) {
     let connections = TaskTracker::new();
     while let Some((socket, permit)) = dealt.recv().await {
-        connections.spawn(connection::serve(socket, permit, Arc::clone(shared), Arc::clone(decider)));
+        let seat = fair_queue.join(permit.user());
+        connections.spawn(connection::serve(socket, permit, seat, Arc::clone(shared), Arc::clone(decider)));
     }
     connections.close();
     connections.wait().await;

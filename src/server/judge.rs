@@ -9,12 +9,13 @@ use super::Shared;
 use super::answer::Standing;
 use super::grants::Grants;
 use super::telemetry::Client;
+use super::units::{LongUnits, engine_cost};
 use crate::clock::{Micros, Now};
 use crate::engine::{
     self, Answer, CallResult, Decider, Engine, LimitView, NotCharged, Op, Repeat, Session, Ticket,
 };
 use crate::protocol::{
-    self, COST_MAX, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
+    self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
     encode_reply,
 };
 use crate::record::{SESSION_BYTES, What};
@@ -65,7 +66,14 @@ impl<'a> Asking<'a> {
         }
         #[cfg(debug_assertions)]
         stall_if_asked(self.descriptors);
-        let (cost, oversized) = engine_cost(&judge.cost);
+        let long;
+        let (cost, oversized) = match (&judge.cost, engine_cost(&judge.cost)) {
+            (protocol::Cost::Units(named), (cost, oversized)) => {
+                long = LongUnits::new(*named);
+                (long.as_ref().map_or(cost, |long| engine::Cost::Units(long)), oversized)
+            }
+            (protocol::Cost::Requests(_), cost) => cost,
+        };
         let request = engine::Request {
             cost,
             oversized,
@@ -114,9 +122,13 @@ impl<'a> Asking<'a> {
         if self.is_closed(charge.domain) {
             return self.turn_away(charge.id, charge.domain, replies);
         }
+        let long;
         let amount = match &charge.amount {
             protocol::Amount::Requests(amount) => engine::Amount::Requests(*amount),
-            protocol::Amount::Units(named) => engine::Amount::Units(named),
+            protocol::Amount::Units(named) => {
+                long = LongUnits::new(*named);
+                engine::Amount::Units(long.as_ref().map_or(named, |long| long))
+            }
         };
         let request = engine::Charge {
             domain: charge.domain,
@@ -269,51 +281,11 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
     encode_decision(replies, &reply);
 }
 
-impl engine::UnitCosts for protocol::Units<'_> {
-    fn of(&self, unit: &str) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| counted(cost))
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.iter().for_each(|(unit, cost)| visit(unit, counted(cost)));
-    }
-}
-
 /// What a refund names.
 fn named(of: protocol::Of<'_>) -> engine::Of<'_> {
     match of {
         protocol::Of::Idem(name) => engine::Of::Idem(name),
         protocol::Of::Lease(lease) => engine::Of::Lease(lease),
-    }
-}
-
-/// A cost for the engine, and whether it is above what rules can count.
-pub fn engine_cost<'c>(cost: &'c protocol::Cost<'_>) -> (engine::Cost<'c>, bool) {
-    match cost {
-        protocol::Cost::Requests(cost) => (engine::Cost::Requests(counted(*cost)), is_oversized(*cost)),
-        protocol::Cost::Units(named) => {
-            (engine::Cost::Units(named), named.iter().any(|(_, cost)| is_oversized(cost)))
-        }
-    }
-}
-
-/// The cost as rules count it.
-fn counted(cost: u64) -> u32 {
-    u32::try_from(cost).unwrap_or(COST_MAX)
-}
-
-/// Whether a cost is above what rules can count.
-fn is_oversized(cost: u64) -> bool {
-    cost > u64::from(COST_MAX)
-}
-
-impl engine::UnitAmounts for protocol::Amounts<'_> {
-    fn of(&self, unit: &str) -> Option<i64> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, amount)| amount)
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(&str, i64)) {
-        self.iter().for_each(|(unit, amount)| visit(unit, amount));
     }
 }
 

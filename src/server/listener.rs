@@ -123,6 +123,13 @@ impl Listener {
         &self.path
     }
 
+    /// Device and inode of the socket at the path; `None`: the path of a socket that was passed leads nowhere.
+    #[must_use]
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        let passed = || std::fs::metadata(&self.path).ok().as_ref().map(identity);
+        self.ours.as_ref().map(|ours| ours.identity).or_else(passed)
+    }
+
     /// The same socket once more, for who accepts by himself.
     ///
     /// # Errors

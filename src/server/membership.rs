@@ -77,6 +77,7 @@ impl Membership {
         let session = shared.engine.open(&opening, now)?;
         let key = SessionKey::new(hello.session, line.user, line.number);
         let member = Membership { shared: Arc::clone(shared), session, key, number: line.number };
+        shared.connections.join(line.number, key);
         if shared.recorder.is_on() {
             shared.note_hello(&key, &member.session, hello.pool, hello.slots, now.at);
         }

@@ -2,10 +2,13 @@
 
 mod accept;
 mod access;
+mod activity;
 mod answer;
 mod connection;
 mod connections;
 mod decision_thread;
+mod entrance;
+mod fair_queue;
 mod grants;
 mod held;
 mod hello;
@@ -20,6 +23,7 @@ mod processes;
 mod pulse;
 mod stream;
 mod telemetry;
+mod units;
 mod word;
 mod work;
 
@@ -31,11 +35,11 @@ use tracing::{error, warn};
 
 pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
-pub use judge::engine_cost;
 pub use listener::{BindError, Listener, NotTaken};
 pub use pool_access::{PoolAccess, PoolLimits};
 pub use pulse::Pulse;
 pub use telemetry::Telemetry;
+pub use units::engine_cost;
 
 use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
@@ -161,12 +165,10 @@ pub async fn run(
         .map(|number| DecisionThread::start(number, engine, &shared, options.short_slices))
         .collect();
     let threads = threads?;
-    let watched = listener.watch()?;
     let housekeeping = tokio::spawn(keep_house(Arc::clone(&shared)));
-    accept::run(&watched, &shared, &threads, &shutdown).await;
+    accept::run(&listener, &shared, &threads, &shutdown).await?;
     listener.leave();
     accept::let_in_who_waits(&listener, &shared, &threads);
-    drop(watched);
     // With it goes the lock: another daemon may start while this one drains.
     drop(listener);
     shared.connections.drain();

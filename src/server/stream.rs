@@ -25,27 +25,49 @@ impl Stream {
         Ok(Stream { socket, reading: Some(reading) })
     }
 
-    /// Reads what is there, waiting until something is; 0 at the end. Cancelled, it has read nothing.
-    pub(super) async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let Some(reading) = &self.reading else {
-                self.reading = Some(sys::register(Arc::clone(&self.socket), Interest::READABLE)?);
-                continue;
-            };
-            let mut ready = reading.readable().await?;
-            match (&*self.socket).read(buffer) {
-                Ok(count) => {
-                    // Edge-triggered: a short read has emptied the socket, so the next one must wait for the next
-                    // edge, and the read that would only find nothing is saved.
-                    if count < buffer.len() && count > 0 {
-                        ready.clear_ready();
-                    }
-                    return Ok(count);
+    /// Waits until there may be something to read, the end included. Cancelled, it has read nothing.
+    pub(super) async fn readable(&mut self) -> io::Result<()> {
+        let reading = match &mut self.reading {
+            Some(reading) => reading,
+            none => none.insert(sys::register(Arc::clone(&self.socket), Interest::READABLE)?),
+        };
+        let _ready = reading.readable().await?;
+        Ok(())
+    }
+
+    /// Reads once without waiting; 0 at the end. `None`: there is nothing to read.
+    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let Some(reading) = &self.reading else { return Ok(None) };
+        let mut short = None;
+        let read = reading.try_io(Interest::READABLE, |socket| {
+            let count = loop {
+                match (&**socket).read(buffer) {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    read => break read?,
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => ready.clear_ready(),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            };
+            // Edge-triggered: a short read has emptied the socket, so the next one must wait for the next edge, and the
+            // read that would find nothing is saved. This error is how tokio learns of it.
+            if count < buffer.len() && count > 0 {
+                short = Some(count);
+                return Err(ErrorKind::WouldBlock.into());
             }
+            Ok(count)
+        });
+        match read {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(short),
+            read => read.map(Some),
+        }
+    }
+
+    /// Reads what has arrived, to no end: the kernel tells a peer of unread bytes as a broken connection. Nothing more may
+    /// arrive, and the peer had room for no more than [`UNREAD_MAX`].
+    pub(super) fn discard_unread(&self, buffer: &mut [u8]) {
+        let mut discarded = 0;
+        while let Ok(count @ 1..) = (&*self.socket).read(buffer)
+            && discarded < UNREAD_MAX
+        {
+            discarded += count;
         }
     }
 
@@ -94,3 +116,6 @@ impl Stream {
         Ok(())
     }
 }
+
+/// Twice what Linux lets a Unix socket hold by default, its bookkeeping included.
+const UNREAD_MAX: usize = 425_984;

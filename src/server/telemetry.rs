@@ -15,6 +15,7 @@ use crate::protocol::{Code, MissReason, Missed};
 pub struct Telemetry {
     connections: AtomicU64,
     refused: [AtomicU64; REFUSALS.len()],
+    reclaimed: AtomicU64,
     errors: [AtomicU64; Code::ALL.len()],
     missed: [[AtomicU64; MissReason::ALL.len()]; Client::ALL.len()],
     not_parked: [AtomicU64; NOT_PARKED.len()],
@@ -78,6 +79,12 @@ impl Telemetry {
         names.zip(self.refused.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
+    /// Idle surplus connections that were ended so that others could be let in.
+    #[must_use]
+    pub fn connections_reclaimed(&self) -> u64 {
+        self.reclaimed.load(Ordering::Relaxed)
+    }
+
     /// Frames that were answered by an ERROR, or would have been had they asked for an answer, by its code.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = Code::ALL.into_iter().map(Code::name);
@@ -138,6 +145,10 @@ impl Telemetry {
 
     pub(super) fn went(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn reclaimed(&self, connections: u64) {
+        self.reclaimed.fetch_add(connections, Ordering::Relaxed);
     }
 
     pub(super) fn not_let_in(&self, refusal: Refusal) {

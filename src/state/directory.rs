@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::fleet_identity::IdentityFile;
 use super::record::StateFile;
+use super::small_file::SmallFile;
 use super::tables::{KeyBytes, Stamp, VERSION};
 use super::whole::{OWNER_ONLY, write_whole};
 
@@ -107,8 +107,14 @@ impl Directory {
 
     /// Who this host is among others.
     #[must_use]
-    pub fn fleet_identity(&self) -> IdentityFile {
-        IdentityFile::at(self.path.join(FLEET_IDENTITY))
+    pub fn fleet_identity(&self) -> SmallFile {
+        SmallFile::at(self.path.join(FLEET_IDENTITY), IDENTITY_BYTES_MAX)
+    }
+
+    /// The newest document of fleet overrides.
+    #[must_use]
+    pub fn fleet_overrides(&self) -> SmallFile {
+        SmallFile::at(self.path.join(StateFile::Overrides.name()), OVERRIDES_BYTES_MAX)
     }
 
     pub(super) fn lock(&self) -> Lock {
@@ -166,6 +172,12 @@ const KEY: &str = "hash-key";
 const KEY_BYTES: u64 = 16;
 
 const FLEET_IDENTITY: &str = "fleet-identity";
+
+/// Far more than it has.
+const IDENTITY_BYTES_MAX: u64 = 1_024;
+
+/// One more than a document has at most.
+const OVERRIDES_BYTES_MAX: u64 = 65_537;
 
 const LOCK: &str = "lock";
 

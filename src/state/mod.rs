@@ -2,19 +2,19 @@
 //! a start.
 
 mod directory;
-mod fleet_identity;
 mod keeper;
 mod moment;
 mod record;
+mod small_file;
 mod switches;
 mod tables;
 mod whole;
 
 pub use directory::{Directory, LOCK_WAIT};
-pub use fleet_identity::IdentityFile;
 pub use keeper::{Keeper, Keeping, LAST_WRITE_MAX, WRITE_EVERY};
 pub use moment::{BOOT_ID_FILE, Moment};
 pub use record::{Record, StateFile, set_aside};
+pub use small_file::SmallFile;
 pub use switches::{ORDERS_VERSION, OrdersRead, Unreadable, read_orders, write_orders};
 pub use tables::{KeyBytes, PutBack, Stamp, Useless, VERSION, file_bytes_max, read_tables, write_tables};
 pub use whole::{Whole, write_whole};

@@ -30,11 +30,14 @@ pub enum StateFile {
     Switches,
     /// The rules that were last good.
     Rules,
+    /// The newest document of fleet overrides.
+    Overrides,
 }
 
 impl StateFile {
     /// All of them.
-    pub const ALL: [StateFile; 3] = [StateFile::Tables, StateFile::Switches, StateFile::Rules];
+    pub const ALL: [StateFile; 4] =
+        [StateFile::Tables, StateFile::Switches, StateFile::Rules, StateFile::Overrides];
 
     /// Its name in the directory.
     #[must_use]
@@ -43,6 +46,7 @@ impl StateFile {
             StateFile::Tables => "tables",
             StateFile::Switches => "switches",
             StateFile::Rules => "rules",
+            StateFile::Overrides => "fleet-overrides",
         }
     }
 
@@ -53,6 +57,7 @@ impl StateFile {
             StateFile::Tables => "tables.bad",
             StateFile::Switches => "switches.bad",
             StateFile::Rules => "rules.bad",
+            StateFile::Overrides => "fleet-overrides.bad",
         }
     }
 }

@@ -5,8 +5,6 @@
 //! What is not understood of an entry makes nothing stricter: a switch that lets pass holds without it, one that
 //! enforces and a block do not. Whoever adds what narrows an entry puts it into a list of another name.
 
-mod everywhere;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::Hasher;
@@ -21,7 +19,6 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use super::write_whole;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Blocked, By, Mode, Orders, RuleName, Switch, Target};
-use everywhere::KeptEverywhere;
 
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
@@ -100,8 +97,8 @@ struct Document {
 fn understood(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (Kept, usize) {
     let (switches, blocks) = (lists.remove(SWITCHES), lists.remove(BLOCKS));
     let mut not_understood = 0;
-    let everywhere = KeptEverywhere::take(&mut lists, &mut not_understood);
-    let mut kept = Kept { switches: Vec::new(), blocks: Vec::new(), everywhere };
+    let said = lists.remove(SAID);
+    let mut kept = Kept { switches: Vec::new(), blocks: Vec::new(), said: Vec::new() };
     not_understood += lists.len();
     for entry in entries(switches, &mut not_understood) {
         let switch: Option<KeptSwitch> = read(&entry);
@@ -113,6 +110,11 @@ fn understood(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (Kept, usize) {
         let block: Option<KeptBlock> = read(&entry).filter(|_| has_only(&entry, BLOCK_FIELDS));
         not_understood += usize::from(block.is_none());
         kept.blocks.extend(block);
+    }
+    for entry in entries(said, &mut not_understood) {
+        let said: Option<KeptSaid> = read(&entry).filter(|_| has_only(&entry, SAID_FIELDS));
+        not_understood += usize::from(said.is_none());
+        kept.said.extend(said);
     }
     (kept, not_understood)
 }
@@ -138,12 +140,14 @@ fn has_only(entry: &RawValue, fields: &[&str]) -> bool {
 struct Kept {
     switches: Vec<KeptSwitch>,
     blocks: Vec<KeptBlock>,
-    #[serde(flatten)]
-    everywhere: KeptEverywhere,
+    /// When what stands in `switches` was said: of two words, to this host and to all, the later one holds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    said: Vec<KeptSaid>,
 }
 
 const SWITCHES: &str = "switches";
 const BLOCKS: &str = "blocks";
+const SAID: &str = "said";
 
 /// `rule: null` is everything; `by: null` is the guard; times are of Unix, in nanoseconds.
 #[derive(Serialize, Deserialize)]
@@ -169,13 +173,25 @@ struct KeptBlock {
 
 const BLOCK_FIELDS: &[&str] = &["rule", "key", "text", "until", "by"];
 
+#[derive(Serialize, Deserialize)]
+struct KeptSaid {
+    #[serde(deserialize_with = "Option::deserialize")]
+    rule: Option<(Box<str>, Box<str>)>,
+    at: i64,
+}
+
+const SAID_FIELDS: &[&str] = &["rule", "at"];
+
 impl Kept {
     fn of(orders: &Orders, now: Now) -> Kept {
+        let rule = |target: &Target| match target {
+            Target::Everything => None,
+            Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
+        };
+        let said = orders.switches.iter().filter(|switch| switch.said > Timestamp::ORIGIN);
+        let said = said.map(|switch| KeptSaid { rule: rule(&switch.target), at: unix(switch.said, now) });
         let switch = |switch: &Switch| KeptSwitch {
-            rule: match &switch.target {
-                Target::Everything => None,
-                Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
-            },
+            rule: rule(&switch.target),
             mode: switch.mode,
             until: switch.until.map(|until| unix(until, now)),
             by: user(switch.by),
@@ -190,15 +206,16 @@ impl Kept {
         Kept {
             switches: orders.switches.iter().map(switch).collect(),
             blocks: orders.blocks.iter().map(block).collect(),
-            everywhere: KeptEverywhere::of(orders, now),
+            said: said.collect(),
         }
     }
 
     /// What has ended meanwhile ends with the first tick, and is told then.
     fn orders(self, now: Now) -> Orders {
         let name = |(domain, rule)| RuleName { domain, rule };
+        let target = |rule: Option<_>| rule.map_or(Target::Everything, |rule| Target::Rule(name(rule)));
         let switch = |kept: KeptSwitch| Switch {
-            target: kept.rule.map_or(Target::Everything, |rule| Target::Rule(name(rule))),
+            target: target(kept.rule),
             mode: kept.mode,
             until: kept.until.map(|until| timestamp(until, now)),
             // Before anything that is known to have been said at a time.
@@ -215,9 +232,12 @@ impl Kept {
         let mut orders = Orders {
             switches: self.switches.into_iter().map(switch).collect(),
             blocks: self.blocks.into_iter().map(block).collect(),
-            ..Orders::default()
         };
-        self.everywhere.put_into(&mut orders, now);
+        for KeptSaid { rule, at } in self.said {
+            let target = target(rule);
+            let switch = orders.switches.iter_mut().find(|switch| switch.target == target);
+            switch.into_iter().for_each(|switch| switch.said = timestamp(at, now));
+        }
         orders
     }
 }

@@ -2,10 +2,9 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
-use super::daemon::{BINARY, Plan, daemon, eventually};
+use super::daemon::{BINARY, Daemon, Plan, daemon, eventually};
 use super::http::{admin_socket, get, get_over_tcp};
 
 /// A port that nobody listened at a moment ago.
@@ -58,12 +57,17 @@ fn another_user_is_refused_even_where_the_mode_lets_him_in() {
     assert_eq!(get(&daemon, "/healthz").status, 200, "the places of the refused are free again");
 }
 
+/// The port that a daemon told to take any free one serves its metrics on.
+pub(crate) fn metrics_port(daemon: &Daemon) -> u16 {
+    let log = daemon.await_log(&["metrics are served"]);
+    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
+    port.parse().unwrap()
+}
+
 #[test]
 fn the_port_has_the_harmless_paths_alone() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
-    let log = daemon.await_log(&["metrics are served"]);
-    let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
-    let port: u16 = port.parse().unwrap();
+    let port = metrics_port(&daemon);
     assert_ne!(port, 0, "the one that was free");
     eventually("every thread has shown that it lives", || {
         (get(&daemon, "/readyz").status == 200).then_some(())
@@ -95,13 +99,12 @@ fn a_port_that_is_taken_is_told_and_tried_again() {
 
 #[test]
 fn an_admin_socket_that_cannot_be_had_is_told_and_tried_again() {
-    let plan = Plan::new().settings("admin: {socket: elsewhere.sock}");
-    let path = plan.path("elsewhere.sock");
-    let taken = UnixListener::bind(&path).unwrap();
+    let plan = Plan::new().settings("admin: {socket: later/elsewhere.sock}");
+    let path = plan.path("later/elsewhere.sock");
     let daemon = plan.start();
-    daemon.await_log(&["no admin socket", "another process is listening here"]);
+    daemon.await_log(&["no admin socket", "later/elsewhere.sock.lock", "help: "]);
     daemon.greeted().assert_served();
-    drop(taken);
+    std::fs::create_dir(daemon.plan.path("later")).unwrap();
     eventually("it has its admin socket", || {
         let answer = super::http::say(
             std::os::unix::net::UnixStream::connect(&path).ok()?,
@@ -116,12 +119,12 @@ fn what_somebody_planted_at_the_path_is_left_alone() {
     let plan = Plan::new();
     let precious = plan.path("precious");
     std::fs::write(&precious, "kept").unwrap();
-    std::os::unix::fs::symlink(&precious, plan.path("admin.sock")).unwrap();
+    std::os::unix::fs::symlink(&precious, plan.path("t.admin.sock")).unwrap();
     let daemon = plan.start();
     daemon.await_log(&["no admin socket", "not a socket"]);
     daemon.greeted().assert_served();
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
-    assert!(std::fs::symlink_metadata(daemon.plan.path("admin.sock")).unwrap().is_symlink());
+    assert!(std::fs::symlink_metadata(daemon.plan.path("t.admin.sock")).unwrap().is_symlink());
 }
 
 #[test]

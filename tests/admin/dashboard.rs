@@ -9,14 +9,14 @@ use super::http::{Answer, admin_socket, get};
 use super::wire::PATIENCE;
 
 /// One that serves, and its address.
-struct Dashboard {
+pub(crate) struct Dashboard {
     process: Process,
-    port: u16,
+    pub(crate) port: u16,
     token: String,
 }
 
 impl Dashboard {
-    fn start(daemon: &Daemon) -> Dashboard {
+    pub(crate) fn start(daemon: &Daemon) -> Dashboard {
         let mut command = Command::new(BINARY);
         command.arg("dashboard").arg("--admin").arg(admin_socket(daemon));
         let (process, out) =
@@ -42,7 +42,7 @@ impl Dashboard {
         self.say(&format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n\r\n"))
     }
 
-    fn look(&self, path: &str) -> Answer {
+    pub(crate) fn look(&self, path: &str) -> Answer {
         self.ask("GET", &format!("127.0.0.1:{}", self.port), &format!("/{}{path}", self.token))
     }
 }

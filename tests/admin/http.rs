@@ -39,7 +39,7 @@ impl Answer {
 
 /// The admin socket of a daemon with the defaults of the tests.
 pub(crate) fn admin_socket(daemon: &Daemon) -> PathBuf {
-    daemon.plan.path("admin.sock")
+    daemon.plan.path("t.admin.sock")
 }
 
 pub(crate) fn get(daemon: &Daemon, path: &str) -> Answer {

@@ -22,6 +22,7 @@ mod flood;
 mod front;
 mod harm;
 mod http;
+mod idle;
 #[path = "../server/msgpack.rs"]
 mod msgpack;
 mod open_metrics;
@@ -32,6 +33,7 @@ mod record;
 mod redis_server;
 mod scrape;
 mod state;
+mod which;
 #[path = "../server/wire.rs"]
 #[allow(dead_code, reason = "shared with the tests of the socket")]
 mod wire;

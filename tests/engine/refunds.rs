@@ -147,3 +147,19 @@ fn what_was_not_charged_is_not_refunded() {
     assert_eq!(peeked, "allow a 2/10");
     assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-1), None, of(7, "p")), Ok(false));
 }
+
+#[test]
+fn of_thousands_of_units_sixteen_can_be_refunded() {
+    let mut bench = Bench::new("  - {name: t, key: [u], unit: u0, rate: 100/h}\n");
+    let mine = session(&bench, 7);
+    let names: Vec<String> = (0..4_000).map(|number| format!("u{number}")).collect();
+    let costs: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 2)).collect();
+    let lease = bench.acquire(0, "u=1", Cost::Units(&costs), &mine, None).unwrap();
+    let all: Vec<(&str, i64)> = names.iter().map(|name| (name.as_str(), -1)).collect();
+    let mut refund = |amounts: Vec<(&str, i64)>| {
+        bench.charge_as(0, "u=1", Amount::Units(&amounts), None, of_lease(7, lease))
+    };
+    assert_eq!(refund(all.clone()), Ok(false));
+    assert_eq!(refund(vec![("u0", -1), ("u3999", -1)]), Ok(false));
+    assert_eq!(refund(all[..16].to_vec()), Ok(true));
+}

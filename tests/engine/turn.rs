@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::clock::Micros;
-use tidegate::engine::{By, Decider, Engine, FleetOrders, HashKey, Moved, Op, RuleName, Verdict};
+use tidegate::engine::{By, Decider, Engine, FleetOverrides, HashKey, Moved, Op, RuleName, Verdict};
 use tidegate::limit::share::{self, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Limit, Rule};
@@ -102,8 +102,8 @@ fn keys_that_are_blocked_stay_blocked_whichever_secret_it_was_said_under() {
             by: By::User(0),
         };
         for key in keys {
-            let orders = FleetOrders { blocks: vec![block(key)], ..FleetOrders::default() };
-            host.engine.take_fleet_orders(&orders);
+            let overrides = FleetOverrides { blocks: vec![block(key)], ..FleetOverrides::default() };
+            host.engine.take_fleet_overrides(overrides);
             for (uses, former) in [(0, None), (1, Some(0)), (1, None), (0, Some(1))] {
                 host.engine.use_secret(uses, former);
                 let passing = ["here", "everywhere"].map(|user| host.passing(user));

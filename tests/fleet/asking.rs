@@ -291,7 +291,7 @@ const QUIET_S: u64 = 3;
 
 #[test]
 fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
-    for asks in [Asks::OnMiss, Asks::WhereTiny, Asks::Always] {
+    for asks in [Asks::OnMiss, Asks::WhereCreditIsLess, Asks::Always] {
         let plan = Plan { asks, seed: seed(), ..TINY };
         let seen = run(&plan);
         assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
@@ -390,7 +390,7 @@ fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
 #[test]
 fn ten_a_day_over_a_hundred_hosts_is_ten() {
     for kind in [Kind::Fixed, Kind::Sliding, Kind::Calendar] {
-        for asks in [Asks::OnMiss, Asks::WhereTiny, Asks::Always] {
+        for asks in [Asks::OnMiss, Asks::WhereCreditIsLess, Asks::Always] {
             let plan = Plan { asks, seed: seed(), period_s: 86_400, window: Some(kind), ..TINY };
             let seen = run(&plan);
             assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
@@ -425,4 +425,31 @@ fn what_passes_is_charged_once_and_what_does_not_goes_back() {
     }
     println!("{admitted} passed, {missed} calls were not answered in time");
     assert!(missed > 0 && admitted > 0);
+}
+
+/// Ten hosts at six tenths of 1 000/s.
+const BUSY: Plan = Plan {
+    hosts: 10,
+    rate: 1_000,
+    period_s: 1,
+    burst: 1_000,
+    per_second: 600,
+    when_down: WhenDown::Share,
+    ..TINY
+};
+
+#[test]
+fn borrows_ahead_for_a_key_in_use() {
+    let seen = run(&Plan { seed: seed(), ..BUSY });
+    assert_eq!((seen.refused, seen.missed), (0, 0));
+    assert!(seen.asked * 20 < seen.admitted_us.len() as u64, "{} asked", seen.asked);
+}
+
+#[test]
+fn admits_what_fits_where_redis_is_farther_away_than_the_wait() {
+    for round_trip_us in [20_000, 100_000] {
+        let seen = run(&Plan { seed: seed(), round_trip_us, ..BUSY });
+        let offered = seen.admitted_us.len() as u64 + seen.refused;
+        assert!(seen.refused * 50 < offered, "{} of {offered} refused", seen.refused);
+    }
 }

@@ -73,14 +73,6 @@ pub enum Act {
         terms: u8,
         before: Option<(u8, u64)>,
     },
-    Orders {
-        host: u8,
-        stranger: Option<(u8, i64)>,
-        put: Option<Vec<u8>>,
-    },
-    Scribble {
-        bytes: Vec<u8>,
-    },
     Evict {
         key: u8,
     },
@@ -123,13 +115,6 @@ pub fn any_step() -> impl Strategy<Value = Step> {
         .prop_map(|(host, number, asks)| Act::Places { host, number, asks });
     let version = (0_u8..2, 0_u8..6, option::of((0_u8..6, 0_u64..9)))
         .prop_map(|(rule, terms, before)| Act::Version { rule, terms, before });
-    let number =
-        prop_oneof![4 => 0_i64..6, 1 => any::<i64>(), 1 => (0_i64..4).prop_map(|less| (1 << 53) - less)];
-    let list = || prop_oneof![20 => vec(any::<u8>(), 0..40), 5 => (0_usize..6).prop_map(|more| vec![7; 65_535 + more])];
-    let orders = (0_u8..3, option::weighted(0.2, (0_u8..3, number)), option::weighted(0.4, list()))
-        .prop_map(|(host, stranger, put)| Act::Orders { host, stranger, put });
-    let scribble =
-        prop_oneof![4 => vec(any::<u8>(), 0..80), 1 => (0_usize..3).prop_map(|more| vec![7; 65_567 + more])];
     let ago_us = prop_oneof![1 => -1_000_000_i64..0, 3 => 0_i64..3_000_000];
     let carry = (0_u8..4, 0_u8..4, any::<bool>(), ago_us).prop_map(|(from, to, window, ago_us)| Act::Carry {
         from,
@@ -138,8 +123,6 @@ pub fn any_step() -> impl Strategy<Value = Step> {
         ago_us,
     });
     let act = prop_oneof![
-        8 => orders,
-        1 => scribble.prop_map(|bytes| Act::Scribble { bytes }),
         24 => sync,
         10 => exact,
         10 => places,

@@ -7,7 +7,6 @@ use tidegate::fleet::call::{Batch, Call, Cost, Nonce, Place};
 use tidegate::fleet::carry::{CellName, Lift, Plant};
 use tidegate::fleet::cell::{CellRate, GENERATION_US, Report, TOKEN, Terms};
 use tidegate::fleet::look::{Peek, Reset};
-use tidegate::fleet::orders::{News, OrdersCall, Stamp};
 use tidegate::fleet::places::Places;
 use tidegate::fleet::reply::{Answer, Kind, Reply};
 use tidegate::fleet::scripts;
@@ -28,8 +27,6 @@ pub struct Twins {
     reports: HashMap<(u8, [u8; 16]), Report>,
     places: HashMap<(u8, [u8; 16]), Report>,
     known: Option<Nonce>,
-    /// The list of orders that each host knows.
-    stamps: HashMap<u8, Stamp>,
     /// How often each thing came to pass that a test like this is for.
     pub seen: BTreeMap<&'static str, u64>,
 }
@@ -67,11 +64,6 @@ impl Twins {
             "places lost",
             "peeked",
             "reset",
-            "orders same",
-            "orders changed",
-            "orders behind",
-            "orders written",
-            "orders too long",
             "pools of several",
             "overtaken",
             "may lack",
@@ -89,7 +81,6 @@ impl Twins {
             reports: HashMap::new(),
             places: HashMap::new(),
             known: None,
-            stamps: HashMap::new(),
             seen: seen.into_iter().map(|what| (what, 0)).collect(),
         }
     }
@@ -102,7 +93,6 @@ impl Twins {
         self.reports.clear();
         self.places.clear();
         self.known = None;
-        self.stamps.clear();
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each kind of step")]
@@ -171,25 +161,6 @@ impl Twins {
                 let before = before.map(|(terms, known)| (fingerprint(terms), known));
                 let call = VersionCall { rule: [*rule; 16], terms: fingerprint(*terms), before };
                 self.call(&Call::Version(call)).map(drop)
-            }
-            Act::Orders { host, stranger, put } => {
-                // Each begins a life of its own; a few have lives that others have, with numbers of their own.
-                let mut known = *self.stamps.entry(*host).or_insert_with(|| life(*host));
-                if let Some((other, number)) = stranger {
-                    known = self.stamps.get(other).copied().unwrap_or(life(*other));
-                    known[16..24].copy_from_slice(&number.to_le_bytes());
-                }
-                let call = Call::Orders(OrdersCall { known, put: put.clone() });
-                let reply = self.call(&call)?;
-                if let (Reply::Orders(said), None) = (&reply, stranger) {
-                    self.stamps.insert(*host, said.stamp);
-                }
-                Ok(())
-            }
-            Act::Scribble { bytes } => {
-                self.redis.command(&[b"SET", b"tg:{tm}:orders", bytes, b"PX", FOR_EVER]);
-                self.store.scribble(bytes.clone(), self.now);
-                Ok(())
             }
             Act::Evict { key } => {
                 self.delete(&cell_name('q', *key));
@@ -485,29 +456,13 @@ impl Twins {
                 Some(cells) => saw("lifted", cells.iter().filter(|cell| !cell.is_empty()).count()),
                 None => saw("not lifted yet", 1),
             },
-            Reply::Plant(_) | Reply::Version(_) => {}
-            Reply::Orders(said) => {
-                let what = match &said.news {
-                    News::Same => "orders same",
-                    News::Changed(_) => "orders changed",
-                    News::Behind => "orders behind",
-                    News::Written => "orders written",
-                    News::TooLong => "orders too long",
-                };
-                saw(what, 1);
-            }
+            Reply::Plant(_) | Reply::Version(_) | Reply::Overrides(_) => {}
         }
     }
 }
 
 fn mark(secret: u8) -> Mark {
     Mark::of_digest([secret; 8])
-}
-
-fn life(host: u8) -> Stamp {
-    let mut stamp = [0; 32];
-    stamp[..16].fill(host + 1);
-    stamp
 }
 
 fn fingerprint(terms: u8) -> Fingerprint {

@@ -40,13 +40,13 @@ fn three(fleet: &str) -> Option<usize> {
 
 #[test]
 fn exactly_the_budget_passes_on_three_hosts_that_ask_when_they_lack() {
-    let Some(passed) = three("on_miss: ask, deadline: 50ms, on_redis_down: refuse") else { return };
+    let Some(passed) = three("on_miss: ask, wait: 50ms, on_redis_down: refuse") else { return };
     assert_eq!(passed, BURST as usize);
 }
 
 #[test]
 fn exactly_the_budget_passes_on_three_hosts_that_always_ask() {
-    let Some(passed) = three("mode: exact, deadline: 50ms, on_redis_down: refuse") else { return };
+    let Some(passed) = three("mode: exact, wait: 50ms, on_redis_down: refuse") else { return };
     assert_eq!(passed, BURST as usize);
 }
 

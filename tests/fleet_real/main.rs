@@ -16,6 +16,7 @@ mod certificates;
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod daemon;
 mod faults;
+mod fitting;
 mod hostile;
 mod hosts;
 #[path = "../admin/http.rs"]
@@ -24,10 +25,11 @@ mod http;
 mod leaving;
 #[path = "../support/liar.rs"]
 mod liar;
+mod lies;
 #[path = "../server/msgpack.rs"]
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod msgpack;
-mod orders;
+mod overrides;
 mod places;
 mod proxy;
 #[path = "../support/cluster.rs"]

@@ -313,7 +313,7 @@ fn where_there_are_few_nobody_is_refused_while_one_is_free() {
     }
     let redis = Redis::start(&[]);
     // As patient as can be: what a busy machine does not answer in time is refused.
-    let hosts = hosts(3, &redis.url(), &rules(3, "deadline: 50ms, on_redis_down: refuse"));
+    let hosts = hosts(3, &redis.url(), &rules(3, "wait: 50ms, on_redis_down: refuse"));
     let mut wires: Vec<Wire> = hosts.iter().map(|host| Wire::greeted(&host.socket())).collect();
     // The first of each host, and then each time the place that has just become free elsewhere.
     let refused = one_after_another(&mut wires, 3, 60);

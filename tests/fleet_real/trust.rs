@@ -174,7 +174,7 @@ fn is_refused(host: &Daemon, user: &str) -> bool {
 /// What a command says.
 fn run(host: &Daemon, args: &[&str]) -> String {
     let mut command = Command::new(BINARY);
-    command.args(args).arg("--admin").arg(host.plan.path("admin.sock"));
+    command.args(args).arg("--admin").arg(host.plan.path("t.admin.sock"));
     let output = command.output().unwrap();
     String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
 }

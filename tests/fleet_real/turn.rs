@@ -25,8 +25,8 @@ const DEADLINE: Duration = Duration::from_millis(50);
 /// A rule by each of these, and keys of each.
 const RULES: [(&str, &str); 3] = [
     ("borrowed", "on_miss: refuse"),
-    ("asked", "on_miss: ask, deadline: 50ms"),
-    ("exact", "mode: exact, deadline: 50ms"),
+    ("asked", "on_miss: ask, wait: 50ms"),
+    ("exact", "mode: exact, wait: 50ms"),
 ];
 const KEYS: [&str; 4] = ["k1", "k2", "k3", "k4"];
 

@@ -19,7 +19,7 @@ const ALLOW: u64 = 0;
 const LIMIT: u64 = 1;
 
 /// So slow that nothing comes back while a test lasts; what is not answered in time passes, and is charged.
-const LENIENT: &str = "mode: exact, deadline: 50ms, on_redis_down: allow";
+const LENIENT: &str = "mode: exact, wait: 50ms, on_redis_down: allow";
 
 /// All tokens of all keys that Redis knows.
 fn left(redis: &Redis) -> i64 {
@@ -64,7 +64,7 @@ fn of_one_connection_256_wait_and_the_next_is_judged_at_once() {
     if !is_installed() {
         return;
     }
-    let fleet = "mode: exact, deadline: 50ms, on_redis_down: refuse";
+    let fleet = "mode: exact, wait: 50ms, on_redis_down: refuse";
     // On a busy machine the first may be due before the last is read, and after that nobody waits for a while.
     let is_seen = (0..20).any(|_| {
         let redis = Redis::start(&[]);
@@ -111,7 +111,7 @@ fn who_sends_no_more_and_reads_still_is_answered() {
     if !is_installed() {
         return;
     }
-    let (redis, way, host) = one_host("mode: exact, deadline: 50ms, on_redis_down: refuse");
+    let (redis, way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     way.mood().delay_millis.store(5, Ordering::Relaxed);
     wire.send(&hit(7, "u1"));
@@ -148,7 +148,7 @@ fn a_repeat_of_one_that_waits_takes_nothing() {
     if !is_installed() {
         return;
     }
-    let (redis, _way, host) = one_host("mode: exact, deadline: 50ms, on_redis_down: refuse");
+    let (redis, _way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     let named = |id: u64| json!([3, id, "api", [["user", "u1"]], 2, null, {"idem": "once"}]);
     (1..4).for_each(|id| wire.send(&named(id)));
@@ -162,7 +162,7 @@ fn work_that_waits_has_a_lease_once_it_is_granted() {
     if !is_installed() {
         return;
     }
-    let (redis, _way, host) = one_host("mode: exact, deadline: 50ms, on_redis_down: refuse");
+    let (redis, _way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     let granted = wire.ask(&json!([1, 1, "api", [["user", "u1"]]]));
     assert_eq!(verdict_of(&granted), ALLOW);
@@ -178,8 +178,8 @@ fn of_what_one_key_refuses_the_other_gets_back_what_was_paid() {
         return;
     }
     let two = "domain: api\nlimits:\n  \
-        - {name: of-user, key: [user], rate: 1/day, burst: 30, scope: fleet, fleet: {mode: exact, deadline: 50ms}}\n  \
-        - {name: of-job, key: [job], rate: 1/day, burst: 1, scope: fleet, fleet: {mode: exact, deadline: 50ms}}\n";
+        - {name: of-user, key: [user], rate: 1/day, burst: 30, scope: fleet, fleet: {mode: exact, wait: 50ms}}\n  \
+        - {name: of-job, key: [job], rate: 1/day, burst: 1, scope: fleet, fleet: {mode: exact, wait: 50ms}}\n";
     let redis = Redis::start(&[]);
     let host = hosts(1, &redis.url(), two).remove(0);
     let mut wire = Wire::greeted(&host.socket());
@@ -242,7 +242,7 @@ fn after_five_that_waited_in_vain_nobody_waits_until_a_call_is_answered_again() 
         return;
     }
     let redis = Redis::start(&[]);
-    let fleet = "mode: exact, deadline: 20ms, on_redis_down: refuse";
+    let fleet = "mode: exact, wait: 20ms, on_redis_down: refuse";
     let host = hosts(1, &redis.url(), &rules("1000/s", 1_000, fleet)).remove(0);
     let mut wire = Wire::greeted(&host.socket());
     eventually("a call is answered", || (verdict_of(&wire.ask(&hit(1, "u1"))) == ALLOW).then_some(()));
@@ -268,7 +268,7 @@ fn a_redis_that_is_too_slow_for_the_deadline_is_tried_now_and_then() {
     if !is_installed() {
         return;
     }
-    let (_redis, way, host) = one_host("mode: exact, deadline: 20ms, on_redis_down: refuse");
+    let (_redis, way, host) = one_host("mode: exact, wait: 20ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     way.mood().delay_millis.store(60, Ordering::Relaxed);
     let until = boot_nanos() + 4_000_000_000;

@@ -104,7 +104,7 @@ proptest! {
     #[test]
     fn folded_it_is_the_same_share(
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
-        asks in prop::sample::select(vec![Asks::Never, Asks::WhereTiny, Asks::OnMiss]),
+        asks in prop::sample::select(vec![Asks::Never, Asks::WhereCreditIsLess, Asks::OnMiss]),
         is_window in any::<bool>(),
         steps in prop::collection::vec((0u8..18, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {

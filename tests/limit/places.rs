@@ -161,7 +161,7 @@ fn it_is_let_go_of_only_without_places_and_work() {
 }
 
 #[test]
-fn where_there_are_few_work_waits_for_a_call_unless_redis_has_just_said_that_there_is_none() {
+fn work_waits_for_a_call_unless_redis_has_just_said_that_there_is_none() {
     let few = |hosts, asks| {
         let (quota, standing) = quota(WhenDown::Refuse);
         let quota = quota.asking(asks);
@@ -169,19 +169,14 @@ fn where_there_are_few_work_waits_for_a_call_unless_redis_has_just_said_that_the
         (quota, standing)
     };
     // Ten are four for each of two hosts, and not of three.
-    for (hosts, asks, may) in [
-        (2, Asks::WhereFew, false),
-        (3, Asks::WhereFew, true),
-        (2, Asks::OnMiss, true),
-        (3, Asks::Never, false),
-    ] {
+    for (hosts, asks, may) in [(2, Asks::OnMiss, true), (3, Asks::OnMiss, true), (3, Asks::Never, false)] {
         let (quota, standing) = few(hosts, asks);
         assert_eq!(quota.may_bring(None, at(0)), may, "{hosts} hosts, {asks:?}");
         assert_eq!(quota.lends_for_work_alone(), may && hosts == 3, "{hosts} hosts, {asks:?}");
         standing.set_answering(false);
         assert!(!quota.may_bring(None, at(0)) && !quota.lends_for_work_alone(), "nobody answers in time");
     }
-    let (quota, _) = few(3, Asks::WhereFew);
+    let (quota, _) = few(3, Asks::OnMiss);
     let mut places = Places::of(1);
     places.report(u32::MAX, 0, at(0));
     places.settle(&Settled { refused_for: Duration::from_millis(25), ..settled(0, 0, 0, 0) }, 0, at(1));
@@ -201,7 +196,7 @@ fn while_redis_is_heard_nothing_begins_without_a_place_however_late_it_answers()
         [(WhenDown::Refuse, 0), (WhenDown::Share, 3), (WhenDown::Local, 10), (WhenDown::Allow, u32::MAX)]
     {
         let (quota, standing) = quota(when_down);
-        let quota = quota.asking(Asks::WhereFew);
+        let quota = quota.asking(Asks::OnMiss);
         standing.set_hosts(3);
         assert_eq!(quota.usable(None, at(2)), 0);
         standing.set_answering(false);

@@ -74,7 +74,7 @@ def get(port, user, path="/v1/orders", **headers):
 def metrics(daemon):
     """What the daemon tells at its admin socket, by series."""
     with socket.socket(socket.AF_UNIX) as admin:
-        admin.connect(os.path.join(os.path.dirname(daemon.socket), "admin.sock"))
+        admin.connect(daemon.socket.removesuffix(".sock") + ".admin.sock")
         admin.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         told = b"".join(iter(lambda: admin.recv(65_536), b"")).decode()
     lines = (line.rpartition(" ") for line in told.splitlines() if line.startswith("tidegate_"))

@@ -56,7 +56,7 @@ def address(served):
 
 @contextlib.contextmanager
 def dashboard(daemon):
-    admin = os.path.join(os.path.dirname(daemon.socket), "admin.sock")
+    admin = daemon.socket.removesuffix(".sock") + ".admin.sock"
     process = subprocess.Popen([str(daemon.binary), "dashboard", "--admin", admin], stdout=subprocess.PIPE, text=True)
     try:
         assert select.select([process.stdout], [], [], PATIENT)[0], "it says where it is"

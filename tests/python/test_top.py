@@ -99,7 +99,7 @@ def top(daemon):
     """Starts it, beside a daemon that serves."""
     (daemon.rules / "api.yaml").write_text(RULES)
     daemon.start()
-    admin = os.path.join(os.path.dirname(daemon.socket), "admin.sock")
+    admin = daemon.socket.removesuffix(".sock") + ".admin.sock"
     opened = []
 
     def start(**size):

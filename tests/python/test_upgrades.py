@@ -1,6 +1,5 @@
 """Version N, N + 1 and N again, under an application's traffic: two daemons that do not read each other's tables."""
 
-import os
 import subprocess
 
 from lives import ROUNDS, SERVER, START, end, refused, say, start, wait_for
@@ -19,7 +18,7 @@ limits:
 
 
 def operate(daemon, *words):
-    admin = os.path.join(os.path.dirname(daemon.socket), "admin.sock")
+    admin = daemon.socket.removesuffix(".sock") + ".admin.sock"
     subprocess.run([daemon.binary, *words, "--admin", admin], check=True, capture_output=True)
 
 

@@ -178,9 +178,9 @@ def test_charges(client):
     assert client.charge("api", {"job": "model"}, {"tokens": -500})
     assert tokens() == 688
     assert not client.charge("api", {"job": "nothing"}, {"tokens": 1})
-    assert client.stats() == {"missed": {}, "connections": 1, "breaker_open": False}
+    assert client.stats() == {"missed": {}, "refused": {}, "connections": 1, "breaker_open": False}
 
 
 def test_a_signal_costs_nothing(client):
     client.signal("loop_lag", 0.4)
-    assert client.check() and client.stats() == {"missed": {}, "connections": 1, "breaker_open": False}
+    assert client.check() and client.stats() == {"missed": {}, "refused": {}, "connections": 1, "breaker_open": False}

@@ -144,13 +144,10 @@ fn what_is_wrong_with_a_fleet_is_told_where_and_how() {
             "scope: fleet, fleet: {max_over: 5%}",
             (3, 57, "`max_over` does nothing in `fleet`", "beside `fleet`"),
         ),
+        ("scope: fleet, fleet: {mode: exact, wait: 1ms}", (3, 76, "`wait: 1ms` is too short", "2ms to 50ms")),
         (
-            "scope: fleet, fleet: {mode: exact, deadline: 1ms}",
-            (3, 80, "`deadline: 1ms` is too short", "2ms to 50ms"),
-        ),
-        (
-            "scope: fleet, fleet: {on_miss: ask, deadline: 51ms}",
-            (3, 81, "`deadline: 51ms` is too long", "2ms to 50ms"),
+            "scope: fleet, fleet: {on_miss: ask, wait: 51ms}",
+            (3, 77, "`wait: 51ms` is too long", "2ms to 50ms"),
         ),
         ("scope: fleet, max_over: 0%", (3, 59, "`max_over` is 0%", "`fleet: {on_miss: refuse}`")),
         ("scope: fleet, max_over: 5", (3, 59, "`max_over` is a percentage, not `5`", "write 5%")),
@@ -244,6 +241,19 @@ fn a_budget_that_cannot_be_kept_is_refused() {
 fn what_says_nothing_of_a_fleet_is_a_warning() {
     let text = "domain: api\nlimits:\n- {name: a, key: [], rate: 100/s, scope: fleet, max_over: 5%, fleet: {on_miss: refuse}}\n";
     warnings("rules.yaml", text, &[(3, "`max_over` says nothing here", "leave it out")]);
+    // `ask` is the default.
+    let text = "domain: api\nlimits:\n- {name: a, key: [], rate: 100/s, scope: fleet, max_over: 5%}\n";
+    warnings("rules.yaml", text, &[(3, "`max_over` says nothing here", "`fleet: {on_miss: admit}`")]);
+}
+
+#[test]
+fn reads_wait_by_its_former_name() {
+    let text =
+        "domain: api\nlimits:\n- {name: a, key: [], rate: 100/s, scope: fleet, fleet: {deadline: 20ms}}\n";
+    warnings("rules.yaml", text, &[(3, "`deadline` is now called `wait`", "write `wait`")]);
+    let loaded = read_text("rules.yaml", text);
+    let wait = loaded.domains[0].rules()[0].fleet.unwrap().wait();
+    assert_eq!(wait, std::time::Duration::from_millis(20));
 }
 
 #[test]
@@ -271,18 +281,21 @@ fn past(fields: &str, hosts: u32) -> (OnMiss, u32, u16) {
 #[test]
 fn a_bound_is_stated_for_every_size_of_fleet() {
     use OnMiss::{Admit, Ask, Refuse};
+    for fields in
+        ["rate: 1000/s", "rate: 10/h", "rate: 5/s, fleet: {on_miss: ask}", "rate: 5/s, fleet: {mode: exact}"]
+    {
+        assert_eq!([past(fields, 2), past(fields, 9_999)], [(Ask, 0, 0); 2], "{fields}");
+    }
     // A tenth of the burst, as long as that is a token on each host; else one token on each.
-    assert_eq!(past("rate: 1000/s", 2), (Admit, 100, 100));
-    assert_eq!(past("rate: 1000/s", 100), (Admit, 100, 100));
-    assert_eq!(past("rate: 1000/s", 101), (Admit, 101, 100));
-    assert_eq!(past("rate: 100/s, burst: 19", 2), (Admit, 2, 100));
+    let admit = "fleet: {on_miss: admit}";
+    assert_eq!(past(&format!("rate: 1000/s, {admit}"), 2), (Admit, 100, 100));
+    assert_eq!(past(&format!("rate: 1000/s, {admit}"), 100), (Admit, 100, 100));
+    assert_eq!(past(&format!("rate: 1000/s, {admit}"), 101), (Admit, 101, 100));
+    assert_eq!(past(&format!("rate: 100/s, burst: 19, {admit}"), 2), (Admit, 2, 100));
+    assert_eq!(past(&format!("rate: 10/h, {admit}"), 6), (Admit, 6, 100));
     assert_eq!(past("rate: 1000/s, fleet: {on_miss: refuse}", 100), (Refuse, 0, 0));
-    // What is tiny and slow asks.
-    assert_eq!(past("rate: 10/h", 5), (Admit, 5, 100));
-    assert_eq!(past("rate: 10/h", 6), (Ask, 0, 0));
     // A promise holds however many hosts there are.
-    assert_eq!(past("rate: 1000/s, max_over: 5%", 50), (Admit, 50, 50));
-    assert_eq!(past("rate: 1000/s, max_over: 5%", 51), (Ask, 0, 0));
+    assert_eq!(past("rate: 1000/s, max_over: 5%, fleet: {on_miss: admit}", 50), (Admit, 50, 50));
     assert_eq!(past("rate: 1000/s, max_over: 5%, fleet: {on_miss: admit}", 51), (Ask, 0, 0));
 }
 
@@ -308,9 +321,8 @@ fn work_at_once_is_shared_and_nothing_begins_without_a_place() {
     assert_eq!(shown, ["40 at once, shared, Refuse", "7 at once, shared, Refuse"]);
     assert_eq!(rule.fleet, Some(FleetTerms { on_redis_down: OnRedisDown::Refuse, ..terms() }));
     let of = |hosts| FleetBound::of(&rule.fleet.unwrap(), rule.limit.quota().unwrap(), hosts).unwrap();
-    assert_eq!((of(10).on_miss, of(10).extra, of(10).quiet, of(10).unit), (OnMiss::Refuse, 0, 0, "place"));
+    assert_eq!((of(10).on_miss, of(10).extra, of(10).quiet, of(10).unit), (OnMiss::Ask, 0, 0, "place"));
     assert_eq!(of(10).doubt(rule.limit.quota().unwrap()), None);
-    // Where there are few, work waits for a call.
     assert_eq!((of(11).on_miss, of(11).extra), (OnMiss::Ask, 0));
     assert_eq!(of(11).doubt(rule.limit.quota().unwrap()), None);
     assert_eq!(at_once("max: 40, scope: host").fleet, None);
@@ -334,11 +346,10 @@ fn what_becomes_of_work_without_a_place_is_what_the_rule_says() {
         Some(Quota::Places(quota)) => quota.clone(),
         other => panic!("{other:?}"),
     };
-    let asks = [10, 11].map(|hosts| quota("max: 40, scope: fleet").may_ask(hosts));
-    assert_eq!(asks, [false, true]);
-    assert!(quota("max: 40, scope: fleet, fleet: {on_miss: ask}").may_ask(2));
-    assert!(!quota("max: 40, scope: fleet, fleet: {on_miss: refuse}").may_ask(99));
-    let patient = quota("max: 40, scope: fleet, fleet: {deadline: 20ms}");
+    assert!(quota("max: 40, scope: fleet").may_ask());
+    assert!(quota("max: 40, scope: fleet, fleet: {on_miss: ask}").may_ask());
+    assert!(!quota("max: 40, scope: fleet, fleet: {on_miss: refuse}").may_ask());
+    let patient = quota("max: 40, scope: fleet, fleet: {wait: 20ms}");
     assert_eq!(patient.patience(), std::time::Duration::from_millis(20));
     assert_ne!(patient, quota("max: 40, scope: fleet"));
 }
@@ -355,10 +366,9 @@ fn a_tiny_budget_is_doubted() {
         "10/h over 100 hosts: `on_miss: admit` may pass 110 at once; `on_miss: ask` costs one call of Redis for each \
          request"
     );
-    // What asks where nothing is written is in no doubt; what is fast does not ask.
     assert_eq!(doubt("rate: 10/h", 100), None);
-    assert_eq!(doubt("rate: 10/s", 5), None);
-    assert!(doubt("rate: 10/s", 6).is_some());
+    assert_eq!(doubt("rate: 10/s, fleet: {on_miss: admit}", 5), None);
+    assert!(doubt("rate: 10/s, fleet: {on_miss: admit}", 6).is_some());
     assert_eq!(doubt("rate: 10/h, fleet: {on_miss: refuse}", 100), None);
-    assert_eq!(doubt("rate: 10/h, max_over: 5%", 100), None);
+    assert_eq!(doubt("rate: 10/h, max_over: 60%, fleet: {on_miss: admit}", 100), None);
 }

@@ -310,7 +310,7 @@ fn no_half_of_one_version_is_put_together_with_half_of_another() {
                 format!("domain: api\nlimits: [{{name: r{file}, key: [], rate: 1/s, burst: {number}}}]\n");
             fs::write(version.join(format!("{file}.yaml")), text).unwrap();
         }
-        symlink(&version, bench.path("..next")).unwrap();
+        symlink(format!("..{number}"), bench.path("..next")).unwrap();
         fs::rename(bench.path("..next"), bench.path("..data")).unwrap();
     };
     swap(1);

@@ -42,6 +42,34 @@ fn a_panic_while_judging_concerns_its_connection_alone() {
 }
 
 #[test]
+fn a_panic_under_the_locks_of_a_judgement_leaves_nothing_behind() {
+    if !cfg!(debug_assertions) {
+        eprintln!("skipped: only a debug build can be made to panic");
+        return;
+    }
+    let rules = "domain: api\nlimits:\n- {name: per-user, key: [user], rate: 1/h, burst: 5}\n\
+                 concurrency: [{name: jobs, key: [user], max: 2}]\n";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    let locked = json!([["user", "u1", "debug-panic", "locked"]]);
+    for _ in 0..20 {
+        // ACQUIRE with a name: its state, its place, its lease and its name are all under way.
+        let mut wire = daemon.greeted();
+        let reply = wire.ask(&json!([1, 3, "api", locked, 1, null, {"idem": "once"}]));
+        assert_eq!(error_of(&reply), (Some(3), 10));
+    }
+    // The same states: nothing was charged, no place is taken, no lock is held.
+    let mut wire = daemon.greeted();
+    let acquire = |id: u64| json!([1, id, "api", [["user", "u1"]], 1, null, {"idem": format!("{id}")}]);
+    let verdicts = [5, 6, 7].map(|id| verdict_of(&wire.ask(&acquire(id))));
+    assert_eq!(verdicts, [0, 0, 1], "two places, and no more");
+    assert_eq!(wire.ask(&hit(9, "u1"))[6], 2);
+    let mut status = std::process::Command::new(super::daemon::BINARY);
+    let status = status.args(["status", "--json", "--socket"]).arg(daemon.socket()).output().unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((&status["panics"], &status["leases"]["held"]), (&json!(20), &json!(2)));
+}
+
+#[test]
 fn a_domain_with_bad_rules_has_no_limits_and_the_others_have_theirs() {
     let bad = "domain: bad\nlimits:\n  - {name: one, key: [user], rate: 1/h, brust: 1}\n";
     let daemon = Plan::new().rules("bad.yaml", bad).start();

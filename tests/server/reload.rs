@@ -60,10 +60,11 @@ fn an_edit_is_put_in_force_and_no_count_is_lost() {
     );
     fs::write(&file, version(20)).unwrap();
     daemon.await_log(&["api/per-user: burst 10 → 20"]);
-    let elsewhere = daemon.plan.path("elsewhere.yaml");
+    let elsewhere = daemon.plan.path("rules/.elsewhere/api.yaml");
+    fs::create_dir(elsewhere.parent().unwrap()).unwrap();
     fs::write(&elsewhere, version(30)).unwrap();
     fs::remove_file(&file).unwrap();
-    symlink("../elsewhere.yaml", &file).unwrap();
+    symlink(".elsewhere/api.yaml", &file).unwrap();
     await_limit(&daemon, Some(30));
     fs::write(&elsewhere, version(40)).unwrap();
     await_limit(&daemon, Some(40));

@@ -3,7 +3,7 @@
 use std::fs;
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Blocked, By, FleetOrders, Mode, Orders, RuleName, Switch, Target};
+use tidegate::engine::{Blocked, By, Mode, Orders, RuleName, Switch, Target};
 use tidegate::state::{ORDERS_VERSION, OrdersRead, Unreadable, read_orders, write_orders};
 
 const HOUR: u64 = 3_600_000_000_000;
@@ -34,7 +34,6 @@ fn orders() -> Orders {
             switch(Target::Everything, Mode::Disabled, None, By::User(0)),
         ],
         blocks: vec![block],
-        ..Orders::default()
     }
 }
 
@@ -86,62 +85,14 @@ fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
     );
 }
 
-/// What was heard of all hosts, beside what was said here.
-fn heard() -> Orders {
-    let by = By::Fleet { uid: 5, host: [1, 2, 3, 4] };
-    let rule = RuleName { domain: "api".into(), rule: "r".into() };
-    let said = Timestamp::from_nanos(HOUR / 2);
-    let switch = |mode| Switch { target: Target::Rule(rule.clone()), mode, until: None, said, by };
-    let everything = Switch { target: Target::Everything, ..switch(Mode::Shadow) };
-    let until = Timestamp::from_nanos(3 * HOUR);
-    let block = Blocked { rule: rule.clone(), key: [7, u64::MAX], text: None, until, by };
-    let mut orders = orders();
-    orders.switches.iter_mut().for_each(|switch| switch.said = Timestamp::from_nanos(HOUR / 4));
-    let switches = vec![switch(Mode::Enforce), everything];
-    Orders { fleet: FleetOrders { stamp: [0xa5; 32], switches, blocks: vec![block] }, ..orders }
-}
-
 #[test]
-fn what_was_heard_of_all_hosts_is_kept_beside_it() {
+fn keeps_when_each_switch_was_said() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
-    write_orders(&path, ORDERS_VERSION, &heard(), now(HOUR, 0)).unwrap();
-    let whole = OrdersRead { orders: heard(), version: ORDERS_VERSION, not_understood: 0 };
-    assert_eq!(read_orders(&path, now(HOUR, 0)).unwrap(), whole);
-    // Who has heard nothing writes nothing that an older version does not know.
-    write_orders(&path, ORDERS_VERSION, &orders(), now(HOUR, 0)).unwrap();
-    let text = fs::read_to_string(&path).unwrap();
-    assert!(!text.contains("fleet") && !text.contains("said"), "{text}");
-}
-
-#[test]
-fn a_list_of_all_hosts_that_is_not_understood_whole_is_asked_for_again() {
-    let list = format!(r#""fleet_list":["{}"]"#, "a5".repeat(32));
-    let rule = r#""rule":["api","r"]"#;
-    let table = [
-        (format!(r#"{rule},"mode":"enforce","until":null,"said":1,"by":[5,[1,2,3,4]]"#), 1, true),
-        (
-            format!(r#"{rule},"mode":"shadow","until":null,"said":1,"by":[5,[1,2,3,4]],"only":"posts""#),
-            1,
-            false,
-        ),
-        (
-            format!(r#"{rule},"mode":"enforce","until":null,"said":1,"by":[5,[1,2,3,4]],"only":"posts""#),
-            0,
-            false,
-        ),
-        (r#""mode":"shadow","until":null,"said":1,"by":[5,[1,2,3,4]]"#.to_owned(), 0, false),
-    ];
-    for (entry, switches, is_whole) in table {
-        let read = read_foreign(&format!(r#"{{{list},"fleet_switches":[{{{entry}}}]}}"#));
-        let fleet = &read.orders.fleet;
-        assert_eq!((fleet.switches.len(), fleet.stamp == [0xa5; 32]), (switches, is_whole), "{entry}");
-        assert_eq!(read.not_understood, usize::from(!is_whole), "{entry}");
-    }
-    for stamp in ["", "a5", "zz", &"a5".repeat(33), &"\u{e4}\u{e4}".repeat(16)] {
-        let read = read_foreign(&format!(r#"{{"fleet_list":["{stamp}"]}}"#));
-        assert_eq!(read.orders.fleet.stamp, [0; 32], "{stamp}");
-    }
+    let mut said = orders();
+    said.switches.iter_mut().for_each(|switch| switch.said = Timestamp::from_nanos(HOUR / 4));
+    write_orders(&path, ORDERS_VERSION, &said, now(HOUR, 0)).unwrap();
+    assert_eq!(read_orders(&path, now(HOUR, 0)).unwrap().orders, said);
 }
 
 /// What another version might write, with the right checksum.

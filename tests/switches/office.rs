@@ -22,7 +22,7 @@ pub(crate) fn plan() -> Plan {
 
 fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
-    command.args(arguments).arg("--admin").arg(daemon.plan.path("admin.sock"));
+    command.args(arguments).arg("--admin").arg(daemon.plan.path("t.admin.sock"));
     command
 }
 
@@ -49,7 +49,7 @@ fn complaint(output: &Output, code: i32) -> String {
 }
 
 fn switches(daemon: &Daemon) -> Value {
-    let mut socket = UnixStream::connect(daemon.plan.path("admin.sock")).unwrap();
+    let mut socket = UnixStream::connect(daemon.plan.path("t.admin.sock")).unwrap();
     socket.write_all(b"GET /switches HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
@@ -126,7 +126,7 @@ fn what_cannot_be_done_is_told_with_its_mend() {
         let told = fail(&daemon, arguments, code);
         assert!(told.contains(expected), "{arguments}: {told}");
     }
-    let mut socket = UnixStream::connect(daemon.plan.path("admin.sock")).unwrap();
+    let mut socket = UnixStream::connect(daemon.plan.path("t.admin.sock")).unwrap();
     let body = "{\"rule\": \"per-user\", \"mode\": \"shadow\", \"until\": 5}";
     write!(
         socket,
@@ -321,7 +321,7 @@ fn an_application_has_no_verb_of_an_operator() {
     let binary = daemon.plan.path("tidegate");
     fs::copy(BINARY, &binary).unwrap();
     open(binary.clone(), 0o755);
-    let admin = daemon.plan.path("admin.sock");
+    let admin = daemon.plan.path("t.admin.sock");
     let as_another = |arguments: &[&str]| {
         let mut command = Command::new(&binary);
         command.args(arguments).arg("--admin").arg(&admin).uid(OTHER).gid(OTHER);

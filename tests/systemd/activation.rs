@@ -53,6 +53,32 @@ fn the_socket_that_is_passed_is_used_as_it_is() {
 }
 
 #[test]
+fn a_command_knows_the_daemon_of_a_socket_that_was_passed() {
+    let plan = Plan::new();
+    let path = plan.socket();
+    let listen = format!("--listen={}", path.display());
+    let Some(mut command) = activated(&plan, &[&listen]) else { return };
+    let _process = Process::start(&mut command);
+    Wire::over(knock(&path)).ask(&hello());
+    let status = || {
+        let mut command = Command::new(super::daemon::BINARY);
+        let output = command.arg("status").arg("--socket").arg(&path).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    eventually("it answers operators", || (status().0 == Some(0)).then_some(()));
+    // Another socket at the path is another daemon's.
+    fs::rename(&path, plan.path("away.sock")).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let (code, said) = status();
+    assert!(
+        code == Some(1) && said.contains(&format!(" serves a socket that was at {}, ", path.display())),
+        "{said}"
+    );
+    fs::rename(plan.path("away.sock"), &path).unwrap();
+    assert_eq!(status().0, Some(0));
+}
+
+#[test]
 fn who_waits_when_the_daemon_ends_is_let_in_and_the_only_socket_needs_no_name() {
     let plan = Plan::new();
     let path = plan.socket();

@@ -60,7 +60,7 @@ const CANARY: &str = "canary9c41";
 
 /// What the admin socket says.
 pub(crate) fn page(plan: &Plan, path: &str) -> String {
-    let mut stream = std::os::unix::net::UnixStream::connect(plan.path("admin.sock")).unwrap();
+    let mut stream = std::os::unix::net::UnixStream::connect(plan.path("t.admin.sock")).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();

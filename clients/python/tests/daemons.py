@@ -30,12 +30,14 @@ def frame(message: object) -> bytes:
 class Played:
     """A daemon that answers as it is told: `script(connection, message)` gets every request but HELLO.
 
-    `seen` has every message, HELLO too; replies of `script` that are lists or bytes are framed and sent.
+    `seen` has every message, HELLO too; replies of `script` that are lists or bytes are framed and sent. `silent`:
+    nothing is answered, not even HELLO and PING.
     """
 
     def __init__(self, path: str) -> None:
-        self.path, self.seen, self.connections, self.stopped = path, [], [], False
+        self.path, self.seen, self.connections, self.stopped, self.silent = path, [], [], False, False
         self.script = lambda connection, message: [1, message[1], *ALLOW]
+        self.hears = self.seen.append
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(path)
         self.listener.listen(16)
@@ -57,8 +59,10 @@ class Played:
                 data += chunk
                 while len(data) >= 4 and len(data) >= (end := 4 + int.from_bytes(data[:4], "big")):
                     message, data = msgpack.unpackb(data[4:end]), data[end:]
-                    self.seen.append(message)
-                    if message[0] == 0:
+                    self.hears(message)
+                    if self.silent:
+                        answer = None
+                    elif message[0] == 0:
                         answer = [0, message[1], 1, {"server": "played/1", "boot": 1, "connection": 1}]
                     elif message[0] == 8:
                         answer = [2, message[1], True]

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tidegate import Decision, decode
+from tidegate import Decision
+from tidegate.protocol import decode
 from tidegate.wsgi import Middleware
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"

@@ -163,7 +163,7 @@ def test_hostile_daemons(played, make_async, script, reason, on_failure):
         decision = await ac.acquire("api", on_failure=on_failure)
         assert time.monotonic() - started < (0.1 if reason == "timeout" else PATIENT) + 0.25
         assert (decision.reason, decision.allowed) == (reason, on_failure == "allow")
-        assert ac.stats() == {"missed": {reason: 1}, "connections": 0, "breaker_open": False}
+        assert ac.stats() == {"missed": {reason: 1}, "refused": {}, "connections": 0, "breaker_open": False}
         played.script = lambda connection, message: [1, message[1], *ALLOW]
         ac._core._timeout = PATIENT
         assert await hits(ac, 2) == [None, None]
@@ -187,7 +187,7 @@ def test_many_that_wait_in_vain_are_one_failure(played, make_async):
     asyncio.run(main())
 
 
-def test_a_full_backlog_is_a_failure_at_once(directory, make_async):
+def test_a_full_backlog_is_a_failure_at_the_deadline(directory, make_async):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(directory / "s"))
     listener.listen(0)
@@ -197,16 +197,16 @@ def test_a_full_backlog_is_a_failure_at_once(directory, make_async):
             fill.append(socket.socket(socket.AF_UNIX))
             fill[-1].setblocking(False)
             fill[-1].connect(str(directory / "s"))
-    ac = make_async()
+    ac = make_async(timeout=0.1)
     started = time.monotonic()
-    assert asyncio.run(hits(ac)) == ["unreachable"] and time.monotonic() - started < 1
+    assert asyncio.run(hits(ac)) == ["unreachable"] and 0.1 <= time.monotonic() - started < 1
     for one in (*fill, listener):
         one.close()
 
 
 def test_no_daemon_then_one(directory, make_async, caplog):
     ac = make_async()
-    assert asyncio.run(hits(ac, 4)) == ["unreachable"] * 3 + ["breaker"]
+    assert asyncio.run(hits(ac, 4)) == ["unreachable"] + ["breaker"] * 3
     assert len(caplog.messages) == 1 and "no daemon at" in caplog.text
     made = Played(str(directory / "s"))
     ac._core._until = 0.001
@@ -266,15 +266,15 @@ def test_hanging_up_without_a_welcome_is_not_tried_for_ever(make_async, monkeypa
         made[-1][1].close()  # before a byte could be written
         return made[-1][0]
 
-    monkeypatch.setattr(pipe, "_connected", connected)
+    monkeypatch.setattr(pipe, "connect", connected)
     assert asyncio.run(hits(make_async())) == ["unreachable"] and len(made) == 1
 
 
-@pytest.mark.parametrize("code", [5, 6, 7, 10, 11])
+@pytest.mark.parametrize("code", [5, 10])
 def test_an_error_that_keeps_the_connection(played, ac, code):
     played.script = lambda connection, message: [3, message[1], code, "the reason"]
     assert asyncio.run(hits(ac, 5)) == ["protocol"] * 5
-    assert ac.stats() == {"missed": {"protocol": 5}, "connections": 1, "breaker_open": False}
+    assert ac.stats() == {"missed": {"protocol": 5}, "refused": {}, "connections": 1, "breaker_open": False}
 
 
 def test_disabled(played, make_async):
@@ -289,11 +289,11 @@ def test_disabled(played, make_async):
     assert played.seen == []
 
 
-def test_what_cannot_be_asked_is_allowed(played, ac, caplog):
+def test_what_cannot_be_asked_is_refused(played, ac, caplog):
     async def main():
         return [(await ac.acquire(domain)).reason for domain in ("a/b", None, "a/b")]
 
-    assert asyncio.run(main()) == ["protocol"] * 3 and played.seen == []
+    assert asyncio.run(main()) == ["invalid"] * 3 and played.seen == []
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------

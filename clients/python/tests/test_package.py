@@ -8,13 +8,24 @@ import sys
 
 import pytest
 
+STUB_LINES_MAX = 1_100
 SOURCE = pathlib.Path(__file__).resolve().parents[1] / "src/tidegate"
 
 
-def test_the_stub_is_one_small_file():
-    for file in SOURCE.glob("*.py"):
-        lines = file.read_text().splitlines()
-        assert len(lines) <= 500 and max(map(len, lines)) <= 120, file
+STUB = ("__init__.py", "protocol.py", "connection.py")
+
+
+def test_the_stub_is_three_files():
+    lines = {file: file.read_text().splitlines() for file in SOURCE.glob("*.py")}
+    assert all(len(text) <= 400 or file.name in STUB for file, text in lines.items())
+    assert max(len(line) for text in lines.values() for line in text) <= 120
+    assert sum(len(text) for file, text in lines.items() if file.name in STUB) <= STUB_LINES_MAX
+
+
+def test_the_stub_is_formatted():
+    command = [sys.executable, "-m", "ruff", "format", "--diff", *(SOURCE / name for name in STUB)]
+    done = subprocess.run(command, cwd=SOURCE.parents[1], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 # What imports a framework is imported only by who has it.
@@ -38,7 +49,8 @@ def test_asking_loads_the_stub_alone():
     code += "; print(*sorted(name for name in sys.modules if name.startswith(('tidegate.', 'asyncio'))))"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r}); {code}"]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert set(loaded) <= {"tidegate.gunicorn_slots", "tidegate.page", "tidegate.trouble"}
+    stub, used = {"connection", "protocol"}, {"gunicorn_slots", "page", "trouble"}
+    assert {f"tidegate.{name}" for name in stub} <= set(loaded) <= {f"tidegate.{name}" for name in stub | used}
 
 
 PROGRAM = """
@@ -73,7 +85,13 @@ for missing, use in {
         assert missing in str(error) and "__init__.py" in str(error), error
     else:
         raise AssertionError(missing)
-assert client.hit("other", {f"k{i}": "x" * 1024 for i in range(16)}).reason == "protocol"  # fitting.py is not there
+assert not client.hit("other", {f"k{i}": "x" * 1024 for i in range(16)}).degraded
+try:
+    limiter.Client(fallback="20/s")
+except ImportError as error:
+    assert "fallback.py" in str(error)
+else:
+    raise AssertionError("fallback.py")
 assert client._info["connection"] == 1  # all of it on one
 if (pid := os.fork()) == 0:
     os._exit(client.hit("other").degraded or client.stats()["connections"] != 1)
@@ -90,11 +108,11 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", ["limiter.py", "limiter/__init__.py"])
-def test_the_stub_copied_alone_limits(tmp_path, daemon, name):
-    """As a module of another name, or as a package with nothing else in it."""
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    shutil.copy(SOURCE / "__init__.py", tmp_path / name)
+def test_the_stub_copied_alone_limits(tmp_path, daemon):
+    """As a package of another name with nothing else in it."""
+    (tmp_path / "limiter").mkdir()
+    for name in STUB:
+        shutil.copy(SOURCE / name, tmp_path / "limiter")
     for domain, rules in RULES.items():
         (daemon.rules / f"{domain}.yaml").write_text(f"domain: {domain}\n{rules}\n")
     daemon.start()

@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate
-from tidegate import Decision, Fault, _shape, decode
+from tidegate import Decision, Fault
+from tidegate.connection import match_decision
+from tidegate.protocol import decode
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
@@ -29,7 +31,7 @@ SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
 
 def at_once(payload):
     """What `Connection.ask` makes of the elements from the verdict on, if it reads them at once."""
-    if len(payload) < 2 or not (match := _shape(payload[1])(payload, 0)):
+    if len(payload) < 2 or not (match := match_decision(payload[1])(payload, 0)):
         return None
     decision = Decision.__new__(Decision)
     decision._read, decision.allowed = match, payload[0] in (0, 3)
@@ -95,7 +97,8 @@ def test_two_replies_at_once_are_not_one(played, client):
     played.script = lambda connection, message: frame([1, message[1], *ALLOW]) * 2
     assert client.hit("api").rule == "per-user"
     played.script = lambda connection, message: [1, message[1], *ALLOW]
-    assert not client.hit("api").degraded and client.stats() == {"missed": {}, "connections": 1, "breaker_open": False}
+    assert not client.hit("api").degraded
+    assert client.stats() == {"missed": {}, "refused": {}, "connections": 1, "breaker_open": False}
     assert [message[3]["connection"] for message in played.seen if message[0] == 0] == [1, 2]
 
 
@@ -135,7 +138,7 @@ def test_a_deadline_too_short_to_block_for_is_kept_by_polling(played, make_clien
     client._timeout = PATIENT
     played.script = lambda connection, message: [1, message[1], *ALLOW]
     assert not client.hit("api").degraded and client._idle[0].blocks
-    monkeypatch.setattr(tidegate, "BLOCKING_MIN", 2 * PATIENT)
+    monkeypatch.setattr(tidegate.connection, "BLOCKING_MIN", 2 * PATIENT)
     client = make_client()
     assert [client.hit("api").reason for _ in range(3)] == [None] * 3 and not client._idle[0].blocks
 
@@ -165,7 +168,7 @@ client = tidegate.Client(sys.argv[1], timeout=float(sys.argv[2]))
 started = time.monotonic()
 asked = [gevent.spawn(client.hit, "api", {"user": f"u{i}"}) for i in range(10)]
 gevent.joinall(asked)
-assert all(not connection.blocks for connection in client._open)
+assert all(not connection.blocks for connection in client._connections())
 print(time.monotonic() - started, *(job.value.reason for job in asked))
 """
 

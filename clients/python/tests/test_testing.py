@@ -75,7 +75,7 @@ def test_as_without_a_daemon(fake_tidegate):  # noqa: F811
 
 
 def test_what_the_daemon_would_refuse_is_refused_here_too(fake_tidegate):  # noqa: F811
-    assert fake_tidegate.hit("a/b").reason == "protocol" and fake_tidegate.asked == []
+    assert fake_tidegate.hit("a/b").reason == "invalid" and fake_tidegate.asked == []
 
 
 def test_asynchronous(fake_tidegate):  # noqa: F811

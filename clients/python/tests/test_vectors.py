@@ -2,12 +2,13 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
-from tidegate import COST_MAX, FRAME_MAX, Fault, decode, encode, request
+from tidegate.protocol import FRAME_MAX, Fault, decode, encode, request
 
 VECTORS = pathlib.Path(__file__).resolve().parents[3] / "tests/vectors"
 GOOD = json.loads((VECTORS / "good.json").read_text())
@@ -21,7 +22,7 @@ CODES = {1: "malformed", 2: "too_large", 3: "version", 4: "hello_required", 5: "
 CODES |= {8: "busy", 9: "forbidden", 10: "internal", 11: "not_allowed"}
 SILENT = {"pool": "default", "slots": 0, "all": False, "missed": {}, "abandoned": []}
 INFO = ("client", "session", "pid", "pool", "slots", "connection", "missed", "abandoned")
-OPTIONS = ("idem", "queued_us", "max_wait_us", "all", "missed", "abandoned")
+OPTIONS = ("idem", "of", "queued_us", "max_wait_us", "all", "missed", "abandoned")
 SERVER = ("server", "boot", "connection", "frame_bytes_max", "mode")
 
 
@@ -52,8 +53,9 @@ def real(value):
 
 def known(given, names):
     said = {n: given[n] for n in names if (given or {}).get(n) is not None and given[n] != SILENT.get(n)}
-    if isinstance(said.get("idem"), str):  # as text or as bytes it means the same
-        said["idem"] = said["idem"].encode()
+    for name in ("idem", "of"):
+        if isinstance(said.get(name), str):  # as text or as bytes it means the same
+            said[name] = said[name].encode()
     if "abandoned" in said:
         said["abandoned"] = [entry[:2] for entry in said["abandoned"]]
     if isinstance(said.get("missed"), dict):
@@ -61,6 +63,7 @@ def known(given, names):
     return said
 
 
+COST_MAX, NAME = (1 << 32) - 1, re.compile(r"[^\x00-\x1f\x7f-\x9f:/]{1,64}")
 REASONS = ("unreachable", "timeout", "protocol", "breaker", "callback")
 
 
@@ -104,9 +107,17 @@ def meaning(message, direction):
         return said
     said |= {"domain": rest[1], "descriptors": rest[2]}
     if name == "charge":
-        return said | {"amount": default(rest[3], 1), "options": plain(known(rest[4], OPTIONS))}
+        return said | {"amount": cut(default(rest[3], 1)), "options": plain(known(rest[4], OPTIONS))}
     options = plain(known(rest[5], OPTIONS))
-    return said | {"cost": default(rest[3], 1), "priority": rest[4], "options": options}
+    priority = rest[4] if isinstance(rest[4], str) and NAME.fullmatch(rest[4]) else None
+    return said | {"cost": default(rest[3], 1), "priority": priority, "options": options}
+
+
+def cut(amount):
+    """To the largest that a rule counts."""
+    if isinstance(amount, dict):
+        return {unit: cut(one) for unit, one in amount.items()}
+    return min(max(amount, -COST_MAX), COST_MAX)
 
 
 def message_of(meant):
@@ -143,8 +154,9 @@ def message_of(meant):
 @pytest.mark.parametrize("vector", named(GOOD))
 def test_reads_what_is_meant(vector):
     meant = vector["meaning"]
-    if isinstance(meant.get("options", {}).get("idem"), str):
-        meant = meant | {"options": meant["options"] | {"idem": {"bin": meant["options"]["idem"].encode().hex()}}}
+    if options := meant.get("options"):
+        texts = {name: options[name] for name in ("idem", "of") if isinstance(options.get(name), str)}
+        meant = meant | {"options": options | {name: {"bin": text.encode().hex()} for name, text in texts.items()}}
     assert meaning(decode(payload_of(vector)), vector["direction"]) == meant
 
 
@@ -170,12 +182,12 @@ def test_the_path_of_a_judgement_writes_the_same(vector):
     if len(payload_of(vector)) > FRAME_MAX - 11:
         pytest.skip("room is kept for the longest id")
     priority, options = ([*message[5:], None, None])[:2]
-    least = -COST_MAX if message[0] == 5 else 0
-    if message[0] == 5 and priority:
-        pytest.skip("charges are written without options")
+    charge = message[0] == 5
+    if charge:
+        priority, options = None, priority
     head = bytes((0x90 | len(message), message[0])) + encode(message[1])
     given = descriptors[0] if len(descriptors) == 1 else [dict(one) for one in descriptors]
-    elements = request(message[2], given, message[4], priority, options or {}, least)
+    elements = request(message[2], given, message[4], priority, options or {}, charge)
     assert head + b"".join(elements) == payload_of(vector)
 
 

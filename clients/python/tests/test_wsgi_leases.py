@@ -120,7 +120,7 @@ def test_an_interrupt_while_a_wait_is_slept_off_ends_the_lease(played, client, m
     played.script = lambda connection, message: [1, message[1], 3, "hooks", 21, 1, 20, 1, 250_000, 77]
     with pytest.raises(SystemExit):
         Middleware(plain, client)({}, lambda *_: None)
-    assert len(client._open) == 1 and client.check()
+    assert len(client._connections()) == 1 and client.check()
     assert [message[2:] for message in played.seen if message[0] == 2] == [[77, 2]]
 
 

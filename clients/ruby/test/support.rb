@@ -138,7 +138,7 @@ module Support
 
     def initialize(directory)
       @socket = "#{directory}/tidegate.sock"
-      @admin = "#{directory}/admin.sock"
+      @admin = "#{directory}/tidegate.admin.sock"
       @rules = "#{directory}/rules"
       Dir.mkdir(@rules)
     end

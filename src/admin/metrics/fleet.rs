@@ -47,8 +47,12 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter("fleet_cells_lost", help, &fleet.lost)?;
     let help = "Numbers of Redis that were absurd, and cut to what can be";
     sheet.counter("fleet_clamped", help, &fleet.clamped)?;
-    let help = "Entries of what is said to all hosts that could not be meant, and were left out";
-    sheet.counter("fleet_orders_refused", help, &fleet.orders_refused)?;
+    let help = "Fleet overrides that were ignored: forged, no fleet secret authenticates the value in Redis; stale, of an \
+                older version; unreadable, no text or too long; unknown, an entry that this version does not know";
+    let rejected = fleet.overrides.rejected.iter().map(|(reason, count)| ([("reason", *reason)], *count));
+    sheet.counters("fleet_overrides_rejected", help, rejected)?;
+    let help = "Version of the fleet overrides that hold; 0: there are none";
+    sheet.gauge("fleet_overrides_version", help, &fleet.overrides.version)?;
     let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
         let bound = rule.bound?;
         Some(([("domain", &*rule.domain), ("rule", &*rule.name)], u64::from(bound.extra)))

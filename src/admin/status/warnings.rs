@@ -2,6 +2,7 @@
 
 use super::Moment;
 use crate::admin::Desk;
+use crate::admin::switches::everything_everywhere;
 use crate::engine::Mode;
 
 pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
@@ -57,6 +58,8 @@ pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
     });
     warnings.extend(of_fleet(moment));
     warnings.extend(moment.fleet.secrets.warning());
+    warnings.extend(moment.fleet.overrides.warning());
+    warnings.extend(everything_everywhere(desk));
     warnings.extend(of_pools(moment));
     warnings
 }

@@ -7,7 +7,7 @@ use super::{By, Refusal};
 use crate::admin::Desk;
 use crate::admin::ledger::utc;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{self, Blocked, FleetWord, KeyError, RuleName};
+use crate::engine::{self, Blocked, FleetChange, KeyError, RuleName};
 
 pub(super) fn block(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
     let asked = Asked::of(asked, &["rule", "key", "for_s", "fleet"])?;
@@ -48,7 +48,7 @@ fn block_everywhere(desk: &Desk, wanted: Wanted<'_>, now: Now) -> Result<Value, 
     let digest = keys.first().map(|key| block(*key).digest());
     // Under each secret, so that it holds whichever is removed.
     for key in keys {
-        desk.control.tell_fleet(FleetWord::Block(block(key))).map_err(Refusal::failed)?;
+        desk.control.change_fleet_overrides(FleetChange::Block(block(key))).map_err(Refusal::failed)?;
     }
     let (until, mode) = (utc(until, now), mode_of(desk, &rule));
     let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
@@ -59,7 +59,10 @@ fn unblock_everywhere(desk: &Desk, by: By, asked: &Asked<'_>) -> Result<Value, R
     let (rule, key) = rule_and_key(desk, asked)?;
     let mut some = false;
     for key in desk.engine.keys_everywhere(&rule, &key).map_err(|error| refused(&error))? {
-        some |= desk.control.tell_fleet(FleetWord::Free(rule.clone(), key)).map_err(Refusal::failed)?;
+        some |= desk
+            .control
+            .change_fleet_overrides(FleetChange::Free(rule.clone(), key))
+            .map_err(Refusal::failed)?;
     }
     if some {
         let by = engine::By::User(by.uid).to_string();
@@ -118,8 +121,8 @@ pub(super) fn rule_and_key<'a>(desk: &Desk, asked: &Asked<'a>) -> Result<(RuleNa
 /// What frees a key here does not free it of what was said to all hosts.
 fn still_blocked(desk: &Desk, rule: &RuleName, key: &Pairs<'_>) -> &'static str {
     let Ok(keys) = desk.engine.keys_everywhere(rule, key) else { return "" };
-    let orders = desk.engine.fleet_orders();
-    let is_blocked = orders.blocks.iter().any(|block| block.rule == *rule && keys.contains(&block.key));
+    let overrides = desk.engine.fleet_overrides();
+    let is_blocked = overrides.blocks.iter().any(|block| block.rule == *rule && keys.contains(&block.key));
     if is_blocked { "; it is blocked on all hosts: `tidegate unblock … --fleet`" } else { "" }
 }
 

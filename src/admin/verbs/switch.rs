@@ -7,7 +7,7 @@ use super::{By, Refusal};
 use crate::admin::Desk;
 use crate::admin::ledger::utc;
 use crate::clock::Now;
-use crate::engine::{self, FleetWord, Switch, SwitchView, Target};
+use crate::engine::{self, FleetChange, Switch, SwitchView, Target};
 use crate::rules::Mode;
 
 pub(super) fn switch(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
@@ -71,8 +71,13 @@ fn is_back(switch: &Switch) -> bool {
 
 /// What becomes of it is noted when it is heard, here as on the other hosts.
 fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refusal> {
+    if switch.target == Target::Everything && !is_back(switch) && switch.until.is_none() {
+        let message = "everything is switched on all hosts for a time only. help: say for how long, `--for 30m` (`for_s`)";
+        return Err(Refusal::bad(message));
+    }
     let view = desk.engine.could_switch(switch).map_err(|error| Refusal::bad(error.to_string()))?;
-    let is_change = desk.control.tell_fleet(FleetWord::Switch(switch.clone())).map_err(Refusal::failed)?;
+    let is_change =
+        desk.control.change_fleet_overrides(FleetChange::Switch(switch.clone())).map_err(Refusal::failed)?;
     if is_back(switch) {
         return Ok(cleared_everywhere(&switch.target, is_change));
     }
@@ -81,7 +86,8 @@ fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refu
 }
 
 fn clear_everywhere(desk: &Desk, target: &Target, by: By, now: Now) -> Result<String, Refusal> {
-    let is_change = desk.control.tell_fleet(FleetWord::Clear(target.clone())).map_err(Refusal::failed)?;
+    let is_change =
+        desk.control.change_fleet_overrides(FleetChange::Clear(target.clone())).map_err(Refusal::failed)?;
     if is_change {
         let what = format!("cleared the switch of {target} on all hosts");
         desk.ledger.enter(&engine::By::User(by.uid).to_string(), &what, now);

@@ -14,9 +14,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
-use crate::admin::{SAFETY, page_paths};
+use crate::admin::{HttpConnection, HttpConnections, SAFETY, head_patience, page_paths};
 use crate::cli::admin_client::{AdminClient, Failure};
 use crate::page::Text;
 
@@ -41,34 +40,30 @@ impl Proxy {
 
     /// Serves for ever.
     pub(super) async fn serve(self: &Arc<Proxy>, listener: &TcpListener) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        loop {
-            // It is never closed.
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((socket, _)) => {
-                    let proxy = Arc::clone(self);
-                    tokio::spawn(async move {
-                        proxy.serve_one(socket).await;
-                        drop(place);
-                    });
-                }
-                // For want of descriptors it would fail again at once.
-                Err(_) => tokio::time::sleep(PAUSE).await,
-            }
-        }
+        let accept = async || listener.accept().await.map(|(socket, _)| Some(socket));
+        let serve = |socket, connection| Arc::clone(self).serve_one(socket, connection);
+        // A browser that went away before it was let in is no failure.
+        HttpConnections::serve_each(accept, serve, drop).await;
     }
 
-    async fn serve_one(self: Arc<Proxy>, socket: TcpStream) {
-        let service = service_fn(async |request| Ok::<_, Infallible>(self.answer(&request).await));
+    async fn serve_one(self: Arc<Proxy>, socket: TcpStream, connection: HttpConnection) {
+        let peer = socket.peer_addr().ok().map(|peer| peer.ip());
+        let service = service_fn(async |request| {
+            connection.note_request();
+            Ok::<_, Infallible>(self.answer(&request).await)
+        });
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_PATIENCE)
+            .header_read_timeout(head_patience(peer))
             .max_buf_size(HEAD_BYTES_MAX)
             .keep_alive(false)
             .serve_connection(TokioIo::new(socket), service);
         // A browser that goes away in between is no failure.
-        let _ = tokio::time::timeout(PATIENCE, served).await;
+        tokio::select! {
+            biased;
+            _ = tokio::time::timeout(PATIENCE, served) => {}
+            () = connection.dropped() => {}
+        }
     }
 
     async fn answer(&self, request: &Request<Incoming>) -> Answer {
@@ -168,16 +163,8 @@ const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
 const HTTP_PORT: u16 = 80;
 
-/// One browser opens six.
-const CONNECTIONS_MAX: usize = 16;
-
-/// Whoever connects has something to ask.
-const HEAD_PATIENCE: Duration = Duration::from_secs(5);
-
 /// What browsers say of themselves is some kilobytes.
 const HEAD_BYTES_MAX: usize = 16 * 1_024;
 
 /// Longer than the daemon is waited for.
 const PATIENCE: Duration = Duration::from_secs(15);
-
-const PAUSE: Duration = Duration::from_millis(100);

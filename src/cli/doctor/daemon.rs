@@ -17,7 +17,7 @@ use crate::sys;
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let socket = &settings.socket.path;
     let mut findings = vec![answers(socket)];
-    findings.extend(operators(&AdminClient::at(settings.admin_socket()), settings));
+    findings.extend(operators(&AdminClient::of_settings(settings), settings));
     findings.push(open_files(socket, settings.connections.max));
     findings
 }
@@ -51,6 +51,10 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
             let message = failure.to_string();
             let root = rustix::process::geteuid().is_root();
             return vec![match failure {
+                Failure::Misdirected { .. } | Failure::NoSocket { .. } => {
+                    let (message, help) = message.split_once("\nhelp: ").unwrap_or((&message, ""));
+                    Finding::wrong(WHAT, message, help)
+                }
                 Failure::Io { source, .. } if !root && source.kind() != std::io::ErrorKind::NotFound => {
                     Finding::unseen(WHAT, message, "run this as root or as the daemon's user")
                 }

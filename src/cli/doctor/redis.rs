@@ -28,7 +28,7 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     };
     let clock = Clock::start();
     let now_us = (i128::from(clock.now().utc) + i128::from(clock.now().at.as_nanos())) / 1_000;
-    let fleet = AdminClient::at(settings.admin_socket()).get_json("/fleet").ok();
+    let fleet = AdminClient::of_settings(settings).get_json("/fleet").ok();
     let told = fleet.as_ref().and_then(|fleet| fleet.get("hosts")?.as_u64());
     findings.extend(fleet.as_ref().and_then(secret_in_use));
     for (url, looked) in looked {

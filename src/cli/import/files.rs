@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::rules::native::Native;
-use crate::rules::{self, shown};
+use crate::rules::{self, open, shown};
 use crate::state::Whole;
 
 /// What is to be written, by the names of the files.
@@ -82,7 +82,7 @@ impl Files {
         }
         let mut done = Vec::new();
         for (path, whole) in begun {
-            let was = fs::read(&path).ok();
+            let was = open::beneath(&path).ok().and_then(|was| open::read(&was, u64::MAX).ok());
             if let Err(source) = whole.finish() {
                 undo(&done);
                 return Err(Failure::Io { path, source });

@@ -20,6 +20,7 @@ use crate::protocol::PAIRS_MAX;
 pub(super) struct Combined<'a> {
     domain: &'a str,
     strict: bool,
+    quotable: bool,
     /// By time, then by number.
     waiting: BTreeMap<(u64, u64), AccessLine>,
     waiting_bytes: usize,
@@ -32,11 +33,12 @@ pub(super) struct Combined<'a> {
 }
 
 impl<'a> Combined<'a> {
-    /// Asks about one domain; stops at the first line that cannot be read if `strict`.
-    pub(super) fn new(domain: &'a str, strict: bool) -> Combined<'a> {
+    /// Asks about one domain; stops at the first line that cannot be read if `strict`. `quotable`: remarks may quote it.
+    pub(super) fn new(domain: &'a str, strict: bool, quotable: bool) -> Combined<'a> {
         Combined {
             domain,
             strict,
+            quotable,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             spare: Vec::new(),
@@ -72,7 +74,10 @@ impl<'a> Combined<'a> {
             return Err(Failure::AccessLine { number, wrong });
         }
         self.unreadable += 1;
-        self.first_unreadable.get_or_insert_with(|| format!("line {number}: {wrong}"));
+        self.first_unreadable.get_or_insert_with(|| {
+            let failure = Failure::AccessLine { number, wrong };
+            if self.quotable { failure } else { failure.withheld() }.to_string()
+        });
         Ok(())
     }
 

@@ -15,8 +15,20 @@ pub(in crate::cli) enum Failure {
     AccessLine { number: u64, wrong: Unreadable },
     #[error("line {number}: {source}")]
     Read { number: u64, source: io::Error },
+    #[error("line {number}: something is wrong here, and its text is not shown: another user owns the trace")]
+    Withheld { number: u64 },
     #[error("{0}")]
     Write(#[from] io::Error),
+}
+
+impl Failure {
+    /// The same without what the trace says: for one that may not be quoted.
+    pub(super) fn withheld(self) -> Failure {
+        match self {
+            Failure::Line { number, .. } | Failure::AccessLine { number, .. } => Failure::Withheld { number },
+            other => other,
+        }
+    }
 }
 
 /// What is wrong with a line.

@@ -1,6 +1,5 @@
 //! A trace as it is found: where it is, what it is written in, and how it is read from its beginning to its end.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use super::failure::{Failure, Wrong};
 use super::jsonl::Jsonl;
 use super::lines::{Lines, Next};
 use super::progress::Progress;
+use crate::rules::open::{self, NotOpened, Opened};
 
 /// What a trace is written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -27,21 +27,29 @@ pub(in crate::cli) struct Recording {
     input: Box<dyn BufRead>,
     /// Its length if it is a file.
     bytes: Option<u64>,
+    /// Whether messages may quote it.
+    quotable: bool,
 }
 
 impl Recording {
     /// Opens a trace; `-` is standard input.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// It cannot be opened, is no regular file, or is a link that leads out of its directory.
     pub(in crate::cli) fn open(path: &Path) -> io::Result<Recording> {
         if is_dash(path) {
             let input = Box::new(BufReader::with_capacity(READ_BYTES, io::stdin().lock()));
-            return Ok(Recording { input, bytes: None });
+            return Ok(Recording { input, bytes: None, quotable: true });
         }
-        let file = File::open(path)?;
-        let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
-        Ok(Recording { input: Box::new(BufReader::with_capacity(READ_BYTES, file)), bytes })
+        let Opened { file, bytes, quotable } = open::beneath(path).map_err(|error| {
+            let help = match error {
+                NotOpened::NotRegular => "write `-` and pipe it in: zcat trace.gz | tidegate replay -",
+                _ => error.help(),
+            };
+            io::Error::other(format!("{error}\nhelp: {help}"))
+        })?;
+        let input = Box::new(BufReader::with_capacity(READ_BYTES, file));
+        Ok(Recording { input, bytes: Some(bytes), quotable })
     }
 
     /// Plays it to its end, an access log where a domain is given; what is to be remarked on it comes beside. Shows how
@@ -56,11 +64,16 @@ impl Recording {
         let mut progress = Progress::new(self.bytes, shows_progress);
         let mut lines = Lines::new(&mut *self.input);
         let played = match domain {
-            Some(domain) => access_log(&mut lines, domain, strict, player, &mut progress),
+            Some(domain) => {
+                let mut log = Combined::new(domain, strict, self.quotable);
+                access_log(&mut lines, &mut log, player, &mut progress)
+            }
             None => (json_lines(&mut lines, player, &mut progress), Vec::new()),
         };
         progress.end();
-        played
+        let (played, remarks) = played;
+        let told = played.map_err(|failure| if self.quotable { failure } else { failure.withheld() });
+        (told, remarks)
     }
 }
 
@@ -78,12 +91,10 @@ fn json_lines(
 
 fn access_log(
     lines: &mut Lines<'_>,
-    domain: &str,
-    strict: bool,
+    log: &mut Combined<'_>,
     player: &mut impl Plays,
     progress: &mut Progress,
 ) -> (Result<(), Failure>, Vec<String>) {
-    let mut log = Combined::new(domain, strict);
     let played = each_line(lines, player, progress, |number, text, player| match text {
         Some(text) => log.line(text, number, player),
         None => log.pass_over(number, Unreadable::TooLong),

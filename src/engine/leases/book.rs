@@ -243,6 +243,7 @@ impl Book {
             after.in_session.before = before;
         }
         let owner = self.members.get_mut(lease.member);
+        debug_assert!(owner.is_some(), "a session ends after its leases");
         if let Some(before) = self.leases.get_mut(before) {
             before.in_session.after = after;
         }
@@ -298,8 +299,16 @@ impl Book {
                 }
                 return Left::Session;
             }
-            *count += 1;
-            ended.extend(self.end(first, at).filter(|ties| !ties.is_empty()));
+            let ties = self.end(first, at);
+            debug_assert!(ties.is_some(), "the first of a session's leases is there");
+            match ties {
+                Some(ties) => {
+                    *count += 1;
+                    ended.extend(Some(ties).filter(|ties| !ties.is_empty()));
+                }
+                // It would be the first for ever, and the session would never end.
+                None => self.members.get_mut(number).into_iter().for_each(|member| member.first = NONE),
+            }
         }
         Left::More
     }

@@ -37,10 +37,13 @@ impl Wheel {
 
     /// Hangs a lease where it ends.
     pub(super) fn hang(&mut self, number: u32, leases: &mut Slab<Lease>) {
-        let Some(lease) = leases.get_mut(number) else { return };
+        let Some(lease) = leases.get_mut(number) else {
+            debug_assert!(false, "a lease that is hung is there: off the wheel it never ends");
+            return;
+        };
         // What has ended already is found at the next look.
         let spoke = spoke(tick(lease.ends_at).max(self.tick));
-        let Some(chain) = self.spokes.get_mut(usize::from(spoke)) else { return };
+        let chain = self.chain(spoke);
         let next = std::mem::replace(&mut chain.first, number);
         chain.none_before = chain.none_before.min(lease.ends_at);
         (lease.spoke, lease.on_spoke.before, lease.on_spoke.after) = (spoke, NONE, next);
@@ -70,7 +73,7 @@ impl Wheel {
         // After a long time one round finds them all.
         self.tick = self.tick.max(last.saturating_sub(SPOKES as u64 - 1));
         loop {
-            let Some(chain) = self.spokes.get_mut(usize::from(spoke(self.tick))) else { return };
+            let chain = self.chain(spoke(self.tick));
             if chain.none_before <= now {
                 let (mut next, mut none_before) = (chain.first, Spoke::EMPTY.none_before);
                 while let Some(lease) = leases.get(next) {
@@ -89,6 +92,11 @@ impl Wheel {
             }
             self.tick += 1;
         }
+    }
+
+    fn chain(&mut self, spoke: u16) -> &mut Spoke {
+        #[allow(clippy::indexing_slicing, reason = "there are SPOKES of them, and the modulus is below that")]
+        &mut self.spokes[usize::from(spoke) % SPOKES]
     }
 
     /// A moment before which none ends, once [`Wheel::ended`] has found no more.

@@ -62,7 +62,7 @@ impl Part {
         let Case { now, .. } = *case;
         match (self.beyond, &law.allowance.over) {
             (Some(Beyond::Elastic), Over::Elastic(second)) => {
-                let Some(second) = A::of(second) else { return };
+                let Some(second) = A::of(second) else { unreachable!("it has passed by this quota") };
                 self.change(self.elastic(), second, case, shard, |state| {
                     second.charge(state, now, self.cost, wait);
                 });

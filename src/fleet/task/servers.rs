@@ -109,7 +109,7 @@ impl Servers {
             let node = named.unwrap_or_else(|| self.link.node_of(&call.tag()));
             let at = if self.states.contains_key(&None) { None } else { Some(node) };
             // Whether the servers are heard is told by what is said of budgets.
-            if let Some(state) = self.states.get_mut(&at).filter(|_| !matches!(call, Call::Orders(_))) {
+            if let Some(state) = self.states.get_mut(&at).filter(|_| !matches!(call, Call::Overrides(_))) {
                 state.sent(now);
             }
             by_server.entry(node).or_default().push((at, call));

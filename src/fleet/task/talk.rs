@@ -16,7 +16,7 @@ use crate::fleet::counters::{Counters, View};
 use crate::fleet::dice::drawn;
 use crate::fleet::link::NodeId;
 use crate::fleet::member::Member;
-use crate::fleet::orders::{Exchange, Spoken};
+use crate::fleet::overrides::{Change, Exchange};
 use crate::fleet::questions::Question;
 use crate::fleet::reserve::Reserves;
 use crate::fleet::sync::{BUCKETS, Options};
@@ -43,8 +43,8 @@ pub(super) struct Talk {
     servers: Option<Servers>,
     /// Until the next turn.
     pause: Duration,
-    orders: Exchange,
-    words: mpsc::Receiver<Spoken>,
+    overrides: Exchange,
+    changes: mpsc::Receiver<Change>,
     arrivals: mpsc::Receiver<Arrival>,
     arrives: mpsc::Sender<Arrival>,
     view: View,
@@ -59,7 +59,7 @@ impl Talk {
         clock: Arc<Clock>,
         standing: Arc<Standing>,
         plan: Plan,
-        (counters, words, questions): (Arc<Counters>, mpsc::Receiver<Spoken>, mpsc::Receiver<Question>),
+        (counters, changes, questions): (Arc<Counters>, mpsc::Receiver<Change>, mpsc::Receiver<Question>),
     ) -> Talk {
         let identity = &plan.identity;
         let many = plan.link.cluster || plan.link.urls.len() > 1;
@@ -70,7 +70,8 @@ impl Talk {
             seed: seed(),
         };
         let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
-        let orders = Exchange::new(identity.host, engine.fleet_orders(), drawn());
+        let (seals, known) = (plan.seals.clone(), engine.fleet_overrides());
+        let overrides = Exchange::new(identity.host, seals, &known, clock.now());
         let secrets = plan.secrets.iter().copied();
         let mut member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options, secrets);
         member.expect(identity.hosts, clock.now().at);
@@ -87,8 +88,8 @@ impl Talk {
             keeps_reserve: false,
             servers: None,
             pause: pause::SHORT,
-            orders,
-            words,
+            overrides,
+            changes,
             arrivals,
             arrives,
             view: View::default(),
@@ -108,7 +109,7 @@ impl Talk {
                     _ = &mut stop => break,
                     Some(question) = self.questions.recv() => self.ask(question),
                     Some(arrival) = self.arrivals.recv() => self.take(arrival),
-                    Some(spoken) = self.words.recv() => self.hear(spoken),
+                    Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
                     _ = tick.tick() => {
                         self.turn();
                         tick.reset_after(self.pause);
@@ -120,7 +121,7 @@ impl Talk {
                     biased;
                     _ = &mut stop => break,
                     Some(arrival) = self.arrivals.recv() => self.take(arrival),
-                    Some(spoken) = self.words.recv() => self.hear(spoken),
+                    Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
                     () = sleep(IDLE) => {}
                 }
             }
@@ -163,20 +164,20 @@ impl Talk {
         let is_waited_for = self.member.asking().has_calls();
         self.pause = pause(calls.iter().map(Call::cells).sum(), self.pause, is_waited_for);
         out.extend(calls.into_iter().map(|call| (None, call)));
-        let orders = self.orders.due(!out.is_empty(), now);
-        out.extend(orders.map(|call| (None, Call::Orders(call))));
+        let overrides = self.ask_for_overrides(!out.is_empty(), now);
+        out.extend(overrides.map(|call| (None, call)));
         self.send(out, now);
         if now.at.since(self.told.at) >= TELL_EVERY {
             self.tell(now);
         }
     }
 
-    /// Listens to what is said to all hosts, and nothing else: there is no budget to share.
+    /// Learns of fleet overrides, and nothing else: there is no budget to share.
     fn turn_alone(&mut self) {
         let now = self.clock.now();
         if self.connect(now) {
-            let orders = self.orders.due(false, now);
-            self.send(orders.map(|call| (None, Call::Orders(call))).into_iter().collect(), now);
+            let overrides = self.ask_for_overrides(false, now);
+            self.send(overrides.map(|call| (None, call)).into_iter().collect(), now);
         }
         self.tell(now);
     }
@@ -193,9 +194,11 @@ impl Talk {
         self.servers.is_some()
     }
 
-    /// An operator has something to say to all hosts.
-    fn hear(&mut self, spoken: Spoken) {
-        self.orders.say(spoken, self.clock.now().at);
+    fn ask_for_overrides(&mut self, with_others: bool, now: Now) -> Option<Call> {
+        let after_step = self.overrides.after_step(now);
+        after_step.into_iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
+        let uses = self.member.secrets(now).uses;
+        self.overrides.due(uses, with_others, now).map(Call::Overrides)
     }
 
     fn beat(&mut self, server: Option<NodeId>, now: Now) -> Beat {

@@ -2,7 +2,6 @@
 
 use super::{Places, Quota};
 use crate::clock::Timestamp;
-use crate::limit::share::Standing;
 use std::time::Duration;
 
 /// Whether work may wait for a call.
@@ -11,8 +10,6 @@ pub enum Asks {
     /// What finds no place is refused.
     #[default]
     Never,
-    /// What finds no place waits, where there are fewer than four for each host. Elsewhere a host has some to spare.
-    WhereFew,
     /// What finds no place waits.
     OnMiss,
 }
@@ -42,14 +39,10 @@ impl Quota {
         u64::from(self.max) < u64::from(A_HOST) * u64::from(hosts)
     }
 
-    /// Whether work may wait for a call, where so many hosts are alive.
+    /// Whether work may wait for a call.
     #[must_use]
-    pub fn may_ask(&self, hosts: u32) -> bool {
-        match self.asks {
-            Asks::Never => false,
-            Asks::WhereFew => self.is_few(hosts),
-            Asks::OnMiss => true,
-        }
+    pub fn may_ask(&self) -> bool {
+        self.asks == Asks::OnMiss
     }
 
     /// Whether hosts borrow only what somebody waits for, and give it back as soon as it is idle: there are few, and Redis
@@ -57,8 +50,7 @@ impl Quota {
     #[must_use]
     pub fn lends_for_work_alone(&self) -> bool {
         self.joined.get().is_some_and(|joined| {
-            let hosts = joined.standing.hosts();
-            self.is_few(hosts) && self.may_ask(hosts) && joined.standing.is_answering()
+            self.is_few(joined.standing.hosts()) && self.may_ask() && joined.standing.is_answering()
         })
     }
 
@@ -66,8 +58,8 @@ impl Quota {
     #[must_use]
     pub fn may_bring(&self, places: Option<&Places>, now: Timestamp) -> bool {
         let is_refused = places.is_some_and(|places| now < places.refused_until);
-        let asks = |standing: &Standing| self.may_ask(standing.hosts()) && standing.is_answering();
-        !is_refused && self.joined.get().is_some_and(|joined| asks(&joined.standing))
+        let is_answering = || self.joined.get().is_some_and(|joined| joined.standing.is_answering());
+        !is_refused && self.may_ask() && is_answering()
     }
 
     /// Whether a call might bring a place, as far as is known.

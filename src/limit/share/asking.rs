@@ -12,10 +12,7 @@ pub enum Asks {
     /// No decision waits for anything.
     #[default]
     Never,
-    /// One for which this host holds too little, where the whole budget is less than two units a host. Elsewhere there is
-    /// credit.
-    WhereTiny,
-    /// The same where the part of a host of the credit is less than a unit.
+    /// One for which this host holds too little, where the part of a host of the credit is less than a unit.
     WhereCreditIsLess,
     /// One for which this host holds too little.
     OnMiss,
@@ -76,7 +73,6 @@ impl Quota {
     pub fn may_ask(&self, hosts: u32) -> bool {
         match self.asks {
             Asks::Never => false,
-            Asks::WhereTiny => self.is_tiny(hosts),
             Asks::WhereCreditIsLess => self.credit_units(hosts) == 0,
             Asks::OnMiss | Asks::Always => true,
         }
@@ -88,9 +84,7 @@ impl Quota {
         match self.asks {
             Asks::Always => false,
             Asks::Never => true,
-            Asks::WhereTiny | Asks::WhereCreditIsLess | Asks::OnMiss => {
-                !(self.may_ask(hosts) && self.is_tiny(hosts))
-            }
+            Asks::WhereCreditIsLess | Asks::OnMiss => !(self.may_ask(hosts) && self.is_tiny(hosts)),
         }
     }
 
@@ -136,6 +130,11 @@ impl Share {
     pub fn bring(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
+            // A key that was checked a moment ago is in use: tokens are borrowed ahead for what follows.
+            let is_in_use = self.seen().is_some_and(|seen| now.since(seen.at) < HOLD);
+            if is_in_use && quota.borrows(standing.hosts()) {
+                self.call();
+            }
         }
         let demand = self.seen.map_or(0, |seen| seen.demand);
         self.hear(quota, now, 0, Seen { level: brought.level, demand, at: now });

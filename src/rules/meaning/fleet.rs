@@ -10,8 +10,7 @@ use crate::limit::share::{self, Asks, WhenDown};
 use crate::limit::{Quota, Rate, places};
 use crate::rules::fields::{Fields, choice};
 use crate::rules::fleet::{
-    MODES, ON_MISS, ON_REDIS_DOWN, OverFleet, Region, SCOPES, Whole, fleet_rate, is_slow, is_window,
-    over_fleet,
+    MODES, ON_MISS, ON_REDIS_DOWN, OverFleet, Region, SCOPES, Whole, fleet_rate, is_window, over_fleet,
 };
 use crate::rules::percent::{self, Share};
 use crate::rules::source::{Place, Report};
@@ -125,13 +124,13 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
             Quota::TokenBucket(bucket) => {
                 let (bucket, credit) = (*bucket, credit_of(terms));
                 let quota = share::Quota::new(bucket, credit, when_down(terms));
-                allowance.quota = Quota::Share(share_of(quota, &Quota::TokenBucket(bucket), terms));
+                allowance.quota = Quota::Share(share_of(quota, terms));
             }
             // One that hosts cannot share has been told; one of nothing refuses everything on each host.
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
-                let like = allowance.quota.clone();
-                if let Ok(quota) = share::Quota::of_window(like.clone(), credit_of(terms), when_down(terms)) {
-                    allowance.quota = Quota::Share(share_of(quota, &like, terms));
+                let own = allowance.quota.clone();
+                if let Ok(quota) = share::Quota::of_window(own, credit_of(terms), when_down(terms)) {
+                    allowance.quota = Quota::Share(share_of(quota, terms));
                 }
             }
             Quota::Concurrency(quota) => {
@@ -146,32 +145,28 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
 
 fn places_of(max: NonZeroU32, terms: &FleetTerms) -> places::Quota {
     let asks = match terms.on_miss {
-        Some(OnMiss::Ask) => places::Asks::OnMiss,
+        None | Some(OnMiss::Ask) => places::Asks::OnMiss,
         Some(OnMiss::Admit | OnMiss::Refuse) => places::Asks::Never,
-        None => places::Asks::WhereFew,
     };
-    places::Quota::new(max, when_down(terms)).asking(asks).waiting(terms.deadline())
+    places::Quota::new(max, when_down(terms)).asking(asks).waiting(terms.wait())
 }
 
 fn credit_of(terms: &FleetTerms) -> u16 {
     match (terms.mode, terms.on_miss) {
-        (FleetMode::Borrow, None | Some(OnMiss::Admit)) => terms.over(),
-        // What asks for each has no need of any.
-        (FleetMode::Exact, _) | (_, Some(OnMiss::Refuse | OnMiss::Ask)) => 0,
+        (FleetMode::Borrow, Some(OnMiss::Admit)) => terms.over(),
+        _ => 0,
     }
 }
 
-fn share_of(quota: share::Quota, like: &Quota, terms: &FleetTerms) -> share::Quota {
+fn share_of(quota: share::Quota, terms: &FleetTerms) -> share::Quota {
     let asks = match (terms.mode, terms.on_miss) {
         (FleetMode::Exact, _) => Asks::Always,
-        (_, Some(OnMiss::Ask)) => Asks::OnMiss,
-        (_, Some(OnMiss::Refuse)) => Asks::Never,
+        (_, None | Some(OnMiss::Ask)) => Asks::OnMiss,
         // What is promised holds for a fleet of any size.
-        _ if terms.max_over.is_some() => Asks::WhereCreditIsLess,
-        (_, None) if is_slow(like) => Asks::WhereTiny,
-        _ => Asks::Never,
+        (_, Some(OnMiss::Admit)) if terms.max_over.is_some() => Asks::WhereCreditIsLess,
+        (_, Some(OnMiss::Admit | OnMiss::Refuse)) => Asks::Never,
     };
-    let quota = quota.asking(asks).waiting(terms.deadline());
+    let quota = quota.asking(asks).waiting(terms.wait());
     // One that is promised does not grow with the fleet.
     if terms.max_over.is_some() { quota.in_whole_units() } else { quota }
 }
@@ -284,24 +279,28 @@ fn terms(node: &Node, is_of_places: bool, report: &mut Report<'_>) -> Option<Fle
     let on_miss = fields.get("on_miss").and_then(|node| choice(node, "on_miss", ON_MISS, report));
     let on_redis_down =
         fields.get("on_redis_down").and_then(|node| choice(node, "on_redis_down", ON_REDIS_DOWN, report));
-    let deadline = fields.get("deadline").and_then(|node| span(node, "deadline", DEADLINES, report));
+    if let Some(node) = fields.get("deadline") {
+        report.warning(node.at, "`deadline` is now called `wait`", "write `wait`");
+    }
+    let wait = fields.get("wait").or_else(|| fields.get("deadline"));
+    let wait = wait.and_then(|node| span(node, "wait", WAITS, report));
     let mode = mode.unwrap_or_default();
     if let Some(node) = fields.get("on_miss").filter(|_| mode == FleetMode::Exact) {
         let message = "`on_miss` does not go with `mode: exact`: Redis is asked each time";
         report.error(node.at, message, "leave `on_miss` out, or write `mode: borrow`");
     }
-    if let Some(node) = fields.get("deadline")
+    if let Some(node) = fields.get("wait")
         && mode == FleetMode::Borrow
         && matches!(on_miss, Some(OnMiss::Admit | OnMiss::Refuse))
     {
-        let message = "`deadline` says nothing here: no request waits for Redis";
+        let message = "`wait` says nothing here: no request waits for Redis";
         report.warning(node.at, message, "leave it out, or write `on_miss: ask`");
     }
     if is_of_places {
         about_places(&fields, mode, on_miss, report);
     }
     let on_redis_down = on_redis_down.unwrap_or_default();
-    let terms = FleetTerms { mode, on_miss, on_redis_down, max_over: None, region: None, deadline };
+    let terms = FleetTerms { mode, on_miss, on_redis_down, max_over: None, region: None, wait };
     (report.errors() == errors_before).then_some(terms)
 }
 
@@ -319,14 +318,14 @@ fn max_over(
         report.error(node.at, message, "leave it out, and write `fleet: {on_miss: refuse}`");
         return None;
     }
-    if terms.mode == FleetMode::Exact || matches!(terms.on_miss, Some(OnMiss::Refuse | OnMiss::Ask)) {
+    if terms.mode == FleetMode::Exact || terms.on_miss != Some(OnMiss::Admit) {
         let message = "`max_over` says nothing here: the budget is never exceeded";
-        report.warning(node.at, message, "leave it out");
+        report.warning(node.at, message, "leave it out, or write `fleet: {on_miss: admit}`");
         return Some(share);
     }
     let allowances = admitted.into_iter().flat_map(|admitted| admitted.limit.allowances.iter().flatten());
     let least = allowances.map(|allowance| allowance.quota.limit()).min();
-    if let Some(least) = least.filter(|_| terms.on_miss == Some(OnMiss::Admit))
+    if let Some(least) = least
         && u64::from(share) * u64::from(least) < 2 * percent::WHOLE
     {
         let share = Share(u32::from(share));
@@ -351,7 +350,7 @@ fn max_over(
 const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// Less than a busy network takes is no wait, and more is felt.
-const DEADLINES: Bounds = [(2, "2ms"), (50, "50ms")];
+const WAITS: Bounds = [(2, "2ms"), (50, "50ms")];
 
 /// What means something on one host only: why, and what does what is wanted.
 const STRANGERS: &[(&str, &str, &str)] = &[
@@ -386,4 +385,4 @@ const STRANGERS: &[(&str, &str, &str)] = &[
 const TERM_HOMES: Homes = &[(&["max_over", "scope"], "in the rule, beside `fleet`")];
 
 /// Fields of `fleet`, for whoever writes them beside it.
-pub(super) const HOME: (&[&str], &str) = (&["on_miss", "on_redis_down", "deadline"], "in `fleet`");
+pub(super) const HOME: (&[&str], &str) = (&["on_miss", "on_redis_down", "wait"], "in `fleet`");

@@ -137,7 +137,7 @@ fn rows<K: Keepers>(
                 mend if mend.starts_with("split") => "split it: give each part to a rule of its own",
                 mend => mend,
             });
-            if unreadable.problem.line_text.is_some() {
+            if unreadable.problem.position.line > 0 {
                 // It stands in a line of the table.
                 report.absorb(vec![*unreadable.problem]);
             } else {

@@ -10,7 +10,7 @@ use crate::plan::{Outage, Plan, Shape, is_short};
 fn plan(hosts: u32, shape: Shape, load: u32) -> WorkPlan {
     let ms = if is_short() { 4_000 } else { 60_000 };
     let base = Plan { rate: 10_000, burst: 1_000, ms, ..Plan::cell(hosts, shape, load) };
-    let (asks, when_down) = (Asks::WhereFew, WhenDown::Share);
+    let (asks, when_down) = (Asks::OnMiss, WhenDown::Share);
     WorkPlan { base, service_ms: 100, when_down, asks, held: 0, leaves: 0 }
 }
 
@@ -74,7 +74,7 @@ fn where_there_are_few_what_waits_for_a_place_gets_it() {
                 // What it would be if nothing waited.
                 tell(&few(10, shape, load, Asks::Never));
             }
-            let seen = tell(&few(10, shape, load, Asks::WhereFew));
+            let seen = tell(&few(10, shape, load, Asks::OnMiss));
             assert!(seen.most <= 10, "{seen:?}");
             assert!(seen.used() >= 0.85, "{shape:?} {load}: {}", seen.used());
             // Where there are enough for all, nobody is refused.

@@ -7,7 +7,6 @@ mod beat;
 mod bytes;
 mod carry;
 mod cell;
-mod orders;
 mod places;
 mod secrets;
 mod share;
@@ -39,7 +38,6 @@ pub struct Store {
     windows: HashMap<(u8, [u8; 16]), Kept<WindowCell>>,
     beats: beat::Beats,
     versions: HashMap<[u8; 16], Kept<version::Versions>>,
-    orders: orders::List,
 }
 
 /// What the last call of a lane was, and what was said to it.
@@ -101,7 +99,9 @@ impl Store {
                 Reply::Reset(found.is_some())
             }
             Call::Beat(beat) => Reply::Beat(self.beats.beat(beat, now_us)),
-            Call::Orders(call) => Reply::Orders(self.orders.call(call, now_us)),
+            Call::Overrides(_) => {
+                panic!("real daemons say it to a real Redis: tests/fleet_real/overrides.rs")
+            }
             Call::Lift(lift) => Reply::Lift(self.lift(lift, now_us)),
             Call::Plant(plant) => {
                 self.plant(plant, now_us);
@@ -280,11 +280,6 @@ impl Store {
         is_window | self.cells.remove(&(bucket, key)).is_some() | self.places.remove(&(bucket, key)).is_some()
     }
 
-    /// Somebody else writes where what is said to all hosts stands.
-    pub fn scribble(&mut self, bytes: Vec<u8>, now_us: u64) {
-        self.orders.scribble(bytes, now_us);
-    }
-
     /// Takes everything away.
     pub fn flush(&mut self) {
         *self = Store::default();
@@ -299,7 +294,6 @@ impl Store {
         self.windows.retain(|_, kept| kept.at(now_us).is_some());
         self.versions.retain(|_, kept| kept.at(now_us).is_some());
         self.beats.expire(now_us);
-        self.orders.expire(now_us);
     }
 
     /// What stands of each pool, as it stands in Redis: its fields, and when it runs out, in milliseconds.
@@ -310,7 +304,6 @@ impl Store {
     /// All keys that hold bytes, as they stand in Redis: each with its bytes and when it runs out, in milliseconds.
     pub fn strings(&self) -> BTreeMap<String, (Vec<u8>, u64)> {
         let mut strings = BTreeMap::new();
-        strings.extend(self.orders.string());
         for (bucket, kept) in &self.nonces {
             strings.insert(format!("tg:{{t{bucket:02x}}}:n"), (kept.value.to_vec(), kept.until_ms));
         }

@@ -1,39 +1,42 @@
 """AsyncClient: the client for asyncio, with one connection per event loop on which requests do not wait for each other.
 
-    client = tidegate.AsyncClient()
-    async with client.limit("api", {"user": user_id}):
-        ...
+client = tidegate.AsyncClient()
+async with client.limit("api", {"user": user_id}):
+    ...
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import AsyncIterator, Callable
-from inspect import isawaitable
+from time import monotonic
 from typing import Any
 
-from . import (
+from . import PLAIN, STOPPED, Asked, Client, Decision, Denied, Given, add_report
+from .decorators import limited_async
+from .pipe import Pipe
+from .protocol import (
     ACQUIRE,
     CHARGE,
-    COST_MAX,
+    DECISION,
     DONE,
+    FRAME_MAX,
     HIT,
     PEEK,
     PING,
+    REFUSALS,
     RENEW,
     Attributes,
-    Client,
     Cost,
-    Decision,
-    Denied,
     Fault,
     encode,
     request,
 )
-from .decorators import limited_async
-from .pipe import Pipe
+
+REPORTED_MAX = FRAME_MAX // 2  # bytes of a request beside which a report cannot cost an attribute its text
 
 
 class AsyncClient:
@@ -46,7 +49,7 @@ class AsyncClient:
         self._core = _Core(*given, **options)
 
     async def acquire(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> AsyncDecision:
-        """May this work start? It ends with `release`. `more`: priority, idem, queued, max_wait, on_failure."""
+        """May this work start? It ends with `release`. `more`: the rarer options."""
         return await self._core.judge(ACQUIRE, domain, attributes, cost, more)
 
     async def hit(self, domain: str, attributes: Attributes = None, cost: Cost = 1, **more: Any) -> AsyncDecision:
@@ -79,9 +82,14 @@ class AsyncClient:
         """Decorates a function or a generator, plain or asynchronous; what comes out is asynchronous."""
         return limited_async(self, domain, attributes, cost, **more)
 
-    async def charge(self, domain: str, attributes: Attributes = None, amount: Cost = 1) -> bool:
-        """After the fact: takes from all rates that match, into debt; below 0 gives back. False: from none."""
-        return await self._core.done(CHARGE, lambda: request(domain, attributes, amount, None, {}, -COST_MAX))
+    async def charge(
+        self, domain: str, attributes: Attributes = None, amount: Cost = 1, idem: Any = None, of: Any = None
+    ) -> bool:
+        """After the fact: takes from all rates that match, into debt. False: from none.
+
+        A negative amount gives back part of `of`: a decision, its lease, or the `idem` of a grant or charge.
+        """
+        return await self._core.done(CHARGE, lambda: self._core._charge(domain, attributes, amount, idem, of))
 
     def signal(self, name: str, value: float) -> None:
         """Says how loaded this process is by a measure of its own, from 0 to 1; the daemon forgets it after 3 s."""
@@ -92,7 +100,7 @@ class AsyncClient:
         return await self._core.done(PING, list)
 
     def stats(self) -> dict[str, Any]:
-        """How many decisions were made without the daemon, by reason; connections; whether the breaker is open."""
+        """Decisions without the daemon and own refusals, by reason; connections; whether the breaker is open."""
         return self._core.stats()
 
     def close(self) -> None:
@@ -121,74 +129,106 @@ class AsyncDecision(Decision):
         return await core.done(RENEW, lambda: [encode(lease)])
 
 
+def _awaitable(decision: Decision) -> AsyncDecision:
+    decision.__class__ = AsyncDecision
+    made: Any = decision
+    return made  # type: ignore[no-any-return]
+
+
 class _Core(Client):
     """What a Client knows and counts, with connections of another kind."""
 
     def _begin(self) -> None:
+        for pipe in list(getattr(self, "_pipes", {}).values()):
+            pipe.close_inherited()
         self._pipes: dict[asyncio.AbstractEventLoop, Pipe] = {}
         super()._begin()
 
     async def judge(
         self, op: int, domain: str, attributes: Attributes, cost: Cost, more: dict[str, Any]
     ) -> AsyncDecision:
-        decision: Any = self._judge(op, domain, attributes, cost, **more)
-        if isawaitable(decision):
-            decision = await decision
-        if type(decision) is Decision:  # made without the daemon
-            decision.__class__ = AsyncDecision
-        made: AsyncDecision = decision
-        return made
+        if not self._enabled:
+            return _awaitable(Decision([0], reason="disabled"))
+        given = Given(**more) if more else PLAIN
+        try:
+            elements = request(domain, attributes, cost, given.priority, given.options())
+        except Fault as fault:
+            return _awaitable(self._refuse(fault))
+        asked = Asked(op, attributes, cost, elements)
+        report: dict[str, Any] = {}
+        try:
+            if self._report and sum(map(len, elements)) < REPORTED_MAX:
+                with self._lock:
+                    report, self._report = self._report, {}
+                elements = add_report(elements, given, report)
+            answer = await self._ask(op, elements, DECISION)
+        except BaseException:
+            self._report_later(report)
+            raise
+        return _awaitable(self._conclude(answer, asked, given, report))
 
     async def done(self, op: int, elements: Callable[[], list[bytes]]) -> bool:
-        answer = self._exchange(op, DONE, elements)
-        return (await answer if isawaitable(answer) else answer) is True
-
-    def _without(self, reason: Any, on_failure: str = "allow", report: dict[str, Any] | None = None) -> Any:
-        if not isawaitable(reason):
-            return super()._without(reason, on_failure, report)
-        return self._awaited(reason, on_failure, report)
-
-    async def _awaited(self, answer: Any, on_failure: str, report: dict[str, Any] | None) -> Decision:
+        if not self._enabled:
+            return False
         try:
-            answer = await answer
-        except Exception as error:
-            answer = self._unwritten(error)
-        return answer if isinstance(answer, Decision) else super()._without(answer, on_failure, report)
+            answer = await self._ask(op, elements(), DONE)
+        except Fault as fault:
+            answer = fault
+        if isinstance(answer, Fault) and answer.reason in REFUSALS.values():
+            self._refuse(answer)
+        return answer is True
 
-    def _converse(self, op: int, elements: list[bytes], wanted: int) -> Any:
-        if wanted:
-            return self._ask(op, elements, wanted)
+    def _converse(self, op: int, elements: list[bytes], wanted: int, which: list[int] | None = None) -> Any:
+        """Writes what has no reply, on the loop that runs."""
+        loop = asyncio._get_running_loop()
+        if loop is None or (self._until and (loop not in self._pipes or self._pipes[loop].closed)):
+            return False
         try:
-            self.pipe(asyncio.get_running_loop()).tell(op, elements, None)
-        except (Fault, RuntimeError):
-            return "unreachable"
-        return None
+            self.pipe(loop).tell(op, elements, which)
+        except Fault:
+            return False
+        return True
 
     async def _ask(self, op: int, elements: list[bytes], wanted: int) -> Any:
+        """The reply, or why there is none, as a Fault."""
         if not self._page[0] and self._pid != os.getpid():
             self._begin()
-        if (probe := self._until > 0) and not self._may_probe(wanted):
-            return "breaker"
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
+        if self._until:
+            if self._may_probe(wanted, monotonic()):
+                answer = await self._exchange(loop, PING, [], DONE, deadline)
+                if isinstance(answer, Fault):
+                    return answer
+                self._answered_probe()
+            elif self._until:
+                return STOPPED
+        return await self._exchange(loop, op, elements, wanted, deadline)
+
+    async def _exchange(
+        self, loop: asyncio.AbstractEventLoop, op: int, elements: list[bytes], wanted: int, deadline: float
+    ) -> Any:
+        repeated = False
         while True:
+            started, pipe = monotonic(), None
             try:
                 pipe = self.pipe(loop)
+                answer = await pipe.ask(op, elements, wanted, deadline)
+                if isinstance(answer, Fault):
+                    self._log_error(answer)
+                if self._failures and op != PING:
+                    self._settle(None, started)
+                return answer
             except Fault as fault:
-                self._settle(fault, probe)
-                return fault.reason
-            try:
-                reply = await pipe.ask(op, elements, wanted, deadline)
-            except Fault as fault:
-                if fault.again and loop.time() < deadline:
+                if pipe is None and fault.code == errno.EAGAIN and loop.time() < deadline:
+                    await asyncio.sleep(0.001)  # the daemon has no room for another connection yet
                     continue
-                return fault.reason
-            if self._failures:
-                self._settle(None, probe)
-            if isinstance(reply, Fault):
-                self._log(f"{reply}; such requests are not limited", once=True)
-                return reply.reason
-            return reply
+                if pipe is None:  # the failure of a pipe is counted by the pipe: once for all who wait
+                    self._settle(fault, started)
+                elif fault.again and not repeated and loop.time() < deadline:
+                    repeated = True
+                    continue
+                return fault
 
     def pipe(self, loop: asyncio.AbstractEventLoop) -> Pipe:
         if not self._page[0] and self._pid != os.getpid():
@@ -199,14 +239,15 @@ class _Core(Client):
             with self._lock:
                 self._info["connection"] += 1
                 pipe = self._pipes[loop] = Pipe(self, loop, self._find(), dict(self._info), AsyncDecision)
-                self._open.add(pipe)  # type: ignore[arg-type]
         return pipe
 
-    def broken(self, pipe: Pipe, fault: Fault | None) -> None:
-        """For a pipe that has ended: many requests may have, but it is one failure."""
-        self._open.discard(pipe)
-        if fault is not None:
-            self._settle(fault, self._until > 0)
+    def broken(self, pipe: Pipe, fault: Fault | None, since: float) -> None:
+        """Counts the failure of a pipe as one, however many requests waited on it, the oldest one from `since`."""
+        if fault is not None and fault.reason not in REFUSALS.values():
+            self._settle(fault, since)
+
+    def stats(self) -> dict[str, Any]:
+        return super().stats() | {"connections": sum(not pipe.closed for pipe in list(self._pipes.values()))}
 
     def close(self) -> None:
         self._forget()

@@ -27,7 +27,7 @@ def message(decision: Decision) -> str:
     """For people: which limit, how much, and when to try again."""
     if decision.allowed or decision.verdict == "deny":
         return "Allowed." if decision.allowed else "This request is not allowed."
-    what = "The request could not be judged." if decision.degraded else "The service is at its capacity."
+    what = "The request could not be judged." if decision.reason is not None else "The service is at its capacity."
     what = "Too many requests." if decision.verdict == "limit" else what
     if _is_named(decision) and decision.verdict == "limit":
         window = decision.window

@@ -14,7 +14,8 @@ from celery import Task  # type: ignore[import-untyped]
 from celery.exceptions import Ignore  # type: ignore[import-untyped]
 
 from . import Client, Decision, Denied
-from .decorators import judged
+from .decorators import checked, judged
+from .signals import from_signal
 
 JITTER = 0.5  # of the wait, at least of a second: what was refused together does not come back together
 
@@ -26,9 +27,6 @@ class JobDenied(Denied):
         super().__init__(decision)
         decision._asked = None  # there is nothing to release, and the client stays in its process
 
-    def __reduce__(self) -> Any:
-        return JobDenied, (self.decision,)
-
 
 def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: Any = 1, **more: Any) -> Any:
     """A base for tasks. `attributes` and `priority` may be functions of the job's arguments.
@@ -38,6 +36,8 @@ def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: 
     JobDenied. Jobs called as functions are not limited; those run eagerly fail with JobDenied, because no queue could
     keep them. If it cannot go back, it runs: a job is worth more than a limit.
     """
+
+    more = checked(domain, attributes, cost, more)
 
     class Limited(Task):  # type: ignore[misc]
         abstract = True
@@ -65,12 +65,14 @@ def limited(client: Client, domain: str = "jobs", attributes: Any = None, cost: 
         def _goes_back(self, decision: Decision, args: Any, kwargs: Any) -> None:
             """Raises, unless the broker does not take it."""
             wait = decision.retry_after
-            if self.request.is_eager or wait is None:
+            if self.request.is_eager or wait is None or decision.reason == "invalid":
                 raise JobDenied(decision)
             delay = wait + random.uniform(0, JITTER * max(wait, 1))
             try:
                 self.signature_from_request(self.request, args, kwargs, countdown=delay).apply_async()
             except Exception as error:
+                if from_signal(error):  # the job's own time limit
+                    raise
                 client._log(f"a refused job cannot go back ({type(error).__name__}): it runs", once=True)
                 return
             raise Ignore

@@ -10,10 +10,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from . import Client, Decision
+from .connection import beside
+from .protocol import Fault, encode_name, request
+from .signals import from_signal
 
 
 def limited(client: Client, domain: str, attributes: Any = None, cost: Any = 1, **more: Any) -> Callable[[Any], Any]:
     """For `Client.limited`."""
+    more = checked(domain, attributes, cost, more)
 
     @contextlib.contextmanager
     def held(args: Any, kwargs: Any) -> Iterator[None]:
@@ -40,6 +44,7 @@ def limited(client: Client, domain: str, attributes: Any = None, cost: Any = 1, 
 
 def limited_async(client: Any, domain: str, attributes: Any, cost: Any, **more: Any) -> Callable[[Any], Any]:
     """For `AsyncClient.limited`: what is plain becomes a coroutine function, a generator an asynchronous one."""
+    more = checked(domain, attributes, cost, more)
 
     @contextlib.asynccontextmanager
     async def held(args: Any, kwargs: Any) -> AsyncIterator[None]:
@@ -80,6 +85,22 @@ def limited_async(client: Any, domain: str, attributes: Any, cost: Any, **more: 
     return decorate
 
 
+def checked(domain: str, attributes: Any, cost: Any, more: dict[str, Any]) -> dict[str, Any]:
+    """The options of a limit as they are used. Raises ValueError for what no call could be made of."""
+    check_name("domain", domain)
+    request(domain, None if callable(attributes) else attributes, cost, None, {})
+    fallback = more.get("fallback")
+    return more if fallback is None else more | {"fallback": beside("fallback", "made")(fallback)}
+
+
+def check_name(what: str, name: Any) -> None:
+    """Raises ValueError for what is no name, where it is configured."""
+    try:
+        encode_name(name)
+    except Fault as fault:
+        raise ValueError(f"the {what} {name!r} is no name; help: {fault}") from None
+
+
 def judged(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str, Any]) -> dict[str, Any] | None:
     """What a call is judged by. None: a function that was given raised, and the call passes."""
     try:
@@ -91,7 +112,12 @@ def judged(client: Any, args: Any, kwargs: Any, attributes: Any, more: dict[str,
 
 
 def callback_failed(client: Any, what: str, error: Exception) -> Decision:
-    """Allows what an application's function left unjudged by raising. What that says may name a user."""
+    """Allows what an application's function left unjudged by raising. What that says may name a user.
+
+    Raises `error` again if it is a signal handler's, such as the time limit of a job.
+    """
+    if from_signal(error):
+        raise error
     core: Client = getattr(client, "_core", client)
     core._log(f"{what} raised {type(error).__name__}{_place(error)}: such requests are not limited", once=True)
     return core._without("callback")

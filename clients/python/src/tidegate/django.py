@@ -19,6 +19,7 @@ from django.urls import resolve  # type: ignore[import-untyped]
 from . import Client, Decision
 from .aio import AsyncClient
 from .http import Guard, Seen, clean, status_code
+from .signals import from_signal
 
 
 class Middleware:
@@ -87,7 +88,9 @@ class Middleware:
         """None where there is none; what goes wrong here will go wrong in Django, which knows how to tell."""
         try:
             return str(resolve(request.path_info, getattr(request, "urlconf", None)).route)
-        except Exception:
+        except Exception as error:
+            if from_signal(error):
+                raise
             return None
 
     def _judged(self, request: Any, asked: Decision, started: float) -> tuple[Decision, Any]:

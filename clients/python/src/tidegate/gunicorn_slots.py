@@ -33,7 +33,8 @@ def _found(pid: int) -> int:
             for kind in type(worker).__mro__:
                 if kind.__name__ in _SETTINGS:
                     setting = _SETTINGS[kind.__name__]
-                    return int(getattr(worker.cfg, setting)) if setting else 1
+                    slots = getattr(getattr(worker, "cfg", None), setting, 0) if setting else 1
+                    return slots if isinstance(slots, int) else 0
     return 0
 
 

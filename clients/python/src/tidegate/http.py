@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 
 from . import Decision
 from .answers import PROBLEMS, problem
-from .decorators import callback_failed
+from .connection import beside
+from .decorators import callback_failed, check_name
+from .protocol import PAIRS_MAX, Fault, encode_cost
+from .signals import from_signal
 
 Headers = list[tuple[str, str]]
 OnFailure = str | Callable[[Any], str] | Iterable[tuple[str, str]]
@@ -41,7 +44,8 @@ class Guard:
     `on_failure`: allow or refuse (503) when the daemon does not answer, also as a function of the request, or as pairs
     of the path's beginning and one of the two. `trusted_proxies`: whose X-Forwarded-For, X-Request-Start are believed:
     networks (a Unix socket's peer counts as one of them), or how many proxies stand in front. `headers`: draft, legacy,
-    both or none. `instrument(decision, seconds)` is called after each decision.
+    both or none. `instrument(decision, seconds)` is called after each decision. `fallback`: as the client's, which it
+    replaces here.
     Attributes must come from what the application knows, the priority never from an end user's header.
     """
 
@@ -62,6 +66,7 @@ class Guard:
         trusted_proxies: int | Iterable[str] = (),
         headers: str = "both",
         instrument: Callable[[Decision, float], object] | None = None,
+        fallback: Any = None,
         asynchronous: bool = False,
     ) -> None:
         asks = None if isinstance(client, type) else getattr(client, "acquire", None)
@@ -71,7 +76,16 @@ class Guard:
         words = {on_failure} if isinstance(on_failure, str) else {word for _, word in by_path}
         if not words <= {"allow", "refuse"} or headers not in _LEFT_OUT:
             raise ValueError("on_failure is allow or refuse; headers are draft, legacy, both or none")
+        check_name("domain", domain)
+        if not callable(cost):
+            encode_cost(cost)
+        names = list(attributes) if isinstance(attributes, Mapping) else []
+        for name in names:
+            check_name("attribute", name)
+        if len({*names, *ALWAYS}) > PAIRS_MAX:
+            raise ValueError(f"more than {PAIRS_MAX} attributes, of which {len(ALWAYS)} are always sent")
         self.client, self.domain = client, domain
+        self._fallback = None if fallback is None else beside("fallback", "made")(fallback)
         self._callbacks: dict[str, Any] = {"exempt": exempt, "user": user, "attributes": attributes, "cost": cost}
         self._callbacks |= {"descriptors": descriptors, "priority": priority, "on_failure": by_path or on_failure}
         self._outcome, self._on_refused, self._instrument, self._style = outcome, on_refused, instrument, headers
@@ -91,7 +105,12 @@ class Guard:
                     given[name] = [dict(one) for one in given[name] or ()]
                 if name == "on_failure" and not isinstance(given[name], str):
                     given[name] = next((word for start, word in given[name] if seen.path.startswith(start)), "allow")
+                if name == "cost":
+                    encode_cost(given[name])
             except Exception as error:
+                if name == "cost" and name in given:  # the function did not raise: its cost is none
+                    core = getattr(self.client, "_core", self.client)
+                    return core._refuse(Fault(str(error), "invalid"))  # type: ignore[no-any-return]
                 return callback_failed(self.client, name, error)
             if name == "exempt" and given[name]:
                 return None
@@ -104,6 +123,8 @@ class Guard:
         attributes.update(given["attributes"])
         question = {"attributes": [attributes, *given["descriptors"]] if given["descriptors"] else attributes}
         question |= {"cost": given["cost"], "priority": given["priority"]}
+        if self._fallback is not None:
+            question["fallback"] = self._fallback
         return question | {"queued": self._queued(seen), "on_failure": given["on_failure"]}
 
     def judged(self, decision: Decision, started: float) -> Decision:
@@ -112,6 +133,8 @@ class Guard:
             try:
                 self._instrument(decision, time.monotonic() - started)
             except Exception as error:
+                if from_signal(error):
+                    raise
                 self.client._log(f"instrument raised {type(error).__name__}", once=True)
         return decision
 
@@ -137,6 +160,8 @@ class Guard:
         try:
             return (self._outcome(status) if self._outcome else None) or usual
         except Exception as error:
+            if from_signal(error):
+                raise
             self.client._log(f"outcome raised {type(error).__name__}: the status decides", once=True)
             return usual
 
@@ -256,6 +281,7 @@ def _networks(proxies: Iterable[str]) -> tuple[Any, ...]:
     return tuple(ipaddress.ip_network(proxy) for proxy in ([proxies] if isinstance(proxies, str) else proxies))
 
 
+ALWAYS = ("method", "path", "route", "ip", "user", "user_agent")  # attributes of every request
 QUEUED_MAX = 60.0  # seconds: who says more has another clock
 # How headers begin that a style has not; Retry-After every refusal has.
 _LEFT_OUT = {"both": (), "draft": ("X-",), "legacy": ("RateLimit",), "none": ("X-", "RateLimit")}

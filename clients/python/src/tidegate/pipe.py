@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
+import errno
 from collections import deque
+from time import monotonic
 from typing import Any
 
-from . import (
-    ABANDONED_MAX,
+from . import ABANDONED_MAX, GRANTS, Decision
+from .connection import SEND_FLAGS, connect, match_decision
+from .protocol import (
     ACQUIRE,
     DECISION,
     ERROR,
+    ERRORS_KEPT_OPEN,
     FRAME_MAX,
     GOODBYE,
-    GRANTS,
     HELLO,
-    KEEPING,
-    SEND_FLAGS,
+    REFUSALS,
     WELCOME,
-    Decision,
     Fault,
-    _shape,
     decode,
     encode,
+    raised_here,
 )
-from .trouble import trouble
 
 IN_FLIGHT_MAX = 256  # written and not answered: what the daemon has to hold for one connection
 WAITING_MAX = 8_192  # tasks that wait: beyond, the answer is at once that there is none
 READ_BYTES = 65_536
 
 
-class Asked:
-    """A request that waits for its reply."""
+class Waiting:
+    """A request that waits for its reply. `deadline`: of the loop's clock; it begins anew when the request is written.
 
-    __slots__ = ("deadline", "future", "op", "wanted")
+    So neither a loop that was busy before nor the tasks that kept it busy use up the time of the daemon.
+    """
+
+    __slots__ = ("deadline", "future", "op", "since", "wanted", "written")
 
     def __init__(self, op: int, wanted: int, deadline: float, future: asyncio.Future[Any]) -> None:
         self.op, self.wanted, self.deadline, self.future = op, wanted, deadline, future
+        self.since, self.written = monotonic(), False
 
 
 class Grant:
@@ -50,29 +53,25 @@ class Grant:
     def __init__(self, core: Any, pipe: Pipe, which: list[int]) -> None:
         self.core, self.pipe, self.which = core, pipe, which
 
-    def _exchange(self, op: int, wanted: int, elements: Any) -> str | None:
-        """Writes a RELEASE, or says why not. Nothing is waited for; another thread hands it to the loop."""
-        frame = elements()
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return self._handed_over(op, frame)
-        try:
-            pipe = self.pipe if self.pipe.loop is loop and not self.pipe.closed else self.core.pipe(loop)
-            pipe.tell(op, frame, self.which)
-        except Fault as fault:
-            return fault.reason
-        return None
+    def _tell(self, op: int, elements: list[bytes], which: list[int]) -> bool:
+        """Writes a RELEASE. Nothing is waited for; another thread hands it to the loop."""
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            return self._handed_over(op, elements)
+        if self.pipe.loop is loop and not self.pipe.closed:
+            self.pipe.tell(op, elements, self.which)
+            return True
+        return self.core._converse(op, elements, 0, self.which) is True
 
-    def _handed_over(self, op: int, frame: list[bytes]) -> str | None:
+    def _handed_over(self, op: int, elements: list[bytes]) -> bool:
         def release() -> None:
-            if self._exchange(op, 0, lambda: frame):
+            if not self._tell(op, elements, self.which):
                 self._report_later({"abandoned": [self.which]})
 
         if not self.pipe.loop.is_running():
-            return "unreachable"
+            return False
         self.pipe.loop.call_soon_threadsafe(release)
-        return None
+        return True
 
     def _report_later(self, report: dict[str, Any]) -> None:
         self.core._report_later(report)
@@ -84,7 +83,7 @@ class Pipe:
     ) -> None:
         self.core, self.loop, self.kind, self.number = core, loop, kind, info["connection"]
         self.asked, self.rest, self.leaving, self.closed = 0, b"", False, False
-        self.waiting: dict[int, Asked] = {}  # oldest first; as all wait equally long, so are their deadlines
+        self.waiting: dict[int, Waiting] = {}  # oldest first
         self.unsent: deque[tuple[bytes, int]] = deque()  # with its id
         self.held: deque[tuple[bytes, int]] = deque()  # requests beyond IN_FLIGHT_MAX
         # Grants whose release was written, and the last request before: proved once a later one is answered.
@@ -92,7 +91,8 @@ class Pipe:
         self.welcome = False
         self.flushing = self.writing = False
         self.timer: asyncio.TimerHandle | None = None
-        self.socket = _connected(path)
+        self.timeout = core._timeout
+        self.socket = connect(path)
         hello = encode([HELLO, 0, 1, info])
         self.unsent.append((len(hello).to_bytes(4, "big") + hello, 0))
         loop.add_reader(self.socket.fileno(), self._readable)
@@ -102,7 +102,7 @@ class Pipe:
         if len(self.waiting) >= WAITING_MAX:
             raise Fault("too many requests wait", "timeout")
         self.asked = number = self.asked + 1
-        asked = self.waiting[number] = Asked(op, wanted, deadline, self.loop.create_future())
+        asked = self.waiting[number] = Waiting(op, wanted, deadline, self.loop.create_future())
         frame = _frame(op, encode(number), elements)
         if len(self.waiting) > IN_FLIGHT_MAX:
             self.held.append((frame, number))
@@ -112,7 +112,9 @@ class Pipe:
             self.timer = self.loop.call_at(deadline, self._late)
         try:
             return await asked.future
-        except asyncio.CancelledError:
+        except Fault:
+            raise
+        except BaseException:  # the task was cancelled, or a signal handler raised
             self._given_up(number, asked)
             raise
 
@@ -122,8 +124,8 @@ class Pipe:
             self.unproved.append((self.asked, which))
         self._write(_frame(op, b"\xc0", elements), 0)
 
-    def _given_up(self, number: int, asked: Asked) -> None:
-        """The task was cancelled. What it was granted ends; so does what it will be, and the daemon is told."""
+    def _given_up(self, number: int, asked: Waiting) -> None:
+        """Ends what the request was granted, or tells the daemon to, if it still will be."""
         if asked.op != ACQUIRE:
             return
         if asked.future.done() and not asked.future.cancelled():
@@ -144,14 +146,19 @@ class Pipe:
             data = b"".join([frame for frame, _ in self.unsent])
             try:
                 sent = self.socket.send(data, SEND_FLAGS)
-            except BlockingIOError:
+            except OSError as error:
+                if not raised_here(error):
+                    raise
+                if error.errno != errno.EAGAIN:
+                    self._hung_up()
+                    return
                 sent = 0
-            except OSError:
-                self._hung_up()
-                return
-            whole = sent == len(data)
+            whole, deadline = sent == len(data), self.loop.time() + self.timeout
             while self.unsent and sent >= len(self.unsent[0][0]):
-                sent -= len(self.unsent.popleft()[0])
+                frame, number = self.unsent.popleft()
+                sent -= len(frame)
+                if (asked := self.waiting.get(number)) is not None:
+                    asked.written, asked.deadline = True, deadline
             if sent:
                 frame, number = self.unsent.popleft()
                 self.unsent.appendleft((frame[sent:], number))
@@ -167,9 +174,11 @@ class Pipe:
     def _readable(self) -> None:
         try:
             data = self.socket.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
+        except OSError as error:
+            if not raised_here(error):
+                raise
+            if error.errno == errno.EAGAIN:
+                return
             data = b""
         try:
             if not data:
@@ -209,7 +218,8 @@ class Pipe:
         kind, number, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
         about = -1 if number is None else number
         asked, fault = self.waiting.get(about), Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
-        if asked is not None and kind == ERROR and what in KEEPING:
+        fault.reason = REFUSALS.get(what or 0, "protocol") if kind == ERROR else "protocol"
+        if asked is not None and kind == ERROR and what in ERRORS_KEPT_OPEN:
             self._answered(about, asked, fault)
         elif asked is not None and kind == asked.wanted:
             self._answered(about, asked, self.kind(reply[2:]) if kind == DECISION else reply[2:3] == [True])
@@ -226,14 +236,14 @@ class Pipe:
             return None
         width = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(payload[2], 0)
         at = 3 + width
-        match = _shape(payload[at + 1])(payload, at)
+        match = match_decision(payload[at + 1])(payload, at)
         if match is None or (not width and payload[2] > 127):
             return None
         decision = self.kind.__new__(self.kind)
         decision._read, decision.allowed = match, payload[at] in GRANTS
         return int.from_bytes(payload[at - width : at], "big") if width else payload[2], decision
 
-    def _answered(self, about: int, asked: Asked, answer: Any) -> None:
+    def _answered(self, about: int, asked: Waiting, answer: Any) -> None:
         del self.waiting[about]
         while self.unproved and self.unproved[0][0] < about:
             self.unproved.popleft()
@@ -245,16 +255,26 @@ class Pipe:
             answer.release("dropped")
 
     def _late(self) -> None:
-        """The oldest deadline has come."""
+        """A deadline has come."""
         self.timer = None
+        if not self.writing:
+            self._flush()  # where the loop was too busy to
         self._readable()  # what is there counts; asyncio's own loops have read before, others may not have
         if self.closed or not self.waiting:
             return
-        oldest = next(iter(self.waiting.values())).deadline
-        if oldest <= self.loop.time():
+        now, held = self.loop.time(), {number for _, number in self.held}
+        late = [number for number, asked in self.waiting.items() if asked.deadline <= now]
+        if any(number not in held for number in late):
             self.end(Fault("the daemon did not answer in time", "timeout"))
-        else:
-            self.timer = self.loop.call_at(oldest, self._late)
+            return
+        for number in late:  # which waited for their turn: no failure of the daemon
+            asked = self.waiting.pop(number)
+            if not asked.future.done():
+                asked.future.set_exception(Fault("too many requests wait", "timeout"))
+        if late:
+            self.held = deque(one for one in self.held if one[1] in self.waiting)
+        if self.waiting:
+            self.timer = self.loop.call_at(min(asked.deadline for asked in self.waiting.values()), self._late)
 
     def _hung_up(self) -> None:
         self.end(Fault("the daemon hung up", "unreachable"), hung_up=True)
@@ -289,20 +309,13 @@ class Pipe:
             self.core._report_later({"abandoned": abandoned[:ABANDONED_MAX]})
         self.unsent.clear()
         self.held.clear()
-        self.core.broken(self, fault if failed or not hung_up else None)
+        since = min((asked.since for asked in waiting.values()), default=monotonic())
+        self.core.broken(self, fault if failed or not hung_up else None, since)
 
-
-def _connected(path: str) -> socket.socket:
-    made = None
-    try:
-        made = socket.socket(socket.AF_UNIX)
-        made.setblocking(False)
-        made.connect(path)  # a full backlog is a failure, not something to wait for
-        return made
-    except (OSError, ValueError) as error:
-        if made is not None:
-            made.close()
-        raise Fault(trouble(path, error), "unreachable") from error
+    def close_inherited(self) -> None:
+        """Without a word to the loop, whose selector is the parent's too."""
+        self.closed = True
+        self.socket.close()
 
 
 def _frame(op: int, number: bytes, elements: list[bytes]) -> bytes:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from . import ACQUIRE, CHARGE, DONE, HIT, PEEK, RELEASE, VERDICTS, Client, Decision, decode
-from .aio import AsyncClient, AsyncDecision
+from . import VERDICTS, Client, Decision
+from .aio import AsyncClient, AsyncDecision, _awaitable
+from .protocol import ACQUIRE, CHARGE, DONE, HIT, PEEK, RELEASE, Fault, decode
 
 OPS = {ACQUIRE: "acquire", HIT: "hit", PEEK: "peek", CHARGE: "charge"}
 OUTCOMES = ("ok", "error", "dropped")
@@ -41,8 +42,8 @@ class Fake(Client):
     `asynchronous`: the same as an AsyncClient.
     """
 
-    def __init__(self, pool: str = "default") -> None:
-        super().__init__("/nonexistent", pool=pool)
+    def __init__(self, pool: str = "default", fallback: Any = None) -> None:
+        super().__init__("/nonexistent", pool=pool, fallback=fallback)
         self._enabled = True  # whatever the environment says
         self.asked: list[Asked] = []
         self.outcomes: dict[int, str] = {}
@@ -92,18 +93,20 @@ class Fake(Client):
         if outcome is not None:
             assert set(self.outcomes.values()) <= {outcome}, f"released otherwise: {self.outcomes}"
 
-    def _converse(self, op: int, elements: list[bytes], wanted: int) -> Any:
+    def _converse(self, op: int, elements: list[bytes], wanted: int, which: list[int] | None = None) -> Any:
         values = decode(bytes((0xDC, 0, len(elements))) + b"".join(elements))
         if op == RELEASE:
             self.outcomes[values[0]] = OUTCOMES[values[1]]
             self.leases.pop(values[0], None)
-            return None
+            return True
         if self._gone:
-            return self._gone
+            return Fault("as if the daemon did not answer", self._gone)
         if op not in OPS:
             return True
         flat = values[1][0]
         pairs = dict(zip(flat[::2], flat[1::2], strict=True))
+        if op == CHARGE:
+            values.insert(3, None)  # it has no priority
         asked = Asked(OPS[op], values[0], pairs, *values[2:])
         self.asked.append(asked)
         return True if wanted == DONE else self._decided(op, asked)
@@ -132,15 +135,13 @@ class _Core:
         self.fake = fake
 
     async def judge(self, op: int, domain: str, attributes: Any, cost: Any, more: dict[str, Any]) -> AsyncDecision:
-        decision: Any = self.fake._judge(op, domain, attributes, cost, **more)
-        decision.__class__ = AsyncDecision
-        asker = SimpleNamespace(core=self, _exchange=self.fake._exchange, _report_later=self.fake._report_later)
+        decision = _awaitable(self.fake._judge(op, domain, attributes, cost, more))
+        asker = SimpleNamespace(core=self, _tell=self.fake._tell, _report_later=self.fake._report_later)
         decision._asked = (asker, 1, 1)
-        made: AsyncDecision = decision
-        return made
+        return decision
 
     async def done(self, op: int, elements: Any) -> bool:
-        return self.fake._exchange(op, DONE, elements) is True
+        return self.fake._done(op, elements)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.fake, name)

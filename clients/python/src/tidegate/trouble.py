@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import grp
 import os
 import pwd
 
-from . import no_daemon
+from .connection import no_daemon
+from .protocol import raised_here
 
 
-def trouble(path: str, error: BaseException) -> str:
-    """The cause and its mend."""
-    if isinstance(error, BlockingIOError):
+def trouble(path: str, error: OSError) -> str:
+    """The cause and what to do."""
+    if error.errno == errno.EAGAIN:
         return f"the daemon at {path} takes no connections: it is stopped or overloaded"
-    with contextlib.suppress(KeyError, OSError):
-        if isinstance(error, PermissionError):
+    if error.errno in (errno.EACCES, errno.EPERM):
+        try:
             user, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.stat(path).st_gid).gr_name
             return f"permission denied on {path}: user {user} is not in group {group}"
+        except (KeyError, OSError) as unknown:
+            if not raised_here(unknown):
+                raise
     return no_daemon(path, error)

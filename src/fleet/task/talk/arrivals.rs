@@ -18,7 +18,7 @@ impl Talk {
                 self.view.clamped += u64::from(clamped);
                 self.counters.heard(now.at);
                 // A host is heard of budgets: whether it is, is told by what is said of them.
-                let servers = self.servers.as_mut().filter(|_| !matches!(call, Call::Orders(_)));
+                let servers = self.servers.as_mut().filter(|_| !matches!(call, Call::Overrides(_)));
                 servers.into_iter().for_each(|servers| servers.heard(at, now.at));
                 self.answered(&call, reply, now);
                 self.relink(now);
@@ -49,9 +49,10 @@ impl Talk {
                     self.keep();
                 }
             }
-            (Call::Orders(call), Reply::Orders(said)) => {
-                let news = self.orders.answered(call, said, now.at);
-                news.iter().for_each(|orders| self.engine.take_fleet_orders(orders));
+            (Call::Overrides(call), Reply::Overrides(said)) => {
+                let news = self.overrides.answered(call, said, now);
+                news.into_iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
+                self.overrides.confirm();
             }
             (call, reply) => {
                 let before = self.member.sync().host();
@@ -73,7 +74,7 @@ impl Talk {
                     servers.beat_failed(at, now.at);
                 }
             }
-            Call::Orders(call) => self.orders.failed(call),
+            Call::Overrides(call) => self.overrides.failed(call),
             call => self.member.failed(call, now.at),
         }
     }

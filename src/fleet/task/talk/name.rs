@@ -10,7 +10,7 @@ impl Talk {
             "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
         );
         self.plan.identity = self.plan.identity.renamed(self.member.sync().host(), &self.plan.marks);
-        self.orders.renamed(self.member.sync().host());
+        self.overrides.renamed(self.member.sync().host());
         self.keep();
     }
 

@@ -2,7 +2,7 @@
 
 use super::Talk;
 use crate::clock::Now;
-use tracing::info;
+use tracing::{info, warn};
 
 impl Talk {
     /// Tells what became of what this host was lent, at the end: an operator who misses tokens finds them here.
@@ -21,6 +21,12 @@ impl Talk {
     /// Tells how it stands.
     pub(super) fn tell(&mut self, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
+        if self.overrides.warns(now.at) {
+            warn!(
+                "FORGED FLEET OVERRIDES in Redis are ignored: no fleet secret of this host authenticates them. help: find out who \
+                 writes to tg:{{tm}}:overrides"
+            );
+        }
         let sync = self.member.sync();
         let happened = sync.happened();
         let view = &mut self.view;
@@ -36,7 +42,7 @@ impl Talk {
         view.hosts = self.standing.hosts();
         view.round_trip = sync.round_trip();
         view.happened = happened;
-        view.orders_refused = self.orders.refused();
+        view.overrides = self.overrides.view(now.at);
         view.asked = self.member.asking().asked();
         view.keys = sync.keys();
         view.versions = self.member.versions().collect();

@@ -1,4 +1,4 @@
-//! Who this host is among others, as it is kept: some bytes whose meaning is none of this room's business.
+//! A small file of bytes whose meaning is none of this room's business: the identity of this host, the fleet overrides.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -10,13 +10,17 @@ use rustix::fs::OFlags;
 
 use super::whole::write_whole;
 
-/// The file of it. One is written at a time.
+/// One is written at a time.
 #[derive(Debug)]
-pub struct IdentityFile(Mutex<PathBuf>);
+pub struct SmallFile {
+    path: Mutex<PathBuf>,
+    bytes_max: u64,
+}
 
-impl IdentityFile {
-    pub(super) fn at(path: PathBuf) -> IdentityFile {
-        IdentityFile(Mutex::new(path))
+impl SmallFile {
+    /// Of at most this many bytes.
+    pub(super) fn at(path: PathBuf, bytes_max: u64) -> SmallFile {
+        SmallFile { path: Mutex::new(path), bytes_max }
     }
 
     /// What it holds; `None`: nothing that could be read.
@@ -25,7 +29,7 @@ impl IdentityFile {
         let mut bytes = Vec::new();
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        options.open(&*self.0.lock()).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        options.open(&*self.path.lock()).ok()?.take(self.bytes_max).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 
@@ -34,9 +38,6 @@ impl IdentityFile {
     /// # Errors
     /// What the file system says; the old one stands then.
     pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        write_whole(&self.0.lock(), bytes)
+        write_whole(&self.path.lock(), bytes)
     }
 }
-
-/// Far more than it has.
-const BYTES_MAX: u64 = 1_024;

@@ -1,7 +1,7 @@
-//! What operators say to all hosts that share a Redis, as this host last heard it. Who hears it is no business of this room.
+//! Fleet overrides: switches and blocks for all hosts that share a Redis, as the fleet room authenticated and read them.
 //!
-//! Beside it stands what was said to this host alone. Of two words about the mode of one thing the later one holds; a key is
-//! refused as long as one of the two says so.
+//! Beside them stand the switches and blocks of this host alone. Of two switches of one thing the later one holds; a key is
+//! refused as long as one block says so.
 
 use std::sync::Arc;
 
@@ -11,22 +11,21 @@ use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::digest::{HashKey, KeyHash};
 use crate::engine::fleet::Fleet;
-use crate::rules::Mode;
 
-/// All that is said to all hosts.
+/// The fleet overrides that hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FleetOrders {
-    /// Which list of it this is: of no meaning here but that it is kept.
-    pub stamp: [u8; 32],
+pub struct FleetOverrides {
+    /// The document that they were read from: of no meaning here but that it is kept.
+    pub document: Arc<[u8]>,
     /// What is switched.
     pub switches: Vec<Switch>,
     /// Keys that are refused, known by the digests that all hosts know.
     pub blocks: Vec<Blocked>,
 }
 
-/// One word to all hosts.
+/// One change of the fleet overrides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FleetWord {
+pub enum FleetChange {
     /// In another mode than the files say.
     Switch(Switch),
     /// As the files, or the host, say.
@@ -37,73 +36,44 @@ pub enum FleetWord {
     Free(RuleName, [u64; 2]),
 }
 
-impl FleetOrders {
-    /// The same after one more word; whether it changes anything.
-    #[must_use]
-    pub fn after(&self, word: &FleetWord) -> (FleetOrders, bool) {
-        let mut orders = self.clone();
-        let is_change = match word {
-            FleetWord::Switch(switch)
-                if switch.target == Target::Everything && switch.mode == Mode::Enforce =>
-            {
-                orders.clear(&Target::Everything)
-            }
-            FleetWord::Switch(switch) => {
-                orders.clear(&switch.target);
-                orders.switches.push(switch.clone());
-                true
-            }
-            FleetWord::Clear(target) => orders.clear(target),
-            FleetWord::Block(block) => {
-                orders.free(&block.rule, block.key);
-                orders.blocks.push(block.clone());
-                true
-            }
-            FleetWord::Free(rule, key) => orders.free(rule, *key),
-        };
-        (orders, is_change)
-    }
-
-    fn clear(&mut self, target: &Target) -> bool {
-        let before = self.switches.len();
-        self.switches.retain(|known| known.target != *target);
-        self.switches.len() < before
-    }
-
-    fn free(&mut self, rule: &RuleName, key: [u64; 2]) -> bool {
-        let before = self.blocks.len();
-        self.blocks.retain(|known| known.rule != *rule || known.key != key);
-        self.blocks.len() < before
-    }
-}
-
 impl Engine {
-    /// What is said to all hosts.
+    /// The fleet overrides that hold.
     #[must_use]
-    pub fn fleet_orders(&self) -> FleetOrders {
+    pub fn fleet_overrides(&self) -> FleetOverrides {
         self.control.lock().fleet.clone()
     }
 
-    /// From now on this is what is said to all hosts. What is new in it, and what is no more, is among the events.
-    pub fn take_fleet_orders(&self, orders: &FleetOrders) {
+    /// Puts back the fleet overrides of the process before. They are no news.
+    pub fn put_back_fleet_overrides(&self, overrides: FleetOverrides) {
         let mut control = self.control.lock();
-        let before = std::mem::replace(&mut control.fleet, orders.clone());
+        control.fleet = overrides;
+        self.enact(&mut control);
+    }
+
+    /// Puts fleet overrides in force. What is new in them, and what is no more, is among the events.
+    pub fn take_fleet_overrides(&self, overrides: FleetOverrides) {
+        let mut control = self.control.lock();
+        let before = std::mem::replace(&mut control.fleet, overrides.clone());
         let is_same = |one: &Switch, other: &Switch| {
             (&one.target, one.mode, one.by) == (&other.target, other.mode, other.by)
                 && one.until.is_some() == other.until.is_some()
         };
-        let came = orders.switches.iter().filter(|new| !before.switches.iter().any(|old| is_same(old, new)));
-        let gone =
-            before.switches.iter().filter(|old| !orders.switches.iter().any(|new| new.target == old.target));
         let is_key = |one: &Blocked, other: &Blocked| one.rule == other.rule && one.key == other.key;
-        let blocked = orders.blocks.iter().filter(|new| !before.blocks.iter().any(|old| is_key(old, new)));
-        let freed = before.blocks.iter().filter(|old| !orders.blocks.iter().any(|new| is_key(old, new)));
-        let events = came.map(|switch| Event::FleetSwitched(switch.clone()));
-        let events = events.chain(gone.map(|switch| Event::FleetCleared(switch.clone())));
-        let events = events.chain(blocked.map(|block| Event::FleetBlocked(block.clone())));
-        let events: Vec<Event> = events.chain(freed.map(|block| Event::FleetFreed(block.clone()))).collect();
+        let mut events = Vec::new();
+        let came =
+            overrides.switches.iter().filter(|new| !before.switches.iter().any(|old| is_same(old, new)));
+        events.extend(came.cloned().map(Event::FleetSwitched));
+        let gone = before
+            .switches
+            .iter()
+            .filter(|old| !overrides.switches.iter().any(|new| new.target == old.target));
+        events.extend(gone.cloned().map(Event::FleetCleared));
+        let blocked = overrides.blocks.iter().filter(|new| !before.blocks.iter().any(|old| is_key(old, new)));
+        events.extend(blocked.cloned().map(Event::FleetBlocked));
+        let freed = before.blocks.iter().filter(|old| !overrides.blocks.iter().any(|new| is_key(old, new)));
+        events.extend(freed.cloned().map(Event::FleetFreed));
         events.into_iter().for_each(|event| control.happened(event));
-        if before.switches != orders.switches || before.blocks != orders.blocks {
+        if before.switches != overrides.switches || before.blocks != overrides.blocks {
             self.enact(&mut control);
         }
     }

@@ -1,0 +1,214 @@
+"""One stream to the daemon, one request at a time. After any doubt it is closed and never used again.
+
+The socket is Python's own below all that libraries replace, so that its calls raise nothing but their own errors: an
+exception of a signal handler or of another thread is told apart by `raised_here` and passes.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import functools
+import importlib
+import os
+import re
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Any
+
+from .protocol import (
+    DECISION,
+    ERROR,
+    ERRORS_KEPT_OPEN,
+    FRAME_MAX,
+    GOODBYE,
+    HELLO,
+    REFUSALS,
+    WELCOME,
+    Fault,
+    Map,
+    decode,
+    encode,
+    raised_here,
+)
+
+BLOCKING_MIN = 0.01  # seconds: a shorter deadline is kept by polling alone
+GRACE = 0.002  # seconds for the daemon's answer, if this process used up the deadline before the request was written
+PATH_BYTES_MAX, READ_BYTES = 107, 4_096
+SEND_FLAGS = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
+_SILENT = struct.Struct(">IBBB").pack
+no_daemon = "no daemon at {} ({}): start it with `tidegate serve`, or set TIDEGATE_SOCKET".format
+
+
+@functools.lru_cache(None)
+def beside(file: str, name: str, alone: Any = None) -> Any:
+    """What a file beside this one does. Where it is missing: `alone`, or an ImportError that names it."""
+    try:
+        return getattr(importlib.import_module(f"{__package__}.{file}"), name)
+    except ImportError as error:
+        if alone is None:
+            text = f"{name} needs {file}.py of tidegate in one folder with __init__.py: {error}"
+            raise ImportError(text) from error
+        return alone
+
+
+class Socket(_socket.socket):
+    """Closed without a warning when it is forgotten; not by Python's code, in which an exception would be lost."""
+
+    __slots__ = ()
+    __del__ = _socket.socket.close
+
+
+def connect(path: str, deadline: float = 0.0) -> Socket:
+    """A stream that does not block. Waits until `deadline` while the daemon has no room for another connection."""
+    try:
+        if len(os.fsencode(path)) > PATH_BYTES_MAX or "\0" in path:
+            raise Fault(no_daemon(path, "AF_UNIX path too long, or not a path"), "unreachable")
+        made = Socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        if not raised_here(error):
+            raise
+        raise Fault(no_daemon(path, error), "unreachable") from error
+    made.setblocking(False)
+    while (code := made.connect_ex(path)) == errno.EAGAIN and monotonic() < deadline:
+        sleep(0.001)
+    if not code:
+        return made
+    made.close()
+    text = beside("trouble", "trouble", no_daemon)(path, OSError(code, os.strerror(code)))
+    raise Fault(text, "unreachable", code=code)
+
+
+class Connection:
+    """`asked`: the id of the last request. `used`: when it began. `leaving`: after a GOODBYE."""
+
+    def __init__(self, path: str, info: Map, deadline: float, timeout: float) -> None:
+        self.number, self.asked, self.last, self.rest, self.leaving = info["connection"], 0, -1, b"", False
+        self.used, self.unproved = 0.0, deque[list[int]](maxlen=512)  # whose RELEASE followed the last reply
+        hello = encode([HELLO, 0, 1, info])
+        self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
+        self.socket = connect(path, deadline)
+        # A blocking read saves a call, but signals start its time anew: it is short. Under gevent only poll waits.
+        self.blocks = timeout >= BLOCKING_MIN and socket.socket.__module__ == "socket"
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 1_000))
+        self.socket.setblocking(self.blocks)
+        self.send, self.recv = self.socket.send, self.socket.recv
+
+    def close(self) -> None:
+        """Without `shutdown`, which would reach the process that this one was forked from."""
+        self.socket.close()
+
+    def ask(self, op: int, elements: list[bytes], wanted: int, deadline: float) -> re.Match[bytes] | list[Any] | Fault:
+        """Writes a request and reads its reply, of the kind `wanted`; without an id (0) there is none.
+
+        Returns the reply's elements after its id, or, of most decisions, the match of their bytes; or the error after
+        which the connection goes on.
+        """
+        self.asked = asked = self.asked + 1
+        if asked > self.last:  # longer until the next `last`: a head's size, how the number begins, what packs a head
+            self.last, self.at, self.code, self.head = _numbered(asked)
+        body, at, code, head = b"".join(elements), self.at, self.code, self.head
+        size, count = len(body), 0x92 + len(elements)
+        start = head(at - 4 + size, count, op, code, asked) if wanted else _SILENT(3 + size, count, op, 0xC0)
+        data = self.greeting + start + body
+        try:
+            # Does not wait, however much the daemon has not read yet; a part is unheard of with one request at a time.
+            if self.send(data, SEND_FLAGS) < len(data):
+                raise Fault("the daemon does not read", "timeout")
+        except OSError as error:
+            if not raised_here(error):
+                raise
+            if error.errno == errno.EAGAIN:
+                raise Fault("the daemon does not read", "timeout") from error
+            raise Fault("the daemon hung up", "unreachable", again=not self.greeting) from error  # it had nothing
+        self.greeting = b""
+        if not wanted:
+            return []
+        if self.blocks:
+            try:
+                self.rest = data = self.recv(READ_BYTES)
+            except OSError as error:
+                if not raised_here(error):
+                    raise
+                if error.errno == errno.EAGAIN:
+                    return self._wait(wanted, deadline)
+                raise self._hung_up() from error
+            # What most decisions are is read at once: begun as ours is, and checked whole before it is trusted.
+            alike = wanted == DECISION and (n := len(data) - 4) > at and data[:at] == head(n, 0x9D, 1, code, asked)
+            if alike and (match := match_decision(data[at + 1])(data, at)):
+                self.rest = b""
+                return match
+            if not data:
+                raise self._hung_up()
+        return self._wait(wanted, deadline)
+
+    def _wait(self, wanted: int, deadline: float) -> list[Any] | Fault:
+        deadline = max(deadline, monotonic() + GRACE)
+        while True:
+            while len(self.rest) >= (end := 4 + int.from_bytes(self.rest[:4], "big")):
+                reply, self.rest = decode(self.rest[4:end]), self.rest[end:]
+                kind, about, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
+                if (kind, about) == (wanted, self.asked):
+                    return reply[2:]
+                fault = Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
+                if kind == ERROR:
+                    fault.reason = REFUSALS.get(what or 0, "protocol")
+                    if about == self.asked and what in ERRORS_KEPT_OPEN:
+                        return fault
+                if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
+                    raise fault
+                self.leaving = self.leaving or kind == GOODBYE
+            if end > 4 + FRAME_MAX:
+                raise Fault(f"doubtful bytes: a frame of {end - 4} bytes")
+            self.rest += self._receive(deadline)
+
+    def _receive(self, deadline: float) -> bytes:
+        """What comes next, or is there when the deadline has passed: so late a read does not wait."""
+        while True:
+            left = max(deadline - monotonic(), 0.0)
+            try:
+                if left:
+                    _await_readable(self.socket.fileno(), left)
+                if chunk := self.recv(READ_BYTES, socket.MSG_DONTWAIT):
+                    return chunk
+            except OSError as error:
+                if not raised_here(error):
+                    raise
+                if error.errno != errno.EAGAIN:
+                    raise self._hung_up() from error
+                if not left:
+                    raise Fault("the daemon did not answer in time", "timeout") from error
+            else:
+                raise self._hung_up()
+
+    def _hung_up(self) -> Fault:
+        """After a goodbye the daemon has answered what it had read: this request was not judged."""
+        return Fault("the daemon hung up", "unreachable", again=self.leaving)
+
+
+def _await_readable(fd: int, seconds: float) -> None:
+    if hasattr(select, "poll"):  # looked up when it is used: gevent puts its own there, eventlet takes it away
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(seconds * 1_000)
+    else:
+        select.select([fd], [], [], seconds)
+
+
+@functools.lru_cache(256)
+def match_decision(first: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
+    """Matches a decision from its verdict on: a rule that begins so, nil or short and plain; no notes, all, extra."""
+    text = re.escape(bytes((first,))) + b"([ -~]{%d})" % (first - 0xA0) if 0xA0 < first < 0xC0 else b"(?!)"
+    rule = b"\\xc0()" if first == 0xC0 else text
+    number = rb"([\0-\x7f]|\xc0|\xcc.|\xcd..|\xce....|\xcf[\0-\x7f].......)"
+    return re.compile(rb"([\0-\4])" + rule + 6 * number + b"\xc0\xc0\xc0", re.DOTALL).fullmatch
+
+
+def _numbered(asked: int) -> tuple[int, int, bytes, Callable[..., bytes]]:
+    first, width = encode(asked)[:1], len(encode(asked)) - 1
+    head = struct.Struct(">IBB" + {0: "0sB", 1: "1sB", 2: "1sH", 4: "1sI", 8: "1sQ"}[width])
+    return (1 << 8 * width) - 1 or 127, head.size, first if width else b"", head.pack

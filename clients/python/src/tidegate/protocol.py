@@ -1,0 +1,278 @@
+"""MessagePack within the bounds of the protocol, and the elements of a request. Knows bytes, no socket and no clock."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Cost = int | dict[str, int]
+Map = dict[str, Any]
+Attributes = Mapping[str, object] | Iterable[tuple[str, object]] | list[Mapping[str, object]] | None
+
+VALUE_MAX, NAME_MAX, IDEM_MAX, PAIRS_MAX, DESCRIPTORS_MAX = 1_024, 64, 64, 16, 8
+DEPTH_MAX, FRAME_MAX, TOO_LARGE = 4, 16_384, 1 << 32
+HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = range(9)
+WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
+ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # the errors after which the connection goes on
+REFUSALS = {6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"}  # of the client; the others are degraded
+
+
+class Fault(ValueError):
+    """A request that cannot be sent or a reply that cannot be trusted. `reason`: the word that is counted.
+
+    `again`: the daemon did not judge the request. `code`: the error number of a connection that failed.
+    """
+
+    def __init__(self, text: str, reason: str = "protocol", again: bool = False, code: int = 0) -> None:
+        super().__init__(text)
+        self.reason, self.again, self.code = reason, again, code
+
+
+def raised_here(error: BaseException) -> bool:
+    """Whether the call in the frame that caught `error` raised it, not a signal handler or another thread.
+
+    A handler has a frame of its own below; an exception that another thread set comes without arguments.
+    """
+    trace = error.__traceback__
+    return bool(error.args) and trace is not None and trace.tb_next is None
+
+
+# How a value begins: (first byte of the short form, sizes below this have it, first byte of the others, their bytes).
+_FORMS = {
+    "uint": (0x00, 128, 0xCC, (1, 2, 4, 8)),
+    "int": (0x100, 32, 0xD0, (1, 2, 4, 8)),
+    "str": (0xA0, 32, 0xD9, (1, 2, 4)),
+    "bin": (0xC4, 0, 0xC4, (1, 2, 4)),
+    "array": (0x90, 16, 0xDC, (2, 4)),
+    "map": (0x80, 16, 0xDE, (2, 4)),
+}
+_STARTS: dict[int, tuple[str, Any, int]] = {0xC0: ("", None, 0), 0xC2: ("", False, 0), 0xC3: ("", True, 0)}
+for _kind, (_short, _below, _code, _widths) in _FORMS.items():
+    _STARTS |= {_short + n: (_kind, n, 0) for n in (range(-32, 0) if _kind == "int" else range(_below))}
+    _STARTS |= {_code + i: (_kind, 0, width) for i, width in enumerate(_widths)}
+_NONE: tuple[str, Any, int] = ("", ..., 0)  # no value begins so
+_HEADS = [bytes((0x90 + 2 * n,) if n < 8 else (0xDC, 0, 2 * n)) for n in range(PAIRS_MAX + 1)]
+
+
+def encode(value: object) -> bytes:
+    """The shortest MessagePack of None, bool, int, str, bytes, list or dict."""
+    if value is None or isinstance(value, bool):
+        return b"\xc0" if value is None else b"\xc3" if value else b"\xc2"
+    if isinstance(value, int):
+        return _head("int" if value < 0 else "uint", value)
+    if isinstance(value, (str, bytes)):
+        raw = value.encode() if isinstance(value, str) else value
+        return _head("bin" if raw is value else "str", len(raw)) + raw
+    if isinstance(value, (list, dict)):
+        parts = value if isinstance(value, list) else [part for pair in value.items() for part in pair]
+        return _head("array" if parts is value else "map", len(value)) + b"".join(map(encode, parts))
+    raise Fault(f"a {type(value).__name__} has no place in a frame", "invalid")
+
+
+def _head(kind: str, size: int) -> bytes:
+    short, below, code, widths = _FORMS[kind]
+    if max(size, ~size) < below:
+        return bytes((short + size,))
+    for i, width in enumerate(widths):
+        if max(size, ~size) < 1 << 8 * width - (size < 0):
+            return bytes((code + i,)) + size.to_bytes(width, "big", signed=size < 0)
+    raise Fault("a number is too large for a frame", "invalid")
+
+
+def decode(data: bytes) -> list[Any]:
+    """The one array that `data` holds; a Fault for all that the protocol forbids."""
+    (message,), end = _values(data, 0, 1, DEPTH_MAX)
+    if end == len(data) and isinstance(message, list):
+        return message
+    raise _doubtful()
+
+
+def _values(data: bytes, at: int, count: int, depth: int) -> tuple[list[Any], int]:
+    values: list[Any] = []  # the next `count`, and where they end; `depth` is what may still nest
+    for _ in range(count):
+        kind, value, width = _STARTS.get(data[at], _NONE) if at < len(data) else _NONE
+        at += 1 + width
+        if value is ... or at > len(data):
+            raise _doubtful()
+        if width:
+            value = int.from_bytes(data[at - width : at], "big", signed=kind == "int")
+        if kind in ("str", "bin"):
+            raw, at = data[at : at + value], at + value
+            value = _decode_text(raw) if kind == "str" else raw
+        elif kind in ("array", "map"):
+            if not depth or value > len(data) - at:  # an element takes one byte at least
+                raise _doubtful()
+            value, at = _values(data, at, value if kind == "array" else 2 * value, depth - 1)
+        if kind == "map":
+            keys = value[::2]
+            if any(key.__class__ is not str for key in keys) or len(set(keys)) < len(keys):
+                raise _doubtful()
+            value = dict(zip(keys, value[1::2]))
+        values.append(value)
+    if at > len(data):
+        raise _doubtful()
+    return values, at
+
+
+def _decode_text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        if not raised_here(error):
+            raise
+        raise _doubtful() from None
+
+
+def _doubtful() -> Fault:
+    return Fault("doubtful bytes: not one array of what has a place in a frame, and nothing after it")
+
+
+def request(domain: str, attributes: Any, cost: Any, priority: Any, options: Map, signed: bool = False) -> list[bytes]:
+    """The elements of a judgement after its id, without trailing nils; of a CHARGE, if `signed`.
+
+    Raises ValueError for a cost that is none, and a Fault, `invalid`, for what the daemon would call invalid.
+    """
+    usual = attributes.__class__ is dict and cost.__class__ is int and cost == 1 and priority is None and not options
+    if usual and domain.__class__ is str:
+        for value in attributes.values():
+            if value.__class__ is not str or len(value) >= 100:
+                break
+        else:
+            return _usual(domain, *attributes.items())
+    amount = encode_cost(cost, signed)
+    several = isinstance(attributes, list) and bool(attributes) and isinstance(attributes[0], Mapping)
+    given: list[Any] = list(attributes) if several else [attributes]
+    if len(given) > DESCRIPTORS_MAX:
+        raise Fault(f"more than {DESCRIPTORS_MAX} descriptors", "invalid")
+    parts = [encode_name(domain), _head("array", len(given)) + b"".join(map(_descriptor, given)), amount]
+    if priority is not None and (word := _priority(priority)) is not None:
+        parts.append(word)
+    if options:
+        parts += ([] if signed or len(parts) > 3 else [b"\xc0"]) + [encode(options)]
+    return _fitted(parts, FRAME_MAX - 11)  # array, op and the longest id
+
+
+@functools.lru_cache(2_048)
+def _usual(domain: str, *pairs: tuple[str, str]) -> list[bytes]:
+    return [encode_name(domain), b"\x91" + _descriptor(pairs), b"\1"]  # what most requests are; never changed
+
+
+def _fitted(parts: list[bytes], room: int) -> list[bytes]:
+    """`parts`, of which the longest values of the descriptors become their digests until they take `room` bytes."""
+    while sum(map(len, parts)) > room:
+        lists = decode(parts[1])
+        spots = [(one, i) for one in lists for i in range(1, len(one), 2)]
+        one, i = max(spots, key=lambda spot: len(spot[0][spot[1]].encode()), default=([""], 0))
+        if len(one[i].encode()) <= 33:
+            raise Fault("a request does not fit into a frame", "invalid")
+        one[i] = _cut(one[i].encode(), 0).decode()
+        parts[1] = encode(lists)
+    return parts
+
+
+def _descriptor(given: Any) -> bytes:
+    if isinstance(given, (str, bytes)) or not (given is None or isinstance(given, Iterable)):
+        raise Fault("attributes are a mapping, or pairs of a name and a value", "invalid")
+    pairs: list[bytes] = []
+    for pair in given.items() if isinstance(given, Mapping) else given or ():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise Fault("attributes are a mapping, or pairs of a name and a value", "invalid")
+        name, value = pair
+        short = value.__class__ is str and len(value) < 100 and name.__class__ is str
+        if encoded := _known_pair(name, value) if short else _pair(name, value):
+            if len(pairs) == PAIRS_MAX:
+                raise Fault(f"more than {PAIRS_MAX} attributes", "invalid")
+            pairs.append(encoded)
+    return _HEADS[len(pairs)] + b"".join(pairs)
+
+
+def _pair(name: str, value: object) -> bytes:
+    raw = _text(value)
+    raw = raw if len(raw) <= VALUE_MAX else _cut(raw, 960)
+    return raw and encode_name(name) + _head("str", len(raw)) + raw
+
+
+_known_pair = functools.lru_cache(4_096)(_pair)  # of short texts alone: much is sent again and again
+
+
+def _text(value: object) -> bytes:
+    """A value as it is sent; of None, nothing."""
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace")
+    elif value.__class__ is int and value.bit_length() > 10_000:
+        text = hex(value)  # Python writes no such number in decimals
+    else:
+        text = "" if value is None else _str(value)
+    return (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace")
+
+
+def _str(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        from .signals import from_signal
+
+        if from_signal(error):
+            raise
+        raise Fault(f"a value has no text: {type(error).__name__}", "invalid") from error
+
+
+def _cut(raw: bytes, kept: int) -> bytes:
+    """The first `kept` bytes, or less up to the end of a character, and the digest of the whole."""
+    head = raw[:kept].decode("utf-8", "ignore").encode()
+    return head + b"~" + hashlib.sha256(raw).hexdigest()[:32].encode()
+
+
+def shorten_idem(idem: object) -> str | bytes | None:
+    """An idempotency key as it is sent: text, or bytes as they are; of more than 64 bytes the digest. None if empty."""
+    if isinstance(idem, bytes):
+        digest = b"~" + hashlib.sha256(idem).hexdigest()[:32].encode()
+        return (idem if len(idem) <= IDEM_MAX else idem[:30] + digest) or None
+    raw = _text(idem)
+    return (raw if len(raw) <= IDEM_MAX else _cut(raw, 30)).decode() or None
+
+
+def encode_cost(cost: Any, signed: bool = False) -> bytes:
+    """A cost or, if `signed`, an amount. Raises ValueError for all but integers and mappings of units to such."""
+    if isinstance(cost, Mapping):
+        parts = [encode_name(unit) + _amount(amount, signed) for unit, amount in cost.items()]
+        return _head("map", len(parts)) + b"".join(parts)
+    return _amount(cost, signed)
+
+
+def _amount(amount: Any, signed: bool) -> bytes:
+    if amount.__class__ is not int:
+        if isinstance(amount, bool) or not hasattr(type(amount), "__index__"):
+            raise ValueError(f"a cost is an integer, or a mapping of units to integers, not {type(amount).__name__}")
+        amount = operator.index(amount)
+    if amount < 0 and not signed:
+        raise ValueError("a cost is 0 or more; help: give back with charge(…, amount=-1, of=decision)")
+    if not -1 << 63 <= amount < 1 << 64:
+        amount = TOO_LARGE if amount > 0 else -TOO_LARGE  # as much beyond every limit
+    return encode(amount)
+
+
+def _priority(priority: Any) -> bytes | None:
+    """None for what is no name: then the rules decide."""
+    is_name = isinstance(priority, str) and _NAME.fullmatch(priority) and len(_text(priority)) <= NAME_MAX
+    return encode_name(priority) if is_name else None
+
+
+def encode_name(name: Any) -> bytes:
+    if isinstance(name, str):
+        return _encode_name(str(name))
+    raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'", "invalid")
+
+
+@functools.lru_cache(1_024)
+def _encode_name(name: str) -> bytes:
+    if _NAME.fullmatch(name) and len(name.encode()) <= NAME_MAX:
+        return encode(name)
+    raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'", "invalid")
+
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f:/\ud800-\udfff]{1,64}")

@@ -1,0 +1,250 @@
+"""A slow moment lets next to nothing pass unjudged: of the daemon, of this process, or of its event loop."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from daemons import ALLOW, PATIENT, Played, frame
+
+import tidegate
+
+RULES = "domain: api\nlimits: [{name: per-user, key: [user], rate: 1000000/s, burst: 2000000}]\n"
+
+
+def reasons(decisions):
+    return [decision.reason for decision in decisions]
+
+
+@pytest.mark.parametrize("pauses", [10])
+def test_a_pause_of_the_daemon_costs_few_decisions(daemon, make_client, pauses):
+    """SIGSTOP for 30 ms while 8 threads ask: each may lose one or two calls, and none because another one did."""
+    (daemon.rules / "api.yaml").write_text(RULES)
+    daemon.start()
+    client, stop, counts = make_client(socket=daemon.socket, timeout=0.020), threading.Event(), []
+
+    def ask():
+        asked = missed = 0
+        while not stop.is_set():
+            asked, missed = asked + 1, missed + client.hit("api", {"user": "u1"}).degraded
+        counts.append((asked, missed))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for _ in range(pauses):
+        time.sleep(0.1)
+        daemon.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.03)
+        daemon.process.send_signal(signal.SIGCONT)
+    time.sleep(0.1)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    asked, missed = map(sum, zip(*counts))
+    print(f"\n{pauses} pauses of 30 ms: {missed} of {asked} calls unjudged, {missed / pauses:.1f} each")
+    assert missed <= 80 * pauses and asked > 10 * missed
+    assert client.stats()["missed"].get("breaker", 0) <= missed / 2
+
+
+def test_failures_whose_waits_overlap_are_one(played, make_client):
+    client = make_client(timeout=0.1)
+    played.script = lambda connection, message: None
+    got, start = [], threading.Barrier(8)
+
+    def ask():
+        start.wait()
+        got.append(client.hit("api").reason)
+
+    for window in (1, 2):
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (client._failures, client.stats()["breaker_open"]) == (window, False)
+    assert got == ["timeout"] * 16
+    played.script = lambda connection, message: [1, message[1], *ALLOW]
+    assert client.hit("api").reason is None and client._failures == 0
+
+
+def test_it_opens_at_once_where_nothing_listens(directory, make_client):
+    for path in ("/nowhere", str(directory / "refused")):
+        if path != "/nowhere":
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(path)
+        client = make_client(socket=path)
+        assert reasons(client.hit("api") for _ in range(3)) == ["unreachable", "breaker", "breaker"]
+
+
+def test_a_probe_is_a_ping_on_its_own_connection(played, make_client, monkeypatch):
+    client = make_client(timeout=0.1)
+    played.silent = True
+    assert reasons(client.hit("api") for _ in range(4)) == ["timeout"] * 3 + ["breaker"]
+    assert 0.03 < client._until - time.monotonic() <= 0.1
+    for probes in (1, 2):  # which is not answered
+        client._until = time.monotonic()
+        assert reasons(client.acquire("api") for _ in range(2)) == ["timeout", "breaker"]
+        assert len(played.of(8)) == probes and played.of(1) == []
+    played.silent, client._until, client._timeout = False, time.monotonic(), PATIENT
+    assert reasons(client.acquire("api") for _ in range(2)) == [None, None]
+    assert len(played.of(8)) == 3 and client._pause == 0
+
+
+def test_a_daemon_that_answers_probes_alone_is_left_alone_for_longer_and_longer(played, make_client):
+    client, pauses = make_client(timeout=0.05), []
+    played.script = lambda connection, message: None
+    for _ in range(7):
+        while not client.stats()["breaker_open"]:
+            client.hit("api")
+        pauses.append(client._pause)
+        client._until = time.monotonic()
+        assert client.hit("api").reason == "timeout"  # behind a ping
+    assert pauses == sorted(pauses) and pauses[0] == 0.1 and pauses[-1] == 2.0
+
+
+def test_a_full_backlog_is_waited_for(directory, make_client):
+    """Until the deadline: a daemon that has no room for a connection yet was busy for a moment."""
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(directory / "s"))
+    made.listen(0)
+    fill = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            fill.append(socket.socket(socket.AF_UNIX))
+            fill[-1].setblocking(False)
+            fill[-1].connect(str(directory / "s"))
+
+    def serve():
+        time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            while True:
+                end = made.accept()[0]
+                fill.append(end)
+                if data := end.recv(4_096):
+                    end.sendall(frame([1, 1, *ALLOW, *[None] * 4]) if b"\x95\x03\x01" in data or data else b"")
+
+    for one in fill[:-1]:
+        one.shutdown(socket.SHUT_RDWR)  # so that its end is read at once
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert make_client(timeout=PATIENT).hit("api").reason is None
+
+    async def ask():
+        ac = tidegate.AsyncClient(str(directory / "s"), timeout=PATIENT)
+        reason = (await ac.hit("api")).reason
+        ac.close()
+        return reason
+
+    assert asyncio.run(ask()) is None
+    made.shutdown(socket.SHUT_RDWR)
+    for one in (*fill, made):
+        one.close()
+
+
+def test_tasks_that_keep_the_loop_busy_are_judged(daemon, make_client):
+    """Sixty pages by twenty tasks, each rendered for 4 to 25 ms: their loop sleeps through its own deadlines."""
+    (daemon.rules / "api.yaml").write_text(RULES)
+    daemon.start()
+    rng = random.Random(7)
+
+    def render(seconds):
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+
+    async def pages(ac, user):
+        got = []
+        for _ in range(3):
+            decision = await ac.acquire("api", {"user": user})
+            render(rng.uniform(0.004, 0.025))
+            decision.release()
+            got.append(decision.reason)
+        return got
+
+    async def main():
+        ac = tidegate.AsyncClient(daemon.socket, timeout=0.020)
+        got = await asyncio.gather(*(pages(ac, f"u{i}") for i in range(20)))
+        ac.close()
+        return [reason for each in got for reason in each]
+
+    unjudged = sum(reason is not None for reason in asyncio.run(main()))
+    print(f"\n{unjudged} of 60 pages unjudged")
+    assert unjudged <= 1
+
+
+def test_a_loop_that_was_busy_before_it_wrote_does_not_take_the_daemons_time(played):
+    async def main():
+        ac = tidegate.AsyncClient(played.path, timeout=0.1)
+        await ac.check()
+        played.script = lambda connection, message: (time.sleep(0.03), [1, message[1], *ALLOW])[1]
+        asked = asyncio.ensure_future(ac.hit("api"))
+        await asyncio.sleep(0)  # it is asked, and not yet written
+        time.sleep(0.3)
+        reason = (await asked).reason
+        ac.close()
+        return reason, ac.stats()["missed"]
+
+    assert asyncio.run(main()) == (None, {})
+
+
+def test_a_cancelled_caller_is_no_failure(played):
+    async def main():
+        ac = tidegate.AsyncClient(played.path, timeout=PATIENT)
+        await ac.check()
+        played.script = lambda connection, message: None
+        for _ in range(10):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ac.hit("api"), 0.01)
+        assert (ac._core._failures, ac.stats()["missed"]) == (0, {})
+        ac.close()
+
+    asyncio.run(main())
+
+
+def test_waiting_for_a_place_in_flight_is_no_failure(played, monkeypatch):
+    monkeypatch.setattr(tidegate.pipe, "IN_FLIGHT_MAX", 1)
+
+    async def main():
+        ac = tidegate.AsyncClient(played.path, timeout=0.2)
+        await ac.check()
+        slow = iter([0.15] * 2 + [0] * 98)
+        played.script = lambda connection, message: (time.sleep(next(slow)), [1, message[1], *ALLOW])[1]
+        got = reasons(await asyncio.gather(*(ac.hit("api") for _ in range(4))))
+        stats = ac.stats()
+        ac.close()
+        return got, stats["connections"], stats["breaker_open"], ac._core._failures
+
+    got, connections, opened, failures = asyncio.run(main())
+    assert set(got) <= {None, "timeout"} and None in got
+    assert (connections, opened, failures) == (1, False, 0)
+
+
+def test_in_asyncio_a_probe_is_a_ping(played):
+    async def main():
+        ac = tidegate.AsyncClient(played.path, timeout=0.1)
+        played.silent = True
+        assert reasons([await ac.hit("api") for _ in range(4)]) == ["timeout"] * 3 + ["breaker"]
+        ac._core._until = time.monotonic()
+        assert reasons(await asyncio.gather(*(ac.acquire("api") for _ in range(9)))).count("breaker") == 8
+        assert len(played.of(8)) == 1 and played.of(1) == []
+        played.silent, ac._core._until, ac._core._timeout = False, time.monotonic(), PATIENT
+        assert reasons([await ac.acquire("api") for _ in range(3)]) == [None] * 3
+        ac.close()
+
+    asyncio.run(main())
+
+
+def test_the_daemon_is_back_and_soon_asked_again(directory, make_client):
+    client = make_client()
+    assert reasons(client.hit("api") for _ in range(2)) == ["unreachable", "breaker"]
+    made, began = Played(str(directory / "s")), time.monotonic()
+    while client.hit("api").degraded:
+        assert time.monotonic() < began + PATIENT
+        time.sleep(0.001)
+    assert client._pause == 0
+    made.stop()

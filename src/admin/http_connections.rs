@@ -1,0 +1,127 @@
+//! The connections of one HTTP listener. When there are as many as may be, the oldest without a complete request head is
+//! dropped for the next: idle connections keep no request outside.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+/// The connections of one listener.
+#[derive(Clone, Debug, Default)]
+pub struct HttpConnections {
+    open: Arc<Mutex<Vec<Arc<Connection>>>>,
+    closed: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    has_request: AtomicBool,
+    dropped: Notify,
+}
+
+/// One connection. Its place is free once this drops.
+#[derive(Debug)]
+pub struct HttpConnection {
+    connections: HttpConnections,
+    connection: Arc<Connection>,
+}
+
+impl HttpConnections {
+    /// Accepts without end and spawns what `serve` returns for each connection. `accept` returns `None` for a peer that is
+    /// turned away.
+    pub async fn serve_each<S, F>(
+        mut accept: impl AsyncFnMut() -> io::Result<Option<S>>,
+        mut serve: impl FnMut(S, HttpConnection) -> F,
+        mut failed: impl FnMut(io::Error),
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let connections = HttpConnections::default();
+        loop {
+            match accept().await {
+                Ok(Some(socket)) => {
+                    tokio::spawn(serve(socket, connections.enter().await));
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    failed(error);
+                    // For want of descriptors it would fail again at once.
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+            // A connection whose request has arrived reads it before another takes its place.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Takes a place for a connection. Waits only while every connection has sent a request and is answered.
+    async fn enter(&self) -> HttpConnection {
+        loop {
+            {
+                let mut open = self.open();
+                if open.len() >= CONNECTIONS_MAX
+                    && let Some(oldest) = open.iter().position(|open| !open.has_request())
+                {
+                    open.remove(oldest).dropped.notify_one();
+                }
+                if open.len() < CONNECTIONS_MAX {
+                    let connection = Arc::<Connection>::default();
+                    open.push(Arc::clone(&connection));
+                    return HttpConnection { connections: self.clone(), connection };
+                }
+            }
+            self.closed.notified().await;
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    fn has_request(&self) -> bool {
+        self.has_request.load(Ordering::Relaxed)
+    }
+}
+
+impl HttpConnection {
+    /// Notes that the head of a request is complete: the connection is not dropped for another any more.
+    pub fn note_request(&self) {
+        self.connection.has_request.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until another takes the place.
+    pub async fn dropped(&self) {
+        self.connection.dropped.notified().await;
+    }
+}
+
+impl Drop for HttpConnection {
+    fn drop(&mut self) {
+        self.connections.open().retain(|open| !Arc::ptr_eq(open, &self.connection));
+        self.connections.closed.notify_one();
+    }
+}
+
+/// How long a peer has for the head of its request, by where it is.
+#[must_use]
+pub fn head_patience(peer: Option<IpAddr>) -> Duration {
+    // An address of IPv4 may be written as one of IPv6.
+    let is_here = peer.is_some_and(|peer| peer.to_canonical().is_loopback());
+    if is_here { LOOPBACK_HEAD_PATIENCE } else { HEAD_PATIENCE }
+}
+
+/// At once: a scraper or two, a browser, some commands.
+const CONNECTIONS_MAX: usize = 16;
+
+/// A network may lose the first packets.
+const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// On the same host a head is there at once, or its sender does not mean it.
+const LOOPBACK_HEAD_PATIENCE: Duration = Duration::from_millis(250);
+
+const PAUSE: Duration = Duration::from_millis(100);

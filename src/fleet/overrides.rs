@@ -1,0 +1,367 @@
+//! Fleet overrides: switches and blocks that hold on all hosts, as one authenticated document in one key of Redis.
+//!
+//! ```text
+//!   document   version (8 bytes), entries (JSON), MAC (32 bytes)
+//! ```
+//! The MAC is HMAC-SHA-256 over the name of the key, the version and the entries, with a key derived from the fleet secret.
+//! Nothing that Redis says without it changes what this host enforces, and nothing of the newest document known is undone by
+//! an older one. Ends of entries are moments of Unix time, read by the clock of this host: that of Redis plays no part.
+//! Values of callers are not in it: a block names its key by the digest that all hosts know.
+
+mod exchange;
+
+pub use exchange::OverridesView;
+pub(super) use exchange::{Change, Exchange};
+
+use super::call::{Encoded, Host};
+use super::reply::{Received, Reply, ReplyFault};
+use super::scripts;
+use super::secrets::Mark;
+use crate::clock::{Now, Timestamp};
+use crate::engine::{Blocked, By, FleetChange, FleetOverrides, Mode, RuleName, Switch, Target};
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::time::Duration;
+
+/// Authenticates documents with one fleet secret.
+#[derive(Clone)]
+pub struct Seal {
+    mark: Mark,
+    key: hmac::Key,
+}
+
+/// An authentic document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    bytes: Vec<u8>,
+    version: u64,
+    entries: Vec<Entry>,
+    /// Entries that this version of tidegate does not know.
+    unknown: u64,
+    /// The secret that authenticates it.
+    mark: Mark,
+}
+
+type Name = (Box<str>, Box<str>);
+
+/// Times are microseconds of Unix time. No rule: everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Entry {
+    Switch {
+        #[serde(deserialize_with = "Option::deserialize")]
+        rule: Option<Name>,
+        mode: Mode,
+        #[serde(deserialize_with = "Option::deserialize")]
+        until: Option<i64>,
+        said: i64,
+        by: (u32, [u8; 4]),
+    },
+    Block {
+        rule: Name,
+        key: [u64; 2],
+        until: i64,
+        by: (u32, [u8; 4]),
+    },
+}
+
+/// There is more to say than fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "all hosts have {ENTRIES_MAX} fleet overrides, or {DOCUMENT_BYTES_MAX} bytes of them, and no more fit: clear what is not \
+     needed, or write it into the files"
+)]
+pub struct TooLong;
+
+/// One call about the document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverridesCall {
+    /// The stamp of the value that this host last saw.
+    pub seen: String,
+    /// What to put in its place.
+    pub put: Option<Vec<u8>>,
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverridesSaid {
+    /// The value is the one that was seen.
+    Same,
+    /// It is another one: this. Empty: there is none.
+    Changed(Vec<u8>),
+    /// The document was put.
+    Written,
+    /// The value is no text, or longer than any document.
+    Unreadable,
+}
+
+impl Seal {
+    /// Of a fleet secret, with its mark.
+    #[must_use]
+    pub fn new(mark: Mark, secret: &[u8]) -> Seal {
+        let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), PURPOSE);
+        Seal { mark, key: hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()) }
+    }
+
+    fn document(&self, version: u64, entries: Vec<Entry>) -> Result<Document, TooLong> {
+        let json = serde_json::to_vec(&entries).map_err(|_| TooLong)?;
+        let mut bytes = [&version.to_be_bytes()[..], &json].concat();
+        let mac = hmac::sign(&self.key, &[KEY, &bytes].concat());
+        bytes.extend(mac.as_ref());
+        let fits = bytes.len() <= DOCUMENT_BYTES_MAX && entries.len() <= ENTRIES_MAX;
+        let document = Document { bytes, version, entries, unknown: 0, mark: self.mark };
+        if fits { Ok(document) } else { Err(TooLong) }
+    }
+}
+
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seal").field("mark", &self.mark).finish_non_exhaustive()
+    }
+}
+
+impl Document {
+    /// Reads a document that one of the secrets authenticates; `None`: none does.
+    #[must_use]
+    pub fn open(bytes: &[u8], seals: &[Seal]) -> Option<Document> {
+        let (body, mac) =
+            bytes.split_last_chunk::<MAC_BYTES>().filter(|_| bytes.len() <= DOCUMENT_BYTES_MAX)?;
+        let (version, json) = body.split_first_chunk::<8>()?;
+        let signed = [KEY, body].concat();
+        let seal = seals.iter().find(|seal| hmac::verify(&seal.key, &signed, mac).is_ok())?;
+        let found: Option<Vec<serde_json::Value>> = serde_json::from_slice(json).ok();
+        let (mut entries, mut unknown) = (Vec::new(), u64::from(found.is_none()));
+        for entry in found.unwrap_or_default() {
+            let entry = serde_json::from_value(entry).ok().filter(Entry::is_meant);
+            unknown += u64::from(entry.is_none());
+            entries.extend(entry);
+        }
+        let version = u64::from_be_bytes(*version);
+        Some(Document { bytes: bytes.to_vec(), version, entries, unknown, mark: seal.mark })
+    }
+
+    /// As it stands in Redis.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Its version. Of two documents the one of the higher version holds.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// What holds by it at this moment.
+    #[must_use]
+    pub fn overrides(&self, now: Now) -> FleetOverrides {
+        let mut overrides =
+            FleetOverrides { document: self.bytes.as_slice().into(), ..FleetOverrides::default() };
+        for entry in &self.entries {
+            match entry {
+                Entry::Switch { rule, mode, until, said, by } => {
+                    let until = until.map(|until| timestamp(until, now));
+                    // An end that no operator could have said is an end by a clock that is wrong: nothing is loosened by it.
+                    if until.is_none_or(|until| now.at < until && until <= now.at.after(LASTS_MAX)) {
+                        let (target, said) = (target(rule.as_ref()), timestamp(*said, now).min(now.at));
+                        overrides.switches.push(Switch {
+                            target,
+                            mode: *mode,
+                            until,
+                            said,
+                            by: by_fleet(*by),
+                        });
+                    }
+                }
+                Entry::Block { rule, key, until, by } => {
+                    let until = timestamp(*until, now).min(now.at.after(LASTS_MAX));
+                    if now.at < until {
+                        let (rule, by) = (name(rule), by_fleet(*by));
+                        overrides.blocks.push(Blocked { rule, key: *key, text: None, until, by });
+                    }
+                }
+            }
+        }
+        overrides
+    }
+
+    /// The next version after a change; `None`: it changes nothing.
+    ///
+    /// # Errors
+    /// The document would be too long.
+    pub fn after(
+        known: Option<&Document>,
+        change: &FleetChange,
+        host: &Host,
+        seal: &Seal,
+        now: Now,
+    ) -> Result<Option<Document>, TooLong> {
+        let mut entries = known.map(|known| known.entries.clone()).unwrap_or_default();
+        entries.retain(|entry| {
+            entry.until().is_none_or(|until| timestamp(until, now).after(ENDED_FOR) > now.at)
+        });
+        let before = entries.len();
+        entries.retain(|entry| !entry.is_about(change));
+        let was_there = entries.len() < before;
+        let added = Entry::of(change, host, now);
+        if added.is_none() && !was_there {
+            return Ok(None);
+        }
+        entries.extend(added);
+        let version = known.map_or(0, |known| known.version).saturating_add(1);
+        seal.document(version, entries).map(Some)
+    }
+
+    /// The same entries in the next version, authenticated by another secret.
+    fn resealed(&self, seal: &Seal) -> Option<Document> {
+        seal.document(self.version.saturating_add(1), self.entries.clone()).ok()
+    }
+
+    /// Of two documents of one version all hosts choose the same: that of the larger MAC.
+    fn rank(&self) -> (u64, Option<&[u8; MAC_BYTES]>) {
+        (self.version, self.bytes.last_chunk())
+    }
+}
+
+impl Entry {
+    fn of(change: &FleetChange, host: &Host, now: Now) -> Option<Entry> {
+        match change {
+            FleetChange::Switch(Switch { target: Target::Everything, mode: Mode::Enforce, .. })
+            | FleetChange::Clear(_)
+            | FleetChange::Free(..) => None,
+            FleetChange::Switch(switch) => Some(Entry::Switch {
+                rule: match &switch.target {
+                    Target::Everything => None,
+                    Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
+                },
+                mode: switch.mode,
+                until: switch.until.map(|until| unix_micros(until, now)),
+                said: unix_micros(switch.said, now),
+                by: (uid(switch.by), shown(host)),
+            }),
+            FleetChange::Block(block) => Some(Entry::Block {
+                rule: (block.rule.domain.clone(), block.rule.rule.clone()),
+                key: block.key,
+                until: unix_micros(block.until, now),
+                by: (uid(block.by), shown(host)),
+            }),
+        }
+    }
+
+    fn is_about(&self, change: &FleetChange) -> bool {
+        match (self, change) {
+            (
+                Entry::Switch { rule, .. },
+                FleetChange::Switch(Switch { target: changed, .. }) | FleetChange::Clear(changed),
+            ) => target(rule.as_ref()) == *changed,
+            (
+                Entry::Block { rule, key, .. },
+                FleetChange::Block(Blocked { rule: of, key: changed, .. }) | FleetChange::Free(of, changed),
+            ) => name(rule) == *of && key == changed,
+            _ => false,
+        }
+    }
+
+    fn until(&self) -> Option<i64> {
+        match self {
+            Entry::Switch { until, .. } => *until,
+            Entry::Block { until, .. } => Some(*until),
+        }
+    }
+
+    /// Whether an operator could have said it. Everything is switched for a time, and never to enforce.
+    fn is_meant(&self) -> bool {
+        match self {
+            Entry::Switch { rule: None, mode, until, .. } => *mode != Mode::Enforce && until.is_some(),
+            Entry::Switch { rule: Some(rule), .. } | Entry::Block { rule, .. } => {
+                is_fit(&rule.0, DOMAIN_BYTES_MAX) && is_fit(&rule.1, RULE_BYTES_MAX)
+            }
+        }
+    }
+}
+
+impl OverridesCall {
+    pub(super) fn encode(&self) -> Encoded {
+        let seen = self.seen.clone().into_bytes();
+        let args = std::iter::once(seen).chain(self.put.clone()).collect();
+        Encoded { script: &scripts::OVERRIDES, keys: vec![KEY.to_vec()], args }
+    }
+}
+
+impl OverridesSaid {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Received, ReplyFault> {
+        let said = match bytes.split_first() {
+            Some((&SAME, [])) => OverridesSaid::Same,
+            Some((&CHANGED, value)) if value.len() <= DOCUMENT_BYTES_MAX => {
+                OverridesSaid::Changed(value.to_vec())
+            }
+            Some((&WRITTEN, [])) => OverridesSaid::Written,
+            Some((&UNREADABLE, [])) => OverridesSaid::Unreadable,
+            Some((other, [])) => return Err(ReplyFault::Kind(*other)),
+            _ => return Err(ReplyFault::Length { expected: 1, found: bytes.len() }),
+        };
+        Ok(Received { reply: Reply::Overrides(said), clamped: 0 })
+    }
+}
+
+fn target(rule: Option<&Name>) -> Target {
+    rule.map_or(Target::Everything, |rule| Target::Rule(name(rule)))
+}
+
+fn name((domain, rule): &Name) -> RuleName {
+    RuleName { domain: domain.clone(), rule: rule.clone() }
+}
+
+/// A name as rules may have it: it comes into logs and onto screens.
+fn is_fit(name: &str, bytes_max: usize) -> bool {
+    (1..=bytes_max).contains(&name.len()) && !name.chars().any(char::is_control)
+}
+
+fn by_fleet((uid, host): (u32, [u8; 4])) -> By {
+    By::Fleet { uid, host }
+}
+
+fn uid(by: By) -> u32 {
+    match by {
+        By::User(uid) | By::Fleet { uid, .. } => uid,
+        By::Guard => 0,
+    }
+}
+
+/// What operators see of the host that said it.
+fn shown(host: &Host) -> [u8; 4] {
+    host.first_chunk().copied().unwrap_or_default()
+}
+
+fn unix_micros(at: Timestamp, now: Now) -> i64 {
+    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX).saturating_add(now.utc) / NANOS
+}
+
+fn timestamp(unix_micros: i64, now: Now) -> Timestamp {
+    let nanos = unix_micros.saturating_mul(NANOS).saturating_sub(now.utc);
+    Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(0))
+}
+
+/// Entries of one document.
+pub const ENTRIES_MAX: usize = 512;
+/// Bytes of one document, so that a value of Redis is bounded before it is read.
+pub const DOCUMENT_BYTES_MAX: usize = 65_536;
+
+const KEY: &[u8] = b"tg:{tm}:overrides";
+/// Nothing else is authenticated with the derived key.
+const PURPOSE: &[u8] = b"tidegate: the MAC of fleet overrides, version 1";
+const MAC_BYTES: usize = 32;
+const NANOS: i64 = 1_000;
+const DOMAIN_BYTES_MAX: usize = 64;
+const RULE_BYTES_MAX: usize = 512;
+
+/// As long as an operator can have anything last.
+const LASTS_MAX: Duration = Duration::from_secs(366 * 86_400);
+/// What ended so long ago is left out of the next version: a host whose clock is a little ahead ends nothing for others.
+const ENDED_FOR: Duration = Duration::from_secs(600);
+
+const SAME: u8 = 0;
+const CHANGED: u8 = 1;
+const WRITTEN: u8 = 2;
+const UNREADABLE: u8 = 3;

@@ -1,0 +1,305 @@
+//! How a host learns of fleet overrides, changes them, and gives Redis back the newest that it knows. No I/O: calls come out,
+//! what is said to them goes in.
+
+use super::{Document, OverridesCall, OverridesSaid, Seal};
+use crate::clock::{Now, Timestamp};
+use crate::engine::{FleetChange, FleetOverrides};
+use crate::fleet::call::Host;
+use crate::fleet::secrets::Mark;
+use std::collections::VecDeque;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+/// An operator's change, and where to say what became of it.
+pub(in crate::fleet) type Change = (FleetChange, SyncSender<Result<bool, String>>);
+
+/// What operators see of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverridesView {
+    /// The version of the document that holds; 0: there is none.
+    pub version: u64,
+    /// Values and entries that were ignored, by reason.
+    pub rejected: [(&'static str, u64); 4],
+    /// Whether Redis had a value of late that no host of this fleet wrote.
+    pub is_forged: bool,
+}
+
+/// How it stands.
+#[derive(Debug)]
+pub(in crate::fleet) struct Exchange {
+    host: Host,
+    /// In the order of the settings; at least one.
+    seals: Vec<Seal>,
+    known: Option<Document>,
+    /// By which wall clock the ends of the known one were read.
+    utc: i64,
+    changes: VecDeque<Waiting>,
+    /// The call that is on its way, since when, and what it puts.
+    sent: Option<(OverridesCall, Timestamp, Option<Put>)>,
+    /// A change was written: its operator is told once it holds here.
+    is_done: bool,
+    asked: Option<Timestamp>,
+    /// The stamp of the value in Redis; `None`: it was not seen yet.
+    seen: Option<String>,
+    /// The value is no document of this fleet.
+    is_foreign: bool,
+    restored: Option<Timestamp>,
+    forged: u64,
+    stale: u64,
+    unreadable: u64,
+    unknown: u64,
+    alarmed: Option<Timestamp>,
+    warned: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    change: FleetChange,
+    answer: SyncSender<Result<bool, String>>,
+    since: Timestamp,
+    /// The value in Redis was seen since.
+    has_looked: bool,
+}
+
+#[derive(Debug)]
+struct Put {
+    document: Document,
+    is_change: bool,
+}
+
+impl Exchange {
+    /// `known`: the document of the process before, if it was kept.
+    pub(in crate::fleet) fn new(host: Host, seals: Vec<Seal>, known: &FleetOverrides, now: Now) -> Exchange {
+        let known = Document::open(&known.document, &seals);
+        Exchange {
+            host,
+            seals,
+            known,
+            utc: now.utc,
+            changes: VecDeque::new(),
+            sent: None,
+            is_done: false,
+            asked: None,
+            seen: None,
+            is_foreign: false,
+            restored: None,
+            forged: 0,
+            stale: 0,
+            unreadable: 0,
+            unknown: 0,
+            alarmed: None,
+            warned: None,
+        }
+    }
+
+    /// An operator wants a change.
+    pub(in crate::fleet) fn change(&mut self, (change, answer): Change, now: Timestamp) {
+        self.changes.push_back(Waiting { change, answer, since: now, has_looked: false });
+    }
+
+    /// By what others know this host from now on.
+    pub(in crate::fleet) fn renamed(&mut self, host: Host) {
+        self.host = host;
+    }
+
+    pub(in crate::fleet) fn view(&self, now: Timestamp) -> OverridesView {
+        OverridesView {
+            version: self.known.as_ref().map_or(0, Document::version),
+            rejected: [
+                ("forged", self.forged),
+                ("stale", self.stale),
+                ("unreadable", self.unreadable),
+                ("unknown", self.unknown),
+            ],
+            is_forged: self.alarmed.is_some_and(|alarmed| now.since(alarmed) < ALARM_LASTS),
+        }
+    }
+
+    /// Whether the log is to say that Redis has a forged value: once a minute.
+    pub(in crate::fleet) fn warns(&mut self, now: Timestamp) -> bool {
+        let is_new = self.alarmed.is_some_and(|alarmed| self.warned.is_none_or(|warned| alarmed > warned));
+        let warns = is_new && self.warned.is_none_or(|warned| now.since(warned) >= WARN_EVERY);
+        if warns {
+            self.warned = Some(now);
+        }
+        warns
+    }
+
+    /// What holds by a wall clock that was set: ends are moments of Unix time.
+    pub(in crate::fleet) fn after_step(&mut self, now: Now) -> Option<FleetOverrides> {
+        if now.utc.abs_diff(self.utc) < STEP_MIN_NANOS {
+            return None;
+        }
+        self.utc = now.utc;
+        self.known.as_ref().map(|known| known.overrides(now))
+    }
+
+    /// The call that is to go out now, if one is. `uses`: the secret that makes the keys. `with_others`: other calls go to the
+    /// same server now, so that it may as well go a little sooner.
+    pub(in crate::fleet) fn due(
+        &mut self,
+        uses: Option<Mark>,
+        with_others: bool,
+        now: Now,
+    ) -> Option<OverridesCall> {
+        self.give_up_late_changes(now.at);
+        if self.sent.as_ref().is_some_and(|(_, since, _)| now.at.since(*since) < SILENT_MAX) {
+            return None;
+        }
+        let every = if with_others { EVERY / 2 } else { EVERY };
+        let is_due = self.asked.is_none_or(|asked| now.at.since(asked) >= every);
+        let put = self.changed(uses, now).or_else(|| self.restored(uses, now.at));
+        if put.is_none() && !is_due && self.changes.is_empty() {
+            return None;
+        }
+        let seen = self.seen.clone().unwrap_or_else(|| NOT_SEEN.to_owned());
+        let call = OverridesCall { seen, put: put.as_ref().map(|put| put.document.bytes().to_vec()) };
+        self.sent = Some((call.clone(), now.at, put));
+        self.asked = Some(now.at);
+        Some(call)
+    }
+
+    /// The document with the first of the changes in it.
+    fn changed(&mut self, uses: Option<Mark>, now: Now) -> Option<Put> {
+        while let Some(waiting) = self.changes.front().filter(|waiting| waiting.has_looked) {
+            if self.is_foreign && self.known.is_none() {
+                self.answer(Err(FOREIGN.to_owned()));
+                continue;
+            }
+            let seal = self.seal(uses)?;
+            match Document::after(self.known.as_ref(), &waiting.change, &self.host, seal, now) {
+                Ok(Some(document)) => return Some(Put { document, is_change: true }),
+                Ok(None) => self.answer(Ok(false)),
+                Err(too_long) => self.answer(Err(too_long.to_string())),
+            }
+        }
+        None
+    }
+
+    /// The newest document known, where Redis has lost it or has another, or another secret makes the keys.
+    fn restored(&mut self, uses: Option<Mark>, now: Timestamp) -> Option<Put> {
+        let (known, seen) = (self.known.as_ref()?, self.seen.as_ref()?);
+        let other = self.seal(uses).filter(|seal| seal.mark != known.mark);
+        let document = other.and_then(|seal| known.resealed(seal)).unwrap_or_else(|| known.clone());
+        let is_there = *seen == stamp(document.bytes());
+        let is_early = self.restored.is_some_and(|restored| now.since(restored) < RESTORE_EVERY);
+        if is_there || is_early {
+            return None;
+        }
+        self.restored = Some(now);
+        Some(Put { document, is_change: false })
+    }
+
+    /// That of the secret in use; where this host was not told which that is, that of the known document.
+    fn seal(&self, uses: Option<Mark>) -> Option<&Seal> {
+        let mark = uses.or(self.known.as_ref().map(|known| known.mark));
+        let of_mark = self.seals.iter().find(|seal| Some(seal.mark) == mark);
+        of_mark.or(self.seals.first())
+    }
+
+    /// Takes what was said to a call. What holds from now on, if that is something else than before.
+    pub(in crate::fleet) fn answered(
+        &mut self,
+        call: &OverridesCall,
+        said: OverridesSaid,
+        now: Now,
+    ) -> Option<FleetOverrides> {
+        let (.., put) = self.sent.take_if(|(sent, ..)| sent == call)?;
+        self.changes.iter_mut().for_each(|waiting| waiting.has_looked = true);
+        let document = match (said, put) {
+            (OverridesSaid::Same, _) | (OverridesSaid::Written, None) => return None,
+            (OverridesSaid::Written, Some(put)) => {
+                self.is_done |= put.is_change;
+                self.see(stamp(put.document.bytes()), false, now.at);
+                put.document
+            }
+            (OverridesSaid::Unreadable, _) => {
+                self.unreadable += 1;
+                self.see(UNREADABLE.to_owned(), true, now.at);
+                return None;
+            }
+            (OverridesSaid::Changed(value), _) => {
+                let document = Document::open(&value, &self.seals);
+                let is_foreign = document.is_none() && !value.is_empty();
+                self.forged += u64::from(is_foreign);
+                self.see(if value.is_empty() { String::new() } else { stamp(&value) }, is_foreign, now.at);
+                document?
+            }
+        };
+        let known = self.known.as_ref();
+        self.stale += u64::from(known.is_some_and(|known| document.version < known.version));
+        if known.is_some_and(|known| document.rank() <= known.rank()) {
+            return None;
+        }
+        self.unknown += document.unknown;
+        self.utc = now.utc;
+        let overrides = document.overrides(now);
+        self.known = Some(document);
+        Some(overrides)
+    }
+
+    fn see(&mut self, stamp: String, is_foreign: bool, now: Timestamp) {
+        self.seen = Some(stamp);
+        self.is_foreign = is_foreign;
+        if is_foreign {
+            self.alarmed = Some(now);
+        }
+    }
+
+    /// What was written holds on this host: its operator is told.
+    pub(in crate::fleet) fn confirm(&mut self) {
+        if std::mem::take(&mut self.is_done) {
+            self.answer(Ok(true));
+        }
+    }
+
+    /// What was sent was not answered. A change in it may have been written all the same.
+    pub(in crate::fleet) fn failed(&mut self, call: &OverridesCall) {
+        let sent = self.sent.take_if(|(sent, ..)| sent == call);
+        if sent.is_some_and(|(.., put)| put.is_some_and(|put| put.is_change)) {
+            self.answer(Err(NOT_SURE.to_owned()));
+        }
+    }
+
+    fn give_up_late_changes(&mut self, now: Timestamp) {
+        while self.changes.front().is_some_and(|waiting| now.since(waiting.since) > PATIENCE) {
+            let sent = self.sent.take_if(|(.., put)| put.as_ref().is_some_and(|put| put.is_change));
+            self.answer(Err(if sent.is_some() { NOT_SURE } else { NOT_SAID }.to_owned()));
+        }
+    }
+
+    fn answer(&mut self, answer: Result<bool, String>) {
+        if let Some(waiting) = self.changes.pop_front() {
+            // The operator may have left.
+            let _ = waiting.answer.try_send(answer);
+        }
+    }
+}
+
+/// As the script names a value.
+fn stamp(value: &[u8]) -> String {
+    sha1_smol::Sha1::from(value).digest().to_string()
+}
+
+/// How often Redis is asked whether there is another document.
+const EVERY: Duration = Duration::from_secs(1);
+/// What was not answered by then is asked again. It does no harm twice.
+const SILENT_MAX: Duration = Duration::from_secs(2);
+/// A change that was not written by then is given up.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+/// Who overwrites the document time and again costs no more calls than this.
+const RESTORE_EVERY: Duration = Duration::from_secs(2);
+const ALARM_LASTS: Duration = Duration::from_secs(600);
+const WARN_EVERY: Duration = Duration::from_secs(60);
+/// By less the wall clock moves by itself.
+const STEP_MIN_NANOS: u64 = 1_000_000_000;
+/// The stamp of no value.
+const NOT_SEEN: &str = "?";
+const UNREADABLE: &str = "-";
+
+const NOT_SAID: &str = "Redis does not answer: nothing is said to the other hosts. `tidegate doctor` says what is wrong with it; without \
+                        `--fleet` it holds on this host alone";
+const NOT_SURE: &str = "Redis did not answer in time: the other hosts may have been told or not. `tidegate switch` shows it within \
+                        seconds once Redis is heard; saying it again does no harm";
+const FOREIGN: &str = "the fleet overrides in Redis are not authenticated by the fleet secret of this host. help: give this host the secret \
+                       of the others, and each fleet a Redis of its own; if the value is no fleet's, delete the key tg:{tm}:overrides";

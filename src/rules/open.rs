@@ -1,0 +1,252 @@
+//! Opens files that other users may have put in place: rules, tables, tests, traces. Links are followed only beneath the
+//! directory of the file, nothing waits for a writer, and only a regular file is read.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
+use rustix::io::Errno;
+
+/// A regular file that was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) file: File,
+    /// Its length when it was opened, in bytes.
+    pub(crate) bytes: u64,
+    /// Whether messages may quote it: root, the owner of its directory or the user who runs this owns it.
+    pub(crate) quotable: bool,
+}
+
+/// Why a file is not opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotOpened {
+    #[error("a link leads out of the directory of the file")]
+    Outside,
+    #[error("not a regular file")]
+    NotRegular,
+    #[error("cannot read the file: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl NotOpened {
+    /// What to do about it.
+    pub(crate) fn help(&self) -> &'static str {
+        match self {
+            NotOpened::Outside => {
+                "copy the file into the directory, link to it from below (`..data/name`), or name its own directory"
+            }
+            NotOpened::NotRegular => "remove it, or put a file in its place",
+            NotOpened::Io(error) => match error.kind() {
+                io::ErrorKind::NotFound => "check the path, or create the file",
+                io::ErrorKind::PermissionDenied => "let the user who runs this read it",
+                _ => "make it a file that can be read",
+            },
+        }
+    }
+}
+
+/// Opens a file whose links stay beneath its directory.
+pub(crate) fn beneath(path: &Path) -> Result<Opened, NotOpened> {
+    // `..` and `/` are directories.
+    let name = path.file_name().ok_or(NotOpened::NotRegular)?;
+    let directory = open_directory(path)?;
+    let file = open_beneath(&directory, name).or_else(|errno| match errno {
+        // A kernel before 5.6 has no such call, and some filters of system calls deny what they do not know.
+        Errno::NOSYS | Errno::PERM => walk(&directory, name),
+        errno => Err(errno),
+    });
+    opened(file, &directory)
+}
+
+/// Opens a file wherever its links lead: for a path that the user of the command names.
+pub(crate) fn anywhere(path: &Path) -> Result<Opened, NotOpened> {
+    let directory = open_directory(path)?;
+    opened(openat(CWD, path, FLAGS, Mode::empty()), &directory)
+}
+
+/// The bytes of a file, at most `max` of them.
+pub(crate) fn read(opened: &Opened, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    (&opened.file).take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, NotOpened> {
+    let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, directory, flags, Mode::empty()).map_err(io::Error::from)?)
+}
+
+fn opened(file: Result<OwnedFd, Errno>, directory: &OwnedFd) -> Result<Opened, NotOpened> {
+    let file = file.map(File::from).map_err(|errno| match errno {
+        Errno::XDEV => NotOpened::Outside,
+        // A socket, or a device without a driver.
+        Errno::NXIO | Errno::NODEV => NotOpened::NotRegular,
+        errno => NotOpened::Io(errno.into()),
+    })?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(NotOpened::NotRegular);
+    }
+    let directory = File::from(directory.try_clone()?).metadata()?;
+    Ok(Opened { file, bytes: metadata.len(), quotable: is_quotable(&metadata, &directory) })
+}
+
+fn is_quotable(file: &Metadata, directory: &Metadata) -> bool {
+    let owners = [0, directory.uid(), rustix::process::geteuid().as_raw()];
+    owners.contains(&file.uid())
+}
+
+/// The kernel resolves the name.
+fn open_beneath(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let mut tries = 0;
+    loop {
+        match openat2(directory, name, FLAGS, Mode::empty(), resolve) {
+            // Something was renamed on the way while the kernel looked.
+            Err(Errno::AGAIN | Errno::INTR) if tries < TRIES_MAX => tries += 1,
+            opened => return opened,
+        }
+    }
+}
+
+/// Resolves the name component by component as the kernel would: no step leaves the directory.
+fn walk(root: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let mut names = vec![name.to_owned()];
+    let mut directories: Vec<OwnedFd> = Vec::new();
+    let mut links = LINKS_MAX;
+    while let Some(name) = names.pop() {
+        let here: BorrowedFd<'_> = directories.last().unwrap_or(root).as_fd();
+        if name == ".." {
+            directories.pop().ok_or(Errno::XDEV)?;
+            continue;
+        }
+        match readlinkat(here, &*name, Vec::new()) {
+            Ok(target) => {
+                links = links.checked_sub(1).ok_or(Errno::LOOP)?;
+                names.extend(components_of(target.into_bytes())?);
+            }
+            // No link: a file at the end, a directory on the way. One that has become a link meanwhile is not followed.
+            Err(Errno::INVAL) if names.is_empty() => {
+                return openat(here, &*name, FLAGS | OFlags::NOFOLLOW, Mode::empty());
+            }
+            Err(Errno::INVAL) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                directories.push(openat(here, &*name, flags, Mode::empty())?);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::ISDIR)
+}
+
+/// The components of a link's target, the first one last.
+fn components_of(target: Vec<u8>) -> Result<Vec<OsString>, Errno> {
+    let target = OsString::from_vec(target);
+    let names = Path::new(&target).components().rev().filter_map(|component| match component {
+        Component::Normal(name) => Some(Ok(name.to_owned())),
+        Component::ParentDir => Some(Ok("..".into())),
+        Component::CurDir => None,
+        Component::RootDir | Component::Prefix(_) => Some(Err(Errno::XDEV)),
+    });
+    names.collect()
+}
+
+/// A named pipe is opened without waiting for a writer, a terminal without becoming ours.
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// As many as the kernel follows.
+const LINKS_MAX: u32 = 40;
+
+/// Renames without end do not keep the caller.
+const TRIES_MAX: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use rustix::io::Errno;
+
+    use super::{beneath, open_beneath, open_directory, walk};
+
+    /// What both ways make of a name: the text of the file, or why there is none.
+    #[track_caller]
+    fn check(root: &Path, name: &str, expected: Result<&str, Errno>) {
+        let directory = open_directory(&root.join(name)).unwrap();
+        for (way, file) in
+            [("kernel", open_beneath(&directory, name.as_ref())), ("walk", walk(&directory, name.as_ref()))]
+        {
+            let text = file.map(|file| {
+                let mut text = String::new();
+                fs::File::from(file).read_to_string(&mut text).unwrap();
+                text
+            });
+            assert_eq!(text.as_deref().map_err(|errno| *errno), expected, "{name} by {way}");
+        }
+    }
+
+    #[test]
+    fn follows_links_beneath_the_directory_alone() {
+        let ground = tempfile::tempdir().unwrap();
+        let root = ground.path().join("rules");
+        fs::create_dir_all(root.join("..2024_1/sub")).unwrap();
+        fs::write(ground.path().join("secret"), "secret").unwrap();
+        fs::write(root.join("plain"), "plain").unwrap();
+        fs::write(root.join("..2024_1/a"), "mounted").unwrap();
+        let link = |target: &str, name: &str| symlink(target, root.join(name)).unwrap();
+        link("..2024_1", "..data");
+        link("..data/a", "a");
+        link("..data/sub/../../plain", "around");
+        link("./plain", "here");
+        link("../secret", "out");
+        link("..data/../../secret", "out-by-two");
+        link("../rules/plain", "out-and-in");
+        link("plain/../../secret", "through-a-file");
+        link("nothing", "nowhere");
+        link("loop", "loop");
+        link("/proc/self/status", "process");
+        symlink(root.join("plain"), root.join("absolute")).unwrap();
+        check(&root, "plain", Ok("plain"));
+        check(&root, "a", Ok("mounted"));
+        check(&root, "around", Ok("plain"));
+        check(&root, "here", Ok("plain"));
+        for outside in ["out", "out-by-two", "out-and-in", "absolute", "process"] {
+            check(&root, outside, Err(Errno::XDEV));
+        }
+        check(&root, "through-a-file", Err(Errno::NOTDIR));
+        check(&root, "nowhere", Err(Errno::NOENT));
+        check(&root, "missing", Err(Errno::NOENT));
+        check(&root, "loop", Err(Errno::LOOP));
+    }
+
+    #[test]
+    fn reads_regular_files_alone_and_waits_for_nobody() {
+        let ground = tempfile::tempdir().unwrap();
+        let path = |name: &str| ground.path().join(name);
+        let mode = Mode::from_raw_mode(0o600);
+        mknodat(CWD, path("pipe"), FileType::Fifo, mode, 0).unwrap();
+        let _socket = UnixListener::bind(path("socket")).unwrap();
+        fs::create_dir(path("directory")).unwrap();
+        symlink("pipe", path("link")).unwrap();
+        let mut names = vec!["pipe", "socket", "directory", "link", "directory/.."];
+        // Only root can make one.
+        let null = rustix::fs::makedev(1, 3);
+        if mknodat(CWD, path("device"), FileType::CharacterDevice, mode, null).is_ok() {
+            names.push("device");
+        }
+        for name in names {
+            let why = beneath(&path(name)).map(drop).unwrap_err().to_string();
+            assert_eq!(why, "not a regular file", "{name}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Deals the time of one decision thread by user: deficit round robin over users, then over the connections of each.
+//!
+//! tokio runs ready tasks first in, first out, so a user with 900 busy connections would have 900 batches for each batch
+//! of another user. Before each batch a connection calls [`FairQueue::admit`]. While its user has used less than a quantum
+//! of the current round, it goes on at once; otherwise it waits for a later round. A round ends when each task that was
+//! ready at its start has run. A waiting connection is not in the run queue of tokio.
+//!
+//! As long as the thread serves one user, admission costs one comparison.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::clock::{Clock, Timestamp};
+
+/// The users of one decision thread, and those of their connections that wait.
+#[derive(Debug)]
+pub(super) struct FairQueue {
+    clock: Arc<Clock>,
+    /// How many users are connected. Kept beside `state` so that a lone user takes no lock.
+    user_count: AtomicUsize,
+    state: Mutex<State>,
+    /// A connection waits: rounds are to begin until none does.
+    round_wanted: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    users: HashMap<u32, User>,
+    round: u64,
+    /// The user of the batch in progress and when it began. `None` while the thread sleeps.
+    running: Option<(u32, Timestamp)>,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    connections: usize,
+    /// The last round in which it ran, and the time that it used there.
+    round: u64,
+    used: Duration,
+    waiting: VecDeque<Arc<Notify>>,
+}
+
+/// One connection's place in the queue. Given back when it drops.
+#[derive(Debug)]
+pub(super) struct Seat {
+    queue: Arc<FairQueue>,
+    user: u32,
+    admitted: Arc<Notify>,
+}
+
+impl FairQueue {
+    pub(super) fn new(clock: Arc<Clock>) -> FairQueue {
+        FairQueue {
+            clock,
+            user_count: AtomicUsize::new(0),
+            state: Mutex::default(),
+            round_wanted: Notify::new(),
+        }
+    }
+
+    /// Adds a connection of a user.
+    pub(super) fn join(self: &Arc<FairQueue>, user: u32) -> Seat {
+        let mut state = self.state();
+        state.users.entry(user).or_default().connections += 1;
+        self.user_count.store(state.users.len(), Ordering::Relaxed);
+        // Nothing was noted while there was one user.
+        state.running = None;
+        drop(state);
+        Seat { queue: Arc::clone(self), user, admitted: Arc::new(Notify::new()) }
+    }
+
+    /// Ends the round because the thread is about to sleep: the time until the next batch belongs to no user.
+    pub(super) fn sleep(&self) {
+        if self.serves_one_user() {
+            return;
+        }
+        let mut state = self.state();
+        state.round += 1;
+        state.running = None;
+    }
+
+    /// Begins rounds for as long as the runtime lives. Yields in between, so that each ready task runs once a round.
+    pub(super) async fn begin_rounds(self: Arc<FairQueue>) {
+        loop {
+            self.round_wanted.notified().await;
+            while self.begin_round() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Wakes one waiting connection of each user; it wakes the next when it is admitted. Returns whether any waited.
+    fn begin_round(&self) -> bool {
+        let mut state = self.state();
+        state.round += 1;
+        let mut any_waited = false;
+        for user in state.users.values_mut() {
+            any_waited |= user.wake_next();
+        }
+        any_waited
+    }
+
+    fn serves_one_user(&self) -> bool {
+        self.user_count.load(Ordering::Relaxed) <= 1
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Counts the time since the last batch began as used by its user.
+    fn charge_running(&mut self, now: Timestamp) {
+        if let Some((user, began)) = self.running.take()
+            && let Some(user) = self.users.get_mut(&user)
+        {
+            user.enter_round(self.round);
+            user.used += now.since(began);
+        }
+    }
+}
+
+impl User {
+    fn enter_round(&mut self, round: u64) {
+        if self.round != round {
+            self.round = round;
+            self.used = Duration::ZERO;
+        }
+    }
+
+    fn wake_next(&mut self) -> bool {
+        let next = self.waiting.pop_front();
+        next.as_ref().inspect(|next| next.notify_one()).is_some()
+    }
+}
+
+impl Seat {
+    /// Waits until this connection may work on one batch.
+    pub(super) async fn admit(&self) {
+        if self.queue.serves_one_user() {
+            return;
+        }
+        let mut waited = false;
+        while !self.begin_batch(waited) {
+            waited = true;
+            self.queue.round_wanted.notify_one();
+            self.admitted.notified().await;
+        }
+    }
+
+    /// Begins a batch if the user's quantum is not used up; otherwise queues the connection, in front if it `waited`.
+    fn begin_batch(&self, waited: bool) -> bool {
+        let now = self.queue.clock.now().at;
+        let mut state = self.queue.state();
+        state.charge_running(now);
+        let round = state.round;
+        let Some(user) = state.users.get_mut(&self.user) else { return true };
+        user.enter_round(round);
+        // A connection that has just become ready does not overtake those that wait.
+        if user.used < QUANTUM && (waited || user.waiting.is_empty()) {
+            user.wake_next();
+            state.running = Some((self.user, now));
+            return true;
+        }
+        let connection = Arc::clone(&self.admitted);
+        if waited {
+            user.waiting.push_front(connection);
+        } else {
+            user.waiting.push_back(connection);
+        }
+        false
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        let Some(user) = state.users.get_mut(&self.user) else { return };
+        user.connections -= 1;
+        // A connection that ends while it waits, as at the end of the runtime, leaves an entry that wakes no task.
+        if user.connections == 0 {
+            state.users.remove(&self.user);
+        }
+        self.queue.user_count.store(state.users.len(), Ordering::Relaxed);
+    }
+}
+
+/// The time of one user in one round: some five batches of 64 small frames.
+const QUANTUM: Duration = Duration::from_micros(250);

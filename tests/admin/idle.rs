@@ -1,0 +1,109 @@
+//! Connections that ask for nothing: they keep no request outside, at any of the three listeners that speak HTTP.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::daemon::{Plan, daemon};
+use super::dashboard::Dashboard;
+use super::http::{admin_socket, get, get_over_tcp};
+
+/// A connection that can be looked at without waiting.
+trait Idle: Read + Write + Send {
+    fn without_waiting(&self);
+}
+
+impl Idle for TcpStream {
+    fn without_waiting(&self) {
+        self.set_nonblocking(true).unwrap();
+    }
+}
+
+impl Idle for UnixStream {
+    fn without_waiting(&self) {
+        self.set_nonblocking(true).unwrap();
+    }
+}
+
+/// Keeps 200 connections open that say nothing or half a head, and opens each again as soon as it ends. Returns how often
+/// one ended meanwhile.
+fn among_idle<S: Idle>(connect: impl Fn() -> S + Sync, meanwhile: impl FnOnce()) -> usize {
+    let (stopped, are_there, ended) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let idle = |number: usize| {
+        let mut stream = connect();
+        stream.without_waiting();
+        if number.is_multiple_of(2) {
+            let _ = stream.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\n");
+        }
+        stream
+    };
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut streams: Vec<S> = (0..200).map(idle).collect();
+            are_there.store(true, Ordering::SeqCst);
+            while !stopped.load(Ordering::SeqCst) {
+                for (number, stream) in streams.iter_mut().enumerate() {
+                    let read = stream.read(&mut [0; 512]);
+                    if !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                        ended.fetch_add(1, Ordering::SeqCst);
+                        *stream = idle(number);
+                    }
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        while !are_there.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
+        stopped.store(true, Ordering::SeqCst);
+        done.unwrap();
+    });
+    ended.into_inner()
+}
+
+#[test]
+fn scrapes_pass_two_hundred_idle_connections() {
+    let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
+    let port = super::access::metrics_port(&daemon);
+    let ended = among_idle(
+        || TcpStream::connect(("127.0.0.1", port)).unwrap(),
+        || (0..20).for_each(|_| assert_eq!(get_over_tcp(port, "/metrics").status, 200)),
+    );
+    assert!(ended >= 200 - 16, "{ended} ended");
+}
+
+#[test]
+fn commands_pass_two_hundred_idle_connections() {
+    let daemon = daemon();
+    let socket = admin_socket(&daemon);
+    let connect = || UnixStream::connect(&socket).unwrap();
+    among_idle(connect, || (0..20).for_each(|_| assert_eq!(get(&daemon, "/healthz").status, 200)));
+}
+
+#[test]
+fn dashboard_passes_two_hundred_idle_connections() {
+    let daemon = daemon();
+    let dashboard = Dashboard::start(&daemon);
+    let connect = || TcpStream::connect(("127.0.0.1", dashboard.port)).unwrap();
+    among_idle(connect, || (0..20).for_each(|_| assert_eq!(dashboard.look("/status").status, 200)));
+}
+
+#[test]
+fn half_a_head_on_loopback_is_dropped_although_places_are_free() {
+    let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
+    let mut half = TcpStream::connect(("127.0.0.1", super::access::metrics_port(&daemon))).unwrap();
+    let mut operator = UnixStream::connect(admin_socket(&daemon)).unwrap();
+    half.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    operator.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    // To its end, whatever it says before.
+    half.read_to_end(&mut Vec::new()).unwrap();
+    // The other listener waits much longer: this one is served still.
+    operator.write_all(b"host: x\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    operator.read_to_end(&mut answer).unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+}

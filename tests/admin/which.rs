@@ -1,0 +1,187 @@
+//! Which daemon a command reaches: two in one directory, a socket that nobody serves, an admin socket that is taken.
+
+use std::fs::File;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::commands::said;
+use super::daemon::{BINARY, Daemon, Plan, Process, eventually};
+use super::http::{Answer, say};
+
+fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).arg("--socket").arg(socket).env_remove("TIDEGATE_SOCKET");
+    said(&command.output().unwrap())
+}
+
+/// A second daemon in the directory of the first, with a mode of its own.
+fn beside(first: &Daemon, name: &str, settings: &str) -> Process {
+    let file = first.plan.path("second.yaml");
+    std::fs::write(&file, format!("rules: rules\nmode: shadow\n{settings}\n")).unwrap();
+    let mut command = Command::new(BINARY);
+    command.arg("serve").arg("--config").arg(file).arg("--socket").arg(first.plan.path(name));
+    command.stderr(File::create(first.plan.path("log-2")).unwrap()).stdin(Stdio::null());
+    Process::start(&mut command)
+}
+
+fn await_status(socket: &Path) -> Value {
+    eventually("it answers operators", || {
+        let (code, out, _) = run(&["status", "--json"], socket);
+        (code == Some(0)).then(|| serde_json::from_str(&out).unwrap())
+    })
+}
+
+#[test]
+fn two_daemons_in_one_directory_are_told_apart() {
+    let first = Plan::new().start();
+    let _second = beside(&first, "u.sock", "");
+    assert_eq!(await_status(&first.plan.path("u.sock"))["mode"], "shadow");
+    assert_eq!(await_status(&first.socket())["mode"], "enforce");
+    // A verb changes the one that is named.
+    let (code, _, err) = run(&["switch", "api/per-user", "disabled"], &first.plan.path("u.sock"));
+    assert_eq!(code, Some(0), "{err}");
+    let switched = |socket: &str| await_status(&first.plan.path(socket))["switches"].to_string();
+    assert!(switched("u.sock").contains("per-user") && !switched("t.sock").contains("per-user"));
+}
+
+#[test]
+fn a_socket_that_is_not_there_has_no_daemon() {
+    let daemon = Plan::new().start();
+    for command in [&["status"][..], &["top", "--once"], &["reload"], &["healthcheck"], &["fleet"]] {
+        let (code, out, err) = run(command, &daemon.plan.path("nowhere.sock"));
+        assert!(code != Some(0) && out.is_empty(), "{command:?}: {out}");
+        assert!(err.contains("nowhere.sock"), "{command:?}: {err}");
+    }
+}
+
+#[test]
+fn a_daemon_that_serves_another_socket_refuses_every_command() {
+    let daemon = Plan::new().start();
+    // Its admin socket lies where that of another daemon belongs, as after a copied directory or a moved socket.
+    std::fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("u.admin.sock")).unwrap();
+    let _other = UnixListener::bind(daemon.plan.path("u.sock")).unwrap();
+    let socket = daemon.socket().display().to_string();
+    for command in [
+        &["status"][..],
+        &["top", "--once"],
+        &["reload"],
+        &["healthcheck", "--live"],
+        &["switch", "api/per-user", "disabled"],
+        &["record", "--for", "1s", "--out", "/dev/null"],
+    ] {
+        let (code, _, err) = run(command, &daemon.plan.path("u.sock"));
+        assert_eq!(code, Some(1), "{command:?}: {err}");
+        let wanted = format!("u.admin.sock serves {socket}, not ");
+        assert!(err.contains(&wanted) && err.contains("\nhelp: "), "{command:?}: {err}");
+    }
+    assert!(!daemon.log().contains("read again"), "no verb was carried out: {}", daemon.log());
+    let status = await_status(&daemon.socket());
+    assert_eq!(status["switches"]["rules"].as_array().map_or(0, Vec::len), 0, "{}", status["switches"]);
+    // A link to its socket is its socket.
+    std::os::unix::fs::symlink(daemon.socket(), daemon.plan.path("v.sock")).unwrap();
+    std::fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("v.admin.sock")).unwrap();
+    await_status(&daemon.plan.path("v.sock"));
+}
+
+#[test]
+fn an_admin_socket_that_another_daemon_has_is_an_error_at_the_start() {
+    let first = Plan::new().start();
+    let admin = first.plan.path("t.admin.sock");
+    let taken = "admin: {socket: t.admin.sock}";
+    let mut second = beside(&first, "u.sock", taken);
+    assert_eq!(second.exit_code(), Some(75));
+    let log = std::fs::read_to_string(first.plan.path("log-2")).unwrap();
+    for words in ["the admin socket is taken", "t.admin.sock", "help: "] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(!first.plan.path("u.sock").exists(), "nobody waits at a socket that nobody serves");
+    assert_eq!(await_status(&first.socket())["mode"], "enforce", "the first has its admin socket still");
+    // Killed, the first leaves its socket behind: that is no daemon.
+    let Daemon { process, plan } = first;
+    process.signal(libc::SIGKILL);
+    drop(process);
+    assert!(UnixStream::connect(&admin).is_err() && admin.exists());
+    let mut third = Process::start(&mut plan.command("log-3"));
+    eventually("the third answers", || {
+        assert!(third.has_ended().is_none(), "{}", std::fs::read_to_string(plan.path("log-3")).unwrap());
+        let answer = say(UnixStream::connect(&admin).ok()?, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
+        (Answer::read(&answer)?.status == 200).then_some(())
+    });
+}
+
+#[test]
+fn starts_at_once_have_one_admin_socket() {
+    // Two sockets, one admin socket: whoever loses it ends, and whoever has it keeps it.
+    let plan = Plan::new();
+    let start = |socket: &str| {
+        let file = plan.path(&format!("{socket}.yaml"));
+        std::fs::write(&file, "rules: rules\nadmin: {socket: both.sock}\n").unwrap();
+        let mut command = Command::new(BINARY);
+        command.arg("serve").arg("--config").arg(file).arg("--socket").arg(plan.path(socket));
+        command.stderr(Stdio::null()).stdin(Stdio::null());
+        Process::start(&mut command)
+    };
+    for round in 0..8 {
+        let mut both = ["a.sock", "b.sock"].map(start);
+        let loser = eventually("one gives way", || both.iter_mut().position(|one| one.has_ended().is_some()));
+        assert_eq!(both[loser].exit_code(), Some(75), "round {round}");
+        let answer = eventually("the other answers", || {
+            let stream = UnixStream::connect(plan.path("both.sock")).ok()?;
+            Answer::read(&say(stream, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"))
+        });
+        assert_eq!(answer.status, 200, "round {round}");
+        assert_eq!(both[1 - loser].has_ended(), None, "round {round}");
+    }
+}
+
+#[test]
+fn a_directory_that_takes_no_admin_socket_stops_no_start() {
+    let daemon = Plan::new().settings("admin: {socket: /proc/admin.sock}").start();
+    daemon.await_log(&["no admin socket", "help: "]);
+    daemon.greeted().assert_served();
+}
+
+/// A command on a host with these settings installed; `None`: no mount of its own can be had here.
+fn installed(settings: &str, arguments: &str) -> Option<(Option<i32>, String, String)> {
+    let run = |script: &str| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-ec", script])
+            .env("SETTINGS", settings)
+            .env_remove("TIDEGATE_SOCKET");
+        command.output().ok()
+    };
+    let mount =
+        "mount -t tmpfs none /etc; mkdir /etc/tidegate; echo \"$SETTINGS\" >/etc/tidegate/tidegate.yaml";
+    run(mount).filter(|output| output.status.success())?;
+    run(&format!("{mount}; {BINARY} {arguments}")).as_ref().map(said)
+}
+
+#[test]
+fn installed_settings_name_the_admin_socket() {
+    let daemon = Plan::new().settings("admin: {socket: named.sock}").start();
+    let (socket, directory) = (daemon.socket(), daemon.plan.directory.path().display());
+    let settings =
+        format!("socket: {{path: {directory}/t.sock}}\nadmin: {{socket: {directory}/named.sock}}\n");
+    let run = |arguments: &str| installed(&settings, arguments);
+    let Some((code, out, err)) = run(&format!("status --socket {}", socket.display())) else {
+        eprintln!("left out: only root can have a mount of its own");
+        return;
+    };
+    assert!(code == Some(0) && out.contains("mode enforce"), "{err}");
+    // They say where the daemon of their socket is asked, and no other.
+    let _other = UnixListener::bind(daemon.plan.path("u.sock")).unwrap();
+    let (code, _, err) = run(&format!("status --socket {directory}/u.sock")).unwrap();
+    let wanted = format!("{directory}/named.sock serves {directory}/t.sock, not {directory}/u.sock");
+    assert!(code == Some(1) && err.contains(&wanted), "{err}");
+    // A daemon that is started at another socket by hand leaves theirs alone.
+    let (code, _, err) = run(&format!(
+        "serve --rules {directory}/rules --socket {directory}/w.sock & pid=$!; \
+         until {BINARY} status --socket {directory}/w.sock; do kill -0 $pid; sleep 0.05; done >&2; kill $pid"
+    ))
+    .unwrap();
+    assert!(code == Some(0) && err.contains("mode enforce"), "{err}");
+}

@@ -1,0 +1,77 @@
+//! Requests that fit the budget pass under the default terms, on hosts that hold no token of their key.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::daemon::Daemon;
+use super::hosts::{hosts, metric, rules};
+use super::redis_server::{Redis, is_installed};
+use super::wire::{Wire, hit, verdict_of};
+
+/// Pages of ten requests of each of 20 callers, a third of the rate, alternating between two hosts.
+#[test]
+fn pages_of_ten_at_a_third_of_the_rate_pass_by_default() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let hosts = hosts(2, &redis.url(), &rules("20/s", 20, ""));
+    let mut wires = hosts.iter().map(|host| Wire::greeted(&host.socket())).collect::<Vec<_>>();
+    let (mut asked, mut refused) = (0, 0);
+    for round in 0..8 {
+        for caller in 0..CALLERS {
+            let wire = &mut wires[(round + caller) % 2];
+            (0..PAGE).for_each(|id| wire.send(&hit(id, &format!("u{caller}"))));
+            for _ in 0..PAGE {
+                asked += 1;
+                refused += u64::from(verdict_of(&wire.hear().expect("an answer")) != ALLOW);
+            }
+            sleep(EVERY / u32::try_from(CALLERS).unwrap());
+        }
+    }
+    let unanswered: usize = hosts.iter().map(unanswered).sum();
+    eprintln!("{asked} asked, {refused} refused, {unanswered} unanswered");
+    // A check that a busy machine answers late goes by the fallback, which may refuse the rest of its page.
+    let by_fallback = unanswered as u64 * PAGE;
+    assert!(refused <= by_fallback, "{refused} of {asked} refused, {unanswered} unanswered");
+    assert!(by_fallback * 2 <= asked, "most checks are answered in time: {unanswered} unanswered");
+}
+
+/// Remote checks that brought no answer in time.
+fn unanswered(host: &Daemon) -> usize {
+    let count = |outcome| metric(host, &format!("tidegate_fleet_asked_total{{outcome=\"{outcome}\"}}"));
+    (count("late") + count("declined")) as usize
+}
+
+#[test]
+fn a_cost_of_30_of_100_a_second_and_burst_50_passes_by_default() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let hosts = hosts(2, &redis.url(), &rules("100/s", 50, ""));
+    for (number, host) in hosts.iter().enumerate() {
+        let mut wire = Wire::greeted(&host.socket());
+        let heavy = |caller: usize| {
+            serde_json::json!([3, caller, "api", [["user", format!("h{number}-{caller}")]], 30])
+        };
+        let verdicts: Vec<u64> = (0..10).map(|caller| verdict_of(&wire.ask(&heavy(caller)))).collect();
+        let passed = verdicts.iter().filter(|verdict| **verdict == ALLOW).count();
+        let unanswered = unanswered(host);
+        assert!(
+            passed > 0 && passed + unanswered >= 10,
+            "host {number}: {verdicts:?}, {unanswered} unanswered"
+        );
+        // Eight at once are more than the budget.
+        (0..8).for_each(|_| wire.send(&heavy(99)));
+        let verdicts: Vec<u64> = (0..8).map(|_| verdict_of(&wire.hear().expect("an answer"))).collect();
+        assert!(verdicts.contains(&LIMIT), "{verdicts:?}");
+    }
+}
+
+const CALLERS: usize = 20;
+const PAGE: u64 = 10;
+/// Ten requests each 1.5 s are a third of 20/s.
+const EVERY: Duration = Duration::from_millis(1_500);
+const ALLOW: u64 = 0;
+const LIMIT: u64 = 1;

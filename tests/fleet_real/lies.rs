@@ -1,0 +1,300 @@
+//! A Redis that lies about fleet overrides: rules of `scope: host` go on limiting, and the alarm shows.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate::clock::{Now, Timestamp};
+use tidegate::engine::{By, FleetChange, Mode, RuleName, Switch, Target};
+use tidegate::fleet::overrides::{Document, Seal};
+use tidegate::fleet::secrets::Mark;
+
+use super::daemon::{Daemon, eventually};
+use super::hosts::{metric, plan};
+use super::http::get;
+use super::liar::Liar;
+use super::overrides::{ALLOW, LIMIT, RULES, fail, hears, hears_no, run, uses_up, verdict};
+use super::redis_server::{Redis, is_installed};
+
+const KEY: &str = "tg:{tm}:overrides";
+
+/// What the hosts of these tests have.
+fn seal() -> Seal {
+    Seal::new(Mark::of_digest([1; 8]), &[7; 32])
+}
+
+/// Unix time, as far as a test needs it.
+fn now() -> Now {
+    let unix = fs::metadata("/proc/self").unwrap().modified().unwrap();
+    let unix = unix.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    Now { at: Timestamp::from_nanos(u64::try_from(unix).unwrap()), utc: 0 }
+}
+
+fn switch(target: Target, until: Option<Duration>) -> FleetChange {
+    let until = until.map(|lasts| now().at.after(lasts));
+    FleetChange::Switch(Switch { target, mode: Mode::Disabled, until, said: now().at, by: By::User(0) })
+}
+
+fn per_user() -> Target {
+    Target::Rule(RuleName { domain: "api".into(), rule: "per-user".into() })
+}
+
+fn after(known: Option<&Document>, change: &FleetChange, seal: &Seal) -> Document {
+    Document::after(known, change, &[9; 16], seal, now()).unwrap().unwrap()
+}
+
+/// Writes any bytes to the key, as somebody else would.
+fn put(redis: &Redis, bytes: &[u8]) {
+    let mut stream = UnixStream::connect(redis.socket()).unwrap();
+    write!(stream, "*3\r\n$3\r\nSET\r\n${}\r\n{KEY}\r\n${}\r\n", KEY.len(), bytes.len()).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream.write_all(b"\r\n").unwrap();
+    let mut reply = [0; 5];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+OK\r\n");
+}
+
+fn rejected(host: &Daemon, reason: &str) -> f64 {
+    metric(host, &format!("tidegate_fleet_overrides_rejected_total{{reason=\"{reason}\"}}"))
+}
+
+fn version(host: &Daemon) -> f64 {
+    metric(host, "tidegate_fleet_overrides_version")
+}
+
+fn await_version(host: &Daemon, expected: u64) {
+    eventually(&format!("version {expected}"), || (version(host) == expected as f64).then_some(()));
+}
+
+/// A host that has switched `per-user` off for all and on again: the key `old` has the first of the two documents.
+fn deceived(redis: &Redis) -> Daemon {
+    let host = plan(&redis.url(), RULES, "").start();
+    host.await_log(&["connected to Redis"]);
+    run(&host, "switch per-user disabled --fleet --for 1h");
+    redis.order(&format!("COPY {KEY} old"));
+    run(&host, "switch per-user --clear --fleet");
+    redis.order(&format!("COPY {KEY} new"));
+    uses_up(&host, "u1");
+    host
+}
+
+/// Whether Redis has the newest document again.
+fn is_restored(redis: &Redis) -> bool {
+    let is_string = redis.say(&format!("TYPE {KEY}")) == "+string\r\n";
+    is_string && redis.say(&format!("GET {KEY}")) == redis.say("GET new")
+}
+
+#[test]
+fn host_rules_limit_whatever_redis_says() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let host = deceived(&redis);
+    await_version(&host, 2);
+    let stranger = Seal::new(Mark::of_digest([2; 8]), &[8; 32]);
+    let foreign = after(None, &switch(per_user(), None), &stranger).bytes().to_vec();
+    let lies: [(&str, &str, &dyn Fn()); 10] = [
+        ("stale", "an older document", &|| redis.order(&format!("COPY old {KEY} REPLACE"))),
+        ("forged", "garbage", &|| put(&redis, b"everything: disabled")),
+        ("forged", "the document of another secret", &|| put(&redis, &foreign)),
+        ("forged", "no MAC", &|| put(&redis, &foreign[..foreign.len() - 32])),
+        ("forged", "one byte too few", &|| copy(&redis, "redis.call('get',KEYS[2]):sub(1,-2)")),
+        ("forged", "a higher version", &|| {
+            copy(&redis, "'\\0\\0\\0\\0\\0\\0\\0\\9'..redis.call('get',KEYS[2]):sub(9)");
+        }),
+        ("forged", "the MAC of another document", &|| {
+            copy(&redis, "redis.call('get',KEYS[2]):sub(1,-33)..redis.call('get','new'):sub(-32)");
+        }),
+        ("forged", "the version of another document", &|| {
+            copy(&redis, "redis.call('get','new'):sub(1,8)..redis.call('get',KEYS[2]):sub(9)");
+        }),
+        ("unreadable", "two megabytes", &|| put(&redis, &vec![b'x'; 2 << 20])),
+        ("unreadable", "a list", &|| {
+            redis.order(&format!("DEL {KEY}"));
+            redis.order(&format!("LPUSH {KEY} x"));
+        }),
+    ];
+    for (reason, what, lie) in lies {
+        let before = rejected(&host, reason);
+        lie();
+        eventually(&format!("{what} is rejected"), || (rejected(&host, reason) > before).then_some(()));
+        assert_eq!(verdict(&host, "u1"), LIMIT, "{what}");
+        eventually(&format!("{what} is replaced"), || is_restored(&redis).then_some(()));
+        assert_eq!((verdict(&host, "u1"), version(&host)), (LIMIT, 2.0), "{what}");
+    }
+    host.await_log(&["FORGED FLEET OVERRIDES"]);
+    let ready = get(&host, "/readyz");
+    assert!(ready.status == 200 && ready.body.starts_with("ready\nnote: FORGED"), "{}", ready.body);
+    assert!(run(&host, "status").contains("FORGED fleet overrides"));
+    // An operator is heard all the same.
+    run(&host, "switch per-user disabled --fleet --for 1h");
+    assert_eq!(verdict(&host, "u1"), ALLOW);
+}
+
+/// Has Redis put what an expression makes of the older document.
+fn copy(redis: &Redis, expression: &str) {
+    redis.order(&format!("EVAL return(redis.call('set',KEYS[1],{expression})) 2 {KEY} old"));
+}
+
+#[test]
+fn an_older_document_is_ignored_after_a_flush_a_backup_and_a_restart() {
+    if !is_installed() {
+        return;
+    }
+    let mut redis = Redis::start(&[]);
+    let host = plan(&redis.url(), RULES, "").start();
+    host.await_log(&["connected to Redis"]);
+    run(&host, "switch per-user disabled --fleet --for 1h");
+    redis.order("SAVE");
+    run(&host, "switch per-user --clear --fleet");
+    uses_up(&host, "u1");
+    redis.order("FLUSHALL");
+    let newest = eventually("the newest is written back", || {
+        Some(redis.say(&format!("GET {KEY}"))).filter(|value| value != "$-1\r\n")
+    });
+    assert_eq!(verdict(&host, "u1"), LIMIT);
+    // The backup.
+    redis.kill();
+    redis.restart(None);
+    eventually("the backup is replaced", || (redis.say(&format!("GET {KEY}")) == newest).then_some(()));
+    eventually("it is counted", || (rejected(&host, "stale") >= 1.0).then_some(()));
+    await_version(&host, 2);
+    assert_eq!(verdict(&host, "u1"), LIMIT);
+    // The version outlives the process: a Redis that has been taken back meanwhile is not believed.
+    eventually("it is kept", || {
+        let kept = fs::read(host.plan.path("state/fleet-overrides")).ok()?;
+        (kept.get(7) == Some(&2)).then_some(())
+    });
+    let mut host = host;
+    host.process.signal(9);
+    host.process.exit_code();
+    redis.kill();
+    redis.restart(None);
+    assert_ne!(redis.say(&format!("GET {KEY}")), newest, "the backup has the older one");
+    let host = host.plan.start();
+    eventually("the backup is replaced", || (redis.say(&format!("GET {KEY}")) == newest).then_some(()));
+    await_version(&host, 2);
+    uses_up(&host, "u2");
+}
+
+#[test]
+fn an_authentic_document_switches_no_more_than_an_operator_could() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let host = plan(&redis.url(), RULES, "").start();
+    host.await_log(&["connected to Redis"]);
+    uses_up(&host, "u1");
+    let days = |days: u64| Some(Duration::from_secs(days * 86_400));
+    let mut known = None;
+    for (what, target, until) in [
+        ("everything without an end", Target::Everything, None),
+        ("an end in 400 days", per_user(), days(400)),
+        ("everything until 400 days from now", Target::Everything, days(400)),
+    ] {
+        let document = after(known.as_ref(), &switch(target, until), &seal());
+        put(&redis, document.bytes());
+        await_version(&host, document.version());
+        assert_eq!(verdict(&host, "u1"), LIMIT, "{what}");
+        known = Some(document);
+    }
+    assert!(rejected(&host, "unknown") >= 1.0);
+    // What has an end ends by the clock of the host, and is seen where somebody asks whether all is well.
+    let document = after(known.as_ref(), &switch(Target::Everything, Some(Duration::from_secs(20))), &seal());
+    put(&redis, document.bytes());
+    eventually("everything is off", || (verdict(&host, "u1") == ALLOW).then_some(()));
+    let ready = get(&host, "/readyz").body;
+    assert!(ready.contains("note: everything is disabled on all hosts until 2"), "{ready}");
+    assert!(run(&host, "status").contains("everything is disabled on all hosts until 2"));
+    eventually("it ends", || (verdict(&host, "u1") == LIMIT).then_some(()));
+    assert_eq!(get(&host, "/readyz").body, "ready\n");
+}
+
+#[test]
+fn hosts_choose_the_same_of_two_documents_of_one_version() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let hosts = [RULES, RULES].map(|rules| plan(&redis.url(), rules, "").start());
+    hosts.iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
+    let rule = |rule: &str| Target::Rule(RuleName { domain: "api".into(), rule: rule.into() });
+    let two = ["per-user", "shared"].map(|name| after(None, &switch(rule(name), None), &seal()));
+    let is_first = two[0].bytes().last_chunk::<32>() > two[1].bytes().last_chunk::<32>();
+    let held = if is_first { "api/per-user: disabled" } else { "api/shared: disabled" };
+    // In the order in which it is to change, and in the other.
+    for order in
+        [[usize::from(is_first), usize::from(!is_first)], [usize::from(!is_first), usize::from(is_first)]]
+    {
+        for at in order {
+            put(&redis, two[at].bytes());
+            hosts.iter().for_each(|host| await_version(host, 1));
+        }
+        hosts.iter().for_each(|host| drop(hears(host, held)));
+        let other = if is_first { "api/shared: disabled" } else { "api/per-user: disabled" };
+        hosts.iter().for_each(|host| hears_no(host, other));
+    }
+}
+
+#[test]
+fn a_host_with_another_secret_neither_hears_nor_replaces_the_overrides() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let host = plan(&redis.url(), RULES, "").start();
+    let other = plan(&redis.url(), RULES, "");
+    fs::write(other.path("secret"), [8; 32]).unwrap();
+    let other = other.start();
+    [&host, &other].iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
+    run(&host, "switch per-user disabled --fleet --for 1h");
+    eventually("it is rejected", || (rejected(&other, "forged") > 0.0).then_some(()));
+    uses_up(&other, "u1");
+    let said = fail(&other, "switch per-user disabled --fleet --for 1h");
+    assert!(said.contains("not authenticated by the fleet secret of this host"), "{said}");
+    await_version(&host, 1);
+    uses_up(&other, "u2");
+}
+
+#[test]
+fn a_host_that_is_to_be_given_another_secret_hears_both() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let host = plan(&redis.url(), RULES, "").start();
+    let mut both = plan(&redis.url(), RULES, "");
+    fs::write(both.path("new"), [8; 32]).unwrap();
+    both.settings = both.settings.replace("[secret]", "[new, secret]");
+    let both = both.start();
+    [&host, &both].iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
+    run(&host, "switch per-user disabled --fleet --for 1h");
+    hears(&both, "api/per-user: disabled on all hosts");
+    run(&both, "switch per-user --clear --fleet");
+    hears_no(&host, "api/per-user: disabled");
+}
+
+#[test]
+fn a_liar_in_the_place_of_redis_loosens_nothing() {
+    let mut changed = b"$42\r\n\x01".to_vec();
+    changed.extend([0; 41]);
+    changed.extend(b"\r\n");
+    for (what, reply) in [
+        ("written", b"$1\r\n\x02\r\n".to_vec()),
+        ("the same", b"$1\r\n\x00\r\n".to_vec()),
+        ("zeros", changed),
+        ("a number", b":1\r\n".to_vec()),
+        ("nothing", b"$-1\r\n".to_vec()),
+    ] {
+        let liar = Liar::start(reply.clone(), reply.repeat(512), true);
+        let host = plan(&liar.url(), RULES, "").start();
+        eventually(what, || (liar.connections.load(Ordering::Relaxed) > 1).then_some(()));
+        uses_up(&host, "u1");
+        fail(&host, "switch per-user disabled --fleet --for 1h");
+        assert_eq!((verdict(&host, "u1"), version(&host)), (LIMIT, 0.0), "{what}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Idle connections that a session has to spare give way before a newcomer is refused.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::msgpack::frame;
+use super::wire::{Wire, error_of, verdict_of};
+
+/// A HELLO of one session.
+fn hello_of(session: u8) -> Vec<u8> {
+    // [0, 1, 1, {"session": bin 16}]: JSON has no bytes.
+    let mut payload = vec![0x94, 0, 1, 1, 0x81, 0xa7];
+    payload.extend(b"session");
+    payload.extend([0xc4, 16]);
+    payload.extend([session; 16]);
+    super::msgpack::framed(&payload)
+}
+
+fn join(daemon: &Daemon, session: u8) -> Wire {
+    let mut wire = daemon.connect();
+    wire.send_bytes(&hello_of(session));
+    let welcome = wire.hear().expect("a word");
+    assert_eq!(welcome[0], 0, "{welcome}");
+    wire
+}
+
+fn goodbye() -> Value {
+    json!([4, null, "idle"])
+}
+
+/// So long that a connection counts as idle.
+fn become_idle() {
+    sleep(Duration::from_millis(2_300));
+}
+
+#[test]
+fn seventeen_sessions_after_a_burst_leave_room_for_another() {
+    let daemon = Plan::new().settings("connections: {max: 2000, per_user: 1024}").start();
+    let mut sessions: Vec<Vec<Wire>> = Vec::new();
+    for session in 0..17 {
+        if session == 16 {
+            become_idle();
+        }
+        sessions.push((0..64).map(|_| join(&daemon, session)).collect());
+    }
+    let mut late = join(&daemon, 17);
+    assert_eq!(verdict_of(&late.ask(&json!([3, 1, "api", [["user", "late"]]]))), 0);
+    // Nobody has lost his session: each has connections that are served.
+    for session in &mut sessions {
+        let served = session.iter_mut().filter_map(|wire| {
+            let has_ended = wire.has_more() && wire.hear() == Some(goodbye());
+            (!has_ended && wire.is_served()).then_some(())
+        });
+        assert!(served.count() >= 4);
+    }
+    assert!(!daemon.log().contains("more are refused"), "{}", daemon.log());
+}
+
+#[test]
+fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
+    let rules = "domain: api\nlimits:\n  - {name: many, key: [user], rate: 1/h, burst: 1000}\n";
+    let daemon = Plan::new().rules("api.yaml", rules).settings("connections: {per_user: 24}").start();
+    let request = frame(&json!([3, 7, "api", [["user", "moment"]]]));
+    let (mut answered, mut unread) = (0, 0);
+    // Mostly the first round has both.
+    for round in 0..10 {
+        if answered > 0 && unread > 0 {
+            break;
+        }
+        let mut burst: Vec<Wire> = (0..24).map(|_| join(&daemon, round)).collect();
+        become_idle();
+        let newcomers: Vec<_> = std::thread::scope(|threads| {
+            let joining = threads.spawn(|| (0..8).map(|_| daemon.connect()).collect::<Vec<_>>());
+            for wire in &mut burst {
+                // An ended connection takes no more.
+                let _ = std::io::Write::write_all(&mut wire.stream, &request);
+            }
+            joining.join().unwrap()
+        });
+        for wire in &mut burst {
+            wire.end_writing();
+            let replies = wire.hear_all();
+            // Each hears all that it is told, whatever was left unread of it.
+            match replies.as_slice() {
+                [reply] if reply[0] == 1 => answered += 1,
+                [only] if *only == goodbye() => unread += 1,
+                other => panic!("a decision or a goodbye: {other:?}"),
+            }
+        }
+        drop((burst, newcomers));
+        eventually("all places are free", || (daemon.process.descriptors_of("socket") < 12).then_some(()));
+    }
+    assert!(answered > 0 && unread > 0, "{answered} answered, {unread} not judged");
+    // What was answered was charged, and nothing else.
+    let mut wire = daemon.greeted();
+    let reply = wire.ask(&json!([4, 1, "api", [["user", "moment"]]]));
+    assert_eq!(reply[6].as_u64().unwrap(), 1_000 - answered, "{reply}");
+}
+
+#[test]
+fn busy_connections_and_the_few_of_a_session_stay() {
+    let daemon = Plan::new().settings("connections: {per_user: 8}").start();
+    let mut few: Vec<Vec<Wire>> =
+        (0..2).map(|session| (0..4).map(|_| join(&daemon, session)).collect()).collect();
+    become_idle();
+    let mut refused = daemon.connect();
+    assert_eq!(error_of(&refused.hear().unwrap()), (None, 8), "four of a session are none too many");
+    few.iter_mut().flatten().for_each(Wire::assert_served);
+    drop(few);
+    let mut many: Vec<Wire> = Vec::new();
+    eventually("places are given back", || {
+        let mut wire = daemon.connect();
+        let _ = std::io::Write::write(&mut wire.stream, &hello_of(9));
+        many.extend((wire.hear()?[0] == 0).then_some(wire));
+        (many.len() == 8).then_some(())
+    });
+    become_idle();
+    many.iter_mut().for_each(Wire::assert_served);
+    let mut refused = daemon.connect();
+    assert_eq!(error_of(&refused.hear().unwrap()), (None, 8), "none of them has been idle");
+}
