@@ -18,7 +18,7 @@ use super::spent;
 use super::work::Holding;
 use super::workspace::Workspace;
 use crate::clock::Now;
-use crate::rules::{Domain, Selection};
+use crate::rules::{Domain, Mode, Selection};
 
 /// Asks the engine. Each decision thread has its own: a view of the rules in force that costs one load to check,
 /// counters that no other thread writes, and lists that are used again.
@@ -199,6 +199,13 @@ fn allow_unmatched<'d>(
         }
     }
     Answer::Decided(Decision { lease, ..Decision::unlimited() })
+}
+
+impl Ruling {
+    /// Whether a request is refused unless rules in shadow alone count it: its cost is above what any can count.
+    pub(super) fn refuses_uncounted(&self, request: &Request<'_>) -> bool {
+        request.oversized && self.mode == Mode::Enforce
+    }
 }
 
 /// Refuses for good what costs more than any rule can count, in a domain that has none.

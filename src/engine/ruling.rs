@@ -18,7 +18,6 @@ use super::kept::{FIRST_RULING, Heritage, Inherited, fingerprint};
 use super::memory::Kind;
 use super::pool::Pool;
 use super::pools::Pools;
-use super::request::Request;
 use super::slots::{PrioritySlot, Slot, Slots};
 use super::tag::Tag;
 use super::watch::Watch;
@@ -168,11 +167,6 @@ impl Ruling {
             ruling.number += 1;
         }
         ruling
-    }
-
-    /// Whether a request is refused unless rules in shadow alone count it: its cost is above what any can count.
-    pub(super) fn refuses_uncounted(&self, request: &Request<'_>) -> bool {
-        request.oversized && self.mode == Mode::Enforce
     }
 
     /// A domain and the terms of its rules.
