@@ -86,7 +86,7 @@ fn a_charge_is_checked_like_a_request() {
         (charge(r#", "domain": "api", "descriptors": []"#), "charge needs `amount`, such as 3, -1 or"),
         (with("1.5"), "not a line of a trace: invalid type: floating point `1.5`, expected an integer"),
         (with("\"3\""), "not a line of a trace: invalid type: string \"3\", expected an integer"),
-        (with(r#"{"tokens": "1"}"#), "not a line of a trace: invalid type"),
+        (with(r#"{"tokens": "1"}"#), "not a line of a trace: invalid number"),
         (with(r#"{"tokens": 1, "tokens": 2}"#), "a map has a key twice"),
         (with(r#"{"to/kens": 1}"#), "amount must be an integer"),
         (charge(r#", "domain": "a/b", "descriptors": [], "amount": 1"#), "domain must be a name"),
