@@ -101,7 +101,7 @@ impl Clock {
     #[must_use]
     pub fn resume(begins: Timestamp, began_nanos: u64) -> Clock {
         let began = Now { at: begins, utc: 0 };
-        let mut clock = Clock { began_nanos, began, utc: AtomicI64::new(0) };
+        let mut clock = Clock { began_nanos, began, utc: AtomicI64::new(i64::MIN) };
         clock.sample_utc();
         clock.began.utc = *clock.utc.get_mut();
         clock
@@ -126,11 +126,31 @@ impl Clock {
         self.began_nanos.saturating_add(at.0.saturating_sub(self.began.at.0))
     }
 
-    /// Looks at the wall clock again. Called once a second: a system call less on every decision.
-    pub fn sample_utc(&self) {
-        let unix_nanos = unix_nanos();
-        let at = i64::try_from(self.timestamp().as_nanos()).unwrap_or(i64::MAX);
-        self.utc.store(unix_nanos.saturating_sub(at), Ordering::Relaxed);
+    /// Looks at the wall clock again. Called once a second: a system call less on every decision. Returns by how much it has
+    /// stepped back since, where that is more than the clocks differ by themselves.
+    ///
+    /// Both clocks are corrected alike, so their difference changes by steps alone, and by what passes between two
+    /// readings: a change below [`STEP_NANOS`] is none, or windows would turn by it.
+    pub fn sample_utc(&self) -> Option<Duration> {
+        let mut best = (u64::MAX, 0);
+        for _ in 0..READINGS_MAX {
+            let (before, unix_nanos, after) = (self.timestamp(), self::unix_nanos(), self.timestamp());
+            let between = after.0.saturating_sub(before.0);
+            if between < best.0 {
+                best = (between, unix_nanos.saturating_sub(i64::try_from(before.0).unwrap_or(i64::MAX)));
+            }
+            if between < STEP_NANOS / 100 {
+                break;
+            }
+        }
+        let (between, sampled) = best;
+        let known = self.utc.load(Ordering::Relaxed);
+        // Whoever was not running between the readings knows no more than before.
+        if sampled.abs_diff(known) < STEP_NANOS || known != i64::MIN && between >= STEP_NANOS {
+            return None;
+        }
+        self.utc.store(sampled, Ordering::Relaxed);
+        (sampled < known).then(|| Duration::from_nanos(sampled.abs_diff(known)))
     }
 
     fn timestamp(&self) -> Timestamp {
@@ -175,5 +195,11 @@ pub fn unix_nanos() -> i64 {
         Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
     }
 }
+
+/// What the wall clock is set by, at least: less lies between two readings.
+const STEP_NANOS: u64 = 5_000_000;
+
+/// On a host so busy that each reading is interrupted, the last one has to do.
+const READINGS_MAX: usize = 4;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

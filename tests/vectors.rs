@@ -10,7 +10,7 @@ mod golden;
 
 use serde_json::{Map, Value, json};
 use tidegate::protocol::{
-    Abandoned, Amount, Cost, Decision, Descriptors, Fault, Hello, Judge, Missed, Options, Reply,
+    Abandoned, Amount, Cost, Decision, Descriptors, Fault, Hello, Judge, Missed, Of, Options, Reply,
     ReplyScratch, Request, Split, WorkOutcome, decode_first, decode_reply, decode_request, encode_fault,
     encode_reply, encode_request, split,
 };
@@ -109,10 +109,12 @@ fn whole(frame: &[u8]) -> &[u8] {
 /// `idem` means its bytes, written as text or not.
 fn normal(meaning: &Value) -> Value {
     let mut meaning = meaning.clone();
-    if let Some(idem) = meaning.pointer_mut("/options/idem")
-        && let Some(text) = idem.as_str()
-    {
-        *idem = binary(text.as_bytes());
+    for name in ["/options/idem", "/options/of"] {
+        if let Some(idem) = meaning.pointer_mut(name)
+            && let Some(text) = idem.as_str()
+        {
+            *idem = binary(text.as_bytes());
+        }
     }
     meaning
 }
@@ -176,6 +178,14 @@ fn flat(descriptors: &Descriptors<'_>) -> Value {
 fn options(options: &Options<'_>) -> Value {
     let mut meaning = Map::new();
     put(&mut meaning, "idem", options.idem.map(binary));
+    put(
+        &mut meaning,
+        "of",
+        options.of.map(|of| match of {
+            Of::Idem(idem) => binary(idem),
+            Of::Lease(lease) => Value::from(lease),
+        }),
+    );
     put(&mut meaning, "queued_us", options.queued_us.map(Value::from));
     put(&mut meaning, "max_wait_us", options.max_wait_us.map(Value::from));
     put(&mut meaning, "all", options.all.then_some(Value::Bool(true)));

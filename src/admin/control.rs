@@ -87,6 +87,10 @@ pub struct ServerCounts {
     pub missed: Vec<(&'static str, &'static str, u64)>,
     /// Requests that were judged without waiting for the call that their rules ask for, by what was full.
     pub not_parked: Vec<(&'static str, u64)>,
+    /// How often the wall clock was set back.
+    pub clock_steps_back: u64,
+    /// Domains about which several users ask, with some of them.
+    pub shared_domains: Vec<(Box<str>, Vec<u32>)>,
 }
 
 impl ServerCounts {

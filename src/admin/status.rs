@@ -77,6 +77,7 @@ pub(super) fn told(desk: &Desk) -> Value {
         "rules": rules(&moment),
         "connections": {"now": server.connections, "refused": by_name(&server.refused)},
         "errors": by_name(&server.errors),
+        "shared_domains": shared_domains(server),
         "missed": missed.collect::<Vec<_>>(),
         "decisions": {
             "allow": totals.allowed,
@@ -202,6 +203,11 @@ fn pool(pool: &PoolView) -> Value {
         "chances": chances.collect::<Vec<_>>(),
         "signals": signals.collect::<Vec<_>>(),
     })
+}
+
+/// Users by the domain that they share.
+fn shared_domains(server: &ServerCounts) -> Value {
+    server.shared_domains.iter().map(|(domain, users)| (domain.to_string(), json!(users))).collect()
 }
 
 /// A moment in Unix time, by the wall clock as it was at `now`.

@@ -30,7 +30,7 @@ pub struct Args {
     command: Vec<OsString>,
     /// What it costs, in requests
     #[arg(long, default_value_t = 1, value_name = "N")]
-    cost: u32,
+    cost: u64,
     /// How important it is, in the words of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,

@@ -41,7 +41,7 @@ struct Question {
     attributes: Vec<(String, String)>,
     /// What it costs, in requests
     #[arg(long, default_value_t = 1, value_name = "N")]
-    cost: u32,
+    cost: u64,
     /// How important it is, in the words of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
@@ -214,6 +214,7 @@ pub(super) fn print_text(decision: &Decision<'_>, out: &mut dyn Write) -> io::Re
             NoteKind::Candidate => "its candidate would have refused",
             NoteKind::Over => "passed above its quota",
             NoteKind::Near => "near its limit",
+            NoteKind::Quota => "passed above its quota",
         };
         writeln!(out, "note   {rule}: {meaning}")?;
     }

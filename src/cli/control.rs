@@ -76,6 +76,8 @@ impl Control for Daemon {
             errors: self.telemetry.errors().collect(),
             missed: self.telemetry.missed().collect(),
             not_parked: self.telemetry.not_parked().collect(),
+            clock_steps_back: self.telemetry.clock_steps_back(),
+            shared_domains: self.telemetry.shared_domains(),
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) mod summary;
 pub(super) mod table;
 mod ticks;
 mod trace;
-mod work;
+pub(super) mod work;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};

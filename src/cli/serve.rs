@@ -244,7 +244,9 @@ fn server_options(
             max: settings.connections.max as usize,
             per_user: settings.connections.per_user as usize,
         },
-        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)),
+        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)).trusting_refunds(
+            settings.domains.iter().filter(|domain| domain.trusts_refunds).map(|domain| domain.name.clone()),
+        ),
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
         telemetry: Arc::default(),
         short_slices: args.scheduler_slice == OnOff::On,

@@ -74,6 +74,8 @@ pub struct DomainSettings {
     pub uids: Vec<u32>,
     /// Where its limits count unless its rules say; none: as in the other domains.
     pub scope: Option<Scope>,
+    /// Whether a negative charge need not name what it refunds.
+    pub trusts_refunds: bool,
     /// Said when no rules belong to it.
     pub(super) unknown: Problem,
 }

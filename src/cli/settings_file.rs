@@ -159,10 +159,17 @@ fn domains(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     named(node, "domains", what, DOMAIN, report, |name, at, fields, report| {
         let uids = fields.get("uids").map(|node| uids(node, report)).unwrap_or_default();
         let scope = fields.get("scope").and_then(|node| choice(node, "scope", SCOPES, report));
+        let refunds = fields.get("refunds").and_then(|node| choice(node, "refunds", REFUNDS, report));
         let message = format!("no rules belong to the domain {}", shown(name));
         let mend = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
         let unknown = report.source().problem(Severity::Warning, at, message, mend);
-        found.push(DomainSettings { name: name.into(), uids, scope, unknown });
+        found.push(DomainSettings {
+            name: name.into(),
+            uids,
+            scope,
+            trusts_refunds: refunds.unwrap_or_default(),
+            unknown,
+        });
     });
     settings.domains = found;
 }
@@ -301,8 +308,11 @@ const CONNECTIONS: &[Field] = &[Field::built("max"), Field::built("per_user")];
 const LOG: &[Field] = &[Field::built("format"), Field::built("level")];
 const METRICS: &[Field] = &[Field::built("listen")];
 const ADMIN: &[Field] = &[Field::built("socket")];
-const DOMAIN: &[Field] = &[Field::built("uids"), Field::built("scope")];
+const DOMAIN: &[Field] = &[Field::built("uids"), Field::built("scope"), Field::built("refunds")];
 const POOL: &[Field] = &[Field::built("uids"), Field::built("slots_max")];
+
+/// Whether a negative charge need not name what it refunds.
+const REFUNDS: &[(Field, bool)] = &[(Field::built("named"), false), (Field::built("trusted"), true)];
 
 const FORMATS: &[(Field, LogFormat)] =
     &[(Field::built("text"), LogFormat::Text), (Field::built("json"), LogFormat::Json)];

@@ -54,7 +54,11 @@ pub(super) fn admit(
         part.judge(case, shard);
     }
     let mut refusing = parts.iter().filter(|part| part.refuses()).count();
-    if refusing > 0 && intent != Intent::Admit && a_call_may_help(case, parts, intent, &mut locked) {
+    if refusing > 0
+        && intent != Intent::Admit
+        && !case.oversized
+        && a_call_may_help(case, parts, intent, &mut locked)
+    {
         if intent == Intent::AdmitOrAsk {
             return Admission::Asks;
         }

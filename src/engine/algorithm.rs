@@ -10,7 +10,7 @@ use super::table::Table;
 use super::tag::{Fading, PINNED, Tag};
 use crate::clock::{Micros, Now};
 use crate::limit::concurrency::{self, InProgress};
-use crate::limit::fixed_window::{self, FixedWindow, Timeline};
+use crate::limit::fixed_window::{self, FixedWindow};
 use crate::limit::leaky_bucket::{self, Wait};
 use crate::limit::sliding_log::{self, SlidingLog};
 use crate::limit::sliding_window::{self, SlidingWindow};
@@ -346,8 +346,7 @@ impl Fading for Gcra {
 
 impl Fading for FixedWindow {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
-        let timeline = if tag.is_unix() { Timeline::Unix } else { Timeline::Boot };
-        self.nanos_until_fresh(timeline, now)
+        self.nanos_until_fresh(tag.span_nanos(), now)
     }
 
     fn weight(&self, tag: Tag) -> u16 {

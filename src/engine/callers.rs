@@ -26,7 +26,7 @@ pub(super) struct Seen<'s, 'a> {
     pub(super) selection: &'s Selection<'a>,
 }
 
-/// The callers of one rule, the largest first.
+/// The callers of one rule that stand out, the largest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopCallers {
     /// By what they asked for: one decision in 16 is looked at, and counts for 16.
@@ -44,9 +44,9 @@ pub struct Caller {
     pub digest: String,
     /// The values that the rule says may be shown.
     pub text: Option<Box<str>>,
-    /// Units, too many rather than too few.
+    /// Units, surely no fewer.
     pub count: u64,
-    /// Too many by at most so many.
+    /// So many more at most.
     pub error: u64,
 }
 
@@ -68,7 +68,7 @@ impl Callers {
     pub(super) fn top(&self, slot: Slot) -> TopCallers {
         let Some(sketches) = self.of(slot) else { return TopCallers::default() };
         let sketches = sketches.lock();
-        let of = |ranking| sketches.top(ranking).into_iter().map(Caller::of).collect();
+        let of = |ranking| stand_out(sketches.top(ranking).into_iter().map(Caller::of));
         TopCallers {
             busiest: of(Ranking::Busiest),
             refused: of(Ranking::Refused),
@@ -120,8 +120,17 @@ impl Seen<'_, '_> {
 impl Caller {
     fn of(entry: Entry) -> Caller {
         let Entry { key: [low, high], count, error, text } = entry;
-        Caller { digest: format!("{high:016x}{low:016x}"), text, count, error }
+        Caller { digest: format!("{high:016x}{low:016x}"), text, count: count - error, error }
     }
+}
+
+/// Those of whom more is known than could be another's, the surest count first. Where many callers come alike, the sketch
+/// takes each for all that went before it: none of them stands out.
+fn stand_out(callers: impl Iterator<Item = Caller>) -> Vec<Caller> {
+    let mut surest: Vec<Caller> =
+        callers.filter(|caller| caller.count > 0 && caller.count >= caller.error).collect();
+    surest.sort_by_key(|caller| (std::cmp::Reverse(caller.count), caller.error));
+    surest
 }
 
 /// Who was busy ten minutes ago counts half.

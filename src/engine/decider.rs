@@ -7,17 +7,18 @@ use arc_swap::{ArcSwap, Cache};
 use super::Engine;
 use super::asking::{self, CallResult};
 use super::counters::Counters;
-use super::decision::{Answer, Conflict, Decision, Unmatched, Verdict};
+use super::decision::{Answer, Decision, NotCharged, Unmatched, Verdict};
 use super::judgement::Judgement;
 use super::leases::Session;
 use super::repeats::{Grant, Known, Named};
 use super::request::{Charge, Op, Request};
 use super::ruling::Ruling;
 use super::slots::Slot;
+use super::spent;
 use super::work::Holding;
 use super::workspace::Workspace;
 use crate::clock::Now;
-use crate::rules::{Domain, Selection};
+use crate::rules::{Domain, Mode, Selection};
 
 /// Asks the engine. Each decision thread has its own: a view of the rules in force that costs one load to check,
 /// counters that no other thread writes, and lists that are used again.
@@ -56,6 +57,9 @@ impl Decider {
             return allow_unmatched(counters, None, None);
         }
         let Some((domain, terms)) = ruling.find(request.domain) else {
+            if ruling.refuses_uncounted(request) {
+                return refuse_unmatched(counters);
+            }
             return allow_unmatched(counters, Some(Unmatched::Domain), None);
         };
         let workspace = &mut self.workspace;
@@ -116,6 +120,7 @@ impl Decider {
                 let judgement = Judgement { engine, ruling, domain, terms, counters, now };
                 judgement.of_all(&selection, request, workspace, Some(holding))
             }
+            None if ruling.refuses_uncounted(request) => refuse_unmatched(counters),
             None => {
                 let lease = engine.grant_unlimited(Some(holding), request.id, true, now);
                 allow_unmatched(counters, (!ruling.disabled).then_some(Unmatched::Domain), lease)
@@ -124,6 +129,7 @@ impl Decider {
         if let (Some(named), Answer::Decided(decision)) = (&mut named, &answer)
             && decision.lease.is_some()
         {
+            engine.keep_spent(request, decision, &mut Vec::new(), now);
             // One that was given up on before it was granted is known by its name no more.
             named.keep(Grant::of(decision, ruling.number, now), &engine.shards, now);
         }
@@ -133,8 +139,12 @@ impl Decider {
     /// Charges, or gives back, what a piece of work turned out to cost. Returns whether a rule was there to charge.
     ///
     /// # Errors
-    /// The name that should make it a repeat belongs to another charge: nothing is charged.
-    pub fn charge(&mut self, charge: &Charge<'_>, now: Now) -> Result<bool, Conflict> {
+    /// The name that should make it a repeat belongs to another charge, or it gives back and does not say of what: nothing
+    /// is charged.
+    pub fn charge(&mut self, charge: &Charge<'_>, now: Now) -> Result<bool, NotCharged> {
+        if charge.of.is_none() && !charge.trusted && spent::is_negative(&charge.amount) {
+            return Err(NotCharged::RefundsNothing);
+        }
         let ruling: &Ruling = self.ruling.load();
         let Some((domain, terms)) = ruling.find(charge.domain).filter(|_| !ruling.disabled) else {
             return Ok(false);
@@ -189,6 +199,23 @@ fn allow_unmatched<'d>(
         }
     }
     Answer::Decided(Decision { lease, ..Decision::unlimited() })
+}
+
+impl Ruling {
+    /// Whether a request is refused unless rules in shadow alone count it: its cost is above what any can count.
+    pub(super) fn refuses_uncounted(&self, request: &Request<'_>) -> bool {
+        request.oversized && self.mode == Mode::Enforce
+    }
+}
+
+/// Refuses for good what costs more than any rule can count, in a domain that has none.
+#[cold]
+fn refuse_unmatched<'d>(counters: Option<&Counters>) -> Answer<'d> {
+    if let Some(counters) = counters {
+        counters.decided(Slot::NOBODY, Verdict::Limit);
+        counters.unmatched(Unmatched::Domain);
+    }
+    Answer::Decided(Decision { verdict: Verdict::Limit, retry: None, ..Decision::unlimited() })
 }
 
 /// One batch in so many is timed: two readings of the clock are dearer than a decision.

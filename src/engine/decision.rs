@@ -175,6 +175,8 @@ pub enum NoteKind {
     Over,
     /// A rule whose key is past the share of its limit at which to warn.
     Near,
+    /// A descriptor in quota mode whose limit it is over.
+    Quota,
 }
 
 /// Why no rule was judged.
@@ -184,6 +186,17 @@ pub enum Unmatched {
     Domain,
     /// The domain has no rule for it.
     Rule,
+}
+
+/// Why a charge is not carried out. Nothing changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCharged {
+    /// Its name belongs to another request.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// It gives back and does not name what it refunds.
+    #[error("a negative amount must name what it refunds")]
+    RefundsNothing,
 }
 
 /// The name that should make a charge a repeat belongs to another.

@@ -1,20 +1,21 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
 mod asking;
+mod charging;
 mod noting;
 mod one_rule;
 
 use super::Engine;
-use super::admission::{Admission, Intent, admit, settle_up};
+use super::admission::{Admission, Intent, admit};
 use super::asking::Ticket;
 use super::counters::{Check, Counters};
 use super::decider::under_locks;
-use super::decision::{Answer, Conflict, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
+use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
 use super::leases::Session;
 use super::part::{Case, Part, Stage, Stand};
 use super::repeats::{Grant, Known};
-use super::request::{Charge, Op, Request};
+use super::request::{Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::slots::Slot;
 use super::sync::Ordering;
@@ -76,6 +77,9 @@ impl<'d> Judgement<'d> {
             workspace.notes.push((NoteKind::Shadow, entry.number));
             self.check(entry.slot, Check::WouldRefuse);
         }
+        if self.ruling.refuses_uncounted(request) && !workspace.parts.iter().any(Part::is_oversized) {
+            return Answer::Decided(Decision { priority, ..self.refuse_uncounted(place) });
+        }
         let gate = request.session.and_then(|session| self.gate(session));
         if workspace.parts.is_empty()
             && gate.is_none()
@@ -111,39 +115,10 @@ impl<'d> Judgement<'d> {
             Err(ticket) => return Answer::Ask(ticket),
         };
         if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
+            self.engine.keep_spent(request, &decision, &mut Vec::new(), self.now);
             named.keep(Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
         }
         Answer::Decided(Decision { priority, ..decision })
-    }
-
-    /// Charges, or gives back, after the fact. Returns whether a rule was there to charge.
-    pub(super) fn charge(
-        &self,
-        selection: &Selection<'_>,
-        charge: &Charge<'_>,
-        workspace: &mut Workspace,
-    ) -> Result<bool, Conflict> {
-        if self.listed(&workspace.matching).is_some_and(|entry| entry.speaks) {
-            return Ok(false);
-        }
-        workspace.gather_charge(self.domain, self.terms, selection, charge);
-        self.bring_along(workspace);
-        if workspace.parts.is_empty() {
-            return Ok(false);
-        }
-        let mut named = self.engine.repeats.named_charge(charge, &mut workspace.written);
-        match named.as_ref().map_or(Known::Not, |named| named.find(self.now)) {
-            Known::Not => {}
-            Known::Other => return Err(Conflict),
-            Known::Granted(_) => return Ok(true),
-        }
-        let (parts, amounts) = workspace.parts_and_amounts();
-        settle_up(&self.case(None), parts, amounts);
-        if let Some(named) = &mut named {
-            let grant = Grant::of(&Decision::unlimited(), self.ruling.number, self.now);
-            named.keep(grant, &self.engine.shards, self.now);
-        }
-        Ok(true)
     }
 
     pub(super) fn case(&self, wait_max: Option<Micros>) -> Case<'d> {
@@ -154,7 +129,16 @@ impl<'d> Judgement<'d> {
             wait_max,
             room: self.engine.room.load(Ordering::Relaxed),
             leases: false,
+            oversized: false,
         }
+    }
+
+    /// Refuses a request for good whose cost is above what any rule can count and that no rule counts.
+    #[cold]
+    fn refuse_uncounted(&self, priority: Option<usize>) -> Decision<'d> {
+        self.count(self.terms.unnamed, Verdict::Limit, priority);
+        let domain = Some(self.domain);
+        Decision { verdict: Verdict::Limit, retry: None, domain, ..Decision::unlimited() }
     }
 
     /// What watches over the pool of a session, if this domain does.
@@ -216,6 +200,7 @@ impl<'d> Judgement<'d> {
         let intent = asking::intent(request);
         let mut case = self.case(request.wait_max);
         case.leases = holding.is_some();
+        case.oversized = request.oversized;
         if let Some(session) = request.session {
             case.room = session.pool().has_room();
         }
@@ -247,7 +232,7 @@ impl<'d> Judgement<'d> {
         }
         let lease = holding.filter(|_| granted).and_then(|holding| {
             let place = gate.map(|gate| gate.watch.is_other(priority));
-            self.lease(holding, request.id, place, workspace)
+            self.lease(holding, request, place, workspace)
         });
         let mut shedder = None;
         let mut slot = None;
@@ -289,13 +274,14 @@ impl<'d> Judgement<'d> {
     fn lease(
         &self,
         holding: Holding<'_>,
-        request: u64,
+        request: &Request<'_>,
         place: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
         workspace.tie(self.domain, self.terms, holding.name);
-        let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place };
-        self.engine.grant(holding.reserved, request, &granted, self.now)
+        let cost = self.engine.tie_cost(request, workspace);
+        let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place, cost };
+        self.engine.grant(holding.reserved, request.id, &granted, self.now)
     }
 
     fn check(&self, slot: Slot, check: Check) {

@@ -28,10 +28,14 @@ pub enum Kept {
     Pool(Box<KeptPool>),
     /// A token bucket or a leaky one.
     Bucket(KeptKey, u64),
-    /// A fixed window: when it ends, in nanoseconds of its own timeline, and what it counts.
-    Window(KeptKey, u64, u32),
-    /// A sliding window: when its newest bucket starts, in nanoseconds of Unix time, and the counts, the newest first.
-    SlidingWindow(KeptKey, u64, Vec<u32>),
+    /// A fixed window: when its key entered it, and what it counts.
+    Window(KeptKey, Timestamp, u32),
+    /// A sliding window: when its newest bucket was first counted in, and the counts, the newest first.
+    SlidingWindow(KeptKey, Timestamp, Vec<u32>),
+    /// A fixed window of a file that says when it ends instead: what it counts.
+    OldWindow(KeptKey, u32),
+    /// A sliding window of a file that says when its newest bucket starts, in nanoseconds of Unix time, and the counts.
+    OldSlidingWindow(KeptKey, u64, Vec<u32>),
     /// A sliding log: times with their units, the oldest first.
     Log(KeptKey, Vec<(u64, u32)>),
     /// A key of places that many hosts share, of which work is in progress, and the number of its limit.
@@ -42,6 +46,8 @@ pub enum Kept {
     Soft(KeptKey, Timestamp, Timestamp),
     /// The grant of a request that has a name.
     Repeat(Box<KeptGrant>),
+    /// What a named grant or charge cost, until it is refunded.
+    Spent(Box<KeptSpent>),
     /// A session.
     Session(Box<KeptSession>),
     /// A lease of the session before it.
@@ -118,6 +124,19 @@ pub struct KeptGrant {
     pub is_current: bool,
 }
 
+/// What a named grant or charge cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptSpent {
+    /// The name.
+    pub name: KeptKey,
+    /// When it was charged.
+    pub at: Timestamp,
+    /// Tells what was asked.
+    pub print: u32,
+    /// Costs by the print of their units.
+    pub costs: Vec<(u32, u32)>,
+}
+
 /// A session that has a name. Others end with their connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptSession {
@@ -176,6 +195,14 @@ pub enum KeptTie {
     },
     /// The name of its request.
     Repeat(KeptKey),
+    /// The name by which its cost can be refunded.
+    Spent(KeptKey),
+    /// What it cost in a unit, of which this is the print.
+    #[allow(missing_docs, reason = "said above")]
+    Cost { unit: u32, cost: u32 },
+    /// What tells its request, and the cost in requests.
+    #[allow(missing_docs, reason = "said above")]
+    Print { print: u32, cost: u32 },
 }
 
 impl KeptKey {

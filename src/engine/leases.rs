@@ -22,7 +22,7 @@ mod wheel;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::digest::HashKey;
+use super::digest::{Digest, HashKey};
 use super::ledger::{LEASE_BYTES, Ledger, SESSION_BYTES, Use};
 use super::pool::Pool;
 use super::pools::Pools;
@@ -35,7 +35,7 @@ use numbers::Numbers;
 use session::Attached;
 
 pub(super) use in_pools::InPools;
-pub(super) use lease::{Refund, Tie, Ties};
+pub(super) use lease::{LeaseCost, Refund, Tie, Ties};
 pub use not_held::NotHeldTotals;
 pub(super) use reservation::{Reservation, Terms};
 pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
@@ -235,6 +235,21 @@ impl Leases {
         drop(book);
         self.ends_at(ends_at);
         true
+    }
+
+    /// Takes the cost of a live lease of a user, if it is covered; an error: it is known by this name. Which session has
+    /// the lease is not asked: any of the user may refund it.
+    pub(super) fn take_cost(
+        &self,
+        user: u32,
+        number: u64,
+        now: Now,
+        covers: &dyn Fn(LeaseCost, &[(u32, u32)]) -> bool,
+    ) -> Result<bool, Digest> {
+        let hidden = self.numbers.place(number);
+        let mut books = self.books.iter();
+        let taken = books.find_map(|book| book.lock().take_cost(user, (hidden, number), now.at, covers));
+        taken.unwrap_or(Ok(false))
     }
 
     /// Whether a lease of a session is still live.

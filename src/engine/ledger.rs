@@ -191,7 +191,7 @@ pub(super) const USER_BYTES_MAX: usize = 16 << 20;
 pub(super) const BYTES_MAX: usize = 64 << 20;
 
 /// A lease, with its place in its session and on the wheel.
-pub(super) const LEASE_BYTES: usize = 80;
+pub(super) const LEASE_BYTES: usize = 88;
 
 /// A session: its place in the book and in its pool, the signals that it pushes, and the watch over its process.
 pub(super) const SESSION_BYTES: usize = 3 << 10;

@@ -38,6 +38,7 @@ mod siphash;
 mod sketch;
 mod slots;
 mod soft;
+mod spent;
 mod sync;
 mod table;
 mod tag;
@@ -59,7 +60,9 @@ pub use control::{
     RuleName, Switch, SwitchView, Target,
 };
 pub use decider::Decider;
-pub use decision::{Answer, Conflict, Decision, LimitView, NoteKind, RuleCheck, Unmatched, Verdict};
+pub use decision::{
+    Answer, Conflict, Decision, LimitView, NotCharged, NoteKind, RuleCheck, Unmatched, Verdict,
+};
 pub use digest::HashKey;
 pub use fleet::{Budget, More, Reported, Seen, Settled, ShareHere, SharedKey, Standing, WindowTurns};
 pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
@@ -71,7 +74,8 @@ pub use ledger::{Account, HeldBytes, Use};
 pub use places::{ClaimedPlace, PlacesBudget, PlacesHere, PlacesReported, PlacesSettled, PlacesSum};
 pub use pool::{Agreed, PoolView, Reserve, ReserveView};
 pub use request::{
-    Amount, Charge, Cost, Descriptors, Op, Repeat, Request, UNIT_REQUESTS, UnitAmounts, UnitCosts,
+    Amount, Charge, Cost, Descriptors, Of, Op, RefundBy, Repeat, Request, UNIT_REQUESTS, UnitAmounts,
+    UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use turn::Moved;
@@ -99,6 +103,7 @@ use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
 use slots::Slots;
+use spent::SpentByName;
 use sync::{AtomicBool, Mutex, Ordering};
 
 /// What an engine is made with.
@@ -123,6 +128,7 @@ pub struct Engine {
     ruling: Arc<ArcSwap<Ruling>>,
     shards: Shards,
     repeats: Repeats,
+    spent: SpentByName,
     callers: Callers,
     leases: Leases,
     pools: Pools,
@@ -151,6 +157,7 @@ impl Engine {
             ruling: Arc::new(ArcSwap::from_pointee(Ruling::empty(options.mode))),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
             repeats: Repeats::new(&options.hash_key),
+            spent: SpentByName::new(&options.hash_key),
             callers: Callers::new(),
             leases: Leases::new(&options.hash_key),
             pools: Pools::default(),
@@ -163,6 +170,12 @@ impl Engine {
             slots: Mutex::default(),
             threads: Mutex::default(),
         }
+    }
+
+    /// Whether the rules in force have this domain.
+    #[must_use]
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.ruling.load().find(domain).is_some()
     }
 
     /// Says whether there is room for what is elastic, for those who ask without a session. There is none until somebody
@@ -214,6 +227,7 @@ impl Engine {
         let mut sweeper = self.sweeper.lock();
         if sweeper.advance(&self.shards, now, window_min) {
             self.repeats.sweep(&self.shards, now);
+            self.spent.sweep(&self.shards, now);
         }
         self.callers.age(now);
         self.pools.sweep(now.at);

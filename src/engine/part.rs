@@ -12,7 +12,6 @@ mod soft;
 
 use super::algorithm::{Algorithm, each_algorithm};
 use super::asking::Need;
-use super::decision::RuleCheck;
 use super::digest::Digest;
 use super::fleet::SharedKey;
 use super::ruling::Terms;
@@ -107,6 +106,8 @@ pub(super) struct Case<'a> {
     pub(super) room: bool,
     /// Whether what is granted will have a lease.
     pub(super) leases: bool,
+    /// Whether the request is refused for good by every rule that counts a cost of `u32::MAX`: it is truly above that.
+    pub(super) oversized: bool,
 }
 
 /// What a limit is made of, in a form to judge by.
@@ -168,12 +169,6 @@ impl Part {
         self.stand == Stand::Candidate
     }
 
-    /// What the rule said in the stage that spoke.
-    pub(super) fn check(&self, stage: Stage) -> RuleCheck {
-        let passes = self.passes() || !stage.asks(self);
-        RuleCheck { rule: self.rule, key: self.key.hash(), cost: self.cost, passes }
-    }
-
     /// Whether the limit lets the request through.
     #[inline]
     pub(super) fn passes(&self) -> bool {
@@ -212,6 +207,10 @@ impl Part {
 
     /// Judges the request on the state as it is, which was looked up. One that costs nothing passes.
     pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
+        if case.oversized && self.is_oversized() {
+            self.outcome = Outcome::Never;
+            return;
+        }
         let Some(law) = self.law(case) else { return self.judge_unlimited(case) };
         if self.cost == 0 || matches!(law.allowance.over, Over::Elastic(_)) {
             self.adopt(&law, case.now, shard);

@@ -8,7 +8,7 @@ mod kept;
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::memory::Kind;
-use super::request::{Amount, Charge, Cost, Descriptors, Op, Repeat, Request};
+use super::request::{Amount, Charge, Cost, Descriptors, Of, Op, Repeat, Request};
 use super::shards::Shards;
 use super::sync::{Mutex, MutexGuard};
 use super::table::Table;
@@ -121,7 +121,12 @@ impl Repeats {
                 amounts
             }
         };
-        self.name(repeat, CHARGE, charge.domain, &charge.descriptors, amounts, None, written)
+        let of = match charge.of.map(|by| by.of) {
+            None => 0,
+            Some(Of::Idem(name)) => self.entry_of(b"idem", name, written),
+            Some(Of::Lease(lease)) => self.entry_of(b"lease", &lease.to_le_bytes(), written),
+        };
+        self.name(repeat, CHARGE, charge.domain, &charge.descriptors, amounts ^ of, None, written)
     }
 
     #[allow(clippy::too_many_arguments, reason = "all that two requests can differ in")]
@@ -144,13 +149,7 @@ impl Repeats {
         written.extend_from_slice(&costs.to_le_bytes());
         written.push(u8::from(priority.is_some()));
         write(priority.unwrap_or_default().as_bytes(), written);
-        for descriptor in descriptors.iter() {
-            written.extend_from_slice(&descriptor.len().to_le_bytes());
-            for (name, value) in descriptor {
-                write(name.as_bytes(), written);
-                write(value.as_bytes(), written);
-            }
-        }
+        write_descriptors(descriptors, written);
         Name { digest, asks: self.requests.digest_bytes(written).hash() }
     }
 
@@ -159,6 +158,13 @@ impl Repeats {
         written.clear();
         written.extend_from_slice(&amount.to_le_bytes());
         written.extend_from_slice(unit.as_bytes());
+        self.requests.digest_bytes(written).hash()
+    }
+
+    /// What a refund names.
+    fn entry_of(&self, by: &[u8], name: &[u8], written: &mut Vec<u8>) -> u64 {
+        written.clear();
+        [by, name].iter().for_each(|part| write(part, written));
         self.requests.digest_bytes(written).hash()
     }
 
@@ -293,14 +299,25 @@ fn whole_micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// Descriptors, so that no two lists of them are alike.
+pub(super) fn write_descriptors(descriptors: &Descriptors<'_>, to: &mut Vec<u8>) {
+    for descriptor in descriptors.iter() {
+        to.extend_from_slice(&descriptor.len().to_le_bytes());
+        for (name, value) in descriptor {
+            write(name.as_bytes(), to);
+            write(value.as_bytes(), to);
+        }
+    }
+}
+
 /// Bytes with their length before them, so that no two lists of them are alike.
-fn write(bytes: &[u8], to: &mut Vec<u8>) {
+pub(super) fn write(bytes: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(&bytes.len().to_le_bytes());
     to.extend_from_slice(bytes);
 }
 
 /// How long a grant is remembered, from when it was given: repeats do not extend it.
-const REMEMBERED: Duration = Duration::from_secs(60);
+pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Few requests have a name; so many locks keep those of several threads apart.
 const SHARDS: usize = 16;

@@ -16,6 +16,8 @@ pub struct Request<'a> {
     pub descriptors: Descriptors<'a>,
     /// What it costs.
     pub cost: Cost<'a>,
+    /// Whether a cost, here cut to the largest number, is above it: then the request is refused for good.
+    pub oversized: bool,
     /// The caller's word for how important it is.
     pub priority: Option<&'a str>,
     /// The longest wait that is acceptable; zero: none, `None`: as long as the rule's queue.
@@ -43,6 +45,7 @@ impl<'a> Request<'a> {
             domain,
             descriptors,
             cost: Cost::Requests(1),
+            oversized: false,
             priority: None,
             wait_max: None,
             repeat: None,
@@ -107,6 +110,28 @@ pub struct Charge<'a> {
     pub amount: Amount<'a>,
     /// What makes it a repeat of another, if the caller says so.
     pub repeat: Option<Repeat<'a>>,
+    /// What a negative amount refunds; `None`: nothing is named.
+    pub of: Option<RefundBy<'a>>,
+    /// Whether a negative amount needs no name.
+    pub trusted: bool,
+}
+
+/// What a refund names, and the user who asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefundBy<'a> {
+    /// The user whose grant or charge it must be.
+    pub user: u32,
+    /// Its name.
+    pub of: Of<'a>,
+}
+
+/// A grant or charge, as a refund names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of<'a> {
+    /// By its `idem`.
+    Idem(&'a [u8]),
+    /// By its lease.
+    Lease(u64),
 }
 
 /// An amount in one or more units, within ± 2³².

@@ -4,7 +4,7 @@ use crate::clock::{Now, Timestamp};
 use crate::limit::Scale;
 
 /// Which of a key's states this is, and what tells whether it is as good as new: the scale of a bucket's ticks, the
-/// timeline of a window's end, the time that a log looks back.
+/// time that a window or a log counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u16);
 
@@ -41,11 +41,6 @@ impl Tag {
         // 128 ticks, the most there are, stand as 0.
         let ticks = u16::from(scale.ticks_per_nano()) & SCALE_BITS;
         Tag(ticks | (u16::from(generation) % GENERATIONS) << GENERATION_SHIFT)
-    }
-
-    /// Of a window that ends at a moment: of Unix time, else of the boot-time clock.
-    pub(super) fn window(is_unix: bool) -> Tag {
-        Tag(u16::from(is_unix))
     }
 
     /// Of what looks back so many nanoseconds, kept to one part in 16, upwards.
@@ -114,11 +109,6 @@ impl Tag {
     /// How full a window or a log was when it was last charged: more is more, and the most has refused.
     pub(super) fn fill(self) -> u16 {
         self.0 >> FILL_SHIFT & FILL_MAX
-    }
-
-    /// Whether a window ends at a moment of Unix time.
-    pub(super) fn is_unix(self) -> bool {
-        self.0 & 1 == 1
     }
 
     /// How far a log looks back, or a sixteenth further.

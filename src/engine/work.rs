@@ -6,8 +6,8 @@ use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
 use super::digest::Digest;
 use super::leases::{
-    NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Terms, Tie, Ties,
-    Why, WorkOutcome,
+    LeaseCost, NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Terms,
+    Tie, Ties, Why, WorkOutcome,
 };
 use super::memory::Memory;
 use super::pool::{Agreed, Reserve};
@@ -24,6 +24,8 @@ pub(super) struct Granted<'t> {
     pub(super) lasts: Option<Duration>,
     /// Set if it has its place among the pool's work already: whether as other work.
     pub(super) place: Option<bool>,
+    /// What it cost, where it has no name.
+    pub(super) cost: LeaseCost,
 }
 
 /// What work that is granted is held by.
@@ -229,7 +231,8 @@ impl Engine {
             true
         });
         let lasts = granted.lasts.unwrap_or(LASTS);
-        let lease = holding.grant(&Terms { lasts, request, ties: granted.ties, is_other }, now);
+        let lease =
+            holding.grant(&Terms { lasts, request, ties: granted.ties, is_other, cost: granted.cost }, now);
         if lease.is_none() {
             pool.leave_work(is_other);
             // Its name is not known yet, and who asks holds the lock of names.
@@ -250,7 +253,8 @@ impl Engine {
                 Tie::Place(digest) => self.end_place(&digest, now),
                 Tie::Refund(refund) if outcome == WorkOutcome::Ok => self.refund(&refund, now),
                 Tie::Repeat(name) if forgets => self.repeats.forget(&name, &self.shards),
-                Tie::Refund(_) | Tie::Repeat(_) => {}
+                Tie::Spent(name) if forgets => self.spent.forget(&name, &self.shards),
+                Tie::Refund(_) | Tie::Repeat(_) | Tie::Spent(_) | Tie::Cost { .. } => {}
             }
         }
     }

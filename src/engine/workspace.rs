@@ -141,6 +141,16 @@ impl Workspace {
         }
     }
 
+    /// A refund leaves out the rules that give back by themselves when the work ends well: they would do so twice.
+    pub(super) fn keep_refunds_of_ends(&mut self, domain: &Domain) {
+        for (part, amount) in self.parts.iter().zip(&mut self.amounts) {
+            let rule = domain.rules().get(part.rule as usize);
+            if rule.is_some_and(|rule| rule.refund_on.is_some()) {
+                *amount = (*amount).max(0);
+            }
+        }
+    }
+
     pub(super) fn parts_and_amounts(&mut self) -> (&mut [Part], &[i64]) {
         (&mut self.parts, &self.amounts)
     }
@@ -199,7 +209,9 @@ impl Workspace {
             let check = match (part.stand, part.passes()) {
                 (Stand::Enforced, false) => Check::Refuse,
                 (Stand::Shadow, false) => {
-                    self.notes.push((NoteKind::Shadow, part.rule));
+                    let is_quota = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.is_quota);
+                    let kind = if is_quota { NoteKind::Quota } else { NoteKind::Shadow };
+                    self.notes.push((kind, part.rule));
                     Check::WouldRefuse
                 }
                 (Stand::Candidate, false) => {

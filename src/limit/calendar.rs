@@ -41,6 +41,11 @@ pub(super) struct Span {
 }
 
 impl Calendar {
+    /// Whether days are those of UTC, all of one length.
+    pub(super) fn is_utc(&self) -> bool {
+        self.zone.is_none()
+    }
+
     /// Whose midnights they are.
     pub(super) fn name(&self) -> String {
         let named = |zone: &TimeZone| zone.iana_name().map_or_else(|| format!("{zone:?}"), str::to_owned);

@@ -1,5 +1,5 @@
-//! Fixed windows: a count that starts afresh when its window ends. 12 bytes of state; the calendar is asked only when a
-//! window is entered, and for its real length, and it remembers the window it was last asked about.
+//! Fixed windows: a count that starts afresh when its window ends. 12 bytes of state; the calendar remembers the window it
+//! was last asked about.
 //!
 //! ```text
 //!          N            N
@@ -7,16 +7,17 @@
 //!        window       window
 //! ```
 //!
-//! Promise: at most N in each window, so up to 2N across an edge; refused exactly until the window ends. A wall clock
-//! that steps back by D keeps a key in its window until it has reached its end again, at most D longer, and never takes
-//! it back to a window that is over.
+//! Promise: at most N in each window, so up to 2N across an edge; refused exactly until the window ends. The state knows
+//! when its key entered the window by the boot-time clock; which window that is, the wall clock says as it stands now. So
+//! no window counts longer than its own length by the boot-time clock, whatever the wall clock did meanwhile, and once
+//! that is right a window of a calendar ends when it truly ends. A step of the wall clock opens at most one window more.
 
 use jiff::tz::TimeZone;
 
 use super::calendar::{Calendar, DAY_NANOS, Step};
 use super::rate::WINDOW_NANOS;
 use super::{Level, Outcome, RateError};
-use crate::clock::{Micros, Now};
+use crate::clock::{Micros, Now, Timestamp};
 
 /// Where windows begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,6 +180,22 @@ impl Quota {
         (end.saturating_sub(nanos), end)
     }
 
+    /// No window is longer.
+    #[must_use]
+    pub fn nanos_max(&self) -> u64 {
+        // Where the clocks of a zone change, and where its days do, a window may be longer by up to a day.
+        let in_zone = |days: u64, calendar: &Calendar| (days + u64::from(!calendar.is_utc())) * DAY_NANOS;
+        match (&self.windows, self.period) {
+            (Windows::Calendar(calendar), Period::Months(months)) => {
+                in_zone(u64::from(months) * LONGEST_MONTH_DAYS, calendar)
+            }
+            (Windows::Calendar(calendar), Period::Nanos(nanos)) if nanos >= DAY_NANOS => {
+                in_zone(nanos / DAY_NANOS, calendar)
+            }
+            _ => self.nanos,
+        }
+    }
+
     /// When the window ends that a key enters at a moment of the quota's timeline.
     fn end_of_window(&self, reading: u64) -> u64 {
         match &self.windows {
@@ -201,13 +218,13 @@ impl Quota {
     }
 }
 
-/// The state of one key: what was counted, and until when it counts.
+/// The state of one key: what was counted, and since when.
 ///
 /// In words of four bytes, so that it fills a table's entry beside a digest without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
-    /// When the window ends, in nanoseconds of its timeline: high and low word.
-    end: [u32; 2],
+    /// When the key entered the window, in nanoseconds of the boot-time clock: high and low word.
+    began: [u32; 2],
     count: u32,
 }
 
@@ -215,19 +232,19 @@ impl FixedWindow {
     /// A key never seen: it enters a window when it is first charged.
     #[must_use]
     pub const fn fresh(_quota: &Quota, _now: Now) -> FixedWindow {
-        FixedWindow { end: [0, 0], count: 0 }
+        FixedWindow { began: [0, 0], count: 0 }
     }
 
-    /// When its window ends, in nanoseconds of its timeline, and what was counted.
+    /// When its key entered the window, by the boot-time clock, and what was counted since.
     #[must_use]
-    pub fn end_and_count(&self) -> (u64, u32) {
-        (self.end(), self.count)
+    pub fn began_and_count(&self) -> (Timestamp, u32) {
+        (self.began(), self.count)
     }
 
-    /// The state that counted so much until then.
+    /// The state that counted so much since then.
     #[must_use]
-    pub fn of_end_and_count(end: u64, count: u32) -> FixedWindow {
-        FixedWindow { end: words(end), count }
+    pub fn of_began_and_count(began: Timestamp, count: u32) -> FixedWindow {
+        FixedWindow { began: words(began.as_nanos()), count }
     }
 
     /// Judges one request of `cost` units; changes nothing. `Later` is exact: a microsecond sooner is still refused.
@@ -239,12 +256,10 @@ impl FixedWindow {
         if cost > quota.count {
             return Outcome::Never;
         }
-        let timeline = quota.timeline();
         // The cost is at most N, so the difference is not below zero.
-        if self.used(timeline, now) <= quota.count - cost {
-            Outcome::Pass
-        } else {
-            Outcome::Later(micros_up(self.nanos_until_end(timeline, now)))
+        match self.current(quota, now) {
+            Some((used, left)) if used > quota.count - cost => Outcome::Later(micros_up(left)),
+            _ => Outcome::Pass,
         }
     }
 
@@ -261,34 +276,36 @@ impl FixedWindow {
 
     /// Gives back what this window had counted; never more than that.
     pub fn give_back(&mut self, quota: &Quota, now: Now, amount: u32) {
-        self.count = self.used(quota.timeline(), now).saturating_sub(amount);
+        self.count = self.used(quota, now).saturating_sub(amount);
     }
 
     /// What a reply says about this key. The window is the real length of the one that the key is in.
     #[must_use]
     pub fn level(&self, quota: &Quota, now: Now) -> Level {
-        let timeline = quota.timeline();
-        let used = self.used(timeline, now);
+        let used = self.used(quota, now);
         let remaining = quota.count.saturating_sub(used);
-        let inside = if used == 0 { timeline.reading(now) } else { self.end().saturating_sub(1) };
-        let reset = if remaining == quota.count {
-            Micros::ZERO
-        } else {
-            micros_up(self.nanos_until_end(timeline, now))
-        };
+        let left = if remaining == quota.count { 0 } else { self.nanos_until_end(quota, now) };
+        let inside = if used == 0 { now.at } else { self.began() };
         Level {
             limit: u64::from(quota.count),
-            window: quota.window_at(inside),
+            window: quota.window_at(quota.timeline().reading(Now { at: inside, ..now })),
             remaining: u64::from(remaining),
-            reset,
+            reset: micros_up(left),
         }
     }
 
-    /// Nanoseconds until the key equals one never seen; zero when it does.
+    /// Nanoseconds until the window is over in which something counts; zero when nothing does.
+    #[must_use]
+    pub fn nanos_until_end(&self, quota: &Quota, now: Now) -> u64 {
+        self.current(quota, now).map_or(0, |(_, left)| left)
+    }
+
+    /// Nanoseconds until the key surely equals one never seen, if no window is longer than this; zero when it does.
     #[inline]
     #[must_use]
-    pub fn nanos_until_fresh(&self, timeline: Timeline, now: Now) -> u64 {
-        if self.count == 0 { 0 } else { self.nanos_until_end(timeline, now) }
+    pub fn nanos_until_fresh(&self, nanos_max: u64, now: Now) -> u64 {
+        let end = self.began().as_nanos().saturating_add(nanos_max);
+        if self.count == 0 { 0 } else { end.saturating_sub(now.at.as_nanos()) }
     }
 
     /// Counts up to `most`, entering the window of now if the key is in none.
@@ -297,40 +314,38 @@ impl FixedWindow {
         if amount == 0 {
             return;
         }
-        let timeline = quota.timeline();
-        let used = self.used(timeline, now);
+        let used = self.used(quota, now);
         if used == 0 {
-            // Not to an earlier window than it was in: a wall clock that stepped back does not open one again.
-            let end = quota.end_of_window(timeline.reading(now)).max(self.end());
-            self.end = words(end);
+            self.began = words(now.at.as_nanos());
         }
         self.count = used.saturating_add(amount).min(most).max(used);
     }
 
     /// What counts now: nothing once the window is over.
     #[inline]
-    fn used(&self, timeline: Timeline, now: Now) -> u32 {
-        if timeline.reading(now) < self.end() { self.count } else { 0 }
+    fn used(&self, quota: &Quota, now: Now) -> u32 {
+        self.current(quota, now).map_or(0, |(used, _)| used)
     }
 
+    /// What counts, and for how many nanoseconds yet; `None`: nothing does.
     #[inline]
-    fn end(&self) -> u64 {
-        let [high, low] = self.end;
-        u64::from(high) << 32 | u64::from(low)
-    }
-
-    /// Zero when the window is over.
-    #[inline]
-    fn nanos_until_end(&self, timeline: Timeline, now: Now) -> u64 {
-        if timeline.reading(now) >= self.end() {
-            return 0;
+    fn current(&self, quota: &Quota, now: Now) -> Option<(u32, u64)> {
+        if self.count == 0 {
+            return None;
         }
-        // Exact also before 1970, which the reading is not.
-        let now = match timeline {
-            Timeline::Boot => i128::from(now.at.as_nanos()),
-            Timeline::Unix => i128::from(now.at.as_nanos()) + i128::from(now.utc),
-        };
-        u64::try_from((i128::from(self.end()) - now).max(1)).unwrap_or(u64::MAX)
+        let began = self.began();
+        let reading = quota.timeline().reading(Now { at: began, ..now });
+        let lasts = quota.end_of_window(reading).saturating_sub(reading);
+        let end = began.as_nanos().saturating_add(lasts);
+        // At the far end of time, where it ends with the numbers, a window is never over.
+        let left = end.checked_sub(now.at.as_nanos()).filter(|left| *left > 0 || end == u64::MAX)?;
+        Some((self.count, left.max(1)))
+    }
+
+    #[inline]
+    fn began(&self) -> Timestamp {
+        let [high, low] = self.began;
+        Timestamp::from_nanos(u64::from(high) << 32 | u64::from(low))
     }
 }
 
@@ -349,8 +364,8 @@ impl Timeline {
 
 /// High and low word.
 #[inline]
-fn words(end: u64) -> [u32; 2] {
-    let [a, b, c, d, low @ ..] = end.to_be_bytes();
+fn words(nanos: u64) -> [u32; 2] {
+    let [a, b, c, d, low @ ..] = nanos.to_be_bytes();
     [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(low)]
 }
 
@@ -370,6 +385,8 @@ fn step(period: Period) -> Result<Step, RateError> {
 const fn micros_up(nanos: u64) -> Micros {
     Micros(nanos.div_ceil(NANOS_PER_MICRO))
 }
+
+const LONGEST_MONTH_DAYS: u64 = 31;
 
 /// A month of no calendar.
 const MONTH_NANOS: u64 = 30 * DAY_NANOS;

@@ -1,8 +1,8 @@
 //! The counters of one sliding window: a ring of buckets, and what they count together. It knows when its newest bucket
-//! started, never a limit or a window.
+//! was first counted in, never a limit or a window.
 //!
 //! ```text
-//!   in the table   │ start │ total, newest │ ─┐
+//!   in the table   │ began │ total, newest │ ─┐
 //!   elsewhere      │ … newest │ oldest … │ ◀─┘   4 bytes for each bucket
 //! ```
 //!
@@ -10,12 +10,13 @@
 //! judgement reads two, which stand side by side, and nothing but those outside of the table.
 
 use super::heap::block_bytes;
+use crate::clock::Timestamp;
 
 /// The counters of one bucket and the one before it are kept in place; more buckets have a block of memory while
 /// something counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring {
-    start_nanos: u64,
+    began: Timestamp,
     counters: Counters,
 }
 
@@ -47,11 +48,11 @@ impl Default for Counters {
 }
 
 impl Ring {
-    /// The ring whose newest bucket starts then, with these counts, the newest first. `None`: of so many buckets there is
+    /// The ring whose newest bucket was first counted in then, with these counts, the newest first. `None`: of so many buckets there is
     /// none.
-    pub(super) fn of_counts(start_nanos: u64, counts: &[u32]) -> Option<Ring> {
+    pub(super) fn of_counts(began: Timestamp, counts: &[u32]) -> Option<Ring> {
         if let [newer, older] = counts {
-            return Some(Ring { start_nanos, counters: Counters::Two([*newer, *older]) });
+            return Some(Ring { began, counters: Counters::Two([*newer, *older]) });
         }
         let len = u8::try_from(counts.len()).ok().filter(|len| (3..=COUNTERS_MAX).contains(len))?;
         let mut counters = Counters::new(len);
@@ -60,7 +61,7 @@ impl Ring {
             *slots.get_mut(head.slot(back)?)? = *count;
         }
         head.set_total(counts.iter().map(|count| u64::from(*count)).sum());
-        Some(Ring { start_nanos, counters })
+        Some(Ring { began, counters })
     }
 
     /// How many buckets there are, as far as something counts.
@@ -68,10 +69,10 @@ impl Ring {
         self.parts().0.len()
     }
 
-    /// When the newest bucket started.
+    /// When the newest bucket was first counted in, by the boot-time clock.
     #[inline]
-    pub(super) fn start_nanos(&self) -> u64 {
-        self.start_nanos
+    pub(super) fn began(&self) -> Timestamp {
+        self.began
     }
 
     /// What all buckets count together.
@@ -87,9 +88,11 @@ impl Ring {
         head.slot(back).and_then(|slot| counts.get(slot)).copied().unwrap_or(0)
     }
 
-    /// Moves on by so many buckets, the newest of which starts then; as many of the oldest are forgotten.
-    pub(super) fn advance(&mut self, passed: usize, nanos: u64, len: u8) {
-        self.start_nanos = nanos;
+    /// Moves on by so many buckets; as many of the oldest are forgotten. The newest, where it is another, begins now.
+    pub(super) fn advance(&mut self, passed: usize, now: Timestamp, len: u8) {
+        if passed > 0 || self.total() == 0 {
+            self.began = now;
+        }
         if let Counters::Two([newer, older]) = &mut self.counters {
             match passed {
                 _ if len > 2 => self.counters = Counters::new(len),

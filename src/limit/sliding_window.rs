@@ -20,8 +20,9 @@
 //!
 //! Promise: while nothing comes, the estimate never rises: within a bucket the share falls, and at its end the oldest
 //! has fallen to nothing while the next to leave still counts in full. So a request is refused exactly until its
-//! `Later` has passed. Where the wall clock steps back, the newest bucket stands, at its start, until the clock has
-//! reached it again: a window is stretched by at most the step, and nothing is given twice.
+//! `Later` has passed. The state knows when the newest bucket was first counted in by the boot-time clock; which bucket
+//! that is, the wall clock says as it stands now. So nothing counts longer than the window and a bucket by the boot-time
+//! clock, whatever the wall clock did meanwhile.
 
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
@@ -29,7 +30,7 @@ use std::ops::RangeInclusive;
 use super::rate::WINDOW_NANOS;
 use super::ring::{Ring, heap_bytes_of};
 use super::{Level, Outcome, RateError};
-use crate::clock::{Micros, Now};
+use crate::clock::{Micros, Now, Timestamp};
 
 /// The numbers of one sliding window: N units in a window of W, in B buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,14 +100,18 @@ impl Quota {
         heap_bytes_of(self.counters())
     }
 
-    /// The bucket of a moment of Unix time, counted from 1970, and where in it that is.
-    fn bucket_at(&self, unix_nanos: u64) -> (u64, Place) {
+    /// The bucket of a moment of Unix time, counted from 1970, and how much of it has gone, in 1/B nanoseconds: a bucket
+    /// has as many of these as W nanoseconds.
+    #[inline]
+    fn bucket_at(&self, unix_nanos: u64) -> (u64, u64) {
         let buckets = u64::from(self.buckets);
+        if let Some(bucket_nanos) = self.bucket_nanos {
+            return (unix_nanos / bucket_nanos, unix_nanos % bucket_nanos * buckets);
+        }
         let (windows, rest) = (unix_nanos / self.window_nanos, unix_nanos % self.window_nanos);
         // Neither product overflows: 366 days × 60 has 61 bits, and 2⁶⁴ ns have at most 2⁴⁵ windows of a millisecond.
         let rest = rest * buckets;
-        let (bucket, elapsed) = (windows * buckets + rest / self.window_nanos, rest % self.window_nanos);
-        (bucket, Place { elapsed, start_nanos: unix_nanos.saturating_sub(elapsed / buckets) })
+        (windows * buckets + rest / self.window_nanos, rest % self.window_nanos)
     }
 
     /// How many counters there are: one for each bucket, and one for that which the window is leaving.
@@ -127,16 +132,16 @@ impl SlidingWindow {
         SlidingWindow(Ring::default())
     }
 
-    /// When its newest bucket starts, in nanoseconds of Unix time, and what its buckets count, the newest first.
+    /// When its newest bucket was first counted in, by the boot-time clock, and what its buckets count, the newest first.
     #[must_use]
-    pub fn counts(&self) -> (u64, Vec<u32>) {
-        (self.0.start_nanos(), (0..self.0.len()).map(|back| self.0.count(back)).collect())
+    pub fn counts(&self) -> (Timestamp, Vec<u32>) {
+        (self.0.began(), (0..self.0.len()).map(|back| self.0.count(back)).collect())
     }
 
     /// The state that counts this; `None` where no window has so many buckets.
     #[must_use]
-    pub fn of_counts(start_nanos: u64, counts: &[u32]) -> Option<SlidingWindow> {
-        Ring::of_counts(start_nanos, counts).map(SlidingWindow)
+    pub fn of_counts(began: Timestamp, counts: &[u32]) -> Option<SlidingWindow> {
+        Ring::of_counts(began, counts).map(SlidingWindow)
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
@@ -152,7 +157,7 @@ impl SlidingWindow {
         if view.whole + u64::from(view.oldest) <= most || view.estimate(quota) <= most {
             Outcome::Pass
         } else {
-            Outcome::Later(view.wait(quota, now, most))
+            Outcome::Later(view.wait(quota, most))
         }
     }
 
@@ -161,8 +166,8 @@ impl SlidingWindow {
         if cost == 0 {
             return;
         }
-        let (here, passed) = self.place(quota, unix_nanos(now).max(self.0.start_nanos()));
-        self.0.advance(passed, here.start_nanos, quota.counters());
+        let Place { passed, .. } = self.place(quota, now);
+        self.0.advance(passed, now.at, quota.counters());
         self.0.add(cost);
     }
 
@@ -185,14 +190,14 @@ impl SlidingWindow {
         let limit = u64::from(quota.count);
         let used = view.estimate(quota).min(limit);
         let reset = match used.checked_sub(1) {
-            Some(less) => view.wait(quota, now, less),
+            Some(less) => view.wait(quota, less),
             None => Micros::ZERO,
         };
         Level { limit, window: quota.window(), remaining: limit - used, reset }
     }
 
-    /// Nanoseconds until nothing counts any more, if the window is no longer than this; zero for a key that equals
-    /// a fresh one. It may be a nanosecond too long where B does not divide W.
+    /// Nanoseconds until surely nothing counts any more, if the window is no longer than this; zero for a key that equals
+    /// a fresh one. It may be too long, by less than a bucket and a nanosecond.
     #[must_use]
     pub fn nanos_until_fresh(&self, window_nanos: u64, now: Now) -> u64 {
         let counters = self.0.len();
@@ -202,8 +207,8 @@ impl SlidingWindow {
         // A bucket counts until B more have passed after it; there are B + 1 counters.
         let (left, buckets) = (counters - newest, (counters - 1).max(1));
         let span = u128::from(window_nanos) * wide(left);
-        let end = u128::from(self.0.start_nanos()) + span.div_ceil(wide(buckets));
-        since(end, now)
+        let end = u128::from(self.0.began().as_nanos()) + span.div_ceil(wide(buckets));
+        u64::try_from(end.saturating_sub(u128::from(now.at.as_nanos()))).unwrap_or(u64::MAX)
     }
 
     /// Bytes of the heap that it holds.
@@ -214,14 +219,13 @@ impl SlidingWindow {
 
     #[inline]
     fn view(&self, quota: &Quota, now: Now) -> View<'_> {
-        let moment = unix_nanos(now).max(self.0.start_nanos());
-        let (here, passed) = self.place(quota, moment);
+        let Place { elapsed, passed, before } = self.place(quota, now);
         let oldest = usize::from(quota.buckets).checked_sub(passed);
         // What has left the window, or is leaving it, stands behind the rest.
         let leaving = (oldest.unwrap_or(0)..self.0.len()).map(|back| u64::from(self.0.count(back)));
         View {
-            moment,
-            elapsed: here.elapsed,
+            elapsed,
+            before,
             ring: &self.0,
             whole: self.0.total() - leaving.sum::<u64>(),
             whole_buckets: oldest.unwrap_or(0),
@@ -229,39 +233,41 @@ impl SlidingWindow {
         }
     }
 
-    /// Where a moment lies, which is not before the newest bucket, and how many buckets after that.
+    /// Where this moment lies. One before the newest bucket, as another thread may have it, is its beginning.
     #[inline]
-    fn place(&self, quota: &Quota, moment: u64) -> (Place, usize) {
-        let start_nanos = self.0.start_nanos();
-        let Some(bucket_nanos) = quota.bucket_nanos else {
-            let ((here, place), (newest, _)) = (quota.bucket_at(moment), quota.bucket_at(start_nanos));
-            return (place, usize::try_from(here.saturating_sub(newest)).unwrap_or(usize::MAX));
-        };
-        // The newest bucket starts where a bucket starts: so one division at most tells both, which takes longest here.
-        let since = moment.saturating_sub(start_nanos);
-        let (passed, rest) = match since < bucket_nanos.get() {
-            true => (0, since),
-            false => (since / bucket_nanos, since % bucket_nanos),
-        };
-        let place = Place { elapsed: rest * u64::from(quota.buckets), start_nanos: moment - rest };
-        (place, usize::try_from(passed).unwrap_or(usize::MAX))
+    fn place(&self, quota: &Quota, now: Now) -> Place {
+        let (began, moment) = (unix_nanos(self.0.began(), now), unix_nanos(now.at, now));
+        let ((newest, since), (here, elapsed)) = (quota.bucket_at(began), quota.bucket_at(moment));
+        match here.checked_sub(newest) {
+            Some(passed) => {
+                Place { elapsed, passed: usize::try_from(passed).unwrap_or(usize::MAX), before: 0 }
+            }
+            None => {
+                let before = (began - moment).saturating_mul(u64::from(quota.buckets)).saturating_sub(since);
+                Place { elapsed: 0, passed: 0, before }
+            }
+        }
     }
 }
 
-/// Where in a bucket: how much of it has gone, in 1/B nanoseconds, of which a bucket has as many as W nanoseconds; and
-/// its first whole nanosecond.
+/// Where a moment lies.
 #[derive(Clone, Copy, Debug)]
 struct Place {
+    /// How much of its bucket has gone, in 1/B nanoseconds.
     elapsed: u64,
-    start_nanos: u64,
+    /// How many buckets after the newest that is.
+    passed: usize,
+    /// How long before the newest, in 1/B nanoseconds.
+    before: u64,
 }
 
 /// What counts at one moment.
 #[derive(Clone, Copy, Debug)]
 struct View<'a> {
-    moment: u64,
     /// How much of the bucket of this moment has gone, out of W.
     elapsed: u64,
+    /// How long before it this moment is, in 1/B nanoseconds.
+    before: u64,
     ring: &'a Ring,
     /// What the buckets count that lie in the window as a whole.
     whole: u64,
@@ -282,7 +288,7 @@ impl View<'_> {
     /// At the start of the next bucket the estimate is what is whole now, at the start of the one after that it has
     /// lost the last of these, and so on: so the bucket in which it falls far enough is found in at most B steps, and
     /// the place in it by solving the share for the time.
-    fn wait(&self, quota: &Quota, now: Now, most: u64) -> Micros {
+    fn wait(&self, quota: &Quota, most: u64) -> Micros {
         let (mut later_by, mut whole, mut oldest) = (0, self.whole, u64::from(self.oldest));
         for next in (0..self.whole_buckets).rev() {
             if whole <= most {
@@ -298,10 +304,9 @@ impl View<'_> {
             None => 0,
         };
         // In 1/B nanoseconds; of at most 61 windows of 366 days, so it fits.
-        let ahead = (later_by + elapsed).saturating_sub(self.elapsed);
-        let passes = u128::from(self.moment) + u128::from(ahead.div_ceil(u64::from(quota.buckets)));
+        let ahead = (later_by + elapsed).saturating_sub(self.elapsed).saturating_add(self.before);
         // Never zero: the far end of time is a wall, where the clock of buckets stands still.
-        Micros(since(passes, now).div_ceil(NANOS_PER_MICRO).max(1))
+        Micros(ahead.div_ceil(u64::from(quota.buckets)).div_ceil(NANOS_PER_MICRO).max(1))
     }
 }
 
@@ -319,16 +324,12 @@ fn part(amount: u64, share: u64, of: u64) -> u64 {
     }
 }
 
-/// Unix time, as far as buckets go: 1970 to 2554.
-fn unix_nanos(now: Now) -> u64 {
-    now.at.as_nanos().saturating_add_signed(now.utc)
-}
-
-/// Nanoseconds from now until a Unix time, zero when that has gone; from before 1970 as well.
-fn since(unix_nanos: u128, now: Now) -> u64 {
-    let now = i128::from(now.at.as_nanos()) + i128::from(now.utc);
-    let ahead = i128::try_from(unix_nanos).unwrap_or(i128::MAX).saturating_sub(now);
-    u64::try_from(ahead.max(0)).unwrap_or(u64::MAX)
+/// Unix time of a moment, as far as buckets go: 1970 to 2554. Where the wall clock shows an earlier time, buckets are those
+/// of the boot-time clock: they pass all the same.
+#[inline]
+fn unix_nanos(at: Timestamp, now: Now) -> u64 {
+    let began_after_1970 = i128::from(now.at.as_nanos()) + i128::from(now.utc) >= 0;
+    at.as_nanos().saturating_add_signed(if began_after_1970 { now.utc } else { 0 })
 }
 
 /// A count of buckets as a factor. It is at most 61.

@@ -6,12 +6,12 @@ use arrayvec::ArrayVec;
 use super::descriptors::Descriptors;
 use super::elements::Elements;
 use super::entries::{Entries, Entry};
-use super::fault::{Code, Expected, Fault, Reason};
+use super::fault::{Code, Expected, Fault, Flaw, Reason};
 use super::message::{Amount, Charge, Cost, Hello, Judge, Options, Request, WorkOutcome};
 use super::name::RANGE as NAME;
 use super::options::{read_info, read_options};
 use super::reader::Reader;
-use super::{COST_MAX, DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, wellformed};
+use super::{DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, wellformed};
 
 /// Reads the payload of a frame that may be any request; its descriptors replace what `descriptors` held.
 ///
@@ -143,7 +143,7 @@ fn read_judge<'a>(
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
     let cost = if elements.present() { read_cost(&mut elements.reader)? } else { Cost::Requests(1) };
-    let priority = elements.optional(&PRIORITY, Reader::name)?;
+    let priority = if elements.present() { read_priority(&mut elements.reader)? } else { None };
     let options = if elements.present() { read_options(&mut elements.reader)? } else { Options::default() };
     elements.finish()?;
     Ok(Judge { id, domain, cost, priority, options })
@@ -185,8 +185,20 @@ fn read_cost<'a>(reader: &mut Reader<'a>) -> Result<Cost<'a>, Reason> {
     if reader.at_map() {
         return Ok(Cost::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&COST))?));
     }
-    let cost = reader.unsigned().and_then(|cost| u32::try_from(cost).ok());
-    Ok(Cost::Requests(cost.ok_or(Reason::Field(&COST))?))
+    Ok(Cost::Requests(reader.unsigned().ok_or(Reason::Field(&COST))?))
+}
+
+/// Reads the priority. What is no name says nothing, and the rules decide: input never ends a judgement.
+#[inline]
+fn read_priority<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, Reason> {
+    let mut name = *reader;
+    if let Some(priority) = name.name() {
+        *reader = name;
+        return Ok(Some(priority));
+    }
+    reader.leave_unchecked();
+    reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
+    Ok(None)
 }
 
 fn read_amount<'a>(reader: &mut Reader<'a>) -> Result<Amount<'a>, Reason> {
@@ -273,8 +285,6 @@ pub(super) const PING: u64 = 8;
 /// Hardly a request names more units than these: so many are compared here, each with each.
 const UNITS_COMPARED_MAX: usize = 8;
 
-const _: () = assert!(COST_MAX == u32::MAX, "a cost that fits a u32 is taken");
-
 const ID: Expected = Expected { field: "id", range: "an unsigned integer up to 9223372036854775807" };
 const OPTIONAL_ID: Expected =
     Expected { field: "id", range: "nil or an unsigned integer up to 9223372036854775807" };
@@ -287,15 +297,10 @@ const DESCRIPTORS: Expected = Expected {
 const KEY: Expected = Expected { field: "an attribute key in descriptors", range: NAME };
 const VALUE: Expected =
     Expected { field: "an attribute value in descriptors", range: "a text of at most 1024 bytes" };
-const COST: Expected = Expected {
-    field: "cost",
-    range: "an unsigned integer up to 4294967295, or a map of unit names to such integers",
-};
-const AMOUNT: Expected = Expected {
-    field: "amount",
-    range: "an integer from -4294967295 to 4294967295, or a map of unit names to such integers",
-};
-const PRIORITY: Expected = Expected { field: "priority", range: super::name::NIL_RANGE };
+const COST: Expected =
+    Expected { field: "cost", range: "an unsigned integer, or a map of unit names to such integers" };
+const AMOUNT: Expected =
+    Expected { field: "amount", range: "an integer, or a map of unit names to integers" };
 const LEASE: Expected = Expected { field: "lease", range: "an unsigned integer up to 9223372036854775807" };
 const OUTCOME: Expected = Expected { field: "outcome", range: "nil, 0, 1 or 2" };
 const POOL: Expected = Expected { field: "pool", range: NAME };

@@ -6,7 +6,7 @@
 use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL};
 use super::descriptors::Descriptors;
 use super::entries::Abandoned;
-use super::message::{Amount, Charge, Cost, Hello, Judge, Missed, Options, Request};
+use super::message::{Amount, Charge, Cost, Hello, Judge, Missed, Of, Options, Request};
 use super::writer::Writer;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
@@ -70,12 +70,12 @@ fn write_judge(writer: &mut Writer<'_>, op: u64, judge: &Judge<'_>, descriptors:
     writer.text(judge.domain);
     write_descriptors(writer, descriptors);
     match judge.cost {
-        Cost::Requests(cost) => writer.unsigned(u64::from(cost)),
+        Cost::Requests(cost) => writer.unsigned(cost),
         Cost::Units(units) => {
             writer.map(units.len());
             for (unit, cost) in units.iter() {
                 writer.text(unit);
-                writer.unsigned(u64::from(cost));
+                writer.unsigned(cost);
             }
         }
     }
@@ -119,16 +119,25 @@ fn write_descriptors(writer: &mut Writer<'_>, descriptors: &Descriptors<'_>) {
 }
 
 fn write_options(writer: &mut Writer<'_>, options: &Options<'_>) {
-    let Options { idem, queued_us, max_wait_us, all, missed, abandoned } = options;
+    let Options { idem, of, queued_us, max_wait_us, all, missed, abandoned } = options;
     let reports = usize::from(!missed.is_empty()) + usize::from(!abandoned.is_empty());
     let times = usize::from(queued_us.is_some()) + usize::from(max_wait_us.is_some());
-    writer.map(usize::from(idem.is_some()) + times + usize::from(*all) + reports);
+    let names = usize::from(idem.is_some()) + usize::from(of.is_some());
+    writer.map(names + times + usize::from(*all) + reports);
     if let Some(idem) = idem {
         writer.text("idem");
-        match std::str::from_utf8(idem) {
-            Ok(text) => writer.text(text),
-            Err(_) => writer.binary(idem),
+        write_idem(writer, idem);
+    }
+    match of {
+        Some(Of::Idem(idem)) => {
+            writer.text("of");
+            write_idem(writer, idem);
         }
+        Some(Of::Lease(lease)) => {
+            writer.text("of");
+            writer.unsigned(*lease);
+        }
+        None => {}
     }
     for (key, time) in [("queued_us", queued_us), ("max_wait_us", max_wait_us)] {
         if let Some(time) = time {
@@ -141,6 +150,13 @@ fn write_options(writer: &mut Writer<'_>, options: &Options<'_>) {
         writer.boolean(true);
     }
     write_reports(writer, missed, abandoned);
+}
+
+fn write_idem(writer: &mut Writer<'_>, idem: &[u8]) {
+    match std::str::from_utf8(idem) {
+        Ok(text) => writer.text(text),
+        Err(_) => writer.binary(idem),
+    }
 }
 
 fn write_reports(writer: &mut Writer<'_>, missed: &Missed, abandoned: &Abandoned<'_>) {

@@ -6,8 +6,8 @@ use std::fmt;
 use super::reader::Reader;
 use super::{COST_MAX, ID_MAX};
 
-/// Unit and cost, in the order they were written. No unit may come twice.
-pub type Units<'a> = Entries<'a, (&'a str, u32)>;
+/// Unit and cost, in the order they were written. No unit may come twice. A cost may be above [`COST_MAX`].
+pub type Units<'a> = Entries<'a, (&'a str, u64)>;
 
 /// Unit and signed amount, within ± [`COST_MAX`]. No unit may come twice.
 pub type Amounts<'a> = Entries<'a, (&'a str, i64)>;
@@ -103,9 +103,9 @@ impl<'a, T: Entry<'a>> fmt::Debug for Entries<'a, T> {
     }
 }
 
-impl<'a> Entry<'a> for (&'a str, u32) {
+impl<'a> Entry<'a> for (&'a str, u64) {
     fn read(bytes: &mut &'a [u8]) -> Option<Self> {
-        read(bytes, |reader| Some((reader.name()?, u32::try_from(reader.unsigned()?).ok()?)))
+        read(bytes, |reader| Some((reader.name()?, reader.unsigned()?)))
     }
 }
 
@@ -136,9 +136,9 @@ fn read<'a, T>(bytes: &mut &'a [u8], one: impl FnOnce(&mut Reader<'a>) -> Option
 }
 
 impl Reader<'_> {
-    /// Reads a signed amount.
+    /// Reads a signed amount. One beyond [`COST_MAX`] either way is cut to it: no rule counts further.
     pub(super) fn amount(&mut self) -> Option<i64> {
-        let amount = i64::try_from(self.integer()?).ok()?;
-        (amount.unsigned_abs() <= u64::from(COST_MAX)).then_some(amount)
+        let most = i128::from(COST_MAX);
+        i64::try_from(self.integer()?.clamp(-most, most)).ok()
     }
 }

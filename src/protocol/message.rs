@@ -83,8 +83,8 @@ impl<'a> Judge<'a> {
 /// What a request costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost<'a> {
-    /// In the unit `requests`.
-    Requests(u32),
+    /// In the unit `requests`. Above [`COST_MAX`](super::COST_MAX) no rule can ever pass it.
+    Requests(u64),
     /// In each unit that is named.
     Units(Units<'a>),
 }
@@ -111,11 +111,22 @@ pub struct Charge<'a> {
     pub options: Options<'a>,
 }
 
+/// The grant or charge that a CHARGE refunds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of<'a> {
+    /// By its `idem`, 1 to 64 bytes.
+    Idem(&'a [u8]),
+    /// By its lease.
+    Lease(u64),
+}
+
 /// What may ride on ACQUIRE, HIT, PEEK and CHARGE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
     /// A repeat with the same bytes gets the same grant. 1 to 64 bytes.
     pub idem: Option<&'a [u8]>,
+    /// What a CHARGE of a negative amount refunds.
+    pub of: Option<Of<'a>>,
     /// Microseconds that the request already waited for the application.
     pub queued_us: Option<u64>,
     /// The longest wait in microseconds that is acceptable; 0: none, `None`: as long as the rule's queue.

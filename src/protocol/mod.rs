@@ -45,7 +45,9 @@ pub use encode_reply::{encode_decision, encode_fault, encode_reply};
 pub use entries::{Abandoned, Amounts, Entries, Entry, Units};
 pub use fault::{Code, Expected, Fault, Flaw, Reason};
 pub use frame::{Split, split};
-pub use message::{Amount, Charge, Cost, Hello, Judge, MissReason, Missed, Options, Request, WorkOutcome};
+pub use message::{
+    Amount, Charge, Cost, Hello, Judge, MissReason, Missed, Of, Options, Request, WorkOutcome,
+};
 pub use reply::{Decision, LimitEntry, Mode, NoteKind, Reply, Verdict};
 
 /// The version spoken here.
@@ -64,7 +66,7 @@ pub const DEPTH_MAX: usize = 4;
 /// The largest id and lease number: they must fit the signed integers of every client's language.
 pub const ID_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// The largest cost of one unit, and the largest amount either way.
+/// The largest cost of one unit that can pass, and the largest amount either way that is counted.
 pub const COST_MAX: u32 = u32::MAX;
 
 /// The most descriptors in a request.

@@ -57,9 +57,6 @@ fn class_of(byte: u8) -> u8 {
 /// The rule, as messages say it.
 pub(super) const RANGE: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";
 
-/// The rule where nil is allowed too.
-pub(super) const NIL_RANGE: &str = "nil or a name: 1 to 64 bytes without control characters, ':' or '/'";
-
 const PLAIN: u8 = 0;
 const WIDE: u8 = 1;
 const FORBIDDEN: u8 = 2;

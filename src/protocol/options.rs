@@ -3,9 +3,9 @@
 use super::elements::read_map;
 use super::entries::{Abandoned, Entries};
 use super::fault::{Expected, Reason};
-use super::message::{Hello, MissReason, Missed, Options};
+use super::message::{Hello, MissReason, Missed, Of, Options};
 use super::reader::Reader;
-use super::{CLIENT_BYTES_MAX, IDEM_BYTES_MAX};
+use super::{CLIENT_BYTES_MAX, ID_MAX, IDEM_BYTES_MAX};
 
 /// Reads `options`, which is not nil.
 #[inline(never)]
@@ -14,6 +14,7 @@ pub(super) fn read_options<'a>(reader: &mut Reader<'a>) -> Result<Options<'a>, R
     read_map(reader, &OPTIONS, &OPTION_KEYS, |reader, key| {
         match key {
             "idem" => options.idem = Some(idem(reader).ok_or(Reason::Field(&IDEM))?),
+            "of" => options.of = Some(of(reader).ok_or(Reason::Field(&OF))?),
             "queued_us" => options.queued_us = Some(reader.unsigned().ok_or(Reason::Field(&QUEUED))?),
             "max_wait_us" => options.max_wait_us = Some(reader.unsigned().ok_or(Reason::Field(&MAX_WAIT))?),
             "all" => options.all = reader.boolean().ok_or(Reason::Field(&ALL))?,
@@ -54,6 +55,15 @@ fn idem<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
     (1..=IDEM_BYTES_MAX).contains(&bytes.len()).then_some(bytes)
 }
 
+fn of<'a>(reader: &mut Reader<'a>) -> Option<Of<'a>> {
+    let mut lease = *reader;
+    if let Some(number) = lease.unsigned_to(ID_MAX) {
+        *reader = lease;
+        return Some(Of::Lease(number));
+    }
+    idem(reader).map(Of::Idem)
+}
+
 fn client<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     reader.text().filter(|client| client.len() <= CLIENT_BYTES_MAX)
 }
@@ -89,12 +99,16 @@ fn abandoned<'a>(reader: &mut Reader<'a>) -> Result<Abandoned<'a>, Reason> {
     Entries::checked(reader, count).ok_or(Reason::Field(&ABANDONED))
 }
 
-const OPTION_KEYS: [&str; 6] = ["idem", "queued_us", "max_wait_us", "all", "missed", "abandoned"];
+const OPTION_KEYS: [&str; 7] = ["idem", "of", "queued_us", "max_wait_us", "all", "missed", "abandoned"];
 const INFO_KEYS: [&str; 8] =
     ["client", "session", "pid", "pool", "slots", "connection", "missed", "abandoned"];
 
 const OPTIONS: Expected = Expected { field: "options", range: "nil or a map" };
 const IDEM: Expected = Expected { field: "options.idem", range: "a text or bytes, 1 to 64 bytes long" };
+const OF: Expected = Expected {
+    field: "options.of",
+    range: "a text or bytes, 1 to 64 bytes long, or a lease: an unsigned integer up to 9223372036854775807",
+};
 const QUEUED: Expected = Expected { field: "options.queued_us", range: "an unsigned integer" };
 const MAX_WAIT: Expected = Expected { field: "options.max_wait_us", range: "nil or an unsigned integer" };
 const ALL: Expected = Expected { field: "options.all", range: "true or false" };

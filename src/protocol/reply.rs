@@ -175,11 +175,14 @@ pub enum NoteKind {
     Over,
     /// Past its `warn_at`.
     Near,
+    /// Passed above the quota of a descriptor in quota mode.
+    Quota,
 }
 
 impl NoteKind {
     /// All of them.
-    pub const ALL: [NoteKind; 4] = [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near];
+    pub const ALL: [NoteKind; 5] =
+        [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
 
     /// The name on the wire.
     #[must_use]
@@ -189,6 +192,7 @@ impl NoteKind {
             NoteKind::Candidate => "candidate",
             NoteKind::Over => "over",
             NoteKind::Near => "near",
+            NoteKind::Quota => "quota",
         }
     }
 }

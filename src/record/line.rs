@@ -25,6 +25,12 @@ pub(super) struct Line<'l> {
     pub(super) priority: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) idem: Option<String>,
+    /// The `idem` of what is refunded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) of: Option<String>,
+    /// The work that is refunded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) of_id: Option<Id>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) queued_us: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,7 @@ use super::sessions::{Label, Sessions};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
 use crate::protocol::{
-    Amount, Cost, Descriptors, FRAME_BYTES_MAX, Judge, Options, Request, VALUE_BYTES_MAX, decode_request,
+    Amount, Cost, Descriptors, FRAME_BYTES_MAX, Judge, Of, Options, Request, VALUE_BYTES_MAX, decode_request,
 };
 
 /// Writes the lines of one recording.
@@ -191,6 +191,14 @@ impl Writer {
                     descriptors: Some(&told),
                     amount: Some(amount),
                     idem: self.idem(&charge.options),
+                    of: match charge.options.of {
+                        Some(Of::Idem(idem)) => Some(self.idem_as_told(idem)),
+                        _ => None,
+                    },
+                    of_id: match charge.options.of {
+                        Some(Of::Lease(lease)) => Some(self.lease_id(lease)),
+                        _ => None,
+                    },
                     ..Line::default()
                 };
                 self.line(&line, noted.at, to)
@@ -213,9 +221,9 @@ impl Writer {
         let Some(told) = self.disguised(judge.domain, descriptors) else { return Ok(()) };
         let cost = match judge.cost {
             Cost::Requests(1) => None,
-            Cost::Requests(cost) => Some(Quantity::Requests(cost.into())),
+            Cost::Requests(cost) => Some(Quantity::Requests(signed(cost))),
             Cost::Units(units) => {
-                Some(Quantity::Units(units.iter().map(|(unit, cost)| (unit, cost.into())).collect()))
+                Some(Quantity::Units(units.iter().map(|(unit, cost)| (unit, signed(cost))).collect()))
             }
         };
         let options = &judge.options;
@@ -285,7 +293,11 @@ impl Writer {
     }
 
     fn idem(&self, options: &Options<'_>) -> Option<String> {
-        options.idem.map(|idem| letters(self.disguise.key().digest("idem", idem)))
+        options.idem.map(|idem| self.idem_as_told(idem))
+    }
+
+    fn idem_as_told(&self, idem: &[u8]) -> String {
+        letters(self.disguise.key().digest("idem", idem))
     }
 
     fn line(&mut self, line: &Line<'_>, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
@@ -294,6 +306,11 @@ impl Writer {
         self.written.lines += 1;
         line.write(self.newest, to)
     }
+}
+
+/// As traces have numbers: what no rule can count is told as the largest.
+fn signed(cost: u64) -> i64 {
+    i64::try_from(cost).unwrap_or(i64::MAX)
 }
 
 fn name_of(verdict: Verdict) -> &'static str {

@@ -24,7 +24,10 @@ pub(super) const DESCRIPTOR: &[Field] = &[
         .of(Kind::Boolean)
         .or("`false`")
         .about("all values that its pattern matches share one counter; it needs a `*`"),
-    Field::built("quota_mode").of(Kind::Boolean).or("`false`").about("read, and without effect"),
+    Field::built("quota_mode")
+        .of(Kind::Boolean)
+        .or("`false`")
+        .about("its own limit refuses nothing; a request over it passes and is noted as `quota`; not inherited"),
     Field::built("detailed_metric").of(Kind::Boolean).or("`false`").about("read, and without effect"),
     Field::built("value_to_metric").of(Kind::Boolean).or("`false`").about("read, and without effect"),
     Field::built("metadata").of(Kind::Attributes(&Kind::Any)).or("none").about("read, and without effect"),

@@ -27,6 +27,8 @@ pub struct Rule {
     pub candidate: Option<Box<Limit>>,
     /// Whether its refusals are carried out.
     pub mode: Mode,
+    /// Whether a request over it passes and is told so: a descriptor's `quota_mode`.
+    pub is_quota: bool,
     /// The share of the limit, in thousandths, past which a grant is noted as near.
     pub warn_at: Option<u16>,
     /// How long work under it may take; set if it limits concurrency, and only then.
@@ -59,6 +61,7 @@ impl Rule {
             overrides: None,
             candidate: None,
             mode: Mode::Enforce,
+            is_quota: false,
             warn_at: None,
             expires: None,
             refund_on: None,

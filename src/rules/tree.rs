@@ -182,7 +182,8 @@ impl Tree {
                 let key = path.iter().filter_map(|(_, counted)| counted.as_deref()).map(KeyPart::plain);
                 self.rules.push(Rule {
                     key: key.collect(),
-                    mode: if limit.shadow { Mode::Shadow } else { Mode::Enforce },
+                    mode: if limit.shadow || limit.quota { Mode::Shadow } else { Mode::Enforce },
+                    is_quota: limit.quota && !limit.shadow,
                     fleet: limit.fleet,
                     ..Rule::new(&limit.rule, branch.position, limit_of(limit.amount, limit.fleet.as_ref()))
                 });

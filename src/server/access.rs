@@ -12,6 +12,8 @@ use crate::clock::Timestamp;
 pub struct DomainAccess {
     /// In order of their names.
     restricted: Box<[Restricted]>,
+    /// The domains in which a negative charge need not name what it refunds, in order.
+    trusting: Box<[Box<str>]>,
     word: Mutex<Word>,
 }
 
@@ -29,7 +31,20 @@ impl DomainAccess {
             });
         let mut restricted: Vec<_> = restricted.collect();
         restricted.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        DomainAccess { restricted: restricted.into_boxed_slice(), word: Mutex::default() }
+        DomainAccess { restricted: restricted.into_boxed_slice(), ..DomainAccess::default() }
+    }
+
+    /// The same, with domains in which a negative charge need not name what it refunds.
+    #[must_use]
+    pub fn trusting_refunds(mut self, domains: impl IntoIterator<Item = Box<str>>) -> DomainAccess {
+        self.trusting = domains.into_iter().collect();
+        self.trusting.sort_unstable();
+        self
+    }
+
+    /// Whether a negative charge in a domain need not name what it refunds.
+    pub(super) fn trusts_refunds(&self, domain: &str) -> bool {
+        self.trusting.binary_search_by(|name| (**name).cmp(domain)).is_ok()
     }
 
     /// Whether some domain is closed to this user. Asked once for each connection: of nearly all there is no more to

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+
 use super::Shared;
 use super::grants::Grants;
 use super::held::Held;
@@ -57,6 +59,7 @@ pub(super) struct Peer {
     /// Who asks, for the names of repeated requests: the session that HELLO names, else the connection itself.
     named: [u8; SESSION_BYTES],
     grants: Grants,
+    asked: Asked,
     /// Requests that wait for calls.
     pub(super) parked: Parked,
     /// What it is written in, as HELLO says.
@@ -70,7 +73,8 @@ impl Peer {
         let confined = shared.access.confines(line.user);
         let held = Held::nothing(Arc::clone(&shared), line.user, Use::Waits);
         let (grants, parked) = (Grants::default(), Parked::new(held));
-        Peer { member: None, shared, line, confined, named, grants, parked, client: Client::Other }
+        let asked = Asked::default();
+        Peer { member: None, shared, line, confined, named, grants, asked, parked, client: Client::Other }
     }
 
     /// Whether HELLO was said and answered.
@@ -176,6 +180,9 @@ impl Peer {
         let grants = &mut self.grants;
         let mut descriptors = Descriptors::new();
         let request = decode_request(payload, &mut descriptors);
+        if let Ok(Request::Hit(judge) | Request::Acquire(judge) | Request::Peek(judge)) = &request {
+            self.asked.note(judge.domain, &self.shared, self.line.user);
+        }
         let asking = Asking {
             shared: &self.shared,
             payload,
@@ -313,12 +320,38 @@ impl Peer {
     }
 }
 
+/// The domains that a connection has asked about, so that each is noted once.
+#[derive(Debug, Default)]
+struct Asked(ArrayVec<Box<str>, ASKED_MAX>);
+
+impl Asked {
+    #[inline]
+    fn note(&mut self, domain: &str, shared: &Shared, user: u32) {
+        if self.0.last().is_none_or(|last| **last != *domain) {
+            self.note_another(domain, shared, user);
+        }
+    }
+
+    /// A domain that has no rules is no domain: its name is a text of the client's.
+    #[cold]
+    fn note_another(&mut self, domain: &str, shared: &Shared, user: u32) {
+        let is_known = self.0.iter().any(|known| **known == *domain);
+        if !is_known && !self.0.is_full() && shared.engine.has_domain(domain) {
+            shared.telemetry.asked_about(domain, user);
+            self.0.push(domain.into());
+        }
+    }
+}
+
 /// Whether a connection goes on after a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     Kept,
     Ended,
 }
+
+/// Domains of one connection that are noted: most applications ask about one.
+const ASKED_MAX: usize = 4;
 
 /// Frames of a batch. Their bytes are bounded by the buffer: one frame of the largest size.
 const FRAMES_A_BATCH: u64 = 64;

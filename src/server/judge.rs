@@ -9,9 +9,11 @@ use super::Shared;
 use super::answer::Standing;
 use super::grants::Grants;
 use super::telemetry::Client;
-use super::units::LongUnits;
+use super::units::{LongUnits, engine_cost};
 use crate::clock::{Micros, Now};
-use crate::engine::{self, Answer, CallResult, Decider, Engine, LimitView, Op, Repeat, Session, Ticket};
+use crate::engine::{
+    self, Answer, CallResult, Decider, Engine, LimitView, NotCharged, Op, Repeat, Session, Ticket,
+};
 use crate::protocol::{
     self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
     encode_reply,
@@ -65,15 +67,16 @@ impl<'a> Asking<'a> {
         #[cfg(debug_assertions)]
         stall_if_asked(self.descriptors);
         let long;
-        let cost = match &judge.cost {
-            protocol::Cost::Requests(cost) => engine::Cost::Requests(*cost),
-            protocol::Cost::Units(named) => {
+        let (cost, oversized) = match (&judge.cost, engine_cost(&judge.cost)) {
+            (protocol::Cost::Units(named), (cost, oversized)) => {
                 long = LongUnits::new(*named);
-                engine::Cost::Units(long.as_ref().map_or(named, |long| long))
+                (long.as_ref().map_or(cost, |long| engine::Cost::Units(long)), oversized)
             }
+            (protocol::Cost::Requests(_), cost) => cost,
         };
         let request = engine::Request {
             cost,
+            oversized,
             priority: judge.priority,
             wait_max: judge.options.max_wait_us.map(Micros),
             repeat: judge.options.idem.map(|name| self.repeat(name)),
@@ -132,6 +135,8 @@ impl<'a> Asking<'a> {
             descriptors: self.of_engine(),
             amount,
             repeat: charge.options.idem.map(|name| self.repeat(name)),
+            of: charge.options.of.map(|of| engine::RefundBy { user: self.user, of: named(of) }),
+            trusted: self.shared.access.trusts_refunds(charge.domain),
         };
         self.guard(charge.id, decider, replies, |decider, replies| {
             let charged = decider.charge(&request, self.now);
@@ -140,7 +145,8 @@ impl<'a> Asking<'a> {
             }
             match (charged, charge.id) {
                 (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
-                (Err(engine::Conflict), id) => self.write_conflict(replies, id),
+                (Err(NotCharged::Conflict(_)), id) => self.write_conflict(replies, id),
+                (Err(NotCharged::RefundsNothing), id) => self.write_bare_refund(replies, id),
                 (Ok(_), None) => {}
             }
         })
@@ -215,6 +221,15 @@ impl<'a> Asking<'a> {
         }
     }
 
+    fn write_bare_refund(&self, replies: &mut Vec<u8>, id: Option<u64>) {
+        self.shared.telemetry.error(Code::NotAllowed);
+        if id.is_some() {
+            let message = "a negative amount must name in `of` the `idem` or lease that it refunds, unless the settings \
+                           say `refunds: trusted` of its domain";
+            encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message });
+        }
+    }
+
     fn of_engine(&self) -> engine::Descriptors<'a> {
         engine::Descriptors { attributes: self.descriptors.attributes(), ends: self.descriptors.ends() }
     }
@@ -266,6 +281,14 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
     encode_decision(replies, &reply);
 }
 
+/// What a refund names.
+fn named(of: protocol::Of<'_>) -> engine::Of<'_> {
+    match of {
+        protocol::Of::Idem(name) => engine::Of::Idem(name),
+        protocol::Of::Lease(lease) => engine::Of::Lease(lease),
+    }
+}
+
 fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
     LimitEntry {
         rule: &view.rule.name,
@@ -292,5 +315,6 @@ fn note_kind(kind: engine::NoteKind) -> protocol::NoteKind {
         engine::NoteKind::Candidate => protocol::NoteKind::Candidate,
         engine::NoteKind::Over => protocol::NoteKind::Over,
         engine::NoteKind::Near => protocol::NoteKind::Near,
+        engine::NoteKind::Quota => protocol::NoteKind::Quota,
     }
 }

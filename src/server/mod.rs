@@ -40,6 +40,7 @@ pub use listener::{BindError, Listener, NotTaken};
 pub use pool_access::{PoolAccess, PoolLimits};
 pub use pulse::Pulse;
 pub use telemetry::Telemetry;
+pub use units::engine_cost;
 
 use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
@@ -94,6 +95,8 @@ struct Shared {
     crowd: Mutex<Word>,
     /// Limits the log lines about connections closed because the account of their user is full.
     full: Mutex<Word>,
+    /// What is said of a wall clock that was set back.
+    clock_word: Mutex<Word>,
 }
 
 impl Shared {
@@ -102,6 +105,18 @@ impl Shared {
         if !missed.is_empty() {
             self.missed.report(missed);
             self.telemetry.missed_by(client, missed);
+        }
+    }
+
+    /// Says that the wall clock went back. The log is not written under the lock.
+    fn note_clock_step(&self, by: Duration, now: Timestamp) {
+        self.telemetry.clock_stepped_back();
+        let due = self.clock_word.lock().unwrap_or_else(PoisonError::into_inner).is_due(now);
+        if let Some(steps) = due {
+            warn!(
+                by_seconds = by.as_secs_f64(),
+                steps, "the wall clock was set back: no window counts longer for it than its own length"
+            );
         }
     }
 
@@ -147,6 +162,7 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: Options) -> std:
         recorder: options.recorder,
         crowd: Mutex::default(),
         full: Mutex::default(),
+        clock_word: Mutex::default(),
     });
     let mut threads = Vec::new();
     for number in 0..options.threads.max(1) {
@@ -221,8 +237,11 @@ async fn keep_house(shared: Arc<Shared>) {
     let mut audited = shared.clock.now().at;
     loop {
         ticks.tick().await;
-        shared.clock.sample_utc();
+        let stepped_back = shared.clock.sample_utc();
         let now = shared.clock.now();
+        if let Some(by) = stepped_back.filter(|by| *by >= STEP_TOLD) {
+            shared.note_clock_step(by, now.at);
+        }
         engine.tick(now);
         shared.note_tick(now);
         engine.sweep(now);
@@ -252,6 +271,9 @@ fn audit(engine: &Engine, now: Now) {
         error!(repaired, "leases and the counters of {pools} pools differ: please report this");
     }
 }
+
+/// A step of the wall clock that is worth a word: time servers set a clock by less.
+const STEP_TOLD: Duration = Duration::from_millis(100);
 
 /// How often leases are counted against counters.
 const AUDIT_EVERY: Duration = Duration::from_secs(10);

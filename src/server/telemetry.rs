@@ -1,7 +1,11 @@
 //! What the server counts of its own: connections, errors answered, decisions that clients made alone. Whoever looks,
 //! looks while it changes; nothing waits for it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use arrayvec::ArrayVec;
 
 use super::connections::Refusal;
 use crate::protocol::{Code, MissReason, Missed};
@@ -15,6 +19,9 @@ pub struct Telemetry {
     errors: [AtomicU64; Code::ALL.len()],
     missed: [[AtomicU64; MissReason::ALL.len()]; Client::ALL.len()],
     not_parked: [AtomicU64; NOT_PARKED.len()],
+    clock_steps_back: AtomicU64,
+    /// Who has asked about which domain of the rules.
+    users: Mutex<BTreeMap<Box<str>, ArrayVec<u32, USERS_MAX>>>,
 }
 
 /// Why a request that a call might have helped was judged without waiting for one.
@@ -98,6 +105,35 @@ impl Telemetry {
         names.zip(self.not_parked.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
+    /// The domains about which several users have asked, with the first of them.
+    pub fn shared_domains(&self) -> Vec<(Box<str>, Vec<u32>)> {
+        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = users.iter().filter(|(_, users)| users.len() > 1);
+        shared.map(|(domain, users)| (domain.clone(), users.to_vec())).collect()
+    }
+
+    /// A user has asked about a domain of the rules, of which there are few.
+    pub(super) fn asked_about(&self, domain: &str, user: u32) {
+        let mut known = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(users) = known.get_mut(domain) {
+            if !users.contains(&user) {
+                // More than are told need not be known.
+                let _ = users.try_push(user);
+            }
+        } else if known.len() < DOMAINS_MAX {
+            known.insert(domain.into(), ArrayVec::from_iter([user]));
+        }
+    }
+
+    /// How often the wall clock was set back.
+    pub fn clock_steps_back(&self) -> u64 {
+        self.clock_steps_back.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn clock_stepped_back(&self) {
+        add(&self.clock_steps_back, 1);
+    }
+
     pub(super) fn was_not_parked(&self, why: NotParked) {
         let places = NOT_PARKED.iter().zip(&self.not_parked);
         places.filter(|((known, _), _)| *known == why).for_each(|(_, count)| add(count, 1));
@@ -178,3 +214,9 @@ mod tests {
         assert_eq!(telemetry.missed().count(), Client::ALL.len() * MissReason::ALL.len());
     }
 }
+
+/// Users of a domain that are told apart: more say no more.
+const USERS_MAX: usize = 4;
+
+/// As many as rules can have.
+const DOMAINS_MAX: usize = 256;

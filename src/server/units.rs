@@ -5,16 +5,36 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 
-use crate::engine::{UnitAmounts, UnitCosts};
-use crate::protocol::{Amounts, Entries, Entry, Units};
+use crate::engine::{self, UnitAmounts, UnitCosts};
+use crate::protocol::{self, Amounts, COST_MAX, Entries, Entry, Units};
+
+/// A cost for the engine, and whether it is above what rules can count.
+pub fn engine_cost<'c>(cost: &'c protocol::Cost<'_>) -> (engine::Cost<'c>, bool) {
+    match cost {
+        protocol::Cost::Requests(cost) => (engine::Cost::Requests(counted(*cost)), is_oversized(*cost)),
+        protocol::Cost::Units(named) => {
+            (engine::Cost::Units(named), named.iter().any(|(_, cost)| is_oversized(cost)))
+        }
+    }
+}
+
+/// The cost as rules count it.
+fn counted(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(COST_MAX)
+}
+
+/// Whether a cost is above what rules can count.
+fn is_oversized(cost: u64) -> bool {
+    cost > u64::from(COST_MAX)
+}
 
 impl UnitCosts for Units<'_> {
     fn of(&self, unit: &str) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| cost)
+        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| counted(cost))
     }
 
     fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.iter().for_each(|(unit, cost)| visit(unit, cost));
+        self.iter().for_each(|(unit, cost)| visit(unit, counted(cost)));
     }
 }
 
@@ -57,9 +77,9 @@ where
     }
 }
 
-impl UnitCosts for LongUnits<'_, u32> {
+impl UnitCosts for LongUnits<'_, u64> {
     fn of(&self, unit: &str) -> Option<u32> {
-        self.find(unit)
+        self.find(unit).map(counted)
     }
 
     fn each(&self, visit: &mut dyn FnMut(&str, u32)) {

@@ -149,9 +149,9 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
         let waited = [json!(1), json!(CANARY), json!({"queued_us": 700_000})];
         traffic.ask(&mut other, HIT, &json!(["user", user(9)]), &waited);
     }
-    one.ask(&json!([5, 1, "app", [["user", user(0)]], 3]));
+    one.ask(&json!([5, 1, "app", [["user", user(0)]], 3, {"idem": CANARY}]));
     traffic.ask(&mut one, HIT, &json!(["user", user(0)]), &[]);
-    one.ask(&json!([5, 1, "app", [["user", user(0)]], -2, {"idem": CANARY}]));
+    one.ask(&json!([5, 1, "app", [["user", user(0)]], -2, {"idem": "r", "of": CANARY}]));
     traffic.ask(&mut one, HIT, &json!(["user", user(0)]), &[]);
     // Two places: taken, refused, given back, taken again; a repeat takes none.
     let idem = [json!(1), Value::Null, json!({"idem": CANARY})];

@@ -11,17 +11,17 @@ fn check(descriptors: &str, expected: &[(u32, &str, &str)]) {
 #[test]
 fn fields_without_effect_are_told_once_in_a_file() {
     let node = |fields: &str| format!("- {{key: k, {fields}, rate_limit: {{unlimited: true}}}}\n");
-    check(
-        &node("quota_mode: true"),
-        &[(3, "`quota_mode` has no effect", "`shadow_mode: true` only watches")],
-    );
+    check(&node("quota_mode: true"), &[]);
     check(&node("detailed_metric: true"), &[(3, "`detailed_metric` has no effect", "by rule")]);
     check(&node("value_to_metric: true"), &[(3, "`value_to_metric` has no effect", "by rule")]);
     check(&node("metadata: {a: b}"), &[(3, "`metadata` has no effect", "replies carry none")]);
     check(&node("quota_mode: false, detailed_metric: , metadata: ~"), &[]);
     check(
-        "- {key: a, quota_mode: true, metadata: {}}\n- key: b\n  descriptors:\n  - {key: c, quota_mode: true}\n  - {key: d, quota_mode: true}\n",
-        &[(3, "`quota_mode` has no effect, 3 times in this file", ""), (3, "`metadata` has no effect", "")],
+        "- {key: a, detailed_metric: true, metadata: {}}\n- key: b\n  descriptors:\n  - {key: c, detailed_metric: true}\n  - {key: d, detailed_metric: true}\n",
+        &[
+            (3, "`detailed_metric` has no effect, 3 times in this file", ""),
+            (3, "`metadata` has no effect", ""),
+        ],
     );
 }
 
@@ -45,9 +45,22 @@ fn a_limit_that_refuses_all_by_an_oversight() {
 
 #[test]
 fn a_shadow_of_nothing() {
-    let told = "`shadow_mode` has no effect on a descriptor without `rate_limit`";
-    check("- {key: k, shadow_mode: true}\n", &[(3, told, "do not inherit")]);
-    check("- {key: k, shadow_mode: false}\n", &[]);
+    for field in ["shadow_mode", "quota_mode"] {
+        let told = format!("`{field}` has no effect on a descriptor without `rate_limit`");
+        check(&format!("- {{key: k, {field}: true}}\n"), &[(3, &told, "do not inherit")]);
+        check(&format!("- {{key: k, {field}: false}}\n"), &[]);
+    }
+}
+
+#[test]
+fn warns_of_stars_that_the_pinned_service_takes_as_they_are() {
+    let node = |value: &str| format!("- {{key: k, value: '{value}', rate_limit: {{unlimited: true}}}}\n");
+    for value in ["*b", "a*b", "a*b*", "**"] {
+        let told = format!("the pattern `k_{value}` has a star that is not its end");
+        check(&node(value), &[(3, &told, "before v1.4.1-0.20260312062621-6bcd4d2f8eda")]);
+    }
+    check(&node("a*"), &[]);
+    check(&node("*"), &[]);
 }
 
 #[test]
@@ -72,7 +85,7 @@ fn what_no_request_can_say() {
     // The key of a request may end sooner.
     check(&node("key: a_b/c"), &[]);
     check(&node("key: a, value: b/c"), &[]);
-    check(&node("key: '*a/b'"), &[]);
+    check(&node("key: 'a/b*'"), &[]);
     check(&node(&format!("key: {}", "x".repeat(65))), &[(3, "has 65 bytes", "at most 64")]);
     let long = "x".repeat(1_025);
     check(

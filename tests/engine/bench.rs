@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Options, Repeat,
-    Request, Verdict,
+    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NotCharged, NoteKind, Op, Options,
+    RefundBy, Repeat, Request, Session, Verdict,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
@@ -89,8 +89,68 @@ impl Bench {
     pub(crate) fn charge(&mut self, micros: u64, attributes: &str, amount: i64) -> bool {
         let attributes = pairs(attributes);
         let descriptors = Descriptors::one(&attributes);
-        let charge = Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
+        let amount = Amount::Requests(amount);
+        let charge = Charge { domain: "api", descriptors, amount, repeat: None, of: None, trusted: true };
         self.decider.charge(&charge, at(micros)).unwrap()
+    }
+
+    /// A charge as the domain of an untrusted user makes it.
+    pub(crate) fn charge_as(
+        &mut self,
+        micros: u64,
+        attributes: &str,
+        amount: Amount<'_>,
+        repeat: Option<Repeat<'_>>,
+        of: Option<RefundBy<'_>>,
+    ) -> Result<bool, NotCharged> {
+        let attributes = pairs(attributes);
+        let descriptors = Descriptors::one(&attributes);
+        let charge = Charge { domain: "api", descriptors, amount, repeat, of, trusted: false };
+        self.decider.charge(&charge, at(micros))
+    }
+
+    /// Asks for work of a cost in units, and returns its lease.
+    pub(crate) fn acquire(
+        &mut self,
+        micros: u64,
+        attributes: &str,
+        cost: Cost<'_>,
+        session: &Session,
+        repeat: Option<Repeat<'_>>,
+    ) -> Option<u64> {
+        let attributes = pairs(attributes);
+        let session = Some(session);
+        let request = Request {
+            cost,
+            session,
+            repeat,
+            ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+        };
+        match self.decider.decide(&request, at(micros)) {
+            Answer::Decided(decision) => decision.lease,
+            _ => None,
+        }
+    }
+
+    /// Asks with a cost that was cut to the largest number.
+    pub(crate) fn oversized(
+        &mut self,
+        op: Op,
+        domain: &str,
+        attributes: &str,
+        session: Option<&Session>,
+    ) -> String {
+        let attributes = pairs(attributes);
+        let request = Request {
+            cost: Cost::Requests(u32::MAX),
+            oversized: true,
+            session,
+            ..Request::new(op, domain, Descriptors::one(&attributes))
+        };
+        match self.decider.decide(&request, at(0)) {
+            Answer::Decided(decision) => shown(&decision),
+            other => format!("{other:?}"),
+        }
     }
 }
 
@@ -128,6 +188,7 @@ fn shown(decision: &Decision<'_>) -> String {
             NoteKind::Candidate => "candidate",
             NoteKind::Over => "over",
             NoteKind::Near => "near",
+            NoteKind::Quota => "quota",
         };
         text += &format!(" [{kind} {rule}]");
     }

@@ -44,3 +44,19 @@ fn what_may_no_longer_be_shown_is_forgotten_and_all_fades() {
     }
     assert_eq!(bench.engine.top_callers("api", "a").refused, [], "one, halved, is none");
 }
+
+#[test]
+fn no_caller_stands_out_where_each_came_once() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/s}\n");
+    for turn in 0..262_144u64 {
+        bench.ask(turn, crate::bench::Ask::hit(&format!("user=u{turn}"), 1));
+    }
+    assert_eq!(bench.engine.top_callers("api", "a").busiest, []);
+    // One who comes as often as a sixteenth of all of them does.
+    for turn in 0..16_384u64 {
+        bench.ask(262_144 + turn, crate::bench::Ask::hit("user=greedy", 1));
+    }
+    let busiest = bench.engine.top_callers("api", "a").busiest;
+    assert_eq!(busiest.len(), 1, "{busiest:?}");
+    assert!((15_000..=16_400).contains(&busiest[0].count), "{busiest:?}");
+}

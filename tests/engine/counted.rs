@@ -43,3 +43,18 @@ fn the_wait_is_also_that_of_a_rule_which_has_counted_what_another_refused() {
         (60 * S, "", 1, "allow b 0/1"),
     ]);
 }
+
+#[test]
+fn passes_and_notes_what_is_over_a_quota_mode_node() {
+    let file = "domain: api\ndescriptors:\n\
+        - {key: plan, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
+        - {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
+    let mut bench = Bench::of(tidegate::rules::Mode::Enforce, file);
+    bench.check(&[
+        (0, "plan=free", 2, "allow"),
+        (0, "plan=free", 1, "allow [quota plan]"),
+        (0, "plan=other", 3, "allow [quota plan]"),
+        (0, "user=u", 3, "allow user 0/3"),
+        (0, "user=u", 1, "limit user 0/3 after 3600000000"),
+    ]);
+}

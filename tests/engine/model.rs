@@ -67,8 +67,14 @@ impl Subject {
         let units: Vec<(&str, i64)> =
             [("requests", requests)].into_iter().chain(tokens.map(|tokens| ("tokens", tokens))).collect();
         let amount = if tokens.is_some() { Amount::Units(&units) } else { Amount::Requests(requests) };
-        let charge =
-            Charge { domain: "api", descriptors: Descriptors::one(&attributes), amount, repeat: None };
+        let charge = Charge {
+            domain: "api",
+            descriptors: Descriptors::one(&attributes),
+            amount,
+            repeat: None,
+            of: None,
+            trusted: true,
+        };
         let now = self.now(about.at);
         self.decider.charge(&charge, now).unwrap();
     }
@@ -95,6 +101,7 @@ fn said(decision: &Decision<'_>) -> Reply {
                     NoteKind::Candidate => "candidate",
                     NoteKind::Over => "over",
                     NoteKind::Near => "near",
+                    NoteKind::Quota => "quota",
                 };
                 (kind, rule.to_owned())
             })

@@ -1,8 +1,8 @@
-//! Fixed windows: at most N in each, refused exactly until the window ends, and a wall clock that steps never opens a
-//! window again.
+//! Fixed windows: at most N in each, refused exactly until the window ends, and never longer than it lasts, whatever the wall
+//! clock does.
 
 use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::limit::fixed_window::{Align, FixedWindow, Period, Quota, Timeline};
+use tidegate::limit::fixed_window::{Align, FixedWindow, Period, Quota};
 use tidegate::limit::{Level, Outcome, RateError};
 
 use Outcome::{Later, Never, Pass};
@@ -105,39 +105,53 @@ fn a_window_that_opens_with_the_first_hit_keeps_to_the_boot_clock() {
 }
 
 #[test]
-fn a_wall_clock_that_steps_back_keeps_a_key_where_it_is() {
+fn a_wall_clock_that_is_wrong_for_a_second_opens_nothing_and_refuses_nobody_longer() {
+    const DAY_MS: u64 = 86_400_000;
+    // At ten in the morning the clock is a day ahead, or eight days behind, and then right.
+    for wrong in [86_400_000, -8 * 86_400_000] {
+        check(
+            &quota(2, DAY, Align::Utc),
+            &[
+                (10 * DAY_MS + 36_000_000, 0, 1, Pass),
+                (10 * DAY_MS + 36_001_000, wrong, 1, Pass),
+                (10 * DAY_MS + 36_001_500, wrong, 1, Later(ms(50_398_500))), // no window more
+                (10 * DAY_MS + 36_002_000, 0, 1, Later(ms(50_398_000))),     // until midnight
+                (11 * DAY_MS - 1, 0, 1, Later(ms(1))),
+                (11 * DAY_MS, 0, 2, Pass),
+            ],
+        );
+    }
+    // Ahead by thirty hours it is another window by the clock as it is, and the true one once that is right.
     check(
-        &quota(2, MINUTE, Align::Utc),
+        &quota(2, DAY, Align::Utc),
         &[
-            (90_000, 0, 2, Pass),                    // in the window 60…120 s
-            (91_000, -61_000, 1, Later(ms(90_000))), // it reads 30 s: not back to 0…60 s; 61 s longer
-            (150_000, -61_000, 1, Later(ms(31_000))),
-            (181_000, -61_000, 2, Pass),             // it reads 120 s at last
-            (181_000, 0, 2, Pass),                   // 181 s: forward again, into another window
-            (182_000, -2_000, 1, Later(ms(60_000))), // two seconds back: the edge lies two seconds further off
-            (182_000, -100_000, 1, Later(ms(158_000))),
+            (10 * DAY_MS + 36_000_000, 108_000_000, 2, Pass),
+            (10 * DAY_MS + 36_000_500, 108_000_000, 1, Later(ms(28_799_500))),
+            (10 * DAY_MS + 36_001_000, 0, 1, Later(ms(50_399_000))),
+            (11 * DAY_MS, 0, 2, Pass),
         ],
     );
 }
 
 #[test]
-fn a_key_given_back_whole_still_does_not_return_to_a_window_that_is_over() {
-    let quota = quota(2, MINUTE, Align::Utc);
-    let mut key = FixedWindow::fresh(&quota, at(0, 0));
-    key.charge(&quota, at(90_000, 0), 2);
-    key.give_back(&quota, at(90_000, 0), 2);
-    assert_eq!(take(&mut key, &quota, at(91_000, -61_000), 2), Pass);
-    assert_eq!(key.judge(&quota, at(92_000, -61_000), 1), Later(ms(89_000)));
+fn a_step_of_the_wall_clock_ends_a_window_where_it_truly_ends() {
+    check(
+        &quota(2, MINUTE, Align::Utc),
+        &[
+            (90_000, 0, 2, Pass),                    // in the window 60…120 s
+            (91_000, -60_000, 1, Later(ms(29_000))), // it reads 31 s, and began at 30 s: until 60 s
+            (91_000, -40_000, 1, Later(ms(9_000))),  // it reads 51 s, and began at 50 s
+            (91_000, 20_000, 1, Later(ms(9_000))),   // it reads 111 s, and began at 110 s
+            (91_000, 29_500, 2, Pass),               // it reads 120.5 s, and began at 119.5 s: another window
+        ],
+    );
 }
 
 #[test]
 fn time_has_two_ends() {
-    // A wall clock before 1970 waits for the first window of 1970 to end; the last never does.
+    // Before 1970 a window lasts from its first request; the last of all never ends.
     let second = quota(1, SECOND, Align::Utc);
-    check(
-        &second,
-        &[(500, -10_000, 1, Pass), (700, -10_000, 1, Later(ms(10_300))), (11_000, -10_000, 1, Pass)],
-    );
+    check(&second, &[(500, -10_000, 1, Pass), (700, -10_000, 1, Later(ms(800))), (1_500, -10_000, 1, Pass)]);
     let end = Now { at: Timestamp::from_nanos(u64::MAX), utc: 1 };
     for align in [Align::Utc, Align::First, Align::Epoch] {
         let quota = quota(1, SECOND, align);
@@ -182,7 +196,7 @@ fn debt_ends_with_the_window_and_has_a_bound() {
         key.level(&quota, at(0, 0)),
         Level { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) }
     );
-    assert_eq!(key.nanos_until_fresh(Timeline::Unix, at(0, 0)), 0);
+    assert_eq!(key.nanos_until_fresh(quota.nanos_max(), at(0, 0)), 0);
     // Nothing of an earlier window is given back to this one.
     key.charge(&quota, at(0, 0), 5);
     key.give_back(&quota, at(1_000, 0), 5);

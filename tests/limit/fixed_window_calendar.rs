@@ -31,8 +31,11 @@ fn window(quota: &Quota, nanos: u64) -> (u64, u64) {
     key.charge(quota, now, 1);
     let level = key.level(quota, now);
     assert_eq!(level.window, before, "a key knows the length of its window before it enters");
-    assert_eq!(level.reset, Micros(key.nanos_until_fresh(quota.timeline(), now).div_ceil(1_000)));
-    (key.nanos_until_fresh(quota.timeline(), now), level.window.0 * 1_000)
+    assert!(level.window.0 * 1_000 <= quota.nanos_max(), "{level:?} of {quota:?}");
+    let left = key.nanos_until_end(quota, now);
+    assert_eq!(level.reset, Micros(left.div_ceil(1_000)));
+    assert!(left <= key.nanos_until_fresh(quota.nanos_max(), now));
+    (left, level.window.0 * 1_000)
 }
 
 /// Lines of: time, when its window ends, how many hours it has.

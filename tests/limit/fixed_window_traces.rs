@@ -74,9 +74,13 @@ proptest! {
     #[test]
     fn windows_decide_as_counting_by_hand_does((quota, window, steps) in traces(false)) {
         let mut key = FixedWindow::fresh(&quota, Now::default());
-        let (mut end, mut counted) = (i128::MIN, 0);
+        let (mut began, mut counted) = (None, 0);
         for (now, cost) in steps {
             let reading = reading(&quota, now);
+            // The window that was entered then is the one around that moment, by the wall clock as it is now.
+            let end = began.map_or(i128::MIN, |at| {
+                end_by_division(&quota, window, super::fixed_window_traces::reading(&quota, Now { at, ..now }))
+            });
             let used = if reading < end { counted } else { 0 };
             let expected = match cost {
                 0 => Pass,
@@ -87,7 +91,7 @@ proptest! {
             prop_assert_eq!(take(&mut key, &quota, now, cost), expected, "{} at {:?}", cost, now);
             if expected == Pass && cost > 0 {
                 if used == 0 {
-                    end = end.max(end_by_division(&quota, window, reading));
+                    began = Some(now.at);
                 }
                 counted = used + cost;
             }
@@ -132,20 +136,38 @@ proptest! {
             } else {
                 prop_assert_eq!(key.level(&quota, later(now, level.reset.0)).remaining, level.limit);
                 prop_assert_eq!(key.level(&quota, later(now, level.reset.0 - 1)).remaining, level.remaining);
-                prop_assert_eq!(key.nanos_until_fresh(quota.timeline(), now).div_ceil(1_000), level.reset.0);
+                prop_assert!(key.nanos_until_fresh(quota.nanos_max(), now).div_ceil(1_000) >= level.reset.0);
             }
         }
     }
 
     #[test]
-    fn a_step_back_stretches_a_window_by_as_much((quota, _, steps) in traces(true), back in 0..2_000 * DAY) {
+    fn no_step_of_the_wall_clock_makes_a_wait_longer_than_the_window(
+        (quota, window, steps) in traces(true), wrong in proptest::collection::vec(any::<i64>(), 150),
+    ) {
         let mut key = FixedWindow::fresh(&quota, Now::default());
-        for (now, cost) in steps {
-            if let Later(Micros(wait)) = take(&mut key, &quota, now, cost) {
-                let stepped = Now { utc: now.utc - i64::try_from(back / 1_000 * 1_000).unwrap(), ..now };
-                let stretch = if quota.timeline() == Timeline::Boot { 0 } else { back / 1_000 };
-                prop_assert_eq!(key.judge(&quota, stepped, cost), Later(Micros(wait + stretch)));
+        let (mut passed, mut utc): (Vec<(u64, u32)>, i64) = (Vec::new(), 0);
+        let mut steps_of_clock = 0;
+        for ((now, cost), wrong) in steps.into_iter().zip(wrong) {
+            // One time in four the clock is set to anything, and one in four it is right again.
+            let set = match wrong & 3 { 0 => wrong / 4, 1 => 0, _ => utc };
+            steps_of_clock += u32::from(set != utc);
+            utc = set;
+            let now = Now { utc, ..now };
+            let at = now.at.as_nanos();
+            match take(&mut key, &quota, now, cost) {
+                Pass => passed.push((at, cost)),
+                Later(Micros(wait)) => {
+                    // Whatever fills the window passed within its length by the boot-time clock, and is over with that.
+                    let last = passed.iter().filter(|(_, cost)| *cost > 0).map(|(then, _)| *then).max().unwrap();
+                    prop_assert!(at - last < window, "refused for what is longer ago than a window");
+                    prop_assert!(at + wait * 1_000 <= last + window + 1_000, "{wait} µs more");
+                }
+                _ => prop_assert!(cost > quota.count()),
             }
+            // A step opens one window more, at most.
+            let within = passed.iter().filter(|(then, _)| at - then < window).map(|(_, cost)| u64::from(*cost)).sum::<u64>();
+            prop_assert!(within <= u64::from(quota.count()) * u64::from(2 + steps_of_clock));
         }
     }
 

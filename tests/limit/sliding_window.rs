@@ -83,7 +83,7 @@ fn buckets_turn_on_utc() {
 }
 
 #[test]
-fn a_wall_clock_that_steps_back_mints_nothing() {
+fn a_wall_clock_that_steps_keeps_what_counts_and_how_long() {
     let quota = quota(2, 60 * SECOND, 6);
     let now =
         |millis: u64, step: i64| Now { at: Timestamp::from_nanos(millis * MILLI), utc: step * 1_000_000 };
@@ -91,14 +91,25 @@ fn a_wall_clock_that_steps_back_mints_nothing() {
     window.charge(&quota, now(125_000, 0), 2);
     let Later(wait) = window.judge(&quota, now(125_000, 0), 1) else { panic!("full") };
     assert_eq!(wait, Micros(55_000_001));
-    for step in [-4_000, -5_000, -5_001, -30_000, -125_000, -10_000_000] {
-        let stretched = Micros(wait.0 + u64::try_from(-step).unwrap() * 1_000);
-        assert_eq!(window.judge(&quota, now(125_000, step), 1), Later(stretched), "{step} ms");
+    for step in [-120_000, -60_000, 60_000, 86_400_000, 90_000] {
+        assert_eq!(window.judge(&quota, now(125_000, step), 1), Later(wait), "{step} ms");
     }
-    // What is charged meanwhile counts to the newest bucket.
-    window.charge(&quota, now(126_000, -30_000), 1);
-    assert_eq!(window.level(&quota, now(180_000, 0)).remaining, 0);
-    assert_eq!(window.level(&quota, now(190_000, 0)).remaining, 2);
+    // In another bucket of the same length, it ends with that: at most a bucket earlier or later.
+    assert_eq!(window.judge(&quota, now(125_000, -4_000), 1), Later(Micros(59_000_001)));
+    assert_eq!(window.judge(&quota, now(125_000, 3_000), 1), Later(Micros(52_000_001)));
+    // Before 1970 buckets pass as they do later.
+    assert_eq!(window.judge(&quota, now(125_000, -10_000_000), 1), Later(wait));
+    assert_eq!(window.judge(&quota, now(190_000, -10_000_000), 2), Pass);
+}
+
+#[test]
+fn another_thread_may_be_a_moment_behind() {
+    let quota = quota(2, 60 * SECOND, 6);
+    let mut window = SlidingWindow::fresh(&quota, at_ms(0));
+    window.charge(&quota, at_ms(120_001), 2);
+    assert_eq!(window.judge(&quota, at_ms(120_001), 1), Later(Micros(59_999_001)));
+    assert_eq!(window.judge(&quota, at_ms(119_999), 1), Later(Micros(60_001_001)));
+    assert_eq!(window.level(&quota, at_ms(119_999)).remaining, 0);
 }
 
 #[test]
@@ -180,35 +191,40 @@ fn a_key_takes_what_was_promised() {
     }
 }
 
-/// Every charge: its time, its bucket counted from 1970, and its units.
+/// Every charge: its time, its bucket counted from the first, and its units.
 struct Reference {
     quota: Quota,
     charged: Vec<(i128, i128, u32)>,
     newest: i128,
+    /// When the newest bucket was first counted in, by the boot-time clock.
+    began: Timestamp,
 }
 
 impl Reference {
     fn new(quota: Quota) -> Reference {
-        Reference { quota, charged: Vec::new(), newest: 0 }
+        Reference { quota, charged: Vec::new(), newest: 0, began: Timestamp::ORIGIN }
     }
 
     fn sizes(&self) -> (i128, i128) {
         (i128::from(self.quota.window_nanos()), i128::from(self.quota.buckets()))
     }
 
-    /// Now in 1/B nanoseconds of Unix time: not before the first nanosecond of the newest bucket.
-    fn moment(&self, now: Now) -> i128 {
+    /// Now in 1/B nanoseconds of Unix time, not before the newest bucket; and how many buckets after that it is. Which
+    /// bucket that is, the wall clock says as it is now.
+    fn moment(&self, now: Now) -> (i128, i128) {
         let (window, buckets) = self.sizes();
-        let unix = i128::from(now.at.as_nanos()) + i128::from(now.utc);
-        let start = (self.newest * window + buckets - 1).div_euclid(buckets);
-        unix.max(start) * buckets
+        let units = |at: Timestamp| (i128::from(at.as_nanos()) + i128::from(now.utc)) * buckets;
+        let newest = units(self.began).div_euclid(window);
+        let moment = units(now.at).max(newest * window);
+        (moment, moment.div_euclid(window) - newest)
     }
 
     fn charge(&mut self, now: Now, units: u32) {
-        let (window, buckets) = self.sizes();
-        let moment = self.moment(now);
-        self.newest = moment.div_euclid(window);
-        self.charged.push((moment.div_euclid(buckets), self.newest, units));
+        let (moment, passed) = self.moment(now);
+        if passed > 0 || self.charged.is_empty() {
+            (self.newest, self.began) = (self.newest + passed, now.at);
+        }
+        self.charged.push((moment.div_euclid(self.sizes().1), self.newest, units));
     }
 
     fn in_buckets(&self, from: i128, to: i128) -> i128 {
@@ -219,17 +235,17 @@ impl Reference {
     /// The estimate, what the oldest bucket counts, and how much of that is in the estimate.
     fn estimate(&self, now: Now) -> (i128, i128, i128) {
         let (window, buckets) = self.sizes();
-        let moment = self.moment(now);
-        let bucket = moment.div_euclid(window);
+        let (moment, passed) = self.moment(now);
+        let bucket = self.newest + passed;
         let oldest = self.in_buckets(bucket - buckets, bucket - buckets);
-        let share = oldest * ((bucket + 1) * window - moment) / window;
+        let share = oldest * (window - moment.rem_euclid(window)) / window;
         (self.in_buckets(bucket - buckets + 1, bucket) + share, oldest, share)
     }
 
     /// What was truly charged in the window.
     fn truly(&self, now: Now) -> i128 {
         let (window, buckets) = self.sizes();
-        let unix = self.moment(now).div_euclid(buckets);
+        let unix = self.moment(now).0.div_euclid(buckets);
         let within = self.charged.iter().filter(|(at, ..)| unix - at < window);
         within.map(|(.., units)| i128::from(*units)).sum()
     }
@@ -315,6 +331,7 @@ proptest! {
         for (at, bucket, units) in charged {
             reference.charged.push((at, bucket, units));
             reference.newest = bucket;
+            reference.began = Timestamp::from_nanos(u64::try_from(at).unwrap());
             let now = Now::at_nanos(u64::try_from(at).unwrap());
             prop_assert!(reference.truly(now) <= 2 * i128::from(trace.quota.count()));
         }

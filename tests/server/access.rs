@@ -113,7 +113,7 @@ fn without_users_a_domain_is_open_and_one_without_rules_is_told() {
 }
 
 /// Sends requests as another user, which is another process, and says what is replied up to the end.
-fn other_user(daemon: &Daemon, requests: &[Value]) -> Vec<Value> {
+pub(crate) fn other_user(daemon: &Daemon, requests: &[Value]) -> Vec<Value> {
     let hello = hello();
     let frames: Vec<u8> = std::iter::once(&hello).chain(requests).flat_map(frame).collect();
     let hex = frames.iter().fold(String::new(), |mut hex, byte| {

@@ -24,7 +24,7 @@ descriptors:
     value: marketing
     rate_limit: {unit: day, requests_per_unit: 1}
 ";
-    Plan::new().rules("all.yaml", rules).start()
+    Plan::new().rules("all.yaml", rules).settings("domains: {all: {refunds: trusted}}").start()
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it is said where it is asked")]

@@ -30,6 +30,7 @@ mod path;
 mod patience;
 mod pools;
 mod privacy;
+mod refunds;
 mod reload;
 mod reload_load;
 mod sessions;

@@ -147,7 +147,14 @@ impl Office {
 
     pub(crate) fn charge(&mut self, attributes: &[(&str, &str)], amount: i64, now: Now) -> bool {
         let descriptors = Descriptors::one(attributes);
-        let charge = Charge { domain: "api", descriptors, amount: Amount::Requests(amount), repeat: None };
+        let charge = Charge {
+            domain: "api",
+            descriptors,
+            amount: Amount::Requests(amount),
+            repeat: None,
+            of: None,
+            trusted: true,
+        };
         self.decider.charge(&charge, now).unwrap()
     }
 

@@ -203,3 +203,25 @@ fn killed_at_any_moment_of_a_write_it_leaves_the_old_file_or_the_new_one() {
         plan = kill(daemon);
     }
 }
+
+#[test]
+fn what_can_be_refunded_is_known_after_a_restart() {
+    let daemon = plan().start();
+    let mut wire = of_session(&daemon, 1);
+    let charge = |id: u64, amount: i64, of: Value| json!([5, id, "api", [["user", "u"]], amount, {"of": of}]);
+    assert_eq!(verdict_of(&wire.ask(&json!([3, 1, "api", [["user", "u"]], 3, null, {"idem": "named"}]))), 0);
+    let work = wire.ask(&json!([1, 2, "api", [["user", "u"]], 2]));
+    assert_eq!(verdict_of(&work), 0);
+    assert_eq!(wire.ask(&charge(3, -1, json!("unknown"))), json!([2, 3, false]));
+    let daemon = end(daemon).0.start();
+    daemon.await_log(&["taken up"]);
+    let mut wire = of_session(&daemon, 1);
+    assert_eq!(allowed(&mut wire, "u", 1), 0);
+    for (of, amount, ok) in [("named", -4, false), ("named", -3, true), ("named", -1, false)] {
+        assert_eq!(wire.ask(&charge(4, amount, json!(of))), json!([2, 4, ok]), "{amount}");
+    }
+    for ok in [true, false] {
+        assert_eq!(wire.ask(&charge(5, -2, work[9].clone())), json!([2, 5, ok]));
+    }
+    assert_eq!(allowed(&mut wire, "u", 6), 5);
+}

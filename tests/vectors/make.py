@@ -231,12 +231,21 @@ request("hit_cost_nil", [3, 7, "api", U1, None], judged("hit", 7), False)
 request("hit_all_nils_written", [3, 7, "api", U1, None, None, None], judged("hit", 7), False)
 request("hit_cost_zero", [3, 7, "api", U1, 0], judged("hit", 7, cost=0))
 request("hit_cost_largest", [3, 7, "api", U1, COST_MAX], judged("hit", 7, cost=COST_MAX))
+# What is above the largest cost is written and read as it is, and refused for good by the rules.
+for cost in (2**32, 2**63, 2**64 - 1):
+    request(f"hit_cost_{cost}", [3, 7, "api", U1, cost], judged("hit", 7, cost=cost))
+request("hit_cost_unit_2_32", [3, 7, "api", U1, {"requests": 1, "tokens": 2**32}],
+        judged("hit", 7, cost={"requests": 1, "tokens": 2**32}))
 request("hit_cost_units", [3, 7, "api", U1, {"requests": 1, "tokens": 800}],
         judged("hit", 7, cost={"requests": 1, "tokens": 800}))
 request("hit_cost_no_unit", [3, 7, "api", U1, {}], judged("hit", 7, cost={}))
 SEVENTEEN = {f"unit {n:02}": n * 1000 for n in range(17)}
 request("hit_cost_many_units", [3, 7, "api", U1, SEVENTEEN], judged("hit", 7, cost=SEVENTEEN))
 request("hit_priority", [3, 7, "api", U1, 1, "get"], judged("hit", 7, priority="get"))
+# A priority that is no name says nothing.
+for name, value in {"empty": "", "65": "p" * 65, "colon": "a:b", "control": "a\n", "integer": 1, "bool": True, "bin": b"get",
+                    "array": ["get"], "map": {"get": 1}}.items():
+    request(f"acquire_priority_{name}", [1, 7, "api", U1, 1, value, {"all": True}], judged("acquire", 7, all=True), False)
 request("hit_options_without_priority", [3, 7, "api", U1, 1, None, {"all": True}], judged("hit", 7, all=True))
 ALL_OPTIONS = {"idem": "order-17", "queued_us": 15000, "max_wait_us": 0, "all": True,
                "missed": {"timeout": 3, "callback": 1}, "abandoned": [[1, 5], [2, 900]]}
@@ -314,6 +323,23 @@ request("charge_units_signed", [5, 10, "api", U1, {"requests": -1, "tokens": 300
 request("charge_amount_left_out", [5, 10, "api", U1], charged(10, 1), False)
 request("charge_options", [5, 10, "api", U1, 2, {"idem": "x", "missed": {"breaker": 9}}],
         charged(10, 2, idem="x", missed={"breaker": 9}))
+request("charge_refund_of_idem", [5, 10, "api", U1, -2, {"of": "order-17"}], charged(10, -2, of="order-17"))
+request("charge_refund_of_idem_bin", [5, 10, "api", U1, -2, {"of": b"\xff\x00\x80"}],
+        charged(10, -2, of=hex_of(b"\xff\x00\x80")))
+request("charge_refund_of_idem_text_as_bin", [5, 10, "api", U1, -2, {"of": b"order"}],
+        charged(10, -2, of=hex_of(b"order")), False)
+request("charge_refund_of_idem_longest", [5, None, "api", U1, -1, {"of": "i" * 64}], charged(None, -1, of="i" * 64))
+request("charge_refund_of_lease", [5, 10, "api", U1, {"tokens": -300}, {"of": 123456789}],
+        charged(10, {"tokens": -300}, of=123456789))
+request("charge_refund_of_lease_largest", [5, 10, "api", U1, -1, {"of": ID_MAX}], charged(10, -1, of=ID_MAX))
+request("charge_refund_with_idem", [5, 10, "api", U1, -2, {"idem": "refund-3", "of": "order-17"}],
+        charged(10, -2, idem="refund-3", of="order-17"))
+request("charge_refund_of_nil", [5, 10, "api", U1, 2, {"of": None}], charged(10, 2), False)
+# An amount above the largest, either way, is cut to it by who reads it: no rule counts further.
+for name, amount, cut in (("2_32", 2**32, COST_MAX), ("minus_2_32", -(2**32), -COST_MAX), ("least", -(2**63), -COST_MAX),
+                          ("largest", 2**64 - 1, COST_MAX)):
+    request(f"charge_{name}", [5, 10, "api", U1, amount], charged(10, cut), False)
+request("charge_unit_minus_2_32", [5, 10, "api", U1, {"tokens": -(2**32)}], charged(10, {"tokens": -COST_MAX}), False)
 request("charge_abandoned", [5, None, "api", U1, 1, {"abandoned": [[1, 7], [2, ID_MAX]]}],
         charged(None, 1, abandoned=[[1, 7], [2, ID_MAX]]))
 request("charge_wide_negative", [5, 10, "api", U1, i64(-1)], charged(10, -1), False)
@@ -377,7 +403,7 @@ decision("decision_shed_full_name", 7, 2, rule="api/web/workers", retry_us=12500
 decision("decision_wait", 7, 3, **{**RATE, "retry_us": 250000}, lease=12)
 decision("decision_deny", 7, 4, rule="blocked-addresses")
 decision("decision_notes", 7, 0, **RATE, notes=[["shadow", "new-limit"], ["candidate", "per-user"], ["over", "soft"],
-                                                ["near", "per-user"]])
+                                                ["near", "per-user"], ["quota", "plan_free"]])
 decision("decision_all", 7, 0, **RATE, all=ENTRIES)
 decision("decision_all_empty", 7, 0, retry_us=0, all=[])
 decision("decision_help", 7, 1, **RATE, extra={"help": "see https://example.com/limits"})
@@ -601,15 +627,17 @@ for name, value in {"missing": None, "nil": None, "map": {"user": "u1"}, "text":
                     "second_odd": [["user", "u1"], ["x"]]}.items():
     payload = [3, 7, "api"] if name == "missing" else [3, 7, "api", value, 1]
     invalid(f"descriptors_{name}", payload, "the descriptors are not as they must be")
-for name, value in {"negative": -1, "2_32": 2**32, "largest": 2**64 - 1, "text": "1", "bool": True, "array": [1],
-                    "unit_negative": {"tokens": -1}, "unit_2_32": {"tokens": 2**32}, "unit_nil": {"tokens": None},
+for name, value in {"negative": -1, "text": "1", "bool": True, "array": [1],
+                    "unit_negative": {"tokens": -1}, "unit_nil": {"tokens": None},
                     "unit_text": {"tokens": "5"}, "unit_empty": {"": 1}, "unit_slash": {"a/b": 1}, "unit_65": {"u" * 65: 1}}.items():
     invalid(f"cost_{name}", [3, 7, "api", U1, value], "the cost is neither a number in range nor a map of units to such")
-for name, value in {"empty": "", "65": "p" * 65, "colon": "a:b", "integer": 1, "bin": b"get"}.items():
-    invalid(f"priority_{name}", [1, 7, "api", U1, 1, value], "the priority is no name")
+malformed("priority_not_utf8", join(b"\x96", 1, 7, "api", U1, 1, b"\xa1\xff"), "a priority is not UTF-8")
+malformed("priority_float", join(b"\x96", 1, 7, "api", U1, 1, b"\xca\x3f\x80\x00\x00"), "the priority is 1.0")
 for name, value in {
     "array": [], "text": "all", "false": False, "idem_empty": {"idem": ""}, "idem_bin_empty": {"idem": b""}, "idem_65": {"idem": "i" * 65},
-    "idem_bin_65": {"idem": b"i" * 65}, "idem_integer": {"idem": 5}, "queued_negative": {"queued_us": -1},
+    "idem_bin_65": {"idem": b"i" * 65}, "idem_integer": {"idem": 5}, "of_empty": {"of": ""}, "of_65": {"of": "i" * 65},
+    "of_bin_65": {"of": b"i" * 65}, "of_negative": {"of": -1}, "of_2_63": {"of": 2**63}, "of_bool": {"of": True},
+    "of_array": {"of": [5]}, "queued_negative": {"queued_us": -1},
     "queued_text": {"queued_us": "5"}, "max_wait_negative": {"max_wait_us": -5}, "max_wait_bool": {"max_wait_us": False},
     "all_integer": {"all": 1}, "all_text": {"all": "true"}, "missed_array": {"missed": []}, "missed_text": {"missed": {"timeout": "1"}},
     "abandoned_integer": {"abandoned": 5}, "abandoned_flat": {"abandoned": [1, 5]}, "abandoned_short": {"abandoned": [[1]]},
@@ -625,8 +653,7 @@ invalid("release_silent", [2, None, "5", 0], "invalid, and without an id: nothin
 invalid("charge_silent", [5, None, "api", U1, "5"], "invalid, and without an id: nothing is sent", id=None, reply=False)
 invalid("signal_silent", [7, None, "web", "lag", 1001], "invalid, and without an id: nothing is sent", id=None, reply=False)
 malformed("release_malformed_without_id", join(b"\x94", 2, None, 5, b"\xca\x00\x00\x00\x00"), "closing is always said")
-for name, value in {"2_32": 2**32, "minus_2_32": -(2**32), "least": -(2**63), "largest": 2**64 - 1, "text": "5",
-                    "unit_minus_2_32": {"tokens": -(2**32)}, "unit_nil": {"tokens": None}, "unit_colon": {"a:b": 1}}.items():
+for name, value in {"text": "5", "bool": True, "unit_nil": {"tokens": None}, "unit_colon": {"a:b": 1}}.items():
     invalid(f"charge_{name}", [5, 7, "api", U1, value], "the amount is neither an integer in range nor a map of units to such")
 invalid("charge_options_array", [5, 7, "api", U1, 1, []], "the options are no map")
 invalid("charge_descriptors_missing", [5, 7, "api"], "no descriptors")

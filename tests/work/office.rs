@@ -103,6 +103,7 @@ impl Office {
                 NoteKind::Candidate => "candidate",
                 NoteKind::Over => "over",
                 NoteKind::Near => "near",
+                NoteKind::Quota => "quota",
             };
             line += &format!(" [{kind} {rule}]");
         }

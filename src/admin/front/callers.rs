@@ -25,13 +25,15 @@ pub(super) fn write(status: &Value, page: &mut String) {
 fn kind(status: &Value, kind: &str, caption: &str, page: &mut String) {
     let callers = list(status, &format!("/callers/{kind}"));
     if callers.is_empty() {
-        let _ = write!(page, "<div><p class=\"caption\">{caption}</p><p class=\"none\">nobody</p></div>");
+        let none = "no caller stands out";
+        let _ = write!(page, "<div><p class=\"caption\">{caption}</p><p class=\"none\">{none}</p></div>");
         return;
     }
     let _ = write!(
         page,
         "<div class=\"wide\"><table><caption>{caption}</caption><thead><tr><th scope=\"col\">Caller</th><th \
-         scope=\"col\">Rule</th><th scope=\"col\" class=\"number\">Units</th></tr></thead><tbody>"
+         scope=\"col\">Rule</th><th scope=\"col\" class=\"number\">Units, at least</th><th scope=\"col\" \
+         class=\"number\">Up to so many more</th></tr></thead><tbody>"
     );
     for caller in callers.iter().take(CALLERS_SHOWN) {
         let digest = word(caller, "/digest");
@@ -43,9 +45,10 @@ fn kind(status: &Value, kind: &str, caption: &str, page: &mut String) {
         let rule = format!("{}/{}", word(caller, "/domain"), word(caller, "/rule"));
         let _ = write!(
             page,
-            "<tr><th scope=\"row\">{who}</th><td class=\"name\">{}</td><td class=\"number\">{}</td></tr>",
+            "<tr><th scope=\"row\">{who}</th><td class=\"name\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
             Name(&rule),
             count(number(caller, "/count")),
+            count(number(caller, "/error")),
         );
     }
     page.push_str("</tbody></table></div>");

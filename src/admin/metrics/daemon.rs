@@ -67,7 +67,9 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let full = server.not_parked.iter().map(|(reason, count)| ([("reason", *reason)], *count));
     let help =
         "Requests that were judged without waiting for the call that their rules ask for, by what was full";
-    sheet.counters("waits_declined", help, full)
+    sheet.counters("waits_declined", help, full)?;
+    let help = "How often the wall clock was set back, by a tenth of a second or more";
+    sheet.counter("clock_steps_back", help, &server.clock_steps_back)
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ use crate::sys;
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let socket = &settings.socket.path;
     let mut findings = vec![answers(socket)];
-    findings.extend(operators(&AdminClient::of_settings(settings)));
+    findings.extend(operators(&AdminClient::of_settings(settings), settings));
     findings.push(open_files(socket, settings.connections.max));
     findings
 }
@@ -43,7 +43,7 @@ fn answers(socket: &Path) -> Finding {
     }
 }
 
-fn operators(admin: &AdminClient) -> Vec<Finding> {
+fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
     const WHAT: &str = "admin socket";
     let ready = match admin.get("/readyz") {
         Ok(ready) => ready,
@@ -74,6 +74,7 @@ fn operators(admin: &AdminClient) -> Vec<Finding> {
     }
     if let Ok(status) = admin.get_json("/status") {
         findings.extend(of_status(&status));
+        findings.extend(shared_domains(&status, settings));
     }
     findings
 }
@@ -95,6 +96,24 @@ fn of_status(status: &Value) -> Vec<Finding> {
         findings.push(Finding::warning("daemon says", warning, "tidegate status and the log say more"));
     }
     findings
+}
+
+/// Domains that are open to every user, and about which several ask: each can use up the limits of the others.
+fn shared_domains(status: &Value, settings: &Settings) -> Vec<Finding> {
+    let is_closed =
+        |name: &str| settings.domains.iter().any(|domain| *domain.name == *name && !domain.uids.is_empty());
+    let shared = status.get("shared_domains").and_then(Value::as_object).into_iter().flatten();
+    let open = shared.filter(|(name, _)| !is_closed(name));
+    let warning = |(name, users): (&String, &Value)| {
+        let users: Vec<String> = users.as_array().into_iter().flatten().map(Value::to_string).collect();
+        let users = users.join(", ");
+        Finding::warning(
+            "domains",
+            format!("`{name}` is open to every user, and several ask about it: {users}"),
+            format!("name those who may: `domains: {{{name}: {{uids: [{users}]}}}}` in the settings"),
+        )
+    };
+    open.map(warning).collect()
 }
 
 fn open_files(socket: &Path, connections: u32) -> Finding {

@@ -39,7 +39,7 @@ fn fits_plainly(line: &Line<'_>, bytes: usize, descriptors: &Descriptors<'_>) ->
     // As JSON nothing is shorter than in a frame, which adds but little of its own.
     bytes <= FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
         && is_name_or_absent(line.domain.as_deref())
-        && is_name_or_absent(line.priority.as_deref())
+        && line.of.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
         && line.idem.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
         && line.cost.as_ref().is_none_or(has_plain_units)
         && line.amount.as_ref().is_none_or(has_plain_units)
@@ -87,8 +87,8 @@ mod tests {
         (text(), prop_oneof![Just(1), Just(20), Just(600)]).prop_map(|(text, times)| text.repeat(times))
     }
 
-    fn units() -> impl Strategy<Value = Vec<(String, u32)>> {
-        prop::collection::vec((text(), any::<u32>()), 0..4)
+    fn units() -> impl Strategy<Value = Vec<(String, u64)>> {
+        prop::collection::vec((text(), 0..=u64::from(u32::MAX) + 1), 0..4)
     }
 
     proptest! {

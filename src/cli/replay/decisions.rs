@@ -79,6 +79,7 @@ impl Serialize for Notes<'_> {
                 NoteKind::Candidate => "candidate",
                 NoteKind::Over => "over",
                 NoteKind::Near => "near",
+                NoteKind::Quota => "quota",
             })?;
             list.serialize_element(rule)?;
         }

@@ -43,8 +43,8 @@ pub(in crate::cli) trait Plays {
 pub(in crate::cli) enum Action<'a> {
     /// Judge a piece of work.
     Judge(Request<'a>, By<'a>),
-    /// Charge after the fact.
-    Charge(Charge<'a>),
+    /// Charge after the fact, or refund this work.
+    Charge(Charge<'a>, Option<Id>),
     /// End a piece of work.
     Release(Id, WorkOutcome),
     /// Start the time of a piece of work again.

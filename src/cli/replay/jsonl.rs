@@ -9,7 +9,8 @@ use super::ids::{Id, Ids};
 use super::trace::{Line, Quantity, Text, time};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, Op, Repeat, WorkOutcome};
-use crate::protocol::{self, Descriptors, Judge, Options, PAIRS_MAX, PERMILLE_MAX, Request};
+use crate::protocol::{self, COST_MAX, Descriptors, Judge, Options, PAIRS_MAX, PERMILLE_MAX, Request};
+use crate::server::engine_cost;
 
 /// What must be known of the lines before.
 #[derive(Debug, Default)]
@@ -44,8 +45,8 @@ impl Jsonl {
             "charge" => {
                 session(&line).map_err(bad)?;
                 self.note_id(&line).map_err(bad)?;
-                charge(&line, text.len(), |charge| {
-                    stage.play(&event(&line, number, at, Action::Charge(charge)))
+                charge(&line, text.len(), |charge, work| {
+                    stage.play(&event(&line, number, at, Action::Charge(charge, work)))
                 })
                 .map_err(bad)?
             }
@@ -86,24 +87,23 @@ fn judge<T>(
     let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = Descriptors::new();
     read_descriptors(line, &mut descriptors)?;
-    let units: Vec<(&str, u32)>;
-    let (asked, cost) = match &line.cost {
-        None => (protocol::Cost::Requests(1), engine::Cost::Requests(1)),
-        Some(Quantity::Requests(number)) => {
-            let number = cost_from(*number)?;
-            (protocol::Cost::Requests(number), engine::Cost::Requests(number))
-        }
-        Some(Quantity::Units(named)) => {
-            let read = named.iter().map(|(unit, number)| Ok((&**unit, cost_from(*number)?)));
+    let units: Vec<(&str, u64)>;
+    let asked = match &line.cost {
+        None => protocol::Cost::Requests(1),
+        Some(Quantity::Requests(number)) => protocol::Cost::Requests(cost_from(*number)?),
+        Some(Quantity::Units(costs)) => {
+            let read = costs.iter().map(|(unit, number)| Ok((&**unit, cost_from(*number)?)));
             units = read.collect::<Result<_, Wrong>>()?;
-            (protocol::Cost::Units(units.as_slice().into()), engine::Cost::Units(&units))
+            protocol::Cost::Units(units.as_slice().into())
         }
     };
+    let (cost, oversized) = engine_cost(&asked);
     let priority = line.priority.as_deref();
     let judge = Judge { cost: asked, priority, options: options(line), ..Judge::new(0, domain) };
     bounds::check(line, bytes, &Request::Hit(judge), &descriptors)?;
     Ok(play(engine::Request {
         cost,
+        oversized,
         priority,
         wait_max: line.max_wait_us.map(Micros),
         queued: line.queued_us.map(Micros),
@@ -113,24 +113,32 @@ fn judge<T>(
 }
 
 /// Reads a `charge` and hands it on.
-fn charge<T>(line: &Line<'_>, bytes: usize, play: impl FnOnce(engine::Charge<'_>) -> T) -> Result<T, Wrong> {
+fn charge<T>(
+    line: &Line<'_>,
+    bytes: usize,
+    play: impl FnOnce(engine::Charge<'_>, Option<Id>) -> T,
+) -> Result<T, Wrong> {
     let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = Descriptors::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, i64)>;
     let (asked, amount) = match line.amount.as_ref().ok_or_else(|| missing(line, "amount"))? {
         Quantity::Requests(number) => {
-            (protocol::Amount::Requests(*number), engine::Amount::Requests(*number))
+            let number = amount_of(*number);
+            (protocol::Amount::Requests(number), engine::Amount::Requests(number))
         }
         Quantity::Units(named) => {
-            units = named.iter().map(|(unit, number)| (&**unit, *number)).collect();
+            units = named.iter().map(|(unit, number)| (&**unit, amount_of(*number))).collect();
             (protocol::Amount::Units(units.as_slice().into()), engine::Amount::Units(&units))
         }
     };
     let asked = protocol::Charge { id: Some(0), domain, amount: asked, options: options(line) };
     bounds::check(line, bytes, &Request::Charge(asked), &descriptors)?;
     let descriptors = of_engine(&descriptors);
-    Ok(play(engine::Charge { domain, descriptors, amount, repeat: repeat(line) }))
+    let of = line.of.as_deref().map(|name| engine::Of::Idem(name.as_bytes()));
+    let of = of.map(|of| engine::RefundBy { user: 0, of });
+    let charge = engine::Charge { domain, descriptors, amount, repeat: repeat(line), of, trusted: true };
+    Ok(play(charge, line.of_id.map(|id| Id::of(id.get()))))
 }
 
 /// Reads what judges nothing and charges nothing.
@@ -216,6 +224,7 @@ fn repeat<'l>(line: &'l Line<'_>) -> Option<Repeat<'l>> {
 fn options<'l>(line: &'l Line<'_>) -> Options<'l> {
     Options {
         idem: line.idem.as_deref().map(str::as_bytes),
+        of: line.of.as_deref().map(|name| protocol::Of::Idem(name.as_bytes())),
         queued_us: line.queued_us,
         max_wait_us: line.max_wait_us,
         all: true,
@@ -223,8 +232,13 @@ fn options<'l>(line: &'l Line<'_>) -> Options<'l> {
     }
 }
 
-fn cost_from(number: i64) -> Result<u32, Wrong> {
-    u32::try_from(number).map_err(|_| Wrong::Field { field: "cost", range: "0 or more" })
+/// An amount as rules count it.
+fn amount_of(number: i64) -> i64 {
+    number.clamp(-i64::from(COST_MAX), i64::from(COST_MAX))
+}
+
+fn cost_from(number: i64) -> Result<u64, Wrong> {
+    u64::try_from(number).map_err(|_| Wrong::Field { field: "cost", range: "0 or more" })
 }
 
 fn missing(line: &Line<'_>, field: &'static str) -> Wrong {

@@ -7,11 +7,11 @@ use super::callers::Callers;
 use super::event::{By, Hello, Signal};
 use super::ids::Id;
 use super::ticks::Ticks;
-use super::work::Work;
+use super::work::{USER, Work};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, Answer, Charge, Conflict, Decider, Decision, Engine, HashKey, NotItsPool, NotOpened, Op, Request,
-    TICK_MILLIS, Totals, WorkOutcome,
+    self, Answer, Charge, Conflict, Decider, Decision, Engine, HashKey, NotCharged, NotItsPool, NotOpened,
+    Of, Op, RefundBy, Request, TICK_MILLIS, Totals, WorkOutcome,
 };
 use crate::rules::{Domain, Mode, RuleSet};
 
@@ -39,6 +39,8 @@ pub(in crate::cli) struct Player {
 pub(in crate::cli) enum NotPlayed {
     #[error("{0}: repeats of one `idem` ask the same")]
     Repeated(#[from] Conflict),
+    #[error("{0}")]
+    NotCharged(NotCharged),
     #[error("{0}: `bye` ends one")]
     NotOpened(#[from] NotOpened),
     #[error("{0}: name a session of that pool, or none")]
@@ -136,9 +138,15 @@ impl Player {
         Ok(Some(decision))
     }
 
-    /// Charges after the fact; whether a rule was there to charge.
-    pub(in crate::cli) fn charge(&mut self, charge: &Charge<'_>) -> Result<bool, NotPlayed> {
-        Ok(self.decider.charge(charge, self.now)?)
+    /// Charges after the fact, or refunds this work; whether there was something to charge or to refund.
+    pub(in crate::cli) fn charge(&mut self, charge: &Charge<'_>, of: Option<Id>) -> Result<bool, NotPlayed> {
+        let mut charge = *charge;
+        if let Some(id) = of {
+            // No lease has the number 0.
+            let lease = self.work.lease(id).unwrap_or_default();
+            charge.of = Some(RefundBy { user: USER, of: Of::Lease(lease) });
+        }
+        Ok(self.decider.charge(&charge, self.now)?)
     }
 
     /// Ends a piece of work; whether it was there.
@@ -200,6 +208,15 @@ impl Player {
     /// How many callers each rule has seen.
     pub(in crate::cli) fn callers(&self) -> &Callers {
         &self.callers
+    }
+}
+
+impl From<NotCharged> for NotPlayed {
+    fn from(wrong: NotCharged) -> NotPlayed {
+        match wrong {
+            NotCharged::Conflict(conflict) => NotPlayed::Repeated(conflict),
+            NotCharged::RefundsNothing => NotPlayed::NotCharged(wrong),
+        }
     }
 }
 

@@ -71,8 +71,8 @@ fn payload(asked: &Asked) -> Vec<u8> {
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert!(descriptors.push(&pairs));
     }
-    let costs: Vec<(&str, u32)> =
-        asked.units.iter().flatten().map(|(unit, cost)| (&**unit, u32::try_from(*cost).unwrap())).collect();
+    let costs: Vec<(&str, u64)> =
+        asked.units.iter().flatten().map(|(unit, cost)| (&**unit, u64::try_from(*cost).unwrap())).collect();
     let amounts: Vec<(&str, i64)> =
         asked.units.iter().flatten().map(|(unit, amount)| (&**unit, -amount)).collect();
     let options = Options {

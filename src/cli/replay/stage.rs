@@ -168,10 +168,10 @@ impl Plays for Stage<'_> {
         }
         match &event.action {
             Action::Judge(request, by) => return self.judge(event, request, by),
-            Action::Charge(charge) => {
+            Action::Charge(charge, work) => {
                 let mut matched = None;
                 self.both(event, |player| {
-                    let found = player.charge(charge)?;
+                    let found = player.charge(charge, *work)?;
                     matched.get_or_insert(found);
                     Ok(())
                 })?;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::clock::Timestamp;
-use crate::protocol::{COST_MAX, DESCRIPTORS_MAX, PAIRS_MAX};
+use crate::protocol::{DESCRIPTORS_MAX, PAIRS_MAX};
 
 /// A line. What an op does not need may be absent; what is not known is passed over.
 #[derive(Debug, Deserialize)]
@@ -32,6 +32,12 @@ pub(super) struct Line<'a> {
     pub(super) priority: Option<Text<'a>>,
     #[serde(borrow)]
     pub(super) idem: Option<Text<'a>>,
+    /// The `idem` that a charge refunds.
+    #[serde(borrow)]
+    pub(super) of: Option<Text<'a>>,
+    /// The `id` of the work that a charge refunds.
+    #[serde(borrow)]
+    pub(super) of_id: Option<&'a RawValue>,
     pub(super) queued_us: Option<u64>,
     pub(super) max_wait_us: Option<u64>,
     #[serde(borrow)]
@@ -135,7 +141,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Descriptor<'_, 'a> {
     }
 }
 
-/// A cost or an amount: in requests, or by unit. Within ± [`COST_MAX`].
+/// A cost or an amount: in requests, or by unit. What no 64 bits hold is cut to them: rules count far less.
 #[derive(Debug)]
 pub(super) enum Quantity<'a> {
     Requests(i64),
@@ -154,17 +160,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
             }
 
             fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity<'a>, E> {
-                bounded(i64::try_from(number).unwrap_or(i64::MAX)).map(Quantity::Requests)
+                Ok(Quantity::Requests(i64::try_from(number).unwrap_or(i64::MAX)))
             }
 
             fn visit_i64<E: Error>(self, number: i64) -> Result<Quantity<'a>, E> {
-                bounded(number).map(Quantity::Requests)
+                Ok(Quantity::Requests(number))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Quantity<'a>, A::Error> {
                 let mut units: Vec<(Text<'a>, i64)> = Vec::new();
-                while let Some((unit, number)) = map.next_entry::<Text<'a>, i64>()? {
-                    units.push((unit, bounded(number)?));
+                while let Some((unit, number)) = map.next_entry::<Text<'a>, i128>()? {
+                    let number = number.clamp(i64::MIN.into(), i64::MAX.into());
+                    units.push((unit, i64::try_from(number).unwrap_or_default()));
                 }
                 Ok(Quantity::Units(units))
             }
@@ -172,11 +179,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
 
         deserializer.deserialize_any(Read(std::marker::PhantomData))
     }
-}
-
-fn bounded<E: Error>(number: i64) -> Result<i64, E> {
-    let fits = number.unsigned_abs() <= u64::from(COST_MAX);
-    if fits { Ok(number) } else { Err(E::custom(format_args!("{number} is not {QUANTITY}"))) }
 }
 
 /// Reads seconds with at most nine places, exactly: no float has a part in it.
@@ -192,7 +194,7 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_nanos(nanos))
 }
 
-const QUANTITY: &str = "an integer of at most 4294967295 either way, or a map of unit names to such integers";
+const QUANTITY: &str = "an integer, or a map of unit names to integers";
 
 /// Room for one everyday descriptor.
 const TEXTS_USUAL: usize = 2 * PAIRS_MAX;

@@ -87,6 +87,11 @@ impl Work {
         engine.release(&session, lease, outcome, now)
     }
 
+    /// The lease of a piece of work, if it was granted and has not ended.
+    pub(super) fn lease(&self, id: Id) -> Option<u64> {
+        self.leases.find(id.hash(), |held| held.id == id).map(|held| held.lease)
+    }
+
     /// Starts the time of a piece of work again; whether it was there.
     pub(super) fn renew(&self, engine: &Engine, id: Id, now: Now) -> bool {
         let held = self.leases.find(id.hash(), |held| held.id == id);
@@ -96,7 +101,10 @@ impl Work {
 
 /// What holds for those who say nothing of themselves.
 const UNKNOWN: Opening<'_> =
-    Opening { name: None, user: 0, pool: "default", slots: 0, connection: 1, pid: None };
+    Opening { name: None, user: USER, pool: "default", slots: 0, connection: 1, pid: None };
+
+/// A trace has no users: all that it asks is one's.
+pub(in crate::cli) const USER: u32 = 0;
 
 /// Fewer are not worth to be looked through.
 const LEASES_UNTIL_MIN: usize = 4_096;

@@ -137,12 +137,15 @@ pub(in crate::cli) fn pools(status: &Value) -> Option<String> {
 pub(in crate::cli) fn callers(status: &Value, kind: &str) -> Option<String> {
     let callers = list(status, &format!("/callers/{kind}"));
     let heading = format!("{kind} callers");
-    let mut table = Table::new(&[&heading, "units", "rule"]);
+    if callers.is_empty() && kind == "busiest" {
+        return Some(format!("{heading}: no caller stands out\n"));
+    }
+    let mut table = Table::new(&[&heading, "units at least", "up to more", "rule"]);
     for caller in callers.iter().take(CALLERS_SHOWN) {
         let digest = word(caller, "/digest");
         let text = caller.pointer("/text").and_then(Value::as_str).map(printable);
         let who = text.unwrap_or_else(|| digest.get(..DIGEST_SHOWN).unwrap_or(digest).to_owned());
-        table.push(vec![who, shown(caller, "/count"), name(caller)]);
+        table.push(vec![who, shown(caller, "/count"), shown(caller, "/error"), name(caller)]);
     }
     (!callers.is_empty()).then(|| table.to_string())
 }

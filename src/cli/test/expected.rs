@@ -70,7 +70,7 @@ pub(super) fn name(verdict: Verdict) -> &'static str {
 
 /// Whether this is the name of a kind of note.
 pub(super) fn is_note(name: &str) -> bool {
-    [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near]
+    [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near, NoteKind::Quota]
         .into_iter()
         .any(|kind| note(kind) == name)
 }
@@ -81,6 +81,7 @@ fn note(kind: NoteKind) -> &'static str {
         NoteKind::Candidate => "candidate",
         NoteKind::Over => "over",
         NoteKind::Near => "near",
+        NoteKind::Quota => "quota",
     }
 }
 

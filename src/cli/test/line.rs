@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::expected::{Expected, NEVER, NOTHING, verdict};
-use super::words::{Word, is_times, micros, name, nanos, note, signed, time, times, whole, words};
+use super::words::{Word, cost, is_times, micros, name, nanos, note, signed, time, times, whole, words};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{Op, UNIT_REQUESTS, Verdict, WorkOutcome};
 use crate::rules::{Wrong, shown};
@@ -26,7 +26,7 @@ pub(super) enum Step {
     /// A request is judged.
     Ask(Ask),
     /// Something is charged after the fact: by unit, none being requests.
-    Charge(About, Vec<(String, i64)>),
+    Charge(About, Vec<(String, i64)>, Option<OfWord>),
     /// The piece of work of this name that was begun first ends.
     Release(String, WorkOutcome),
     /// The time of all work of this name starts again.
@@ -39,13 +39,22 @@ pub(super) enum Step {
     Reload(String),
 }
 
+/// What a charge refunds.
+#[derive(Clone, Debug)]
+pub(super) enum OfWord {
+    /// A request or charge of this `idem`.
+    Idem(String),
+    /// The work of this name that was begun first and has not ended.
+    Work(String),
+}
+
 /// A request, and what is expected of it.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) op: Op,
     pub(super) about: About,
     /// By unit; empty: one request.
-    pub(super) cost: Vec<(String, u32)>,
+    pub(super) cost: Vec<(String, u64)>,
     pub(super) priority: Option<String>,
     pub(super) wait_max: Option<Micros>,
     pub(super) queued: Option<Micros>,
@@ -171,7 +180,7 @@ fn hello(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
 }
 
 fn charge(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
-    let (mut about, mut amounts) = (About::new(), Vec::new());
+    let (mut about, mut amounts, mut of) = (About::new(), Vec::new(), None);
     while let Some(word) = words.pop_front() {
         if about.take(&word)? {
             continue;
@@ -181,9 +190,11 @@ fn charge(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
                 let (unit, number) = amount.rsplit_once(':').unwrap_or((UNIT_REQUESTS, amount));
                 amounts.push((unit.to_owned(), signed(number)?));
             }
+            Some(("of", idem)) => of = Some(OfWord::Idem(idem.to_owned())),
+            Some(("of_id", work)) => of = Some(OfWord::Work(name(work)?)),
             _ => {
-                let mend = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, session:NAME, idem:NAME and, \
-                            before another descriptor, +";
+                let mend = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, of:IDEM, of_id:NAME, session:NAME, \
+                            idem:NAME and, before another descriptor, +";
                 return Err(Wrong::new(format!("{} is not known here", shown(&word.text)), mend));
             }
         }
@@ -191,7 +202,7 @@ fn charge(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
     if amounts.is_empty() {
         return Err(Wrong::new("a charge of nothing", "write amount:3, amount:-1 or amount:tokens:812"));
     }
-    Ok(Step::Charge(about, amounts))
+    Ok(Step::Charge(about, amounts, of))
 }
 
 impl About {
@@ -248,9 +259,9 @@ impl Ask {
             return Ok(());
         }
         match word.text.split_once(':') {
-            Some(("cost", cost)) => {
-                let (unit, number) = cost.rsplit_once(':').unwrap_or((UNIT_REQUESTS, cost));
-                self.cost.push((unit.to_owned(), whole(number)?));
+            Some(("cost", written)) => {
+                let (unit, number) = written.rsplit_once(':').unwrap_or((UNIT_REQUESTS, written));
+                self.cost.push((unit.to_owned(), cost(number)?));
             }
             Some(("priority", name)) => self.priority = Some(name.to_owned()),
             Some(("max_wait", span)) => self.wait_max = Some(micros(span)?),

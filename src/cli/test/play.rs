@@ -8,11 +8,13 @@ use super::super::replay::bounds::refused_by_the_socket;
 use super::super::replay::event::{By, Hello};
 use super::super::replay::ids::Id;
 use super::super::replay::player::Player;
-use super::line::{About, Ask, Step};
+use super::super::replay::work::USER;
+use super::line::{About, Ask, OfWord, Step};
 use super::suite::Test;
-use crate::engine::{self, Amount, Cost, Repeat, UnitCosts, WorkOutcome};
+use crate::engine::{self, Amount, Of, RefundBy, Repeat, WorkOutcome};
 use crate::protocol::{self, Descriptors, Judge, Options};
 use crate::rules::{self, Domain, Problem, shown};
+use crate::server::engine_cost;
 
 /// A line that did not come out as expected.
 #[derive(Debug)]
@@ -83,7 +85,7 @@ impl<'t> Stage<'t> {
     fn play(&mut self, step: &'t Step) -> Vec<String> {
         let wrong = match step {
             Step::Ask(ask) => return self.ask(ask),
-            Step::Charge(about, amounts) => self.charge(about, amounts),
+            Step::Charge(about, amounts, of) => self.charge(about, amounts, of.as_ref()),
             Step::Release(name, outcome) => self.release(name, *outcome),
             Step::Renew(name) => self.renew(name),
             Step::Hello(session, pool, slots) => {
@@ -104,19 +106,21 @@ impl<'t> Stage<'t> {
         if let Some(wrong) = put(&ask.about, &mut descriptors) {
             return vec![wrong];
         }
-        let units: Vec<(&str, u32)> = ask.cost.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
+        let units: Vec<(&str, u64)> = ask.cost.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
         let priority = ask.priority.as_deref();
-        let (asked, cost) = match units.as_slice() {
-            [] => (protocol::Cost::Requests(1), Cost::Requests(1)),
-            named => (protocol::Cost::Units(named.into()), Cost::Units(&units as &dyn UnitCosts)),
+        let cost = match units.as_slice() {
+            [] => protocol::Cost::Requests(1),
+            named => protocol::Cost::Units(named.into()),
         };
         let options = options(&ask.about);
-        let asked = Judge { cost: asked, priority, options, ..Judge::new(0, &self.domain) };
+        let asked = Judge { cost, priority, options, ..Judge::new(0, &self.domain) };
         if let Some(reason) = refused_by_the_socket(&protocol::Request::Hit(asked), &descriptors) {
             return vec![format!("could not be asked: {reason}")];
         }
+        let (cost, oversized) = engine_cost(&cost);
         let request = engine::Request {
             cost,
+            oversized,
             priority,
             wait_max: ask.wait_max,
             queued: ask.queued,
@@ -136,7 +140,7 @@ impl<'t> Stage<'t> {
         }
     }
 
-    fn charge(&mut self, about: &About, amounts: &[(String, i64)]) -> Option<String> {
+    fn charge(&mut self, about: &About, amounts: &[(String, i64)], of: Option<&OfWord>) -> Option<String> {
         let mut descriptors = Descriptors::new();
         if let Some(wrong) = put(about, &mut descriptors) {
             return Some(wrong);
@@ -152,10 +156,25 @@ impl<'t> Stage<'t> {
             return Some(format!("could not be asked: {reason}"));
         }
         let (domain, descriptors) = (self.domain.as_str(), of_engine(&descriptors));
-        let charge =
-            engine::Charge { domain, descriptors, amount: Amount::Units(&units), repeat: repeat(about) };
-        match self.player.charge(&charge) {
+        let (named, work) = match of {
+            None => (None, None),
+            Some(OfWord::Idem(idem)) => (Some(Of::Idem(idem.as_bytes())), None),
+            Some(OfWord::Work(name)) => match self.held.get(name.as_str()).and_then(VecDeque::front) {
+                Some(id) => (None, Some(*id)),
+                None => return Some(nothing_held(name)),
+            },
+        };
+        let charge = engine::Charge {
+            domain,
+            descriptors,
+            amount: Amount::Units(&units),
+            repeat: repeat(about),
+            of: named.map(|of| RefundBy { user: USER, of }),
+            trusted: true,
+        };
+        match self.player.charge(&charge, work) {
             Ok(true) => None,
+            Ok(false) if of.is_some() => Some("nothing of that name to refund so much of".to_owned()),
             Ok(false) => Some("no rule to charge".to_owned()),
             Err(wrong) => Some(wrong.to_string()),
         }

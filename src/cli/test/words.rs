@@ -90,6 +90,12 @@ pub(super) fn whole(number: &str) -> Result<u32, Wrong> {
     read.ok_or_else(|| Wrong::new(format!("{} is no number", shown(number)), mend))
 }
 
+/// A cost. It may be more than rules can count.
+pub(super) fn cost(number: &str) -> Result<u64, Wrong> {
+    let mend = format!("write a whole number, at most {}", u64::MAX);
+    digits(number).ok_or_else(|| Wrong::new(format!("{} is no number", shown(number)), mend))
+}
+
 /// A whole number with a sign.
 pub(super) fn signed(number: &str) -> Result<i64, Wrong> {
     let magnitude = whole(number.strip_prefix('-').unwrap_or(number))?;

@@ -34,7 +34,7 @@ impl<'d> Judgement<'d> {
     pub(in crate::engine) fn one_rule(&self, matching: &[u32], request: &Request<'_>) -> Option<OneRule<'d>> {
         let [number] = *matching else { return None };
         let terms = self.terms.rules.get(number as usize)?;
-        let plain = terms.plain.as_ref().filter(|_| request.repeat.is_none())?;
+        let plain = terms.plain.as_ref().filter(|_| request.repeat.is_none() && !request.oversized)?;
         let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
         let rule = self.domain.rules().get(number as usize)?;
         Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })

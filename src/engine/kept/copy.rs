@@ -34,6 +34,7 @@ impl Engine {
             self.copy_shard(shard, now, visit);
         }
         self.repeats.copy_out(ruling.number, now, visit);
+        self.spent.copy_out(now, visit);
         self.leases.copy_out(visit);
     }
 
@@ -51,12 +52,12 @@ impl Engine {
             visit(Kept::Bucket(key, state.arrival()));
         });
         self.copy_table(shard, |shard| &shard.windows, now, &mut |key, state: FixedWindow| {
-            let (end, count) = state.end_and_count();
-            visit(Kept::Window(key, end, count));
+            let (began, count) = state.began_and_count();
+            visit(Kept::Window(key, began, count));
         });
         self.copy_table(shard, |shard| &shard.sliding_windows, now, &mut |key, state: SlidingWindow| {
-            let (start, counts) = state.counts();
-            visit(Kept::SlidingWindow(key, start, counts));
+            let (began, counts) = state.counts();
+            visit(Kept::SlidingWindow(key, began, counts));
         });
         self.copy_table(shard, |shard| &shard.logs, now, &mut |key, state: SlidingLog| {
             visit(Kept::Log(key, state.entries().collect()));

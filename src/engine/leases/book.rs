@@ -6,12 +6,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Lease, Link, NONE, Tie, Ties};
+use super::lease::{Lease, LeaseCost, Link, NONE, Tie, Ties};
 use super::member::{Holdings, Member};
 use super::session::{NotOpened, Opening, Parting};
 use super::slab::Slab;
 use super::wheel::{Batch, Wheel};
 use crate::clock::Timestamp;
+use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
 
 pub(super) use kept::tie;
@@ -39,6 +40,7 @@ pub(super) struct NewLease<'t> {
     pub(super) connection: u64,
     pub(super) ties: &'t [Tie],
     pub(super) is_other: bool,
+    pub(super) cost: LeaseCost,
 }
 
 impl Book {
@@ -155,6 +157,7 @@ impl Book {
             ends_at: new.at.after(new.lasts),
             request: new.request,
             ties: Ties::of(new.ties),
+            cost: new.cost,
             connection: u32::try_from(new.connection).unwrap_or(u32::MAX),
             lasts_millis: u32::try_from(new.lasts.as_millis()).unwrap_or(u32::MAX),
             member,
@@ -197,6 +200,33 @@ impl Book {
     pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
         let place = self.place_of(hidden, number, member)?;
         Some((place, self.leases.get(place)?))
+    }
+
+    /// Takes the cost of a lease of a user that has this number, if it is covered. `None`: there is no such lease; an
+    /// error: it is known by this name.
+    pub(super) fn take_cost(
+        &mut self,
+        user: u32,
+        (hidden, number): (u32, u64),
+        now: Timestamp,
+        covers: &dyn Fn(LeaseCost, &[(u32, u32)]) -> bool,
+    ) -> Option<Result<bool, Digest>> {
+        let place = self.place_of_any(hidden, number)?;
+        let lease = self.leases.get_mut(place).filter(|lease| lease.ends_at > now)?;
+        self.members.get(lease.member).filter(|member| member.user == user)?;
+        let mut units = Vec::new();
+        for tie in lease.ties.iter() {
+            match tie {
+                Tie::Spent(name) => return Some(Err(name)),
+                Tie::Cost { unit, cost } => units.push((unit, cost)),
+                Tie::Place(_) | Tie::Refund(_) | Tie::Repeat(_) => {}
+            }
+        }
+        let is_taken = lease.cost.print != 0 && covers(lease.cost, &units);
+        if is_taken {
+            lease.cost = LeaseCost::default();
+        }
+        Some(Ok(is_taken))
     }
 
     /// Starts a lease's time again.

@@ -51,7 +51,7 @@ impl Leases {
         }
         let holding = self.reserve(session)?;
         let Attached { book, member, .. } = *session.0;
-        let ties: Vec<Tie> = kept.ties.iter().map(tie).collect();
+        let ties: Vec<Tie> = kept.ties.iter().filter_map(tie).collect();
         let ends_at = self.book(book).put_back(member, kept, &ties, now.at)?;
         holding.keep();
         self.ends_at(ends_at);

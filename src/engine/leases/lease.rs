@@ -14,6 +14,7 @@ pub(super) struct Lease {
     /// The id of the request that it was granted to, on the connection of this count.
     pub(super) request: u64,
     pub(super) ties: Ties,
+    pub(super) cost: LeaseCost,
     pub(super) connection: u32,
     /// How long it lasts from when it is granted or renewed.
     pub(super) lasts_millis: u32,
@@ -24,6 +25,15 @@ pub(super) struct Lease {
     pub(super) spoke: u16,
     /// Whether it counts as other than the most important work.
     pub(super) is_other: bool,
+}
+
+/// What work cost the rules that count it, for one refund to name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) struct LeaseCost {
+    /// Of the domain and the descriptors of its request; 0: there is nothing to refund, or no more.
+    pub(in crate::engine) print: u32,
+    /// In requests, where no unit is tied to it.
+    pub(in crate::engine) cost: u32,
 }
 
 /// The neighbours in a chain.
@@ -42,6 +52,10 @@ pub(in crate::engine) enum Tie {
     Refund(Refund),
     /// The name by which its request is known.
     Repeat(Digest),
+    /// The name by which its cost can be refunded.
+    Spent(Digest),
+    /// What it cost in a unit, of which this is the print.
+    Cost { unit: u32, cost: u32 },
 }
 
 /// All that is tied to one lease. Mostly nothing, or one place: those take no memory of their own.

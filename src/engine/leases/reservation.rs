@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Leases;
 use super::book::NewLease;
-use super::lease::Tie;
+use super::lease::{LeaseCost, Tie};
 use super::session::{Attached, Session};
 use crate::clock::Now;
 use crate::engine::sync::Ordering;
@@ -24,6 +24,7 @@ pub(in crate::engine) struct Terms<'t> {
     pub(in crate::engine) request: u64,
     pub(in crate::engine) ties: &'t [Tie],
     pub(in crate::engine) is_other: bool,
+    pub(in crate::engine) cost: LeaseCost,
 }
 
 impl<'l> Reservation<'l> {
@@ -52,6 +53,7 @@ impl<'l> Reservation<'l> {
             connection,
             ties: terms.ties,
             is_other: terms.is_other,
+            cost: terms.cost,
         };
         let number = book.grant(member, &new, |place| leases.numbers.number(place))?;
         drop(book);

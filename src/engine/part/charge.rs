@@ -1,7 +1,8 @@
 //! Charging a request that was judged, and noting that one was refused.
 
-use super::{Beyond, Case, Law, Part, Stand};
+use super::{Beyond, Case, Law, Part, Stage, Stand};
 use crate::engine::algorithm::{Algorithm, each_algorithm, places};
+use crate::engine::decision::RuleCheck;
 use crate::engine::digest::Digest;
 use crate::engine::shards::Shard;
 use crate::limit::leaky_bucket::Wait;
@@ -10,6 +11,17 @@ use crate::limit::{Level, Outcome, Quota};
 use crate::rules::Over;
 
 impl Part {
+    /// Whether it counts a cost that was cut to the largest number.
+    pub(in crate::engine) fn is_oversized(&self) -> bool {
+        self.cost == u32::MAX && !self.is_concurrency
+    }
+
+    /// What the rule said in the stage that spoke.
+    pub(in crate::engine) fn check(&self, stage: Stage) -> RuleCheck {
+        let passes = self.passes() || !stage.asks(self);
+        RuleCheck { rule: self.rule, key: self.key.hash(), cost: self.cost, passes }
+    }
+
     /// Charges the request, which starts after a wait, or is refused and counts all the same.
     pub(in crate::engine) fn charge(
         &mut self,

@@ -16,7 +16,7 @@ pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (
         }
         Quota::FixedWindow(window) => {
             let salt = hash_key.salt(&format!("fixed_window {}", window.shape()));
-            (Tag::window(window.timeline() == crate::limit::fixed_window::Timeline::Unix), salt)
+            (Tag::span(window.nanos_max()), salt)
         }
         Quota::SlidingLog(_) => (span(), hash_key.salt(&format!("sliding_log {}", quota.window().0))),
         Quota::SlidingWindow(window) => {

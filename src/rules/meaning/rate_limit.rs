@@ -26,7 +26,7 @@ pub(super) fn rate_limit(node: &Node, report: &mut Report<'_>) -> Option<NodeLim
     let replaces = replaces(&fields, name, report);
     let amount = if unlimited { None } else { Some(Amount { count: count?, seconds: seconds? }) };
     let name = name.map(Into::into);
-    Some(NodeLimit { rule: Box::default(), amount, shadow: false, fleet: None, name, replaces })
+    Some(NodeLimit { rule: Box::default(), amount, shadow: false, quota: false, fleet: None, name, replaces })
 }
 
 /// A boolean, for which that service also takes words that are texts here.

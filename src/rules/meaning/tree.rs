@@ -108,18 +108,21 @@ impl Reader<'_, '_> {
     }
 
     fn limit(&mut self, fields: &Fields<'_>) -> Option<NodeLimit> {
-        let shadow = self.flag(fields, "shadow_mode");
+        let [shadow, quota] = ["shadow_mode", "quota_mode"].map(|field| self.flag(fields, field));
         let Some(node) = written(fields, "rate_limit") else {
-            if let Some(node) = fields.get("shadow_mode").filter(|_| shadow) {
-                let message = "`shadow_mode` has no effect on a descriptor without `rate_limit`";
+            for (field, _) in
+                [("shadow_mode", shadow), ("quota_mode", quota)].into_iter().filter(|(_, is)| *is)
+            {
+                let at = fields.get(field).map_or(fields.at(), |node| node.at);
+                let message = format!("`{field}` has no effect on a descriptor without `rate_limit`");
                 let mend = "nodes do not inherit it: write it beside each `rate_limit` that it is meant for";
-                self.report.warning(node.at, message, mend);
+                self.report.warning(at, message, mend);
             }
             return None;
         };
         let limit = rate_limit::rate_limit(node, self.report)?;
         let fleet = self.fleet.map(|(terms, given)| of_descriptor(terms, given, limit.amount));
-        Some(NodeLimit { shadow, fleet, ..limit })
+        Some(NodeLimit { shadow, quota, fleet, ..limit })
     }
 
     fn flag(&mut self, fields: &Fields<'_>, field: &'static str) -> bool {
@@ -149,7 +152,13 @@ impl Reader<'_, '_> {
             self.report.warning(entry.at, message, "nest less");
         }
         let text = entry.text();
-        if text.contains('*') {
+        if let Some(star) = text.find('*') {
+            if star + 1 < text.len() {
+                let message = format!("the pattern {} has a star that is not its end", shown(&text));
+                let mend =
+                    format!("here it matches; the service takes such a star as it is before {STARS_SINCE}");
+                self.report.warning(entry.at, message, mend);
+            }
             return;
         }
         // Wherever the key of a request ends.
@@ -233,7 +242,6 @@ pub(super) const HOMES: Homes = &[
 
 /// Fields that are read and change nothing, and what helps instead.
 const IDLE: &[(&str, &str)] = &[
-    ("quota_mode", "a refusal by this descriptor refuses the request: `shadow_mode: true` only watches"),
     (
         "detailed_metric",
         "leave it out: metrics are by rule, and the busiest callers of a rule are shown apart",
@@ -244,6 +252,9 @@ const IDLE: &[(&str, &str)] = &[
     ),
     ("metadata", "leave it out: replies carry none"),
 ];
+
+/// The first version of that service whose patterns match with a star anywhere.
+const STARS_SINCE: &str = "v1.4.1-0.20260312062621-6bcd4d2f8eda";
 
 /// As the socket carries them: entries of a descriptor, bytes of a value.
 const ENTRIES_MAX: usize = 16;

@@ -19,7 +19,7 @@ pub(super) fn rules(limited: &Limited<'_>) -> Vec<String> {
         if place > 0 {
             name = ended_by_digest(name.into(), &[&texts[..], &found.list].concat(), NAME_BYTES_MAX);
         }
-        entry(&name, &node.position, found, amount, limited.limit.shadow)
+        entry(&name, &node.position, found, amount, limited.limit.shadow || limited.limit.quota)
     };
     limited.found.iter().enumerate().map(rule).collect()
 }
@@ -133,6 +133,9 @@ fn level(nodes: &[Branch], depth: usize, stays: &Stays<'_>, file: &mut String) {
         if let Some(limit) = stays.limit(node) {
             if limit.shadow {
                 line("  shadow_mode: true".to_owned());
+            }
+            if limit.quota {
+                line("  quota_mode: true".to_owned());
             }
             line(format!("  rate_limit: {{{}}}", rate_limit(limit)));
         }

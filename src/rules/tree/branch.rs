@@ -34,6 +34,8 @@ pub(in crate::rules) struct NodeLimit {
     pub(in crate::rules) amount: Option<Amount>,
     /// It refuses nothing.
     pub(in crate::rules) shadow: bool,
+    /// It refuses nothing, and a request over it is told so.
+    pub(in crate::rules) quota: bool,
     /// How hosts share it; `None`: each counts for itself.
     pub(in crate::rules) fleet: Option<FleetTerms>,
     /// By what name others replace it.

@@ -5,7 +5,7 @@ use super::section::Kind;
 use super::{Head, Moment, Useless};
 use crate::clock::Timestamp;
 use crate::engine::kept::{
-    Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptRule, KeptSession, KeptTie,
+    Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptRule, KeptSession, KeptSpent, KeptTie,
 };
 use crate::engine::{NoteKind, Verdict};
 
@@ -30,8 +30,13 @@ pub(super) fn head(bytes: &mut Bytes<'_>) -> Result<Head, Useless> {
 pub(super) fn entry(kind: Kind, bytes: &mut Bytes<'_>) -> Result<Kept, Useless> {
     Ok(match kind {
         Kind::Bucket => Kept::Bucket(key(bytes)?, bytes.u64()?),
-        Kind::Window => Kept::Window(key(bytes)?, bytes.u64()?, bytes.u32()?),
-        Kind::SlidingWindow => Kept::SlidingWindow(key(bytes)?, bytes.u64()?, bytes.list(Bytes::u32)?),
+        Kind::WindowBegan => Kept::Window(key(bytes)?, time(bytes)?, bytes.u32()?),
+        Kind::SlidingWindowBegan => Kept::SlidingWindow(key(bytes)?, time(bytes)?, bytes.list(Bytes::u32)?),
+        Kind::Window => {
+            let (key, _end) = (key(bytes)?, bytes.u64()?);
+            Kept::OldWindow(key, bytes.u32()?)
+        }
+        Kind::SlidingWindow => Kept::OldSlidingWindow(key(bytes)?, bytes.u64()?, bytes.list(Bytes::u32)?),
         Kind::Log => Kept::Log(key(bytes)?, bytes.list(|bytes| Ok((bytes.u64()?, bytes.u32()?)))?),
         Kind::Block => Kept::Block(key(bytes)?, time(bytes)?),
         Kind::Soft => Kept::Soft(key(bytes)?, time(bytes)?, time(bytes)?),
@@ -44,6 +49,12 @@ pub(super) fn entry(kind: Kind, bytes: &mut Bytes<'_>) -> Result<Kept, Useless> 
         }),
         Kind::Pool => Kept::Pool(Box::new(pool(bytes)?)),
         Kind::Repeat => Kept::Repeat(Box::new(grant(bytes)?)),
+        Kind::Spent => Kept::Spent(Box::new(KeptSpent {
+            name: key(bytes)?,
+            at: time(bytes)?,
+            print: bytes.u32()?,
+            costs: bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?,
+        })),
         Kind::Session => Kept::Session(Box::new(KeptSession {
             name: bytes.array()?,
             user: bytes.u32()?,
@@ -88,6 +99,7 @@ fn grant(bytes: &mut Bytes<'_>) -> Result<KeptGrant, Useless> {
                 1 => NoteKind::Candidate,
                 2 => NoteKind::Over,
                 3 => NoteKind::Near,
+                4 => NoteKind::Quota,
                 _ => return Err(Useless::Damaged("a note is none")),
             };
             Ok((kind, bytes.u32()?))
@@ -127,6 +139,9 @@ fn lease(bytes: &mut Bytes<'_>) -> Result<KeptLease, Useless> {
                     of_candidate: bytes.bool()?,
                     is_beyond: bytes.bool()?,
                 },
+                3 => KeptTie::Spent(key(bytes)?),
+                4 => KeptTie::Cost { unit: bytes.u32()?, cost: bytes.u32()? },
+                5 => KeptTie::Print { print: bytes.u32()?, cost: bytes.u32()? },
                 _ => return Err(Useless::Damaged("a tie is none")),
             })
         })?,

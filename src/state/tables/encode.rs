@@ -27,16 +27,18 @@ pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
             to.extend(key);
             to.extend(arrival.to_le_bytes());
         }),
-        Kept::Window(KeptKey(key), end, count) => sections.entry(Kind::Window, |to| {
+        Kept::Window(KeptKey(key), began, count) => sections.entry(Kind::WindowBegan, |to| {
             to.extend(key);
-            to.extend(end.to_le_bytes());
+            to.extend(began.as_nanos().to_le_bytes());
             to.extend(count.to_le_bytes());
         }),
-        Kept::SlidingWindow(KeptKey(key), start, counts) => sections.entry(Kind::SlidingWindow, |to| {
+        Kept::SlidingWindow(KeptKey(key), began, counts) => sections.entry(Kind::SlidingWindowBegan, |to| {
             to.extend(key);
-            to.extend(start.to_le_bytes());
+            to.extend(began.as_nanos().to_le_bytes());
             list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
         }),
+        // They are read, and never copied out.
+        Kept::OldWindow(..) | Kept::OldSlidingWindow(..) => {}
         Kept::Log(KeptKey(key), entries) => sections.entry(Kind::Log, |to| {
             to.extend(key);
             list(&entries, to, |(nanos, units), to| {
@@ -69,6 +71,15 @@ pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
         }),
         Kept::Pool(pool) => sections.entry(Kind::Pool, |to| self::pool(&pool, to)),
         Kept::Repeat(grant) => sections.entry(Kind::Repeat, |to| self::grant(&grant, to)),
+        Kept::Spent(spent) => sections.entry(Kind::Spent, |to| {
+            to.extend(spent.name.0);
+            to.extend(spent.at.as_nanos().to_le_bytes());
+            to.extend(spent.print.to_le_bytes());
+            list(&spent.costs, to, |(unit, cost), to| {
+                to.extend(unit.to_le_bytes());
+                to.extend(cost.to_le_bytes());
+            });
+        }),
         Kept::Session(session) => sections.entry(Kind::Session, |to| self::session(&session, to)),
         Kept::Lease(lease) => sections.entry(Kind::Lease, |to| self::lease(&lease, to)),
     }
@@ -106,6 +117,7 @@ fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
             NoteKind::Candidate => 1,
             NoteKind::Over => 2,
             NoteKind::Near => 3,
+            NoteKind::Quota => 4,
         });
         to.extend(number.to_le_bytes());
     });
@@ -145,6 +157,20 @@ fn lease(lease: &KeptLease, to: &mut Vec<u8>) {
         KeptTie::Repeat(KeptKey(key)) => {
             to.push(1);
             to.extend(key);
+        }
+        KeptTie::Spent(KeptKey(key)) => {
+            to.push(3);
+            to.extend(key);
+        }
+        KeptTie::Cost { unit, cost } => {
+            to.push(4);
+            to.extend(unit.to_le_bytes());
+            to.extend(cost.to_le_bytes());
+        }
+        KeptTie::Print { print, cost } => {
+            to.push(5);
+            to.extend(print.to_le_bytes());
+            to.extend(cost.to_le_bytes());
         }
         KeptTie::Refund { rule, key: KeptKey(key), salt, allowance, cost, of_candidate, is_beyond } => {
             to.push(2);

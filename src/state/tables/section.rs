@@ -26,10 +26,13 @@ pub(super) enum Kind {
     Lease,
     End,
     Places,
+    Spent,
+    WindowBegan,
+    SlidingWindowBegan,
 }
 
 /// By their numbers, which begin at 1 and stay.
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 18] = [
     Kind::Head,
     Kind::Rules,
     Kind::Rule,
@@ -45,6 +48,9 @@ const KINDS: [Kind; 15] = [
     Kind::Lease,
     Kind::End,
     Kind::Places,
+    Kind::Spent,
+    Kind::WindowBegan,
+    Kind::SlidingWindowBegan,
 ];
 
 impl Kind {

@@ -5,7 +5,7 @@ use super::{Book, Lease, Link, Ties};
 use crate::clock::Timestamp;
 use crate::engine::digest::Salt;
 use crate::engine::kept::{Kept, KeptKey, KeptLease, KeptSession, KeptTie};
-use crate::engine::leases::lease::{Refund, Tie};
+use crate::engine::leases::lease::{LeaseCost, Refund, Tie};
 use crate::engine::leases::session::OpenSession;
 
 impl Book {
@@ -59,6 +59,7 @@ impl Book {
             ends_at,
             request: kept.request,
             ties: Ties::of(ties),
+            cost: kept.cost(),
             connection: kept.connection,
             lasts_millis: kept.lasts_millis,
             member,
@@ -89,9 +90,14 @@ impl Book {
 
     /// Whose lease has this number, if any has.
     pub(in crate::engine::leases) fn holder(&self, hidden: u32, number: u64) -> Option<u32> {
+        self.place_of_any(hidden, number).and_then(|place| self.leases.get(place)).map(|lease| lease.member)
+    }
+
+    /// The place of the lease that has this number, whoever holds it.
+    pub(in crate::engine::leases) fn place_of_any(&self, hidden: u32, number: u64) -> Option<u32> {
         let places = [Some(hidden), self.elsewhere.get(&number).copied()];
-        let mut leases = places.into_iter().flatten().filter_map(|place| self.leases.get(place));
-        leases.find(|lease| lease.number == number).map(|lease| lease.member)
+        let has_it = |place: &u32| self.leases.get(*place).is_some_and(|lease| lease.number == number);
+        places.into_iter().flatten().find(has_it)
     }
 
     /// A lease has ended.
@@ -111,7 +117,22 @@ fn kept(lease: &Lease) -> KeptLease {
         request: lease.request,
         connection: lease.connection,
         is_other: lease.is_other,
-        ties: lease.ties.iter().map(kept_tie).collect(),
+        ties: lease.ties.iter().map(kept_tie).chain(kept_cost(lease.cost)).collect(),
+    }
+}
+
+/// As one tie more, so that files without costs are read as ever.
+fn kept_cost(LeaseCost { print, cost }: LeaseCost) -> Option<KeptTie> {
+    (print != 0).then_some(KeptTie::Print { print, cost })
+}
+
+impl KeptLease {
+    fn cost(&self) -> LeaseCost {
+        let print = self.ties.iter().find_map(|tie| match tie {
+            KeptTie::Print { print, cost } => Some(LeaseCost { print: *print, cost: *cost }),
+            _ => None,
+        });
+        print.unwrap_or_default()
     }
 }
 
@@ -119,6 +140,8 @@ fn kept_tie(tie: Tie) -> KeptTie {
     match tie {
         Tie::Place(digest) => KeptTie::Place(KeptKey::of(&digest)),
         Tie::Repeat(digest) => KeptTie::Repeat(KeptKey::of(&digest)),
+        Tie::Spent(digest) => KeptTie::Spent(KeptKey::of(&digest)),
+        Tie::Cost { unit, cost } => KeptTie::Cost { unit, cost },
         Tie::Refund(refund) => KeptTie::Refund {
             rule: refund.rule,
             key: KeptKey::of(&refund.digest),
@@ -132,10 +155,13 @@ fn kept_tie(tie: Tie) -> KeptTie {
 }
 
 /// What was tied to a lease.
-pub(in crate::engine::leases) fn tie(kept: &KeptTie) -> Tie {
-    match *kept {
+pub(in crate::engine::leases) fn tie(kept: &KeptTie) -> Option<Tie> {
+    Some(match *kept {
         KeptTie::Place(key) => Tie::Place(key.digest()),
         KeptTie::Repeat(key) => Tie::Repeat(key.digest()),
+        KeptTie::Spent(key) => Tie::Spent(key.digest()),
+        KeptTie::Cost { unit, cost } => Tie::Cost { unit, cost },
+        KeptTie::Print { .. } => return None,
         KeptTie::Refund { rule, key, salt, allowance, cost, of_candidate, is_beyond } => {
             Tie::Refund(Refund {
                 rule,
@@ -147,5 +173,5 @@ pub(in crate::engine::leases) fn tie(kept: &KeptTie) -> Tie {
                 is_beyond,
             })
         }
-    }
+    })
 }

@@ -1,0 +1,348 @@
+//! What grants and charges cost, for a refund to name them. Those with an `idem` are kept here, for as long as repeats of
+//! them; the cost of other work stands in its lease. Each is refunded at most once.
+
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+
+use super::decision::{Decision, LookedAt};
+use super::digest::{Digest, HashKey, KeyHash};
+use super::kept::{Kept, KeptSpent, copy_pieces};
+use super::leases::{LeaseCost, Tie};
+use super::memory::Kind;
+use super::part::Part;
+use super::request::{Amount, Charge, Cost, Descriptors, Of, Repeat, Request, UNIT_REQUESTS};
+use super::shards::Shards;
+use super::sync::{Mutex, MutexGuard};
+use super::table::Table;
+use super::tag::{Fading, Tag};
+use super::workspace::Workspace;
+use super::{Engine, repeats};
+use crate::clock::{Now, Timestamp};
+use crate::limit::block_bytes;
+
+/// Costs by the `idem` of what they were charged for.
+#[derive(Debug)]
+pub(super) struct SpentByName {
+    names: KeyHash,
+    prints: KeyHash,
+    shards: Box<[Mutex<Table<Spent>>]>,
+}
+
+/// What one grant or charge cost, until it is refunded.
+#[derive(Clone, Debug)]
+struct Spent {
+    at: Timestamp,
+    print: u32,
+    /// By the print of their units.
+    costs: Box<[(u32, u32)]>,
+}
+
+/// Whether a grant or a charge has the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SpentBy {
+    Grant = 0,
+    Charge = 1,
+}
+
+type Costs = ArrayVec<(u32, u32), UNITS_MAX>;
+
+/// A refund: of what was asked with these descriptors, so much of each unit.
+#[derive(Debug)]
+struct Refund {
+    print: u32,
+    amounts: Vec<(u32, u32)>,
+}
+
+impl SpentByName {
+    pub(super) fn new(hash_key: &HashKey) -> SpentByName {
+        SpentByName {
+            names: hash_key.of_purpose("spent"),
+            prints: hash_key.of_purpose("what was asked"),
+            shards: (0..SHARDS).map(|_| Mutex::new(Table::new(Kind::Repeats))).collect(),
+        }
+    }
+
+    /// The digest of a name. Another session of the user knows its grants and charges by it as well.
+    pub(super) fn digest(&self, by: SpentBy, user: u32, domain: &str, name: &[u8]) -> Digest {
+        let mut bytes = Vec::with_capacity(NAME_BYTES);
+        bytes.push(by as u8);
+        bytes.extend_from_slice(&user.to_le_bytes());
+        [domain.as_bytes(), name].iter().for_each(|part| repeats::write(part, &mut bytes));
+        self.names.digest_bytes(&bytes)
+    }
+
+    /// A print of what is asked: a refund has the domain and the descriptors of what it refunds. Never zero.
+    pub(super) fn print(&self, domain: &str, descriptors: &Descriptors<'_>, written: &mut Vec<u8>) -> u32 {
+        written.clear();
+        repeats::write(domain.as_bytes(), written);
+        repeats::write_descriptors(descriptors, written);
+        self.short(written).max(1)
+    }
+
+    fn unit_print(&self, unit: &str) -> u32 {
+        self.short(unit.as_bytes())
+    }
+
+    fn short(&self, bytes: &[u8]) -> u32 {
+        let [print, _] = halves(self.prints.digest_bytes(bytes).hash());
+        print
+    }
+
+    /// The cost of a lease's work. One in several units is tied to the lease unit by unit.
+    pub(super) fn cost_of_work(&self, cost: &Cost<'_>, print: u32, ties: &mut Vec<Tie>) -> LeaseCost {
+        match cost {
+            Cost::Requests(cost) => LeaseCost { print, cost: *cost },
+            Cost::Units(units) => {
+                let most = ties.len() + UNITS_MAX;
+                units.each(&mut |unit, cost| {
+                    if ties.len() < most {
+                        ties.push(Tie::Cost { unit: self.unit_print(unit), cost });
+                    }
+                });
+                LeaseCost { print, cost: 0 }
+            }
+        }
+    }
+
+    /// One unit more, if there are not too many: the hash is spared for those that are not kept.
+    fn put(&self, costs: &mut Costs, unit: &str, cost: u32) {
+        if !costs.is_full() {
+            costs.push((self.unit_print(unit), cost));
+        }
+    }
+
+    /// Keeps what a named request cost.
+    pub(super) fn keep_request(
+        &self,
+        request: &Request<'_>,
+        repeat: &Repeat<'_>,
+        print: u32,
+        shards: &Shards,
+        now: Now,
+    ) {
+        let mut costs = ArrayVec::new();
+        match request.cost {
+            Cost::Requests(cost) => costs.push((self.unit_print(UNIT_REQUESTS), cost)),
+            Cost::Units(units) => units.each(&mut |unit, cost| self.put(&mut costs, unit, cost)),
+        }
+        let name = self.digest(SpentBy::Grant, repeat.user, request.domain, repeat.name);
+        self.keep(name, Spent { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
+    }
+
+    /// Keeps what a named charge added.
+    pub(super) fn keep_charge(
+        &self,
+        charge: &Charge<'_>,
+        repeat: &Repeat<'_>,
+        print: u32,
+        shards: &Shards,
+        now: Now,
+    ) {
+        let mut costs = ArrayVec::new();
+        each_amount(&charge.amount, &mut |unit, amount| {
+            if let Ok(cost @ 1..) = u32::try_from(amount) {
+                self.put(&mut costs, unit, cost);
+            }
+        });
+        if !costs.is_empty() {
+            let name = self.digest(SpentBy::Charge, repeat.user, charge.domain, repeat.name);
+            self.keep(name, Spent { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
+        }
+    }
+
+    fn keep(&self, name: Digest, spent: Spent, shards: &Shards, now: Now) {
+        let mut table = self.lock(&name);
+        table.remove(&name, shards.memory());
+        shards.count_evictions(table.put(name, spent, shards.memory(), now));
+    }
+
+    /// Forgets one.
+    pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
+        self.lock(name).remove(name, shards.memory());
+    }
+
+    /// Takes what a refund names, if it is there and covers it.
+    fn take(&self, name: &Digest, refund: &Refund, shards: &Shards, now: Now) -> bool {
+        let mut table = self.lock(name);
+        let is_covered = table.find(name).is_some_and(|spent| {
+            spent.nanos_until_fresh(Tag::NONE, now) > 0
+                && refund.is_covered(spent.print, spent.costs.iter().copied())
+        });
+        if is_covered {
+            table.remove(name, shards.memory());
+        }
+        is_covered
+    }
+
+    fn refund(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Refund {
+        let mut amounts = Vec::new();
+        each_amount(&charge.amount, &mut |unit, amount| {
+            if amount < 0 {
+                let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
+                // One more than can be covered is enough.
+                if amounts.len() <= UNITS_MAX {
+                    amounts.push((self.unit_print(unit), units));
+                }
+            }
+        });
+        Refund { print: self.print(charge.domain, &charge.descriptors, written), amounts }
+    }
+
+    /// Drops what is too old.
+    pub(super) fn sweep(&self, shards: &Shards, now: Now) {
+        for shard in &self.shards {
+            while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
+        }
+    }
+
+    /// Copies all of it.
+    pub(super) fn copy_out(&self, now: Now, visit: &mut dyn FnMut(Kept)) {
+        for shard in &self.shards {
+            let piece = &mut |from, size, copies: &mut Vec<(Digest, Spent)>| {
+                shard.lock().copy_piece(from, size, now, copies)
+            };
+            copy_pieces(piece, &mut |name, Spent { at, print, costs }| {
+                visit(Kept::Spent(Box::new(KeptSpent { name, at, print, costs: costs.into_vec() })));
+            });
+        }
+    }
+
+    /// Puts one back.
+    pub(super) fn put_back(&self, kept: KeptSpent, shards: &Shards, now: Now) {
+        let KeptSpent { name, at, print, costs } = kept;
+        let spent = Spent { at, print, costs: costs.into() };
+        if spent.nanos_until_fresh(Tag::NONE, now) > 0 {
+            self.keep(name.digest(), spent, shards, now);
+        }
+    }
+
+    fn lock(&self, name: &Digest) -> MutexGuard<'_, Table<Spent>> {
+        #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
+        self.shards[name.shard(SHARDS)].lock()
+    }
+}
+
+impl Engine {
+    /// Ties to a lease what a refund of its work can name: the cost, or the name by which that is kept.
+    pub(super) fn tie_cost(&self, request: &Request<'_>, workspace: &mut Workspace) -> LeaseCost {
+        if !workspace.parts.iter().any(is_counted) {
+            return LeaseCost::default();
+        }
+        if let Some(repeat) = &request.repeat {
+            let name = self.spent.digest(SpentBy::Grant, repeat.user, request.domain, repeat.name);
+            workspace.ties.push(Tie::Spent(name));
+            return LeaseCost::default();
+        }
+        let print = self.spent.print(request.domain, &request.descriptors, &mut workspace.written);
+        self.spent.cost_of_work(&request.cost, print, &mut workspace.ties)
+    }
+
+    /// Keeps what a grant with a name cost, if a rule has counted it.
+    pub(super) fn keep_spent(
+        &self,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        written: &mut Vec<u8>,
+        now: Now,
+    ) {
+        let LookedAt::Parts(parts) = decision.looked_at else { return };
+        if let Some(repeat) = request.repeat.filter(|_| parts.iter().any(is_counted)) {
+            let print = self.spent.print(request.domain, &request.descriptors, written);
+            self.spent.keep_request(request, &repeat, print, &self.shards, now);
+        }
+    }
+
+    /// Keeps what a charge with a name has added.
+    pub(super) fn keep_charged(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) {
+        if let Some(repeat) = charge.repeat {
+            let print = self.spent.print(charge.domain, &charge.descriptors, written);
+            self.spent.keep_charge(charge, &repeat, print, &self.shards, now);
+        }
+    }
+
+    /// Takes the grant or charge that a negative charge names, so that it cannot be named again. False, and nothing
+    /// changes: there is none of this user with these descriptors that cost as much and was not refunded.
+    pub(super) fn take_spent(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) -> bool {
+        let Some(by) = &charge.of else { return false };
+        let refund = self.spent.refund(charge, written);
+        match by.of {
+            Of::Idem(name) => [SpentBy::Grant, SpentBy::Charge].into_iter().any(|spent_by| {
+                let name = self.spent.digest(spent_by, by.user, charge.domain, name);
+                self.spent.take(&name, &refund, &self.shards, now)
+            }),
+            Of::Lease(number) => {
+                let unit = self.spent.unit_print(UNIT_REQUESTS);
+                let covers = |cost: LeaseCost, units: &[(u32, u32)]| match units {
+                    [] => refund.is_covered(cost.print, [(unit, cost.cost)].into_iter()),
+                    units => refund.is_covered(cost.print, units.iter().copied()),
+                };
+                match self.leases.take_cost(by.user, number, now, &covers) {
+                    Ok(is_taken) => is_taken,
+                    Err(name) => self.spent.take(&name, &refund, &self.shards, now),
+                }
+            }
+        }
+    }
+}
+
+impl Refund {
+    fn is_covered(&self, print: u32, costs: impl Iterator<Item = (u32, u32)> + Clone) -> bool {
+        if self.amounts.len() > UNITS_MAX {
+            return false;
+        }
+        let is_within = |(unit, amount): &(u32, u32)| {
+            costs.clone().any(|(spent_unit, cost)| spent_unit == *unit && *amount <= cost)
+        };
+        self.print == print && self.amounts.iter().all(is_within)
+    }
+}
+
+impl Fading for Spent {
+    fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
+        self.at.after(REMEMBERED).as_nanos().saturating_sub(now.at.as_nanos())
+    }
+
+    fn heap_bytes(&self) -> usize {
+        block_bytes(size_of_val(&*self.costs))
+    }
+}
+
+/// Whether a rule that counts units was charged.
+fn is_counted(part: &Part) -> bool {
+    part.charged && !part.is_concurrency
+}
+
+/// Whether an amount gives back in any unit.
+pub(super) fn is_negative(amount: &Amount<'_>) -> bool {
+    let mut is_negative = false;
+    each_amount(amount, &mut |_, amount| is_negative |= amount < 0);
+    is_negative
+}
+
+fn each_amount(amount: &Amount<'_>, visit: &mut dyn FnMut(&str, i64)) {
+    match amount {
+        Amount::Requests(amount) => visit(UNIT_REQUESTS, *amount),
+        Amount::Units(units) => units.each(visit),
+    }
+}
+
+fn halves(hash: u64) -> [u32; 2] {
+    let [a, b, c, d, high @ ..] = hash.to_le_bytes();
+    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high)]
+}
+
+/// How long after it was granted or charged something with a name can be refunded: as long as it is known by that name.
+const REMEMBERED: Duration = repeats::REMEMBERED;
+
+/// As many units of a request as are looked at: one frame could name thousands.
+const UNITS_MAX: usize = 16;
+
+/// So many locks keep those of several threads apart.
+const SHARDS: usize = 16;
+
+/// Looked at under one lock.
+const STEP_BUCKETS: usize = 1_024;
+
+/// Room for a user, a domain and a name of everyday length.
+const NAME_BYTES: usize = 96;

@@ -1,0 +1,143 @@
+//! Refunds and costs above the largest, on the socket.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use super::access::other_user;
+use super::daemon::{Daemon, Plan};
+use super::wire::{Wire, error_of, verdict_of};
+
+const RULES: &str = "domain: pay\nlimits: [{name: all, key: [user], rate: 1/h, burst: 10}]\n";
+
+/// A daemon to which every user may connect.
+fn daemon(settings: &str) -> Daemon {
+    let plan = Plan::new().rules("pay.yaml", RULES);
+    let plan = plan.settings(&format!("{settings}\nsocket: {{mode: \"0666\"}}"));
+    std::fs::set_permissions(plan.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    plan.start()
+}
+
+fn charge(id: u64, amount: i64, options: &Value) -> Value {
+    json!([5, id, "pay", [["user", "victim"]], amount, options])
+}
+
+fn left(wire: &mut Wire) -> u64 {
+    wire.ask(&json!([4, 1, "pay", [["user", "victim"]]]))[6].as_u64().unwrap()
+}
+
+#[test]
+fn another_user_frees_nobody_and_the_own_grant_is_refunded_once() {
+    let daemon = daemon("");
+    let mut wire = daemon.greeted();
+    let victim = json!([["user", "victim"]]);
+    let granted = wire.ask(&json!([3, 2, "pay", victim, 9, null, {"idem": "order"}]));
+    assert_eq!(verdict_of(&granted), 0);
+    let work = wire.ask(&json!([1, 3, "pay", victim, 1]));
+    assert_eq!(left(&mut wire), 0);
+    let attacks =
+        [json!({}), json!({"of": "order"}), json!({"of": work[9]}), json!({"idem": "x", "of": "order"})];
+    let attacks: Vec<_> = (10..).zip(&attacks).map(|(id, options)| charge(id, -1, options)).collect();
+    let replies = other_user(&daemon, &attacks);
+    assert_eq!(error_of(&replies[0]), (Some(10), 11), "{replies:?}");
+    assert_eq!(replies[1..], [json!([2, 11, false]), json!([2, 12, false]), json!([2, 13, false])]);
+    assert_eq!(left(&mut wire), 0, "nothing was given back");
+    assert_eq!(
+        error_of(&wire.ask(&charge(4, -1, &json!({})))),
+        (Some(4), 11),
+        "nor without a name by its own user"
+    );
+    // Each from a session of its own.
+    for (options, amount, ok) in [
+        (json!({"of": "order"}), -10, false),
+        (json!({"of": "order"}), -4, true),
+        (json!({"of": "order"}), -4, false),
+        (json!({"of": work[9]}), -1, true),
+        (json!({"of": work[9]}), -1, false),
+    ] {
+        assert_eq!(
+            daemon.greeted().ask(&charge(5, amount, &options)),
+            json!([2, 5, ok]),
+            "{options} {amount}"
+        );
+    }
+    assert_eq!(left(&mut wire), 5);
+    // Without a reply, as a charge may be.
+    wire.send(&json!([5, null, "pay", victim, -1]));
+    wire.assert_served();
+    assert_eq!(left(&mut wire), 5);
+}
+
+#[test]
+fn a_domain_whose_settings_trust_refunds_takes_them_bare() {
+    let daemon = daemon("domains: {pay: {refunds: trusted}}");
+    let mut wire = daemon.greeted();
+    assert_eq!(verdict_of(&wire.ask(&json!([3, 2, "pay", [["user", "victim"]], 10]))), 0);
+    assert_eq!(wire.ask(&charge(3, -4, &json!({}))), json!([2, 3, true]));
+    assert_eq!(left(&mut wire), 4);
+}
+
+#[test]
+fn no_input_passes_that_a_plain_request_would_not() {
+    let daemon = daemon("");
+    let mut wire = daemon.greeted();
+    let mut ask = |op: u64, domain: &str, cost: Value, priority: Value| {
+        wire.ask(&json!([op, 7, domain, [["user", "u"]], cost, priority]))
+    };
+    for op in [1, 3, 4] {
+        for cost in [
+            json!(1u64 << 32),
+            json!(u64::MAX),
+            json!({"requests": 1u64 << 40}),
+            json!({"requests": 1, "tokens": u64::MAX}),
+        ] {
+            for domain in ["pay", "elsewhere"] {
+                let reply = ask(op, domain, cost.clone(), Value::Null);
+                assert_eq!(
+                    (verdict_of(&reply), &reply[8]),
+                    (1, &Value::Null),
+                    "{op} {domain} {cost}: {reply}"
+                );
+            }
+        }
+    }
+    assert_eq!(ask(3, "pay", json!(u64::MAX), Value::Null)[3], "all");
+    for (number, priority) in (1..).zip([
+        json!(""),
+        json!("a:b"),
+        json!("p".repeat(65)),
+        json!(5),
+        json!(true),
+        json!([["x"]]),
+        json!({"a": 1}),
+    ]) {
+        let reply = ask(3, "pay", json!(1), priority.clone());
+        assert_eq!((verdict_of(&reply), &reply[6]), (0, &json!(10 - number)), "{priority}: {reply}");
+    }
+}
+
+#[test]
+fn doctor_names_an_open_domain_that_several_users_ask_about() {
+    let rules = "domain: closed\nlimits: [{name: all, key: [user], rate: 1/h, burst: 10}]\n";
+    let mine = rustix::process::geteuid().as_raw();
+    let plan = Plan::new().rules("pay.yaml", RULES).rules("closed.yaml", rules);
+    let plan =
+        plan.settings(&format!("domains: {{closed: {{uids: [{mine}, 65534]}}}}\nsocket: {{mode: \"0666\"}}"));
+    std::fs::set_permissions(plan.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let daemon = plan.start();
+    let doctor = || {
+        let mut command = std::process::Command::new(super::daemon::BINARY);
+        command.arg("doctor").arg("--config").arg(daemon.plan.path("tidegate.yaml"));
+        command.arg("--socket").arg(daemon.socket());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let asks = [json!([3, 1, "pay", [["user", "u"]]]), json!([3, 1, "closed", [["user", "u"]]])];
+    asks.iter().for_each(|ask| drop(daemon.greeted().ask(ask)));
+    let alone = doctor();
+    assert!(alone.contains("it answers") && !alone.contains("several ask"), "{alone}");
+    other_user(&daemon, &[asks[0].clone(), asks[1].clone(), json!([3, 1, "no-such", [["user", "u"]]])]);
+    let told = doctor();
+    let said = format!("`pay` is open to every user, and several ask about it: {mine}, 65534");
+    assert!(told.contains(&said), "{told}");
+    assert!(!told.contains("`closed` is open") && !told.contains("no-such"), "{told}");
+}
