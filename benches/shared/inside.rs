@@ -135,7 +135,7 @@ fn asked<'a>(judge: &Judge<'a>, descriptors: &'a Descriptors<'a>) -> engine::Req
     let protocol::Cost::Requests(cost) = judge.cost else { panic!("a cost in requests") };
     let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
     engine::Request {
-        cost: engine::Cost::Requests(cost),
+        cost: engine::Cost::Requests(u32::try_from(cost).unwrap_or(u32::MAX)),
         all: judge.options.all,
         priority: judge.priority,
         wait_max: judge.options.max_wait_us.map(Micros),

@@ -201,9 +201,7 @@ impl<'d> Judgement<'d> {
         let mut case = self.case(request.wait_max);
         case.leases = holding.is_some();
         case.oversized = request.oversized;
-        if let Some(session) = request.session {
-            case.room = session.pool().has_room();
-        }
+        case.room = request.session.map_or(case.room, |session| session.pool().has_room());
         let asked = Asked {
             priority,
             attributes: request.descriptors.attributes,

@@ -35,7 +35,7 @@ use numbers::Numbers;
 use session::Attached;
 
 pub(super) use in_pools::InPools;
-pub(super) use lease::{LeaseCost, Refund, Tie, Ties};
+pub(super) use lease::{Covers, LeaseCost, Refund, Tie, Ties};
 pub use not_held::NotHeldTotals;
 pub(super) use reservation::{Reservation, Terms};
 pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
@@ -244,7 +244,7 @@ impl Leases {
         user: u32,
         number: u64,
         now: Now,
-        covers: &dyn Fn(LeaseCost, &[(u32, u32)]) -> bool,
+        covers: Covers<'_>,
     ) -> Result<bool, Digest> {
         let hidden = self.numbers.place(number);
         let mut books = self.books.iter();

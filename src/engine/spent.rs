@@ -166,8 +166,7 @@ impl SpentByName {
     fn take(&self, name: &Digest, refund: &Refund, shards: &Shards, now: Now) -> bool {
         let mut table = self.lock(name);
         let is_covered = table.find(name).is_some_and(|spent| {
-            spent.nanos_until_fresh(Tag::NONE, now) > 0
-                && refund.is_covered(spent.print, spent.costs.iter().copied())
+            spent.nanos_until_fresh(Tag::NONE, now) > 0 && refund.is_covered(spent.print, &spent.costs)
         });
         if is_covered {
             table.remove(name, shards.memory());
@@ -274,8 +273,8 @@ impl Engine {
             Of::Lease(number) => {
                 let unit = self.spent.unit_print(UNIT_REQUESTS);
                 let covers = |cost: LeaseCost, units: &[(u32, u32)]| match units {
-                    [] => refund.is_covered(cost.print, [(unit, cost.cost)].into_iter()),
-                    units => refund.is_covered(cost.print, units.iter().copied()),
+                    [] => refund.is_covered(cost.print, &[(unit, cost.cost)]),
+                    units => refund.is_covered(cost.print, units),
                 };
                 match self.leases.take_cost(by.user, number, now, &covers) {
                     Ok(is_taken) => is_taken,
@@ -287,12 +286,12 @@ impl Engine {
 }
 
 impl Refund {
-    fn is_covered(&self, print: u32, costs: impl Iterator<Item = (u32, u32)> + Clone) -> bool {
+    fn is_covered(&self, print: u32, costs: &[(u32, u32)]) -> bool {
         if self.amounts.len() > UNITS_MAX {
             return false;
         }
         let is_within = |(unit, amount): &(u32, u32)| {
-            costs.clone().any(|(spent_unit, cost)| spent_unit == *unit && *amount <= cost)
+            costs.iter().any(|(spent_unit, cost)| spent_unit == unit && amount <= cost)
         };
         self.print == print && self.amounts.iter().all(is_within)
     }

@@ -183,6 +183,12 @@ const REFUSALS: [(Refusal, &str); 2] = [(Refusal::Full, "max"), (Refusal::FullFo
 const NOT_PARKED: [(NotParked, &str); 3] =
     [(NotParked::Connection, "connection"), (NotParked::User, "user"), (NotParked::Calls, "calls")];
 
+/// Users of a domain that are told apart: more say no more.
+const USERS_MAX: usize = 4;
+
+/// As many as rules can have.
+const DOMAINS_MAX: usize = 256;
+
 #[cfg(test)]
 mod tests {
     use super::{Client, Telemetry};
@@ -214,9 +220,3 @@ mod tests {
         assert_eq!(telemetry.missed().count(), Client::ALL.len() * MissReason::ALL.len());
     }
 }
-
-/// Users of a domain that are told apart: more say no more.
-const USERS_MAX: usize = 4;
-
-/// As many as rules can have.
-const DOMAINS_MAX: usize = 256;

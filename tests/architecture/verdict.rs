@@ -49,8 +49,8 @@ const ONLY_SAID_IN: &[(&[&str], &[&str], &str)] = &[
     (&["process", "::", "abort"], &[], "it skips the drain: return to the caller"),
 ];
 
-/// A file longer than this holds two things.
-const LINES_MAX: usize = 400;
+/// A file longer than this may hold two concepts.
+const LINES_MAX: usize = 500;
 
 /// Whether one room may name another.
 pub(crate) fn may_name(room: &str, other: &str) -> bool {

@@ -99,7 +99,7 @@ impl PuttingBack<'_> {
             Kept::Places(key, budget) => self.places(key, budget),
             Kept::Block(key, until) => self.state(key.digest(), Until(until), |shard| &mut shard.blocks),
             Kept::Soft(key, since, ends) => {
-                self.state(key.digest(), Soft { since, ends }, |shard| &mut shard.softs)
+                self.state(key.digest(), Soft { since, ends }, |shard| &mut shard.softs);
             }
             Kept::Repeat(grant) => {
                 let engine = self.engine;

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Lease, LeaseCost, Link, NONE, Tie, Ties};
+use super::lease::{Covers, Lease, LeaseCost, Link, NONE, Tie, Ties};
 use super::member::{Holdings, Member};
 use super::session::{NotOpened, Opening, Parting};
 use super::slab::Slab;
@@ -209,7 +209,7 @@ impl Book {
         user: u32,
         (hidden, number): (u32, u64),
         now: Timestamp,
-        covers: &dyn Fn(LeaseCost, &[(u32, u32)]) -> bool,
+        covers: Covers<'_>,
     ) -> Option<Result<bool, Digest>> {
         let place = self.place_of_any(hidden, number)?;
         let lease = self.leases.get_mut(place).filter(|lease| lease.ends_at > now)?;

@@ -36,6 +36,9 @@ pub(in crate::engine) struct LeaseCost {
     pub(in crate::engine) cost: u32,
 }
 
+/// Whether what work cost, in requests or by unit, covers a refund.
+pub(in crate::engine) type Covers<'a> = &'a dyn Fn(LeaseCost, &[(u32, u32)]) -> bool;
+
 /// The neighbours in a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
