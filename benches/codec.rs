@@ -48,7 +48,7 @@ fn everyday(rounds: u32, run: impl Fn(&str, u32, &mut dyn FnMut())) {
 fn decode_hit<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<u64, Fault> {
     match decode_request(payload, descriptors)? {
         Request::Hit(judge) => Ok(match judge.cost {
-            Cost::Requests(cost) => judge.id + judge.domain.len() as u64 + u64::from(cost),
+            Cost::Requests(cost) => judge.id + judge.domain.len() as u64 + cost,
             Cost::Units(_) => 0,
         }),
         _ => Ok(0),
