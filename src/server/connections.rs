@@ -37,8 +37,8 @@ struct Book {
     by_user: HashMap<u32, usize>,
     last: u64,
     draining: bool,
-    /// A search for surplus connections that found none is not repeated before.
-    search_after: Timestamp,
+    /// The last search for surplus connections that found none, of one user or of all, and until when it is not repeated.
+    searched: Option<(Option<u32>, Timestamp)>,
 }
 
 /// A connection.

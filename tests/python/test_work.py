@@ -173,12 +173,14 @@ def test_renewed_work_keeps_its_place_beyond_the_time_of_its_rule(client):
 def test_charges(client):
     tokens = lambda: client.peek("api", {"job": "model"}, {"tokens": 0}).remaining  # noqa: E731
     assert tokens() == 1000
-    assert client.charge("api", {"job": "model"}, {"tokens": 812})
+    assert client.charge("api", {"job": "model"}, {"tokens": 812}, idem="answer-1")
     assert tokens() == 188
-    assert client.charge("api", {"job": "model"}, {"tokens": -500})
+    assert not client.charge("api", {"job": "model"}, {"tokens": -500})  # it names nothing that it returns
+    assert client.charge("api", {"job": "model"}, {"tokens": -500}, of="answer-1")
+    assert not client.charge("api", {"job": "model"}, {"tokens": -300}, of="answer-1")  # once
     assert tokens() == 688
     assert not client.charge("api", {"job": "nothing"}, {"tokens": 1})
-    assert client.stats() == {"missed": {}, "refused": {}, "connections": 1, "breaker_open": False}
+    assert client.stats() == {"missed": {}, "refused": {"not_allowed": 1}, "connections": 1, "breaker_open": False}
 
 
 def test_a_signal_costs_nothing(client):

@@ -15,7 +15,7 @@ impl Book {
     /// Takes the places of some idle surplus connections, those first that have rested longest: of one user, or of all.
     /// Their tasks read and write no more; their sockets are to be passed to [`say_goodbye`] once no lock is held.
     pub(super) fn end_surplus(&mut self, user: Option<u32>, now: Timestamp) -> Vec<Arc<UnixStream>> {
-        if now < self.search_after {
+        if self.searched.is_some_and(|(of_user, until)| of_user == user && now < until) {
             return Vec::new();
         }
         let mut ended = Vec::new();
@@ -30,7 +30,7 @@ impl Book {
         }
         if ended.is_empty() {
             // To search costs a look at every connection.
-            self.search_after = now.after(SEARCH_PAUSE);
+            self.searched = Some((user, now.after(SEARCH_PAUSE)));
         }
         ended
     }
@@ -76,11 +76,12 @@ pub(super) fn say_goodbye(ended: &[Arc<UnixStream>]) {
 /// A session keeps so many: a client that is busy again need not connect first.
 const KEPT_A_SESSION: usize = 4;
 
-/// A connection that has not been used for so long is idle.
-const IDLE: Duration = Duration::from_secs(2);
+/// A connection that has not been used for so long is idle: a burst has ended, and requests that wait for a place would be
+/// refused by then. A client that comes back opens another.
+const IDLE: Duration = Duration::from_millis(100);
 
 /// So many places are freed in one search, so that a crowd of newcomers does not cause one each.
 const ENDED_AT_ONCE: usize = 32;
 
 /// After a search that found nothing.
-const SEARCH_PAUSE: Duration = Duration::from_millis(100);
+const SEARCH_PAUSE: Duration = Duration::from_millis(20);
