@@ -72,7 +72,7 @@ def test_settings_refuse_nobody_and_are_what_a_person_changes(package: Package) 
     assert (package.control / "conffiles").read_text() == "/etc/tidegate/tidegate.yaml\n"
     settings = package.root / "etc/tidegate/tidegate.yaml"
     said = [line for line in settings.read_text().splitlines() if line and not line.startswith("#")]
-    assert said == ["mode: shadow"], "everything else is a default"
+    assert said == ["mode: shadow", "admin: {socket: /run/tidegate/admin.sock}"], "everything else is a default"
     # Its rules are an absolute path: below this root they are said to be elsewhere.
     (package.root / "etc/tidegate/rules").mkdir(exist_ok=True)
     for_here = package.root.parent / "here.yaml"
