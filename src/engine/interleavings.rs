@@ -331,7 +331,8 @@ fn charges_after_the_fact_are_added_up() {
                 hit(&mut decider, &attributes);
                 let descriptors = Descriptors::one(&attributes);
                 let amount = super::Amount::Requests(amount);
-                let charge = Charge { domain: "api", descriptors, amount, repeat: None };
+                let charge =
+                    Charge { domain: "api", descriptors, amount, repeat: None, of: None, trusted: true };
                 assert_eq!(decider.charge(&charge, Now::at_nanos(0)), Ok(true));
             });
             work
