@@ -339,7 +339,7 @@ fn what_passes_was_paid_for_whatever_becomes_of_the_calls() {
         let rate = f64::from(plan.rate) / plan.period_s as f64;
         // What was paid for is spent a call's patience later, what was borrowed ahead within three round trips, or, where
         // its own request could not use it, when a batch would have taken it back.
-        let round_trips = 3.0 * plan.round_trip_us as f64 / 1e6;
+        let round_trips = 3.0 * f64::from(plan.round_trip_us) / 1e6;
         let slack = rate * (0.005 + round_trips)
             + if plan.own > 0 || plan.late + plan.lost > 0 { rate * 2.0 } else { 0.0 };
         let most = most_at_once(&plan, &seen.admitted_us);
