@@ -482,7 +482,7 @@ def in_child(work, fork=os.fork):
 
 def fork_past_python():
     """As a library in C does it: no hook runs."""
-    time.sleep(0.02)  # a thread of the peer that waits for the interpreter's lock would keep it busy in the child for ever
+    time.sleep(0.02)  # a thread of the peer that waits for the interpreter would keep its lock in the child
     return ctypes.PyDLL(None).fork()
 
 
