@@ -54,4 +54,4 @@ impl Lender {
 pub(crate) const IN_HAND: &str = "fleet: {on_miss: refuse}";
 
 /// What a rule says whose host lets pass on credit: half of the burst for each of two hosts.
-pub(crate) const ON_CREDIT: &str = "max_over: 100%";
+pub(crate) const ON_CREDIT: &str = "max_over: 100%, fleet: {on_miss: admit}";
