@@ -191,7 +191,7 @@ fn hit_of(frame_bytes: usize) -> Vec<u8> {
     [&u32::try_from(payload.len()).unwrap_or_default().to_be_bytes()[..], &payload].concat()
 }
 
-/// The user called nobody.
+/// The uid of `nobody`.
 const NOBODY: u32 = 65_534;
 
 /// The other user asks a thousand times a second.

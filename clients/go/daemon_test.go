@@ -233,7 +233,7 @@ func TestLateRepliesReachNobody(t *testing.T) {
 	t.Logf("%d judged, %d missed", judged, missed)
 }
 
-// A daemon that pauses for one deadline and a half has failed each caller once or twice, and nobody afterwards.
+// A daemon that pauses for one deadline and a half has failed each caller once or twice, and none afterwards.
 func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
 	const callers, timeout, most = 8, 100 * time.Millisecond, 80
 	d := realDaemon(t, rules)

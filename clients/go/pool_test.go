@@ -230,7 +230,7 @@ func TestCallersServedTogetherFailTogether(t *testing.T) {
 	}
 }
 
-// A caller that gives up in the queue costs nobody anything; one whose request is under way is reported.
+// A caller that gives up in the queue counts as no failure; one whose request is under way is reported.
 func TestCallersThatGiveUp(t *testing.T) {
 	held := make(chan struct{})
 	p := played(t, reply(allow...))

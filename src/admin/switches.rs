@@ -39,7 +39,7 @@ pub(super) fn everywhere(desk: &Desk) -> Value {
     })
 }
 
-/// What is said where somebody asks whether all is well, while everything is switched on all hosts.
+/// The health notice while everything is switched off on all hosts.
 pub(super) fn everything_everywhere(desk: &Desk) -> Option<String> {
     let view =
         desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == Target::Everything)?;

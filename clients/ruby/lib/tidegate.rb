@@ -234,7 +234,7 @@ module Tidegate
     end
 
     # One request on one connection. Exceptions of other threads arrive only while it waits, or after it is done: then
-    # the connection is closed, and a grant that nobody gets is reported as abandoned.
+    # the connection is closed, and an undelivered grant is reported as abandoned.
     def attempt(operation, wanted, out, held, deadline, fresh)
       connection = reply = kept = passed = nil
       Thread.handle_interrupt(NEVER) do
