@@ -39,7 +39,7 @@ pub(super) fn everywhere(desk: &Desk) -> Value {
     })
 }
 
-/// The health notice while everything is switched off on all hosts.
+/// The health notice while a fleet override sets the mode of everything.
 pub(super) fn everything_everywhere(desk: &Desk) -> Option<String> {
     let view =
         desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == Target::Everything)?;
