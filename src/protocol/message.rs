@@ -55,6 +55,18 @@ impl<'a> Request<'a> {
     pub fn hit(id: u64, domain: &'a str) -> Request<'a> {
         Request::Hit(Judge::new(id, domain))
     }
+
+    /// The id that the reply repeats; `None`: the client wants no reply.
+    #[must_use]
+    pub fn id(&self) -> Option<u64> {
+        match self {
+            Request::Hit(judge) | Request::Acquire(judge) | Request::Peek(judge) => Some(judge.id),
+            Request::Renew { id, .. } | Request::Ping { id } => Some(*id),
+            Request::Hello(hello) => Some(hello.id),
+            Request::Charge(charge) => charge.id,
+            Request::Release { id, .. } | Request::Signal { id, .. } => *id,
+        }
+    }
 }
 
 /// ACQUIRE, HIT and PEEK.

@@ -1,9 +1,11 @@
 //! Frames in, replies out: what one read brought is answered together.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use tracing::error;
 
 use super::Shared;
 use super::grants::Grants;
@@ -16,7 +18,7 @@ use super::telemetry::Client;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{CallResult, Decider, Op, Ticket, Use};
 use crate::protocol::{
-    Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
+    Code, Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
     encode_reply, split,
 };
 use crate::record::SESSION_BYTES;
@@ -166,10 +168,37 @@ impl Peer {
         }
     }
 
-    /// The same of a request that may have waited for a call.
+    /// Answers a request that may have waited for a call. A panic on the way ends this connection and nothing else.
     #[inline]
     fn answer_call(
         &mut self,
+        decider: &mut Decider,
+        payload: &[u8],
+        replies: &mut Vec<u8>,
+        now: Now,
+        call: Waits<'_>,
+    ) -> Standing {
+        let begin = replies.len();
+        let mut id = None;
+        let answer = AssertUnwindSafe(|| self.answer_request(&mut id, decider, payload, replies, now, call));
+        if let Ok(standing) = catch_unwind(answer) {
+            return standing;
+        }
+        replies.truncate(begin);
+        decider.panicked();
+        self.shared.telemetry.error(Code::Internal);
+        error!("a request panicked: its connection is closed, nothing else is touched");
+        let message = "the daemon failed to answer this";
+        encode_reply(replies, &Reply::Error { id, code: Code::Internal, message });
+        // The protocol keeps a connection after `internal`; after a panic its state is unknown.
+        Standing::Ended
+    }
+
+    /// Answers a request, and sets `id` as soon as it is known.
+    #[inline]
+    fn answer_request(
+        &mut self,
+        id: &mut Option<u64>,
         decider: &mut Decider,
         payload: &[u8],
         replies: &mut Vec<u8>,
@@ -180,6 +209,7 @@ impl Peer {
         let grants = &mut self.grants;
         let mut descriptors = Descriptors::new();
         let request = decode_request(payload, &mut descriptors);
+        *id = request.as_ref().ok().and_then(Request::id);
         if let Ok(Request::Hit(judge) | Request::Acquire(judge) | Request::Peek(judge)) = &request {
             self.asked.note(judge.domain, &self.shared, self.line.user);
         }

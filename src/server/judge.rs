@@ -1,9 +1,6 @@
 //! A request from its frame to the engine, and what the engine says into a frame.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-
-use tracing::error;
 
 use super::Shared;
 use super::answer::Standing;
@@ -87,28 +84,27 @@ impl<'a> Asking<'a> {
             may_wait: call.may_wait,
             ..engine::Request::new(op, judge.domain, self.of_engine())
         };
-        self.guard(Some(judge.id), decider, replies, |decider, replies| {
-            let answer = match call.result {
-                None => decider.decide(&request, self.now),
-                Some(result) => decider.resume(&request, result, self.now),
-            };
-            match answer {
-                Answer::Decided(decision) => {
-                    let lease = decision.lease;
-                    lease.into_iter().for_each(|lease| grants.add(lease));
-                    write_decision(replies, judge, &decision);
-                    if self.shared.recorder.is_on() {
-                        self.note_judged(judge.domain, &decision);
-                    }
-                    if lease.is_some() {
-                        grants.end_at(replies.len());
-                    }
+        let answer = match call.result {
+            None => decider.decide(&request, self.now),
+            Some(result) => decider.resume(&request, result, self.now),
+        };
+        match answer {
+            Answer::Decided(decision) => {
+                let lease = decision.lease;
+                lease.into_iter().for_each(|lease| grants.add(lease));
+                write_decision(replies, judge, &decision);
+                if self.shared.recorder.is_on() {
+                    self.note_judged(judge.domain, &decision);
                 }
-                Answer::Conflict => self.write_conflict(replies, Some(judge.id)),
-                Answer::Quota => self.write_quota(replies, judge.id),
-                Answer::Ask(ticket) => *call.ticket = Some(ticket),
+                if lease.is_some() {
+                    grants.end_at(replies.len());
+                }
             }
-        })
+            Answer::Conflict => self.write_conflict(replies, Some(judge.id)),
+            Answer::Quota => self.write_quota(replies, judge.id),
+            Answer::Ask(ticket) => *call.ticket = Some(ticket),
+        }
+        Standing::Kept
     }
 
     /// Charges, and says whether there was what to charge.
@@ -138,18 +134,17 @@ impl<'a> Asking<'a> {
             of: charge.options.of.map(|of| engine::RefundBy { user: self.user, of: named(of) }),
             trusted: self.shared.access.trusts_refunds(charge.domain),
         };
-        self.guard(charge.id, decider, replies, |decider, replies| {
-            let charged = decider.charge(&request, self.now);
-            if self.shared.recorder.is_on() && charged.is_ok() {
-                self.note_charged(charge.domain);
-            }
-            match (charged, charge.id) {
-                (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
-                (Err(NotCharged::Conflict(_)), id) => self.write_conflict(replies, id),
-                (Err(NotCharged::RefundsNothing), id) => self.write_bare_refund(replies, id),
-                (Ok(_), None) => {}
-            }
-        })
+        let charged = decider.charge(&request, self.now);
+        if self.shared.recorder.is_on() && charged.is_ok() {
+            self.note_charged(charge.domain);
+        }
+        match (charged, charge.id) {
+            (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
+            (Err(NotCharged::Conflict(_)), id) => self.write_conflict(replies, id),
+            (Err(NotCharged::RefundsNothing), id) => self.write_bare_refund(replies, id),
+            (Ok(_), None) => {}
+        }
+        Standing::Kept
     }
 
     /// The reports that ride on a request have arrived whatever becomes of it.
@@ -182,28 +177,6 @@ impl<'a> Asking<'a> {
             encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
         }
         Standing::Kept
-    }
-
-    /// A panic on the way concerns this connection alone.
-    fn guard(
-        &self,
-        id: Option<u64>,
-        decider: &mut Decider,
-        replies: &mut Vec<u8>,
-        ask: impl FnOnce(&mut Decider, &mut Vec<u8>),
-    ) -> Standing {
-        let begin = replies.len();
-        if catch_unwind(AssertUnwindSafe(|| ask(decider, replies))).is_ok() {
-            return Standing::Kept;
-        }
-        replies.truncate(begin);
-        decider.panicked();
-        self.shared.telemetry.error(Code::Internal);
-        error!("a judgement panicked: its connection is closed, nothing else is touched");
-        let message = "the daemon failed to judge this";
-        encode_reply(replies, &Reply::Error { id, code: Code::Internal, message });
-        // The protocol keeps a connection after `internal`; after a panic nobody vouches for this one.
-        Standing::Ended
     }
 
     fn write_quota(&self, replies: &mut Vec<u8>, id: u64) {

@@ -45,6 +45,8 @@ impl Asking<'_> {
         permille: u16,
         replies: &mut Vec<u8>,
     ) -> Standing {
+        #[cfg(debug_assertions)]
+        assert!(name != PANIC_SIGNAL, "asked to panic");
         let taken = self.engine().signal(self.session, pool, name, permille, self.now);
         if taken.is_ok() && self.shared.recorder.is_on() {
             self.note(What::Signal { name: name.into(), permille });
@@ -65,7 +67,11 @@ impl Asking<'_> {
     }
 }
 
-/// Whoever wants no reply gets none.
+/// The signal that makes a debug build panic, so that tests see a panic outside a judgement.
+#[cfg(debug_assertions)]
+const PANIC_SIGNAL: &str = "debug-panic";
+
+/// Replies, unless the client wants no reply.
 fn done(id: Option<u64>, ok: bool, replies: &mut Vec<u8>) -> Standing {
     if let Some(id) = id {
         encode_reply(replies, &Reply::Done { id, ok });

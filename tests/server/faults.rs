@@ -22,9 +22,11 @@ fn a_panic_while_judging_concerns_its_connection_alone() {
     let daemon = daemon();
     let mut bystander = daemon.greeted();
     assert_eq!(verdict_of(&bystander.ask(&hit(1, "u1"))), 0);
-    for _ in 0..20 {
+    // Frames that judge, and frames that do not.
+    let signal = json!([7, 3, "web", "debug-panic", 500]);
+    for panics in [panicking(3), signal].iter().cycle().take(20) {
         let mut wire = daemon.greeted();
-        let frames = [frame(&json!([8, 2])), frame(&panicking(3)), frame(&json!([8, 4]))].concat();
+        let frames = [frame(&json!([8, 2])), frame(panics), frame(&json!([8, 4]))].concat();
         wire.send_bytes(&frames);
         let replies = wire.hear_all();
         assert_eq!(replies.len(), 2, "what came before is answered, what follows is not: {replies:?}");
@@ -32,7 +34,7 @@ fn a_panic_while_judging_concerns_its_connection_alone() {
         assert_eq!(error_of(&replies[1]), (Some(3), 10));
         bystander.assert_served();
     }
-    daemon.await_log(&["a judgement panicked"]);
+    daemon.await_log(&["a request panicked"]);
     daemon.await_log(&["ERROR panicked", "src/engine/decider.rs:"]);
     // Nothing was charged, nothing is locked, the limits hold.
     for left in (0..4).rev() {

@@ -6,7 +6,7 @@ use super::daemon::{Daemon, Plan, eventually};
 use super::faults::panicking;
 
 /// Said by two places in the source: what panicked, and what became of its connection.
-const SAID: [&str; 2] = ["panicked: (its message", "a judgement panicked"];
+const SAID: [&str; 2] = ["panicked: (its message", "a request panicked"];
 
 /// Lines of one place in ten seconds, as docs/operate.md promises.
 const LINES_MAX: usize = 8;
