@@ -95,8 +95,7 @@ fn no_secret_is_told_to_anybody_but_who_sent_it() {
     }
     // Twenty panics, each told by its place and by what came of it; not each of them is.
     let log = daemon.log();
-    for words in ["ERROR panicked: ", "ERROR a request panicked"].iter().filter(|_| cfg!(debug_assertions))
-    {
+    for words in ["ERROR panicked: ", "ERROR a request panicked"].iter().filter(|_| cfg!(debug_assertions)) {
         assert_eq!(log.matches(*words).count(), 8, "{log}");
     }
     for path in ["/metrics", "/status", "/rules", "/readyz", "/healthz", "/"] {
