@@ -14,7 +14,7 @@ PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 again = { echo "TRIED AGAIN: what failed"; $(1) && echo "PASSED AT THE SECOND TRY"; }
 
 # With a test beside it, so that what it depends on is what `cargo test` has built: without one, features differ.
-BUILD := cargo build --locked --bin tidegate --test token_bucket
+BUILD := cargo build --locked --bin tidegate --test pure token_bucket::
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate)
 
@@ -95,12 +95,12 @@ nightly-interleavings:
 	  engine::interleavings
 
 nightly-measured:
-	cargo test --profile nightly --locked --no-fail-fast --test host --test memory --test state -- --ignored --nocapture
+	cargo test --profile nightly --locked --no-fail-fast --test daemon host:: --test memory --test daemon state:: -- --ignored --nocapture
 	SEEDS=$${SEEDS:-20} cargo test --profile nightly --locked --test shedding -- --ignored
 
 nightly-fleet:
 	RUNS=$${FLEET_RUNS:-100000} cargo test --profile nightly --locked --test fleet -- --include-ignored
-	cargo test --profile nightly --locked --test fleet_real -- --ignored --nocapture --test-threads 1
+	cargo test --profile nightly --locked --test redis fleet_real:: -- --ignored --nocapture --test-threads 1
 
 nightly-restarts:
 	$(BUILD)

@@ -78,11 +78,13 @@ pub(super) struct RuleStory {
 }
 
 impl History {
-    /// Notes a step, and again every five seconds, for ever.
+    /// Notes a step every five seconds, for ever.
     pub(super) async fn keep(desk: &Desk) {
         let mut turns = tokio::time::interval(STEP);
         // A host that slept is not caught up with.
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // The first one comes at once.
+        turns.tick().await;
         loop {
             turns.tick().await;
             desk.history.note(Look::take(desk));

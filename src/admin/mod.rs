@@ -91,6 +91,8 @@ impl Office {
         let stop = CancellationToken::new();
         let (tell_opened, opened) = sync_channel(1);
         let (tell_ended, ended) = sync_channel(1);
+        // Before the daemon serves: later counts are growth.
+        desk.history.note(history::Look::take(&desk));
         let (desk, stopped) = (Arc::new(desk), stop.clone());
         let work = move || {
             let opened = || {

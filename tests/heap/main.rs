@@ -8,7 +8,7 @@
 )]
 
 mod descriptors;
-#[path = "../golden/mod.rs"]
+#[path = "../support/golden.rs"]
 mod golden;
 mod protocol;
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The package in a machine of its own, under a system manager: installed, upgraded, removed, purged; says what it saw as lines
-# `name=value`. Only the manager that tests/systemd/root.sh starts may run it. /packages has the packages: first.deb, next.deb.
+# `name=value`. Only the manager that tests/daemon/systemd/root.sh starts may run it. /packages has the packages: first.deb, next.deb.
 set -u
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 HOME=/root
 path=/run/tidegate/tidegate.sock log=/var/log/said settings=/etc/tidegate/tidegate.yaml

@@ -23,7 +23,7 @@ def machine(packages: Path) -> dict[str, str]:
 
 def heard_from(packages: Path) -> str:
     """What such a machine says."""
-    words = ["bash", str(PROJECT / "tests/systemd/outside.sh"), "/bin/true", str(PROJECT), str(packages)]
+    words = ["bash", str(PROJECT / "tests/daemon/systemd/outside.sh"), "/bin/true", str(PROJECT), str(packages)]
     ended = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400)
     if ended.returncode == 77:
         pytest.skip(ended.stdout.strip().splitlines()[-1])

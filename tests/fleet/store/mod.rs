@@ -1,6 +1,6 @@
 //! The store that hosts share, in virtual time: the rules of the scripts in `src/fleet/scripts` once more, in Rust.
 //!
-//! `tests/fleet_store.rs` holds the two against each other, call by call and bit by bit.
+//! `tests/redis/fleet_store.rs` holds the two against each other, call by call and bit by bit.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 mod beat;
@@ -100,7 +100,7 @@ impl Store {
             }
             Call::Beat(beat) => Reply::Beat(self.beats.beat(beat, now_us)),
             Call::Overrides(_) => {
-                panic!("real daemons say it to a real Redis: tests/fleet_real/overrides.rs")
+                panic!("real daemons say it to a real Redis: tests/redis/fleet_real/overrides.rs")
             }
             Call::Lift(lift) => Reply::Lift(self.lift(lift, now_us)),
             Call::Plant(plant) => {

@@ -1,0 +1,48 @@
+//! The table of docs/metrics.md beside what a daemon serves: neither has a metric that the other does not have.
+
+use std::collections::BTreeMap;
+
+use super::daemon::Plan;
+use super::scrape::{EVERYTHING, scrape};
+
+/// By the name of a family: its type, and its labels in order.
+type Table = BTreeMap<String, (String, Vec<String>)>;
+
+fn documented() -> Table {
+    let page = include_str!("../../../docs/metrics.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `tidegate_"));
+    let rows = rows.map(|line| {
+        let cells: Vec<Vec<&str>> =
+            line.split('|').map(|cell| cell.split('`').skip(1).step_by(2).collect()).collect();
+        let kind = line.split('|').nth(3).unwrap().trim().to_owned();
+        let mut labels: Vec<String> = cells[2].iter().map(ToString::to_string).collect();
+        labels.sort();
+        (cells[1][0].to_owned(), (kind, labels))
+    });
+    rows.collect()
+}
+
+#[test]
+fn every_metric_stands_in_the_table_as_it_is_served() {
+    let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
+    let metrics = scrape(&daemon);
+    let served = metrics.families.iter().map(|(name, family)| {
+        assert!(!family.help.is_empty(), "{name}");
+        let name = match &*family.kind {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.clone(),
+        };
+        (name, (family.kind.clone(), family.labels.iter().cloned().collect()))
+    });
+    let (served, documented): (Table, Table) = (served.collect(), documented());
+    for (name, entry) in &served {
+        assert_eq!(documented.get(name), Some(entry), "{name} in docs/metrics.md");
+    }
+    assert_eq!(
+        documented.len(),
+        served.len(),
+        "{:?}",
+        documented.keys().filter(|name| !served.contains_key(*name)).collect::<Vec<_>>()
+    );
+}

@@ -1,0 +1,256 @@
+//! Files that another user has put among rules, tables, tests and traces: links that lead out, pipes, files of a user who
+//! is not trusted. The real program, each command that reads such files.
+
+use crate::daemon;
+use std::fs;
+use std::os::unix::fs::{chown, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use daemon::{BINARY, Plan, Process};
+
+#[allow(dead_code, reason = "the tests of the socket use the rest")]
+#[allow(dead_code, reason = "the tests of the socket use the rest")]
+#[allow(dead_code, reason = "the tests of the socket use the rest")]
+
+const RULES: &str =
+    "domain: api\nlimits:\n- {name: per-user, key: [user], rate: 2/s, overrides_file: partners.csv}\n";
+const TABLE: &str = "user,rate\nu1,5/s\n";
+/// Of two callers.
+const TRACE: &str = r#"{"t": 0, "domain": "api", "descriptors": [["user", "u1"]]}
+{"t": 0, "domain": "api", "descriptors": [["user", "u2"]]}
+{"t": 60, "domain": "api", "descriptors": [["user", "u2"]]}
+"#;
+const TESTS: &str = "rules: rules\ntests:\n- name: t\n  requests: |\n    0s user=u1 allow\n";
+const TREE: &str = "domain: api\ndescriptors: [{key: to, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
+
+/// Part of each text that is to be kept from outputs, and of nothing else.
+const CANARY: &str = "canary9c41";
+
+/// A directory with a good file of each kind.
+fn ground() -> tempfile::TempDir {
+    let ground = tempfile::tempdir().unwrap();
+    for directory in ["rules", "tree"] {
+        fs::create_dir(ground.path().join(directory)).unwrap();
+    }
+    for (name, text) in [
+        ("rules/a.yaml", RULES),
+        ("rules/partners.csv", TABLE),
+        ("tree/a.yaml", TREE),
+        ("trace.jsonl", TRACE),
+        ("tests.yaml", TESTS),
+    ] {
+        fs::write(ground.path().join(name), text).unwrap();
+    }
+    ground
+}
+
+/// A file of which no line is what should stand there.
+fn secret(name: &str) -> String {
+    match name {
+        "rules/partners.csv" => format!("{CANARY},password\nroot:{CANARY}:0,1\n"),
+        "trace.jsonl" => format!("{CANARY}\n"),
+        _ => format!("domain: api\n{CANARY}: yes\nlimits: [{{name: {CANARY}, rate: {CANARY}}}]\n"),
+    }
+}
+
+/// Each kind of file, and the commands that read it.
+const READS: &[(&str, &[&str])] = &[
+    (
+        "rules/a.yaml",
+        &[
+            "check rules",
+            "check rules/a.yaml",
+            "check rules --format json",
+            "explain api user=u1 --rules rules",
+            "test tests.yaml",
+            "replay trace.jsonl --rules rules",
+            "suggest trace.jsonl --rules rules --key user",
+        ],
+    ),
+    (
+        "rules/partners.csv",
+        &["check rules", "check rules/a.yaml", "replay trace.jsonl --rules rules", "test tests.yaml"],
+    ),
+    ("tree/a.yaml", &["import ratelimit tree"]),
+    ("tests.yaml", &["test tests.yaml"]),
+    (
+        "trace.jsonl",
+        &[
+            "replay trace.jsonl --rules rules",
+            "replay trace.jsonl --rules rules --format combined",
+            "replay trace.jsonl --rules rules --format combined --strict",
+            "suggest trace.jsonl --key user",
+        ],
+    ),
+];
+
+fn run(ground: &Path, command: &str) -> (Option<i32>, String) {
+    let output = Command::new(BINARY).args(command.split(' ')).current_dir(ground).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn no_command_reads_what_a_link_out_of_the_directory_leads_to() {
+    for (name, commands) in READS {
+        let ground = ground();
+        let outside = tempfile::tempdir().unwrap();
+        let file = ground.path().join(name);
+        fs::write(outside.path().join("secret"), secret(name)).unwrap();
+        fs::remove_file(&file).unwrap();
+        symlink(outside.path().join("secret"), &file).unwrap();
+        for command in *commands {
+            let (code, said) = run(ground.path(), command);
+            assert!(!said.contains(CANARY), "{command}: {said}");
+            assert!(
+                code == Some(1) && said.contains("a link leads out of the directory"),
+                "{command}: {said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_daemon_logs_nothing_of_what_a_link_out_of_the_directory_leads_to() {
+    let plan = Plan::new().rules("api.yaml", RULES);
+    for (name, text) in [("partners.csv", "rules/partners.csv"), ("b.yaml", "rules/a.yaml")] {
+        fs::write(plan.path(name), secret(text)).unwrap();
+        symlink(plan.path(name), plan.path("rules").join(name)).unwrap();
+    }
+    let daemon = plan.start();
+    daemon.await_log(&["b.yaml", "a link leads out"]);
+    daemon.await_log(&["partners.csv", "a link leads out"]);
+    // Put in its place while it runs: the last good rules stay.
+    for name in ["b.yaml", "partners.csv"] {
+        fs::remove_file(daemon.plan.path("rules").join(name)).unwrap();
+    }
+    fs::write(daemon.plan.path("rules/partners.csv"), TABLE).unwrap();
+    daemon.await_log(&["the rules were read again and are in force"]);
+    fs::remove_file(daemon.plan.path("rules/partners.csv")).unwrap();
+    symlink("../partners.csv", daemon.plan.path("rules/partners.csv")).unwrap();
+    daemon.await_log(&["it keeps its last good rules"]);
+    assert!(!daemon.log().contains(CANARY), "{}", daemon.log());
+    daemon.greeted().assert_served();
+}
+
+#[test]
+fn a_mounted_config_map_is_read_with_its_tables() {
+    let ground = ground();
+    let rules = ground.path().join("rules");
+    for version in ["..1", "..2"] {
+        fs::create_dir(rules.join(version)).unwrap();
+    }
+    for (name, text) in [("a.yaml", RULES), ("partners.csv", TABLE)] {
+        fs::remove_file(rules.join(name)).unwrap();
+        fs::write(rules.join("..1").join(name), text).unwrap();
+        fs::write(rules.join("..2").join(name), text.replace("2/s", "3/s")).unwrap();
+        symlink(format!("..data/{name}"), rules.join(name)).unwrap();
+    }
+    for (version, rate) in [("..1", "2/s"), ("..2", "3/s")] {
+        symlink(version, rules.join("..next")).unwrap();
+        fs::rename(rules.join("..next"), rules.join("..data")).unwrap();
+        for path in ["rules", "rules/a.yaml", "rules/..data", "rules/..data/a.yaml"] {
+            let (code, said) = run(ground.path(), &format!("check {path}"));
+            assert!(code == Some(0) && said.contains(rate) && said.contains("1 row"), "{path}: {said}");
+        }
+    }
+}
+
+#[test]
+fn quotes_no_file_of_a_user_who_is_not_trusted() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root can give a file away");
+        return;
+    }
+    for (name, commands) in READS {
+        let ground = ground();
+        let file = ground.path().join(name);
+        fs::write(&file, secret(name)).unwrap();
+        chown(&file, Some(4711), Some(4711)).unwrap();
+        for command in *commands {
+            let (code, said) = run(ground.path(), command);
+            assert!(!said.contains(CANARY), "{command}: {said}");
+            let is_passed_over = command.ends_with("combined");
+            assert!(code == Some(i32::from(!is_passed_over)), "{command}: {said}");
+            assert!(said.contains("its text is not shown"), "{command}: {said}");
+            let place = ["a.yaml:2:1", "partners.csv:1:1", "tests.yaml:1:1", "line 1: ", "\"line\": 2,"];
+            assert!(place.iter().any(|place| said.contains(place)), "{command}: {said}");
+        }
+        // The owner of its directory owns it, or root, or the user who runs the command.
+        chown(file.parent().unwrap(), Some(4711), Some(4711)).unwrap();
+        assert_quoted(commands.iter().map(|command| run(ground.path(), command).1));
+        chown(file.parent().unwrap(), Some(0), Some(0)).unwrap();
+        chown(&file, Some(0), Some(0)).unwrap();
+        assert_quoted(commands.iter().map(|command| run(ground.path(), command).1));
+    }
+}
+
+#[track_caller]
+fn assert_quoted(outputs: impl Iterator<Item = String>) {
+    let outputs: Vec<_> = outputs.collect();
+    assert!(outputs.iter().any(|said| said.contains(CANARY)), "{outputs:?}");
+    assert!(!outputs.iter().any(|said| said.contains("its text is not shown")), "{outputs:?}");
+}
+
+#[test]
+fn a_file_swapped_for_a_pipe_keeps_nobody_waiting() {
+    let ground = ground();
+    let path = |name: &str| ground.path().join(name);
+    let pipe = || {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        fs::rename(path("pipe"), path("rules/a.yaml")).unwrap();
+    };
+    let file = || {
+        fs::write(path("file"), RULES).unwrap();
+        fs::rename(path("file"), path("rules/a.yaml")).unwrap();
+    };
+    let done = AtomicBool::new(false);
+    let (read, ends) = mpsc::channel();
+    let rules = path("rules");
+    // Not joined: it would wait for ever.
+    std::thread::spawn(move || {
+        let mut seen = [0_u32; 2];
+        while seen.iter().any(|count| *count < 200) {
+            let was_read = tidegate::rules::read(&rules).problems.is_empty();
+            seen[usize::from(was_read)] += 1;
+        }
+        read.send(seen).unwrap();
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                pipe();
+                file();
+            }
+        });
+        let seen = ends.recv_timeout(Duration::from_secs(120));
+        done.store(true, Ordering::Relaxed);
+        seen.expect("every reading ends, whatever it finds");
+    });
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_told() {
+    for (name, commands) in READS {
+        let ground = ground();
+        let file = ground.path().join(name);
+        fs::remove_file(&file).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        for command in *commands {
+            let log = fs::File::create(ground.path().join("log")).unwrap();
+            let mut started = Command::new(BINARY);
+            started.args(command.split(' ')).current_dir(ground.path()).stdin(Stdio::null());
+            started.stdout(log.try_clone().unwrap()).stderr(log);
+            // Killed when it waits.
+            let code = Process::start(&mut started).exit_code();
+            let said = fs::read_to_string(ground.path().join("log")).unwrap();
+            assert!(code == Some(1) && said.contains("not a regular file"), "{command}: {said}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! This very machine: queues of listeners that do not accept, and a thread that burns CPU time.
+
+use std::hint::black_box;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, getsockname, listen,
+    socket_with,
+};
+use tidegate::clock::{Clock, Now};
+use tidegate::host::{Listen, Readings, Sampler, Sensors, Source, Wanted};
+
+use super::machine::Asker;
+
+/// Reads one signal of this machine as often as it is asked to.
+struct Reader {
+    asker: Asker,
+    sensors: Sensors,
+    ticks: u64,
+}
+
+impl Reader {
+    fn new(source: Source) -> Reader {
+        let asker = Asker::new(&[("signal", source)], None);
+        Reader { asker, sensors: Sensors::new(Path::new("/")), ticks: 0 }
+    }
+
+    fn read(&mut self) -> Option<u32> {
+        self.ticks += 1;
+        self.sensors.sample(&self.asker, Now::at_nanos(self.ticks * 250_000_000));
+        self.asker.observed()[0]
+    }
+
+    /// Reads until it is what it should be: a connection may take a moment to be established.
+    fn read_until(&mut self, expected: Option<u32>) -> Option<u32> {
+        let mut readings = (0..500).map(|_| self.read());
+        let last = readings.find(|reading| *reading == expected || pause());
+        last.unwrap_or_else(|| self.read())
+    }
+}
+
+fn pause() -> bool {
+    std::thread::sleep(Duration::from_millis(10));
+    false
+}
+
+fn tcp(family: AddressFamily) -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(family, SocketType::STREAM, flags, None).unwrap()
+}
+
+fn listening(address: SocketAddr, backlog: i32) -> (OwnedFd, SocketAddr) {
+    let socket = tcp(if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 });
+    set_socket_reuseport(&socket, true).unwrap();
+    if address.is_ipv6() {
+        set_ipv6_v6only(&socket, true).unwrap();
+    }
+    bind(&socket, &address).unwrap();
+    listen(&socket, backlog).unwrap();
+    let bound = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    (socket, bound)
+}
+
+/// Connects, or begins to where the queue is full.
+fn connected(address: SocketAddr) -> OwnedFd {
+    let socket = tcp(if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 });
+    let result = connect(&socket, &address);
+    assert!(matches!(result, Ok(()) | Err(rustix::io::Errno::INPROGRESS)), "{result:?}");
+    socket
+}
+
+/// Recv-Q of the listeners on a port, all together, as `ss` has it; none: there is no `ss`.
+fn as_ss_says(port: u16) -> Option<u32> {
+    let output = Command::new("ss").args(["-Hltn", &format!("sport = :{port}")]).output().ok()?;
+    let text = String::from_utf8(output.stdout).unwrap();
+    let waiting = text.lines().map(|line| line.split_whitespace().nth(1).unwrap().parse::<u32>().unwrap());
+    Some(waiting.sum())
+}
+
+#[test]
+fn a_port_has_the_connections_that_wait_at_it_up_to_its_backlog_and_one() {
+    let backlog = 3;
+    let (listener, address) = listening((Ipv4Addr::LOCALHOST, 0).into(), 3);
+    let mut reader = Reader::new(Source::AcceptQueue(Listen::Port(address.port())));
+    assert_eq!(reader.read(), Some(0));
+    let mut connections = Vec::new();
+    for connecting in 1..=6 {
+        connections.push(connected(address));
+        let expected = Some(connecting.min(backlog + 1));
+        assert_eq!(reader.read_until(expected), expected, "{connecting} connecting");
+        if let Some(waiting) = as_ss_says(address.port()) {
+            assert_eq!(expected, Some(waiting), "as ss says");
+        }
+    }
+    drop(accept(&listener).unwrap());
+    drop(listener);
+    assert_eq!(reader.read(), None, "nobody listens any more: no reading");
+}
+
+#[test]
+fn every_listener_on_a_port_counts() {
+    let (_first, address) = listening((Ipv4Addr::LOCALHOST, 0).into(), 64);
+    let (_second, _) = listening(address, 64);
+    let by_six = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
+    let (_third, _) = listening(by_six, 64);
+    let mut reader = Reader::new(Source::AcceptQueue(Listen::Port(address.port())));
+    let _connections: Vec<_> = (0..20).map(|_| connected(address)).chain([connected(by_six)]).collect();
+    assert_eq!(reader.read_until(Some(21)), Some(21));
+}
+
+fn unix() -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
+}
+
+fn listening_at(address: &SocketAddrUnix, backlog: i32) -> OwnedFd {
+    let socket = unix();
+    bind(&socket, address).unwrap();
+    listen(&socket, backlog).unwrap();
+    socket
+}
+
+fn connected_to(address: &SocketAddrUnix) -> OwnedFd {
+    let socket = unix();
+    // A full queue refuses.
+    let _ = connect(&socket, address);
+    socket
+}
+
+fn reader_of(path: &Path) -> Reader {
+    Reader::new(Source::AcceptQueue(Listen::Path(path.to_str().unwrap().into())))
+}
+
+#[test]
+fn a_path_has_the_connections_that_wait_at_its_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app.sock");
+    let mut reader = reader_of(&path);
+    assert_eq!(reader.read(), None, "there is no socket");
+    let address = SocketAddrUnix::new(&path).unwrap();
+    let listener = listening_at(&address, 2);
+    let connections: Vec<_> = (1..=5)
+        .map(|connecting| {
+            let connection = connected_to(&address);
+            assert_eq!(reader.read(), Some(connecting.min(3)));
+            connection
+        })
+        .collect();
+    // By another way of writing the path as well.
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+    assert_eq!(reader_of(&link.join("app.sock")).read(), Some(3));
+    drop(accept(&listener).unwrap());
+    assert_eq!(reader.read(), Some(2));
+
+    // A new process takes the path over; the old one still works off what it has.
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(reader.read(), None);
+    let next = listening_at(&address, 2);
+    assert_eq!(reader.read(), Some(0), "not the queue of who had the path before");
+    let _connection = connected_to(&address);
+    assert_eq!(reader.read(), Some(1));
+    // Two who have bound to the same path: the file says which of them is meant.
+    let aside = directory.path().join("aside.sock");
+    std::fs::rename(&path, &aside).unwrap();
+    let last = listening_at(&address, 2);
+    std::fs::rename(&aside, &path).unwrap();
+    assert_eq!(reader_of(&path).read(), Some(1));
+    drop((next, last));
+    // Started again between two readings; the file may well have the number of the one before.
+    std::fs::remove_file(&path).unwrap();
+    let again = listening_at(&address, 2);
+    assert_eq!(reader.read(), Some(0));
+    drop((again, listener, connections));
+    assert_eq!(reader.read(), None, "the file is left, but nobody listens");
+}
+
+#[test]
+fn a_worker_that_ends_leaves_the_readings_of_its_application() {
+    let mut worker = Command::new("sleep").arg("60").spawn().unwrap();
+    let asker = Asker::new(&[("quota", Source::CpuQuota)], Some(worker.id()));
+    let mut sensors = Sensors::new(Path::new("/"));
+    let mut read = |second: u64| {
+        sensors.sample(&asker, Now::at_nanos(second * 1_000_000_000));
+        asker.observed()
+    };
+    let known = read(1);
+    let before = read(2);
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    if known.is_empty() {
+        assert!(before[0].is_some() && read(3)[0].is_some(), "{before:?}");
+    } else {
+        assert_eq!(
+            (before, read(3)),
+            (vec![None], vec![None]),
+            "its control group is not to be seen from here"
+        );
+    }
+}
+
+/// A machine on which a reading never ends.
+struct Stuck {
+    begun: Sender<()>,
+    never: Mutex<Receiver<()>>,
+}
+
+impl Readings for Stuck {
+    fn wanted(&self) -> Vec<Wanted> {
+        self.begun.send(()).unwrap();
+        let _ = self.never.lock().unwrap().recv();
+        Vec::new()
+    }
+
+    fn observe(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_reading() {
+    let ((begun, begins), (release, never)) = (channel(), channel());
+    let stuck = Arc::new(Stuck { begun, never: Mutex::new(never) });
+    let (sampler, work) = Sampler::new(stuck, Arc::new(Clock::start()));
+    let thread = std::thread::spawn(work);
+    begins.recv().unwrap();
+    drop(sampler);
+    assert!(!thread.is_finished(), "the reading goes on");
+    drop(release);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_thread_that_burns_cpu_time_shows_and_the_sampler_ends_when_it_is_dropped() {
+    let wanted = [("cpu", Source::Cpu), ("quota", Source::CpuQuota), ("pushed", Source::Pushed)];
+    let asker = Arc::new(Asker::new(&wanted, Some(std::process::id())));
+    let burning = Arc::new(AtomicBool::new(true));
+    let burner = std::thread::spawn({
+        let burning = Arc::clone(&burning);
+        move || while black_box(burning.load(Ordering::Relaxed)) {}
+    });
+    let sampler = Sampler::start(asker.clone(), Arc::new(Clock::start())).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..1_000 {
+        seen.extend(asker.observed_by_name());
+        if seen.iter().filter(|(name, _)| name == "cpu").count() >= 2 {
+            break;
+        }
+        pause();
+    }
+    burning.store(false, Ordering::Relaxed);
+    burner.join().unwrap();
+    drop(sampler);
+    assert_eq!(Arc::strong_count(&asker), 1, "the thread has ended");
+    let of = |name: &str| {
+        seen.iter().filter(|(signal, _)| signal == name).filter_map(|(_, reading)| *reading).max()
+    };
+    let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    assert!(of("cpu").unwrap() >= 500 / cpus, "{seen:?}");
+    // Where control groups are not to be seen there is no reading, which is right.
+    assert!(of("quota").is_none_or(|quota| quota >= 500 / cpus), "{seen:?}");
+    assert_eq!(of("pushed"), None, "that is the application's to say");
+}

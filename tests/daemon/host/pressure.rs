@@ -1,0 +1,85 @@
+//! Pressure stall information: the machine's, the application's, absent, and switched off.
+
+use tidegate::host::Source;
+
+use super::machine::Machine;
+
+const ALL: [(&str, Source); 3] =
+    [("cpu", Source::CpuPressure), ("memory", Source::MemoryPressure), ("io", Source::IoPressure)];
+
+const VERSION_2: &str = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+
+/// A file of pressure; the averages say nothing, so that whoever reads them is found out.
+fn pressure(machine: &Machine, path: &str, some: u64, full: u64) {
+    let averages = "avg10=99.00 avg60=99.00 avg300=99.00";
+    machine.write(path, &format!("some {averages} total={some}\nfull {averages} total={full}\n"));
+}
+
+fn of_machine(machine: &Machine, some: u64, full: u64) {
+    for resource in ["cpu", "memory", "io"] {
+        pressure(machine, &format!("proc/pressure/{resource}"), some, full);
+    }
+}
+
+#[test]
+fn the_machine_is_read_where_no_process_is_known() {
+    let mut machine = Machine::new(&ALL, None);
+    of_machine(&machine, 7_000_000, 3_000_000);
+    assert_eq!(machine.sample(), []);
+    of_machine(&machine, 7_250_000, 3_010_000);
+    let (some, full) = (Some(250), Some(10));
+    assert_eq!(machine.sample(), [some, full, some], "somebody waits for CPU and disk, everybody for memory");
+}
+
+#[test]
+fn the_group_of_the_application_goes_before_the_machine() {
+    let mut machine = Machine::new(&[("cpu", Source::CpuPressure)], Some(42));
+    machine.write("proc/42/cgroup", "0::/app\n");
+    machine.write("proc/self/mountinfo", VERSION_2);
+    of_machine(&machine, 9_000_000, 0);
+    pressure(&machine, "sys/fs/cgroup/app/cpu.pressure", 1_000_000, 0);
+    machine.sample();
+    pressure(&machine, "sys/fs/cgroup/app/cpu.pressure", 1_500_000, 0);
+    assert_eq!(machine.sample(), [Some(500)]);
+    // Its accounting is switched off: the machine is left, which begins afresh.
+    machine.write("sys/fs/cgroup/app/cpu.pressure", "");
+    assert_eq!(machine.sample(), [None]);
+    machine.remove("sys/fs/cgroup/app/cpu.pressure");
+    assert_eq!(machine.sample(), []);
+    of_machine(&machine, 9_100_000, 0);
+    assert_eq!(machine.sample(), [Some(100)]);
+}
+
+#[test]
+fn the_topmost_group_and_version_1_are_the_machine() {
+    for groups in ["0::/\n", "2:cpu,cpuacct:/app\n", "0::/../elsewhere\n"] {
+        let mut machine = Machine::new(&[("cpu", Source::CpuPressure)], Some(42));
+        machine.write("proc/42/cgroup", groups);
+        machine.write("proc/self/mountinfo", VERSION_2);
+        machine.write("sys/fs/cgroup/cpu.pressure", "");
+        of_machine(&machine, 0, 0);
+        machine.sample();
+        of_machine(&machine, 40_000, 0);
+        assert_eq!(machine.sample(), [Some(40)], "{groups}");
+    }
+}
+
+#[test]
+fn a_process_that_is_not_to_be_seen_leaves_the_machine() {
+    let mut machine = Machine::new(&[("cpu", Source::CpuPressure)], Some(42));
+    of_machine(&machine, 0, 0);
+    machine.sample();
+    of_machine(&machine, 40_000, 0);
+    assert_eq!(machine.sample(), [Some(40)]);
+}
+
+#[test]
+fn without_pressure_there_is_no_reading() {
+    let mut machine = Machine::new(&ALL, None);
+    assert_eq!(machine.sample(), [None; 3]);
+    of_machine(&machine, 0, 0);
+    assert_eq!(machine.sample(), []);
+    assert_eq!(machine.sample(), [Some(0); 3]);
+    machine.write("proc/pressure/memory", "some avg10=0.00\n");
+    assert_eq!(machine.sample(), [Some(0), None, Some(0)]);
+}

@@ -1,0 +1,102 @@
+//! What the log says of readings that cannot be taken: once, with the mend, and again when it is different.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use tidegate::host::{Listen, Source};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::machine::Machine;
+
+/// Where the log goes.
+#[derive(Clone, Default)]
+struct Journal(Arc<Mutex<Vec<u8>>>);
+
+impl Journal {
+    /// The lines since the last time.
+    fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Write for Journal {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Journal {
+    type Writer = Journal;
+
+    fn make_writer(&self) -> Journal {
+        self.clone()
+    }
+}
+
+fn listen_to(test: impl FnOnce(&Journal)) {
+    let journal = Journal::default();
+    let log = tracing_subscriber::fmt().with_writer(journal.clone()).with_ansi(false).without_time().finish();
+    tracing::subscriber::with_default(log, || test(&journal));
+}
+
+#[test]
+fn a_cause_is_told_once_and_so_is_its_end() {
+    listen_to(|journal| {
+        let mut machine = Machine::new(&[("stall", Source::CpuPressure)], None);
+        let samples = |machine: &mut Machine, count| (0..count).for_each(|_| drop(machine.sample()));
+        samples(&mut machine, 30);
+        let told = journal.lines();
+        assert_eq!(told.len(), 1, "{told:?}");
+        for part in ["WARN", "pool=web", "signal=stall", "proc/pressure/cpu", "boot a kernel", "psi=1"] {
+            assert!(told[0].contains(part), "{part}: {told:?}");
+        }
+        machine.write("proc/pressure/cpu", "some total=1\n");
+        samples(&mut machine, 30);
+        let told = journal.lines();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].contains("pressure is read here"), "{told:?}");
+        assert!(told[1].contains("INFO") && told[1].contains("there are readings again"), "{told:?}");
+        machine.write("proc/pressure/cpu", "some\n");
+        samples(&mut machine, 30);
+        let told = journal.lines();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("does not say what such a file says"), "{told:?}");
+    });
+}
+
+#[test]
+fn what_changes_all_the_time_is_told_now_and_then() {
+    listen_to(|journal| {
+        let mut machine = Machine::new(&[("stall", Source::CpuPressure)], None);
+        for second in 0..100 {
+            let text = if second % 4 < 2 { "some\n" } else { "some total=1\n" };
+            machine.write("proc/pressure/cpu", text);
+            machine.sample();
+        }
+        let told = journal.lines();
+        assert!((3..=11).contains(&told.len()), "{told:?}");
+    });
+}
+
+#[test]
+fn each_cause_says_how_to_mend_it() {
+    let table = [
+        (Source::AcceptQueue(Listen::Port(1)), "TCP port 1 ", "start the application, mend `listen`"),
+        (Source::AcceptQueue(Listen::Path("/nowhere".into())), "/nowhere", "start the application"),
+        (Source::CpuQuota, "no process", "HELLO"),
+        (Source::IoPressure, "proc/pressure/io", "psi=1"),
+    ];
+    for (source, what, mend) in table {
+        listen_to(|journal| {
+            let mut machine = Machine::new(&[("it", source.clone())], None);
+            assert_eq!(machine.sample(), [None], "{source:?}");
+            let told = journal.lines().concat();
+            assert!(told.contains(what) && told.contains(mend), "{source:?}: {told}");
+        });
+    }
+}

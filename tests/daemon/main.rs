@@ -1,0 +1,46 @@
+//! One real daemon on its sockets: clients, operators, files, faults of the machine.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    clippy::cast_lossless,
+    reason = "a test fails by panicking, prints its figures, and counts what fits"
+)]
+
+#[path = "../support/bench.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod bench;
+#[path = "../support/daemon.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod daemon;
+#[path = "../support/engines.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod engines;
+#[path = "../support/http.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod http;
+#[path = "../support/msgpack.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod msgpack;
+#[path = "../support/redis_server.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod redis_server;
+#[path = "../support/wire.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod wire;
+
+mod admin;
+mod foreign_files;
+mod host;
+mod process;
+mod server;
+mod state;
+mod switches;
+mod systemd;

@@ -1,0 +1,27 @@
+//! The process of the daemon: a log that cannot be written, threads that cannot be had or panic, crash loops, the end.
+
+use crate::{daemon, http, msgpack, wire};
+mod crash_loop;
+mod log;
+mod stops;
+mod threads;
+
+use std::time::Duration;
+
+use tidegate::clock::boot_nanos;
+
+/// How often something is tried that has to hold each time: as often as the environment says, else so often.
+fn tries(otherwise: usize) -> usize {
+    std::env::var("STOPS").map_or(otherwise, |tries| tries.parse().unwrap())
+}
+
+fn since(begin: u64) -> Duration {
+    Duration::from_nanos(boot_nanos() - begin)
+}
+
+/// A value of the metrics of a daemon; none: it is not there.
+fn metric(daemon: &daemon::Daemon, name: &str) -> Option<f64> {
+    let metrics = http::get(daemon, "/metrics").body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map(|value| value.parse().unwrap())
+}

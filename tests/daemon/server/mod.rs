@@ -1,0 +1,31 @@
+//! The daemon at its socket: the real binary, raw bytes.
+//!
+//! Frames are written and read by a small codec of the tests' own, so that a mistake in the daemon's is seen.
+
+use crate::{daemon, msgpack, wire};
+mod abuse;
+mod access;
+mod acquire;
+mod caps;
+mod fairness;
+mod faults;
+mod frames;
+mod held;
+mod hello;
+mod judging;
+mod leases;
+mod log_limit;
+mod ops;
+mod path;
+mod patience;
+mod pools;
+mod privacy;
+mod refunds;
+mod reload;
+mod reload_load;
+mod sessions;
+mod sheds;
+mod shell;
+mod stop;
+mod surplus;
+mod work;

@@ -1,0 +1,75 @@
+//! How much time has passed, by which clock: also over a reboot and into another time namespace.
+
+use std::time::Duration;
+
+use tidegate::state::{Moment, Useless};
+
+use super::office::{Office, UTC, here, s};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A moment on a machine by the name of its boot, and what its two clocks show in seconds.
+fn moment(boot: u128, boot_seconds: u64, wall_seconds: i64) -> Moment {
+    Moment {
+        clock: (boot > 0).then_some(boot),
+        boot_nanos: boot_seconds * SECOND,
+        unix_nanos: UTC + wall_seconds * 1_000_000_000,
+    }
+}
+
+#[test]
+fn the_clock_that_can_be_believed_tells_the_time() {
+    let earlier = moment(1, 1_000, 0);
+    let table = [
+        ("the same boot", moment(1, 1_010, 10), Some(10)),
+        ("the wall clock moved a little", moment(1, 1_010, 14), Some(10)),
+        ("back a little", moment(1, 1_010, 6), Some(10)),
+        ("the wall clock stepped", moment(1, 1_010, 3_610), Some(10)),
+        ("it stepped back", moment(1, 1_010, -3_590), Some(10)),
+        ("a reboot", moment(2, 5, 40), Some(40)),
+        ("a reboot, and it has been up for longer", moment(2, 9_000, 40), Some(40)),
+        ("the same boot, and another time namespace", moment(3, 4_600, 10), Some(10)),
+        ("which boot it is cannot be told", moment(0, 1_010, 12), Some(12)),
+        ("a boot clock that went back", moment(1, 900, 10), Some(10)),
+        ("a reboot, and the wall clock is wrong", moment(2, 5, -1), None),
+        ("both went back", moment(1, 900, -1), None),
+        ("at once", moment(1, 1_000, 0), Some(0)),
+    ];
+    for (what, later, expected) in table {
+        assert_eq!(later.since(&earlier), expected.map(Duration::from_secs), "{what}");
+    }
+}
+
+const RULES: &str = "limits:\n- {name: slow, key: [], rate: 1/min, burst: 3}\n";
+
+#[test]
+fn no_key_is_stuck_for_longer_than_its_own_window_whatever_the_clocks_show() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    for (later, left) in [
+        (here(s(100)), 0),
+        (Moment { clock: Some(9), boot_nanos: 3, ..here(s(100)) }, 0),
+        (Moment { clock: Some(9), boot_nanos: 3, ..here(s(225)) }, 2),
+        (Moment { clock: Some(9), boot_nanos: u64::MAX / 2, ..here(s(100_000)) }, 3),
+        (Moment { clock: Some(9), boot_nanos: u64::MAX / 2, ..here(s(90)) }, 3),
+    ] {
+        let mut office = Office::new(RULES);
+        (0..3).for_each(|_| drop(office.hit(&[], s(99))));
+        office.write(&path, s(100));
+        let engine = super::office::engine();
+        let back =
+            tidegate::state::read_tables(&path, super::office::KEY, &engine, &later, super::office::ANY_SIZE);
+        let passed = later.unix_nanos - here(s(100)).unix_nanos;
+        let now = super::office::at(100 * SECOND).at.after(Duration::from_nanos(passed.unsigned_abs()));
+        if passed < 0 {
+            assert!(matches!(back, Err(Useless::NoTime)));
+            continue;
+        }
+        assert_eq!(back.unwrap().at, now);
+        let mut office = Office::of(engine);
+        office.install(RULES);
+        let now = super::office::at(now.as_nanos());
+        let allowed = (0..4).filter(|_| office.hit(&[], now).starts_with("Allow")).count();
+        assert_eq!(allowed, left, "{passed} ns later");
+    }
+}

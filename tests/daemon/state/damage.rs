@@ -1,0 +1,258 @@
+//! Files of tables that are not as they were written, or were written by another: set aside whole, and never a mix.
+
+use std::fs;
+use std::path::Path;
+
+use tidegate::engine::Op;
+use tidegate::state::{KeyBytes, Useless, VERSION, read_tables, write_tables};
+
+use super::office::{ANY_SIZE, Ask, Dice, KEY, Office, engine, here, s};
+
+const RULES: &str = "limits:
+- {name: bucket, key: [u], rate: 1/h, burst: 5, candidate: {rate: 1/h, burst: 2}}
+- {name: window, key: [u], algorithm: fixed_window, rate: 9/day}
+- {name: sliding, key: [u], algorithm: sliding_window, buckets: 6, rate: 9/h}
+- {name: log, key: [u], algorithm: sliding_log, rate: 3/h, over: {soft: 50%}}
+- {name: blocked, key: [u], rate: 1/h, burst: 4, block: 1h}
+- {name: refunded, key: [u], rate: 1/h, burst: 9, refund_on: ok}
+concurrency:
+- {name: each, key: [u], max: 3}
+shed:
+- {pool: web, slots: 4, workers: {after: 1s, full: 30s}}
+priorities: [critical, other]
+";
+
+/// An engine in which there is something of everything.
+fn full() -> Office {
+    let mut office = Office::new(RULES);
+    office.open(2, 4, s(1));
+    office.open(4, 4, s(1));
+    for user in ["x", "y"] {
+        for number in 0..5_u8 {
+            let ask = Ask {
+                op: Op::Acquire,
+                attributes: &[("u", user)],
+                cost: 1,
+                wait_max: None,
+                name: Some(&[number, user.as_bytes()[0]]),
+                session: Some(2 + number % 2 * 2),
+            };
+            office.ask(&ask, s(2));
+        }
+    }
+    (4..24).for_each(|quarter| office.engine.tick(super::office::at(quarter * 500_000_000)));
+    office
+}
+
+fn written(directory: &Path) -> (std::path::PathBuf, Vec<u8>) {
+    let path = directory.join("tables");
+    full().write(&path, s(12));
+    let bytes = fs::read(&path).unwrap();
+    (path, bytes)
+}
+
+/// What reading some bytes comes to.
+fn read(path: &Path, bytes: &[u8]) -> Result<u64, Useless> {
+    fs::write(path, bytes).unwrap();
+    let engine = engine();
+    let read = read_tables(path, KEY, &engine, &here(s(13)), ANY_SIZE);
+    let audit = engine.audit();
+    assert_eq!(audit.held, audit.counted);
+    read.map(|back| back.entries)
+}
+
+#[test]
+fn it_is_read_as_it_was_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, bytes) = written(directory.path());
+    // Rules, a pool, keys of all kinds, names, sessions and leases.
+    let entries = read(&path, &bytes).unwrap();
+    assert!(entries >= 30, "{entries} entries");
+    let (office, back) = Office::try_restart(&path, s(13)).unwrap();
+    assert_eq!((back.entries, back.is_final, back.passed.as_secs()), (entries, false, 1));
+    assert_eq!(office.engine.leases().sessions, 2);
+    office.assert_places(office.engine.audit().held);
+    assert!(office.engine.leases().live >= 6);
+}
+
+#[test]
+fn cut_off_at_any_byte_it_is_of_no_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, bytes) = written(directory.path());
+    for end in 0..bytes.len() {
+        let read = read(&path, &bytes[..end]);
+        assert!(read.is_err(), "the first {end} of {} bytes: {read:?}", bytes.len());
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert!(matches!(read(&path, &longer), Err(Useless::Damaged(_))));
+}
+
+#[test]
+fn with_any_byte_flipped_it_is_of_no_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, bytes) = written(directory.path());
+    let mut dice = Dice::thrown(3);
+    for place in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[place] ^= 1 << dice.below(8);
+        let read = read(&path, &damaged);
+        assert!(read.is_err(), "byte {place} of {}: {read:?}", bytes.len());
+    }
+}
+
+#[test]
+fn with_sections_moved_doubled_or_left_out_it_is_of_no_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, bytes) = written(directory.path());
+    let sections = sections(&bytes);
+    assert!(sections.len() > 10, "{}", sections.len());
+    let put = |order: &[usize]| {
+        let parts = order.iter().flat_map(|number| &bytes[sections[*number].clone()]);
+        bytes[..24].iter().chain(parts).copied().collect::<Vec<u8>>()
+    };
+    let all: Vec<usize> = (0..sections.len()).collect();
+    assert_eq!(put(&all), bytes);
+    for number in all.iter().copied() {
+        let without: Vec<_> = all.iter().copied().filter(|other| *other != number).collect();
+        assert!(read(&path, &put(&without)).is_err(), "without section {number}");
+        let doubled: Vec<_> =
+            all.iter().flat_map(|other| vec![*other; 1 + usize::from(*other == number)]).collect();
+        assert!(read(&path, &put(&doubled)).is_err(), "section {number} twice");
+    }
+    for number in 1..sections.len() {
+        let mut swapped = all.clone();
+        swapped.swap(number - 1, number);
+        assert!(read(&path, &put(&swapped)).is_err(), "section {number} before the one before it");
+    }
+}
+
+/// Where the sections lie.
+fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let (mut found, mut begin) = (Vec::new(), 24);
+    while begin < bytes.len() {
+        let length = u32::from_le_bytes(bytes[begin + 8..begin + 12].try_into().unwrap()) as usize;
+        found.push(begin..begin + 12 + length + 8);
+        begin += 12 + length + 8;
+    }
+    found
+}
+
+#[test]
+fn a_large_one_damaged_anywhere_is_of_no_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let mut office = Office::new("limits:\n- {name: bucket, key: [u], rate: 1/h, burst: 5}\n");
+    (0..20_000_u32).for_each(|user| drop(office.hit(&[("u", &user.to_string())], s(2))));
+    office.write(&path, s(3));
+    let bytes = fs::read(&path).unwrap();
+    assert!(read(&path, &bytes).unwrap() > 20_000);
+    let mut dice = Dice::thrown(4);
+    let places = std::env::var("PLACES").map_or(100, |places| places.parse().unwrap());
+    for _ in 0..places {
+        let place = usize::try_from(dice.below(bytes.len() as u64)).unwrap();
+        let mut damaged = bytes.clone();
+        match dice.below(3) {
+            0 => damaged.truncate(place),
+            1 => damaged[place] ^= 1 << dice.below(8),
+            // As a disk does that lost a page.
+            _ => {
+                let end = bytes.len().min(place / 4_096 * 4_096 + 4_096);
+                damaged[place..end].fill(0);
+            }
+        }
+        assert!(damaged == bytes || read(&path, &damaged).is_err(), "at {place}");
+    }
+}
+
+#[test]
+fn whose_checksums_are_right_all_the_same_it_is_read_within_bounds_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, bytes) = written(directory.path());
+    let mut dice = Dice::thrown(5);
+    let (mut good, mut bad) = (0, 0);
+    for _ in 0..4_000 {
+        let mut forged = bytes.clone();
+        for _ in 0..=dice.below(3) {
+            let place = 24 + usize::try_from(dice.below(bytes.len() as u64 - 24)).unwrap();
+            let edges = [0, 1, 0x7f, 0x80, 0xff];
+            forged[place] =
+                if dice.below(2) == 0 { *dice.one_of(&edges) } else { dice.word().to_le_bytes()[0] };
+        }
+        sign(&mut forged);
+        match read(&path, &forged) {
+            Ok(_) => good += 1,
+            Err(_) => bad += 1,
+        }
+    }
+    assert!(good > 100 && bad > 100, "{good} were read, {bad} were not");
+}
+
+/// Puts the right checksums in.
+fn sign(bytes: &mut [u8]) {
+    use std::hash::Hasher;
+    let (mut before, mut begin) = (0, 24);
+    while begin + 12 <= bytes.len() {
+        let length = u32::from_le_bytes(bytes[begin + 8..begin + 12].try_into().unwrap()) as usize;
+        let end = begin + 12 + length;
+        if end + 8 > bytes.len() {
+            return;
+        }
+        let mut hasher = siphasher::sip::SipHasher13::new_with_key(&KEY.0);
+        hasher.write_u64(before);
+        hasher.write(&bytes[begin..end]);
+        before = hasher.finish();
+        bytes[end..end + 8].copy_from_slice(&before.to_le_bytes());
+        begin = end + 8;
+    }
+}
+
+#[test]
+fn what_another_wrote_is_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, bytes) = written(directory.path());
+    let mut newer = bytes.clone();
+    newer[8] += 1;
+    let version = VERSION + 1;
+    assert!(matches!(read(&path, &newer), Err(Useless::Version { found, .. }) if found == version));
+    assert!(matches!(read(&path, b""), Err(Useless::Strange)));
+    assert!(matches!(read(&path, b"tables:\n  - of another kind\n"), Err(Useless::Strange)));
+    fs::write(&path, &bytes).unwrap();
+    let of = |key, max| read_tables(&path, key, &engine(), &here(s(13)), max);
+    assert!(matches!(of(KeyBytes([8; 16]), ANY_SIZE), Err(Useless::OtherKey)));
+    let size = bytes.len() as u64;
+    assert!(of(KEY, size).is_ok());
+    assert!(matches!(of(KEY, size - 1), Err(Useless::TooLarge(found)) if found == size));
+    assert!(matches!(
+        read_tables(directory.path(), KEY, &engine(), &here(s(13)), ANY_SIZE),
+        Err(Useless::Strange)
+    ));
+}
+
+#[test]
+fn a_length_that_lies_reserves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, bytes) = written(directory.path());
+    // The head says how many keys to make room for; the file says how many it can hold.
+    let mut forged = bytes.clone();
+    forged[24 + 12 + 42..24 + 12 + 58].fill(0xff);
+    sign(&mut forged);
+    fs::write(&path, &forged).unwrap();
+    let engine = engine();
+    read_tables(&path, KEY, &engine, &here(s(13)), ANY_SIZE).unwrap();
+    assert!(engine.memory_bytes() < 1 << 20, "{} bytes", engine.memory_bytes());
+    // A section that is a gigabyte long.
+    let mut forged = bytes;
+    forged[24 + 8..24 + 12].copy_from_slice(&(1_u32 << 30).to_le_bytes());
+    assert!(matches!(read(&path, &forged), Err(Useless::Damaged(_))));
+}
+
+#[test]
+fn after_a_failed_write_the_old_one_stands() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, bytes) = written(directory.path());
+    // What stands in the way of the new one.
+    fs::create_dir(directory.path().join("tables.new")).unwrap();
+    let office = full();
+    assert!(write_tables(&path, KEY, &office.engine, s(20), &here(s(20)), true).is_err());
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+}

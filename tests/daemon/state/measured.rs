@@ -1,0 +1,115 @@
+//! What is said in `docs/failure-modes.md`, measured: run with `cargo test --release --test daemon state:: -- --ignored measured --nocapture`.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidegate::clock::{Clock, boot_nanos};
+use tidegate::state::{BOOT_ID_FILE, Moment, read_tables, write_tables};
+
+use super::daemon::{Daemon, Process, eventually};
+use super::office::{ANY_SIZE, KEY, Office, engine};
+use super::restarts::{plan, state};
+use super::wire::Wire;
+
+const KEYS: u32 = 1_000_000;
+
+const RULES: &str = "limits:\n- {name: per-user, key: [user], rate: 1/h, burst: 5}\n";
+
+fn millis(nanos: u64) -> f64 {
+    nanos as f64 / 1e6
+}
+
+fn full(clock: &Clock) -> Office {
+    let mut office = Office::new(RULES);
+    (0..KEYS).for_each(|user| drop(office.hit(&[("user", &user.to_string())], clock.now())));
+    assert_eq!(office.engine.keys(), KEYS as usize);
+    office
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn a_million_keys_are_written_read_and_served() {
+    let clock = Clock::start();
+    let office = full(&clock);
+    let plan = plan();
+    let path = state(&plan).join("tables");
+    let here = Moment::here(BOOT_ID_FILE.as_ref());
+    for _ in 0..3 {
+        let begin = boot_nanos();
+        let bytes = write_tables(&path, KEY, &office.engine, clock.now(), &here, true).unwrap();
+        let wrote = boot_nanos() - begin;
+        let (begin, other) = (boot_nanos(), engine());
+        let back = read_tables(&path, KEY, &other, &Moment::here(BOOT_ID_FILE.as_ref()), ANY_SIZE).unwrap();
+        let read = boot_nanos() - begin;
+        assert!(back.entries >= u64::from(KEYS));
+        println!("{bytes} bytes written in {:.0} ms, read in {:.0} ms", millis(wrote), millis(read));
+    }
+    fs::write(state(&plan).join("hash-key"), KEY.0).unwrap();
+    let begin = boot_nanos();
+    let process = Process::start(&mut plan.command("log"));
+    let mut daemon = Daemon { process, plan };
+    let mut wire = eventually("it answers", || {
+        std::os::unix::net::UnixStream::connect(daemon.socket()).ok().map(Wire::over)
+    });
+    assert_eq!(wire.ask(&super::wire::hello())[0], 0);
+    println!("serving {:.0} ms after its start", millis(boot_nanos() - begin));
+    daemon.await_log(&["taken up"]);
+    std::thread::sleep(Duration::from_secs(1));
+    println!("{} KiB resident", daemon.process.resident_kib());
+    let begin = boot_nanos();
+    daemon.process.signal(libc::SIGTERM);
+    assert_eq!(daemon.process.exit_code(), Some(0));
+    println!("ended {:.0} ms after TERM", millis(boot_nanos() - begin));
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn a_snapshot_of_a_million_keys_beside_decisions() {
+    let clock = Arc::new(Clock::start());
+    let office = full(&clock);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    for round in 0..4 {
+        let snapshots = round % 2 == 1;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (engine, asked, stopped) = (Arc::clone(&office.engine), Arc::clone(&clock), Arc::clone(&stop));
+        let deciding = std::thread::spawn(move || {
+            let mut office = Office { decider: engine.decider(), engine, sessions: Default::default() };
+            let (mut took, mut user) = (Vec::with_capacity(1 << 22), 0_u32);
+            while !stopped.load(Ordering::Relaxed) {
+                user = user.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let name = (user % KEYS).to_string();
+                let begin = boot_nanos();
+                drop(office.hit(&[("user", &name)], asked.now()));
+                took.push(boot_nanos() - begin);
+                // Two hundred thousand a second at most, as at a socket.
+                while boot_nanos() - begin < 5_000 {}
+            }
+            took
+        });
+        let (begin, mut written) = (boot_nanos(), 0);
+        while boot_nanos() - begin < 3_000_000_000 {
+            if snapshots {
+                let here = Moment::here(BOOT_ID_FILE.as_ref());
+                write_tables(&path, KEY, &office.engine, clock.now(), &here, false).unwrap();
+                written += 1;
+            } else {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        let mut took = deciding.join().unwrap();
+        took.sort_unstable();
+        let at = |permille: usize| took[took.len() * permille / 1_000] as f64 / 1e3;
+        println!(
+            "{written} snapshots: {} decisions, µs: p50 {:.1}, p99 {:.1}, p99.9 {:.1}, most {:.0}",
+            took.len(),
+            at(500),
+            at(990),
+            at(999),
+            took[took.len() - 1] as f64 / 1e3
+        );
+    }
+}

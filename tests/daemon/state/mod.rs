@@ -1,0 +1,19 @@
+//! What is kept over a restart: files, the engine's tables, the daemon.
+
+use crate::{daemon, http, msgpack, wire};
+mod beside;
+mod clocks;
+mod damage;
+mod disk;
+mod faketime;
+mod last_good;
+mod measured;
+mod office;
+mod pools;
+mod restarts;
+mod strace;
+mod trouble;
+mod twins;
+mod versions;
+mod wall_clock;
+mod whole;

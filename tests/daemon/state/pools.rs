@@ -1,0 +1,158 @@
+//! Where the slow law stood it goes on after a restart, and lets go of what it cannot know.
+
+use tidegate::state::{Moment, read_tables};
+
+use super::office::{ANY_SIZE, KEY, Office, UTC, at, engine, here, s};
+
+const RULES: &str = "priorities: [critical, other]\nshed:\n\
+                     - {pool: web, slots: 4, workers: {after: 28s, full: 120s}}\n";
+
+fn severity(office: &Office, seconds: u64) -> f64 {
+    let pools = office.engine.pools(s(seconds));
+    pools.iter().find(|pool| &*pool.pool == "web").unwrap().severity
+}
+
+/// Ticks as the daemon does.
+fn run(office: &Office, from: u64, to: u64) {
+    (from * 4..to * 4).for_each(|quarter| office.engine.tick(at(quarter * 250_000_000)));
+}
+
+/// A pool that was busy for so many seconds with all of its slots.
+fn busy_for(seconds: u64) -> Office {
+    let mut office = Office::new(RULES);
+    office.open(2, 4, s(1));
+    let leases: Vec<u64> = (0..4).map(|_| office.acquire(2, &[], s(1)).unwrap()).collect();
+    for from in (1..seconds).step_by(20) {
+        // They last for a minute.
+        run(&office, from, from + 20);
+        let session = &office.sessions[&2];
+        leases.iter().for_each(|lease| assert!(office.engine.renew(session, *lease, s(from + 20))));
+    }
+    office
+}
+
+#[test]
+fn it_goes_on_where_it_stood() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let office = busy_for(100);
+    let stood = severity(&office, 101);
+    assert!(stood > 0.4, "it sheds: {stood}");
+    for (later, expected) in [
+        // For a while nothing is known and it stands.
+        (102, stood),
+        (120, stood),
+        // Then it lets go as at half of `good`.
+        (101 + 30 + 60, stood - 60.0 * 0.5 / 120.0),
+        (101 + 3_600, -28.0 / 120.0),
+    ] {
+        office.write(&path, s(101));
+        let mut again = Office::restart(&path, s(later));
+        again.install(RULES);
+        again.open(2, 4, s(later));
+        run(&again, later, later + 1);
+        let stands = severity(&again, later + 1);
+        assert!((stands - expected).abs() < 0.02, "after {} s: {stands}, not {expected}", later - 101);
+    }
+}
+
+#[test]
+fn another_law_begins_at_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    busy_for(100).write(&path, s(101));
+    let again = Office::restart(&path, s(102));
+    again.install(&RULES.replace("full: 120s", "full: 240s"));
+    run(&again, 102, 103);
+    assert!(severity(&again, 103) < 0.0);
+}
+
+#[test]
+fn it_is_kept_on_while_the_rules_cannot_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let office = busy_for(100);
+    let stood = severity(&office, 101);
+    office.write(&path, s(101));
+    // A restart without rules, and another with them.
+    Office::restart(&path, s(102)).write(&path, s(103));
+    let again = Office::restart(&path, s(104));
+    again.install(RULES);
+    run(&again, 104, 105);
+    assert!((severity(&again, 105) - stood).abs() < 0.02);
+}
+
+#[test]
+fn a_session_counts_its_slots_and_its_leases_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let mut office = Office::new(RULES);
+    for number in [2, 4] {
+        office.open(number, 6, s(1));
+        office.acquire(number, &[], s(1)).unwrap();
+    }
+    office.write(&path, s(2));
+    let mut again = Office::restart(&path, s(3));
+    again.install(RULES);
+    let web = |office: &Office, seconds| {
+        let pools = office.engine.pools(s(seconds));
+        let web = pools.iter().find(|pool| &*pool.pool == "web").unwrap().clone();
+        (web.slots, web.busy, web.critical + web.others)
+    };
+    assert_eq!(web(&again, 3), (Some(12), 2, 2));
+    again.open(2, 6, s(4));
+    // Who does not come back is waited for, for five seconds.
+    again.engine.tick(at(7_999_999_999));
+    assert_eq!(web(&again, 7), (Some(12), 2, 2));
+    again.engine.tick(s(8));
+    assert_eq!(web(&again, 8), (Some(6), 1, 1));
+    // What had ended by itself does not come back.
+    office.write(&path, s(2));
+    let later = Office::restart(&path, s(62));
+    assert_eq!(later.engine.leases().live, 0);
+    assert_eq!(later.engine.leases().sessions, 2);
+}
+
+#[test]
+fn leases_end_when_they_would_have_after_a_reboot_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let mut office = Office::new("concurrency:\n- {name: c, key: [], max: 2, expires: 100s}\n");
+    office.open(2, 6, s(1));
+    let lease = office.acquire(2, &[], s(1)).unwrap();
+    office.write(&path, s(2));
+    let reboot = Moment { clock: Some(77), boot_nanos: 4, unix_nanos: UTC + 60_000_000_000 };
+    let engine = engine();
+    let back = read_tables(&path, KEY, &engine, &reboot, ANY_SIZE).unwrap();
+    assert_eq!((back.at, back.passed.as_secs()), (s(60).at, 58));
+    assert_eq!(here(s(60)).unix_nanos, reboot.unix_nanos);
+    let mut office = Office::of(engine);
+    office.open(2, 6, s(61));
+    office.engine.tick(at(100_999_999_999));
+    assert!(office.engine.holds(&office.sessions[&2], lease, at(100_999_999_999)));
+    office.engine.tick(s(101));
+    assert_eq!(office.engine.leases().live, 0);
+    office.assert_places(0);
+}
+
+#[test]
+fn sessions_that_do_not_fit_are_left_out_and_nothing_else_is() {
+    use tidegate::engine::kept::{Kept, KeptSession};
+    let office = busy_for(1);
+    let other = engine();
+    let mut putting = other.putting_back(s(2));
+    let mut copied = Vec::new();
+    office.engine.copy_out(s(2), &mut |kept| copied.push(kept));
+    // A user has at most 4 096 sessions: some that are there no more were copied as well.
+    for number in 0..5_000_u16 {
+        let mut name = [9; 16];
+        name[..2].copy_from_slice(&number.to_le_bytes());
+        let session = KeptSession { name, user: 2, pid: None, pool: "web".into(), slots: 1 };
+        putting.put(Kept::Session(Box::new(session))).unwrap();
+    }
+    copied.into_iter().for_each(|kept| putting.put(kept).unwrap());
+    drop(putting);
+    assert_eq!((other.leases().sessions, other.leases().live), (4_096, 0));
+    let audit = other.audit();
+    assert_eq!((audit.held, audit.counted), (0, 0));
+}

@@ -1,0 +1,228 @@
+//! Of two engines that are asked the same one is restarted on the way: from then on they answer alike, to the microsecond.
+
+use std::collections::HashMap;
+
+use tidegate::clock::Now;
+use tidegate::engine::{Op, WorkOutcome};
+
+use super::office::{Ask, Dice, Office, at, s};
+
+/// Rules of every algorithm and with everything that leaves a state beside theirs. `{a}` and `{b}` differ after a reload.
+const LIMITS: &[&str] = &[
+    "{name: bucket, key: [u], rate: 5/s, burst: {a}}",
+    "{name: debt, key: [u], rate: 3/s, burst: 6, max_debt: {b}}",
+    "{name: odd, key: [u, v], rate: 7/3s, burst: {a}}",
+    "{name: soft, key: [u], rate: 4/s, burst: {a}, over: {soft: 50%, for: 3s}}",
+    "{name: soft-window, key: [v], algorithm: fixed_window, rate: {a}/5s, over: {soft: 50%, for: 2s}}",
+    "{name: elastic, key: [v], rate: 4/s, burst: {b}, over: {elastic: 100%}}",
+    "{name: paced, key: [v], algorithm: leaky_bucket, rate: 10/s, queue: {a}}",
+    "{name: window, key: [u], algorithm: fixed_window, rate: 2{a}/10s}",
+    "{name: first, key: [v], algorithm: fixed_window, rate: 1{a}/7s, align: first}",
+    "{name: day, key: [u], algorithm: fixed_window, rate: 15{a}/day, timezone: Europe/Berlin}",
+    "{name: log, key: [u], algorithm: sliding_log, rate: 1{a}/5s}",
+    "{name: fine, key: [v], algorithm: sliding_window, buckets: 60, rate: 3{a}/6s}",
+    "{name: coarse, key: [u], algorithm: sliding_window, buckets: 1, rate: 2{b}/4s}",
+    "{name: tried, key: [v], rate: 6/s, burst: 6, candidate: {algorithm: sliding_log, rate: 1{a}/2s}}",
+    "{name: tried-bucket, key: [u], rate: 6/s, burst: 6, candidate: {rate: 4/s, burst: {b}}}",
+    "{name: blocked, key: [u], rate: 5/s, burst: {a}, block: 4s}",
+    "{name: refunded, key: [u], rate: 1/s, burst: 1{b}, refund_on: ok}",
+    "{name: shadowed, key: [v], rate: 2/s, burst: 3, mode: shadow, warn_at: 50%}",
+    "{name: counted, key: [u], algorithm: fixed_window, rate: {a}/3s, refused: counted}",
+    "{name: overridden, key: [v], rate: 3/s, burst: {a}, overrides: [{match: {v: b}, rate: 9/s, burst: {b}}]}",
+];
+
+const CONCURRENCY: &[&str] = &[
+    "{name: each, key: [u], max: 3, expires: 20s}",
+    "{name: all, key: [], max: {a}, expires: 6s, candidate: {max: 4}}",
+];
+
+/// What both are asked, and when.
+struct Twins {
+    dice: Dice,
+    nanos: u64,
+    /// Leases by what the test calls them: session, and the number in each of the two.
+    leases: Vec<(u8, Option<u64>, Option<u64>)>,
+    /// Whether requests have names. A reload forgets the numbers of rules that a repeat told; a restart under other
+    /// quotas, but the same names, does not have to.
+    named: bool,
+    steps: u64,
+    granted: u64,
+    refused: u64,
+}
+
+fn written(chosen: &[&str], concurrency: bool, (a, b): (u64, u64)) -> String {
+    let fill = |lines: &[&str]| {
+        let lines = lines.iter().map(|line| format!("- {line}\n"));
+        lines.collect::<String>().replace("{a}", &a.to_string()).replace("{b}", &b.to_string())
+    };
+    let more = if concurrency { format!("concurrency:\n{}", fill(CONCURRENCY)) } else { String::new() };
+    let limits = if chosen.is_empty() { String::new() } else { format!("limits:\n{}", fill(chosen)) };
+    limits + &more
+}
+
+impl Twins {
+    fn now(&self) -> Now {
+        at(self.nanos)
+    }
+
+    /// One step of both, which must agree.
+    fn step(&mut self, one: &mut Office, mut other: Option<&mut Office>) {
+        self.steps += 1;
+        let spans = [0, 999, 1_000_000, 37_000_000, 120_000_000, 400_000_001];
+        self.nanos += self.dice.one_of(&spans);
+        let now = self.now();
+        if self.dice.below(4) == 0 {
+            one.engine.tick(now);
+            one.engine.sweep(now);
+            other.iter().for_each(|other| {
+                other.engine.tick(now);
+                other.engine.sweep(now);
+            });
+        }
+        let attributes = [("u", *self.dice.one_of(&["x", "y", "z"])), ("v", *self.dice.one_of(&["a", "b"]))];
+        match self.dice.below(20) {
+            0 => {
+                let amount = *self.dice.one_of(&[-3, 2, 9]);
+                let done = one.charge(&attributes, amount, now);
+                other.iter_mut().for_each(|other| assert_eq!(done, other.charge(&attributes, amount, now)));
+            }
+            1..5 => self.end_one(one, other.as_deref_mut(), now),
+            _ => {
+                let name = self.dice.below(40).to_le_bytes();
+                let ask = Ask {
+                    op: *self.dice.one_of(&[Op::Hit, Op::Hit, Op::Acquire, Op::Acquire, Op::Peek]),
+                    attributes: &attributes,
+                    cost: *self.dice.one_of(&[1, 1, 1, 2, 5]),
+                    wait_max: *self.dice.one_of(&[None, Some(0), Some(300_000)]),
+                    name: (self.named && self.dice.below(6) == 0).then_some(&name),
+                    session: Some(u8::try_from(self.dice.below(5)).unwrap()),
+                };
+                self.ask(&ask, one, other.as_deref_mut(), now);
+            }
+        }
+        let live = one.engine.leases().live;
+        other.iter().for_each(|other| assert_eq!(live, other.engine.leases().live));
+        if self.steps.is_multiple_of(16) {
+            let audit = one.engine.audit();
+            assert_eq!(audit.differing, 0);
+            other.iter().for_each(|other| assert_eq!(audit, other.engine.audit()));
+        }
+    }
+
+    fn ask(&mut self, ask: &Ask<'_>, one: &mut Office, other: Option<&mut Office>, now: Now) {
+        let (line, lease) = one.ask(ask, now);
+        let mut pair = (ask.session.unwrap(), lease, None);
+        if let Some(other) = other {
+            let (its, lease) = other.ask(ask, now);
+            assert_eq!(line, its, "step {}: {ask:?} at {} ns", self.steps, self.nanos);
+            pair.2 = lease;
+        }
+        self.granted += u64::from(line.starts_with("Allow"));
+        self.refused += u64::from(line.starts_with("Limit"));
+        // A repeat gets the lease that it has.
+        if lease.is_some() && self.leases.iter().all(|(_, known, _)| *known != lease) {
+            self.leases.push(pair);
+        }
+    }
+
+    fn end_one(&mut self, one: &mut Office, other: Option<&mut Office>, now: Now) {
+        if self.leases.is_empty() {
+            return;
+        }
+        let at = usize::try_from(self.dice.below(self.leases.len() as u64)).unwrap();
+        let (session, lease, its) = self.leases[at];
+        let outcome = *self.dice.one_of(&[WorkOutcome::Ok, WorkOutcome::Error]);
+        let ended = one.release(session, lease.unwrap(), outcome, now);
+        if let Some(other) = other {
+            assert_eq!(ended, other.release(session, its.unwrap(), outcome, now), "step {}", self.steps);
+        }
+        self.leases.swap_remove(at);
+    }
+}
+
+#[test]
+fn a_restarted_engine_answers_as_if_it_had_not_been() {
+    let mut dice = Dice::thrown(11);
+    let cases = std::env::var("CASES").map_or(60, |cases| cases.parse().unwrap());
+    let (mut granted, mut refused, mut rules_seen) = (0, 0, HashMap::new());
+    for case in 0..cases {
+        let chosen: Vec<&str> = LIMITS.iter().filter(|_| dice.below(4) == 0).copied().collect();
+        chosen.iter().for_each(|rule| *rules_seen.entry(*rule).or_insert(0) += 1);
+        let concurrency = chosen.is_empty() || dice.below(2) == 0;
+        let seed = dice.word();
+        println!("case {case}: {chosen:?} {concurrency} {seed}");
+        let mut twins = Twins {
+            dice: Dice::new(seed),
+            nanos: 1_000_000,
+            leases: Vec::new(),
+            named: true,
+            steps: 0,
+            granted: 0,
+            refused: 0,
+        };
+        restart_once(&mut twins, &chosen, concurrency);
+        granted += twins.granted;
+        refused += twins.refused;
+    }
+    assert!(granted > 50 * cases && refused > 50 * cases, "both were seen: {granted}, {refused}");
+    assert!(cases < 60 || rules_seen.len() == LIMITS.len());
+}
+
+fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let mut numbers = (6, 5);
+    let mut one = Office::new(&written(chosen, concurrency, numbers));
+    (0..5).for_each(|number| one.open(number, 4, twins.now()));
+    for _ in 0..200 {
+        if twins.dice.below(60) == 0 {
+            numbers = (3 + twins.dice.below(6), 3 + twins.dice.below(6));
+            one.install(&written(chosen, concurrency, numbers));
+        }
+        twins.step(&mut one, None);
+    }
+    // All connections end, the daemon is away for a while; rules may have changed meanwhile.
+    one.write(&path, twins.now());
+    twins.nanos += twins.dice.one_of(&[0, 250_000_000, 4_100_000_000]);
+    let now = twins.now();
+    one.engine.tick(now);
+    let mut other = Office::restart(&path, now);
+    if twins.dice.below(3) == 0 {
+        numbers = (3 + twins.dice.below(6), 3 + twins.dice.below(6));
+        one.install(&written(chosen, concurrency, numbers));
+        twins.named = false;
+    }
+    other.install(&written(chosen, concurrency, numbers));
+    (0..5).for_each(|number| one.close(number, now));
+    twins.leases.iter_mut().for_each(|(_, lease, its)| *its = *lease);
+    // One session does not come back: it ends with its leases.
+    let back = [0, 1, 2, 3];
+    back.iter().for_each(|number| {
+        one.open(*number, 4, now);
+        other.open(*number, 4, now);
+    });
+    for _ in 0..200 {
+        if twins.dice.below(80) == 0 {
+            numbers = (3 + twins.dice.below(6), 3 + twins.dice.below(6));
+            one.install(&written(chosen, concurrency, numbers));
+            other.install(&written(chosen, concurrency, numbers));
+        }
+        twins.step(&mut one, Some(&mut other));
+    }
+}
+
+#[test]
+fn the_time_in_the_soft_part_of_an_allowance_goes_on() {
+    let rules = "limits:\n- {name: soft, key: [u], algorithm: fixed_window, rate: 4/h, \
+                 over: {soft: 100%, for: 10s}}\n";
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let mut office = Office::new(rules);
+    let passes = |office: &mut Office, seconds| office.hit(&[("u", "x")], s(seconds)).starts_with("Allow");
+    assert!((0..5).all(|_| passes(&mut office, 1)), "the fifth is over");
+    office.write(&path, s(3));
+    let mut office = Office::restart(&path, s(6));
+    office.install(rules);
+    assert!(passes(&mut office, 10));
+    assert!(!passes(&mut office, 11), "ten seconds after the first that was over");
+}

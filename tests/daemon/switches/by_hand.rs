@@ -1,0 +1,253 @@
+//! Keys that somebody blocks, frees or has counted afresh.
+
+use tidegate::clock::Timestamp;
+use tidegate::engine::{Blocked, By, Event, Op, Opening, Orders, WorkOutcome};
+use tidegate::rules::Mode;
+
+use super::bench::{Ask, Bench, S, at};
+use super::switching::{name, switch};
+
+fn until(micros: u64) -> Timestamp {
+    Timestamp::from_nanos(micros * 1_000)
+}
+
+#[track_caller]
+fn block(bench: &Bench, rule: &str, attributes: &[(&str, &str)], ends: u64) -> Blocked {
+    bench.engine.block(&name(rule), attributes, until(ends), By::User(7)).unwrap()
+}
+
+/// A rule of every algorithm, and what a fresh key of it is answered.
+const RULES: &[(&str, &str, &str)] = &[
+    ("", "rate: 10/h, burst: 10", "10/10"),
+    ("", "rate: 10/h, algorithm: leaky_bucket, queue: 9", "10/10"),
+    ("", "rate: 10/h, algorithm: fixed_window, align: first", "10/10"),
+    ("", "rate: 10/h, algorithm: sliding_log", "10/10"),
+    ("", "rate: 10/h, algorithm: sliding_window", "10/10"),
+    ("", "rate: unlimited", "0/0"),
+    ("", "rate: 10/h, block: 5s", "10/10"),
+    ("", "rate: 10/h, over: {soft: 50%}", "10/10"),
+    ("", "rate: 10/h, algorithm: fixed_window, refused: counted, align: first", "10/10"),
+];
+
+#[test]
+fn a_key_is_refused_until_its_moment_whatever_the_algorithm() {
+    for (_, rule, level) in RULES {
+        let mut bench = Bench::new(&format!("  - {{name: a, key: [user], {rule}}}\n"));
+        let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
+        assert_eq!((blocked.text.clone(), blocked.digest().len()), (None, 32));
+        let level = if rule.contains("counted") { "9/10" } else { *level };
+        let seen = bench.ask(0, Ask::hit("user=u", 1));
+        assert_eq!(seen, format!("limit a {level} after 60000000"), "{rule}");
+        assert!(bench.ask(0, Ask::hit("user=v", 1)).starts_with("allow"), "{rule}: another key");
+        assert!(bench.peek(0, "user=u", 1).starts_with("limit"), "{rule}");
+        // To the microsecond: a tick is needed to tell, and none to free.
+        let seen = bench.ask(60 * S - 1, Ask::hit("user=u", 1));
+        assert!(seen.starts_with("limit") && seen.ends_with("after 1"), "{rule}: {seen}");
+        assert!(bench.ask(60 * S, Ask::hit("user=u", 1)).starts_with("allow"), "{rule}: it has ended");
+        assert_eq!(bench.engine.blocks().len(), 1);
+        bench.engine.tick(at(60 * S));
+        assert!(bench.engine.blocks().is_empty());
+        assert!(matches!(&*bench.engine.events(), [Event::BlockEnded(ended)] if *ended == blocked));
+    }
+}
+
+#[test]
+fn what_is_used_up_as_well_is_waited_for_too() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/min, burst: 1}\n");
+    bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
+    block(&bench, "a", &[("user", "u")], 20 * S);
+    bench.check(&[(0, "user=u", 1, "limit a 0/1 after 60000000"), (0, "user=u", 0, "allow a 0/1")]);
+}
+
+#[test]
+fn the_word_of_somebody_starts_no_block_of_the_rule() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min, burst: 10, block: 1h}\n");
+    block(&bench, "a", &[("user", "u")], 10 * S);
+    bench.check(&[(0, "user=u", 1, "limit a 10/10 after 10000000"), (10 * S, "user=u", 1, "allow a 9/10")]);
+}
+
+#[test]
+fn a_blocked_key_is_refused_by_its_rule_in_the_mode_of_that() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min, mode: shadow}\n");
+    block(&bench, "a", &[("user", "u")], 10 * S);
+    bench.check(&[(0, "user=u", 1, "allow [shadow a]")]);
+    switch(&bench, "a", Mode::Disabled, None);
+    bench.check(&[(0, "user=u", 1, "allow")]);
+    switch(&bench, "a", Mode::Enforce, None);
+    bench.check(&[(0, "user=u", 1, "limit a 10/10 after 10000000")]);
+}
+
+#[test]
+fn a_key_is_named_as_requests_are_counted() {
+    let key = "key: [{attribute: account, lowercase: true}, {attribute: ip, ipv6_prefix: 64}]";
+    let mut bench = Bench::new(&format!("  - {{name: a, {key}, rate: 10/min, show_keys: [account]}}\n"));
+    // In whatever order, and however it is written.
+    let blocked = block(&bench, "a", &[("ip", "2001:db8:0:1::99"), ("account", "ANN")], 10 * S);
+    assert_eq!(blocked.text.as_deref(), Some("account=ANN"), "what may be shown is, and nothing else");
+    let seen = bench.ask(0, Ask::hit("account=Ann ip=2001:DB8:0:1::1", 1));
+    assert_eq!(seen, "limit a 10/10 after 10000000");
+    let other = bench.ask(0, Ask::hit("account=Ann ip=2001:DB8:0:2::1", 1));
+    assert_eq!(other, "allow a 9/10");
+}
+
+/// A rule, what is said of its key, and the answer.
+type Wrong<'a> = (&'a str, &'a [(&'a str, &'a str)], String);
+
+#[test]
+fn what_names_no_key_is_refused_with_what_is_asked() {
+    let text = "domain: api
+deny: [{name: bots, match: {agent: bot}}]
+limits:
+  - {name: one, key: [], rate: 1/s}
+  - {name: two, key: [user, ip], rate: 1/s}
+descriptors:
+  - key: kind
+    value: mail
+    descriptors: [{key: to, rate_limit: {unit: day, requests_per_unit: 1}}]
+";
+    let bench = Bench::of(Mode::Enforce, text);
+    let two = "api/two: its key is made of `user`, `ip`, and what is given is";
+    let write = "write exactly user=VALUE ip=VALUE";
+    let table: &[Wrong<'_>] = &[
+        ("two", &[("user", "u")], format!("{two} `user`: {write}")),
+        ("two", &[], format!("{two} nothing: {write}")),
+        ("two", &[("user", "u"), ("user", "v")], format!("{two} `user`, `user`: {write}")),
+        ("two", &[("user", "u"), ("ip", "i"), ("plan", "p")], format!("{two} `user`, `ip`, `plan`: {write}")),
+        (
+            "two",
+            &[("user", ""), ("ip", "i")],
+            "api/two: `user` is empty, and an empty attribute matches no rule: write user=VALUE".into(),
+        ),
+        (
+            "one",
+            &[],
+            "api/one counts all requests together and has no key to block: switch it, or write a rule with a key"
+                .into(),
+        ),
+        ("bots", &[], "api/bots is no rule in force that counts by a key".into()),
+        ("gone", &[], "api/gone is no rule in force that counts by a key".into()),
+        (
+            "kind_mail.to",
+            &[("to", "x")],
+            "api/kind_mail.to: these entries do not come to it: write those of its path in their order, `kind_mail`, then `to`"
+                .into(),
+        ),
+    ];
+    for (rule, attributes, expected) in table {
+        let error = bench.engine.block(&name(rule), attributes, until(S), By::User(0)).unwrap_err();
+        assert_eq!(error.to_string(), *expected, "{rule} {attributes:?}");
+    }
+    assert!(bench.engine.blocks().is_empty());
+}
+
+#[test]
+fn a_key_of_a_descriptor_is_named_by_its_path() {
+    let text = "domain: api
+descriptors:
+  - key: kind
+    value: mail
+    descriptors: [{key: to, rate_limit: {unit: day, requests_per_unit: 2}}]
+";
+    let mut bench = Bench::of(Mode::Enforce, text);
+    let key = [("kind", "mail"), ("to", "x")];
+    block(&bench, "kind_mail.to", &key, 10 * S);
+    assert!(bench.ask(0, Ask::hit("kind=mail to=x", 1)).starts_with("limit kind_mail.to"));
+    assert!(bench.ask(0, Ask::hit("kind=mail to=y", 1)).starts_with("allow"));
+    assert!(bench.engine.reset(&name("kind_mail.to"), &key).unwrap());
+    bench.check(&[(0, "kind=mail to=x", 1, "allow kind_mail.to 1/2")]);
+}
+
+#[test]
+fn a_block_can_be_lifted_whoever_began_it() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 2/min, burst: 2, block: 1h}\n");
+    block(&bench, "a", &[("user", "u")], 60 * S);
+    assert!(bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap());
+    assert!(!bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap());
+    bench.check(&[(0, "user=u", 2, "allow a 0/2"), (0, "user=u", 1, "limit a 0/2 after 3600000000")]);
+    assert!(bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap(), "the rule's own");
+    // What was used stays used.
+    bench.check(&[(S, "user=u", 0, "allow a 0/2"), (60 * S, "user=u", 1, "allow a 1/2")]);
+}
+
+#[test]
+fn a_reset_key_is_as_one_that_was_never_seen() {
+    for (_, rule, _) in RULES {
+        let text = format!("  - {{name: a, key: [user], {rule}}}\n");
+        let mut bench = Bench::new(&text);
+        let fresh: Vec<String> = trial(&mut Bench::new(&text));
+        assert_eq!(trial(&mut bench), fresh, "{rule}");
+        block(&bench, "a", &[("user", "u")], 60 * S);
+        assert!(bench.engine.reset(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
+        assert_eq!(trial(&mut bench), fresh, "{rule}");
+        assert!(bench.ask(0, Ask::hit("user=v", 10)).starts_with("allow"));
+    }
+}
+
+fn trial(bench: &mut Bench) -> Vec<String> {
+    (0..18).map(|_| bench.ask(0, Ask::hit("user=u", 1))).collect()
+}
+
+#[test]
+fn a_reset_reaches_the_candidate_and_what_is_elastic() {
+    let rule = "rate: 2/h, burst: 2, over: {elastic: 100%}, candidate: {rate: 1/h, burst: 1}";
+    let text = format!("  - {{name: a, key: [user], {rule}}}\n");
+    let mut bench = Bench::new(&text);
+    bench.engine.set_room(true);
+    let fresh = trial(&mut bench);
+    assert!(fresh.iter().any(|seen| seen.contains("over")) && fresh[2].contains("candidate"), "{fresh:?}");
+    assert!(bench.engine.reset(&name("a"), &[("user", "u")]).unwrap());
+    assert_eq!(trial(&mut bench), fresh);
+}
+
+#[test]
+fn leases_stay_when_their_key_is_blocked_or_reset_and_their_rule_switched_off() {
+    let text = "domain: api\nconcurrency: [{name: jobs, key: [user], max: 1}]\n";
+    let bench = Bench::of(Mode::Enforce, text);
+    let engine = &bench.engine;
+    let opening = Opening { name: None, user: 1, pool: "web", slots: 4, pid: None, connection: 0 };
+    let session = engine.open(&opening, at(0)).unwrap();
+    let mut decider = engine.decider();
+    let mut acquire = |micros: u64| {
+        let attributes = [("user", "u")];
+        let descriptors = tidegate::engine::Descriptors::one(&attributes);
+        let request = tidegate::engine::Request {
+            session: Some(&session),
+            ..tidegate::engine::Request::new(Op::Acquire, "api", descriptors)
+        };
+        let tidegate::engine::Answer::Decided(decision) = decider.decide(&request, at(micros)) else {
+            panic!()
+        };
+        (decision.lease, decision.retry.map(|retry| retry.0))
+    };
+    let (first, _) = acquire(0);
+    assert_eq!(acquire(0).0, None, "the only place is taken");
+    assert!(!engine.reset(&name("jobs"), &[("user", "u")]).unwrap(), "nothing but leases, which stay");
+    assert_eq!(acquire(0).0, None);
+    switch(&bench, "jobs", Mode::Disabled, None);
+    let (second, _) = acquire(0);
+    assert!(first.is_some() && second.is_some() && first != second, "a lease also when switched off");
+    assert!(engine.clear(&tidegate::engine::Target::Rule(name("jobs"))));
+    assert_eq!(acquire(0).0, None, "the place was counted all the time");
+    assert!(engine.release(&session, first.unwrap(), WorkOutcome::Ok, at(S)));
+    assert!(engine.release(&session, second.unwrap(), WorkOutcome::Ok, at(S)));
+    block(&bench, "jobs", &[("user", "u")], 10 * S);
+    assert_eq!(acquire(S), (None, Some(9_000_000)), "exact, where another refusal is a hint");
+    assert!(acquire(10 * S).0.is_some());
+    let audit = engine.audit();
+    assert_eq!((audit.held, audit.counted, audit.differing), (1, 1, 0));
+}
+
+#[test]
+fn blocks_are_kept_by_digest_and_there_are_only_so_many() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
+    let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
+    let mut after = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
+    after.engine.take_up(bench.engine.orders());
+    after.check(&[(0, "user=u", 1, "limit a 10/10 after 60000000")]);
+    bench.reload("  - {name: a, key: [user], rate: 20/min, algorithm: sliding_log}\n");
+    bench.check(&[(0, "user=u", 1, "limit a 20/20 after 60000000")]);
+    let many = (0..4_096).map(|n| Blocked { key: [n, 0], ..blocked.clone() }).collect();
+    bench.engine.take_up(Orders { blocks: many, ..Orders::default() });
+    let error = bench.engine.block(&name("a"), &[("user", "x")], until(S), By::User(0)).unwrap_err();
+    assert!(error.to_string().starts_with("4096 keys are blocked by hand"), "{error}");
+}

@@ -1,0 +1,204 @@
+//! Rules that refuse most callers right after a change.
+
+use std::time::Duration;
+
+use tidegate::clock::Timestamp;
+use tidegate::engine::{Alarm, By, Event, Target};
+use tidegate::rules::Mode;
+
+use super::bench::{Ask, Bench, S, at};
+use super::switching::{name, switch};
+
+const GOOD: &str = "  - {name: a, key: [user], rate: 1000/s}\n";
+const BAD: &str = "  - {name: a, key: [user], rate: 1/h, burst: 1}\n";
+const GUARDED: &str = "  - {name: a, key: [user], rate: 1/h, burst: 1, guard: shadow}\n";
+
+/// So many callers come, and so many of them twice.
+fn come(bench: &mut Bench, micros: u64, callers: u32, twice: u32) {
+    for caller in 0..callers {
+        let user = format!("user=u{caller}");
+        for _ in 0..=u32::from(caller < twice) {
+            bench.ask(micros, Ask::hit(&user, 1));
+        }
+    }
+}
+
+fn alarms(bench: &Bench) -> Vec<Alarm> {
+    let events = bench.engine.events().into_iter();
+    let alarm = |event| match event {
+        Event::Guard(alarm) => Some(alarm),
+        _ => None,
+    };
+    events.filter_map(alarm).collect()
+}
+
+/// Lets so much time pass, tick by tick.
+fn pass(bench: &Bench, from: u64, seconds: u64) {
+    (0..=seconds * 4).for_each(|quarter| bench.engine.tick(at(from + quarter * S / 4)));
+}
+
+fn told(bench: &Bench) -> u64 {
+    bench.engine.totals().rules.iter().map(|rule| rule.guard).sum()
+}
+
+#[test]
+fn a_rule_that_refuses_most_callers_after_a_reload_is_told_once() {
+    let mut bench = Bench::new(GOOD);
+    bench.reload(BAD);
+    pass(&bench, 0, 1);
+    come(&mut bench, S, 100, 51);
+    pass(&bench, S, 3);
+    assert!(alarms(&bench).is_empty(), "in the first moments all is open");
+    pass(&bench, 4 * S, 1);
+    let expected = Alarm {
+        rule: name("a"),
+        callers: 100,
+        refused: 51,
+        after: Duration::from_secs(5),
+        shadow_until: None,
+    };
+    assert_eq!(alarms(&bench), [expected]);
+    assert_eq!(told(&bench), 1);
+    come(&mut bench, 6 * S, 200, 200);
+    pass(&bench, 6 * S, 300);
+    assert!(alarms(&bench).is_empty() && told(&bench) == 1);
+    assert!(bench.ask(7 * S, Ask::hit("user=u1", 1)).starts_with("limit"), "it is told, and goes on");
+}
+
+#[test]
+fn half_of_them_or_too_few_are_nothing_to_tell() {
+    for (callers, twice) in [(100, 50), (99, 99), (400, 200)] {
+        let mut bench = Bench::new(GOOD);
+        bench.reload(BAD);
+        pass(&bench, 0, 1);
+        come(&mut bench, S, callers, twice);
+        pass(&bench, S, 10);
+        assert!(alarms(&bench).is_empty(), "{twice} of {callers}");
+    }
+}
+
+#[test]
+fn one_caller_who_comes_often_is_one() {
+    let mut bench = Bench::new(GOOD);
+    bench.reload(BAD);
+    pass(&bench, 0, 1);
+    come(&mut bench, S, 100, 1);
+    (0..10_000).for_each(|_| drop(bench.ask(S, Ask::hit("user=u0", 1))));
+    pass(&bench, S, 10);
+    assert!(alarms(&bench).is_empty());
+}
+
+#[test]
+fn of_many_callers_a_fair_sample_is_looked_at() {
+    for (twice, tells) in [(6_000, true), (4_000, false)] {
+        let mut bench = Bench::new(GOOD);
+        bench.reload(BAD);
+        pass(&bench, 0, 1);
+        come(&mut bench, S, 10_000, twice);
+        pass(&bench, S, 10);
+        let seen = alarms(&bench);
+        assert_eq!(!seen.is_empty(), tells, "{twice} of 10000: {seen:?}");
+        for alarm in seen {
+            // Six parts of ten, to three standard deviations of the smallest sample.
+            assert!(alarm.callers <= 448 && alarm.callers > 150, "{alarm:?}");
+            let share = f64::from(alarm.refused) / f64::from(alarm.callers);
+            assert!((0.5..0.7).contains(&share), "{alarm:?}");
+        }
+    }
+}
+
+#[test]
+fn what_did_not_change_or_came_with_the_daemon_is_not_watched() {
+    let mut bench = Bench::new(BAD);
+    pass(&bench, 0, 1);
+    come(&mut bench, S, 200, 200);
+    bench.reload(&format!("{BAD}  - {{name: b, key: [other], rate: 1/h}}\n"));
+    pass(&bench, S, 1);
+    come(&mut bench, 2 * S, 200, 200);
+    pass(&bench, 2 * S, 310);
+    assert!(alarms(&bench).is_empty());
+    assert!(bench.engine.is_calm(), "after five minutes nothing is watched any more");
+    // A new rule is a change.
+    bench.reload("  - {name: c, key: [user], rate: 1/h, burst: 1}\n");
+    pass(&bench, 400 * S, 1);
+    come(&mut bench, 401 * S, 200, 200);
+    pass(&bench, 401 * S, 10);
+    assert_eq!(alarms(&bench).iter().map(|alarm| &*alarm.rule.rule).collect::<Vec<_>>(), ["c"]);
+}
+
+#[test]
+fn five_minutes_later_it_is_load_and_no_mistake() {
+    let mut bench = Bench::new(GOOD);
+    bench.reload(BAD);
+    pass(&bench, 0, 300);
+    come(&mut bench, 301 * S, 200, 200);
+    pass(&bench, 301 * S, 10);
+    assert!(alarms(&bench).is_empty());
+}
+
+#[test]
+fn a_switch_to_enforce_is_a_change_and_so_is_its_return() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h, burst: 1, mode: shadow}\n");
+    pass(&bench, 0, 1);
+    come(&mut bench, S, 200, 200);
+    pass(&bench, S, 10);
+    assert!(alarms(&bench).is_empty(), "what is in shadow refuses nobody");
+    switch(&bench, "a", Mode::Enforce, None);
+    pass(&bench, 20 * S, 1);
+    come(&mut bench, 21 * S, 200, 0);
+    pass(&bench, 21 * S, 10);
+    assert_eq!(alarms(&bench).len(), 1);
+    bench.engine.set_off(true);
+    bench.engine.set_off(false);
+    pass(&bench, 40 * S, 1);
+    come(&mut bench, 41 * S, 200, 0);
+    pass(&bench, 41 * S, 10);
+    assert_eq!((alarms(&bench).len(), told(&bench)), (1, 2));
+}
+
+#[test]
+fn with_guard_shadow_the_rule_is_in_shadow_for_ten_minutes() {
+    let mut bench = Bench::new(GOOD);
+    bench.reload(GUARDED);
+    pass(&bench, 0, 1);
+    come(&mut bench, S, 150, 150);
+    pass(&bench, S, 5);
+    let seen = alarms(&bench);
+    let ends = Timestamp::from_nanos(605 * S * 1_000);
+    assert_eq!(seen.iter().map(|alarm| alarm.shadow_until).collect::<Vec<_>>(), [Some(ends)]);
+    bench.check(&[(7 * S, "user=u1", 1, "allow [shadow a]")]);
+    let switches = bench.engine.switches();
+    assert_eq!(
+        (&switches[0].switch.target, switches[0].switch.by, switches[0].switch.until, switches[0].holds),
+        (&Target::Rule(name("a")), By::Guard, Some(ends), Mode::Shadow)
+    );
+    bench.engine.tick(at(605 * S));
+    assert!(bench.ask(605 * S, Ask::hit("user=u1", 1)).starts_with("limit"));
+    // It refuses again, which is a change: still as bad, it is told again.
+    pass(&bench, 606 * S, 1);
+    come(&mut bench, 607 * S, 150, 150);
+    pass(&bench, 607 * S, 10);
+    assert_eq!((alarms(&bench).len(), told(&bench)), (1, 2));
+}
+
+#[test]
+fn rules_of_every_kind_are_watched() {
+    let rules = [
+        "  - {name: a, key: [user], algorithm: sliding_log, rate: 1/h}\n",
+        "  - {name: a, key: [user], rate: 1/h, burst: 1, warn_at: 50%}\n",
+        "  - {name: a, key: [user], rate: 1/h, burst: 1, overrides: [{match: {user: x}, rate: 2/h}]}\n",
+    ];
+    for rule in rules {
+        let mut bench = Bench::new(GOOD);
+        bench.reload(rule);
+        pass(&bench, 0, 1);
+        come(&mut bench, S, 200, 150);
+        pass(&bench, S, 10);
+        let seen = alarms(&bench);
+        assert_eq!(
+            seen.iter().map(|alarm| (alarm.callers, alarm.refused)).collect::<Vec<_>>(),
+            [(200, 150)],
+            "{rule}"
+        );
+    }
+}

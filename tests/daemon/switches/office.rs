@@ -1,0 +1,383 @@
+//! The daemon's operators: its commands, its admin socket, its `disable` file, its state directory.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use super::daemon::{BINARY, Daemon, Plan, eventually};
+use super::wire::{Wire, hit};
+
+const STATE: &str = "state: state";
+
+pub(crate) fn plan() -> Plan {
+    let plan = Plan::new().settings(STATE);
+    fs::create_dir(plan.path("state")).unwrap();
+    plan
+}
+
+fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).arg("--admin").arg(daemon.plan.path("t.admin.sock"));
+    command
+}
+
+/// What a command says, when it does what it should.
+#[track_caller]
+pub(crate) fn run(daemon: &Daemon, arguments: &str) -> String {
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    let output = command(daemon, &arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a command complains of.
+#[track_caller]
+fn fail(daemon: &Daemon, arguments: &str, code: i32) -> String {
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    complaint(&command(daemon, &arguments).output().unwrap(), code)
+}
+
+#[track_caller]
+fn complaint(output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn switches(daemon: &Daemon) -> Value {
+    let mut socket = UnixStream::connect(daemon.plan.path("t.admin.sock")).unwrap();
+    socket.write_all(b"GET /switches HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+/// The verdict of a hit: 0 allow, 1 limit.
+pub(crate) fn verdict(wire: &mut Wire, user: &str) -> u64 {
+    wire.ask(&hit(7, user))[2].as_u64().unwrap()
+}
+
+/// A connection whose user has used up all there is.
+fn limited(daemon: &Daemon, user: &str) -> Wire {
+    let mut wire = daemon.greeted();
+    (0..5).for_each(|_| assert_eq!(verdict(&mut wire, user), 0));
+    assert_eq!(verdict(&mut wire, user), 1);
+    wire
+}
+
+#[test]
+fn a_switch_is_a_command_and_holds_for_the_next_request() {
+    let daemon = plan().start();
+    let mut wire = limited(&daemon, "u1");
+    let said = run(&daemon, "switch per-user disabled --for 30m");
+    assert!(
+        said.starts_with("api/per-user: disabled until 2") && said.contains("its file says enforce"),
+        "{said}"
+    );
+    assert_eq!(verdict(&mut wire, "u1"), 0);
+    let listed = run(&daemon, "switch");
+    assert!(listed.starts_with("switched  api/per-user: disabled until 2"), "{listed}");
+    let by = format!("by uid {}", rustix::process::geteuid().as_raw());
+    let status = run(&daemon, "status");
+    assert!(status.contains("\nswitched  api/per-user: disabled until 2"), "{status}");
+    assert!(listed.contains(&by) && listed.contains("(without it: enforce)"), "{listed}");
+    assert_eq!(run(&daemon, "switch api/per-user --clear"), "api/per-user: back to what its file says\n");
+    assert_eq!(run(&daemon, "switch api/per-user --clear"), "api/per-user: was not switched\n");
+    assert_eq!(verdict(&mut wire, "u1"), 1);
+    let said = run(&daemon, "switch --all shadow");
+    assert_eq!(said, "everything: shadow until it is cleared; the settings say enforce\n");
+    assert_eq!(verdict(&mut wire, "u1"), 0);
+    let mut late = daemon.connect();
+    assert_eq!(late.ask(&super::wire::hello())[3]["mode"], "shadow", "who comes now is told");
+    let said = run(&daemon, "switch per-user enforce");
+    assert!(said.contains("but the whole daemon is in shadow, so this is too"), "{said}");
+    run(&daemon, "switch --all enforce");
+    assert_eq!(verdict(&mut wire, "u1"), 1);
+    // Each change is a line of the log with who did it.
+    daemon.await_log(&["INFO", "switched api/per-user to disabled until 2", &by[3..]]);
+    let changes = switches(&daemon)["changes"].as_array().unwrap().len();
+    assert_eq!(changes, 5);
+}
+
+#[test]
+fn what_cannot_be_done_is_told_with_its_mend() {
+    let daemon = plan().start();
+    let table = [
+        ("switch per-usr shadow", 1, "nothing is called `per-usr`: did you mean `api/per-user`?"),
+        ("switch per-user off", 1, "unknown mode `off`: write enforce, shadow or disabled"),
+        ("switch per-user", 2, "write `switch RULE MODE`"),
+        ("switch --for 5m", 2, "write `switch RULE MODE`"),
+        ("switch per-user shadow --for 0s", 2, "--for takes at least one second"),
+        ("switch per-user shadow --for 2y", 1, "`for_s` is a whole number of seconds, 1 to 31622400"),
+        ("switch per-user --clear --for 5m", 1, "`clear` holds for good"),
+        (
+            "block per-user ip=x --for 5m",
+            1,
+            "its key is made of `user`, and what is given is `ip`: write exactly user=VALUE",
+        ),
+        ("block per-user user=x", 2, "--for"),
+        ("reset per-user", 1, "and what is given is nothing"),
+    ];
+    for (arguments, code, expected) in table {
+        let told = fail(&daemon, arguments, code);
+        assert!(told.contains(expected), "{arguments}: {told}");
+    }
+    let mut socket = UnixStream::connect(daemon.plan.path("t.admin.sock")).unwrap();
+    let body = "{\"rule\": \"per-user\", \"mode\": \"shadow\", \"until\": 5}";
+    write!(
+        socket,
+        "POST /switch HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("unknown field `until`"), "{answer}");
+    assert!(run(&daemon, "switch").starts_with("nothing is switched"), "none of it changed anything");
+}
+
+#[test]
+fn a_key_is_blocked_freed_and_reset_and_no_log_names_it() {
+    let daemon = plan().start();
+    let mut wire = daemon.greeted();
+    let said = run(&daemon, "block per-user user=canary-7431 --for 1h");
+    assert!(said.starts_with("api/per-user: this key is refused until 2"), "{said}");
+    let reply = wire.ask(&hit(1, "canary-7431"));
+    let retry = reply[8].as_u64().unwrap();
+    assert!(reply[2] == 1 && retry <= 3_600_000_000 && retry > 3_500_000_000, "{reply}");
+    assert_eq!(verdict(&mut wire, "another"), 0);
+    assert_eq!(run(&daemon, "unblock per-user user=canary-7431"), "api/per-user: this key is free\n");
+    assert_eq!(run(&daemon, "unblock per-user user=canary-7431"), "api/per-user: this key was not blocked\n");
+    drop(wire);
+    let mut wire = limited(&daemon, "canary-7431");
+    assert_eq!(
+        run(&daemon, "reset per-user user=canary-7431"),
+        "api/per-user: this key is counted afresh; leases stay\n"
+    );
+    (0..5).for_each(|_| assert_eq!(verdict(&mut wire, "canary-7431"), 0));
+    run(&daemon, "block per-user user=canary-7431 --for 1h");
+    let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
+    for (place, text) in [("log", daemon.log()), ("file", kept), ("page", switches(&daemon).to_string())] {
+        assert!(!text.contains("canary"), "the {place} names the key: {text}");
+    }
+    daemon.await_log(&["blocked the key ", " of api/per-user until 2"]);
+}
+
+#[test]
+fn a_file_allows_everything_as_long_as_it_is_there() {
+    let daemon = Plan::new().start();
+    let mut wire = limited(&daemon, "u1");
+    let file = daemon.plan.path("disable");
+    let mut is = |expected: u64| {
+        eventually("the file is seen", || (verdict(&mut wire, "u1") == expected).then_some(()));
+    };
+    fs::write(&file, "").unwrap();
+    is(0);
+    daemon.await_log(&["WARN", "EVERYTHING IS ALLOWED as long as this file is there", "disable"]);
+    assert!(run(&daemon, "switch").starts_with("EVERYTHING IS ALLOWED"));
+    fs::remove_file(&file).unwrap();
+    is(1);
+    // Not through a link, whatever it leads to.
+    symlink(daemon.plan.path("tidegate.yaml"), &file).unwrap();
+    daemon.await_log(&["this file switches nothing off", "no regular file"]);
+    is(1);
+    fs::remove_file(&file).unwrap();
+    if rustix::process::geteuid().is_root() {
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::chown(&file, Some(OTHER), Some(OTHER)).unwrap();
+        // It may have been looked at in between: what holds in the end is what counts.
+        daemon.await_log(&["this file switches nothing off", "belongs neither to root"]);
+        is(1);
+        std::os::unix::fs::chown(&file, Some(0), Some(0)).unwrap();
+        is(0);
+        let told = daemon.log().matches("belongs neither to root").count();
+        assert_eq!(told, 1, "once");
+    } else {
+        println!("not root: whose file it is was not tried");
+    }
+}
+
+#[test]
+fn a_daemon_that_starts_with_the_file_there_allows_everything_from_the_first_request_on() {
+    let plan = Plan::new();
+    fs::write(plan.path("disable"), "").unwrap();
+    let daemon = plan.start();
+    let mut wire = daemon.greeted();
+    (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
+}
+
+/// Ends a daemon, orderly or not, and starts the next one on the same directory.
+pub(crate) fn restart(mut daemon: Daemon, signal: i32) -> Daemon {
+    daemon.process.signal(signal);
+    daemon.process.exit_code();
+    daemon.plan.start()
+}
+
+#[test]
+fn switches_outlive_the_daemon_however_it_ends() {
+    for signal in [libc_signal("TERM"), libc_signal("KILL")] {
+        let daemon = plan().start();
+        run(&daemon, "switch per-user disabled --for 1h");
+        run(&daemon, "switch --all shadow");
+        run(&daemon, "block per-user user=u2 --for 1h");
+        let daemon = restart(daemon, signal);
+        let listed = run(&daemon, "switch");
+        assert!(
+            listed.contains("api/per-user: disabled until 2") && listed.contains("everything: shadow,"),
+            "{listed}"
+        );
+        daemon.await_log(&["still switched: api/per-user is disabled"]);
+        run(&daemon, "switch --all --clear");
+        let mut wire = daemon.greeted();
+        (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
+        run(&daemon, "switch per-user --clear");
+        let daemon = restart(daemon, signal);
+        let mut wire = limited(&daemon, "u1");
+        assert_eq!(verdict(&mut wire, "u2"), 1, "blocked by hand before the daemon ended twice");
+        run(&daemon, "unblock per-user user=u2");
+        let daemon = restart(daemon, signal);
+        assert_eq!(verdict(&mut daemon.greeted(), "u2"), 0);
+    }
+}
+
+fn libc_signal(name: &str) -> i32 {
+    let signal = if name == "TERM" { rustix::process::Signal::TERM } else { rustix::process::Signal::KILL };
+    signal.as_raw()
+}
+
+#[test]
+fn a_switch_that_ended_meanwhile_is_over() {
+    let daemon = plan().start();
+    run(&daemon, "switch per-user disabled --for 1s");
+    eventually("its time is over", || {
+        run(&daemon, "switch").contains("no longer disabled, its time is over").then_some(())
+    });
+    run(&daemon, "switch per-user disabled --for 1s");
+    let daemon = restart(daemon, libc_signal("KILL"));
+    eventually("its time is over", || {
+        run(&daemon, "switch").contains("no longer disabled, its time is over").then_some(())
+    });
+    drop(limited(&daemon, "u1"));
+    let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
+    eventually("nothing is kept of it", || {
+        let kept = fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
+        (!kept.contains("per-user")).then_some(())
+    });
+    drop(kept);
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_stops_nothing() {
+    let plan = plan();
+    fs::write(plan.path("state/switches"), "{\"version\":1").unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["WARN", "switches.bad", "cut short or damaged", "set aside"]);
+    assert!(daemon.plan.path("state/switches.bad").exists());
+    run(&daemon, "switch per-user shadow");
+    let daemon = restart(daemon, libc_signal("TERM"));
+    assert!(run(&daemon, "switch").contains("api/per-user: shadow"));
+}
+
+#[test]
+fn without_a_state_directory_it_holds_and_says_for_how_long() {
+    let daemon = Plan::new().start();
+    let output = command(&daemon, &["switch", "per-user", "disabled"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let warned = String::from_utf8(output.stderr).unwrap();
+    assert!(warned.contains("lost when the daemon ends") && warned.contains("set `state`"), "{warned}");
+    let mut wire = daemon.greeted();
+    (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_written_is_told_and_hurts_nothing() {
+    let daemon = Plan::new().settings("state: nowhere").start();
+    let output = command(&daemon, &["switch", "per-user", "disabled"]).output().unwrap();
+    let warned = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && warned.contains("lost when the daemon ends") && warned.contains("nowhere")
+    );
+    daemon.await_log(&["ERROR", "what is switched or blocked is not kept", "nowhere"]);
+    let mut wire = daemon.greeted();
+    (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
+    // As soon as it can be, it is.
+    fs::create_dir(daemon.plan.path("nowhere")).unwrap();
+    eventually("it is kept", || daemon.plan.path("nowhere/switches").exists().then_some(()));
+}
+
+#[test]
+fn an_application_has_no_verb_of_an_operator() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not root: another user was not tried");
+        return;
+    }
+    let daemon = plan().start();
+    let open = |path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    open(daemon.plan.directory.path().to_owned(), 0o755);
+    let binary = daemon.plan.path("tidegate");
+    fs::copy(BINARY, &binary).unwrap();
+    open(binary.clone(), 0o755);
+    let admin = daemon.plan.path("t.admin.sock");
+    let as_another = |arguments: &[&str]| {
+        let mut command = Command::new(&binary);
+        command.args(arguments).arg("--admin").arg(&admin).uid(OTHER).gid(OTHER);
+        complaint(&command.output().unwrap(), 1)
+    };
+    let verbs: [&[&str]; 5] = [
+        &["switch", "--all", "disabled"],
+        &["switch"],
+        &["block", "per-user", "user=u", "--for", "1h"],
+        &["unblock", "per-user", "user=u"],
+        &["reset", "per-user", "user=u"],
+    ];
+    for verb in verbs {
+        let told = as_another(verb);
+        assert!(
+            told.contains("Permission denied") && told.contains("for root and for the user"),
+            "{verb:?}: {told}"
+        );
+    }
+    // Whoever opened it to all opened it to nobody: the kernel says who asks.
+    open(admin.clone(), 0o666);
+    for verb in verbs {
+        assert!(as_another(verb).contains("it is for root and for the user"), "{verb:?}");
+    }
+    daemon.await_log(&["refused on the admin socket", &OTHER.to_string()]);
+    let found = switches(&daemon);
+    assert_eq!(
+        (&found["switches"], &found["blocks"], &found["mode"]),
+        (&Value::from(Vec::<Value>::new()), &Value::from(Vec::<Value>::new()), &Value::from("enforce"))
+    );
+}
+
+#[test]
+fn a_rule_that_refuses_most_callers_after_a_reload_is_told_loudly() {
+    let daemon = plan().start();
+    let rule =
+        "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, burst: 1, guard: shadow}\n";
+    fs::write(daemon.plan.path("rules").join("api.yaml"), rule).unwrap();
+    daemon.await_log(&["the rules were read again and are in force"]);
+    let mut wire = daemon.greeted();
+    for user in 0..120 {
+        (0..2).for_each(|_| assert!(verdict(&mut wire, &format!("u{user}")) <= 1));
+    }
+    let line = daemon.await_log(&["ERROR", "api/per-user REFUSES MOST CALLERS since it changed"]);
+    assert!(line.contains("120 of 120") && line.contains("it is in shadow for 10 minutes"), "{line}");
+    assert_eq!(verdict(&mut wire, "u1"), 0, "in shadow");
+    let found = switches(&daemon);
+    assert!(found["warnings"][0].as_str().unwrap().contains("REFUSES MOST CALLERS"), "{found}");
+    assert_eq!(
+        (&found["switches"][0]["by"], &found["switches"][0]["mode"]),
+        (&Value::from("guard"), &Value::from("shadow"))
+    );
+    eventually("it is kept", || {
+        fs::read_to_string(daemon.plan.path("state/switches")).ok()?.contains("per-user").then_some(())
+    });
+}
+
+/// Nobody's, on most systems.
+const OTHER: u32 = 65_534;

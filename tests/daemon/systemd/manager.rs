@@ -1,0 +1,77 @@
+//! The packaged units under a real systemd, as shipped: all that they forbid is forbidden, and nothing that the daemon
+//! needs.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use super::daemon::BINARY;
+use super::tools::{project, said};
+
+#[test]
+fn under_systemd_it_is_kept_running_and_sees_what_it_must() {
+    let mut script = Command::new("bash");
+    script.arg(project("tests/daemon/systemd/outside.sh")).arg(BINARY).arg(project(""));
+    let output = script.output().unwrap();
+    let said = said(&output);
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: {}", said.lines().last().unwrap_or_default());
+        return;
+    }
+    let facts: HashMap<&str, &str> = said.lines().filter_map(|line| line.split_once('=')).collect();
+    let fact = |name: &str| facts.get(name).copied().unwrap_or_else(|| panic!("no `{name}` in\n{said}"));
+    for (name, expected) in EXPECTED {
+        assert_eq!(fact(name), *expected, "{name} in\n{said}");
+    }
+    assert!(fact("outsider").contains("Permission denied (os error 13)"), "{said}");
+    assert!(fact("peer").starts_with("allow  no rule"), "{said}");
+    for name in ["other_peer", "narrow_peer"] {
+        assert!(fact(name).contains("not open to user"), "{name} in\n{said}");
+    }
+    assert!(fact("tries").parse::<u32>().unwrap() > 3, "{said}");
+    // It is refused, or nothing comes of it.
+    assert_ne!(fact("may_connect_elsewhere"), "yes", "{said}");
+    // A kernel may count no pressure; one that does is read.
+    assert_ne!(facts.get("reads_pressure"), Some(&"no"), "{said}");
+}
+
+const EXPECTED: &[(&str, &str)] = &[
+    ("socket", "tidegate:tidegate:660"),
+    ("state", "active"),
+    ("status", "serving: 1 rules in 1 domains"),
+    ("user", "tidegate"),
+    ("seccomp", "2"),
+    ("privileges", "0000000000000000"),
+    ("state_directory", "tidegate:700"),
+    ("served", "yes"),
+    ("slice_refused", "0"),
+    ("reads_accept_queue", "yes"),
+    ("reads_cpu", "yes"),
+    ("reads_cpu_quota", "yes"),
+    ("doctor", "yes"),
+    ("scraped_here", "yes"),
+    ("scraped_elsewhere", "no"),
+    ("allowed_elsewhere", "yes"),
+    ("reload", "yes"),
+    ("killed_answered", "yes"),
+    ("stopped_replaced", "yes"),
+    ("stopped_served", "yes"),
+    ("stopped_restarts", "1"),
+    ("socket_after_failures", "active"),
+    ("trigger_limit", "0"),
+    ("mended", "yes"),
+    ("path_stays", "yes"),
+    ("drained", "yes"),
+    ("may_packet", "EAFNOSUPPORT"),
+    ("may_netlink", "yes"),
+    ("may_connect_here", "yes"),
+    ("may_write_etc", "EROFS"),
+    ("may_write_usr", "EROFS"),
+    ("may_write_state", "yes"),
+    ("may_write_group", "EROFS"),
+    ("may_read_group", "yes"),
+    ("may_become_root", "EPERM"),
+    ("may_be_nice", "EPERM"),
+    ("narrow_served", "yes"),
+    ("narrow_slice", "yes"),
+    ("narrow_queue", "yes"),
+];

@@ -1,0 +1,62 @@
+//! Who asks most and who is refused most.
+
+use super::bench::{Bench, S};
+
+fn texts(callers: &[tidegate::engine::Caller]) -> Vec<Option<&str>> {
+    callers.iter().map(|caller| caller.text.as_deref()).collect()
+}
+
+#[test]
+fn the_greedy_stand_out_and_are_named_only_where_the_rule_allows() {
+    let rules = "  - {name: shown, key: [user, org], rate: 5/h, show_keys: [org]}\n\
+                 \x20 - {name: hidden, key: [user], rate: 1000/s, mode: shadow, candidate: {rate: 1/h}}\n";
+    let mut bench = Bench::new(rules);
+    for turn in 0..320u64 {
+        bench.ask(turn, super::bench::Ask::hit("user=greedy org=o1", 1));
+        bench.ask(turn, super::bench::Ask::hit(&format!("user=u{turn} org=o2"), 1));
+    }
+    let shown = bench.engine.top_callers("api", "shown");
+    assert_eq!(texts(&shown.refused), [Some("org=o1")]);
+    assert_eq!((shown.refused[0].count, shown.refused[0].error), (315, 0));
+    assert_eq!(shown.would_refuse, []);
+    let hidden = bench.engine.top_callers("api", "hidden");
+    assert_eq!(hidden.refused, []);
+    assert_eq!(texts(&hidden.would_refuse)[0], None, "no text without leave");
+    assert_eq!(hidden.would_refuse[0].count, 319, "what its candidate would have refused");
+    // One in 16 counts for 16: of 640 about as many are seen, and half of them are of the greedy.
+    let seen = hidden.busiest.iter().map(|caller| caller.count).sum::<u64>();
+    assert!((600..=680).contains(&seen), "{seen}");
+    assert_eq!(hidden.busiest[0].digest, hidden.would_refuse[0].digest);
+    assert!((280..=360).contains(&hidden.busiest[0].count), "{:?}", hidden.busiest[0]);
+    assert_eq!(hidden.busiest[0].digest.len(), 32);
+}
+
+#[test]
+fn what_may_no_longer_be_shown_is_forgotten_and_all_fades() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h, show_keys: [user]}\n");
+    bench.check(&[(0, "user=u", 1, "allow a 0/1"), (0, "user=u", 1, "limit a 0/1 after 3600000000")]);
+    assert_eq!(texts(&bench.engine.top_callers("api", "a").refused), [Some("user=u")]);
+    bench.reload("  - {name: a, key: [user], rate: 1/h}\n");
+    assert_eq!(bench.engine.top_callers("api", "a").refused, []);
+    bench.check(&[(0, "user=u", 1, "limit a 0/1 after 3600000000")]);
+    for minute in 0..11 {
+        bench.engine.sweep(super::bench::at(minute * 60 * S));
+    }
+    assert_eq!(bench.engine.top_callers("api", "a").refused, [], "one, halved, is none");
+}
+
+#[test]
+fn no_caller_stands_out_where_each_came_once() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/s}\n");
+    for turn in 0..262_144u64 {
+        bench.ask(turn, super::bench::Ask::hit(&format!("user=u{turn}"), 1));
+    }
+    assert_eq!(bench.engine.top_callers("api", "a").busiest, []);
+    // One who comes as often as a sixteenth of all of them does.
+    for turn in 0..16_384u64 {
+        bench.ask(262_144 + turn, super::bench::Ask::hit("user=greedy", 1));
+    }
+    let busiest = bench.engine.top_callers("api", "a").busiest;
+    assert_eq!(busiest.len(), 1, "{busiest:?}");
+    assert!((15_000..=16_400).contains(&busiest[0].count), "{busiest:?}");
+}

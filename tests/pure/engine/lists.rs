@@ -1,0 +1,61 @@
+//! What is exempt, what is denied, and how important a request is.
+
+use tidegate::rules::Mode;
+
+use super::bench::Bench;
+
+const RULES: &str = "\
+domain: api
+exempt: [{name: probes, match: {path: /healthz}}]
+deny: [{name: bots, match: {agent: '*Bot*'}}]
+limits:
+  - {name: all, key: [], rate: 1/h}
+";
+
+#[test]
+fn what_is_exempt_is_not_judged_and_goes_before_what_is_denied() {
+    let mut bench = Bench::of(Mode::Enforce, RULES);
+    bench.check(&[
+        (0, "path=/healthz agent=Bot", 1, "allow probes"),
+        (0, "path=/ agent=Bot", 1, "deny bots never"),
+        (0, "path=/", 1, "allow all 0/1"),
+        (0, "path=/healthz", 1, "allow probes"),
+    ]);
+    assert!(!bench.charge(0, "path=/healthz", 1), "and not charged");
+    assert_eq!(bench.peek(0, "agent=Bot", 1), "deny bots never");
+    let totals = bench.engine.totals();
+    assert_eq!((totals.allowed, totals.denied), (3, 1));
+    let counted = |name: &str| totals.rules.iter().find(|rule| &*rule.rule == name).cloned().unwrap();
+    assert_eq!((counted("probes").pass, counted("bots").refuse), (2, 1));
+}
+
+#[test]
+fn a_daemon_that_refuses_nothing_denies_nothing() {
+    let mut bench = Bench::of(Mode::Shadow, RULES);
+    bench.check(&[
+        (0, "agent=Bot", 1, "allow [shadow bots]"),
+        (0, "agent=Bot", 1, "allow [shadow bots] [shadow all]"),
+        (0, "path=/healthz", 1, "allow probes"),
+    ]);
+}
+
+#[test]
+fn a_denial_in_shadow_is_noted_and_what_comes_behind_it_judges() {
+    let mut bench = Bench::of(
+        Mode::Enforce,
+        "\
+domain: api
+deny:
+  - {name: bots, match: {agent: '*Bot*'}, mode: shadow}
+  - {name: gone, match: {agent: '*Bot*'}, mode: disabled}
+  - {name: worse, match: {path: /admin}}
+limits:
+  - {name: all, key: [], rate: 1/h}
+",
+    );
+    bench.check(&[
+        (0, "agent=Bot", 1, "allow all 0/1 [shadow bots]"),
+        (0, "agent=Bot path=/admin", 1, "deny worse never"),
+        (0, "agent=Bot", 1, "limit all 0/1 after 3600000000 [shadow bots]"),
+    ]);
+}

@@ -1,0 +1,21 @@
+//! Who is admitted: all rules or none, in every interleaving; what a reply names; what the tables keep.
+
+use crate::{bench, engines};
+mod admission;
+mod beyond;
+mod blocks;
+mod callers;
+mod candidates;
+mod charges;
+mod counted;
+mod fleet;
+mod leaky;
+mod lists;
+mod model;
+mod oversized;
+mod places;
+mod refunds;
+mod reload;
+mod repeats;
+mod slots;
+mod turn;

@@ -1,0 +1,280 @@
+//! Places that many hosts share, judged beside rules of this host: all or none, told of once, freed here.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::clock::Now;
+use tidegate::engine::{
+    Answer, Brought, CallResult, Decider, Descriptors, Engine, HashKey, Need, Op, Opening, PlacesSettled,
+    Repeat, Request, Session, SharedKey, Ticket, Verdict, WorkOutcome,
+};
+use tidegate::limit::places::Asks;
+use tidegate::limit::share::WhenDown;
+use tidegate::limit::{Quota, places};
+use tidegate::rules::{Limit, Mode, Rule};
+
+use super::engines::{api, at_millis, in_mode, options, rule};
+
+struct Host {
+    engine: Arc<Engine>,
+    decider: Decider,
+    session: Session,
+}
+
+impl Host {
+    fn new(rules: Vec<Rule>) -> Host {
+        let engine = Arc::new(Engine::new(options()));
+        engine.join_fleet(HashKey::from_bytes([9; 16])).set_linked(true);
+        engine.install(api(rules));
+        let opening = Opening { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
+        let session = engine.open(&opening, at_millis(0)).unwrap();
+        Host { decider: engine.decider(), engine, session }
+    }
+
+    fn ask(&mut self, op: Op, now: Now) -> (Verdict, Option<u64>, Option<u64>, u64) {
+        let attributes = [("user", "u1")];
+        let request = Request {
+            session: Some(&self.session),
+            ..Request::new(op, "api", Descriptors::one(&attributes))
+        };
+        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
+        let remaining = decision.binding.map(|binding| binding.level.remaining);
+        let retry = decision.retry.map_or(0, |retry| retry.0);
+        (decision.verdict, decision.lease, remaining, retry)
+    }
+
+    fn begin(&mut self, millis: u64) -> Option<u64> {
+        self.ask(Op::Acquire, at_millis(millis)).1
+    }
+
+    fn end(&self, lease: u64, millis: u64) {
+        assert!(self.engine.release(&self.session, lease, WorkOutcome::Ok, at_millis(millis)));
+    }
+
+    fn calls(&self) -> Vec<SharedKey> {
+        let mut calls = Vec::new();
+        self.engine.take_place_calls(&mut calls);
+        calls
+    }
+
+    /// Held, in use, asked for.
+    fn there(&self, key: &SharedKey, millis: u64) -> (u32, u32, u32) {
+        let limits = self.engine.places_budgets();
+        let there = self.engine.look_at_places(key, &limits[&key.budget()], at_millis(millis)).unwrap();
+        (there.held, there.in_use, there.asked)
+    }
+
+    fn grant(&self, key: &SharedKey, granted: u32, millis: u64) {
+        let (limits, now) = (self.engine.places_budgets(), at_millis(millis));
+        let limit = &limits[&key.budget()];
+        let reported = self.engine.report_places(key, limit, u32::MAX, now).unwrap();
+        let (hold, refused_for) = (reported.hold(), Duration::ZERO);
+        let settled =
+            PlacesSettled { hold, granted, free: 2, sent: now.at, low: 0, refused_for, is_few: false };
+        self.engine.settle_places(key, limit, &settled, now);
+    }
+}
+
+/// A rule of the fleet.
+fn at_once(name: &str, max: u32) -> Rule {
+    let quota = Quota::Places(places::Quota::new(NonZeroU32::new(max).unwrap(), WhenDown::Refuse));
+    Rule { limit: Limit::new(quota), expires: Some(Duration::from_secs(60)), ..rule(name, &["user"], 1, 1) }
+}
+
+#[test]
+fn work_begins_on_places_that_were_granted_and_frees_them_here() {
+    let mut host = Host::new(vec![at_once("work", 9)]);
+    assert_eq!([host.begin(0), host.begin(0)], [None; 2]);
+    let calls = host.calls();
+    assert_eq!((calls.len(), host.calls().len()), (1, 0), "two requests, one call");
+    host.grant(&calls[0], 2, 1);
+    let (first, second) = (host.begin(2).unwrap(), host.begin(2).unwrap());
+    assert_eq!(host.begin(2), None);
+    assert_eq!(host.there(&calls[0], 2), (2, 2, 3));
+    host.end(first, 3);
+    assert_eq!(host.there(&calls[0], 3), (2, 1, 3));
+    let (verdict, _, remaining, _) = host.ask(Op::Peek, at_millis(3));
+    assert_eq!((verdict, remaining), (Verdict::Allow, Some(3)), "one here, and two that nobody had");
+    let third = host.begin(3).unwrap();
+    // What it has lapses before others may have it. What goes on goes on.
+    host.end(second, 1_902);
+    assert_eq!(host.begin(1_902), None);
+    assert_eq!(host.there(&calls[0], 1_902).0, 0);
+    host.end(third, 1_903);
+    assert_eq!(host.begin(1_903), None);
+    assert_eq!(host.engine.audit().differing, 0, "leases and counts agree");
+}
+
+#[test]
+fn a_refusal_says_when_to_come_again_as_on_one_host() {
+    let mut host = Host::new(vec![at_once("work", 9)]);
+    let (verdict, lease, remaining, retry) = host.ask(Op::Acquire, at_millis(0));
+    assert_eq!((verdict, lease, remaining), (Verdict::Limit, None, Some(0)));
+    assert!((500_000..=2_000_000).contains(&retry), "{retry}");
+}
+
+#[test]
+fn a_rule_of_this_host_that_refuses_leaves_the_places_as_they_were_and_the_other_way_round() {
+    let mut host = Host::new(vec![at_once("work", 9), rule("own", &["user"], 1, 1)]);
+    assert_eq!(host.begin(0), None);
+    let key = host.calls()[0];
+    host.grant(&key, 5, 1);
+    assert!(host.begin(2).is_some(), "the fleet's refusal cost nothing here");
+    assert_eq!(host.begin(2), None, "this host's own rule");
+    assert_eq!(host.there(&key, 2), (5, 1, 1));
+}
+
+#[test]
+fn a_session_that_ends_frees_its_places_and_shadow_refuses_nothing() {
+    let mut host = Host::new(vec![at_once("work", 9)]);
+    host.begin(0);
+    let key = host.calls()[0];
+    host.grant(&key, 5, 1);
+    assert!((0..5).all(|_| host.begin(2).is_some()));
+    host.engine.end(&host.session, at_millis(3));
+    assert_eq!(host.there(&key, 3), (5, 0, 5));
+    let mut host = Host::new(vec![in_mode(at_once("work", 9), Mode::Shadow)]);
+    assert_eq!(host.ask(Op::Acquire, at_millis(0)).0, Verdict::Allow);
+    assert_eq!(host.calls().len(), 1, "it asks for places as if it enforced");
+}
+
+#[test]
+fn looking_leaves_no_trace() {
+    let mut host = Host::new(vec![at_once("work", 9)]);
+    assert_eq!(host.ask(Op::Peek, at_millis(0)).0, Verdict::Limit);
+    assert_eq!((host.calls().len(), host.engine.keys()), (0, 0));
+}
+
+#[test]
+fn a_smaller_number_holds_at_once_and_ends_nothing() {
+    let mut host = Host::new(vec![at_once("work", 9)]);
+    host.begin(0);
+    let key = host.calls()[0];
+    host.grant(&key, 5, 1);
+    assert!((0..4).all(|_| host.begin(2).is_some()));
+    host.engine.install(api(vec![at_once("work", 3)]));
+    assert_eq!(host.begin(3), None);
+    assert_eq!(host.there(&key, 3), (5, 4, 5), "leases stay, and what was borrowed is known");
+}
+
+/// The same, whose work waits for a call where its host has no place.
+fn asking(name: &str, max: u32, when_down: WhenDown) -> Rule {
+    let quota = places::Quota::new(NonZeroU32::new(max).unwrap(), when_down).asking(Asks::OnMiss);
+    Rule { limit: Limit::new(Quota::Places(quota)), ..at_once(name, max) }
+}
+
+impl Host {
+    /// What a request is to wait for.
+    fn ticket(&mut self, op: Op, repeat: Option<Repeat<'_>>, millis: u64) -> Option<Arc<Ticket>> {
+        let attributes = [("user", "u1")];
+        let request = Request {
+            session: Some(&self.session),
+            may_wait: true,
+            repeat,
+            ..Request::new(op, "api", Descriptors::one(&attributes))
+        };
+        match self.decider.decide(&request, at_millis(millis)) {
+            Answer::Ask(ticket) => Some(ticket),
+            _ => None,
+        }
+    }
+
+    /// What comes of a request for whose call this came.
+    fn resume(&mut self, result: CallResult<'_>, repeat: Option<Repeat<'_>>, millis: u64) -> Came {
+        let attributes = [("user", "u1")];
+        let request = Request {
+            session: Some(&self.session),
+            repeat,
+            ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+        };
+        match self.decider.resume(&request, result, at_millis(millis)) {
+            Answer::Decided(decision) => (decision.verdict, decision.lease),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A place that is kept for who waits for this need.
+    fn brought(&self, need: &Need, millis: u64) -> Brought {
+        let (limits, now) = (self.engine.places_budgets(), at_millis(millis));
+        let mut brought = Brought::new(&self.engine, now);
+        brought.place(self.engine.claim_place(&need.key, &limits[&need.key.budget()], now).unwrap());
+        brought
+    }
+
+    fn know(&self, need: &Need, millis: u64) {
+        let limits = self.engine.places_budgets();
+        self.engine.know_places(&need.key, &limits[&need.key.budget()], at_millis(millis));
+    }
+}
+
+type Came = (Verdict, Option<u64>);
+
+#[test]
+fn work_without_a_place_waits_for_a_call_and_takes_what_it_brings() {
+    let mut host = Host::new(vec![asking("work", 9, WhenDown::Refuse), rule("own", &["user"], 2, 2)]);
+    let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
+    let [need] = ticket.needs.as_slice() else { panic!("{ticket:?}") };
+    assert!(need.is_place && need.lacks == 1);
+    assert_eq!(host.engine.keys(), 0, "nothing was charged");
+    host.know(need, 0);
+    host.grant(&need.key, 1, 1);
+    let brought = host.brought(need, 1);
+    assert_eq!(host.begin(1), None, "it is kept for who waited");
+    let (verdict, lease) = host.resume(CallResult::Brought(brought), None, 2);
+    assert_eq!(verdict, Verdict::Allow);
+    host.end(lease.unwrap(), 3);
+    assert!(host.begin(3).is_some(), "then it is anybody's");
+    assert!(host.ticket(Op::Acquire, None, 4).is_none(), "this host's own rule refuses: nobody is asked");
+    // What is brought for somebody who has gone is anybody's too.
+    let mut host = Host::new(vec![asking("work", 9, WhenDown::Refuse)]);
+    let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
+    host.know(&ticket.needs[0], 0);
+    host.grant(&ticket.needs[0].key, 1, 1);
+    drop(host.brought(&ticket.needs[0], 1));
+    assert!(host.begin(2).is_some());
+}
+
+#[test]
+fn only_work_waits_and_who_looks_is_told_what_is_known() {
+    let mut host = Host::new(vec![asking("work", 9, WhenDown::Refuse)]);
+    assert!(host.ticket(Op::Hit, None, 0).is_none(), "it holds no place");
+    assert_eq!(host.ask(Op::Peek, at_millis(0)).0, Verdict::Allow, "nobody knows better");
+    let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
+    host.know(&ticket.needs[0], 0);
+    host.grant(&ticket.needs[0].key, 0, 1);
+    let (verdict, _, remaining, _) = host.ask(Op::Peek, at_millis(1));
+    assert_eq!((verdict, remaining), (Verdict::Allow, Some(2)), "as many as nobody had");
+    // In shadow it asks for places ahead, and makes nobody wait.
+    let mut host = Host::new(vec![in_mode(asking("work", 9, WhenDown::Refuse), Mode::Shadow)]);
+    assert!(host.ticket(Op::Acquire, None, 0).is_none());
+    assert_eq!(host.calls().len(), 1);
+}
+
+#[test]
+fn what_was_not_answered_in_time_begins_nothing_while_redis_is_heard() {
+    for when_down in [WhenDown::Refuse, WhenDown::Share, WhenDown::Local, WhenDown::Allow] {
+        let mut host = Host::new(vec![asking("work", 9, when_down)]);
+        let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
+        let (verdict, lease) = host.resume(CallResult::Missed(&ticket), None, 5);
+        assert_eq!((verdict, lease), (Verdict::Limit, None), "{when_down:?}");
+        // Another one asks.
+        assert!(host.ticket(Op::Acquire, None, 6).is_some());
+    }
+}
+
+#[test]
+fn a_repeat_of_what_waits_is_granted_once() {
+    let mut host = Host::new(vec![asking("work", 9, WhenDown::Refuse)]);
+    let repeat = Some(Repeat { session: b"s", user: 1, name: b"n" });
+    let ticket = host.ticket(Op::Acquire, repeat, 0).unwrap();
+    assert!(host.ticket(Op::Acquire, repeat, 0).is_some(), "nobody has been granted it yet");
+    host.know(&ticket.needs[0], 0);
+    host.grant(&ticket.needs[0].key, 2, 1);
+    let [first, second] = [2, 3].map(|millis| {
+        let brought = host.brought(&ticket.needs[0], millis);
+        host.resume(CallResult::Brought(brought), repeat, millis)
+    });
+    assert_eq!((first, first.1.is_some()), (second, true));
+    assert_eq!(host.there(&ticket.needs[0].key, 3), (2, 1, 1));
+}

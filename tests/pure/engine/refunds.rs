@@ -1,0 +1,165 @@
+//! A negative charge names what it refunds: a grant or a charge of the same user, once, and no more than that cost.
+
+use tidegate::engine::{Amount, Cost, NotCharged, Of, Op, Opening, RefundBy, Repeat, Session, WorkOutcome};
+
+use super::bench::{Ask, Bench, S, at};
+
+const RULES: &str = "  - {name: a, key: [u], rate: 10/h}\n";
+
+fn by(user: u32, name: &'static str) -> Option<Repeat<'static>> {
+    Some(Repeat { session: b"s", user, name: name.as_bytes() })
+}
+
+fn of(user: u32, name: &'static str) -> Option<RefundBy<'static>> {
+    Some(RefundBy { user, of: Of::Idem(name.as_bytes()) })
+}
+
+fn of_lease(user: u32, lease: u64) -> Option<RefundBy<'static>> {
+    Some(RefundBy { user, of: Of::Lease(lease) })
+}
+
+fn session(bench: &Bench, user: u32) -> Session {
+    let opening = Opening { name: None, user, pool: "web", slots: 0, connection: 1, pid: None };
+    bench.engine.open(&opening, at(0)).unwrap()
+}
+
+fn left(bench: &mut Bench, micros: u64, attributes: &str) -> String {
+    bench.peek(micros, attributes, 0)
+}
+
+#[test]
+fn a_bare_negative_amount_is_refused_unless_trusted() {
+    let mut bench = Bench::new(RULES);
+    bench.check(&[(0, "u=1", 10, "allow a 0/10")]);
+    for amount in [Amount::Requests(-1), Amount::Units(&vec![("requests", -1), ("tokens", 3)])] {
+        assert_eq!(bench.charge_as(0, "u=1", amount, None, None), Err(NotCharged::RefundsNothing));
+    }
+    assert_eq!(left(&mut bench, 0, "u=1"), "allow a 0/10");
+    assert!(bench.charge(0, "u=1", -1));
+    assert_eq!(left(&mut bench, 0, "u=1"), "allow a 1/10");
+}
+
+#[test]
+fn a_grant_and_a_charge_are_refunded_once_by_their_idem() {
+    let mut bench = Bench::new(RULES);
+    assert_eq!(bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) }), "allow a 4/10");
+    assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(4), by(7, "c"), None), Ok(true));
+    assert_eq!(left(&mut bench, 0, "u=1"), "allow a 0/10");
+    let refund =
+        |bench: &mut Bench, amount, of| bench.charge_as(S, "u=1", Amount::Requests(amount), None, of);
+    for (amount, named, why) in [
+        (-7, of(7, "g"), "more than it cost"),
+        (-1, of(8, "g"), "another user's"),
+        (-1, of(7, "x"), "unknown"),
+        (-5, of(7, "c"), "more than was charged"),
+        (-1, of_lease(7, 5), "no such lease"),
+    ] {
+        assert_eq!(refund(&mut bench, amount, named), Ok(false), "{why}");
+    }
+    assert_eq!(bench.charge_as(S, "u=2", Amount::Requests(-1), None, of(7, "g")), Ok(false), "another key's");
+    assert_eq!(left(&mut bench, S, "u=1"), "allow a 0/10");
+    assert_eq!(refund(&mut bench, -3, of(7, "g")), Ok(true));
+    assert_eq!(left(&mut bench, S, "u=1"), "allow a 3/10");
+    assert_eq!(refund(&mut bench, -3, of(7, "g")), Ok(false), "once");
+    assert_eq!(refund(&mut bench, -4, of(7, "c")), Ok(true));
+    assert_eq!(left(&mut bench, S, "u=1"), "allow a 7/10");
+}
+
+#[test]
+fn a_refund_that_is_repeated_is_done_once_and_answered_alike() {
+    let mut bench = Bench::new(RULES);
+    assert_eq!(bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) }), "allow a 4/10");
+    for _ in 0..3 {
+        let done = bench.charge_as(0, "u=1", Amount::Requests(-2), by(7, "r"), of(7, "g"));
+        assert_eq!(done, Ok(true));
+    }
+    assert_eq!(left(&mut bench, 0, "u=1"), "allow a 6/10");
+    let other = bench.charge_as(0, "u=1", Amount::Requests(-2), by(7, "r"), of(7, "h"));
+    assert!(matches!(other, Err(NotCharged::Conflict(_))), "{other:?}");
+}
+
+#[test]
+fn an_idem_is_known_for_sixty_seconds_and_a_refund_never_fills_above_full() {
+    let mut bench = Bench::new("  - {name: a, key: [u], rate: 1/s, burst: 10}\n");
+    for user in ["u=1", "u=2"] {
+        let name = if user == "u=1" { "one" } else { "two" };
+        assert_eq!(bench.ask(0, Ask { repeat: by(7, name), ..Ask::hit(user, 5) }), "allow a 5/10");
+    }
+    assert_eq!(bench.charge_as(59 * S, "u=1", Amount::Requests(-5), None, of(7, "one")), Ok(true));
+    assert_eq!(left(&mut bench, 59 * S, "u=1"), "allow a 10/10");
+    assert_eq!(bench.charge_as(60 * S, "u=2", Amount::Requests(-5), None, of(7, "two")), Ok(false));
+}
+
+#[test]
+fn work_is_refunded_by_its_lease_while_it_lasts() {
+    let rules = "  - {name: a, key: [u], rate: 10/h}\n  - {name: t, key: [u], unit: tokens, rate: 100/h}\n";
+    let mut bench = Bench::new(rules);
+    let (mine, other) = (session(&bench, 7), session(&bench, 7));
+    let plain = bench.acquire(0, "u=1", Cost::Requests(4), &mine, None).unwrap();
+    let units = vec![("requests", 1), ("tokens", 80)];
+    let in_units = bench.acquire(0, "u=1", Cost::Units(&units), &mine, None).unwrap();
+    let mut refund = |amount: Amount<'_>, of| bench.charge_as(0, "u=1", amount, None, of);
+    assert_eq!(refund(Amount::Requests(-4), of_lease(8, plain)), Ok(false), "another user's");
+    assert_eq!(refund(Amount::Requests(-5), of_lease(7, plain)), Ok(false), "too much");
+    let tokens = |amount| Amount::Units(Box::leak(Box::new(vec![("tokens", amount)])));
+    assert_eq!(refund(tokens(-1), of_lease(7, plain)), Ok(false), "another unit");
+    assert_eq!(refund(Amount::Requests(-4), of_lease(7, plain)), Ok(true), "of any session of the user");
+    assert_eq!(refund(Amount::Requests(-4), of_lease(7, plain)), Ok(false), "once");
+    assert_eq!(refund(tokens(-81), of_lease(7, in_units)), Ok(false), "too much of a unit");
+    assert_eq!(refund(tokens(-30), of_lease(7, in_units)), Ok(true));
+    assert_eq!(refund(tokens(-30), of_lease(7, in_units)), Ok(false), "once");
+    assert_eq!(left(&mut bench, 0, "u=1"), "allow a 9/10");
+    // A lease that was released is known no more; a name is, and the lease leads to it.
+    let released = bench.acquire(0, "u=1", Cost::Requests(1), &other, None).unwrap();
+    assert!(bench.engine.release(&other, released, WorkOutcome::Ok, at(0)));
+    let mut refund = |amount: Amount<'_>, of| bench.charge_as(0, "u=1", amount, None, of);
+    assert_eq!(refund(Amount::Requests(-1), of_lease(7, released)), Ok(false));
+    let named = bench.acquire(0, "u=1", Cost::Requests(2), &other, by(7, "n")).unwrap();
+    let mut refund = |amount: Amount<'_>, of| bench.charge_as(0, "u=1", amount, None, of);
+    assert_eq!(refund(Amount::Requests(-2), of_lease(7, named)), Ok(true));
+    assert_eq!(refund(Amount::Requests(-2), of(7, "n")), Ok(false), "by the one or the other");
+    let named = bench.acquire(0, "u=1", Cost::Requests(2), &other, by(7, "m")).unwrap();
+    assert!(bench.engine.release(&other, named, WorkOutcome::Ok, at(0)));
+    assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-2), None, of(7, "m")), Ok(true), "after its end");
+}
+
+#[test]
+fn a_rule_that_gives_back_at_the_end_gives_back_once() {
+    let rules = "  - {name: a, key: [u], rate: 10/h, refund_on: ok}\n  - {name: b, key: [u], rate: 20/h}\n";
+    let mut bench = Bench::new(rules);
+    let mine = session(&bench, 7);
+    bench.check(&[(0, "u=1", 5, "allow a 5/10")]);
+    let lease = bench.acquire(0, "u=1", Cost::Requests(4), &mine, None).unwrap();
+    assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-4), None, of_lease(7, lease)), Ok(true));
+    assert_eq!(left(&mut bench, 0, "u=1"), "allow a 1/10");
+    assert!(bench.engine.release(&mine, lease, WorkOutcome::Ok, at(0)));
+    assert_eq!(left(&mut bench, 0, "u=1"), "allow a 5/10");
+}
+
+#[test]
+fn what_was_not_charged_is_not_refunded() {
+    let mut bench = Bench::new(RULES);
+    bench.check(&[(0, "u=1", 8, "allow a 2/10")]);
+    let refused = bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) });
+    assert!(refused.starts_with("limit"), "{refused}");
+    assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-1), None, of(7, "g")), Ok(false));
+    let peeked = bench.ask(0, Ask { op: Op::Peek, repeat: by(7, "p"), ..Ask::hit("u=1", 1) });
+    assert_eq!(peeked, "allow a 2/10");
+    assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-1), None, of(7, "p")), Ok(false));
+}
+
+#[test]
+fn of_thousands_of_units_sixteen_can_be_refunded() {
+    let mut bench = Bench::new("  - {name: t, key: [u], unit: u0, rate: 100/h}\n");
+    let mine = session(&bench, 7);
+    let names: Vec<String> = (0..4_000).map(|number| format!("u{number}")).collect();
+    let costs: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 2)).collect();
+    let lease = bench.acquire(0, "u=1", Cost::Units(&costs), &mine, None).unwrap();
+    let all: Vec<(&str, i64)> = names.iter().map(|name| (name.as_str(), -1)).collect();
+    let mut refund = |amounts: Vec<(&str, i64)>| {
+        bench.charge_as(0, "u=1", Amount::Units(&amounts), None, of_lease(7, lease))
+    };
+    assert_eq!(refund(all.clone()), Ok(false));
+    assert_eq!(refund(vec![("u0", -1), ("u3999", -1)]), Ok(false));
+    assert_eq!(refund(all[..16].to_vec()), Ok(true));
+}

@@ -1,0 +1,153 @@
+//! What a key keeps when its rule is written anew.
+
+use super::bench::{Bench, S};
+
+/// Rules before and after; what one key used before; how the same key then stands one second later.
+#[test]
+fn state_is_kept_as_far_as_it_can_be_compared() {
+    let table = [
+        // A bucket keeps its time until full, cut to the new burst.
+        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 10", 10, "allow a 1/10"),
+        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 5", 10, "allow a 0/5"),
+        ("rate: 1/s, burst: 10", "rate: 2/s, burst: 10", 5, "allow a 2/10"),
+        ("rate: 1/s, burst: 10", "rate: 3/s, burst: 10", 5, "allow a 0/10"),
+        ("rate: 3/s, burst: 10", "rate: 7/s, burst: 10", 9, "allow a 0/10"),
+        ("rate: 1/s, burst: 10", "rate: 1/s, burst: 20", 10, "allow a 11/20"),
+        // Windows and logs keep their counts.
+        (
+            "algorithm: fixed_window, rate: 10/min",
+            "algorithm: fixed_window, rate: 20/min",
+            10,
+            "allow a 10/20",
+        ),
+        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 5/min", 10, "allow a 0/5"),
+        ("algorithm: sliding_log, rate: 10/min", "algorithm: sliding_log, rate: 12/min", 10, "allow a 2/12"),
+        (
+            "algorithm: sliding_window, rate: 10/min",
+            "algorithm: sliding_window, rate: 12/min",
+            10,
+            "allow a 2/12",
+        ),
+        // Another algorithm or window length starts fresh.
+        ("algorithm: fixed_window, rate: 10/min", "algorithm: fixed_window, rate: 10/h", 10, "allow a 10/10"),
+        ("algorithm: sliding_log, rate: 10/min", "algorithm: sliding_log, rate: 10/h", 10, "allow a 10/10"),
+        (
+            "algorithm: fixed_window, rate: 10/min",
+            "algorithm: fixed_window, align: first, rate: 10/min",
+            10,
+            "allow a 10/10",
+        ),
+        ("rate: 1/s, burst: 10", "algorithm: leaky_bucket, rate: 1/s, queue: 9", 10, "allow a 10/10"),
+    ];
+    for (before, after, used, expected) in table {
+        let rules = |quota: &str| format!("  - {{name: a, key: [u], {quota}}}\n");
+        let mut bench = Bench::new(&rules(before));
+        assert!(bench.ask(0, super::bench::Ask::hit("u=1", used)).starts_with("allow"));
+        bench.reload(&rules(after));
+        assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}");
+        // A second reading of the same rules changes nothing.
+        bench.reload(&rules(after));
+        assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → {after}, twice");
+        // Nor does a time without the rule, whatever was changed before.
+        for changes in [&[before][..], &["rate: 1/s, burst: 99", before]] {
+            let mut bench = Bench::new(&rules(changes[0]));
+            changes.iter().for_each(|quota| bench.reload(&rules(quota)));
+            assert!(bench.ask(0, super::bench::Ask::hit("u=1", used)).starts_with("allow"));
+            bench.reload("  - {name: b, key: [v], rate: 1/s}\n");
+            bench.reload(&rules(after));
+            assert_eq!(bench.peek(S, "u=1", 0), expected, "{before} → none → {after}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_bucket_waits_no_longer_than_the_new_burst() {
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 10}\n");
+    bench.check(&[(0, "", 10, "allow a 0/10")]);
+    bench.reload("  - {name: a, key: [], rate: 1/s, burst: 5}\n");
+    bench.check(&[
+        (S, "", 1, "limit a 0/5 after 1000000"),
+        (2 * S, "", 1, "allow a 0/5"),
+        (2 * S, "", 5, "limit a 0/5 after 5000000"),
+    ]);
+}
+
+#[test]
+fn a_bucket_whose_rule_was_away_is_cut_when_it_comes_back() {
+    let check = |away: &str, back: &str| {
+        let mut bench = Bench::new("  - {name: a, key: [u], rate: 1/s, burst: 10}\n");
+        bench.check(&[(0, "u=1 v=1", 10, "allow a 0/10")]);
+        bench.reload(away);
+        bench.reload(back);
+        bench.check(&[
+            (S, "u=1 v=1", 1, "limit a 0/5 after 1000000"),
+            (2 * S, "u=1 v=1", 1, "allow a 0/5"),
+            (2 * S, "u=1 v=1", 5, "limit a 0/5 after 5000000"),
+        ]);
+    };
+    let back = "  - {name: a, key: [u], rate: 1/s, burst: 5}\n";
+    check("  - {name: b, key: [v], rate: 1/s}\n", back);
+    // Meanwhile the same name counted by something else.
+    check("  - {name: a, key: [v], rate: 1/s, burst: 10}\n", back);
+    check("  - {name: a, key: [v], rate: 1/s, burst: 5}\n", back);
+}
+
+#[test]
+fn a_candidate_that_was_away_is_cut_when_it_comes_back() {
+    let rule = |candidate: &str| format!("  - {{name: a, key: [], rate: 100/s{candidate}}}\n");
+    let mut bench = Bench::new(&rule(", candidate: {rate: 1/s, burst: 10}"));
+    bench.check(&[(0, "", 10, "allow a 90/100")]);
+    bench.reload(&rule(""));
+    bench.reload("  - {name: b, key: [], rate: 1/s}\n");
+    bench.reload(&rule(", candidate: {rate: 1/s, burst: 5}"));
+    bench.check(&[(S, "", 1, "allow a 99/100 [candidate a]"), (2 * S, "", 1, "allow a 99/100")]);
+}
+
+#[test]
+fn debt_is_kept_over_a_reload_of_other_rules() {
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 5}\n");
+    assert!(bench.charge(0, "", 10));
+    bench.reload(
+        "  - {name: a, key: [], rate: 1/s, burst: 5}\n  - {name: b, match: {x: y}, key: [], rate: 1/s}\n",
+    );
+    bench.check(&[(0, "", 1, "limit a 0/5 after 6000000")]);
+}
+
+#[test]
+fn a_key_that_nobody_touched_over_many_changes_keeps_its_time() {
+    let rules = |burst: u32| format!("  - {{name: a, key: [], rate: 1/min, burst: {burst}}}\n");
+    let mut bench = Bench::new(&rules(100));
+    bench.check(&[(0, "", 7, "allow a 93/100")]);
+    // More changes than any byte counts.
+    for burst in 101..=400 {
+        bench.reload(&rules(burst));
+    }
+    bench.check(&[(0, "", 0, "allow a 393/400")]);
+}
+
+#[test]
+fn a_block_and_what_is_elastic_are_kept_when_numbers_change() {
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/s, burst: 2, block: 1h}\n");
+    bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 1, "limit a 0/2 after 3600000000")]);
+    bench.reload("  - {name: a, key: [], rate: 3/s, burst: 2, block: 1h}\n");
+    bench.check(&[(60 * S, "", 1, "limit a 2/2 after 3540000000")]);
+
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/min, burst: 2, over: {elastic: 100%}}\n");
+    bench.engine.set_room(true);
+    bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 2, "allow a 0/2 [over a]")]);
+    bench.reload("  - {name: a, key: [], rate: 1/min, burst: 3, over: {elastic: 100%}}\n");
+    // Two of three are used of either.
+    bench.check(&[
+        (0, "", 1, "allow a 0/3"),
+        (0, "", 1, "allow a 0/3 [over a]"),
+        (0, "", 1, "limit a 0/3 after 60000000"),
+    ]);
+}
+
+#[test]
+fn a_rule_that_counts_by_something_else_starts_fresh() {
+    let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h}\n");
+    bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
+    bench.reload("  - {name: a, key: [org], rate: 1/h}\n");
+    bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
+}

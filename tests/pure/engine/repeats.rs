@@ -1,0 +1,88 @@
+//! Requests that come again under one name.
+
+use tidegate::engine::{Op, Repeat};
+
+use super::bench::{Ask, Bench, S};
+
+const RULES: &str = "  - {name: a, key: [u], rate: 1/min, burst: 2}\n";
+
+fn named(attributes: &'static str, cost: u32, session: &'static [u8], name: &'static [u8]) -> Ask<'static> {
+    Ask { repeat: Some(Repeat { session, user: 7, name }), ..Ask::hit(attributes, cost) }
+}
+
+#[test]
+fn a_repeat_gets_the_same_grant_and_costs_nothing() {
+    let mut bench = Bench::new(RULES);
+    let first = named("u=1", 1, b"s", b"x");
+    for micros in [0, S, 59 * S] {
+        assert_eq!(bench.ask(micros, first), "allow a 1/2", "at {micros}");
+    }
+    assert_eq!(bench.peek(59 * S, "u=1", 1), "allow a 1/2");
+    // Sixty seconds after the first grant, however often it was repeated, it is a new request.
+    assert_eq!(bench.ask(60 * S, first), "allow a 1/2");
+    assert_eq!(bench.peek(60 * S, "u=1", 2), "limit a 1/2 after 60000000");
+}
+
+#[test]
+fn other_names_sessions_users_and_ops_are_other_requests() {
+    let mut bench = Bench::new(RULES);
+    let first = named("u=1", 1, b"s", b"x");
+    assert_eq!(bench.ask(0, first), "allow a 1/2");
+    assert_eq!(bench.ask(0, Ask { op: Op::Acquire, ..first }), "allow a 0/2");
+    for other in [
+        named("u=1", 1, b"s", b"y"),
+        named("u=1", 1, b"t", b"x"),
+        Ask { repeat: Some(Repeat { session: b"s", user: 8, name: b"x" }), ..first },
+    ] {
+        assert_eq!(bench.ask(0, other), "limit a 0/2 after 60000000");
+    }
+}
+
+#[test]
+fn the_same_name_for_something_else_is_a_conflict() {
+    let mut bench = Bench::new(RULES);
+    assert_eq!(bench.ask(0, named("u=1", 1, b"s", b"x")), "allow a 1/2");
+    assert_eq!(bench.ask(0, named("u=1", 2, b"s", b"x")), "conflict");
+    assert_eq!(bench.ask(0, named("u=2", 1, b"s", b"x")), "conflict");
+    assert_eq!(bench.peek(0, "u=1", 1), "allow a 1/2");
+}
+
+#[test]
+fn refusals_are_not_remembered() {
+    let mut bench = Bench::new(RULES);
+    bench.check(&[(0, "u=1", 2, "allow a 0/2")]);
+    let late = named("u=1", 1, b"s", b"x");
+    assert_eq!(bench.ask(0, late), "limit a 0/2 after 60000000");
+    assert_eq!(bench.ask(60 * S, late), "allow a 0/2");
+    assert_eq!(bench.ask(61 * S, late), "allow a 0/2");
+}
+
+#[test]
+fn a_wait_is_repeated_less_what_has_passed() {
+    let mut bench = Bench::new("  - {name: a, key: [u], algorithm: leaky_bucket, rate: 1/s, queue: 5}\n");
+    bench.check(&[(0, "u=1", 3, "allow a 3/6")]);
+    let waiting = named("u=1", 1, b"s", b"x");
+    assert_eq!(bench.ask(0, waiting), "wait a 2/6 after 3000000");
+    assert_eq!(bench.ask(S, waiting), "wait a 2/6 after 2000000");
+    assert_eq!(bench.ask(10 * S, waiting), "wait a 2/6 after 0");
+}
+
+#[test]
+fn what_is_remembered_is_forgotten_and_bounded() {
+    let mut bench = Bench::new(RULES);
+    for number in 0..100_000u32 {
+        let name = format!("n{number}");
+        let attributes = format!("u={number}");
+        let ask = Ask {
+            repeat: Some(Repeat { session: b"s", user: 7, name: name.as_bytes() }),
+            ..Ask::hit(&attributes, 1)
+        };
+        assert_eq!(bench.ask(u64::from(number), ask), "allow a 1/2");
+    }
+    let full = bench.engine.memory_bytes();
+    for second in 1..400 {
+        bench.engine.sweep(super::bench::at(second * S));
+    }
+    assert_eq!(bench.engine.keys(), 0);
+    assert!(bench.engine.memory_bytes() * 20 < full, "{} of {full}", bench.engine.memory_bytes());
+}

@@ -1,0 +1,98 @@
+//! More rules by name, one after the other, than are counted by name at once.
+
+use std::collections::BTreeMap;
+
+use tidegate::engine::{RuleTotals, Totals};
+
+use super::bench::{Bench, S};
+
+/// More than there are slots, by far enough that some are given away twice.
+const NAMES: u64 = 600;
+
+fn rule(number: u64) -> String {
+    format!("  - {{name: n{number}, key: [], rate: 100/s}}\n")
+}
+
+/// How often a rule is asked, so that two in a row differ.
+fn hits(number: u64) -> u64 {
+    number % 3 + 1
+}
+
+fn ask(bench: &mut Bench, number: u64) {
+    bench.reload(&rule(number));
+    for _ in 0..hits(number) {
+        assert!(bench.peek(number * S, "", 1).starts_with(&format!("allow n{number} ")));
+        bench.check(&[(number * S, "", 0, &format!("allow n{number} 100/100"))]);
+    }
+}
+
+fn passed(totals: &Totals) -> BTreeMap<&str, u64> {
+    totals.rules.iter().map(|rule| (&*rule.rule, rule.pass)).collect()
+}
+
+#[test]
+fn a_new_rule_has_a_series_of_its_own_whatever_was_there_before() {
+    let mut bench = Bench::new(&rule(0));
+    let mut others = 0;
+    for number in 0..NAMES {
+        ask(&mut bench, number);
+        let totals = bench.engine.totals();
+        let passed = passed(&totals);
+        // What it counts, and nothing of whoever had its place.
+        assert_eq!(passed.get(&*format!("n{number}")), Some(&hits(number)), "n{number}");
+        assert!(passed["other"] >= others, "{passed:?}");
+        others = passed["other"];
+        // Nothing is lost and nothing comes twice.
+        assert_eq!(passed.values().sum::<u64>(), (0..=number).map(hits).sum::<u64>(), "n{number}");
+        assert_eq!(totals.allowed, (0..=number).map(hits).sum::<u64>(), "n{number}");
+        for (name, count) in passed.iter().filter(|(name, _)| **name != "other") {
+            let number: u64 = name.strip_prefix('n').unwrap().parse().unwrap();
+            assert_eq!(*count, hits(number), "{name} has its own count or no series");
+        }
+    }
+    assert_eq!(bench.engine.totals().rules.len(), 513);
+    // One that comes back begins anew, and what it counted before stays where it went.
+    ask(&mut bench, 0);
+    let totals = bench.engine.totals();
+    let passed = passed(&totals);
+    assert!(passed["n0"] == hits(0) && passed["other"] >= others, "{passed:?}");
+}
+
+#[test]
+fn a_slot_is_not_given_away_while_somebody_looks_at_a_ruling_that_counts_there() {
+    let mut bench = Bench::new(&rule(0));
+    ask(&mut bench, 0);
+    let looked_at = bench.engine.in_force();
+    for number in 1..NAMES {
+        ask(&mut bench, number);
+    }
+    let count = |bench: &Bench, name: &str| {
+        bench.engine.totals().rules.iter().find(|rule| *rule.rule == *name).map(|rule| rule.pass)
+    };
+    assert_eq!(count(&bench, "n0"), Some(hits(0)), "it may still count there");
+    assert_eq!(count(&bench, "n1"), None, "those after it were given away");
+    drop(looked_at);
+    ask(&mut bench, NAMES);
+    assert_eq!(count(&bench, "n0"), None);
+}
+
+#[test]
+fn rules_in_force_keep_their_slots_and_those_past_the_bound_share_one() {
+    let all: String = (0..NAMES).map(rule).collect();
+    let mut bench = Bench::new(&all);
+    bench.check(&[(0, "", 1, "allow n0 99/100")]);
+    let with_name = |totals: &Totals| totals.rules.iter().filter(|rule| rule.pass > 0).count();
+    assert_eq!(with_name(&bench.engine.totals()), 513);
+    let of = |totals: &Totals, name: &str| -> RuleTotals {
+        totals.rules.iter().find(|rule| *rule.rule == *name).cloned().unwrap_or_default()
+    };
+    assert_eq!(of(&bench.engine.totals(), "other").pass, NAMES - 512);
+    // Those that had none have one with the next reading after others are gone; the rest keep theirs.
+    for second in 1..3 {
+        bench.reload(&(100..NAMES).map(rule).collect::<String>());
+        bench.check(&[(second * S, "", 1, "allow n100 99/100")]);
+    }
+    let totals = bench.engine.totals();
+    assert_eq!((of(&totals, "n100").pass, of(&totals, "n599").pass), (3, 1));
+    assert_eq!(totals.rules.iter().map(|rule| rule.pass).sum::<u64>(), NAMES + 2 * (NAMES - 100));
+}

@@ -1,0 +1,159 @@
+//! `tidegate gen`: a page for every command that `--help` shows, and completions that their shells read. Shells and
+//! `mandoc` are asked where they are there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(BINARY).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn said(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The commands that `--help` of one shows, with those below them, each with what stands before it.
+fn commands(above: &[&str]) -> Vec<Vec<String>> {
+    let help = said(&[above, &["--help"]].concat());
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = listed.take_while(|line| !line.is_empty());
+    let names = listed.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    let mut all = vec![above.iter().map(ToString::to_string).collect::<Vec<_>>()];
+    for name in names.filter_map(|line| line.split(' ').next()) {
+        all.extend(commands(&[above, &[name]].concat()));
+    }
+    all
+}
+
+fn pages(directory: &Path) -> BTreeSet<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).collect()
+}
+
+#[test]
+fn every_command_has_a_page_that_says_what_help_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let into = directory.path().join("share/man1");
+    said(&["gen", "man", into.to_str().unwrap()]);
+    let commands = commands(&[]);
+    assert!(commands.len() > 20, "{commands:?}");
+    let name =
+        |command: &Vec<String>| format!("{}.1", [&["tidegate".to_owned()][..], command].concat().join("-"));
+    assert_eq!(pages(&into), commands.iter().map(name).collect(), "no more and no less");
+    for command in &commands {
+        let words: Vec<&str> = command.iter().map(|word| &**word).collect();
+        let help = said(&[&words[..], &["--help"]].concat());
+        let page = fs::read_to_string(into.join(name(command))).unwrap();
+        let page = page.replace("\\*(Aq", "'").replace('\\', "");
+        // Help breaks lines where a terminal does.
+        let what: Vec<&str> = help.lines().take_while(|line| !line.is_empty()).collect();
+        assert!(page.contains(&what.join(" ")), "{command:?}: {what:?}");
+        assert!(page.contains(&format!(" 1 \"\" \"tidegate {}\"", env!("CARGO_PKG_VERSION"))), "{command:?}");
+        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{command:?}");
+        let options = help.lines().filter_map(|line| line.trim_start().strip_prefix("--"));
+        for option in options.filter_map(|option| option.split([' ', ',']).next()) {
+            assert!(page.contains(&format!("--{option}")), "{command:?}: --{option}");
+        }
+        let examples = ["Example:", "Examples:", "Begin with:"];
+        let has_examples = help.lines().any(|line| examples.contains(&line));
+        assert!(!has_examples || page.contains(".SH EXAMPLES"), "{command:?}");
+        assert_eq!(help.contains("Exit codes:"), page.contains(".SH \"EXIT STATUS\""), "{command:?}");
+        assert!(!page.contains("write-state-every"), "what is for tests is not shown");
+        if let Some((last, above)) = command.split_last() {
+            assert!(page.contains(".SH \"SEE ALSO\""), "{last} of {above:?}");
+        }
+    }
+    lint(&into);
+}
+
+/// As those who read pages do, where they are there.
+fn lint(directory: &Path) {
+    for page in pages(directory) {
+        let path = directory.join(&page);
+        let Ok(linted) = Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).arg(&path).output()
+        else {
+            eprintln!("mandoc is not here: nobody lints {page}");
+            continue;
+        };
+        let found = String::from_utf8(linted.stdout).unwrap();
+        // A date would make another page of each build; how the library breaks lines before a list is its affair.
+        let known = ["missing date", "br before sp", "br after sp"];
+        let found = found.lines().filter(|line| !known.iter().any(|known| line.contains(known)));
+        let found: Vec<&str> = found.collect();
+        assert!(found.is_empty(), "{}", found.join("\n"));
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_told() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let failed = run(&["gen", "man", file.path().join("man").to_str().unwrap()]);
+    let why = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!(failed.status.code(), Some(1), "{why}");
+    assert!(why.contains(file.path().to_str().unwrap()) && why.contains("name a directory"), "{why}");
+}
+
+#[test]
+fn completions_know_every_command_and_their_shells_read_them() {
+    for shell in ["bash", "zsh", "fish"] {
+        let text = said(&["gen", "completions", shell]);
+        for command in commands(&[]).iter().filter_map(|command| command.last()) {
+            assert!(text.contains(&**command), "{shell}: {command}");
+        }
+        assert!(text.contains("on-failure") && text.contains("refuse"), "{shell}: options and their values");
+        for hidden in ["boot-id", "write-state-every", "versions-ahead"] {
+            assert!(!text.contains(hidden), "{shell}: {hidden} is for tests");
+        }
+        match read_by(&[shell, "-n"], &text) {
+            Some(read) => assert!(read.status.success() && read.stderr.is_empty(), "{shell}: {read:?}"),
+            None => eprintln!("{shell} is not here: nobody reads its completions"),
+        }
+    }
+    assert_eq!(run(&["gen", "completions", "csh"]).status.code(), Some(2));
+}
+
+/// What the shell that is always here makes of a half-said command.
+#[test]
+fn bash_completes() {
+    let script = said(&["gen", "completions", "bash"]);
+    let complete = |words: &str| {
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words} '')\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_tidegate tidegate '' ''\n\
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"\n"
+        );
+        let done = read_by(&["bash"], &ask).expect("bash is here");
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = complete("tidegate");
+    assert!(
+        ["serve", "dashboard", "gen"].iter().all(|command| first.iter().any(|word| word == command)),
+        "{first:?}"
+    );
+    assert_eq!(complete("tidegate gen completions --help").len(), complete("tidegate gen completions").len());
+    let shells = complete("tidegate gen completions");
+    assert!(
+        ["bash", "zsh", "fish"].iter().all(|shell| shells.iter().any(|word| word == shell)),
+        "{shells:?}"
+    );
+}
+
+fn read_by(shell: &[&str], text: &str) -> Option<Output> {
+    let (program, arguments) = shell.split_first()?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .ok()?;
+    child.stdin.take()?.write_all(text.as_bytes()).ok()?;
+    child.wait_with_output().ok()
+}

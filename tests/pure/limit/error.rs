@@ -1,0 +1,180 @@
+//! How often the sliding window is wrong: its decisions beside those of a sliding log over a made-up load.
+//!
+//! Every caller has a limit of 100 a minute. Requests come one by one or in bursts of 1 to 19, with gaps drawn from an
+//! exponential distribution, at a mean rate that is a share of the limit. A log holds exactly what the window let
+//! through: a decision is wrong when the log would have decided otherwise. Let through wrongly is what makes more than
+//! 100 in a minute; held back wrongly is what would not have. A caller who asks for more than the limit is at its edge
+//! all the time, where being off by one is a wrong decision: so the size of the mistakes is told as well, as the
+//! largest number there was in any minute.
+//!
+//! `cargo test --test pure limit::error -- --nocapture` prints the table; a docs command may take [`mistakes`] as it is.
+
+use tidegate::clock::Now;
+use tidegate::limit::{Outcome, sliding_log, sliding_window};
+
+/// A load: who comes how often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) name: &'static str,
+    /// Mean rates of callers in percent of the limit, one drawn for each caller.
+    pub(crate) percents: &'static [u64],
+    /// The longest burst; 1 for requests one by one.
+    pub(crate) burst_max: u64,
+    /// Whether refused requests count as those that passed do (`refused: counted`).
+    pub(crate) counted: bool,
+}
+
+/// Wrong decisions, and of how many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mistakes {
+    pub(crate) requests: u64,
+    pub(crate) let_through: u64,
+    pub(crate) held_back: u64,
+    /// The most that passed in any minute.
+    pub(crate) most: u64,
+}
+
+impl Mistakes {
+    fn per_million(self) -> u64 {
+        (self.let_through + self.held_back) * 1_000_000 / self.requests
+    }
+}
+
+/// Loads from the harmless to the worst. The first is what a host mostly sees: nearly all callers far below the limit,
+/// and one in 200 who asks without end; in the second he stays refused for as long as he goes on asking; in the third
+/// some of the others come near the limit, too.
+pub(crate) const LOADS: [Load; 8] = [
+    Load {
+        name: "1 to 20 %, one caller in 200 at 5000 %",
+        percents: &MOSTLY_QUIET,
+        burst_max: 1,
+        counted: false,
+    },
+    Load { name: "the same, refused requests counted", percents: &MOSTLY_QUIET, burst_max: 1, counted: true },
+    Load { name: "a long tail, refused requests counted", percents: &LONG_TAIL, burst_max: 1, counted: true },
+    Load { name: "all at 50 %", percents: &[50], burst_max: 1, counted: false },
+    Load { name: "all at 80 %", percents: &[80], burst_max: 1, counted: false },
+    Load { name: "all at 50 %, in bursts", percents: &[50], burst_max: 19, counted: false },
+    Load { name: "all at 100 %, in bursts", percents: &[100], burst_max: 19, counted: false },
+    Load { name: "all at 300 %", percents: &[300], burst_max: 1, counted: false },
+];
+
+/// Runs `callers` callers for an hour each.
+pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mistakes {
+    let window_quota = sliding_window::Quota::new(LIMIT, WINDOW_NANOS, buckets).unwrap();
+    // Counts further than the limit, to see how far the window lets the units go.
+    let log_quota = sliding_log::Quota::new(sliding_log::COUNT_MAX, WINDOW_NANOS).unwrap();
+    let mut mistakes = Mistakes::default();
+    for caller in 0..callers {
+        // The same requests for every number of buckets.
+        let mut random = Random(seed ^ (caller << 32));
+        let choices = u64::try_from(load.percents.len()).unwrap();
+        let percent = load.percents[usize::try_from(random.below(choices)).unwrap()];
+        let burst_mean = load.burst_max.div_ceil(2);
+        let gap_mean = WINDOW_NANOS * 100 * burst_mean / (percent * u64::from(LIMIT));
+        let mut window = sliding_window::SlidingWindow::fresh(&window_quota, Now::default());
+        let mut log = sliding_log::SlidingLog::fresh(&log_quota, Now::default());
+        let mut nanos = random.gap(gap_mean);
+        while nanos < 60 * WINDOW_NANOS {
+            let now = Now::at_nanos(nanos);
+            for _ in 0..=random.below(load.burst_max) {
+                let passes = window.judge(&window_quota, now, 1) == Outcome::Pass;
+                let level = log.level(&log_quota, now);
+                let truly = level.limit - level.remaining;
+                let should = truly < u64::from(LIMIT);
+                if passes || load.counted {
+                    window.charge(&window_quota, now, 1);
+                    log.charge(&log_quota, now, 1);
+                }
+                if passes {
+                    mistakes.most = mistakes.most.max(truly + 1);
+                }
+                mistakes.requests += 1;
+                mistakes.let_through += u64::from(passes && !should);
+                mistakes.held_back += u64::from(!passes && should);
+            }
+            nanos += random.gap(gap_mean);
+        }
+    }
+    mistakes
+}
+
+#[test]
+fn more_buckets_make_fewer_mistakes() {
+    println!("seed {SEED}; wrong decisions per million (let through + held back), most in a minute");
+    for load in LOADS {
+        println!("{}:", load.name);
+        let [few, .., many] = [1, 10, 60].map(|buckets| {
+            // A load with a rare caller needs a few of that kind.
+            let callers = if load.percents.len() > 1 { 200 } else { 20 };
+            let mistakes = mistakes(load, buckets, callers, SEED);
+            let (through, back, of) = (mistakes.let_through, mistakes.held_back, mistakes.requests);
+            let (per_million, most) = (mistakes.per_million(), mistakes.most);
+            println!("  {buckets:2} buckets: {per_million:6} ({through} + {back} of {of}), {most}");
+            assert!(most <= 2 * u64::from(LIMIT));
+            per_million
+        });
+        assert!(many < few || few == 0, "{}: {few} with 1 bucket, {many} with 60", load.name);
+    }
+}
+
+#[test]
+fn who_stays_far_below_the_limit_never_meets_a_mistake() {
+    let load = Load { name: "all at 20 %", percents: &[20], burst_max: 1, counted: false };
+    assert_eq!(mistakes(load, 1, 100, SEED).per_million(), 0);
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): the same load everywhere, from one number.
+struct Random(u64);
+
+impl Random {
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.draw() % end
+    }
+
+    /// An exponential gap: the time to the next of many independent arrivals.
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a drawn time need not be exact, and it is positive and far below 2⁵³"
+    )]
+    fn gap(&mut self, mean: u64) -> u64 {
+        let even = ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        (-even.ln() * mean as f64) as u64
+    }
+}
+
+const LIMIT: u32 = 100;
+const WINDOW_NANOS: u64 = 60_000_000_000;
+const SEED: u64 = 20_260_101;
+
+const MOSTLY_QUIET: [u64; 200] = {
+    let mut percents = [1; 200];
+    let mut caller = 80;
+    while caller < 199 {
+        percents[caller] = if caller < 140 { 5 } else { 20 };
+        caller += 1;
+    }
+    percents[199] = 5_000;
+    percents
+};
+
+/// Eight callers in ten at a hundredth of the limit, one in twenty from half of it upwards.
+const LONG_TAIL: [u64; 200] = {
+    let high = [50, 60, 70, 80, 90, 100, 110, 150, 200, 5_000];
+    let mut percents = [1; 200];
+    let mut caller = 160;
+    while caller < 200 {
+        percents[caller] = if caller < 190 { 5 } else { high[caller - 190] };
+        caller += 1;
+    }
+    percents
+};

@@ -1,0 +1,51 @@
+//! What needs neither a daemon nor Redis: the libraries of the rooms, the commands that read files, and the sources themselves.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    clippy::cast_lossless,
+    reason = "a test fails by panicking, prints its figures, and counts what fits"
+)]
+
+#[path = "../support/bench.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod bench;
+#[path = "../support/engines.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod engines;
+#[path = "../support/golden.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod golden;
+#[path = "../support/problems.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod problems;
+
+mod architecture;
+mod check;
+mod check_fleet;
+mod descriptors;
+mod docs_snippets;
+mod engine;
+mod explain;
+mod generate;
+mod import;
+mod limit;
+mod literature;
+mod protocol;
+mod redis_settings;
+mod replay;
+mod rules;
+mod select;
+mod settings;
+mod shed;
+mod test_command;
+mod token_bucket;
+mod vectors;
+mod work;

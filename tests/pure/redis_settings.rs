@@ -1,0 +1,158 @@
+//! `redis` in the settings, the scopes beside it, and the files of the fleet secret.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use tidegate::cli::fleet_secret::fleet_secrets;
+use tidegate::cli::settings::{Environment, Settings};
+use tidegate::rules::source::Source;
+use tidegate::rules::{Problem, Scope};
+
+fn read(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+    let environment = Environment { cores: 2, ..Environment::default() };
+    Settings::read(Some(&Source::new("/etc/tidegate/tidegate.yaml", text.to_owned())), &environment)
+}
+
+#[track_caller]
+fn good(text: &str) -> (Settings, Vec<Problem>) {
+    read(text).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"))
+}
+
+#[test]
+fn a_line_says_what_it_says() {
+    let (settings, problems) = good(
+        "redis:\n  urls: [\"rediss://one.example:7000\", \"unix:///run/redis.sock\"]\n  user: gate\n  \
+         password_file: pass\n  ca_file: /etc/ssl/ca.pem\n  fleet_secret_files: [new, /etc/old]\n  region_weight: 25%\n",
+    );
+    assert_eq!(problems, Vec::new());
+    let redis = settings.redis.unwrap();
+    let urls: Vec<_> = redis.urls.iter().map(ToString::to_string).collect();
+    assert_eq!(urls, ["rediss://one.example:7000", "unix:///run/redis.sock"]);
+    assert_eq!((redis.user.as_deref(), redis.cluster, redis.region_weight), (Some("gate"), false, Some(250)));
+    // Paths are relative to the file that names them.
+    assert_eq!(redis.password_file.unwrap(), std::path::Path::new("/etc/tidegate/pass"));
+    assert_eq!(redis.ca_file.unwrap(), std::path::Path::new("/etc/ssl/ca.pem"));
+    let secrets: Vec<_> = redis.fleet_secret_files.iter().map(|path| path.to_str().unwrap()).collect();
+    assert_eq!(secrets, ["/etc/tidegate/new", "/etc/old"]);
+    let (settings, _) = good("redis: {url: redis://127.0.0.1, cluster: true, fleet_secret_files: [a]}");
+    assert!(settings.redis.unwrap().cluster);
+}
+
+#[test]
+fn a_wrong_line_is_told_where_and_how() {
+    // A secret goes with each, so that nothing but what is meant is wrong.
+    let table: &[(&str, u32, &str, &str)] = &[
+        ("user: x", 8, "`redis` needs `url`", "`url: redis://127.0.0.1:6379`"),
+        ("uri: redis://127.0.0.1, url: unix:///r", 9, "unknown field `uri`", "did you mean `url`?"),
+        ("url: 127.0.0.1:6379", 14, "no url of Redis: a URL of Redis begins with", "write redis://HOST"),
+        ("url: http://127.0.0.1", 14, "begins with redis://", "rediss://HOST:6379 for TLS"),
+        ("url: redis://gate:hunter2@127.0.0.1", 14, "neither user nor password", "write redis://HOST"),
+        ("url: redis://127.0.0.1, urls: [unix:///r]", 39, "`url` and `urls`: only one", "leave `url` out"),
+        ("urls: redis://127.0.0.1", 15, "`urls` is a list, not a text", "write a list"),
+        ("urls: []", 15, "`urls` has 0 entries", "1 to 64"),
+        ("urls: [unix:///r, unix:///r]", 27, "`unix:///r` is written twice", "keep one"),
+        ("url: unix:///r, cluster: true", 34, "unix:///r is a socket", "leave `cluster` out"),
+        ("url: unix:///r, cluster: 3", 34, "`cluster` is true or false", "`true`"),
+        ("url: unix:///r, region_weight: 0.5", 40, "`region_weight` is a percentage", "write 50%"),
+        ("url: unix:///r, region_weight: 0%", 40, "`region_weight` is 0%", "leave it out"),
+        ("url: unix:///r, password_file: ''", 40, "`password_file` is a path", "write a path"),
+        ("url: unix:///r, user: [x]", 31, "`user` is a text, not a list", "one text"),
+    ];
+    for (fields, column, message, mend) in table {
+        let problems = read(&format!("redis: {{{fields}, fleet_secret_files: [s]}}")).expect_err(fields);
+        let errors: Vec<_> = problems.iter().filter(|problem| problem.is_error()).collect();
+        let [error] = errors.as_slice() else { panic!("{fields}\n{problems:#?}") };
+        assert_eq!(error.position.column, *column, "{fields}\n{error}");
+        assert!(error.message.contains(message), "{message:?} in\n{error}");
+        assert!(error.mend.as_deref().unwrap().contains(mend), "{mend:?} in\n{error}");
+        assert!(!error.to_string().contains("hunter2"), "a password is in the log: {error}");
+    }
+    for (files, message) in [
+        ("x", "`fleet_secret_files` is a list"),
+        ("[]", "`fleet_secret_files` has 0 entries"),
+        ("[a, b, c]", "`fleet_secret_files` has 3 entries"),
+        ("[a, a]", "`/etc/tidegate/a` is written twice"),
+    ] {
+        let problems = read(&format!("redis: {{url: unix:///r, fleet_secret_files: {files}}}")).unwrap_err();
+        assert!(problems[0].message.contains(message), "{problems:#?}");
+    }
+}
+
+#[test]
+fn what_works_and_was_perhaps_not_meant_is_a_warning() {
+    let secret = "fleet_secret_files: [s]";
+    let plain = "is plain text beyond this host";
+    for (fields, expected) in [
+        (format!("url: redis://10.1.2.3, {secret}"), Some(plain)),
+        (format!("urls: [redis://127.0.0.1, redis://db.example], {secret}"), Some(plain)),
+        (format!("url: rediss://10.1.2.3, {secret}"), None),
+        (format!("url: redis://127.8.9.1, {secret}"), None),
+        (format!("url: 'redis://[::1]:7', {secret}"), None),
+        (format!("url: redis://localhost, {secret}"), None),
+        (format!("url: redis://127.0.0.1, ca_file: x, {secret}"), Some("`ca_file` is for TLS")),
+        ("url: redis://127.0.0.1".to_owned(), Some("each host limits by itself")),
+    ] {
+        let (settings, problems) = good(&format!("redis: {{{fields}}}"));
+        assert!(settings.redis.is_some());
+        assert_eq!(problems.len(), usize::from(expected.is_some()), "{fields}\n{problems:#?}");
+        if let Some(expected) = expected {
+            assert!(problems[0].message.contains(expected), "{fields}\n{problems:#?}");
+        }
+    }
+    let (_, problems) = good("redis: {url: redis://127.0.0.1}");
+    assert!(problems[0].mend.as_deref().unwrap().contains("head -c 32 /dev/urandom"), "{problems:?}");
+}
+
+#[test]
+fn scopes_are_those_of_the_domain_else_of_all() {
+    let (settings, _) = good("domains: {mail: {scope: fleet}, api: {scope: host}, x: {}}\n");
+    let of = |settings: &Settings| ["mail", "api", "x", "y"].map(|name| settings.scopes().of(name));
+    assert_eq!(of(&settings), [Scope::Fleet, Scope::Host, Scope::Host, Scope::Host]);
+    let (settings, _) = good("scope: fleet\ndomains: {mail: {scope: fleet}, api: {scope: host}, x: {}}\n");
+    assert_eq!(of(&settings), [Scope::Fleet, Scope::Host, Scope::Fleet, Scope::Fleet]);
+}
+
+#[test]
+fn a_fleet_secret_is_long_enough_and_not_for_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: usize, mode: u32| {
+        let path = folder.path().join(name);
+        fs::write(&path, vec![name.as_bytes()[0]; bytes]).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    let table = [
+        (file("a", 32, 0o600), 1, None),
+        (file("b", 32, 0o440), 1, None),
+        (file("c", 4_096, 0o600), 1, None),
+        (file("d", 32, 0o644), 1, Some((false, "mode 0644", "chmod 0600"))),
+        (file("e", 32, 0o660), 1, Some((false, "mode 0660", "chmod 0600"))),
+        (file("f", 31, 0o600), 0, Some((true, "31 bytes can be guessed", "head -c 32 /dev/urandom"))),
+        (file("g", 0, 0o600), 0, Some((true, "0 bytes can be guessed", "the same on every host"))),
+        (file("h", 4_097, 0o600), 0, Some((true, "more than 4096 bytes", "head -c 32"))),
+        ("/dev/zero".into(), 0, Some((true, "more than 4096 bytes", "head -c 32"))),
+        (folder.path().join("none"), 0, Some((true, "cannot read the fleet secret", "head -c 32"))),
+        (folder.path().into(), 0, Some((true, "cannot read the fleet secret", "let the daemon's user"))),
+    ];
+    for (path, count, expected) in table {
+        let (secrets, problems) = fleet_secrets(std::slice::from_ref(&path));
+        assert_eq!(secrets.len(), count, "{}", path.display());
+        assert_eq!(problems.len(), usize::from(expected.is_some()), "{problems:#?}");
+        let Some((is_error, message, mend)) = expected else { continue };
+        let problem = &problems[0];
+        assert_eq!(problem.is_error(), is_error, "{problem}");
+        assert!(
+            problem.message.contains(message) && problem.mend.as_deref().unwrap().contains(mend),
+            "{problem}"
+        );
+    }
+    // The first makes the keys; none of them is ever shown.
+    let two = [folder.path().join("b"), folder.path().join("a")];
+    let (secrets, problems) = fleet_secrets(&two);
+    assert_eq!(problems, Vec::new());
+    assert_eq!([secrets[0].bytes()[0], secrets[1].bytes()[0]], [b'b', b'a']);
+    assert_eq!(format!("{:?}", secrets[0]), "FleetSecret(…)");
+    fs::copy(&two[0], &two[1]).unwrap();
+    let (_, problems) = fleet_secrets(&two);
+    assert!(problems[0].message.contains("the same secret"), "{problems:#?}");
+}

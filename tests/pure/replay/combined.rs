@@ -1,0 +1,203 @@
+//! Access logs of Apache and nginx, garbage included.
+
+use super::support::{Files, decisions_of, said};
+
+const RULES: &str = "\
+domain: api
+limits:
+  - {name: writes, match: {method: POST, path: \"/v1/*\"}, key: [ip], rate: 1/min}
+  - {name: bots, match: {user_agent: \"*Bot*\"}, key: [user_agent], rate: 1/min, mode: shadow}
+  - {name: failures, match: {status: \"401\"}, key: [user], rate: 1/h}
+";
+
+fn line(ip: &str, user: &str, time: &str, request: &str, status: u16, agent: &str) -> String {
+    format!(r#"{ip} - {user} [21/Nov/2024:{time}] "{request}" {status} 17 "-" "{agent}""#) + "\n"
+}
+
+fn log() -> String {
+    [
+        line("192.0.2.1", "-", "12:00:00 +0100", "POST /v1/a?x=1 HTTP/1.1", 200, "curl"),
+        line("192.0.2.1", "-", "12:00:01 +0100", r"\x16\x03\x01", 400, "-"),
+        line("192.0.2.1", "-", "11:00:30 +0000", "POST /v1/../v1//b HTTP/1.1", 200, "curl"),
+        "\n".into(),
+        line("2001:db8::1", "-", "12:00:10 +0100", "POST /v1/c HTTP/2.0", 200, r#"a \x22Bot\" b"#),
+        line(
+            "192.0.2.2",
+            "ann",
+            "12:00:31 +0100",
+            "GET /%76%31/ HTTP/1.1",
+            401,
+            r#"a "Bot" b"#.replace('"', "\\\"").as_str(),
+        ),
+        line("192.0.2.3", "ann", "12:01:32 +0100", "GET / HTTP/1.1", 401, "curl"),
+        "scanner\n".into(),
+        line("192.0.2.3", "-", "12:00:01 +0100", "GET / HTTP/1.1", 401, "curl"),
+    ]
+    .concat()
+}
+
+#[test]
+fn garbage_is_counted_and_the_rest_is_judged_in_order_of_time() {
+    let files = Files::new(&[("api.yaml", RULES), ("access.log", &log())]);
+    let output =
+        files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml", "--decisions", "-"]);
+    let expected = "\
+6 lines over 1m 32s: 4 allowed, 2 limited
+2 lines passed over that cannot be read, the first is line 2: the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`
+1 line too late to be put in order, judged at the time of the one before: are the logs in order?
+1 request that no rule matched
+rule          passed  refused  would refuse  callers
+api/writes         2        1             0        2
+api/bots           1        0             1        1
+api/failures       1        1             0        1
+";
+    assert_eq!(said(&output), expected);
+    // The third line came thirty seconds after the fifth was written; the ninth came too late.
+    let judged: Vec<_> = decisions_of(&output)
+        .iter()
+        .map(|decision| {
+            (
+                decision["t"].as_u64().unwrap(),
+                decision["id"].as_u64().unwrap(),
+                decision["verdict"].to_string(),
+            )
+        })
+        .collect();
+    let noon = 1_732_186_800;
+    let expected = [
+        (0, 1, "allow"),
+        (10, 5, "allow"),
+        (30, 3, "limit"),
+        (31, 6, "allow"),
+        (31, 9, "allow"),
+        (92, 7, "limit"),
+    ];
+    let expected = expected.map(|(second, id, verdict)| (noon + second, id, format!("{verdict:?}")));
+    assert_eq!(judged, expected);
+}
+
+#[test]
+fn strict_stops_at_the_first_line_that_cannot_be_read() {
+    let files = Files::new(&[("api.yaml", RULES), ("access.log", &log())]);
+    let output = files.replay(&["access.log", "--format", "combined", "--strict", "--rules", "api.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = said(&output);
+    assert!(said.starts_with("1 line over 0s: 1 allowed, 0 limited\nrule"), "{said}");
+    assert!(
+        said.ends_with(
+            "access.log: line 2: the request is not METHOD PATH PROTOCOL but `\\u{16}\\u{3}\\u{1}`\n"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_domain_is_the_only_one_or_is_said() {
+    let rules = |domain: &str| format!("domain: {domain}\nlimits:\n  - {{name: all, key: [], rate: 1/s}}\n");
+    let files = Files::new(&[
+        ("rules/a.yaml", &rules("api")),
+        ("rules/b.yaml", &rules("web")),
+        ("one.yaml", &rules("api")),
+        ("empty.yaml", "domain: api\n"),
+    ]);
+    let run = |arguments: &[&str]| {
+        let arguments = [&["-", "--format", "combined", "--rules"], arguments].concat();
+        let output =
+            files.replay_input(&line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, "-"), &arguments);
+        (output.status.code().unwrap(), said(&output))
+    };
+    let table: &[(&[&str], i32, &str)] = &[
+        (&["one.yaml"], 0, "api/all       1"),
+        (&["rules", "--domain", "web"], 0, "web/all       1"),
+        (&["rules"], 2, "tidegate: several domains in the rules: say which by --domain: `api`, `web`"),
+        (&["one.yaml", "--domain", "web"], 2, "tidegate: no domain `web` in the rules: there is `api`"),
+        (&["one.yaml", "--compare", "rules"], 2, "say which by --domain: `api`, `web`"),
+        (
+            &["one.yaml", "--compare", "rules", "--domain", "web"],
+            0,
+            "rules: 1 allowed, 0 limited; 1 request for a domain without rules\n",
+        ),
+    ];
+    for (arguments, code, expected) in table {
+        let (exited, said) = run(arguments);
+        assert_eq!(exited, *code, "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+    for (argument, expected) in [
+        ("--strict", "--strict is for --format combined"),
+        ("--domain=api", "--domain is for --format combined"),
+    ] {
+        let output = files.replay(&["-", "--rules", "one.yaml", argument]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said(&output).contains(expected), "{}", said(&output));
+    }
+}
+
+#[test]
+fn a_long_line_is_garbage_and_a_long_value_is_not() {
+    let long = line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, &"x".repeat(1 << 20));
+    let agent =
+        line("::1", "-", "12:00:00 +0000", "GET / HTTP/1.1", 200, &format!("Bot{}", "x".repeat(5_000)));
+    let files = Files::new(&[("api.yaml", RULES), ("access.log", &[long, agent].concat())]);
+    let output = files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml"]);
+    let said = said(&output);
+    assert!(said.contains("\n1 line passed over that cannot be read, the first is line 1: longer than a line of a log can be\n"), "{said}");
+    assert!(said.contains("\napi/bots           1 "), "{said}");
+}
+
+#[test]
+fn a_log_of_any_length_is_put_in_order() {
+    // Every second line is written thirty seconds late, as if its request had taken that long.
+    let second = |second: u32| format!("12:{:02}:{:02} +0000", second / 60, second % 60);
+    let log: String = (30..3_000)
+        .map(|n| if n % 2 == 0 { n } else { n - 30 })
+        .map(|n| line("192.0.2.1", "-", &second(n), "POST /v1/a HTTP/1.1", 200, "-"))
+        .collect();
+    let files = Files::new(&[("api.yaml", RULES), ("access.log", &log)]);
+    let output =
+        files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml", "--decisions", "-"]);
+    let times: Vec<_> =
+        decisions_of(&output).iter().map(|decision| decision["t"].as_u64().unwrap()).collect();
+    assert_eq!(times.len(), 2_970);
+    assert!(times.is_sorted());
+    assert!(!said(&output).contains("too late"), "{}", said(&output));
+}
+
+#[test]
+fn so_many_lines_wait_for_late_ones_and_no_more() {
+    let busy = line("192.0.2.1", "-", "12:00:10 +0000", "GET / HTTP/1.1", 200, "-");
+    let late = line("192.0.2.1", "-", "12:00:05 +0000", "GET / HTTP/1.1", 200, "-");
+    for (lines, is_late) in [(65_000, false), (66_000, true)] {
+        let files = Files::new(&[("api.yaml", RULES), ("access.log", &(busy.repeat(lines) + &late))]);
+        let output = files.replay(&["access.log", "--format", "combined", "--rules", "api.yaml"]);
+        assert_eq!(
+            said(&output).contains("\n1 line too late to be put in order"),
+            is_late,
+            "{}",
+            said(&output)
+        );
+    }
+}
+
+#[test]
+fn the_example_of_the_page_prints_what_the_page_says() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/replay.md")).unwrap();
+    let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
+    let [log, rules, tables @ ..] = blocks.as_slice() else { panic!("a log and rules stand first") };
+    let rules = rules.strip_prefix("yaml\n").unwrap();
+    let files = Files::new(&[
+        ("access.log", log.trim_start()),
+        ("login.yaml", rules),
+        ("stricter.yaml", &rules.replace("3/min", "2/min")),
+    ]);
+    for block in &tables[..2] {
+        let (command, printed) =
+            block.strip_prefix("console\n$ tidegate replay ").unwrap().split_once('\n').unwrap();
+        let output = files.replay(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(said(&output), printed, "{command}");
+    }
+    let (command, printed) =
+        tables[2].strip_prefix("console\n$ tidegate ").unwrap().split_once('\n').unwrap();
+    let output = files.run(&command.split(' ').collect::<Vec<_>>());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), printed, "{command}");
+}

@@ -1,0 +1,193 @@
+//! Work that ends: concurrency, what is given back, repeats, and the end of a session.
+
+use super::support::{Files, decisions, replay, said};
+
+const RULES: &str = "\
+domain: api
+limits:
+  - {name: per-user, key: [user], rate: 10/h}
+  - {name: logins, match: {job: login}, key: [user], algorithm: fixed_window, rate: 2/h, refund_on: ok}
+concurrency:
+  - {name: exports, match: {job: export}, key: [org], max: 1}
+";
+
+fn line(t: &str, op: &str, id: &str, rest: &str) -> String {
+    format!(r#"{{"t": {t}, "op": "{op}", "id": "{id}", "domain": "api"{rest}}}"#) + "\n"
+}
+
+fn acquire(t: &str, id: &str, user: &str, job: &str) -> String {
+    acquire_with(t, id, user, job, "")
+}
+
+fn acquire_with(t: &str, id: &str, user: &str, job: &str, rest: &str) -> String {
+    let descriptors = format!(r#", "descriptors": [["user", "{user}", "job", "{job}", "org", "o"]]{rest}"#);
+    line(t, "acquire", id, &descriptors)
+}
+
+/// `VERDICT RULE LEFT`, where `LEFT` is what `per-user` has left.
+fn told(trace: &[String]) -> Vec<String> {
+    let told = |decision: &serde_json::Value| {
+        let all = decision["all"].as_array().unwrap();
+        let user =
+            all.iter().find(|entry| entry[0] == "per-user").map_or(0, |entry| entry[3].as_u64().unwrap());
+        format!(
+            "{} {} {user}",
+            decision["verdict"].as_str().unwrap(),
+            decision["rule"].as_str().unwrap_or("-")
+        )
+    };
+    decisions(RULES, &trace.concat()).iter().map(told).collect()
+}
+
+#[test]
+fn work_that_nobody_ends_is_over_at_its_time_and_not_before() {
+    let trace = [
+        acquire("0.5", "a", "u", "export"),
+        acquire("60.499999999", "b", "u", "export"),
+        acquire("60.5", "c", "u", "export"),
+        // Its time starts again.
+        line("100", "renew", "c", ""),
+        acquire("159.999999999", "d", "u", "export"),
+        acquire("160", "e", "u", "export"),
+    ];
+    // A refusal by concurrency takes nothing from the rate.
+    let expected =
+        ["allow exports 9", "limit exports 9", "allow exports 8", "limit exports 8", "allow exports 7"];
+    assert_eq!(told(&trace), expected);
+}
+
+#[test]
+fn a_refusal_by_a_rate_takes_no_place() {
+    let spend: String = (0..10).map(|n| acquire("0", &format!("s{n}"), "poor", "other")).collect();
+    let trace = spend + &acquire("0", "a", "poor", "export") + &acquire("0", "b", "rich", "export");
+    let told = told(&[trace]);
+    assert_eq!(told[10..], ["limit per-user 0", "allow exports 9"]);
+}
+
+#[test]
+fn what_ends_well_is_given_back_and_a_release_counts_once() {
+    let login = |t: &str, id: &str| acquire(t, id, "ann", "login");
+    let trace = [
+        login("0", "a"),
+        line("1", "release", "a", r#", "outcome": "ok""#),
+        line("1", "release", "a", r#", "outcome": "ok""#),
+        login("2", "b"),
+        line("3", "release", "b", r#", "outcome": "error""#),
+        login("4", "c"),
+        line("4", "release", "c", ""),
+        line("4", "release", "never granted", ""),
+        login("5", "d"),
+        // It was refused, so there is nothing to end.
+        line("6", "release", "d", r#", "outcome": "ok""#),
+        login("6", "e"),
+    ];
+    let expected = ["allow logins 9", "allow logins 8", "allow logins 7", "limit logins 7", "limit logins 7"];
+    assert_eq!(told(&trace), expected);
+}
+
+#[test]
+fn a_repeat_gets_the_same_work_again() {
+    let repeat = |t: &str, id: &str| acquire_with(t, id, "u", "export", r#", "idem": "x""#);
+    let trace = [
+        repeat("0", "a"),
+        repeat("1", "b"),
+        acquire("2", "c", "u", "export"),
+        // The same lease, by its other name.
+        line("3", "release", "b", ""),
+        acquire("4", "d", "u", "export"),
+        line("5", "release", "a", ""),
+        acquire("6", "e", "u", "export"),
+    ];
+    let expected =
+        ["allow exports 9", "allow exports 9", "limit exports 9", "allow exports 8", "limit exports 8"];
+    assert_eq!(told(&trace), expected);
+    // Another session's name is another name.
+    let of = |session: &str| format!(r#", "idem": "x", "session": "{session}""#);
+    let trace = [
+        acquire_with("0", "a", "u", "other", &of("w1")),
+        acquire_with("0", "b", "u", "other", &of("w2")),
+        acquire_with("0", "c", "u", "other", &of("w1")),
+    ];
+    assert_eq!(told(&trace), ["allow per-user 9", "allow per-user 8", "allow per-user 9"]);
+}
+
+#[test]
+fn a_session_that_said_bye_holds_nothing() {
+    let hello = r#"{"t": 0, "op": "hello", "session": "w", "pool": "web", "slots": 4}"#.to_owned() + "\n";
+    let trace = [
+        hello.clone(),
+        hello,
+        acquire_with("0", "a", "u", "export", r#", "session": "w""#),
+        acquire("0", "b", "u", "export"),
+        r#"{"t": 1, "op": "bye", "session": "w"}"#.to_owned() + "\n",
+        acquire("1", "c", "u", "export"),
+        line("1", "release", "a", ""),
+        acquire("1", "d", "u", "export"),
+    ];
+    assert_eq!(told(&trace), ["allow exports 9", "limit exports 9", "allow exports 8", "limit exports 8"]);
+}
+
+#[test]
+fn sessions_say_the_same_of_themselves_and_ids_stand_once() {
+    let hello = |t: &str, rest: &str| format!(r#"{{"t": {t}, "op": "hello", "session": "w"{rest}}}"#) + "\n";
+    let table = [
+        (
+            hello("1", r#", "pool": "web", "slots": 5"#),
+            "line 2: this session began with another pool or another",
+        ),
+        (hello("1", r#", "slots": 4"#), "line 2: this session began with another pool or another"),
+        (
+            r#"{"t": 1, "op": "signal", "session": "w", "pool": "other", "name": "lag", "permille": 1}"#
+                .into(),
+            "line 2: a session tells about its own pool alone",
+        ),
+        (
+            line("1", "acquire", "a", r#", "session": "a/b", "descriptors": []"#),
+            "line 2: `session` must be a name",
+        ),
+    ];
+    for (bad, expected) in table {
+        let output = replay(RULES, &(hello("0", r#", "pool": "web", "slots": 4"#) + &bad), &[]);
+        assert_eq!(output.status.code(), Some(1), "{bad}");
+        assert!(said(&output).contains(expected), "{bad}: {}", said(&output));
+    }
+    let ended = [acquire("0", "a", "u", "x"), line("0", "release", "a", ""), acquire("9", "a", "u", "x")];
+    let output = replay(RULES, &ended.concat(), &[]);
+    assert!(said(&output).contains("line 3: id \"a\" was used before"), "{}", said(&output));
+}
+
+#[test]
+fn more_work_than_a_session_may_hold_is_let_through_and_told() {
+    let trace: String = (0..1_030).map(|n| acquire("0", &format!("{n}"), &format!("u{n}"), "x")).collect();
+    let output = replay(RULES, &trace, &["--decisions", "-"]);
+    assert!(output.status.success());
+    assert!(
+        said(&output).contains("\n6 requests let through unjudged: its session held too many leases\n"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 1_030);
+}
+
+#[test]
+fn a_trace_of_work_that_nobody_ends_is_no_burden() {
+    // Far more pieces of work, one after the other, than there may be at once.
+    let trace: String = (0..12_000)
+        .map(|n| acquire(&format!("{}", n / 10), &format!("{n}"), &format!("u{n}"), "x"))
+        .collect();
+    let output = replay(RULES, &trace, &[]);
+    let text = said(&output);
+    assert!(text.starts_with("12 000 lines over 19m 59s: 12 000 allowed, 0 limited\nrule"), "{text}");
+}
+
+#[test]
+fn a_comparison_names_limits_of_concurrency() {
+    let trace = [acquire("0", "a", "u", "export"), acquire("0", "b", "u", "export")].concat();
+    let wide = RULES.replace("max: 1", "max: 2");
+    let files = Files::new(&[("api.yaml", RULES), ("wide.yaml", &wide), ("trace.jsonl", &trace)]);
+    let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--compare", "wide.yaml"]);
+    let text = said(&output);
+    assert!(text.contains("\n  line 2: refused → allowed (exports)\n"), "{text}");
+    let row = ["api/exports", "1", "2", "+1", "1", "0", "-1"];
+    assert!(text.lines().any(|line| line.split_whitespace().eq(row)), "{text}");
+}

@@ -1,0 +1,83 @@
+//! Rules that change in the middle of a trace.
+
+use super::support::{Files, RULES, decisions_of, hit, said};
+
+const TIGHT: &str = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/min, burst: 1}\n";
+
+fn reload(t: &str, rules: &str) -> String {
+    format!(r#"{{"t": {t}, "op": "reload", "rules": "{rules}"}}"#) + "\n"
+}
+
+#[test]
+fn reloaded_rules_judge_what_comes_after_and_their_paths_start_from_the_trace() {
+    let trace = [
+        hit("0", "u1"),
+        hit("0", "u1"),
+        reload("0", "other"),
+        hit("0", "u2"),
+        hit("0", "u2"),
+        reload("1", "../api.yaml"),
+        hit("1", "u1"),
+    ];
+    let files = Files::new(&[
+        ("api.yaml", RULES),
+        ("traces/other/api.yaml", TIGHT),
+        ("traces/trace.jsonl", &trace.concat()),
+    ]);
+    let output = files.replay(&["traces/trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
+    let verdicts: Vec<_> =
+        decisions_of(&output).iter().map(|decision| decision["verdict"].to_string()).collect();
+    assert_eq!(verdicts, ["\"allow\"", "\"allow\"", "\"allow\"", "\"limit\"", "\"allow\""]);
+    // Counts and callers go on under the same name, and a rule that is gone keeps its row.
+    let expected = "\
+7 lines over 1s: 4 allowed, 1 limited
+rule             passed  refused  would refuse  callers
+api/per-user          4        1             0        2
+api/per-address       0        0             0        0
+";
+    assert_eq!(said(&output), expected);
+}
+
+#[test]
+fn a_failed_reload_keeps_the_rules_and_says_so() {
+    let bad = "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/sec}\n";
+    let table = [
+        ("bad.yaml", "unknown unit `sec`", "their domains stay as they are"),
+        ("nowhere", "cannot read the rules", "those in force stay"),
+    ];
+    for (rules, reason, stay) in table {
+        let trace: String = [hit("0", "u1"), reload("0", rules), hit("0", "u1")].concat();
+        let files = Files::new(&[("api.yaml", RULES), ("bad.yaml", bad), ("trace.jsonl", &trace)]);
+        let output = files.replay(&["trace.jsonl", "--rules", "api.yaml", "--decisions", "-"]);
+        assert!(output.status.success());
+        assert_eq!(decisions_of(&output)[1]["remaining"], 1, "the old rule, with what was left of it");
+        let said = said(&output);
+        assert!(said.contains(reason), "{said}");
+        assert!(said.contains(&format!("\nline 2: the rules to reload have errors: {stay}\n")), "{said}");
+    }
+}
+
+#[test]
+fn a_reload_swaps_each_domain_on_its_own() {
+    let mail = |rate: &str| format!("domain: mail\nlimits:\n  - {{name: all, key: [], rate: {rate}}}\n");
+    let mailed = r#"{"t": 0, "domain": "mail", "descriptors": []}"#.to_owned() + "\n";
+    let trace = [mailed.clone(), reload("0", "other"), mailed, hit("0", "u1")].concat();
+    let files = Files::new(&[
+        ("rules/api.yaml", RULES),
+        ("rules/mail.yaml", &mail("1/h")),
+        ("other/api.yaml", "domain: api\nlimits: [{name: per-user}]\n"),
+        ("other/mail.yaml", &mail("9/h")),
+        ("trace.jsonl", &trace),
+    ]);
+    let output = files.replay(&["trace.jsonl", "--rules", "rules", "--decisions", "-"]);
+    let limits: Vec<_> = decisions_of(&output).iter().map(|decision| decision["limit"].to_string()).collect();
+    assert_eq!(limits, ["1", "9", "3"], "mail is new, api is what it was");
+}
+
+#[test]
+fn a_trace_on_standard_input_reloads_from_where_it_is_run() {
+    let files = Files::new(&[("api.yaml", RULES), ("tight.yaml", TIGHT)]);
+    let trace = [reload("0", "tight.yaml"), hit("0", "u1"), hit("0", "u1")].concat();
+    let output = files.replay_input(&trace, &["-", "--rules", "api.yaml"]);
+    assert!(said(&output).starts_with("3 lines over 0s: 1 allowed, 1 limited\n"), "{}", said(&output));
+}

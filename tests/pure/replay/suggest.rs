@@ -1,0 +1,203 @@
+//! Limits from a trace: chosen from a spread that is known, and refusing what they say they refuse.
+
+use std::collections::BTreeMap;
+use std::process::Output;
+
+use serde_json::Value;
+
+use super::support::{Files, hit, said};
+
+fn suggest(files: &Files, arguments: &[&str]) -> Output {
+    files.run(&[&["suggest"], arguments].concat())
+}
+
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", said(output));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// 198 callers ask twice, one 20 times and one 90 times, each at once, over 597 s.
+fn known() -> String {
+    let times = |user: u32| match user {
+        100 => 20,
+        150 => 90,
+        _ => 2,
+    };
+    let of = |user: u32| (0..times(user)).map(move |_| hit(&(user * 3).to_string(), &format!("u{user}")));
+    (0..200).flat_map(of).collect()
+}
+
+#[test]
+fn a_known_spread_has_known_limits() {
+    let files = Files::new(&[("trace.jsonl", &known())]);
+    // Of 200 the 198th asks twice. What stands above that is refused: 20 - 2 and 90 - 2 of 506, at once.
+    let expected = "\
+506 lines over 9m 57s, the domain `api`, counted by `user`
+rule               rate  burst  refused  of requests  callers refused  of callers
+user-per-s-p99      2/s      2      106      20.95 %                2      1.00 %
+user-per-s-max    100/s    100        0          0 %                0         0 %
+user-per-min-p99  2/min      2      106      20.95 %                2      1.00 %
+user-per-min-max  100/min    100        0          0 %                0         0 %
+";
+    let told = printed(&suggest(&files, &["trace.jsonl", "--window", "1s", "--window", "1min"]));
+    let words = |text: &str| -> Vec<Vec<String>> {
+        text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let few = "the trace is 9m 57s long and has few windows of 1m: what is busy in them may be chance\n";
+    assert!(told.contains(few), "{told}");
+    assert_eq!(words(&told.replace(few, "")), words(expected), "{told}");
+    let json: Value =
+        serde_json::from_str(&printed(&suggest(&files, &["trace.jsonl", "--format", "json"]))).unwrap();
+    assert_eq!(json["proposals"][0]["rule"], "user-per-s-p99");
+    assert_eq!(json["proposals"][0]["refused"], 106);
+    assert_eq!(json["proposals"].as_array().unwrap().len(), 2, "nine minutes are not ten");
+    let remarks = json["remarks"].to_string();
+    assert!(remarks.contains("no limit by windows of 1m") && remarks.contains("of 1h"), "{remarks}");
+}
+
+#[test]
+fn the_strictest_that_refuses_little_enough_is_shown() {
+    let files = Files::new(&[("trace.jsonl", &known())]);
+    let of = |share: &str| {
+        let told = printed(&suggest(&files, &["trace.jsonl", "--refuse-at-most", share]));
+        told.lines().last().unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(of("0%")[..4], ["user-per-s-max", "100/s", "100", "0"]);
+    assert_eq!(of("20%")[..4], ["user-per-s-p99.5", "20/s", "20", "70"]);
+    assert_eq!(of("21%")[..4], ["user-per-s-p99", "2/s", "2", "106"]);
+}
+
+/// Users and addresses that come in bursts of all sizes, from a seed.
+fn drawn(mut seed: u64) -> String {
+    let mut below = |bound: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % bound
+    };
+    let (mut trace, mut millis) = (String::new(), 0);
+    for _ in 0..2_500 {
+        millis += below(60) * below(10);
+        let user = below(300) * below(300) / 300;
+        let (seconds, millis, ip) = (millis / 1_000, millis % 1_000, below(25));
+        let cost = if below(9) == 0 { format!(r#", "cost": {}"#, below(6)) } else { String::new() };
+        trace += &format!(
+            r#"{{"t": {seconds}.{millis:03}, "domain": "api", "descriptors": [["user", "u{user}", "ip", "192.0.2.{ip}"]]{cost}}}"#
+        );
+        trace.push('\n');
+    }
+    trace
+}
+
+/// The rows of a replay's summary: would refuse, by rule.
+fn would_refuse(summary: &str) -> BTreeMap<String, u64> {
+    let rows = summary.lines().filter(|line| line.starts_with("api/"));
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let cell = |place: usize| *cells.get(place).unwrap();
+        (cell(0).replace("api/", ""), cell(3).replace(' ', "").parse().unwrap())
+    };
+    rows.map(row).collect()
+}
+
+#[test]
+fn what_is_said_to_be_refused_is_what_a_replay_of_the_written_rules_refuses() {
+    let standing = "domain: api\nlimits: [{name: standing, key: [ip], rate: 20/min}]\n";
+    for (seed, beside) in [(1, false), (2, true)] {
+        let files = Files::new(&[("trace.jsonl", &drawn(seed)), ("rules/api.yaml", standing)]);
+        let keys = ["--key", "user", "--key", "ip", "--key", "user,ip", "--window", "1s", "--window", "1m"];
+        let mut arguments = vec!["trace.jsonl", "--write", "suggested.yaml", "--format", "json"];
+        arguments.extend(keys);
+        arguments.extend(["--rules", "rules"].iter().filter(|_| beside));
+        let told: Value = serde_json::from_str(&printed(&suggest(&files, &arguments))).unwrap();
+        let proposals = told["proposals"].as_array().unwrap();
+        let said: BTreeMap<String, u64> = proposals
+            .iter()
+            .map(|one| (one["rule"].as_str().unwrap().to_owned(), one["refused"].as_u64().unwrap()))
+            .collect();
+        assert!(said.values().any(|refused| *refused > 0) && said.len() >= 8, "{said:?}");
+        for one in proposals.iter().filter(|one| one["enough_for"] == "max" && !beside) {
+            assert_eq!(one["refused"], 0, "whoever asks most is not refused either: {one}");
+        }
+
+        let checked = files.run(&["check", "suggested.yaml"]);
+        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+        let rules = if beside { "rules" } else { "suggested.yaml" };
+        std::fs::copy(files.path("suggested.yaml"), files.path("rules/suggested.yaml")).unwrap();
+        let replayed = files.replay(&["trace.jsonl", "--rules", rules]);
+        assert!(replayed.status.success());
+        let summary = super::support::said(&replayed);
+        let mut found = would_refuse(&summary);
+        found.remove("standing");
+        assert_eq!(found, said, "seed {seed}");
+        let limited = summary.lines().next().unwrap().contains(", 0 limited");
+        assert_eq!(limited, !beside, "in shadow nobody is refused: {summary}");
+    }
+}
+
+#[test]
+fn mistakes_are_told_with_what_to_do() {
+    let one: String = (0..30).map(|second| hit(&second.to_string(), "u1")).collect();
+    let two = hit("0", "u1") + &hit("1", "u2");
+    let domains = hit("0", "u1") + &hit("1", "u2").replace("api", "web");
+    let files = Files::new(&[
+        ("known.jsonl", &known()),
+        ("empty.jsonl", ""),
+        ("peeks.jsonl", &known().replace("\"domain\"", "\"op\": \"peek\", \"domain\"")),
+        ("one.jsonl", &one),
+        ("short.jsonl", &two),
+        ("domains.jsonl", &domains),
+        ("bad.jsonl", &(two.clone() + "nonsense\n")),
+        ("there.yaml", "domain: mine\n"),
+    ]);
+    let table: &[(&[&str], i32, &str)] = &[
+        (&["empty.jsonl"], 1, "no request in the trace"),
+        (&["peeks.jsonl"], 1, "no request in the trace"),
+        (&["known.jsonl", "--key", "usr"], 1, "no request names `usr`: there is `user`"),
+        (&["known.jsonl", "--key", "user,usr"], 1, "no request names `usr`: there is `user`"),
+        (&["one.jsonl", "--key", "user"], 1, "every request has the same `user`: one caller has no spread"),
+        (
+            &["one.jsonl"],
+            1,
+            "no attribute looks like a caller: `user` (1 value; no spread); name one by --key",
+        ),
+        (&["short.jsonl"], 1, "the trace is 1s long, and nothing can be said from less than 10 s"),
+        (
+            &["short.jsonl", "--window", "1m"],
+            1,
+            "less than one window of 1m: take a longer trace or a shorter --window",
+        ),
+        (&["domains.jsonl"], 1, "several domains in the trace: say which by --domain: `api`, `web`"),
+        (&["known.jsonl", "--domain", "web"], 1, "no request for the domain `web`: there is `api`"),
+        (&["bad.jsonl"], 1, "bad.jsonl: line 3: not a line of a trace"),
+        (&["nowhere.jsonl"], 1, "nowhere.jsonl: cannot read the file: No such file"),
+        (&["known.jsonl", "--rules", "nowhere"], 1, "cannot read the rules"),
+        (&["known.jsonl", "--write", "there.yaml"], 1, "there.yaml: is there already"),
+        (&["-"], 2, "the trace is read several times, so name a file"),
+        (&["known.jsonl", "--refuse-at-most", "0.1"], 2, "write a percentage from 0% to 100%"),
+        (&["known.jsonl", "--window", "90ms"], 2, "write whole seconds up to 31 days"),
+    ];
+    for (arguments, code, expected) in table {
+        let output = suggest(&files, arguments);
+        assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {}", said(&output));
+        assert!(said(&output).contains(expected), "{arguments:?}: {}", said(&output));
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+    assert_eq!(std::fs::read_to_string(files.path("there.yaml")).unwrap(), "domain: mine\n");
+}
+
+#[test]
+fn names_and_costs_that_are_odd_are_written_so_that_they_can_be_read() {
+    let name = r#"a\"b] #<é>"#;
+    let domain = r#"d\"e #"#;
+    let line = |t: u32, user: u32, cost: u64| {
+        format!(
+            r#"{{"t": {t}, "domain": "{domain}", "descriptors": [["{name}", "u{user}"]], "cost": {cost}}}"#
+        ) + "\n"
+    };
+    let trace: String = (0..400).map(|t| line(t, t % 200, if t == 7 { 4_294_967_295 } else { 1 })).collect();
+    let files = Files::new(&[("trace.jsonl", &trace)]);
+    let told = printed(&suggest(&files, &["trace.jsonl", "--write", "suggested.yaml"]));
+    assert!(told.contains("left out, for no rule can say it"), "{told}");
+    assert!(files.run(&["check", "suggested.yaml"]).status.success());
+    let text = std::fs::read_to_string(files.path("suggested.yaml")).unwrap();
+    assert!(text.contains("mode: shadow") && text.contains(r#"key: ["a\"b] #<é>"]"#), "{text}");
+}

@@ -1,0 +1,104 @@
+//! The summary: totals, and one table of all rules in file order.
+
+use super::support::{Files, RULES, hit, replay, said};
+
+#[test]
+fn every_rule_has_a_row() {
+    let rules = RULES.to_owned() + "  - {name: quiet, key: [nothing], rate: 1/s}\n";
+    let trace = [
+        hit("0", "u1"),
+        r#"{"t": 0, "domain": "api", "descriptors": [["user", "u1", "ip", "192.0.2.1"]], "cost": 2}"#
+            .to_owned()
+            + "\n",
+        hit("0", "u1"),
+        hit("0", "u2"),
+        r#"{"t": 0.5, "op": "peek", "domain": "api", "descriptors": [["user", "u3"]]}"#.to_owned() + "\n",
+        r#"{"t": 60, "domain": "api", "descriptors": [["ip", "192.0.2.1"]]}"#.to_owned() + "\n",
+        r#"{"t": 61, "domain": "api", "descriptors": [["ip", "192.0.2.1"]]}"#.to_owned() + "\n",
+        r#"{"t": 61.5, "domain": "nowhere", "descriptors": []}"#.to_owned() + "\n",
+        r#"{"t": 61.5, "domain": "api", "descriptors": []}"#.to_owned() + "\n",
+    ];
+    let output = replay(&rules, &trace.concat(), &[]);
+    assert!(output.status.success());
+    assert!(output.stdout.is_empty());
+    let expected = "\
+9 lines over 1m 1s: 7 allowed, 1 limited
+1 request for a domain without rules
+1 request that no rule matched
+rule             passed  refused  would refuse  callers
+api/per-user          3        1             0        2
+api/per-address       1        0             2        1
+api/quiet             0        0             0        0
+";
+    assert_eq!(said(&output), expected);
+}
+
+#[test]
+fn rules_stand_in_file_order_and_numbers_stand_apart() {
+    let files = Files::new(&[
+        (
+            "rules/b.yaml",
+            "domain: api\nlimits:\n  - {name: z, key: [user], rate: 1/h}\n  - {name: a, key: [], rate: 10000/s}\n",
+        ),
+        ("rules/a.yaml", "domain: web\nlimits:\n  - {name: pages, key: [ip], rate: 1/s}\n"),
+    ]);
+    let trace: String = (0..1_234).map(|user| hit("1732186800.25", &format!("u{user}"))).collect();
+    let output = files.replay_input(&trace, &["-", "--rules", "rules"]);
+    let expected = "\
+1 234 lines over 0s: 1 234 allowed, 0 limited
+rule       passed  refused  would refuse  callers
+web/pages       0        0             0        0
+api/z       1 234        0             0    1 234
+api/a       1 234        0             0        1
+";
+    assert_eq!(said(&output), expected);
+}
+
+#[test]
+fn ops_without_effect_let_time_pass_and_charges_are_no_requests() {
+    let trace = r#"{"t": 0, "op": "hello", "session": "w1", "pool": "web", "slots": 16}
+{"t": 1, "op": "acquire", "id": {"n": 1}, "session": "w1", "domain": "api", "descriptors": [["user", "u1"]]}
+{"t": 1, "op": "renew", "id": {"n": 1}}
+{"t": 1, "op": "signal", "pool": "web", "name": "lag", "permille": 1000}
+{"t": 1, "op": "charge", "domain": "api", "descriptors": [["user", "u1"]], "amount": -2}
+{"t": 1, "op": "charge", "domain": "api", "descriptors": [["user", "u1"]], "amount": {"requests": 4294967295, "tokens": -4294967295}}
+{"t": 1, "op": "charge", "domain": "api", "descriptors": [["nobody", "u1"]], "amount": 1}
+{"t": 2, "op": "release", "id": {"n": 1}}
+{"t": 3, "op": "release", "id": "never granted", "outcome": "dropped"}
+{"t": 4, "op": "bye", "session": "w1"}
+"#;
+    let output = replay(RULES, trace, &["--decisions", "-"]);
+    assert_eq!(String::from_utf8(output.stdout.clone()).unwrap().lines().count(), 1);
+    let expected = "\
+10 lines over 4s: 1 allowed, 0 limited
+1 charge matched no rule
+rule             passed  refused  would refuse  callers
+api/per-user          1        0             0        1
+api/per-address       0        0             0        0
+";
+    assert_eq!(said(&output), expected);
+}
+
+#[test]
+fn ids_are_known_by_their_text() {
+    let lines = |ids: &[&str]| -> String {
+        let line =
+            |id: &&str| format!(r#"{{"t": 0, "id": {id}, "domain": "api", "descriptors": []}}"#) + "\n";
+        ids.iter().map(line).collect()
+    };
+    let output = replay(RULES, &lines(&["1", "\"1\"", "1.0", "[1]", "{}", "true"]), &[]);
+    assert!(output.status.success(), "{}", said(&output));
+    for id in ["1", "\"a\"", "[1, 2]", "{\"a\": 1}"] {
+        let output = replay(RULES, &lines(&["0", id, "2", id]), &[]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said(&output).contains(&format!("line 4: id {id} was used before\n")), "{}", said(&output));
+        assert!(said(&output).starts_with("3 lines over"));
+    }
+}
+
+#[test]
+fn an_empty_trace_is_no_failure() {
+    let output = replay(RULES, "\n\n", &[]);
+    assert!(output.status.success());
+    assert!(said(&output).starts_with("0 lines over 0s: 0 allowed, 0 limited\nrule"), "{}", said(&output));
+}

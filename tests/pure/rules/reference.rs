@@ -1,0 +1,249 @@
+//! The table of fields in the docs and the schema for editors say what the reader reads, and the examples keep to them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use regex::Regex;
+use serde_json::{Value, json};
+use tidegate::rules::reference::{field_table, schema};
+use tidegate::rules::source::Source;
+use tidegate::rules::yaml::{self, Kind, Node};
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Compares a file with what it should be; `UPDATE_DOCS=1` writes it.
+fn keep(name: &str, expected: &str) {
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(path(name), expected).unwrap();
+    }
+    let found = fs::read_to_string(path(name)).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{name} is out of date: UPDATE_DOCS=1 cargo test --test pure rules::reference rewrites it"
+    );
+}
+
+#[test]
+fn the_table_in_the_docs_is_the_one_that_is_read_by() {
+    let docs = fs::read_to_string(path("docs/rules.md")).unwrap();
+    let (before, rest) = docs.split_once(START).expect("the docs have a mark before the table");
+    let (_, after) = rest.split_once(END).expect("the docs have a mark behind the table");
+    keep("docs/rules.md", &format!("{before}{START}\n{}{END}{after}", field_table()));
+}
+
+#[test]
+fn the_schema_is_the_one_that_is_read_by() {
+    keep("config/rules.schema.json", &format!("{:#}\n", schema()));
+}
+
+#[test]
+fn every_field_is_described() {
+    for row in field_table().lines().skip(2) {
+        let cells: Vec<_> = row.split(" | ").collect();
+        assert_eq!(cells.len(), 5, "{row}");
+        assert!(
+            !cells[4].trim_end_matches(" |").ends_with(": ") && cells[4].len() > 8,
+            "no description: {row}"
+        );
+    }
+}
+
+#[test]
+fn the_examples_are_valid() {
+    let mut files = 0;
+    for entry in fs::read_dir(path("config/rules")).unwrap() {
+        let file = entry.unwrap().path();
+        if file.extension().is_some_and(|extension| extension == "yaml") {
+            files += 1;
+            let source = Source::read(&file).unwrap();
+            let wrong = wrong(&value(&yaml::read(&source).unwrap()), &schema());
+            assert_eq!(wrong, Vec::<String>::new(), "{}", file.display());
+            assert!(source.text().starts_with(MODELINE), "{} names its schema", file.display());
+        }
+    }
+    assert!(files >= 3);
+}
+
+#[test]
+fn the_schema_sees_slips() {
+    let limits = |fields: &str| format!("limits:\n- {{{fields}}}\n");
+    let table: &[(&str, bool)] = &[
+        ("name: a, key: [], rate: 1/s", true),
+        ("name: a, key: [], rate: unlimited", true),
+        ("name: 7, key: [u, 9], rate: 5/15min, match: {s: [429, x], t: true}", true),
+        ("name: a, key: [], rate: 1/s, over: {soft: 12.5%, for: 60s}, block: 15min, warn_at: 80%", true),
+        ("name: a, key: [], rate: 1/s, algorithm: fixed_window, timezone: UTC, refused: counted", true),
+        ("name: a, key: [], rate: 1/s, candidate: {algorithm: leaky_bucket, queue: 0}", true),
+        ("name: a, key: [], rate: 1/s, overrides: [{match: {p: x}, rate: 9/s, burst: 1}]", true),
+        (
+            "name: a, key: [{attribute: ip, ipv6_prefix: 64}], rate: 1/s, match: {ip: {not: {cidr: [::1/128]}}}",
+            true,
+        ),
+        (
+            "name: a, key: [], rate: 1/s, match: {a: [x, {glob: '*', ignore_case: true}], b: {present: false}}",
+            true,
+        ),
+        ("name: a, key: [{attribute: ip, ipv6_prefix: 129}], rate: 1/s", false),
+        ("name: a, key: [], rate: 1/s, match: {ip: {cdir: 10.0.0.0/8}}", false),
+        ("name: a, key: [], rate: 1/sec", false),
+        ("name: a, key: [], rate: 0/s", false),
+        ("name: a, key: []", false),
+        ("name: a/b, key: [], rate: 1/s", false),
+        ("name: a, key: u, rate: 1/s", false),
+        ("name: a, key: [], rate: 1/s, brust: 1", false),
+        ("name: a, key: [], rate: 1/s, burst: 0", false),
+        ("name: a, key: [], rate: 1/s, burst: '1'", false),
+        ("name: a, key: [], rate: 1/s, queue: 1", false),
+        ("name: a, key: [], rate: 1/s, algorithm: sliding_log, burst: 1", false),
+        ("name: a, key: [], rate: 1/s, algorithm: leaky_bucket, over: {soft: 10%}", false),
+        ("name: a, key: [], rate: 1/s, warn_at: 80", false),
+        ("name: a, key: [], rate: 1/s, block: 900", false),
+        ("name: a, key: [], rate: 1/s, mode: off", false),
+        ("name: a, key: [], rate: 1/s, scope: fleet, max_over: 5%, fleet: {on_miss: admit}", true),
+        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {on_redis_down: local}", true),
+        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {on_mis: admit}", false),
+        ("name: a, key: [], rate: 1/s, scope: fleet, fleet: {mode: exact}", true),
+        ("name: a, key: [], rate: 1/s, on_redis_down: local", false),
+        ("name: a, key: [], rate: 1/s, candidate: {name: b}", false),
+    ];
+    for (fields, valid) in table {
+        check_slip(&limits(fields), *valid);
+    }
+}
+
+#[test]
+fn the_schema_sees_slips_in_concurrency_and_shed() {
+    let table: &[(&str, bool)] = &[
+        ("concurrency: [{name: a, key: [], max: 1}]", true),
+        ("concurrency: [{name: a, key: [], max: unlimited, expires: 2h, candidate: {max: 2}}]", true),
+        ("concurrency: [{name: a, key: [], max: 1, overrides: [{match: {p: x}, max: 2}]}]", true),
+        ("concurrency: [{name: a, key: []}]", false),
+        ("concurrency: [{name: a, key: [], max: 0}]", false),
+        ("concurrency: [{name: a, key: [], max: 1, rate: 1/s}]", false),
+        ("concurrency: [{name: a, key: [], max: 1, overrides: [{max: 2}]}]", false),
+        ("limits: [{name: a, key: [], rate: 1/s, max: 1}]", false),
+        ("limits: [{name: a, key: [], rate: 1/s, refund_on: ok}]", true),
+        ("limits: [{name: a, key: [], rate: 1/s, refund_on: ok, algorithm: leaky_bucket}]", false),
+        (
+            "shed: [{pool: web, slots: 3, workers: {leak: 1/1800}, queue_age: {}, brake: {bands: [0%, 70%]}}]",
+            true,
+        ),
+        (
+            "shed: [{pool: web, workers: {leak: 0, good: 70%, mode: shadow}, fleet: {reserve: 20%, for: a}}]",
+            true,
+        ),
+        ("shed: [{pool: web, signals: {accept_queue: {listen: 80, map: [[0, 0%], [3, 9%]]}, x: {}}}]", true),
+        ("shed: [{slots: 3}]", false),
+        ("shed: [{pool: web, slots: 0}]", false),
+        ("shed: [{pool: web, workers: {good: 0.7}}]", false),
+        ("shed: [{pool: web, worker: {}}]", false),
+        ("shed: [{pool: web, fleet: {}}]", false),
+        ("shed: [{pool: web, signals: {x: {used: true}}}]", false),
+        ("shed: [{pool: web, signals: {x: {map: [5]}}}]", false),
+    ];
+    for (text, valid) in table {
+        check_slip(&format!("{text}\n"), *valid);
+    }
+}
+
+#[track_caller]
+fn check_slip(text: &str, valid: bool) {
+    let source = Source::new("", format!("domain: api\n{text}"));
+    let wrong = wrong(&value(&yaml::read(&source).unwrap()), &schema());
+    assert_eq!(wrong.is_empty(), valid, "{text}\n{wrong:#?}");
+}
+
+/// What an editor takes a file for.
+fn value(node: &Node) -> Value {
+    match &node.value {
+        yaml::Value::Null | yaml::Value::Unsettled(..) => Value::Null,
+        yaml::Value::Scalar(Kind::Text, text) => json!(text),
+        yaml::Value::Scalar(_, text) => text.parse().unwrap_or_else(|_| json!(text)),
+        yaml::Value::List(items) => items.iter().map(value).collect(),
+        yaml::Value::Map(pairs) => {
+            let pair = |(key, of): &(Node, Node)| (key.as_scalar().unwrap_or_default().to_owned(), value(of));
+            Value::Object(pairs.iter().map(pair).collect())
+        }
+    }
+}
+
+/// What is wrong with a value, by the words of JSON Schema that ours uses; another word is a panic.
+fn wrong(value: &Value, schema: &Value) -> Vec<String> {
+    let root = super::reference::schema();
+    let mut found = Vec::new();
+    check(value, schema, &root, "", &mut found);
+    found
+}
+
+fn check(value: &Value, schema: &Value, root: &Value, at: &str, found: &mut Vec<String>) {
+    let valid = |schema: &Value| {
+        let mut inner = Vec::new();
+        check(value, schema, root, at, &mut inner);
+        inner.is_empty()
+    };
+    for (word, says) in schema.as_object().unwrap() {
+        let holds = match word.as_str() {
+            "$schema" | "title" | "description" | "$defs" | "then" | "properties" => true,
+            "$ref" => {
+                check(value, root.pointer(&says.as_str().unwrap()[1..]).unwrap(), root, at, found);
+                true
+            }
+            "type" => says.as_array().map_or(vec![says], |types| types.iter().collect()).iter().any(|of| {
+                match of.as_str().unwrap() {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "boolean" => value.is_boolean(),
+                    "number" => value.is_number(),
+                    "integer" => value.is_u64() || value.is_i64(),
+                    other => panic!("{other}"),
+                }
+            }),
+            "enum" => says.as_array().unwrap().contains(value),
+            "minimum" => value.as_i64().is_none_or(|number| number >= says.as_i64().unwrap()),
+            "maximum" => value.as_i64().is_none_or(|number| number <= says.as_i64().unwrap()),
+            "pattern" => {
+                value.as_str().is_none_or(|text| Regex::new(says.as_str().unwrap()).unwrap().is_match(text))
+            }
+            "required" => value.as_object().is_none_or(|object| {
+                says.as_array().unwrap().iter().all(|name| object.contains_key(name.as_str().unwrap()))
+            }),
+            "items" => {
+                for (place, item) in value.as_array().into_iter().flatten().enumerate() {
+                    check(item, says, root, &format!("{at}/{place}"), found);
+                }
+                true
+            }
+            "additionalProperties" => {
+                for (name, of) in value.as_object().into_iter().flatten() {
+                    let at = format!("{at}/{name}");
+                    match (schema.pointer(&format!("/properties/{name}")), says) {
+                        (Some(known), _) => check(of, known, root, &at, found),
+                        (None, Value::Bool(false)) => found.push(format!("{at}: unknown")),
+                        (None, says) => check(of, says, root, &at, found),
+                    }
+                }
+                true
+            }
+            "anyOf" => says.as_array().unwrap().iter().any(valid),
+            "allOf" => says.as_array().unwrap().iter().all(valid),
+            "not" => !valid(says),
+            "if" => {
+                let then = &schema["then"];
+                let known = then["properties"]["algorithm"]["enum"].as_array().unwrap();
+                let algorithm = value.get("algorithm").unwrap_or(&json!("token_bucket")).clone();
+                !valid(says) || known.contains(&algorithm) && valid(then)
+            }
+            other => panic!("the schema has the word {other}"),
+        };
+        if !holds {
+            found.push(format!("{at}: {word} {says}"));
+        }
+    }
+}
+
+const START: &str = "<!-- Every field: written by the tests, from the tables that the reader reads by. -->";
+const END: &str = "<!-- The end of the table. -->";
+const MODELINE: &str = "# yaml-language-server: $schema=../rules.schema.json\n";

@@ -1,0 +1,409 @@
+//! Whatever the rules and the request, the index finds the rules that a look at each rule finds.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tidegate::limit::Rate;
+use tidegate::limit::token_bucket::Quota;
+use tidegate::rules::{
+    Condition, Contents, Domain, KeyPart, KeyScratch, ListKind, Listed, Mode, Network, Overrides, Pattern,
+    Position, Priorities, Prioritize, Rule, Selection, Transform, WhyNot,
+};
+
+/// Few names and values, so that rules and requests meet often; the empty text is a value too.
+const NAMES: [&str; 5] = ["user", "method", "path", "ip", "unheard-of"];
+const VALUES: [&str; 20] = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "abc",
+    "aba",
+    "*",
+    "é",
+    "É",
+    "A",
+    "aB",
+    "\u{212a}",
+    "10.0.0.1",
+    "10.0.1.1",
+    "010.0.0.1",
+    "::ffff:10.0.0.1",
+    "2001:db8::1",
+    "2001:DB8:0::1",
+    "2001:db8:1::",
+    "::a00:1",
+];
+const TEXTS: [&str; 26] = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "A",
+    "É",
+    "k",
+    "*",
+    "**",
+    "a*",
+    "ab*",
+    "abc*",
+    "*b",
+    "*ab",
+    "*c",
+    "*b*",
+    "a*a",
+    "a*b*a",
+    r"\*",
+    "é*",
+    "É*",
+    "10.*",
+    "10.0.0.1",
+    "2001:db8::1",
+    "2001:*",
+    "*::1",
+];
+const NETWORKS: [(&str, u8); 9] = [
+    ("0.0.0.0", 0),
+    ("10.0.0.0", 8),
+    ("10.0.0.0", 24),
+    ("10.0.0.1", 32),
+    ("::", 0),
+    ("2001:db8::", 32),
+    ("2001:db8::", 48),
+    ("2001:db8::1", 128),
+    ("::ffff:10.0.0.0", 104),
+];
+
+/// A pattern as it would be written.
+#[derive(Clone, Debug)]
+enum Said {
+    Text(&'static str),
+    AnyCase(&'static str),
+    Network(&'static str, u8),
+    Not(Vec<Said>),
+    Present,
+}
+
+impl Said {
+    fn pattern(&self) -> Pattern {
+        match self {
+            Said::Text(text) => Pattern::parse(text),
+            Said::AnyCase(text) => Pattern::any_case(text),
+            Said::Network(address, bits) => {
+                Pattern::Network(Network::new(address.parse().unwrap(), *bits).unwrap())
+            }
+            Said::Not(said) => Pattern::Not(said.iter().map(Said::pattern).collect()),
+            Said::Present => Pattern::Present,
+        }
+    }
+
+    /// What it means, in the plainest way that could be found.
+    fn holds(&self, value: &str) -> bool {
+        match self {
+            Said::Text(text) => fits(text, value),
+            Said::AnyCase(text) => fits(&lower(text), &lower(value)),
+            Said::Network(network, bits) => {
+                let Ok(address) = value.parse::<IpAddr>() else { return false };
+                let network: IpAddr = network.parse().unwrap();
+                let bits = usize::from(*bits) + if network.is_ipv4() { 96 } else { 0 };
+                let (network, address) = (digits(network), digits(address));
+                // A shorter prefix is of IPv6 alone.
+                (bits >= 96 || !address.starts_with(&digits([0; 4].into())[..96]))
+                    && network[..bits] == address[..bits]
+            }
+            Said::Not(said) => !said.iter().any(|said| said.holds(value)),
+            Said::Present => true,
+        }
+    }
+}
+
+/// The 128 binary digits of an address, IPv4 being mapped into IPv6.
+fn digits(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => format!("{:0128b}", u128::from(v4.to_ipv6_mapped())),
+        IpAddr::V6(v6) => format!("{:0128b}", u128::from(v6)),
+    }
+}
+
+/// Tries every length for every star.
+fn fits(pattern: &str, value: &str) -> bool {
+    if let Some(rest) = pattern.strip_prefix(r"\*") {
+        return value.strip_prefix('*').is_some_and(|value| fits(rest, value));
+    }
+    if let Some(rest) = pattern.strip_prefix('*') {
+        return (0..=value.len()).filter_map(|at| value.get(at..)).any(|value| fits(rest, value));
+    }
+    match pattern.chars().next() {
+        None => value.is_empty(),
+        Some(first) => {
+            value.strip_prefix(first).is_some_and(|value| fits(&pattern[first.len_utf8()..], value))
+        }
+    }
+}
+
+fn lower(text: &str) -> String {
+    text.chars().map(|character| character.to_lowercase().next().unwrap()).collect()
+}
+
+/// What is asked of one attribute: its values, and whether it may be absent.
+type Asked = (&'static str, Vec<Said>, bool);
+
+/// What something asks for, as the plain matcher reads it.
+#[derive(Clone, Debug)]
+struct Asks {
+    conditions: Vec<Asked>,
+    key: Vec<(&'static str, Transform)>,
+    mode: Mode,
+}
+
+impl Asks {
+    fn match_(&self, attributes: &[(&str, &str)]) -> bool {
+        let value = |name: &str| {
+            let first = attributes.iter().find(|(known, _)| *known == name);
+            first.map(|(_, value)| *value).filter(|value| !value.is_empty())
+        };
+        self.mode != Mode::Disabled
+            && self.key.iter().all(|(name, _)| value(name).is_some())
+            && self.conditions.iter().all(|(name, any_of, or_absent)| match value(name) {
+                Some(value) => any_of.iter().any(|said| said.holds(value)),
+                None => *or_absent,
+            })
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let condition = |(name, any_of, or_absent): &Asked| Condition {
+            or_absent: *or_absent,
+            ..Condition::new(name, any_of.iter().map(Said::pattern).collect())
+        };
+        self.conditions.iter().map(condition).collect()
+    }
+
+    fn rule(&self, overrides: &[Asks]) -> Rule {
+        let list = (1..).zip(overrides).map(|(number, asks)| (asks.conditions(), number)).collect();
+        let key = self
+            .key
+            .iter()
+            .map(|(name, transform)| KeyPart { transform: *transform, ..KeyPart::plain(name) });
+        let quota = Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 1).unwrap();
+        Rule {
+            conditions: self.conditions(),
+            key: key.collect(),
+            mode: self.mode,
+            overrides: (!overrides.is_empty()).then(|| Arc::new(Overrides { list, ..Overrides::default() })),
+            ..Rule::new("rule", position(), quota.into())
+        }
+    }
+
+    fn listed(&self, kind: ListKind) -> Listed {
+        Listed {
+            name: "entry".into(),
+            position: position(),
+            kind,
+            conditions: self.conditions(),
+            mode: Mode::Enforce,
+            help: None,
+        }
+    }
+}
+
+fn position() -> Position {
+    Position { file: "rules.yaml".into(), line: 1, column: 1 }
+}
+
+/// A domain in all its parts.
+#[derive(Clone, Debug)]
+struct Whole {
+    rules: Vec<(Asks, Vec<Asks>)>,
+    exempt: Vec<Asks>,
+    deny: Vec<Asks>,
+    prioritize: Vec<Asks>,
+}
+
+impl Whole {
+    fn domain(&self) -> Domain {
+        let rules = self.rules.iter().map(|(asks, overrides)| asks.rule(overrides)).collect();
+        // As files may write them: one list and the other in turn.
+        let mut lists: Vec<_> = self.deny.iter().map(|asks| asks.listed(ListKind::Deny)).collect();
+        lists.extend(self.exempt.iter().map(|asks| asks.listed(ListKind::Exempt)));
+        let prioritize = self.prioritize.iter().enumerate();
+        let prioritize = prioritize
+            .map(|(priority, asks)| Prioritize {
+                position: position(),
+                conditions: asks.conditions(),
+                priority,
+            })
+            .collect();
+        let names = (0..=self.prioritize.len()).map(|number| number.to_string().into()).collect();
+        Domain::with(
+            "api",
+            Contents { rules, lists, priorities: Priorities { names, prioritize }, ..Contents::default() },
+        )
+    }
+
+    /// The numbers that match, by looking at each.
+    fn naive(&self, attributes: &[(&str, &str)]) -> Vec<u32> {
+        let all = self.rules.iter().map(|(asks, _)| asks).chain(&self.exempt).chain(&self.deny);
+        (0..).zip(all).filter(|(_, asks)| asks.match_(attributes)).map(|(number, _)| number).collect()
+    }
+
+    fn check(&self, requests: &[Vec<(&str, &str)>]) {
+        let domain = self.domain();
+        // Used again for every request, as a decision thread does.
+        let (mut matching, mut scratch) = (Vec::new(), KeyScratch::default());
+        for request in requests {
+            let mut selection = Selection::default();
+            domain.select(request, &mut selection, &mut matching);
+            assert_eq!(matching, self.naive(request), "{request:?}");
+            for number in 0..u32::try_from(self.rules.len() + self.exempt.len() + self.deny.len()).unwrap() {
+                let why_not = domain.why_not(number, request);
+                assert_eq!(
+                    why_not.is_none(),
+                    matching.contains(&number),
+                    "{number}: {why_not:?} {request:?}"
+                );
+                assert_eq!(domain.listed(number).is_some(), number as usize >= self.rules.len());
+            }
+            let first_of = |list: &[Asks]| list.iter().position(|asks| asks.match_(request));
+            for number in matching.iter().filter(|number| (**number as usize) < self.rules.len()) {
+                let (asks, overrides) = &self.rules[*number as usize];
+                let value = |name: &str| request.iter().find(|(known, _)| *known == name).unwrap().1;
+                let sent: Vec<_> = asks.key.iter().map(|(name, _)| value(name)).collect();
+                assert_eq!(domain.key_values(*number, &selection).collect::<Vec<_>>(), sent, "{request:?}");
+                let mut counted = vec![String::new(); sent.len()];
+                for ((text, (_, transform)), sent) in counted.iter_mut().zip(&asks.key).zip(&sent) {
+                    transform.push(sent, text);
+                }
+                let found = domain.transformed_key(*number, &selection, &mut scratch).values();
+                assert_eq!(found.collect::<Vec<_>>(), counted, "{request:?}");
+                assert!(!domain.key_is_plain(*number) || sent == counted);
+                let number_of = domain.override_of(*number, &selection);
+                assert_eq!(
+                    number_of,
+                    first_of(overrides).map(|at| u32::try_from(at + 1).unwrap()),
+                    "{request:?}"
+                );
+            }
+            let expected = first_of(&self.prioritize).unwrap_or(self.prioritize.len()).to_string();
+            assert_eq!(domain.priority(None, &selection), Some(&*expected), "{request:?}");
+            assert_eq!(domain.priority(Some("unheard-of"), &selection), Some(&*expected), "{request:?}");
+            assert_eq!(domain.priority(Some("0"), &selection), Some("0"));
+        }
+    }
+}
+
+fn name() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&NAMES[..4])
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let plain = prop_oneof![
+        6 => prop::sample::select(&TEXTS[..]).prop_map(Said::Text),
+        3 => prop::sample::select(&TEXTS[..]).prop_map(Said::AnyCase),
+        3 => prop::sample::select(&NETWORKS[..]).prop_map(|(network, bits)| Said::Network(network, bits)),
+    ];
+    let not = prop::collection::vec(plain.clone(), 1..12).prop_map(Said::Not);
+    prop_oneof![20 => plain, 2 => not, 1 => Just(Said::Present)]
+}
+
+/// More values than are compared one by one, at times.
+fn asked() -> impl Strategy<Value = Asked> {
+    let any_of =
+        prop_oneof![4 => prop::collection::vec(said(), 1..4), 1 => prop::collection::vec(said(), 6..14)];
+    let alone = (name(), any_of, prop::bool::weighted(0.2));
+    prop_oneof![9 => alone, 1 => name().prop_map(|name| (name, Vec::new(), true))]
+}
+
+fn asks() -> impl Strategy<Value = Asks> {
+    let mode = prop_oneof![4 => Just(Mode::Enforce), 1 => Just(Mode::Shadow), 1 => Just(Mode::Disabled)];
+    let bits = prop_oneof![3 => Just(None), 1 => (1..=128u8).prop_map(Some)];
+    let transform =
+        (any::<bool>(), bits).prop_map(|(lowercase, ipv6_prefix)| Transform { lowercase, ipv6_prefix });
+    let key = prop::collection::btree_map(name(), transform, 0..2);
+    (prop::collection::vec(asked(), 0..3), key, mode).prop_map(|(conditions, key, mode)| Asks {
+        conditions,
+        key: key.into_iter().collect(),
+        mode,
+    })
+}
+
+/// Without what only a rule has.
+fn entry() -> impl Strategy<Value = Asks> {
+    asks().prop_map(|asks| Asks { key: Vec::new(), mode: Mode::Enforce, ..asks })
+}
+
+fn whole() -> impl Strategy<Value = Whole> {
+    let entries = || prop::collection::vec(entry(), 0..3);
+    (prop::collection::vec((asks(), entries()), 0..12), entries(), entries(), entries())
+        .prop_map(|(rules, exempt, deny, prioritize)| Whole { rules, exempt, deny, prioritize })
+}
+
+fn request() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+    prop::collection::vec((prop::sample::select(&NAMES[..]), prop::sample::select(&VALUES[..])), 0..9)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_index_finds_what_a_look_at_each_rule_finds(
+        whole in whole(),
+        requests in prop::collection::vec(request(), 1..6),
+    ) {
+        whole.check(&requests);
+    }
+}
+
+fn rule_of(conditions: Vec<Asked>, key: &[&'static str]) -> (Asks, Vec<Asks>) {
+    let key = key.iter().map(|name| (*name, Transform::default())).collect();
+    (Asks { conditions, key, mode: Mode::Enforce }, Vec::new())
+}
+
+fn only(rules: Vec<(Asks, Vec<Asks>)>) -> Whole {
+    Whole { rules, exempt: Vec::new(), deny: Vec::new(), prioritize: Vec::new() }
+}
+
+/// More attributes than a request can carry, and a request as long as one can be.
+#[test]
+fn a_request_may_name_as_many_attributes_as_it_can_carry() {
+    let names: Vec<&'static str> =
+        (0..300).map(|number| &*Box::leak(format!("attribute-{number}").into_boxed_str())).collect();
+    let whole = only(names.iter().map(|name| rule_of(Vec::new(), &[name])).collect());
+    let request: Vec<_> = names.iter().step_by(2).take(128).map(|name| (*name, "x")).collect();
+    assert_eq!(whole.naive(&request).len(), 128);
+    whole.check(&[request]);
+}
+
+/// Longer than what the socket carries: slower ways must say the same.
+#[test]
+fn a_value_may_be_of_any_length() {
+    let value = format!("{}É", "aB".repeat(3_000));
+    let start: &'static str = Box::leak(format!("{}*", "aB".repeat(2_000)).into_boxed_str());
+    let end: &'static str = Box::leak(format!("*{}é", "ab".repeat(2_000)).into_boxed_str());
+    let said = [Said::Text(start), Said::AnyCase(end), Said::Text(end), Said::AnyCase(start)];
+    let rules = said.into_iter().map(|said| rule_of(vec![("path", vec![said], false)], &[])).collect();
+    let whole = only(rules);
+    assert_eq!(whole.naive(&[("path", &value)]), [0, 1, 3]);
+    whole.check(&[vec![("path", &value)]]);
+}
+
+#[test]
+fn what_does_not_match_says_why() {
+    let conditions = vec![("method", vec![Said::Text("POST")], false), ("ip", Vec::new(), true)];
+    let mut disabled = rule_of(Vec::new(), &[]);
+    disabled.0.mode = Mode::Disabled;
+    let domain = only(vec![rule_of(conditions, &["user"]), disabled]).domain();
+    let why_not = |number, attributes: &[(&str, &str)]| match domain.why_not(number, attributes)? {
+        WhyNot::Disabled => Some("disabled".to_owned()),
+        WhyNot::Absent { attribute, line } => Some(format!("no {attribute} on line {line}")),
+        WhyNot::Condition(condition) => Some(format!("another {}", condition.attribute)),
+    };
+    let post = ("method", "POST");
+    assert_eq!(why_not(0, &[post, ("user", "u")]), None);
+    assert_eq!(why_not(0, &[post]).as_deref(), Some("no user on line 0"));
+    assert_eq!(why_not(0, &[("method", "")]).as_deref(), Some("no method on line 0"));
+    assert_eq!(why_not(0, &[("method", "GET"), post]).as_deref(), Some("another method"));
+    assert_eq!(why_not(0, &[post, ("user", "u"), ("ip", "x")]).as_deref(), Some("another ip"));
+    assert_eq!(why_not(1, &[]).as_deref(), Some("disabled"));
+    assert_eq!(why_not(2, &[]), None);
+}

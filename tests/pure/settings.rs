@@ -1,0 +1,276 @@
+//! The settings: defaults, what each line says, and what a wrong one is told.
+
+use std::path::Path;
+
+use tidegate::cli::redis_settings::RedisSettings;
+use tidegate::cli::settings::{Environment, Log, LogFormat, Settings, Socket, socket_path_fits};
+use tidegate::rules::source::Source;
+use tidegate::rules::{Mode, Problem, Scope};
+
+fn environment() -> Environment {
+    Environment { cores: 2, ..Environment::default() }
+}
+
+fn read(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+    Settings::read(Some(&Source::new("/etc/tidegate/tidegate.yaml", text.to_owned())), &environment())
+}
+
+#[track_caller]
+fn good(text: &str) -> (Settings, Vec<String>) {
+    let (settings, problems) = read(text).unwrap_or_else(|problems| panic!("{text}\n{problems:#?}"));
+    (settings, problems.iter().map(ToString::to_string).collect())
+}
+
+fn domains(settings: &Settings) -> Vec<(&str, &[u32])> {
+    settings.domains.iter().map(|domain| (&*domain.name, &*domain.uids)).collect()
+}
+
+fn pools(settings: &Settings) -> Vec<(&str, &[u32], Option<u32>)> {
+    settings.pools.iter().map(|pool| (&*pool.name, &*pool.uids, pool.slots_max)).collect()
+}
+
+/// One server and nothing else said of it.
+fn redis(url: &str) -> RedisSettings {
+    RedisSettings {
+        urls: vec![url.parse().unwrap()],
+        cluster: false,
+        user: None,
+        password_file: None,
+        ca_file: None,
+        fleet_secret_files: Vec::new(),
+        region_weight: None,
+    }
+}
+
+#[test]
+fn every_setting_has_a_default() {
+    let (settings, _) = Settings::read(None, &environment()).unwrap();
+    assert_eq!(settings.mode, Mode::Enforce);
+    let path = "/run/tidegate/tidegate.sock".into();
+    assert_eq!(settings.socket, Socket { path, mode: 0o660, group: None });
+    assert_eq!(settings.rules, Path::new("/etc/tidegate/rules"));
+    assert_eq!((settings.threads, settings.memory_max_bytes), (2, 64 << 20));
+    assert_eq!((settings.connections.max, settings.connections.per_user), (4096, 1024));
+    assert_eq!(settings.log, Log { format: LogFormat::Text, level: tracing::Level::INFO });
+    assert_eq!(settings.domains, Vec::new());
+    assert_eq!(settings.pools, Vec::new());
+    assert_eq!((settings.scope, settings.redis.clone()), (Scope::Host, None));
+    assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/tidegate.admin.sock"));
+    assert_eq!(settings.metrics, None, "on the admin socket alone");
+    for empty in ["", "# mode: shadow\n", "{}\n"] {
+        assert_eq!(good(empty), (settings.clone(), Vec::new()), "{empty:?}");
+    }
+}
+
+#[test]
+fn every_line_of_the_packaged_file_can_be_read() {
+    let packaged = include_str!("../../config/tidegate.yaml");
+    let (settings, problems) = good(packaged);
+    assert_eq!(problems, Vec::<String>::new());
+    assert_eq!(settings.mode, Mode::Shadow);
+    assert_eq!(settings.admin_socket(), Path::new("/run/tidegate/admin.sock"), "by name");
+    // Each commented default is the default: written out, it changes nothing.
+    let written: String = packaged
+        .lines()
+        .map(|line| line.strip_prefix("#").filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase())))
+        .map(|line| format!("{}\n", line.unwrap_or_default()))
+        .collect();
+    let (with_all, problems) = good(&written);
+    let expected = Settings {
+        mode: Mode::Enforce,
+        threads: 4,
+        state: Some("/var/lib/tidegate".into()),
+        socket: Socket { group: Some("tidegate".to_owned()), ..settings.socket.clone() },
+        domains: with_all.domains.clone(),
+        pools: with_all.pools.clone(),
+        admin_socket: None,
+        metrics: Some("127.0.0.1:9631".parse().unwrap()),
+        redis: Some(RedisSettings {
+            password_file: Some("/etc/tidegate/redis-password".into()),
+            fleet_secret_files: vec!["/etc/tidegate/fleet-secret".into()],
+            ..redis("redis://127.0.0.1:6379")
+        }),
+        ..settings
+    };
+    assert_eq!(with_all, expected);
+    assert_eq!(domains(&with_all), [("api", &[][..])], "written, and open to all");
+    assert_eq!(pools(&with_all), [("web", &[][..], Some(256))]);
+    assert_eq!(problems, Vec::<String>::new());
+}
+
+#[test]
+fn state_is_kept_where_the_service_manager_says_or_the_file() {
+    let of = |directory: Option<&str>, text: &str| {
+        let environment =
+            Environment { state_directory: directory.map(Into::into), ..Environment::default() };
+        let source = Source::new("/etc/tidegate/tidegate.yaml", text.to_owned());
+        Settings::read(Some(&source), &environment).unwrap().0.state
+    };
+    assert_eq!(of(None, ""), None);
+    assert_eq!(of(Some(""), ""), None);
+    assert_eq!(of(Some("/var/lib/one:/var/lib/two"), ""), Some("/var/lib/one".into()));
+    assert_eq!(of(Some("/var/lib/one"), "state: kept"), Some("/etc/tidegate/kept".into()));
+}
+
+#[test]
+fn a_line_says_what_it_says() {
+    let (settings, problems) = good(
+        "mode: disabled\nsocket: {path: s.sock, mode: 0600, group: web}\nrules: my/rules\nthreads: 7\n\
+         memory: {max: 2GiB}\nconnections: {max: 100}\nlog: {format: json, level: trace}\n\
+         domains: {mail: {uids: [33, 0], scope: host}, api: {uids: []}, other: {}}\n\
+         pools: {web: {uids: [33, 0], slots_max: 64}, jobs: {}}\n\
+         admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\n",
+    );
+    assert_eq!(problems, Vec::<String>::new());
+    assert_eq!(settings.mode, Mode::Disabled);
+    // Paths are relative to the file that names them.
+    let path = "/etc/tidegate/s.sock".into();
+    assert_eq!(settings.socket, Socket { path, mode: 0o600, group: Some("web".to_owned()) });
+    assert_eq!(settings.rules, Path::new("/etc/tidegate/my/rules"));
+    assert_eq!((settings.threads, settings.memory_max_bytes), (7, 2 << 30));
+    assert_eq!((settings.connections.max, settings.connections.per_user), (100, 100));
+    assert_eq!(settings.log, Log { format: LogFormat::Json, level: tracing::Level::TRACE });
+    assert_eq!(domains(&settings), [("mail", &[33, 0][..]), ("api", &[]), ("other", &[])]);
+    assert_eq!(pools(&settings), [("web", &[33, 0][..], Some(64)), ("jobs", &[], None)]);
+    assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate/a.sock"));
+    assert_eq!(settings.metrics, Some("[::1]:9000".parse().unwrap()));
+}
+
+#[test]
+fn the_socket_is_where_it_is_expected() {
+    let environment = |socket: Option<&str>, runtime: Option<&str>, is_root| Environment {
+        socket: socket.map(Into::into),
+        state_directory: None,
+        runtime_directory: runtime.map(Into::into),
+        is_root,
+        cores: 1,
+    };
+    let own = Some("/run/user/1000");
+    let table = [
+        ("socket: {path: /a}", environment(Some("/b"), own, false), "/a"),
+        ("", environment(Some("/b"), own, false), "/b"),
+        ("", environment(Some(""), own, false), "/run/user/1000/tidegate/tidegate.sock"),
+        ("", environment(None, own, false), "/run/user/1000/tidegate/tidegate.sock"),
+        ("", environment(None, own, true), "/run/tidegate/tidegate.sock"),
+        ("", environment(None, None, false), "/run/tidegate/tidegate.sock"),
+        ("", environment(None, Some("relative"), false), "/run/tidegate/tidegate.sock"),
+    ];
+    for (text, environment, expected) in table {
+        let source = Source::new("tidegate.yaml", text.to_owned());
+        let (settings, _) = Settings::read(Some(&source), &environment).unwrap();
+        assert_eq!(settings.socket.path, Path::new(expected), "{text} {environment:?}");
+    }
+    let long = format!("/{}", "x".repeat(107));
+    let problems = Settings::read(None, &environment(Some(&long), None, false)).unwrap_err();
+    assert!(
+        problems[0].to_string().starts_with("TIDEGATE_SOCKET: error: the path of the socket has 108 bytes")
+    );
+    assert!(socket_path_fits(Path::new(&long)).unwrap_err().contains("at most 107"));
+    assert!(socket_path_fits(Path::new(&long[..107])).is_ok());
+}
+
+#[test]
+fn a_wrong_line_is_told_where_and_how() {
+    let long = format!("socket: {{path: /{}}}", "x".repeat(107));
+    let table: &[(&str, u32, u32, &str, &str)] = &[
+        ("mode: on", 1, 7, "unknown mode `on`", "enforce, shadow, disabled"),
+        ("mode: enforced", 1, 7, "unknown mode `enforced`", "did you mean `enforce`?"),
+        ("modes: enforce", 1, 1, "unknown field `modes` in the settings", "did you mean `mode`?"),
+        ("mode: enforce\nmode: shadow", 2, 1, "`mode` is written twice", "line 1"),
+        ("- mode", 1, 1, "the settings is a mapping, not a list", "`mode: …`"),
+        ("socket: /run/x.sock", 1, 9, "`socket` is a mapping, not a text", "`path: …`"),
+        ("socket: {path: ''}", 1, 16, "`path` is a path, not ``", "leave it out"),
+        (&long, 1, 16, "the path of the socket has 108 bytes", "at most 107"),
+        ("socket: {mode: 660x}", 1, 16, "`660x` is no socket mode", "\"0660\""),
+        ("socket: {mode: '0888'}", 1, 16, "`0888` is no socket mode", "four octal digits"),
+        ("socket: {mode: 4660}", 1, 16, "`4660` is no socket mode", "\"0660\""),
+        ("socket: {gruop: x}", 1, 10, "unknown field `gruop`", "did you mean `group`?"),
+        ("rules: [a, b]", 1, 8, "`rules` is a text, not a list", "one text"),
+        ("threads: 0", 1, 10, "`threads` is 0", "at least 1"),
+        ("threads: auto", 1, 10, "`auto` is not a whole number", "digits"),
+        ("threads: 5000", 1, 10, "`threads` is 5000", "at most 1024"),
+        ("memory: 64MiB", 1, 9, "`memory` is a mapping, not a text", "`max: …`"),
+        ("memory: {max: 64MB}", 1, 15, "`64MB` is no size", "write 64MiB"),
+        ("memory: {max: 64}", 1, 15, "`64` is no size", "write 64MiB"),
+        ("memory: {max: 2g}", 1, 15, "`2g` is no size", "write 2GiB"),
+        ("memory: {max: 1KiB}", 1, 15, "`1KiB` is too small", "1MiB"),
+        ("memory: {max: 1.5GiB}", 1, 15, "`1.5` is not a whole number", "digits"),
+        ("connections: {max: 0}", 1, 20, "`max` is 0", "at least 1"),
+        ("connections: {max: 2000000}", 1, 20, "`max` is 2000000", "at most 1048576"),
+        ("log: {level: verbose}", 1, 14, "unknown level `verbose`", "error, warn, info, debug, trace"),
+        ("log: {format: xml}", 1, 15, "unknown format `xml`", "text, json"),
+        ("domains: [api]", 1, 10, "`domains` is a mapping, not a list", "names and what holds"),
+        ("domains: {a/b: {}}", 1, 11, "may not hold '/'", "leave out"),
+        ("domains: {api: {}, api: {}}", 1, 20, "`api` is written twice in `domains`", "keep one"),
+        ("domains: {api: [33]}", 1, 16, "a domain of the settings is a mapping, not a list", "`uids: …`"),
+        ("domains: {api: {uid: [33]}}", 1, 17, "unknown field `uid`", "did you mean `uids`?"),
+        ("domains: {api: {uids: 33}}", 1, 23, "`uids` is a list, not a number", "[1000, 1001]"),
+        ("domains: {api: {uids: [www-data]}}", 1, 24, "`www-data` is the name of a user", "`id -u www-data`"),
+        ("domains: {api: {uids: [33, -1]}}", 1, 28, "`-1` is negative", "at least 1"),
+        ("domains: {api: {uids: [0x21]}}", 1, 24, "`0x21` is not a whole number", "write 33"),
+        ("domains: {api: {uids: [5000000000]}}", 1, 24, "`5000000000` is too large", "at most"),
+        ("domains: {api: {uids: [[33]]}}", 1, 24, "`uids` is a text, not a list", "one text"),
+        ("domains: {api: {scope: flete}}", 1, 24, "unknown scope `flete`", "did you mean `fleet`?"),
+        ("scope: all", 1, 8, "unknown scope `all`", "host, fleet"),
+        ("state: []", 1, 8, "`state` is a text, not a list", "one text"),
+        ("metrics: {listen: 9631}", 1, 19, "`9631` is not where metrics can be served", "127.0.0.1:9631"),
+        ("metrics: {listen: localhost:9631}", 1, 19, "not where metrics", "an address and a port"),
+        ("admin: {socket: \"\"}", 1, 17, "`socket` is a path", "write a path"),
+        ("metrics: {port: 9631}", 1, 11, "unknown field `port` in `metrics`", "listen"),
+        ("domains: {api: {scope: hots}}", 1, 24, "unknown scope `hots`", "did you mean `host`?"),
+        ("pools: {web: {slots_max: many}}", 1, 26, "`many`", "write"),
+        ("pools: {web: {uids: [www]}}", 1, 22, "`www` is the name of a user", "`id -u www` says"),
+        ("pools: {web: {slots: 4}}", 1, 15, "unknown field `slots` in a pool of the settings", "slots_max"),
+        ("pools: [web]", 1, 8, "`pools` is a mapping, not a list", "write names"),
+        ("pools: {web: {slots_max: 0}}", 1, 26, "`slots_max` is 0", "at least 1"),
+        ("pools: {web: {}, web: {}}", 1, 18, "`web` is written twice in `pools`", "keep one"),
+        ("mode: [", 1, 7, "unclosed bracket", "brackets"),
+    ];
+    for (text, line, column, message, mend) in table {
+        let problems = read(text).expect_err(text);
+        let errors: Vec<_> = problems.iter().filter(|problem| problem.is_error()).collect();
+        assert_eq!(errors.len(), 1, "{text}\n{problems:#?}");
+        let error = errors[0];
+        assert_eq!((error.position.line, error.position.column), (*line, *column), "{text}\n{error}");
+        assert!(error.message.contains(message), "{message:?} in\n{error}");
+        assert!(error.mend.as_deref().unwrap().contains(mend), "{mend:?} in\n{error}");
+    }
+}
+
+#[test]
+fn what_works_and_was_perhaps_not_meant_is_a_warning() {
+    let (_, problems) = good("socket: {mode: \"0666\"}");
+    assert!(problems[0].contains("every user of this host may ask"), "{problems:?}");
+    let (settings, problems) = good("connections: {max: 10, per_user: 20}");
+    assert!(problems[0].contains("`per_user` is above `max`, which is 10"), "{problems:?}");
+    assert_eq!(settings.connections.per_user, 10);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_an_error_when_it_was_asked_for() {
+    let problems = Settings::load(Some(Path::new("/nowhere/tidegate.yaml"))).unwrap_err();
+    assert!(problems[0].to_string().starts_with("/nowhere/tidegate.yaml: error: cannot read the file"));
+    assert!(Settings::load(None).is_ok());
+}
+
+#[test]
+fn names_the_admin_socket_after_the_socket() {
+    for (socket, admin) in [
+        ("web.sock", "web.admin.sock"),
+        ("web", "web.admin.sock"),
+        ("web.socket", "web.socket.admin.sock"),
+        (".sock", ".admin.sock"),
+        ("admin.sock", "admin.admin.sock"),
+    ] {
+        let (settings, _) = good(&format!("socket: {{path: {socket}}}"));
+        assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate").join(admin), "{socket}");
+    }
+}
+
+#[test]
+fn refuses_one_path_for_both_sockets() {
+    let text = "socket: {path: a.sock}\nadmin: {socket: a.sock}\n";
+    let problems = read(text).unwrap_err();
+    let said = problems.iter().map(ToString::to_string).collect::<String>();
+    assert!(said.contains(":2:") && said.contains("where applications ask"), "{said}");
+}

@@ -1,0 +1,87 @@
+//! Who is refused, and for how long he is the same.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::shed::draw::{epoch, is_refused};
+
+use super::{Random, at_millis};
+
+const ROTATE: Duration = Duration::from_secs(600);
+
+#[test]
+fn within_one_rotation_every_caller_changes_once_and_they_change_evenly() {
+    let mut random = Random(7);
+    let phases: Vec<u64> = (0..20_000).map(|_| random.next()).collect();
+    for start in [0, 1, 599_999, 86_400_000, 1_790_000_000_000_u64] {
+        let mut changed = [0_u32; 20];
+        for phase in &phases {
+            let epochs: Vec<u64> =
+                (0..=20).map(|slice| epoch(at_millis(start + slice * 30_000), *phase, ROTATE)).collect();
+            let slices: Vec<usize> = (0..20).filter(|slice| epochs[*slice] != epochs[slice + 1]).collect();
+            assert_eq!((slices.len(), epochs[20]), (1, epochs[0] + 1), "phase {phase}, from {start} ms");
+            changed[slices[0]] += 1;
+        }
+        // A twentieth each, within five deviations (31).
+        assert!(changed.iter().all(|count| count.abs_diff(1_000) < 155), "from {start} ms: {changed:?}");
+    }
+}
+
+#[test]
+fn odd_rotations_do_no_harm() {
+    let late = tidegate::clock::Timestamp::from_nanos(u64::MAX);
+    for rotate in [Duration::ZERO, Duration::from_nanos(1), ROTATE, Duration::MAX] {
+        for phase in [0, u64::MAX] {
+            assert!(epoch(late, phase, rotate) >= epoch(at_millis(0), phase, rotate), "{rotate:?}");
+        }
+    }
+    assert_eq!(epoch(at_millis(0), 0, Duration::MAX), epoch(at_millis(1_000), 0, Duration::MAX));
+}
+
+#[test]
+fn the_share_that_is_refused_is_the_chance() {
+    for chance in [0.005, 0.1, 0.3, 0.5, 0.75, 0.99] {
+        for seed in 1..=3 {
+            let mut random = Random(seed);
+            let refused = (0..100_000).filter(|_| is_refused(random.next(), chance)).count();
+            let share = f64::from(u32::try_from(refused).unwrap()) / 100_000.0;
+            assert!((share - chance).abs() < 0.01, "seed {seed}: {share} at {chance}");
+        }
+    }
+}
+
+#[test]
+fn nothing_refuses_nobody_and_one_refuses_everybody() {
+    const HALF: u64 = 1 << 63;
+    // Draw, chance, whether it is refused.
+    let table = [
+        (0, 0.0, false),
+        (u64::MAX, 1.0, true),
+        (0, 1.0, true),
+        (0, f64::MIN_POSITIVE, true),
+        (u64::MAX, 1.0 - f64::EPSILON, false),
+        (HALF, 0.5, false),
+        (HALF - 1, 0.5, true),
+        (0, f64::NAN, false),
+        (0, -1.0, false),
+        (u64::MAX, 2.0, true),
+    ];
+    for (draw, chance, refused) in table {
+        assert_eq!(is_refused(draw, chance), refused, "{draw} at {chance}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_rotation_later_everybody_has_drawn_once_more(nanos in 0..u64::MAX / 2, phase in any::<u64>(), rotate in 1_u64..1 << 62) {
+        let at = tidegate::clock::Timestamp::from_nanos(nanos);
+        let rotate = Duration::from_nanos(rotate);
+        prop_assert_eq!(epoch(at.after(rotate), phase, rotate), epoch(at, phase, rotate) + 1);
+        prop_assert!(epoch(at.after(rotate / 2), phase, rotate) - epoch(at, phase, rotate) <= 1);
+    }
+
+    #[test]
+    fn who_is_refused_stays_so_as_the_chance_grows(draw in any::<u64>(), chance in 0.0..1.0_f64, more in 0.0..1.0_f64) {
+        prop_assert!(!is_refused(draw, chance) || is_refused(draw, chance + more));
+    }
+}

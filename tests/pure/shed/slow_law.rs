@@ -1,0 +1,224 @@
+//! The tables of the law, as computed from its formula: from rest to all refused, back again, and what holds.
+
+use std::time::Duration;
+
+use tidegate::shed::{Severity, SlowLaw, chance, draw};
+
+use super::{Random, SECOND};
+
+/// The law as published: nothing leaks.
+pub(crate) const EXACT: SlowLaw = SlowLaw { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 0.0 };
+
+/// The severity after so many seconds at one utilization.
+pub(crate) fn run(severity: &mut Severity, law: &SlowLaw, utilization: Option<f64>, seconds: u32) -> f64 {
+    for _ in 0..seconds {
+        severity.step(law, utilization, SECOND);
+    }
+    severity.value()
+}
+
+pub(crate) fn near(is: f64, expected: f64, what: &str) {
+    assert!((is - expected).abs() < 0.000_06, "{what}: {is}, expected {expected}");
+}
+
+#[test]
+fn at_full_load_from_rest_all_is_refused_after_148_seconds() {
+    // Seconds, s, and the chances of four sheddable priorities and of three.
+    let table: &[(u32, f64, [f64; 4], [f64; 3])] = &[
+        (0, -0.233_33, [0.0; 4], [0.0; 3]),
+        (14, -0.116_67, [0.0; 4], [0.0; 3]),
+        (28, 0.0, [0.0; 4], [0.0; 3]),
+        (29, 0.008_33, [0.033_33, 0.0, 0.0, 0.0], [0.025, 0.0, 0.0]),
+        (38, 0.083_33, [0.333_33, 0.0, 0.0, 0.0], [0.25, 0.0, 0.0]),
+        (58, 0.25, [1.0, 0.0, 0.0, 0.0], [0.75, 0.0, 0.0]),
+        (68, 0.333_33, [1.0, 0.333_33, 0.0, 0.0], [1.0, 0.0, 0.0]),
+        (88, 0.5, [1.0, 1.0, 0.0, 0.0], [1.0, 0.5, 0.0]),
+        (108, 0.666_67, [1.0, 1.0, 0.666_67, 0.0], [1.0, 1.0, 0.0]),
+        (118, 0.75, [1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.25]),
+        (128, 0.833_33, [1.0, 1.0, 1.0, 0.333_33], [1.0, 1.0, 0.5]),
+        (148, 1.0, [1.0; 4], [1.0; 3]),
+        (600, 1.0, [1.0; 4], [1.0; 3]),
+    ];
+    let mut severity = Severity::at_rest(&EXACT);
+    let mut passed = 0;
+    for (seconds, s, of_four, of_three) in table {
+        let is = run(&mut severity, &EXACT, Some(1.0), seconds - passed);
+        passed = *seconds;
+        near(is, *s, &format!("s at {seconds} s"));
+        for (place, expected) in of_four.iter().enumerate() {
+            near(chance(is, 4, place), *expected, &format!("place {place} of 4 at {seconds} s"));
+        }
+        for (place, expected) in of_three.iter().enumerate() {
+            near(chance(is, 3, place), *expected, &format!("place {place} of 3 at {seconds} s"));
+        }
+    }
+}
+
+#[test]
+fn at_half_load_it_takes_seven_minutes_to_stop_refusing() {
+    let mut severity = Severity::at_rest(&EXACT);
+    run(&mut severity, &EXACT, Some(1.0), 148);
+    let table: &[(u32, f64)] =
+        &[(20, 0.9524), (40, 0.9048), (120, 0.7143), (240, 0.4286), (420, 0.0), (518, -0.233_33)];
+    let mut passed = 0;
+    for (seconds, s) in table {
+        near(run(&mut severity, &EXACT, Some(0.5), seconds - passed), *s, &format!("s after {seconds} s"));
+        passed = *seconds;
+    }
+    run(&mut severity, &EXACT, Some(0.5), 1);
+    assert!(severity.is_at_rest(&EXACT));
+}
+
+#[test]
+fn each_utilization_has_its_slope() {
+    // Utilization, severity for each second, seconds for 0 to 1 or from 1 to 0, seconds between rest and 0.
+    let table: &[(f64, f64, u32, f64)] = &[
+        (0.81, 0.000_417, 2_400, 560.0),
+        (0.82, 0.000_833, 1_200, 280.0),
+        (0.85, 0.002_083, 480, 112.0),
+        (0.90, 0.004_167, 240, 56.0),
+        (0.95, 0.006_250, 160, 37.3),
+        (1.00, 0.008_333, 120, 28.0),
+        (0.69, -0.000_119, 8_400, 1_960.0),
+        (0.65, -0.000_595, 1_680, 392.0),
+        (0.60, -0.001_190, 840, 196.0),
+        (0.50, -0.002_381, 420, 98.0),
+        (0.35, -0.004_167, 240, 56.0),
+        (0.00, -0.008_333, 120, 28.0),
+    ];
+    for (utilization, per_second, whole_way, to_or_from_rest) in table {
+        let what = format!("utilization {utilization}");
+        let mut severity = Severity::at_rest(&EXACT);
+        run(&mut severity, &EXACT, Some(1.0), 100);
+        let before = severity.value();
+        let step = run(&mut severity, &EXACT, Some(*utilization), 1) - before;
+        assert!((step - per_second).abs() < 0.000_000_6, "{what}: {step}");
+        assert!((28.0 / 120.0 / step.abs() - to_or_from_rest).abs() < 0.05, "{what}: {step}");
+        // The whole way, from one end to the other, and a second less.
+        let mut severity = Severity::at_rest(&EXACT);
+        let start = if *per_second > 0.0 { 28 } else { 148 };
+        run(&mut severity, &EXACT, Some(1.0), start);
+        let end = if *per_second > 0.0 { 1.0 } else { 0.0 };
+        let short = run(&mut severity, &EXACT, Some(*utilization), whole_way - 1);
+        assert!((short - end).abs() > step.abs() * 0.9, "{what}: already at {short}");
+        near(run(&mut severity, &EXACT, Some(*utilization), 1), end, &what);
+    }
+}
+
+#[test]
+fn between_good_and_bad_it_holds_or_leaks() {
+    for utilization in [0.70, 0.75, 0.80] {
+        let mut severity = Severity::at_rest(&EXACT);
+        let before = run(&mut severity, &EXACT, Some(1.0), 58);
+        let after = run(&mut severity, &EXACT, Some(utilization), 542);
+        assert!((before - after).abs() < f64::EPSILON, "{utilization} moves it from {before} to {after}");
+    }
+    let leaking = SlowLaw::default();
+    // Seconds for s = 0.25 to be nothing: 450 at 1/1800 a second, but not at `bad`, where such a host comes to rest.
+    for (utilization, s) in [(0.70, 0.0), (0.75, 0.0), (0.80, 0.25)] {
+        let mut severity = Severity::at_rest(&leaking);
+        run(&mut severity, &leaking, Some(1.0), 58);
+        near(run(&mut severity, &leaking, Some(utilization), 450), s, &format!("leak at {utilization}"));
+    }
+}
+
+#[test]
+fn a_blip_refuses_nothing() {
+    let mut severity = Severity::at_rest(&EXACT);
+    near(run(&mut severity, &EXACT, Some(1.0), 20), -0.066_67, "after the blip");
+    assert!(run(&mut severity, &EXACT, Some(0.6), 139) > Severity::at_rest(&EXACT).value());
+    run(&mut severity, &EXACT, Some(0.6), 2);
+    assert!(severity.is_at_rest(&EXACT));
+}
+
+#[test]
+fn of_149_requests_at_full_load_the_published_number_is_lost() {
+    let mut severity = Severity::at_rest(&EXACT);
+    let mut chances = Vec::new();
+    for _ in 0..149 {
+        chances.push(chance(severity.value(), 1, 0));
+        severity.step(&EXACT, Some(1.0), SECOND);
+    }
+    near(chances.iter().sum(), 60.5, "the sum of all chances");
+    // And with a draw for each: the mean of 4 000 runs is within five of its own deviations (0.07).
+    let mut random = Random(1);
+    let refused =
+        (0..4_000).flat_map(|_| &chances).filter(|chance| draw::is_refused(random.next(), **chance));
+    let refused = f64::from(u32::try_from(refused.count()).unwrap()) / 4_000.0;
+    assert!((refused - 60.5).abs() < 0.35, "{refused} of 149 are refused, seed 1");
+}
+
+#[test]
+fn after_ten_idle_minutes_the_first_refusal_is_still_half_a_minute_away() {
+    let mut severity = Severity::at_rest(&EXACT);
+    run(&mut severity, &EXACT, Some(0.0), 600);
+    assert_eq!(severity, Severity::at_rest(&EXACT));
+    assert!(chance(run(&mut severity, &EXACT, Some(1.0), 28), 3, 0) < 1e-9);
+    assert!(chance(run(&mut severity, &EXACT, Some(1.0), 1), 3, 0) > 0.02);
+}
+
+#[test]
+fn without_a_reading_it_holds_for_thirty_seconds_and_then_recovers() {
+    for none in [None, Some(f64::NAN), Some(f64::INFINITY), Some(f64::NEG_INFINITY)] {
+        let mut severity = Severity::at_rest(&EXACT);
+        let full = run(&mut severity, &EXACT, Some(1.0), 148);
+        near(full, 1.0, "before");
+        near(run(&mut severity, &EXACT, none, 30), 1.0, "held");
+        near(run(&mut severity, &EXACT, none, 1), 1.0 - 0.004_167, "a second of recovery");
+        near(run(&mut severity, &EXACT, none, 239), 0.0, "as at 0.35");
+        // One reading, and the thirty seconds begin anew.
+        let before = run(&mut severity, &EXACT, Some(0.75), 1);
+        near(run(&mut severity, &EXACT, none, 30), before, "held again");
+        run(&mut severity, &EXACT, none, 57);
+        assert!(severity.is_at_rest(&EXACT));
+    }
+}
+
+#[test]
+fn the_thirty_seconds_end_within_a_step() {
+    let mut severity = Severity::at_rest(&EXACT);
+    run(&mut severity, &EXACT, Some(1.0), 148);
+    for _ in 0..60 {
+        severity.step(&EXACT, None, Duration::from_millis(700));
+    }
+    near(severity.value(), 1.0 - 12.0 * 0.5 / 120.0, "42 s, of which 12 count");
+}
+
+#[test]
+fn above_one_is_as_bad_as_one_and_below_zero_as_good_as_zero() {
+    for (odd, like) in [(1.25, 1.0), (7.0, 1.0), (f64::MAX, 1.0), (-0.5, 0.0), (f64::MIN, 0.0), (-0.0, 0.0)] {
+        let mut severity = Severity::at_rest(&EXACT);
+        run(&mut severity, &EXACT, Some(1.0), 60);
+        let mut other = severity;
+        assert_eq!(
+            run(&mut severity, &EXACT, Some(odd), 9).to_bits(),
+            run(&mut other, &EXACT, Some(like), 9).to_bits(),
+            "{odd}"
+        );
+    }
+}
+
+#[test]
+fn a_machine_that_slept_learns_two_seconds() {
+    let mut severity = Severity::at_rest(&EXACT);
+    let before = severity.value();
+    severity.step(&EXACT, Some(1.0), Duration::from_secs(3_600));
+    near(severity.value() - before, 2.0 / 120.0, "one step");
+    // And asleep is not thirty seconds without a reading.
+    let before = severity.value();
+    severity.step(&EXACT, None, Duration::from_secs(3_600));
+    assert!((severity.value() - before).abs() < f64::EPSILON);
+    severity.step(&EXACT, Some(1.0), Duration::ZERO);
+    assert!((severity.value() - before).abs() < f64::EPSILON, "no time has passed");
+}
+
+#[test]
+fn a_law_that_changes_keeps_the_severity_within_its_own_range() {
+    let deep = SlowLaw { after: 60.0, ..EXACT };
+    let mut severity = Severity::at_rest(&deep);
+    near(severity.value(), -0.5, "deeper");
+    assert!(severity.is_at_rest(&EXACT), "nothing would lower it");
+    severity.step(&EXACT, Some(0.0), SECOND);
+    assert_eq!(severity, Severity::at_rest(&EXACT));
+    assert!(!severity.is_at_rest(&deep));
+}

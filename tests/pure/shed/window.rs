@@ -1,0 +1,149 @@
+//! The mean over the last seconds, against the exact one.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::shed::Window;
+
+use super::at_millis;
+
+const SPAN: Duration = Duration::from_secs(8);
+
+/// What grows while so many of so many slots are busy.
+#[derive(Default)]
+struct Sums {
+    window: Window,
+    millis: u64,
+    busy: u128,
+    slots: u128,
+}
+
+impl Sums {
+    /// Lets so many milliseconds pass, and reads.
+    fn pass(&mut self, millis: u64, busy: u32, slots: u32) {
+        self.millis += millis;
+        self.busy += u128::from(busy) * u128::from(millis) * 1_000_000;
+        self.slots += u128::from(slots) * u128::from(millis) * 1_000_000;
+        self.window.push(at_millis(self.millis), self.busy, self.slots);
+    }
+
+    fn over(&self) -> Option<f64> {
+        self.window.over(SPAN)
+    }
+}
+
+fn near(is: Option<f64>, expected: f64, by: f64) {
+    let is = is.unwrap();
+    assert!((is - expected).abs() <= by, "{is}, expected {expected}");
+}
+
+#[test]
+fn until_there_has_been_slot_time_nothing_is_known() {
+    let mut sums = Sums::default();
+    assert_eq!(sums.over(), None);
+    for _ in 0..100 {
+        sums.pass(250, 0, 0);
+        assert_eq!(sums.over(), None);
+    }
+    // Then it is a mean over the time in which there were slots.
+    sums.pass(250, 4, 4);
+    near(sums.over(), 1.0, 1e-12);
+    sums.pass(250, 0, 4);
+    near(sums.over(), 0.5, 1e-12);
+    sums.window.clear();
+    assert_eq!(sums.over(), None);
+    sums.pass(250, 1, 4);
+    assert_eq!(sums.over(), None, "one reading is no time");
+    sums.pass(250, 1, 4);
+    near(sums.over(), 0.25, 1e-12);
+}
+
+#[test]
+fn a_step_is_seen_in_full_after_eight_seconds_and_no_later() {
+    let mut sums = Sums::default();
+    for _ in 0..400 {
+        sums.pass(250, 0, 16);
+    }
+    for ticks in 1..=40_u32 {
+        sums.pass(250, 16, 16);
+        near(sums.over(), f64::from(ticks.min(32)) / 32.0, 1e-12);
+    }
+}
+
+#[test]
+fn after_a_long_time_without_a_reading_the_last_eight_seconds_count() {
+    let mut sums = Sums::default();
+    sums.pass(250, 0, 16);
+    sums.pass(3_600_000, 0, 16);
+    for _ in 0..8 {
+        sums.pass(250, 16, 16);
+    }
+    near(sums.over(), 0.25, 1e-12);
+}
+
+#[test]
+fn readings_close_together_lose_no_time() {
+    let mut sums = Sums::default();
+    for _ in 0..1_200 {
+        sums.pass(10, 0, 1);
+    }
+    for _ in 0..800 {
+        sums.pass(10, 1, 1);
+    }
+    near(sums.over(), 1.0, 0.2 / 8.0);
+    for _ in 0..400 {
+        sums.pass(10, 0, 1);
+    }
+    near(sums.over(), 0.5, 0.2 / 8.0);
+}
+
+#[test]
+fn a_reading_out_of_order_or_a_sum_that_falls_is_harmless() {
+    let mut sums = Sums::default();
+    for _ in 0..40 {
+        sums.pass(250, 1, 2);
+    }
+    sums.window.push(at_millis(5), 0, 0);
+    sums.window.push(at_millis(sums.millis), u128::MAX, u128::MAX);
+    near(sums.over(), 0.5, 1e-12);
+    sums.window.push(at_millis(sums.millis + 250), 0, 0);
+    near(sums.over(), 0.5, 1e-12);
+    sums.window.push(at_millis(sums.millis + 500), u128::MAX, u128::MAX);
+    near(sums.over(), 1.0, 1e-3);
+}
+
+#[test]
+fn it_is_small() {
+    assert!(size_of::<Window>() <= 2_304, "{}", size_of::<Window>());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn it_is_the_exact_mean_whenever_the_readings_come(
+        stretches in proptest::collection::vec((200_u64..3_000, 0_u32..40, 0_u32..40), 2..120),
+    ) {
+        let mut sums = Sums::default();
+        let mut passed: Vec<(u64, u32, u32)> = Vec::new();
+        sums.pass(1, 0, 0);
+        for (millis, busy, slots) in stretches {
+            sums.pass(millis, busy, slots);
+            passed.push((millis, busy, slots));
+            // The same, from what has passed, backwards.
+            let (mut left, mut busy_time, mut slot_time) = (8_000, 0, 0);
+            for (millis, busy, slots) in passed.iter().rev() {
+                let counts = left.min(*millis);
+                left -= counts;
+                busy_time += u64::from(*busy) * counts;
+                slot_time += u64::from(*slots) * counts;
+            }
+            let exact = (slot_time > 0)
+                .then(|| f64::from(u32::try_from(busy_time).unwrap()) / f64::from(u32::try_from(slot_time).unwrap()));
+            match (sums.over(), exact) {
+                (Some(is), Some(exact)) => prop_assert!((is - exact).abs() < 1e-9 * exact.max(1.0), "{is}, {exact}"),
+                (is, exact) => prop_assert_eq!(is, exact),
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The golden frames: what they mean, the bytes they are written as, the error each bad one gets.
+
+use crate::golden;
+use serde_json::{Map, Value, json};
+use tidegate::protocol::{
+    Abandoned, Amount, Cost, Decision, Descriptors, Fault, Hello, Judge, Missed, Of, Options, Reply,
+    ReplyScratch, Request, Split, WorkOutcome, decode_first, decode_reply, decode_request, encode_fault,
+    encode_reply, encode_request, split,
+};
+
+#[test]
+fn good_requests_are_read_and_written() {
+    for vector in golden::good().iter().filter(|vector| vector.direction == "request") {
+        let frame = golden::bytes(&vector.hex);
+        let payload = whole(&frame);
+        let mut descriptors = Descriptors::new();
+        let request = match decode_request(payload, &mut descriptors) {
+            Ok(request) => request,
+            Err(fault) => panic!("{}: {fault}", vector.name),
+        };
+        assert_eq!(request_meaning(&request, &descriptors), normal(&vector.meaning), "{}", vector.name);
+        let mut written = b"before".to_vec();
+        encode_request(&mut written, &request, &descriptors).unwrap();
+        assert_eq!(written[6..] == frame, vector.canonical, "{}: {:02x?}", vector.name, &written[6..]);
+        if let Request::Hello(hello) = request {
+            assert_eq!(decode_first(payload), Ok(hello), "{}", vector.name);
+        }
+    }
+}
+
+#[test]
+fn good_replies_are_read_and_written() {
+    for vector in golden::good().iter().filter(|vector| vector.direction == "reply") {
+        let frame = golden::bytes(&vector.hex);
+        let mut scratch = ReplyScratch::default();
+        let reply = match decode_reply(whole(&frame), &mut scratch) {
+            Ok(reply) => reply,
+            Err(fault) => panic!("{}: {fault}", vector.name),
+        };
+        assert_eq!(reply_meaning(&reply), vector.meaning, "{}", vector.name);
+        let mut written = b"before".to_vec();
+        encode_reply(&mut written, &reply);
+        assert_eq!(written[6..] == frame, vector.canonical, "{}: {:02x?}", vector.name, &written[6..]);
+    }
+}
+
+#[test]
+fn bad_frames_get_their_error() {
+    for vector in golden::bad() {
+        let bytes = golden::bytes(&vector.hex);
+        let fault = match fault_of(&bytes, vector.after_hello) {
+            Some(fault) => fault,
+            None => panic!("{} is taken", vector.name),
+        };
+        let found = (fault.code.name(), fault.code.number(), fault.code.closes(), fault.id, fault.silent);
+        let expected = (vector.code.as_str(), vector.number, vector.closes, vector.id, !vector.reply);
+        assert_eq!(found, expected, "{}: {fault}", vector.name);
+
+        let mut written = Vec::new();
+        encode_fault(&mut written, &fault);
+        if !vector.reply {
+            assert!(written.is_empty(), "{}", vector.name);
+            continue;
+        }
+        let mut scratch = ReplyScratch::default();
+        let message = fault.to_string();
+        let reply = Reply::Error { id: vector.id, code: fault.code, message: &message };
+        assert_eq!(decode_reply(whole(&written), &mut scratch), Ok(reply), "{}", vector.name);
+    }
+}
+
+#[test]
+fn there_are_enough_of_them() {
+    assert!(golden::good().len() >= 60);
+    assert!(golden::bad().len() >= 80);
+}
+
+/// What the daemon finds wrong with the first frame in these bytes.
+fn fault_of(bytes: &[u8], after_hello: bool) -> Option<Fault> {
+    let payload = match split(bytes) {
+        Split::Frame { payload, .. } => payload,
+        Split::Broken(fault) => return Some(fault),
+        Split::More { .. } => return None,
+    };
+    if !after_hello {
+        return decode_first(payload).err();
+    }
+    match decode_request(payload, &mut Descriptors::new()) {
+        Ok(Request::Hello(hello)) => Some(Fault::second_hello(hello.id)),
+        Ok(_) => None,
+        Err(fault) => Some(fault),
+    }
+}
+
+fn whole(frame: &[u8]) -> &[u8] {
+    match split(frame) {
+        Split::Frame { payload, consumed } if consumed == frame.len() => payload,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `idem` means its bytes, written as text or not.
+fn normal(meaning: &Value) -> Value {
+    let mut meaning = meaning.clone();
+    for name in ["/options/idem", "/options/of"] {
+        if let Some(idem) = meaning.pointer_mut(name)
+            && let Some(text) = idem.as_str()
+        {
+            *idem = binary(text.as_bytes());
+        }
+    }
+    meaning
+}
+
+fn binary(bytes: &[u8]) -> Value {
+    json!({ "bin": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() })
+}
+
+fn request_meaning(request: &Request<'_>, descriptors: &Descriptors<'_>) -> Value {
+    match request {
+        Request::Hello(hello) => {
+            json!({ "op": "hello", "id": hello.id, "version": hello.version, "info": info(hello) })
+        }
+        Request::Acquire(judge) => judged("acquire", judge, descriptors),
+        Request::Hit(judge) => judged("hit", judge, descriptors),
+        Request::Peek(judge) => judged("peek", judge, descriptors),
+        Request::Charge(charge) => json!({
+            "op": "charge", "id": charge.id, "domain": charge.domain, "descriptors": flat(descriptors),
+            "amount": match charge.amount {
+                Amount::Requests(amount) => json!(amount),
+                Amount::Units(units) => units.iter().map(|(unit, n)| (unit.to_owned(), json!(n))).collect(),
+            },
+            "options": options(&charge.options),
+        }),
+        Request::Release { id, lease, outcome } => {
+            let outcome = match outcome {
+                WorkOutcome::Ok => "ok",
+                WorkOutcome::Error => "error",
+                WorkOutcome::Dropped => "dropped",
+            };
+            json!({ "op": "release", "id": id, "lease": lease, "outcome": outcome })
+        }
+        Request::Renew { id, lease } => json!({ "op": "renew", "id": id, "lease": lease }),
+        Request::Signal { id, pool, name, permille } => {
+            json!({ "op": "signal", "id": id, "pool": pool, "name": name, "permille": permille })
+        }
+        Request::Ping { id } => json!({ "op": "ping", "id": id }),
+    }
+}
+
+fn judged(op: &str, judge: &Judge<'_>, descriptors: &Descriptors<'_>) -> Value {
+    json!({
+        "op": op, "id": judge.id, "domain": judge.domain, "descriptors": flat(descriptors),
+        "cost": match judge.cost {
+            Cost::Requests(cost) => json!(cost),
+            Cost::Units(units) => units.iter().map(|(unit, n)| (unit.to_owned(), json!(n))).collect(),
+        },
+        "priority": judge.priority, "options": options(&judge.options),
+    })
+}
+
+fn flat(descriptors: &Descriptors<'_>) -> Value {
+    let texts =
+        |pairs: &[(&str, &str)]| pairs.iter().flat_map(|(key, value)| [json!(key), json!(value)]).collect();
+    let all: Vec<Value> = descriptors.iter().map(texts).collect();
+    let attributes: Vec<_> = descriptors.iter().flatten().copied().collect();
+    assert_eq!(descriptors.attributes(), attributes);
+    Value::Array(all)
+}
+
+fn options(options: &Options<'_>) -> Value {
+    let mut meaning = Map::new();
+    put(&mut meaning, "idem", options.idem.map(binary));
+    put(
+        &mut meaning,
+        "of",
+        options.of.map(|of| match of {
+            Of::Idem(idem) => binary(idem),
+            Of::Lease(lease) => Value::from(lease),
+        }),
+    );
+    put(&mut meaning, "queued_us", options.queued_us.map(Value::from));
+    put(&mut meaning, "max_wait_us", options.max_wait_us.map(Value::from));
+    put(&mut meaning, "all", options.all.then_some(Value::Bool(true)));
+    reports(&mut meaning, &options.missed, &options.abandoned);
+    Value::Object(meaning)
+}
+
+fn info(hello: &Hello<'_>) -> Value {
+    let mut meaning = Map::new();
+    put(&mut meaning, "client", hello.client.map(Value::from));
+    put(&mut meaning, "session", hello.session.map(|session| binary(&session)));
+    put(&mut meaning, "pid", hello.pid.map(Value::from));
+    put(&mut meaning, "pool", Some(hello.pool).filter(|pool| *pool != "default").map(Value::from));
+    put(&mut meaning, "slots", Some(hello.slots).filter(|slots| *slots > 0).map(Value::from));
+    put(&mut meaning, "connection", Some(hello.connection).filter(|count| *count > 0).map(Value::from));
+    reports(&mut meaning, &hello.missed, &hello.abandoned);
+    Value::Object(meaning)
+}
+
+fn reports(meaning: &mut Map<String, Value>, missed: &Missed, abandoned: &Abandoned<'_>) {
+    let missed: Map<_, _> = missed.iter().map(|(reason, n)| (reason.name().to_owned(), json!(n))).collect();
+    put(meaning, "missed", Some(missed).filter(|missed| !missed.is_empty()).map(Value::Object));
+    let abandoned: Vec<Value> = abandoned.iter().map(|(connection, id)| json!([connection, id])).collect();
+    put(meaning, "abandoned", Some(abandoned).filter(|list| !list.is_empty()).map(Value::Array));
+}
+
+fn put(meaning: &mut Map<String, Value>, key: &str, value: Option<Value>) {
+    if let Some(value) = value {
+        meaning.insert(key.to_owned(), value);
+    }
+}
+
+fn reply_meaning(reply: &Reply<'_>) -> Value {
+    match reply {
+        Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode } => json!({
+            "kind": "welcome", "id": id, "version": version,
+            "info": {
+                "server": server, "boot": boot, "connection": connection, "frame_bytes_max": frame_bytes_max,
+                "mode": mode.name(),
+            },
+        }),
+        Reply::Decision(decision) => decision_meaning(decision),
+        Reply::Done { id, ok } => json!({ "kind": "done", "id": id, "ok": ok }),
+        Reply::Error { id, code, message } => {
+            json!({ "kind": "error", "id": id, "code": code.name(), "message": message })
+        }
+        Reply::Goodbye { reason } => json!({ "kind": "goodbye", "id": null, "reason": reason }),
+    }
+}
+
+fn decision_meaning(decision: &Decision<'_>) -> Value {
+    let notes: Vec<_> = decision.notes.iter().map(|(kind, rule)| json!([kind.name(), rule])).collect();
+    let all = decision.all.map(|entries| {
+        let entry = entries.iter();
+        entry
+            .map(|is| json!([is.rule, is.limit, is.window_us, is.remaining, is.reset_us]))
+            .collect::<Vec<_>>()
+    });
+    let mut extra = Map::new();
+    put(&mut extra, "help", decision.help.map(Value::from));
+    put(&mut extra, "hide", decision.hide.then_some(Value::Bool(true)));
+    put(&mut extra, "unit", decision.unit.map(Value::from));
+    json!({
+        "kind": "decision", "id": decision.id, "verdict": decision.verdict.name(), "rule": decision.rule,
+        "limit": decision.limit, "window_us": decision.window_us, "remaining": decision.remaining,
+        "reset_us": decision.reset_us, "retry_us": decision.retry_us, "lease": decision.lease,
+        "notes": Some(notes).filter(|notes| !notes.is_empty()), "all": all,
+        "extra": Some(extra).filter(|extra| !extra.is_empty()),
+    })
+}

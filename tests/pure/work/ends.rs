@@ -1,0 +1,256 @@
+//! How leases end: by release, by their time, with their session, as given up on. Each ends once.
+
+use tidegate::engine::{NotOpened, Opening, WorkOutcome};
+
+use super::office::{Ask, Office, ms, s};
+
+const TWO: &str = "concurrency:\n- {name: two, key: [], max: 2, expires: 60s}\n";
+
+#[test]
+fn a_lease_ends_at_its_time_and_not_before() {
+    let mut office = Office::new(TWO);
+    let session = office.session(1, 0, s(0));
+    let lease = office.acquire(&session, ms(1_234), "a=b").lease;
+    office.engine.end_due(ms(61_233));
+    office.holds(1);
+    office.engine.end_due(ms(61_234));
+    office.holds(0);
+    assert_eq!(office.engine.leases().expired, 1);
+    assert!(!office.release(&session, lease, ms(61_234)));
+}
+
+#[test]
+fn a_release_after_its_time_is_too_late_also_before_anybody_has_looked() {
+    let mut office = Office::new(TWO);
+    let session = office.session(1, 0, s(0));
+    let lease = office.acquire(&session, s(0), "a=b").lease;
+    assert!(!office.engine.renew(&session, lease.unwrap(), s(60)));
+    assert!(!office.release(&session, lease, s(60)));
+    office.holds(0);
+}
+
+#[test]
+fn a_renewal_starts_the_time_again() {
+    let mut office = Office::new(TWO);
+    let session = office.session(1, 0, s(0));
+    let lease = office.acquire(&session, s(0), "a=b").lease.unwrap();
+    for minute in 1..10 {
+        assert!(office.engine.renew(&session, lease, ms(minute * 60_000 - 1_000 * minute)));
+        office.engine.end_due(ms(minute * 60_000 - 1_000 * minute));
+    }
+    office.engine.end_due(ms(9 * 59_000 + 59_999));
+    office.holds(1);
+    office.engine.end_due(ms(9 * 59_000 + 60_000));
+    office.holds(0);
+}
+
+#[test]
+fn the_longest_of_the_rules_that_match_counts_and_else_a_minute() {
+    let rules = "concurrency:\n- {name: short, match: {a: b}, key: [], max: 9, expires: 5s}\n\
+                 - {name: long, match: {c: d}, key: [], max: 9, expires: 3h}\n";
+    let mut office = Office::new(rules);
+    let session = office.session(1, 0, s(0));
+    for (attributes, seconds) in [("a=b", 5), ("a=b c=d", 10_800), ("e=f", 60)] {
+        let before = office.engine.leases().expired;
+        let start = before * 1_000_000;
+        office.acquire(&session, s(start), attributes);
+        office.engine.end_due(ms((start + seconds) * 1_000 - 1));
+        assert_eq!(office.engine.leases().expired, before, "{attributes}");
+        office.engine.end_due(s(start + seconds));
+        assert_eq!(office.engine.leases().expired, before + 1, "{attributes}");
+    }
+}
+
+#[test]
+fn a_session_that_ends_gives_all_back_and_takes_no_more() {
+    let mut office = Office::new(TWO);
+    let (dies, lives) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
+    office.acquire(&dies, s(0), "a=b");
+    let kept = office.acquire(&lives, s(0), "a=b").lease;
+    office.engine.end(&dies, s(1));
+    office.holds(1);
+    office.engine.end(&dies, s(1));
+    office.engine.close(&dies, s(1));
+    assert_eq!(office.acquire(&dies, s(1), "a=b").lease, None, "it is gone");
+    office.holds(1);
+    assert!(office.release(&lives, kept, s(1)));
+    assert_eq!(office.engine.leases().sessions, 1);
+    assert_eq!(office.engine.leases().live, 0);
+}
+
+#[test]
+fn a_session_without_a_connection_is_waited_for() {
+    let mut office = Office::new(TWO);
+    let first = office.connection(1, 0, 1, s(0));
+    let lease = office.acquire(&first, s(0), "a=b").lease;
+    let second = office.connection(1, 0, 2, s(0));
+    office.engine.close(&first, s(1));
+    office.engine.end_due(s(10));
+    office.holds(1);
+    office.engine.close(&second, s(10));
+    office.engine.end_due(ms(14_999));
+    office.holds(1);
+    // Back in time: as if nothing had been.
+    let third = office.connection(1, 0, 3, ms(14_999));
+    office.engine.end_due(s(20));
+    assert!(office.release(&third, lease, s(20)), "any connection of the session may release");
+    office.acquire(&third, s(20), "a=b");
+    office.engine.close(&third, s(21));
+    office.engine.end_due(s(26));
+    office.holds(0);
+    assert_eq!(office.engine.leases().sessions, 0);
+}
+
+#[test]
+fn a_session_without_a_name_ends_with_its_connection() {
+    let mut office = Office::new(TWO);
+    let session = office.session(0, 0, s(0));
+    office.acquire(&session, s(0), "a=b");
+    office.engine.close(&session, s(1));
+    office.holds(0);
+    assert_eq!(office.engine.leases().sessions, 0);
+}
+
+#[test]
+fn a_lease_is_its_sessions_alone() {
+    let mut office = Office::new(TWO);
+    let (mine, other) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
+    let lease = office.acquire(&mine, s(0), "a=b").lease;
+    assert!(!office.release(&other, lease, s(0)));
+    assert!(!office.engine.renew(&other, lease.unwrap(), s(0)));
+    for number in [0, 1, 2, u64::MAX, lease.unwrap() + 1, lease.unwrap() ^ 1 << 40] {
+        assert!(!office.engine.release(&mine, number, WorkOutcome::Ok, s(0)), "{number}");
+    }
+    office.holds(1);
+    assert!(office.release(&mine, lease, s(0)));
+}
+
+#[test]
+fn a_session_keeps_to_its_user_its_pool_and_its_slots() {
+    let office = Office::new(TWO);
+    office.session(1, 4, s(0));
+    let opening = Opening { name: Some([1; 16]), user: 1, pool: "web", slots: 4, connection: 2, pid: None };
+    let open = |opening: Opening<'_>| office.engine.open(&opening, s(0)).map(|_| ());
+    assert_eq!(open(Opening { user: 2, ..opening }), Err(NotOpened::OtherUser));
+    assert_eq!(open(Opening { pool: "other", ..opening }), Err(NotOpened::OtherPoolOrSlots));
+    assert_eq!(open(Opening { slots: 5, ..opening }), Err(NotOpened::OtherPoolOrSlots));
+    assert_eq!(open(opening), Ok(()));
+    assert_eq!(office.engine.leases().sessions, 1);
+}
+
+#[test]
+fn what_was_given_up_on_ends_before_and_after_its_grant() {
+    let rules = format!("limits:\n- {{name: rate, key: [], rate: 9/h}}\n{TWO}");
+    let mut office = Office::new(&rules);
+    let session = office.connection(1, 0, 7, s(0));
+    let ask = |id| Ask { id, name: Some(b"x"), ..Ask::acquire("a=b") };
+    office.ask(&session, s(0), ask(1));
+    office.holds(1);
+    office.engine.abandon(&session, &mut [(8, 1), (7, 2)].into_iter(), s(0));
+    office.holds(1);
+    office.engine.abandon(&session, &mut [(7, 1)].into_iter(), s(0));
+    office.holds(0);
+    // Its name is forgotten, so it is judged and charged anew; and this one was given up on before.
+    let told = office.ask(&session, s(0), ask(2));
+    assert_eq!((told.line.as_str(), told.lease), ("allow two 1/2", None));
+    office.holds(0);
+    let told = office.ask(&session, s(0), ask(3));
+    assert!(told.lease.is_some(), "neither is this a repeat of it: {told:?}");
+    office.holds(1);
+    // What a report has ended is done with: another request of that id is another request.
+    office.engine.abandon(&session, &mut [(7, 3)].into_iter(), s(1));
+    office.holds(0);
+    let told = office.ask(&session, s(1), Ask { id: 3, ..Ask::acquire("c=d") });
+    assert!(told.lease.is_some(), "{told:?}");
+    // Reports are remembered for a minute.
+    office.engine.abandon(&session, &mut [(7, 4)].into_iter(), s(1));
+    assert!(office.ask(&session, s(61), Ask { id: 4, ..Ask::acquire("c=d") }).lease.is_some());
+}
+
+#[test]
+fn a_session_holds_so_many_leases_and_no_more() {
+    let mut office = Office::new("limits: []\n");
+    let session = office.session(1, 0, s(0));
+    let leases: Vec<_> = (0..1_024).map(|_| office.acquire(&session, s(0), "a=b").lease).collect();
+    assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");
+    assert!(
+        office.acquire(&office.session(2, 0, s(0)), s(0), "a=b").lease.is_some(),
+        "others are not concerned"
+    );
+    assert!(office.release(&session, leases[0], s(0)));
+    assert!(office.acquire(&session, s(0), "a=b").lease.is_some());
+    assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");
+}
+
+#[test]
+fn a_user_holds_so_many_leases_and_no_more() {
+    let mut office = Office::new("limits: []\n");
+    for number in 1..=16 {
+        let session = office.session(number, 0, s(0));
+        for _ in 0..1_024 {
+            assert!(office.acquire(&session, s(0), "a=b").lease.is_some());
+        }
+    }
+    let session = office.session(17, 0, s(0));
+    assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");
+    office.engine.end_due(s(60));
+    assert_eq!(office.engine.leases().live, 0);
+    assert!(office.acquire(&session, s(60), "a=b").lease.is_some());
+}
+
+#[test]
+fn numbers_tell_nothing_about_the_next() {
+    let mut office = Office::new("limits: []\n");
+    let session = office.session(1, 0, s(0));
+    let numbers: Vec<u64> = (0..500).map(|_| office.acquire(&session, s(0), "a=b").lease.unwrap()).collect();
+    assert!(numbers.iter().all(|number| *number > 0 && *number < 1 << 63));
+    // Of 499 differences no two are alike, and each bit is set in about half of all numbers.
+    let mut steps: Vec<_> = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    assert_eq!(steps.len(), 499);
+    for bit in 0..63 {
+        let set = numbers.iter().filter(|number| **number >> bit & 1 == 1).count();
+        assert!((150..350).contains(&set), "bit {bit} is set {set} times");
+    }
+}
+
+#[test]
+fn what_is_named_and_not_held_is_counted_by_what_it_is() {
+    let mut office = Office::new(TWO);
+    let (session, other) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
+    let counted = |office: &Office| {
+        let counts = office.engine.leases().not_held;
+        (counts.ended, counts.foreign, counts.unknown)
+    };
+    let lease = office.acquire(&session, s(0), "a=b").lease;
+    assert!(office.engine.renew(&session, lease.unwrap(), s(1)));
+    assert_eq!(counted(&office), (0, 0, 0), "what is held is not counted");
+    // Another's, whichever of the two looks for it.
+    assert!(!office.release(&other, lease, s(1)));
+    assert!(!office.engine.renew(&other, lease.unwrap(), s(1)));
+    assert_eq!(counted(&office), (0, 2, 0));
+    office.holds(1);
+    assert!(office.release(&session, lease, s(1)));
+    assert_eq!(counted(&office), (0, 2, 0));
+    // Released twice, renewed after its end, released after its time and after its session.
+    assert!(!office.release(&session, lease, s(1)));
+    assert!(!office.engine.renew(&session, lease.unwrap(), s(1)));
+    let late = office.acquire(&session, s(1), "a=b").lease;
+    assert!(!office.release(&session, late, s(61)));
+    let ended = office.acquire(&session, s(61), "a=b").lease;
+    office.engine.end(&session, s(61));
+    assert!(!office.release(&session, ended, s(61)));
+    assert_eq!(counted(&office), (4, 2, 0));
+    // Made up. One in 16 384 of such hides the place of one that was.
+    let made_up = (1..=10).filter(|number| {
+        !office.release(&other, Some(u64::wrapping_mul(*number, 0x9E37_79B9_7F4A_7C15)), s(61))
+    });
+    assert_eq!(made_up.count(), 10);
+    assert_eq!(counted(&office), (4, 2, 10));
+    // A grant that could not be told and is taken back is nobody's mistake.
+    let untold = office.acquire(&other, s(61), "a=b").lease;
+    office.engine.take_back(&other, untold.unwrap(), s(61));
+    office.engine.take_back(&other, untold.unwrap(), s(61));
+    assert_eq!(counted(&office), (4, 2, 10));
+}

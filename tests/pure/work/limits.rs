@@ -1,0 +1,221 @@
+//! Concurrency limits: what is admitted, told, and given back.
+
+use tidegate::engine::{Op, WorkOutcome};
+use tidegate::rules::Mode;
+
+use super::office::{Ask, Office, s};
+
+const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
+
+#[test]
+fn never_more_than_the_most_at_once_and_a_place_goes_back_once() {
+    let mut office = Office::new(EXPORTS);
+    let session = office.session(1, 0, s(0));
+    let first = office.acquire(&session, s(0), "org=a");
+    assert_eq!(first.line, "allow exports 1/2");
+    let second = office.acquire(&session, s(0), "org=a");
+    assert_eq!(second.line, "allow exports 0/2");
+    let third = office.acquire(&session, s(0), "org=a");
+    assert_eq!(third.line, "limit exports 0/2");
+    // A hint, half a second to one and a half, the same for the same caller.
+    assert!((500_000..=1_500_000).contains(&third.retry.unwrap()), "{third:?}");
+    assert_eq!(office.acquire(&session, s(1), "org=a"), third);
+    assert_eq!(office.acquire(&session, s(0), "org=b").line, "allow exports 1/2");
+    office.holds(3);
+    assert!(office.release(&session, first.lease, s(1)));
+    assert!(!office.release(&session, first.lease, s(1)), "a second release changes nothing");
+    office.holds(2);
+    assert_eq!(office.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
+    assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+}
+
+#[test]
+fn a_request_takes_one_place_whatever_it_costs() {
+    let mut office = Office::new(EXPORTS);
+    let session = office.session(1, 0, s(0));
+    for cost in [0, 500] {
+        let told = office.ask(&session, s(0), Ask { cost, ..Ask::acquire("org=a") });
+        assert!(told.line.starts_with("allow"), "{told:?}");
+    }
+    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit exports 0/2");
+}
+
+#[test]
+fn a_hit_is_never_in_progress_and_a_peek_takes_nothing() {
+    let mut office = Office::new(&format!("limits:\n- {{name: per-org, key: [org], rate: 9/h}}\n{EXPORTS}"));
+    let session = office.session(1, 0, s(0));
+    let hit = office.ask(&session, s(0), Ask { op: Op::Hit, ..Ask::acquire("org=a") });
+    assert_eq!((hit.line.as_str(), hit.lease), ("allow per-org 8/9", None));
+    let peek = office.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("org=a") });
+    assert_eq!((peek.line.as_str(), peek.lease), ("allow per-org 8/9", None));
+    office.holds(0);
+    for _ in 0..2 {
+        office.acquire(&session, s(0), "org=a");
+    }
+    let peek = office.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("org=a") });
+    assert_eq!(peek.line, "limit exports 0/2");
+    let hit = office.ask(&session, s(0), Ask { op: Op::Hit, ..Ask::acquire("org=a") });
+    assert!(hit.line.starts_with("allow per-org"), "{hit:?}");
+}
+
+#[test]
+fn rates_and_places_are_taken_together_or_not_at_all() {
+    let rules = "limits:\n- {name: per-org, key: [org], rate: 3/h}\n\
+                 concurrency:\n- {name: one, key: [org], max: 1}\n- {name: all, key: [], max: 2}\n";
+    let mut office = Office::new(rules);
+    let session = office.session(1, 0, s(0));
+    let first = office.acquire(&session, s(0), "org=a");
+    assert_eq!(first.line, "allow one 0/1");
+    // Refused by a place: no token is gone, and no other place taken.
+    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit one 0/1");
+    office.holds(2);
+    assert!(office.release(&session, first.lease, s(0)));
+    // Of two with as little left the first in the file is named.
+    for line in ["allow one 0/1", "allow per-org 0/3"] {
+        let told = office.acquire(&session, s(0), "org=a");
+        assert_eq!(told.line, line);
+        assert!(office.release(&session, told.lease, s(0)));
+    }
+    // Refused by the rate, which speaks first: no place is taken.
+    let refused = office.acquire(&session, s(0), "org=a");
+    assert_eq!((refused.line.as_str(), refused.retry), ("limit per-org 0/3", Some(1_200_000_000)));
+    office.holds(0);
+}
+
+#[test]
+fn a_rate_speaks_before_a_place() {
+    let rules = "concurrency:\n- {name: one, key: [org], max: 1}\n\
+                 limits:\n- {name: per-org, key: [org], rate: 1/h}\n";
+    let mut office = Office::new(rules);
+    let session = office.session(1, 0, s(0));
+    office.acquire(&session, s(0), "org=a");
+    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit per-org 0/1");
+    let totals = office.engine.totals();
+    let one = totals.rules.iter().find(|rule| &*rule.rule == "one").unwrap();
+    assert_eq!((one.pass, one.refuse), (1, 0), "a place was not asked for once the rate refused");
+}
+
+#[test]
+fn shadows_and_candidates_hold_places_of_what_was_granted_alone() {
+    let rules = "concurrency:\n- {name: dark, key: [org], max: 1, mode: shadow}\n\
+                 - {name: lit, key: [org], max: 3, candidate: {max: 2}}\n";
+    let mut office = Office::new(rules);
+    let session = office.session(1, 0, s(0));
+    let lines =
+        ["allow lit 2/3", "allow lit 1/3 [shadow dark]", "allow lit 0/3 [shadow dark] [candidate lit]"];
+    let mut leases = Vec::new();
+    for line in lines {
+        let told = office.acquire(&session, s(0), "org=a");
+        assert_eq!(told.line, line);
+        leases.push(told.lease);
+    }
+    // The shadow and the candidate hold what would have fitted: one and two.
+    office.holds(3 + 1 + 2);
+    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit lit 0/3 [shadow dark] [candidate lit]");
+    office.holds(6);
+    leases.iter().for_each(|lease| assert!(office.release(&session, *lease, s(1))));
+    office.holds(0);
+}
+
+#[test]
+fn overrides_give_other_numbers() {
+    let rules = "concurrency:\n- name: exports\n  key: [org]\n  max: 1\n  overrides:\n  \
+                 - {match: {plan: big}, max: 2}\n  - {match: {plan: own}, max: unlimited}\n";
+    let mut office = Office::new(rules);
+    let session = office.session(1, 0, s(0));
+    assert_eq!(office.acquire(&session, s(0), "org=a").line, "allow exports 0/1");
+    assert_eq!(office.acquire(&session, s(0), "org=a").line, "limit exports 0/1");
+    assert_eq!(office.acquire(&session, s(0), "org=a plan=big").line, "allow exports 0/2");
+    assert_eq!(office.acquire(&session, s(0), "org=a plan=big").line, "limit exports 0/2");
+    for _ in 0..5 {
+        let told = office.acquire(&session, s(0), "org=a plan=own");
+        assert_eq!((told.line.as_str(), told.lease.is_some()), ("allow", true));
+    }
+}
+
+#[test]
+fn a_reload_keeps_leases_and_new_work_waits_until_there_are_fewer() {
+    let mut office = Office::new("concurrency:\n- {name: exports, key: [org], max: 3}\n");
+    let session = office.session(1, 0, s(0));
+    let leases: Vec<_> = (0..3).map(|_| office.acquire(&session, s(0), "org=a").lease).collect();
+    office.install("concurrency:\n- {name: exports, key: [org], max: 2}\n");
+    office.holds(3);
+    assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+    assert!(office.release(&session, leases[0], s(1)));
+    assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+    assert!(office.release(&session, leases[1], s(1)));
+    assert_eq!(office.acquire(&session, s(1), "org=a").line, "allow exports 0/2");
+    // Gone and come again: who is at work still counts.
+    office.install("limits: []\n");
+    office.install("concurrency:\n- {name: exports, key: [org], max: 2}\n");
+    assert_eq!(office.acquire(&session, s(1), "org=a").line, "limit exports 0/2");
+    office.holds(2);
+}
+
+#[test]
+fn every_grant_of_an_acquire_has_a_lease_whoever_grants_it() {
+    let rules = "exempt:\n- {name: probes, match: {path: /healthz}}\ndeny:\n- {name: bots, match: {bot: yes}}\n\
+                 limits:\n- {name: dark, key: [user], rate: 1/h, mode: shadow}\n\
+                 - {name: paced, key: [host], algorithm: leaky_bucket, rate: 1/s, queue: 3}\n";
+    for (mode, attributes, line) in [
+        (Mode::Enforce, "path=/healthz", "allow probes"),
+        (Mode::Enforce, "nothing=known", "allow"),
+        (Mode::Enforce, "user=a", "allow [shadow dark]"),
+        (Mode::Enforce, "host=a", "wait paced 2/4"),
+        (Mode::Shadow, "bot=yes", "allow [shadow bots]"),
+        (Mode::Disabled, "user=a", "allow"),
+    ] {
+        let mut office = Office::of(mode, rules);
+        let session = office.session(1, 0, s(0));
+        office.acquire(&session, s(0), attributes);
+        let told = office.acquire(&session, s(0), attributes);
+        assert_eq!(told.line, line, "{mode} {attributes}");
+        assert!(office.release(&session, told.lease, s(0)), "{mode} {attributes}");
+    }
+    let mut office = Office::new(rules);
+    let session = office.session(1, 0, s(0));
+    assert_eq!(office.acquire(&session, s(0), "bot=yes").lease, None);
+}
+
+#[test]
+fn what_ends_well_is_refunded_where_the_rule_says_so() {
+    let rules = "limits:\n- {name: failures, key: [account], rate: 3/h, refund_on: ok, candidate: {rate: 1/h}}\n\
+                 - {name: all, key: [account], rate: 100/h}\n";
+    let mut office = Office::new(rules);
+    let session = office.session(1, 0, s(0));
+    for _ in 0..10 {
+        let told = office.acquire(&session, s(0), "account=a");
+        assert_eq!(told.line, "allow failures 2/3");
+        assert!(office.release(&session, told.lease, s(0)));
+    }
+    for remaining in [2, 1, 0] {
+        let told = office.acquire(&session, s(0), "account=a");
+        assert!(told.line.starts_with(&format!("allow failures {remaining}/3")), "{told:?}");
+        assert!(office.engine.release(&session, told.lease.unwrap(), WorkOutcome::Error, s(0)));
+    }
+    assert!(office.acquire(&session, s(0), "account=a").line.starts_with("limit failures 0/3"));
+    // What was not refunded still counts against the other rule.
+    let totals = office.engine.totals();
+    assert_eq!(totals.rules.iter().find(|rule| &*rule.rule == "all").unwrap().pass, 14);
+}
+
+#[test]
+fn a_refund_finds_its_rule_after_a_reload_and_leaves_alone_what_it_cannot_compare() {
+    let rules = |window: &str| {
+        format!(
+            "limits:\n- {{name: w, key: [a], algorithm: fixed_window, rate: 2/{window}, refund_on: ok}}\n"
+        )
+    };
+    let mut office = Office::new(&rules("h"));
+    let session = office.session(1, 0, s(0));
+    let told = office.acquire(&session, s(0), "a=a");
+    office.install(&format!("{}- {{name: other, key: [b], rate: 1/s}}\n", rules("h")));
+    assert!(office.release(&session, told.lease, s(0)));
+    let told = office.acquire(&session, s(0), "a=a");
+    assert_eq!(told.line, "allow w 1/2");
+    office.install(&rules("day"));
+    let other = office.acquire(&session, s(0), "a=a");
+    assert_eq!(other.line, "allow w 1/2");
+    assert!(office.release(&session, told.lease, s(0)));
+    assert_eq!(office.acquire(&session, s(0), "a=a").line, "allow w 0/2");
+}

@@ -1,0 +1,10 @@
+//! Work in progress, in virtual time: leases begin and end as they should, and what they hold goes back, each once.
+
+use crate::engines;
+mod ends;
+mod limits;
+mod office;
+mod pool_counts;
+mod random;
+mod repeats;
+mod shedding;

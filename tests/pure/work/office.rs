@@ -1,0 +1,140 @@
+//! An engine under rules as they are written, and sessions that ask it, in virtual time.
+
+use std::sync::Arc;
+
+use tidegate::clock::{Micros, Now, Timestamp};
+use tidegate::engine::{
+    Answer, Cost, Decider, Descriptors, Engine, NoteKind, Op, Opening, Options, Repeat, Request, Session,
+    Verdict, WorkOutcome,
+};
+use tidegate::rules::{Mode, RuleSet, read_text};
+
+use super::engines::options;
+
+pub(crate) struct Office {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) decider: Decider,
+}
+
+/// One request. `attributes` are written `user=u1 plan=free`.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) op: Op,
+    pub(crate) attributes: &'a str,
+    pub(crate) id: u64,
+    pub(crate) cost: u32,
+    pub(crate) priority: Option<&'a str>,
+    pub(crate) queued: Option<u64>,
+    pub(crate) name: Option<&'a [u8]>,
+}
+
+/// What came of it: a line, and the lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) line: String,
+    pub(crate) lease: Option<u64>,
+    pub(crate) retry: Option<u64>,
+}
+
+impl<'a> Ask<'a> {
+    pub(crate) fn acquire(attributes: &'a str) -> Ask<'a> {
+        Ask { op: Op::Acquire, attributes, id: 1, cost: 1, priority: None, queued: None, name: None }
+    }
+}
+
+impl Office {
+    pub(crate) fn new(text: &str) -> Office {
+        Office::of(Mode::Enforce, text)
+    }
+
+    pub(crate) fn of(mode: Mode, text: &str) -> Office {
+        let engine = Arc::new(Engine::new(Options { mode, ..options() }));
+        let office = Office { decider: engine.decider(), engine };
+        office.install(text);
+        office
+    }
+
+    pub(crate) fn install(&self, text: &str) {
+        let text = format!("domain: api\n{text}");
+        let loaded = read_text("rules.yaml", &text);
+        assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
+        self.engine.install(RuleSet::new(loaded.domains));
+    }
+
+    /// A session of the pool `web` with so many slots.
+    pub(crate) fn session(&self, name: u8, slots: u32, at: Now) -> Session {
+        self.connection(name, slots, 1, at)
+    }
+
+    pub(crate) fn connection(&self, name: u8, slots: u32, connection: u64, at: Now) -> Session {
+        let name = (name > 0).then_some([name; 16]);
+        let opening = Opening { name, user: 1, pool: "web", slots, connection, pid: None };
+        self.engine.open(&opening, at).unwrap()
+    }
+
+    pub(crate) fn ask(&mut self, session: &Session, at: Now, ask: Ask<'_>) -> Told {
+        let attributes: Vec<_> =
+            ask.attributes.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect();
+        let request = Request {
+            cost: Cost::Requests(ask.cost),
+            priority: ask.priority,
+            session: Some(session),
+            id: ask.id,
+            queued: ask.queued.map(Micros),
+            repeat: ask.name.map(|name| Repeat { session: b"s", user: 1, name }),
+            ..Request::new(ask.op, "api", Descriptors::one(&attributes))
+        };
+        let decision = match self.decider.decide(&request, at) {
+            Answer::Decided(decision) => decision,
+            Answer::Conflict => return Told { line: "conflict".into(), lease: None, retry: None },
+            Answer::Quota => return Told { line: "quota".into(), lease: None, retry: None },
+            Answer::Ask(_) => return Told { line: "ask".into(), lease: None, retry: None },
+        };
+        let mut line = format!("{:?}", decision.verdict).to_lowercase();
+        if let Some(rule) = decision.rule_name() {
+            line += &format!(" {rule}");
+        }
+        if let Some(view) = decision.binding {
+            line += &format!(" {}/{}", view.level.remaining, view.level.limit);
+        }
+        for (kind, rule) in decision.notes() {
+            let kind = match kind {
+                NoteKind::Shadow => "shadow",
+                NoteKind::Candidate => "candidate",
+                NoteKind::Over => "over",
+                NoteKind::Near => "near",
+                NoteKind::Quota => "quota",
+            };
+            line += &format!(" [{kind} {rule}]");
+        }
+        let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
+        assert!(granted || decision.lease.is_none(), "a lease without a grant: {line}");
+        Told { line, lease: decision.lease, retry: decision.retry.map(|retry| retry.0) }
+    }
+
+    /// Acquires, and says what came of it.
+    pub(crate) fn acquire(&mut self, session: &Session, at: Now, attributes: &str) -> Told {
+        self.ask(session, at, Ask::acquire(attributes))
+    }
+
+    pub(crate) fn release(&self, session: &Session, lease: Option<u64>, at: Now) -> bool {
+        self.engine.release(session, lease.unwrap(), WorkOutcome::Ok, at)
+    }
+
+    /// Asserts that leases and counters agree on so many places.
+    #[track_caller]
+    pub(crate) fn holds(&self, places: u64) {
+        let audit = self.engine.audit();
+        assert_eq!((audit.held, audit.counted, audit.differing), (places, places, 0));
+    }
+}
+
+/// So many milliseconds after the start.
+pub(crate) fn ms(millis: u64) -> Now {
+    Now { at: Timestamp::from_nanos(millis * 1_000_000), utc: 0 }
+}
+
+/// So many seconds after the start.
+pub(crate) fn s(seconds: u64) -> Now {
+    ms(seconds * 1_000)
+}

@@ -1,0 +1,95 @@
+//! A piece of work that is asked for again under its name: it has the same lease, whoever granted it.
+
+use tidegate::rules::Mode;
+
+use super::office::{Ask, Office, ms, s};
+
+const EXPORTS: &str = "concurrency:\n- {name: exports, key: [org], max: 2, expires: 2h}\n";
+
+fn named<'a>(name: &'a [u8], attributes: &'a str) -> Ask<'a> {
+    Ask { name: Some(name), ..Ask::acquire(attributes) }
+}
+
+#[test]
+fn a_repeat_of_an_acquire_has_the_same_lease_as_long_as_it_lives() {
+    let mut office = Office::new(EXPORTS);
+    let session = office.session(1, 0, s(0));
+    let ask = named(b"x", "org=a");
+    let first = office.ask(&session, s(0), ask);
+    assert!(first.lease.is_some());
+    assert_eq!(office.ask(&session, s(1), ask).lease, first.lease);
+    office.holds(1);
+    assert!(office.release(&session, first.lease, s(2)));
+    let again = office.ask(&session, s(3), ask);
+    assert_eq!((again.line.as_str(), again.lease), ("allow exports 1/2", None));
+    office.holds(0);
+}
+
+#[test]
+fn a_repeat_has_the_lease_of_the_first_also_where_nothing_is_limited() {
+    let rules = "exempt:\n- {name: probes, match: {path: /healthz}}\ndeny:\n- {name: bots, match: {bot: yes}}\n\
+                 limits:\n- {name: per-user, key: [user], rate: 1/min}\n";
+    for (mode, attributes, line) in [
+        (Mode::Enforce, "path=/healthz", "allow probes"),
+        (Mode::Enforce, "nothing=known", "allow"),
+        (Mode::Enforce, "user=a", "allow per-user 0/1"),
+        (Mode::Shadow, "path=/healthz", "allow probes"),
+        (Mode::Shadow, "bot=yes", "allow [shadow bots]"),
+        (Mode::Disabled, "path=/healthz", "allow"),
+        (Mode::Disabled, "user=a", "allow"),
+    ] {
+        let mut office = Office::of(mode, rules);
+        let session = office.session(1, 0, s(0));
+        let first = office.ask(&session, s(0), named(b"x", attributes));
+        let again = office.ask(&session, s(59), named(b"x", attributes));
+        assert_eq!((first.line.as_str(), again.line.as_str()), (line, line), "{mode} {attributes}");
+        assert_eq!((first.lease.is_some(), again.lease), (true, first.lease), "{mode} {attributes}");
+        assert_eq!(office.engine.leases().live, 1, "{mode} {attributes}");
+        assert_eq!(
+            office.ask(&session, s(59), named(b"x", "other=one")).line,
+            "conflict",
+            "{mode} {attributes}"
+        );
+        assert!(office.release(&session, first.lease, s(59)));
+        assert_eq!(office.ask(&session, s(59), named(b"x", attributes)).lease, None, "{mode} {attributes}");
+        assert!(office.ask(&session, s(60), named(b"x", attributes)).lease.is_some(), "{mode} {attributes}");
+        // What was given up on is forgotten with its name.
+        let second = office.ask(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });
+        office.engine.abandon(&session, &mut [(1, 7)].into_iter(), s(60));
+        let third = office.ask(&session, s(60), Ask { id: 8, ..named(b"y", "path=/healthz") });
+        assert!(third.lease.is_some() && third.lease != second.lease, "{mode} {attributes}");
+    }
+}
+
+#[test]
+fn a_domain_without_rules_knows_repeats_too() {
+    let mut office = Office::new(EXPORTS);
+    office.engine.install(tidegate::rules::RuleSet::default());
+    let session = office.session(1, 0, s(0));
+    let first = office.ask(&session, s(0), named(b"x", "org=a"));
+    // Rules that come meanwhile make no other request of it.
+    office.install(EXPORTS);
+    assert_eq!(office.ask(&session, s(1), named(b"x", "org=a")), first);
+    assert_eq!(office.engine.leases().live, 1);
+}
+
+#[test]
+fn a_lease_whose_time_has_come_lives_no_more_also_before_anybody_has_looked() {
+    let mut office = Office::new("concurrency:\n- {name: short, key: [org], max: 2, expires: 5s}\n");
+    let session = office.session(1, 0, s(0));
+    let first = office.ask(&session, s(0), named(b"x", "org=a"));
+    assert_eq!(office.ask(&session, ms(4_999), named(b"x", "org=a")).lease, first.lease);
+    assert_eq!(office.ask(&session, s(5), named(b"x", "org=a")).lease, None);
+    assert!(!office.engine.holds(&session, first.lease.unwrap(), s(5)));
+}
+
+#[test]
+fn a_repeat_is_granted_to_who_holds_all_that_may_be_held() {
+    let mut office = Office::new(EXPORTS);
+    let session = office.session(1, 0, s(0));
+    let first = office.ask(&session, s(0), named(b"x", "org=a"));
+    let last = (0..1_023).map(|_| office.acquire(&session, s(0), "no=rule")).last();
+    assert!(last.is_some_and(|told| told.lease.is_some()));
+    assert_eq!(office.acquire(&session, s(1), "no=rule").line, "quota");
+    assert_eq!(office.ask(&session, s(1), named(b"x", "org=a")).lease, first.lease);
+}

@@ -1,0 +1,350 @@
+//! What stands before a pool that may be full, each part alone and in their order.
+
+use tidegate::engine::{Op, Session};
+use tidegate::rules::Mode;
+
+use super::office::{Ask, Office, ms, s};
+
+fn rules(parts: &str) -> String {
+    format!("priorities: [critical, post, get, test]\nshed:\n- {{pool: web, {parts}}}\n")
+}
+
+fn ask<'a>(attributes: &'a str, priority: &'a str) -> Ask<'a> {
+    Ask { priority: Some(priority), ..Ask::acquire(attributes) }
+}
+
+#[test]
+fn other_work_never_takes_what_is_kept_back() {
+    let mut office = Office::new(&rules("fleet: {reserve: 20%, for: critical}"));
+    let session = office.session(1, 100, s(0));
+    for number in 0..80 {
+        let told = office.ask(&session, s(0), ask("user=a", ["post", "get", "test"][number % 3]));
+        assert_eq!(told.line, "allow", "{number}");
+    }
+    // The 81st is refused while twenty slots are free, and nobody sees its priority in that.
+    for priority in ["post", "get", "test"] {
+        let told = office.ask(&session, s(0), ask("user=a", priority));
+        assert_eq!(told.line, "shed web/fleet");
+        assert!((1_000_000..=3_000_000).contains(&told.retry.unwrap()), "{told:?}");
+    }
+    for number in 0..40 {
+        assert_eq!(office.ask(&session, s(0), ask("user=a", "critical")).line, "allow", "{number}");
+    }
+    let pool = office.engine.pools(s(0)).remove(0);
+    assert_eq!((pool.critical, pool.others, pool.busy, pool.slots), (40, 80, 100, Some(100)));
+    let totals = office.engine.totals();
+    let fleet = totals.rules.iter().find(|rule| &*rule.rule == "web/fleet").unwrap();
+    assert_eq!((fleet.pass, fleet.refuse, totals.shed, totals.limited), (120, 3, 3, 0));
+}
+
+#[test]
+fn exempt_work_counts_by_its_importance_and_is_never_refused() {
+    let exempt = "exempt:\n- {name: probes, match: {path: /healthz}}\n";
+    let mut office = Office::new(&format!("{exempt}{}", rules("fleet: {reserve: 50%}")));
+    let session = office.session(1, 4, s(0));
+    let probe = |office: &mut Office, priority| {
+        let told = office.ask(&session, s(0), ask("path=/healthz", priority));
+        assert_eq!(told.line, "allow probes");
+        told.lease
+    };
+    let counted = |office: &Office| {
+        let pool = office.engine.pools(s(0)).remove(0);
+        (pool.critical, pool.others)
+    };
+    // What is important takes nothing from the others.
+    let important = probe(&mut office, "critical");
+    assert_eq!(counted(&office), (1, 0));
+    assert!(office.release(&session, important, s(0)));
+    // Of two slots for other work it has three, and other work waits until it is out of what is kept back.
+    let others: Vec<_> = (0..3).map(|_| probe(&mut office, "test")).collect();
+    assert_eq!(counted(&office), (0, 3));
+    for lease in &others[..2] {
+        assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
+        assert!(office.release(&session, *lease, s(0)));
+    }
+    assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "allow");
+    assert_eq!(counted(&office), (0, 2));
+}
+
+#[test]
+fn a_place_goes_back_with_the_lease_and_with_a_later_refusal() {
+    let mut office = Office::new(&rules("fleet: {reserve: 50%}, queue_age: {others: 100ms}"));
+    let session = office.session(1, 2, s(0));
+    for _ in 0..5 {
+        let told = office.ask(&session, s(0), Ask { queued: Some(100_001), ..ask("user=a", "get") });
+        assert_eq!(told.line, "shed web/queue_age");
+    }
+    for at in 0..5 {
+        let told = office.ask(&session, s(at), Ask { queued: Some(100_000), ..ask("user=a", "get") });
+        assert_eq!(told.line, "allow");
+        assert_eq!(office.ask(&session, s(at), ask("user=a", "get")).line, "shed web/fleet");
+        assert!(office.release(&session, told.lease, s(at)));
+    }
+    let pool = office.engine.pools(s(5)).remove(0);
+    assert_eq!((pool.critical, pool.others, pool.busy), (0, 0, 0));
+}
+
+#[test]
+fn a_look_and_a_hit_take_no_place_but_see_whether_there_is_one() {
+    let mut office = Office::new(&rules("fleet: {reserve: 50%}"));
+    let session = office.session(1, 2, s(0));
+    for op in [Op::Hit, Op::Peek, Op::Hit] {
+        assert_eq!(office.ask(&session, s(0), Ask { op, ..ask("user=a", "get") }).line, "allow");
+    }
+    office.ask(&session, s(0), ask("user=a", "get"));
+    for op in [Op::Hit, Op::Peek] {
+        assert_eq!(office.ask(&session, s(0), Ask { op, ..ask("user=a", "get") }).line, "shed web/fleet");
+    }
+}
+
+#[test]
+fn what_has_waited_too_long_is_refused_by_importance() {
+    let mut office = Office::new(&rules("queue_age: {others: 500ms, critical: 2500ms}"));
+    let session = office.session(1, 0, s(0));
+    let table = [
+        ("get", 500_000, "allow"),
+        ("get", 500_001, "shed web/queue_age"),
+        ("critical", 2_500_000, "allow"),
+        ("critical", 2_500_001, "shed web/queue_age"),
+        // No clock is off by so much, so nobody waited so long.
+        ("get", 60_000_001, "allow"),
+        ("nobody-knows-it", 500_001, "shed web/queue_age"),
+    ];
+    for (priority, queued, line) in table {
+        let told = office.ask(&session, s(0), Ask { queued: Some(queued), ..ask("user=a", priority) });
+        assert_eq!(told.line, line, "{priority} {queued}");
+    }
+}
+
+/// Keeps all slots busy from `from` to `to`, in seconds, and looks at the pool at the end.
+fn run(office: &mut Office, session: &Session, from: u64, to: u64, busy: u32) {
+    let mut leases = Vec::new();
+    for quarter in from * 4..to * 4 {
+        // Renewed in time, as whoever works on does.
+        if leases.is_empty() || quarter % 160 == 0 {
+            leases
+                .drain(..)
+                .for_each(|lease| assert!(office.release(session, Some(lease), ms(quarter * 250))));
+            for _ in 0..busy {
+                let told = office.ask(session, ms(quarter * 250), ask("job=worker", "critical"));
+                leases.push(told.lease.unwrap());
+            }
+        }
+        office.engine.tick(ms(quarter * 250));
+    }
+    leases.drain(..).for_each(|lease| assert!(office.release(session, Some(lease), s(to))));
+}
+
+#[test]
+fn a_look_leaves_no_trace_before_the_slow_law() {
+    for exact in ["{leak: 0}", "{stripe_exact: true}"] {
+        let told = |looks: bool| {
+            let mut office = Office::new(&rules(&format!("workers: {exact}")));
+            let session = office.session(1, 10, s(0));
+            office.engine.tick(s(0));
+            run(&mut office, &session, 0, 46, 10);
+            office.engine.tick(s(46));
+            let mut lines = Vec::new();
+            for number in 0..2_000_u64 {
+                let caller = format!("user={}", number % 40);
+                let hit = Ask { op: Op::Hit, ..ask(&caller, "test") };
+                // The same caller over and over, who would be a large part of it all; then the one who asks.
+                let lookers = if looks { &["user=7", "user=7", "user=7", &caller][..] } else { &[] };
+                let seen = lookers.iter().map(|caller| {
+                    office.ask(&session, s(46), Ask { op: Op::Peek, attributes: caller, ..hit }).line
+                });
+                let seen = seen.last();
+                let line = office.ask(&session, s(46), hit).line;
+                // Drawn by caller, what a look says holds.
+                assert!(exact.contains("true") || seen.is_none_or(|seen| seen == line), "{exact} {number}");
+                lines.push(line);
+            }
+            assert!(lines.iter().any(|line| line == "shed web/workers"));
+            lines
+        };
+        assert!(told(false) == told(true), "{exact}: who looks changes nothing");
+    }
+}
+
+#[test]
+fn the_slow_law_runs_on_leases_as_its_table_says() {
+    let mut office = Office::new(&rules("workers: {leak: 0}"));
+    let session = office.session(1, 10, s(0));
+    office.engine.tick(s(0));
+    let table = [(14, -0.1167), (28, 0.0), (58, 0.25), (148, 1.0)];
+    let mut from = 0;
+    for (to, severity) in table {
+        run(&mut office, &session, from, to, 10);
+        office.engine.tick(s(to));
+        let seen = office.engine.pools(s(to)).remove(0);
+        assert!((seen.severity - severity).abs() < 0.000_1, "at {to} s: {seen:?}");
+        from = to;
+    }
+    let chances = office.engine.pools(s(148)).remove(0).chances;
+    let names: Vec<_> = chances.iter().map(|(name, chance)| (&**name, *chance > 0.999_999)).collect();
+    assert_eq!(names, [("test", true), ("get", true), ("post", true), ("critical", false)]);
+    assert_eq!(office.ask(&session, s(148), ask("user=a", "get")).line, "shed web/workers");
+    assert_eq!(office.ask(&session, s(148), ask("user=a", "critical")).line, "allow");
+}
+
+#[test]
+fn who_is_shed_is_shed_again_and_few_others_are_not() {
+    let mut office = Office::new(&rules("workers: {}"));
+    let session = office.session(1, 10, s(0));
+    office.engine.tick(s(0));
+    // s = 0.2: of three sheddable priorities the least important goes by six in ten.
+    run(&mut office, &session, 0, 52, 10);
+    office.engine.tick(s(52));
+    let chance = office.engine.pools(s(52)).remove(0).chances[0].1;
+    assert!((chance - 0.6).abs() < 0.01, "{chance}");
+    let shed = |office: &mut Office, user: usize| {
+        let attributes = format!("user=u{user}");
+        let told = office.ask(&session, s(52), Ask { op: Op::Peek, ..ask(&attributes, "test") });
+        (told.line == "shed web/workers", told.retry)
+    };
+    let first: Vec<_> = (0..1_000).map(|user| shed(&mut office, user)).collect();
+    let count = first.iter().filter(|(shed, _)| *shed).count();
+    assert!((550..650).contains(&count), "{count} of a thousand callers");
+    for _ in 0..5 {
+        assert_eq!((0..1_000).map(|user| shed(&mut office, user)).collect::<Vec<_>>(), first);
+    }
+}
+
+#[test]
+fn one_who_makes_up_most_of_it_is_shed_by_request() {
+    let mut office = Office::new(&rules("workers: {}"));
+    let session = office.session(1, 10, s(0));
+    office.engine.tick(s(0));
+    run(&mut office, &session, 0, 52, 10);
+    office.engine.tick(s(52));
+    let mut shed = 0;
+    for _ in 0..2_000 {
+        let told = office.ask(&session, s(52), Ask { op: Op::Hit, ..ask("user=big", "test") });
+        shed += u32::from(told.line == "shed web/workers");
+    }
+    assert!((1_000..1_400).contains(&shed), "{shed} of 2000 by a chance of 0.6");
+    let looks = (0..200).filter(|_| {
+        let told = office.ask(&session, s(52), Ask { op: Op::Peek, ..ask("user=big", "test") });
+        told.line == "shed web/workers"
+    });
+    let seen = looks.count();
+    assert!((80..160).contains(&seen), "{seen} of 200 looks");
+}
+
+#[test]
+fn a_shadow_part_notes_and_lets_pass() {
+    let mut office = Office::new(&rules("fleet: {reserve: 50%, mode: shadow}, queue_age: {mode: shadow}"));
+    let session = office.session(1, 2, s(0));
+    office.ask(&session, s(0), ask("user=a", "get"));
+    let told = office.ask(&session, s(0), Ask { queued: Some(600_000), ..ask("user=a", "get") });
+    assert_eq!(told.line, "allow [shadow web/fleet] [shadow web/queue_age]");
+    assert!(told.lease.is_some());
+    let mut office = Office::of(Mode::Shadow, &rules("queue_age: {}"));
+    let session = office.session(1, 2, s(0));
+    let told = office.ask(&session, s(0), Ask { queued: Some(600_000), ..ask("user=a", "get") });
+    assert_eq!(told.line, "allow [shadow web/queue_age]");
+}
+
+#[test]
+fn a_limit_of_ones_own_speaks_before_a_full_host() {
+    let text =
+        format!("limits:\n- {{name: per-user, key: [user], rate: 1/h}}\n{}", rules("fleet: {reserve: 90%}"));
+    let mut office = Office::new(&text);
+    let session = office.session(1, 2, s(0));
+    // Shed: nothing is charged.
+    assert_eq!(office.ask(&session, s(0), ask("user=a", "get")).line, "shed web/fleet");
+    assert_eq!(office.ask(&session, s(0), ask("user=a", "critical")).line, "allow per-user 0/1");
+    let told = office.ask(&session, s(0), ask("user=a", "get"));
+    assert_eq!((told.line.as_str(), told.retry), ("limit per-user 0/1", Some(3_600_000_000)));
+    let totals = office.engine.totals();
+    assert_eq!((totals.shed, totals.limited, totals.allowed), (1, 1, 1));
+}
+
+#[test]
+fn the_brake_reads_the_queue_and_leaves_critical_work_alone() {
+    let mut office =
+        Office::new(&rules("brake: {bands: [70%, 80%, 90%]}, signals: {accept_queue: {listen: ':8000'}}"));
+    let session = office.session(1, 10, s(0));
+    for quarter in 0..=8 {
+        office.engine.observe("web", "accept_queue", Some(10), ms(quarter * 250));
+        office.engine.tick(ms(quarter * 250));
+    }
+    assert!(office.engine.pools(s(2)).remove(0).braking);
+    let mut granted = |priority: &str| {
+        let mut count = 0;
+        while office.ask(&session, s(2), ask("user=a", priority)).line == "allow" {
+            count += 1;
+            if count > 20 {
+                break;
+            }
+        }
+        count
+    };
+    assert_eq!([granted("test"), granted("get"), granted("post")], [7, 1, 1]);
+    assert_eq!(granted("critical"), 21);
+}
+
+#[test]
+fn other_pools_and_unknown_slots_are_left_alone() {
+    let mut office = Office::new(&rules("fleet: {reserve: 90%}, workers: {}, brake: {bands: [1%, 1%, 1%]}"));
+    let unknown = office.session(1, 0, s(0));
+    for _ in 0..20 {
+        assert_eq!(office.ask(&unknown, s(0), ask("user=a", "test")).line, "allow");
+    }
+    assert_eq!(office.engine.pools(s(0)).remove(0).slots, None);
+    office.install(&rules("slots: 4, fleet: {reserve: 90%}"));
+    assert_eq!(office.ask(&unknown, s(0), ask("user=a", "test")).line, "shed web/fleet");
+}
+
+#[test]
+fn what_is_elastic_passes_while_the_pool_has_room() {
+    let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
+    let mut office = Office::new(&format!("{limits}{}", rules("workers: {}")));
+    let session = office.session(1, 10, s(0));
+    let ask = ask("user=a", "get");
+    assert_eq!(office.ask(&session, s(0), ask).line, "allow per-user 0/1");
+    // Nobody knows yet how busy it is: what is not known to be free is not given away.
+    assert!(office.ask(&session, s(0), ask).line.starts_with("limit per-user"));
+    (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
+    assert_eq!(office.ask(&session, s(10), ask).line, "allow per-user 0/1 [over per-user]");
+    run(&mut office, &session, 10, 20, 10);
+    office.engine.tick(s(20));
+    assert!(office.ask(&session, s(20), ask).line.starts_with("limit per-user"));
+}
+
+#[test]
+fn a_pool_that_a_signal_says_is_full_has_no_room_for_what_is_elastic() {
+    let limits = "limits:\n- {name: per-user, key: [user], rate: 1/h, over: {elastic: 200%}}\n";
+    for (counts, permille, line) in [
+        ("true", 950, "limit per-user 0/1"),
+        ("true", 650, "allow per-user 0/1 [over per-user]"),
+        ("false", 950, "allow per-user 0/1 [over per-user]"),
+    ] {
+        let shed = rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}"));
+        let mut office = Office::new(&format!("{limits}{shed}"));
+        let session = office.session(1, 10, s(0));
+        (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
+        office.engine.signal(&session, "web", "lag", permille, s(10)).unwrap();
+        office.engine.tick(ms(10_250));
+        let ask = ask("user=a", "get");
+        assert_eq!(office.ask(&session, ms(10_250), ask).line, "allow per-user 0/1");
+        assert_eq!(office.ask(&session, ms(10_250), ask).line, line, "use: {counts}, {permille}");
+    }
+}
+
+#[test]
+fn without_slots_the_slow_law_refuses_nobody_whatever_signals_say() {
+    for counts in ["false", "true"] {
+        let mut office = Office::new(&rules(&format!("workers: {{}}, signals: {{lag: {{use: {counts}}}}}")));
+        let session = office.session(1, 10, s(0));
+        office.engine.tick(s(0));
+        run(&mut office, &session, 0, 148, 10);
+        // Another that says nothing of its slots is left.
+        let unknown = office.session(2, 0, s(148));
+        office.engine.end(&session, s(148));
+        office.engine.signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
+        office.engine.tick(s(149));
+        let told = office.ask(&unknown, s(149), ask("user=a", "test"));
+        assert_eq!(told.line, "allow", "use: {counts}");
+    }
+}

@@ -1,0 +1,157 @@
+//! The rules that hosts share: the scripts in a real Redis and the same rules in Rust do the same, and what they promise
+//! holds whatever hosts do and when.
+
+mod calls;
+mod redis;
+mod schedule;
+#[path = "../fleet/store/mod.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the simulation")]
+mod store;
+mod twins;
+
+use std::cell::RefCell;
+
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
+use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellRate, DEMAND_MAX, TOKEN, Terms};
+use tidegate::fleet::reply::{Kind, Reply};
+use tidegate::fleet::window::{CellWindow, Turns};
+
+use calls::{any_beat_step, any_step};
+use redis::Redis;
+use schedule::{Schedule, terms};
+use twins::Twins;
+
+/// How many schedules of each kind; `SEED` runs one alone.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("PROPTEST_CASES").unwrap_or(3_000),
+    }
+}
+
+#[test]
+fn the_scripts_and_their_rules_in_rust_are_the_same_to_the_bit() {
+    let twins = RefCell::new(Twins::new());
+    let cases = std::env::var("PROPTEST_CASES").map_or(100, |cases| cases.parse().unwrap());
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
+    let steps = prop_oneof![3 => vec(any_step(), 1..60).boxed(), 1 => vec(any_beat_step(), 1..60).boxed()];
+    // A failure prints the steps, the fewest that fail.
+    let run = TestRunner::new(config).run(&steps, |steps| {
+        let mut twins = twins.borrow_mut();
+        twins.forget_all();
+        steps.iter().try_for_each(|step| twins.step(step).map_err(TestCaseError::fail))
+    });
+    run.unwrap_or_else(|why| panic!("{why}"));
+    let twins = twins.borrow();
+    println!("{:?}", twins.seen);
+    for (what, seen) in &twins.seen {
+        assert!(cases < 100 || *seen > 0, "{what} came to pass");
+    }
+}
+
+#[test]
+fn every_script_is_known_by_the_sha_that_redis_gives_it() {
+    Redis::start().load_scripts();
+}
+
+#[test]
+fn what_is_there_and_what_hosts_hold_is_never_more_than_a_burst() {
+    let quotas = [
+        terms(10, 1_000_000, 20),
+        terms(1_000, 1_000_000, 1_000),
+        terms(3, 7_000_000, 5),
+        terms(20, 1_000_000, 1),
+    ];
+    let mut spent = 0;
+    for seed in seeds() {
+        let quota = quotas[usize::try_from(seed).unwrap() % quotas.len()];
+        let mut schedule = Schedule::new(seed, quota);
+        schedule.run(400, u64::MAX, Schedule::is_bounded).unwrap_or_else(|why| panic!("{why}"));
+        spent += schedule.spent() / TOKEN;
+    }
+    assert!(spent > 0, "hosts let something through");
+}
+
+#[test]
+fn no_token_is_lost_or_made() {
+    // One token in a year: nothing is earned in half a minute, so that all of them can be counted.
+    let quota = Terms { burst: 100 * TOKEN, ..terms(1, 31_536_000_000_000, 1) };
+    for seed in seeds() {
+        let mut schedule = Schedule::new(seed, quota);
+        schedule.run(400, 30_000_000, Schedule::is_conserved).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn no_window_ever_had_more_than_its_limit() {
+    let of = |slots, step, origin| CellWindow { slots, turns: Turns::Every { step, origin } };
+    let windows = [
+        of(1, 1_000_000, 0),
+        of(1, 10_000_000, 3_000_000),
+        of(11, 100_000, 0),
+        of(11, 1_000_000, 0),
+        of(3, 2_500_000, 777),
+        of(61, 700_000, 0),
+    ];
+    let mut spent = 0;
+    for seed in seeds() {
+        let window = windows[usize::try_from(seed).unwrap() % windows.len()];
+        let quota = terms(5, 1_000_000, [20, 1, 500][usize::try_from(seed / 6).unwrap() % 3]);
+        let mut schedule = Schedule::of_window(seed, quota, window);
+        schedule.run(400, u64::MAX, Schedule::is_windowed).unwrap_or_else(|why| panic!("{window:?}: {why}"));
+        spent += schedule.spent() / TOKEN;
+    }
+    assert!(spent > 0, "hosts let something through");
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 2_000, failure_persistence: None, ..Config::default() })]
+
+    /// It does not matter how often somebody looks.
+    #[test]
+    fn time_in_pieces_is_time_in_one(
+        level in -5_000_000_000_i64..2_000_000_000,
+        held in (0_u64..2_000_000_000, 0_u64..2_000_000_000),
+        rate in (1_u64..5_000_000, 1_u64..5_000),
+        moments in vec(0_u64..9_000_000, 1..8),
+    ) {
+        let (num, den) = rate;
+        let common = (1..=num.min(den)).rev().find(|by| num % by == 0 && den % by == 0).unwrap();
+        let rate = CellRate::new(num / common, den / common).unwrap();
+        let terms = Terms { version: 1, rate, burst: 2_000_000_000 };
+        let sums = |held| store::Sums { held, demand: 7, hosts: 1 };
+        let at = 2_000_000_000;
+        let reports = store::Reports { now: sums(held.0), before: sums(held.1) };
+        let cell = store::Cell { terms, level, rem: 0, at, reports };
+        let mut moments = moments;
+        moments.sort_unstable();
+        let (mut once, mut often) = (cell, cell);
+        once.forward(at + moments[moments.len() - 1]);
+        moments.iter().for_each(|moment| often.forward(at + moment));
+        prop_assert_eq!(once, often);
+    }
+
+    /// Whatever comes back is cut to what can be, and said to be.
+    #[test]
+    fn absurd_replies_are_cut(bytes in vec(any::<u8>(), 79), ask in calls::any_ask(), kind in 0_u8..5, length in 0_usize..80) {
+        let call = calls::sync_of(ask);
+        let mut bytes = bytes;
+        bytes[0] = kind;
+        let received = Reply::decode(&call, &bytes[..length]);
+        let expected = if kind == 0 { if ask.window.is_some() { 79 } else { 70 } } else { 25 };
+        prop_assert_eq!(received.is_ok(), length == expected && kind < 3);
+        let Ok(received) = received else { return Ok(()) };
+        let Reply::Sync(answer) = received.reply else { panic!("a sync") };
+        if let Kind::Done(said) = answer.kind {
+            prop_assert!(said[0].level <= BURST_MAX.cast_signed() && said[0].level > -AMOUNT_MAX.cast_signed());
+            prop_assert!(said[0].demand <= 2 * DEMAND_MAX && said[0].grant <= AMOUNT_MAX + TOKEN);
+            prop_assert!(said[0].grant % TOKEN == 0 && said[0].hosts <= 1_000_000_000);
+            prop_assert!(said[0].generation.abs_diff(answer.now_us / 2_000_000) <= 1);
+        }
+    }
+}

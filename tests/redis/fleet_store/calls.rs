@@ -1,0 +1,349 @@
+//! Random calls: hosts, lanes, numbers, amounts up to what Lua counts exactly, and times around the edges of generations.
+
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any};
+use proptest::{option, prop_oneof};
+use tidegate::fleet::beat::PoolLoad;
+use tidegate::fleet::call::{Batch, Bucket, Call, Cost, Payment, Place};
+use tidegate::fleet::cell::{AMOUNT_MAX, Ask, BURST_MAX, CellRate, GENERATION_US, Report, TOKEN, Terms};
+use tidegate::fleet::places::PlacesAsk;
+use tidegate::fleet::window::{CellWindow, Returned, Turns, WindowAsk};
+
+/// What happens next, and how long after what was before.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) time: Time,
+    pub(crate) act: Act,
+}
+
+/// How the clock of Redis moves.
+#[derive(Clone, Debug)]
+pub(crate) enum Time {
+    On(u64),
+    ToEdge(u64),
+    Back(u64),
+}
+
+/// The secret that a host uses, and those that it has.
+pub(crate) type SecretsStep = (Option<u8>, u8, Option<u8>);
+
+/// A pool, and what it has.
+pub(crate) type PoolStep = (u8, PoolLoad);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    Sync {
+        host: u8,
+        lane: u8,
+        number: Number,
+        asks: Vec<Asking>,
+    },
+    Exact {
+        host: u8,
+        number: Number,
+        costs: Vec<Cost>,
+    },
+    Places {
+        host: u8,
+        number: Number,
+        asks: Vec<(PlacesAsk, bool)>,
+    },
+    Peek {
+        windows: bool,
+    },
+    Reset {
+        key: u8,
+        window: bool,
+    },
+    Beat {
+        host: u8,
+        number: Number,
+        pools: Vec<PoolStep>,
+        secrets: Option<SecretsStep>,
+    },
+    /// A cell goes by the name of another, from a moment so long ago, or yet to come.
+    Carry {
+        from: u8,
+        to: u8,
+        window: bool,
+        ago_us: i64,
+    },
+    Version {
+        rule: u8,
+        terms: u8,
+        before: Option<(u8, u64)>,
+    },
+    Evict {
+        key: u8,
+    },
+    Garbage {
+        key: u8,
+        bytes: Vec<u8>,
+    },
+    Flush,
+}
+
+/// Which number a call has in its lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Number {
+    Next,
+    Again,
+    Before,
+    Gap,
+    NewEpoch,
+    OldEpoch,
+    /// The next one, from a host that knows another nonce.
+    Stranger,
+}
+
+/// An ask, and whether its report of before is the one that this host gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Asking {
+    pub(crate) ask: Ask,
+    pub(crate) honest: bool,
+}
+
+pub(crate) fn any_step() -> impl Strategy<Value = Step> {
+    let sync = (0_u8..3, 0_u8..2, any_number(), vec(any_asking(), 1..4))
+        .prop_map(|(host, lane, number, asks)| Act::Sync { host, lane, number, asks });
+    let exact = (0_u8..3, any_number(), vec(any_cost(), 1..4)).prop_map(|(host, number, costs)| Act::Exact {
+        host,
+        number,
+        costs,
+    });
+    let places = (0_u8..3, any_number(), vec((any_places(), proptest::bool::weighted(0.7)), 1..4))
+        .prop_map(|(host, number, asks)| Act::Places { host, number, asks });
+    let version = (0_u8..2, 0_u8..6, option::of((0_u8..6, 0_u64..9)))
+        .prop_map(|(rule, terms, before)| Act::Version { rule, terms, before });
+    let ago_us = prop_oneof![1 => -1_000_000_i64..0, 3 => 0_i64..3_000_000];
+    let carry = (0_u8..4, 0_u8..4, any::<bool>(), ago_us).prop_map(|(from, to, window, ago_us)| Act::Carry {
+        from,
+        to,
+        window,
+        ago_us,
+    });
+    let act = prop_oneof![
+        24 => sync,
+        10 => exact,
+        10 => places,
+        1 => any::<bool>().prop_map(|windows| Act::Peek { windows }),
+        1 => (0_u8..4, any::<bool>()).prop_map(|(key, window)| Act::Reset { key, window }),
+        4 => any_beat(),
+        4 => version,
+        3 => carry,
+        2 => (0_u8..4).prop_map(|key| Act::Evict { key }),
+        1 => (0_u8..4, vec(0_u8..2, 80..86)).prop_map(|(key, bytes)| Act::Garbage { key, bytes }),
+        1 => Just(Act::Flush),
+    ];
+    (any_time(), act).prop_map(|(time, act)| Step { time, act })
+}
+
+/// A step of hosts that say only what their pools have.
+pub(crate) fn any_beat_step() -> impl Strategy<Value = Step> {
+    let act = prop_oneof![30 => any_beat(), 1 => Just(Act::Flush)];
+    (any_time(), act).prop_map(|(time, act)| Step { time, act })
+}
+
+fn any_beat() -> impl Strategy<Value = Act> {
+    let number = prop_oneof![
+        6 => Just(Number::Next),
+        1 => Just(Number::Again),
+        1 => Just(Number::Before),
+        1 => Just(Number::NewEpoch),
+        1 => Just(Number::OldEpoch),
+    ];
+    let which = || prop_oneof![2 => Just(1_u8), 3 => Just(2), 1 => Just(3)];
+    let secrets = (option::weighted(0.3, which()), which(), option::of(which()));
+    let secrets = option::weighted(0.7, secrets);
+    (0_u8..4, number, vec((0_u8..2, any_load()), 0..3), secrets)
+        .prop_map(|(host, number, pools, secrets)| Act::Beat { host, number, pools, secrets })
+}
+
+fn any_time() -> impl Strategy<Value = Time> {
+    prop_oneof![
+        20 => (0_u64..300_000).prop_map(Time::On),
+        4 => Just(Time::On(0)),
+        2 => (0_u64..5_000_000).prop_map(Time::On),
+        1 => (0_u64..100_000_000_000_000).prop_map(Time::On),
+        2 => (9_000_000_u64..12_000_000).prop_map(Time::On),
+        8 => (0_u64..3).prop_map(Time::ToEdge),
+        1 => (0_u64..2_500_000).prop_map(Time::Back),
+        1 => (0_u64..10_000_000_000).prop_map(Time::Back),
+    ]
+}
+
+fn any_number() -> impl Strategy<Value = Number> {
+    prop_oneof![
+        20 => Just(Number::Next),
+        3 => Just(Number::Again),
+        1 => Just(Number::Before),
+        1 => Just(Number::Gap),
+        2 => Just(Number::NewEpoch),
+        1 => Just(Number::OldEpoch),
+        1 => Just(Number::Stranger),
+    ]
+}
+
+fn any_terms() -> impl Strategy<Value = Terms> {
+    let rates = [
+        (1_000, 1),
+        (1, 360),
+        (1, 31_536_000),
+        (999_999_937, 4_000_000),
+        (1, 4_000_000_000),
+        (1_000_000_000, 1),
+        (999_983, 4_000_000_000),
+        (7, 3),
+    ];
+    let rate = (0..rates.len()).prop_map(move |which| CellRate::new(rates[which].0, rates[which].1).unwrap());
+    let burst = prop_oneof![
+        4 => (1_u64..2_000).prop_map(|tokens| tokens * TOKEN),
+        1 => 1_u64..3_000_000,
+        1 => (0_u64..3).prop_map(|less| BURST_MAX - less),
+        1 => 1_u64..BURST_MAX,
+    ];
+    (rate, burst, 1_u64..4).prop_map(|(rate, burst, version)| Terms { version, rate, burst })
+}
+
+fn any_amount() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => Just(0),
+        8 => 0_u64..30_000_000,
+        4 => (0_u64..300).prop_map(|tokens| tokens * TOKEN),
+        1 => 0_u64..AMOUNT_MAX,
+        1 => (0_u64..3).prop_map(|less| AMOUNT_MAX - less),
+        1 => any::<u64>(),
+    ]
+}
+
+fn any_demand() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => 0_u64..500_000,
+        1 => Just(0),
+        1 => (1_u64 << 25)..(1 << 28),
+        1 => 0_u64..20_000_000_000_000,
+    ]
+}
+
+fn any_age() -> impl Strategy<Value = Option<u64>> {
+    option::of(prop_oneof![3 => 0_u64..20_000_000, 1 => 8_999_998_u64..9_000_002, 1 => any::<u64>()])
+}
+
+pub(crate) fn any_ask() -> impl Strategy<Value = Ask> {
+    let amounts = (any_amount(), any_amount(), any_amount(), any_amount());
+    let report = (any_amount(), any_demand(), 0_u64..3);
+    let last = option::of(report.prop_map(|(hold, demand, generation)| Report { hold, demand, generation }));
+    let returned = (any_amount(), any_age()).prop_map(|(amount, paid_us)| Returned { amount, paid_us });
+    let window =
+        option::of((any_window(), returned).prop_map(|(window, returned)| WindowAsk { window, returned }));
+    let rest = (any_demand(), any_amount(), 0_u32..1_000_000, any_age(), window);
+    (0_u8..4, any_terms(), last, amounts, rest).prop_map(|(key, terms, last, amounts, rest)| {
+        let (hold, back, owed, want) = amounts;
+        let (demand, waited_us, dice, knew_us, window) = rest;
+        Ask {
+            key: key_of(key),
+            terms,
+            last,
+            hold,
+            back,
+            owed,
+            want,
+            demand,
+            waited_us,
+            dice,
+            knew_us,
+            window,
+        }
+    })
+}
+
+fn any_asking() -> impl Strategy<Value = Asking> {
+    (any_ask(), proptest::bool::weighted(0.7)).prop_map(|(ask, honest)| Asking { ask, honest })
+}
+
+fn any_cost() -> impl Strategy<Value = Cost> {
+    (0_u8..4, any_terms(), any_amount(), any_age(), option::of(any_window())).prop_map(
+        |(key, terms, cost, knew_us, window)| Cost { key: key_of(key), terms, cost, knew_us, window },
+    )
+}
+
+/// Windows that turn by themselves, and those of a calendar, whose edges are said as ages: [`dated`] puts them around a moment.
+fn any_window() -> impl Strategy<Value = CellWindow> {
+    let spans = [100_000, 1_000_000, 7_000_000, 86_400_000_000, 31_622_400_000_000];
+    let every = (0_usize..5, 0_u64..2_000_000, prop_oneof![3 => Just(1_u32), 2 => Just(11), 1 => 2_u32..62])
+        .prop_map(move |(span, origin, slots)| CellWindow {
+            slots,
+            turns: Turns::Every { step: spans[span], origin },
+        });
+    // How long before now the first began, how long it is, and how long the next.
+    let calendar = (0_u64..9_000_000, 1_u64..6_000_000, 1_u64..6_000_000).prop_map(|(ago, first, next)| {
+        CellWindow { slots: 1, turns: Turns::Calendar { start: ago, turn: first, finish: next } }
+    });
+    prop_oneof![3 => every, 2 => calendar]
+}
+
+/// The window as a host says it that takes this moment for the present one: calendars turn where all hosts say so, or nearly.
+pub(crate) fn dated(window: CellWindow, now_us: u64) -> CellWindow {
+    let Turns::Calendar { start: ago, turn: first, finish: next } = window.turns else { return window };
+    let start = now_us.saturating_sub(ago) / 3_000_000 * 3_000_000;
+    let turn = start + if first < 5_000_000 { 3_000_000 } else { first };
+    CellWindow { slots: 1, turns: Turns::Calendar { start, turn, finish: turn + next } }
+}
+
+fn any_places() -> impl Strategy<Value = PlacesAsk> {
+    let count = || prop_oneof![5 => 0_u32..30, 1 => 0_u32..1_000_000];
+    let report = (count(), any_demand(), 0_u64..3).prop_map(|(hold, demand, generation)| Report {
+        hold: u64::from(hold) * TOKEN,
+        demand,
+        generation,
+    });
+    let max = prop_oneof![5 => 1_u32..100, 1 => any::<u32>()];
+    let rest = (any_demand(), 0_u32..1_000_000, any_age(), 1_u64..4);
+    let need = prop_oneof![3 => Just(0), 2 => 1_u32..4, 1 => count()];
+    (0_u8..4, max, option::of(report), count(), (count(), need), rest).prop_map(
+        |(key, max, last, hold, (want, need), rest)| {
+            let (demand, dice, knew_us, version) = rest;
+            PlacesAsk { key: key_of(key), version, max, last, hold, want, need, demand, dice, knew_us }
+        },
+    )
+}
+
+fn any_load() -> impl Strategy<Value = PoolLoad> {
+    let count = || prop_oneof![5 => 0_u64..100, 1 => 0_u64..1_000_000_000_001];
+    let load =
+        (count(), count(), count()).prop_map(|(slots, critical, other)| PoolLoad { slots, critical, other });
+    prop_oneof![5 => load, 1 => Just(PoolLoad::default())]
+}
+
+pub(crate) fn key_of(key: u8) -> [u8; 16] {
+    [0x21 + 16 * key; 16]
+}
+
+pub(crate) fn host_of(host: u8) -> [u8; 16] {
+    [host; 16]
+}
+
+/// All keys of these tests lie together.
+pub(crate) fn bucket() -> Bucket {
+    Bucket::of(&key_of(0), 16)
+}
+
+/// A sync of one cell.
+pub(crate) fn sync_of(ask: Ask) -> Call {
+    let place =
+        Place { bucket: bucket(), host: host_of(0), lane: 0, epoch: 1, seq: 1, offer: [1; 16], known: None };
+    Call::Sync(Batch { place, asks: vec![ask] })
+}
+
+pub(crate) fn payment_of(place: Place, costs: &[Cost]) -> Call {
+    Call::Exact(Payment { place, costs: costs.to_vec() })
+}
+
+/// The moment after another, by the clock of Redis.
+pub(crate) fn after(now_us: u64, time: &Time) -> u64 {
+    match time {
+        Time::On(us) => now_us + us,
+        Time::ToEdge(offset) => (now_us / GENERATION_US + 1) * GENERATION_US + offset - 1,
+        Time::Back(us) => now_us.saturating_sub(*us),
+    }
+}

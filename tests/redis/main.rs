@@ -1,0 +1,45 @@
+//! Real daemons, or parts of them, beside a real redis-server.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    clippy::cast_lossless,
+    reason = "a test fails by panicking, prints its figures, and counts what fits"
+)]
+
+#[path = "../support/certificates.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod certificates;
+#[path = "../support/daemon.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod daemon;
+#[path = "../support/http.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod http;
+#[path = "../support/liar.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod liar;
+#[path = "../support/msgpack.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod msgpack;
+#[path = "../support/redis_cluster.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod redis_cluster;
+#[path = "../support/redis_server.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod redis_server;
+#[path = "../support/wire.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
+mod wire;
+
+mod fleet_link;
+mod fleet_real;
+mod fleet_store;
+mod redis_acl;

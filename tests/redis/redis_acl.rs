@@ -1,0 +1,178 @@
+//! `config/redis-acl.conf` in a real Redis: its user may do all that the scripts do, and has no right too many.
+
+use crate::redis_server;
+use std::fs;
+
+use redis_server::{Redis, is_installed};
+use tidegate::fleet::beat::{Beat, PoolLoad, PoolReport};
+use tidegate::fleet::call::{Batch, Bucket, Call, Cost, Payment, Place};
+use tidegate::fleet::carry::{CellName, Lift, Plant};
+use tidegate::fleet::cell::{Ask, CellRate, Terms};
+use tidegate::fleet::link::{Class, Link, LinkError, Options, Script, State};
+use tidegate::fleet::look::Reset;
+use tidegate::fleet::overrides::OverridesCall;
+use tidegate::fleet::rights::Rights;
+use tidegate::fleet::scripts;
+use tidegate::fleet::secrets::{Held, Mark};
+use tidegate::fleet::version::{Fingerprint, VersionCall};
+
+const PASSWORD: &str = "correct-horse-battery";
+
+#[tokio::test]
+async fn the_rights_of_the_example_are_enough_and_none_is_too_many() {
+    if !is_installed() {
+        return;
+    }
+    let example = fs::canonicalize("config/redis-acl.conf").unwrap();
+    let redis = Redis::start(&["--include", example.to_str().unwrap()]);
+    let link = link(&redis);
+    settled(&link).await;
+    assert!(is_refused(&link, Class::Auth), "as it stands nobody is this user: {:?}", link.nodes());
+    redis.order(&format!("ACL SETUSER tidegate >{PASSWORD}"));
+    run_all(&redis).await.expect("these rights are enough");
+    let rights: Vec<String> = fs::read_to_string(&example)
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("user "))
+        .flat_map(|line| line.split(' ').filter_map(|word| word.strip_prefix('+')))
+        .map(str::to_owned)
+        .collect();
+    assert!(rights.len() > 10, "{rights:?}");
+    for right in &rights {
+        redis.order(&format!("ACL SETUSER tidegate -{right}"));
+        let error = run_all(&redis).await.expect_err(right);
+        assert_eq!(error.class, Class::NoPerm, "{right}: {error}");
+        redis.order(&format!("ACL SETUSER tidegate +{right}"));
+    }
+    run_all(&redis).await.expect("all are back");
+    redis.order("ACL SETUSER tidegate resetkeys ~other:*");
+    assert_eq!(run_all(&redis).await.expect_err("other keys").class, Class::NoPerm);
+}
+
+#[tokio::test]
+async fn what_is_refused_is_found_without_a_change() {
+    if !is_installed() {
+        return;
+    }
+    let redis =
+        Redis::start(&["--include", fs::canonicalize("config/redis-acl.conf").unwrap().to_str().unwrap()]);
+    redis.order(&format!("ACL SETUSER tidegate >{PASSWORD} -set -zrem"));
+    let asked = Rights::ask(&up(&redis).await, link(&redis).nodes()[0].id).await.unwrap();
+    assert_eq!(asked.refused, ["SET", "ZREM"]);
+    assert_eq!((asked.hosts, asked.policy), (Some(0), None), "INFO is not for this user");
+    redis.order("ACL SETUSER tidegate +set +zrem +info");
+    let asked = Rights::ask(&up(&redis).await, link(&redis).nodes()[0].id).await.unwrap();
+    assert_eq!((asked.refused.len(), asked.policy.as_deref()), (0, Some("noeviction")));
+    assert_eq!(asked.memory_bytes_max, Some(0));
+    redis.order("ACL SETUSER tidegate -time -zcard");
+    let asked = Rights::ask(&up(&redis).await, link(&redis).nodes()[0].id).await.unwrap();
+    assert_eq!((asked.now_us, asked.hosts), (None, None), "what it may not ask, it does not");
+    assert_eq!(redis.say("DBSIZE"), ":0\r\n", "it changes nothing");
+}
+
+fn link(redis: &Redis) -> Link {
+    let file = redis.directory.path().join("password");
+    fs::write(&file, PASSWORD).unwrap();
+    let options = Options {
+        urls: vec![redis.url().parse().unwrap()],
+        user: Some("tidegate".into()),
+        password_file: Some(file),
+        ..Options::default()
+    };
+    let of_ours = scripts::all().map(Script::clone);
+    Link::start(options, of_ours.into_iter().chain([Rights::script()]).collect()).unwrap()
+}
+
+async fn settled(link: &Link) {
+    let mut changes = link.changes();
+    while link.nodes()[0].state == State::Starting {
+        changes.changed().await.unwrap();
+    }
+}
+
+async fn up(redis: &Redis) -> Link {
+    let link = link(redis);
+    settled(&link).await;
+    assert_eq!(link.nodes()[0].state, State::Up);
+    link
+}
+
+fn is_refused(link: &Link, class: Class) -> bool {
+    matches!(&link.nodes()[0].state, State::Down(error) if error.class == class)
+}
+
+/// Every script, on a Redis in which each has all to do that it ever does.
+async fn run_all(redis: &Redis) -> Result<(), LinkError> {
+    redis.order("FLUSHALL");
+    // A host that went, and a rule with more edits than are remembered.
+    redis.order("ZADD tg:{tm}:hosts 1 gone");
+    for edit in 0..65 {
+        redis.order(&format!("HSET tg:{{tm}}:v:{} {edit} {edit}", "07".repeat(16)));
+    }
+    let link = link(redis);
+    settled(&link).await;
+    if let State::Down(error) = link.nodes().remove(0).state {
+        return Err(error);
+    }
+    for call in calls() {
+        let encoded = call.encode().unwrap();
+        let keys: Vec<&[u8]> = encoded.keys.iter().map(Vec::as_slice).collect();
+        let args: Vec<&[u8]> = encoded.args.iter().map(Vec::as_slice).collect();
+        link.call(link.nodes()[0].id, encoded.script, &keys, &args, None).await?;
+    }
+    Ok(())
+}
+
+fn calls() -> [Call; 8] {
+    let terms = Terms { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
+    let place = |lane| Place {
+        bucket: Bucket::from_number(0),
+        host: [1; 16],
+        lane,
+        epoch: 1,
+        seq: 1,
+        offer: [2; 16],
+        known: None,
+    };
+    let ask = Ask {
+        key: [0; 16],
+        terms,
+        last: None,
+        hold: 0,
+        back: 0,
+        owed: 0,
+        want: 1_000_000,
+        demand: 1_000,
+        waited_us: 0,
+        dice: 0,
+        knew_us: None,
+        window: None,
+    };
+    let load = PoolLoad { slots: 4, critical: 1, other: 1 };
+    let pools = vec![PoolReport { pool: "web".into(), load }];
+    let has = [Mark::of_digest([1; 8])].into_iter().collect();
+    let secrets = Some(Held { uses: None, has });
+    let (bucket, name) = (place(0).bucket, CellName { key: [0; 16], window: false });
+    let before = Some((Fingerprint::of(&Terms { burst: 1_000_000, ..terms }), 1));
+    [
+        Call::Sync(Batch { place: place(0), asks: vec![ask] }),
+        Call::Exact(Payment {
+            place: place(1),
+            costs: vec![Cost { key: [0; 16], terms, cost: 1_000_000, knew_us: None, window: None }],
+        }),
+        Call::Reset(Reset { bucket: place(0).bucket, key: [0; 16], window: false }),
+        Call::Beat(Beat { host: [1; 16], epoch: 1, seq: 1, pools, secrets }),
+        Call::Version(VersionCall { rule: [7; 16], terms: Fingerprint::of(&terms), before }),
+        Call::Lift(Lift { bucket, from_us: 0, cells: vec![name] }),
+        Call::Plant(Plant { bucket, from_us: 0, cells: vec![(name, planted())] }),
+        Call::Overrides(OverridesCall { seen: String::new(), put: Some(vec![1]) }),
+    ]
+}
+
+/// A full cell of one token a second.
+fn planted() -> Vec<u8> {
+    let mut bytes = 1_u64.to_le_bytes().to_vec();
+    [1_u32; 2].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    bytes.resize(84, 0);
+    bytes
+}

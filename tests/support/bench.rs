@@ -1,0 +1,199 @@
+//! An engine under rules as they are written, asked line by line in virtual time.
+
+use std::sync::Arc;
+
+use tidegate::clock::{Micros, Now};
+use tidegate::engine::{
+    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NotCharged, NoteKind, Op, Options,
+    RefundBy, Repeat, Request, Session, Verdict,
+};
+use tidegate::rules::{Mode, RuleSet, read_text};
+
+use super::engines::options;
+
+pub(crate) struct Bench {
+    pub(crate) engine: Arc<Engine>,
+    decider: Decider,
+}
+
+/// One request of a table. `attributes` are written `user=u1 plan=free`.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) op: Op,
+    pub(crate) attributes: &'a str,
+    pub(crate) cost: u32,
+    pub(crate) wait_max: Option<u64>,
+    pub(crate) repeat: Option<Repeat<'a>>,
+}
+
+impl<'a> Ask<'a> {
+    pub(crate) fn hit(attributes: &'a str, cost: u32) -> Ask<'a> {
+        Ask { op: Op::Hit, attributes, cost, wait_max: None, repeat: None }
+    }
+}
+
+impl Bench {
+    /// The rules of the domain `api`, as a list.
+    pub(crate) fn new(limits: &str) -> Bench {
+        Bench::of(Mode::Enforce, &format!("domain: api\nlimits:\n{limits}"))
+    }
+
+    /// A whole file, in a daemon of this mode.
+    pub(crate) fn of(mode: Mode, text: &str) -> Bench {
+        let engine = Arc::new(Engine::new(Options { mode, ..options() }));
+        let mut bench = Bench { decider: engine.decider(), engine };
+        bench.install(text);
+        bench
+    }
+
+    pub(crate) fn reload(&mut self, limits: &str) {
+        self.install(&format!("domain: api\nlimits:\n{limits}"));
+    }
+
+    fn install(&mut self, text: &str) {
+        let loaded = read_text("rules.yaml", text);
+        assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
+        self.engine.install(RuleSet::new(loaded.domains));
+    }
+
+    /// Hits in a table: microseconds, attributes, cost, what is answered.
+    #[track_caller]
+    pub(crate) fn check(&mut self, table: &[(u64, &str, u32, &str)]) {
+        for (micros, attributes, cost, expected) in table {
+            let seen = self.ask(*micros, Ask::hit(attributes, *cost));
+            assert_eq!(seen, *expected, "at {micros} µs: {attributes} × {cost}");
+        }
+    }
+
+    pub(crate) fn peek(&mut self, micros: u64, attributes: &str, cost: u32) -> String {
+        self.ask(micros, Ask { op: Op::Peek, ..Ask::hit(attributes, cost) })
+    }
+
+    /// `allow rule remaining/limit`, `limit rule remaining/limit retry 5` (or `never`), with notes behind.
+    pub(crate) fn ask(&mut self, micros: u64, ask: Ask<'_>) -> String {
+        let attributes = pairs(ask.attributes);
+        let request = Request {
+            cost: Cost::Requests(ask.cost),
+            wait_max: ask.wait_max.map(Micros),
+            repeat: ask.repeat,
+            ..Request::new(ask.op, "api", Descriptors::one(&attributes))
+        };
+        match self.decider.decide(&request, at(micros)) {
+            Answer::Decided(decision) => shown(&decision),
+            Answer::Conflict => "conflict".to_owned(),
+            Answer::Quota => "quota".to_owned(),
+            Answer::Ask(_) => "ask".to_owned(),
+        }
+    }
+
+    pub(crate) fn charge(&mut self, micros: u64, attributes: &str, amount: i64) -> bool {
+        let attributes = pairs(attributes);
+        let descriptors = Descriptors::one(&attributes);
+        let amount = Amount::Requests(amount);
+        let charge = Charge { domain: "api", descriptors, amount, repeat: None, of: None, trusted: true };
+        self.decider.charge(&charge, at(micros)).unwrap()
+    }
+
+    /// A charge as the domain of an untrusted user makes it.
+    pub(crate) fn charge_as(
+        &mut self,
+        micros: u64,
+        attributes: &str,
+        amount: Amount<'_>,
+        repeat: Option<Repeat<'_>>,
+        of: Option<RefundBy<'_>>,
+    ) -> Result<bool, NotCharged> {
+        let attributes = pairs(attributes);
+        let descriptors = Descriptors::one(&attributes);
+        let charge = Charge { domain: "api", descriptors, amount, repeat, of, trusted: false };
+        self.decider.charge(&charge, at(micros))
+    }
+
+    /// Asks for work of a cost in units, and returns its lease.
+    pub(crate) fn acquire(
+        &mut self,
+        micros: u64,
+        attributes: &str,
+        cost: Cost<'_>,
+        session: &Session,
+        repeat: Option<Repeat<'_>>,
+    ) -> Option<u64> {
+        let attributes = pairs(attributes);
+        let session = Some(session);
+        let request = Request {
+            cost,
+            session,
+            repeat,
+            ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+        };
+        match self.decider.decide(&request, at(micros)) {
+            Answer::Decided(decision) => decision.lease,
+            _ => None,
+        }
+    }
+
+    /// Asks with a cost that was cut to the largest number.
+    pub(crate) fn oversized(
+        &mut self,
+        op: Op,
+        domain: &str,
+        attributes: &str,
+        session: Option<&Session>,
+    ) -> String {
+        let attributes = pairs(attributes);
+        let request = Request {
+            cost: Cost::Requests(u32::MAX),
+            oversized: true,
+            session,
+            ..Request::new(op, domain, Descriptors::one(&attributes))
+        };
+        match self.decider.decide(&request, at(0)) {
+            Answer::Decided(decision) => shown(&decision),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// The wall clock is at the epoch when the engine's is at its origin.
+pub(crate) fn at(micros: u64) -> Now {
+    Now::at_nanos(micros * 1_000)
+}
+
+fn pairs(text: &str) -> Vec<(&str, &str)> {
+    text.split_whitespace().map(|pair| pair.split_once('=').unwrap()).collect()
+}
+
+fn shown(decision: &Decision<'_>) -> String {
+    let mut text = match decision.verdict {
+        Verdict::Allow => "allow".to_owned(),
+        Verdict::Limit => "limit".to_owned(),
+        Verdict::Wait => "wait".to_owned(),
+        Verdict::Deny => "deny".to_owned(),
+        Verdict::Shed => format!("shed {}", decision.shedder.unwrap_or_default()),
+    };
+    if let Some(view) = decision.binding {
+        text += &format!(" {} {}/{}", view.rule.name, view.level.remaining, view.level.limit);
+    }
+    if let Some(listed) = decision.listed {
+        text += &format!(" {}", listed.name);
+    }
+    match (decision.verdict, decision.retry) {
+        (Verdict::Allow, _) => {}
+        (_, Some(retry)) => text += &format!(" after {}", retry.0),
+        (_, None) => text += " never",
+    }
+    for (kind, rule) in decision.notes() {
+        let kind = match kind {
+            NoteKind::Shadow => "shadow",
+            NoteKind::Candidate => "candidate",
+            NoteKind::Over => "over",
+            NoteKind::Near => "near",
+            NoteKind::Quota => "quota",
+        };
+        text += &format!(" [{kind} {rule}]");
+    }
+    text
+}
+
+pub(crate) const MS: u64 = 1_000;
+pub(crate) const S: u64 = 1_000_000;
