@@ -10,15 +10,19 @@ PYTHON := $(VENV)/bin/python
 
 PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 
-# What failed is tried once more, and that is told: these drive real processes in real time (scripts/test_rust says why).
-again = { echo "TRIED AGAIN: what failed"; $(1) && echo "PASSED AT THE SECOND TRY"; }
+# The daemon as the test programs have it: beside a test, so that its features are those of `cargo test`.
+BUILD := cargo build --locked --bin tidegate --test memory
 
-# With a test beside it, so that what it depends on is what `cargo test` has built: without one, features differ.
-BUILD := cargo build --locked --bin tidegate --test pure token_bucket::
+# The stages of `make test`, those that take longest first; LANES of them run beside one another.
+STAGES := redis python clippy simulations daemon pure clients memory ruby interleavings go files
+LANES ?= 3
+
+# `make test` fails when it takes longer.
+TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate)
 
-.PHONY: help demo test test-rust test-python test-go test-ruby test-packages packages lint bench pictures nightly $(NIGHTLY) setup clean
+.PHONY: help demo test quick stages lint bench pictures packages nightly $(NIGHTLY) setup clean $(addprefix test-,$(STAGES) programs)
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,39 +34,65 @@ demo:            ## Real applications: a greedy caller; an overload, without and
 	@scripts/setup demo
 	@demo/run
 
-test: setup lint test-rust test-python test-packages test-ruby test-go  ## Every test: Rust, Python, Ruby, Go, and these together
+test:            ## Every test: Rust, Python, Ruby, Go, and these together; the time of each stage at the end
+	@scripts/setup test
+	@rm -rf $(TARGET)/test && mkdir -p $(TARGET)/test
+	@timeout --foreground $(TIME_MAX) $(MAKE) -k -j$(LANES) --no-print-directory $(addprefix test-,$(STAGES)) || \
+	  { echo "failed, or longer than $(TIME_MAX):"; sort $(TARGET)/test/times; exit 1; }
+	@sort $(TARGET)/test/times
 
-lint:            ## Formatting and lints, where this toolchain has them
-	@scripts/lint
+quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
+	@scripts/stage quick-unit $(TARGET)/test/unit
+	@scripts/stage quick-pure $(TARGET)/test/pure engine:: protocol:: rules:: limit::
+	@scripts/stage quick-daemon $(TARGET)/test/daemon --test-threads 4 server::judging server::frames server::hello server::leases
+	@scripts/stage quick-client $(PYTEST) -q clients/python/tests/test_client.py clients/python/tests/test_vectors.py
 
-test-rust:       ## Rust alone; the engine also under a checker that runs its threads in many orders
-	scripts/test_rust
-	SEEDS=$${SEEDS:-20} RUNS=$${RUNS:-2000} cargo test --locked --profile simulation --test shedding --test fleet
-	cargo test --locked --lib --features interleavings engine::interleavings
+lint: test-files test-clippy  ## Formatting and lints, where this toolchain has them
 
-test-python:     ## Python alone, with the daemon that `test-rust` has built
-	$(BUILD)
-	$(PYTEST) -q clients/python/tests tests/python || $(call again,$(PYTEST) -q --lf --lfnf=none clients/python/tests tests/python)
-	$(PYTEST) -q -s -rs tests/clients || $(call again,$(PYTEST) -q -s -rs --lf --lfnf=none tests/clients)
-	$(PYTEST) -q -rs -m "not nightly" tests/migrate || $(call again,$(PYTEST) -q -rs -m "not nightly" --lf --lfnf=none tests/migrate)
+# Builds all that is tested: the stages below run it by its path, and wait for no lock of cargo's.
+test-programs:
+	@scripts/stage programs scripts/programs --lib --bins --tests --test fleet --test shedding
 
-test-go:         ## Go alone, under its race detector, with the daemon that `test-rust` has built
-	$(BUILD)
-	cd clients/go && export TIDEGATE_BIN=$(TARGET)/debug/tidegate && go test -race ./... || $(call again,go test -race ./...)
-	cd clients/go/grpc && go test -race ./... || $(call again,go test -race ./...)
+test-files:
+	@scripts/stage files scripts/lint files
 
-test-packages:   ## The .deb: what is in it, a machine in which it is installed, and every link of the documentation
-	$(BUILD)
-	$(PYTEST) -q -rs -m "not nightly" tests/packages || $(call again,$(PYTEST) -q -rs -m "not nightly" --lf --lfnf=none tests/packages)
+test-clippy: test-programs
+	@scripts/stage clippy scripts/lint clippy
+
+test-pure: test-programs
+	@scripts/stage pure sh -c '$(TARGET)/test/unit && $(TARGET)/test/pure && $(TARGET)/test/heap'
+
+test-memory: test-programs
+	@scripts/stage memory $(TARGET)/test/memory
+
+test-daemon: test-programs
+	@scripts/stage daemon $(TARGET)/test/daemon --test-threads 6
+
+test-redis: test-programs
+	@scripts/stage redis $(TARGET)/test/redis --test-threads 6
+
+test-simulations: test-programs
+	@scripts/stage simulations sh -c '$(TARGET)/test/shedding && $(TARGET)/test/fleet'
+
+test-interleavings: test-clippy
+	@scripts/stage interleavings cargo test --locked --lib --features interleavings engine::interleavings
+
+test-python: test-programs
+	@scripts/stage python $(PYTEST) -q -rs clients/python/tests tests/python
+
+test-clients: test-programs
+	@scripts/stage clients $(PYTEST) -q -rs tests/clients
+
+test-ruby: test-programs
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage ruby clients/ruby/test/run
+
+test-go: test-programs
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -race ./... && cd grpc && go test -race ./...'
 
 packages:        ## The .deb and the .rpm of a release build, in target/debian
 	cargo build --release --locked
 	packaging/build deb
 	packaging/build rpm
-
-test-ruby:       ## Ruby alone, with the daemon that `test-rust` has built
-	$(BUILD)
-	TIDEGATE_BIN=$(TARGET)/debug/tidegate clients/ruby/test/run
 
 bench:           ## Speed and memory beside a reference, in one run; the figures of docs/performance.md
 	@scripts/setup bench
@@ -72,9 +102,9 @@ pictures:        ## The pictures of docs/: from what `tidegate replay` decides, 
 	@scripts/setup pictures
 	cargo build --locked
 	$(PYTHON) docs/pictures/draw.py $(TARGET)/debug/tidegate
-	cargo test --locked --profile simulation --test shedding csv
+	cargo test --locked --profile simulation --test shedding csv -- --ignored
 	$(PYTHON) docs/pictures/shedding.py $(TARGET)/tmp/shedding
-	cargo test --locked --profile simulation --test fleet csv
+	cargo test --locked --profile simulation --test fleet csv -- --ignored
 	$(PYTHON) docs/pictures/fleet.py $(TARGET)/tmp/fleet
 	$(PYTHON) docs/pictures/page.py $(TARGET)/debug/tidegate
 
@@ -95,12 +125,12 @@ nightly-interleavings:
 	  engine::interleavings
 
 nightly-measured:
-	cargo test --profile nightly --locked --no-fail-fast --test daemon host:: --test memory --test daemon state:: -- --ignored --nocapture
+	cargo test --profile nightly --locked --no-fail-fast --test daemon --test memory -- --ignored --nocapture
 	SEEDS=$${SEEDS:-20} cargo test --profile nightly --locked --test shedding -- --ignored
 
 nightly-fleet:
 	RUNS=$${FLEET_RUNS:-100000} cargo test --profile nightly --locked --test fleet -- --include-ignored
-	cargo test --profile nightly --locked --test redis fleet_real:: -- --ignored --nocapture --test-threads 1
+	cargo test --profile nightly --locked --test redis -- --ignored --nocapture --test-threads 1
 
 nightly-restarts:
 	$(BUILD)

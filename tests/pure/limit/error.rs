@@ -99,6 +99,11 @@ pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mist
     mistakes
 }
 
+/// How many times more callers than must do: the figures of docs/algorithms.md are of 4.
+fn times() -> u64 {
+    std::env::var("TIMES").map_or(1, |times| times.parse().unwrap())
+}
+
 #[test]
 fn more_buckets_make_fewer_mistakes() {
     println!("seed {SEED}; wrong decisions per million (let through + held back), most in a minute");
@@ -106,7 +111,7 @@ fn more_buckets_make_fewer_mistakes() {
         println!("{}:", load.name);
         let [few, .., many] = [1, 10, 60].map(|buckets| {
             // A load with a rare caller needs a few of that kind.
-            let callers = if load.percents.len() > 1 { 200 } else { 20 };
+            let callers = if load.percents.len() > 1 { 50 } else { 5 } * times();
             let mistakes = mistakes(load, buckets, callers, SEED);
             let (through, back, of) = (mistakes.let_through, mistakes.held_back, mistakes.requests);
             let (per_million, most) = (mistakes.per_million(), mistakes.most);

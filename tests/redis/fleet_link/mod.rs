@@ -10,6 +10,7 @@ mod spread;
 mod tls;
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::Value;
@@ -108,6 +109,9 @@ impl Log {
     pub(crate) fn listen() -> Log {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (file, path) = file.into_parts();
+        // A log statement is off for good where a thread without a subscriber meets it first and only one exists.
+        static ANOTHER: OnceLock<tracing::Dispatch> = OnceLock::new();
+        ANOTHER.get_or_init(|| tracing_subscriber::fmt().with_writer(std::io::sink).into());
         let format = tracing_subscriber::fmt().with_ansi(false).with_writer(std::sync::Mutex::new(file));
         Log { path, _guard: tracing::subscriber::set_default(format.finish()) }
     }
