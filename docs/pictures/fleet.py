@@ -1,7 +1,7 @@
 """Draws the pictures of docs/fleet.md from what the simulator leaves behind. It knows no budget itself.
 
-Usage: fleet.py DIRECTORY-OF-TABLES [DIRECTORY]. The tables are those that `cargo test --test fleet csv -- --ignored` writes to
-target/tmp/fleet; the same tables always make the same bytes. Each line is a mean over a fifth of a second.
+Usage: fleet.py DIRECTORY-OF-TABLES [DIRECTORY]. The tables are those that `cargo test --test fleet csv -- --ignored`
+writes to target/tmp/fleet; the same tables always make the same bytes. Each line is a mean over a fifth of a second.
 """
 
 from __future__ import annotations

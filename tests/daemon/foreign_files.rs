@@ -12,10 +12,6 @@ use std::time::Duration;
 
 use daemon::{BINARY, Plan, Process};
 
-#[allow(dead_code, reason = "the tests of the socket use the rest")]
-#[allow(dead_code, reason = "the tests of the socket use the rest")]
-#[allow(dead_code, reason = "the tests of the socket use the rest")]
-
 const RULES: &str =
     "domain: api\nlimits:\n- {name: per-user, key: [user], rate: 2/s, overrides_file: partners.csv}\n";
 const TABLE: &str = "user,rate\nu1,5/s\n";

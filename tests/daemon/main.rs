@@ -21,7 +21,6 @@ mod bench;
 #[allow(dead_code, reason = "shared by the test programs")]
 mod daemon;
 #[path = "../support/engines.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
 mod engines;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
@@ -30,7 +29,6 @@ mod http;
 #[allow(dead_code, reason = "shared by the test programs")]
 mod msgpack;
 #[path = "../support/redis_server.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
 mod redis_server;
 #[path = "../support/wire.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]

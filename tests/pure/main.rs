@@ -18,13 +18,10 @@
 #[allow(dead_code, reason = "shared by the test programs")]
 mod bench;
 #[path = "../support/engines.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
 mod engines;
 #[path = "../support/golden.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
 mod golden;
 #[path = "../support/problems.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
 mod problems;
 
 mod architecture;

@@ -24,7 +24,6 @@ mod daemon;
 #[allow(dead_code, reason = "shared by the test programs")]
 mod http;
 #[path = "../support/liar.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
 mod liar;
 #[path = "../support/msgpack.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
@@ -33,7 +32,6 @@ mod msgpack;
 #[allow(dead_code, reason = "shared by the test programs")]
 mod redis_cluster;
 #[path = "../support/redis_server.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
 mod redis_server;
 #[path = "../support/wire.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]

@@ -99,7 +99,7 @@ fn random_events_agree_with_a_map() {
             );
         }
     }
-    assert!(refused > 100_000, "refusals were seen: {refused}");
+    assert!(refused > 20_000, "refusals were seen: {refused}");
 }
 
 /// What ends by itself ends: leases, and sessions that nobody came back to.
