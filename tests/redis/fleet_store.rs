@@ -5,7 +5,7 @@ mod calls;
 mod redis;
 mod schedule;
 #[path = "../fleet/store/mod.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with the simulation")]
+#[allow(unreachable_pub, reason = "shared with the simulation")]
 mod store;
 mod twins;
 
