@@ -1,7 +1,7 @@
 """Draws the pictures of docs/shedding.md from what the simulator leaves behind. It knows no shedder itself.
 
-Usage: shedding.py DIRECTORY-OF-TABLES [DIRECTORY]. The tables are those that `cargo test --test shedding csv -- --ignored`
-writes to target/tmp/shedding; the same tables always make the same bytes. Each line is a mean over five seconds.
+Usage: shedding.py DIRECTORY-OF-TABLES [DIRECTORY]. `cargo test --test shedding csv -- --ignored` writes the tables to
+target/tmp/shedding; the same tables always make the same bytes. Each line is a mean over five seconds.
 """
 
 from __future__ import annotations
