@@ -135,3 +135,18 @@ fn stand_out(callers: impl Iterator<Item = Caller>) -> Vec<Caller> {
 
 /// Who was busy ten minutes ago counts half.
 const HALF_LIFE: std::time::Duration = std::time::Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use super::{Caller, stand_out};
+
+    #[test]
+    fn ranks_by_the_surely_counted() {
+        let caller = |count, error| Caller { digest: format!("{count}"), text: None, count, error };
+        // The first may have asked for more than all others, and surely for less than two of them.
+        let callers =
+            [caller(50, 49), caller(80, 0), caller(60, 10), caller(0, 0), caller(5, 6), caller(60, 0)];
+        let ranked = stand_out(callers.into_iter()).into_iter().map(|caller| (caller.count, caller.error));
+        assert_eq!(ranked.collect::<Vec<_>>(), [(80, 0), (60, 0), (60, 10), (50, 49)]);
+    }
+}

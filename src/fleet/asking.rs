@@ -133,9 +133,8 @@ impl Asking {
         let left = costs.len() + self.queue_up(ticket, number);
         for (bucket, costs) in costs {
             let who = (self.host, self.dice.bytes());
-            let row = self.rows.get_mut(usize::from(bucket.number()));
-            let payment = row.and_then(|row| row.send(who, costs, number, now.at));
-            out.extend(payment.cloned().map(Call::Exact));
+            let payment = bucket.of_each(&mut self.rows).send(who, costs, number, now.at);
+            out.push(Call::Exact(payment.clone()));
         }
         let brought = Brought::new(&self.engine, now);
         self.tickets.insert(number, Open { due, left, is_told: false, brought, on_brought });
@@ -163,7 +162,7 @@ impl Asking {
         // What comes after its deadline is late, also where nobody has noticed yet.
         self.expire(now.at);
         let place = &payment.place;
-        let Some(row) = self.rows.get_mut(usize::from(place.bucket.number())) else { return };
+        let row = place.bucket.of_each(&mut self.rows);
         let Some(flight) = row.land(place) else { return };
         match answer.kind {
             // It was paid by the name of before, after all have turned to another: that brings nothing.
@@ -187,9 +186,7 @@ impl Asking {
     /// Whether a payment was heard is not known: it will be said once more, in the same words.
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
-        if let Some(row) = self.rows.get_mut(usize::from(payment.place.bucket.number())) {
-            row.repeat(&payment.place, again);
-        }
+        payment.place.bucket.of_each(&mut self.rows).repeat(&payment.place, again);
     }
 
     /// All turn to another secret then, by the clock of Redis, and this host has not.
@@ -246,6 +243,10 @@ impl Asking {
             // Nobody waits: it goes into the share, and back.
             None => late.insert(Brought::new(&self.engine, now)),
         };
+        assert!(
+            paid.is_empty() || paid.len() == flight.needs.len(),
+            "what is paid for a need without an answer is lost"
+        );
         let is_paid = !paid.is_empty() && paid.iter().all(|paid| paid.wait == Wait::No);
         for (need, paid) in flight.needs.iter().zip(paid) {
             match paid.wait {

@@ -70,15 +70,15 @@ impl<P> Default for Book<P> {
 impl<P: Paged> Book<P> {
     /// The page waits for its bucket: until it is scheduled again it is not due. Returns whether it did not wait before.
     pub(super) fn wait(&mut self, number: usize) -> bool {
-        self.pages.get_mut(number).is_some_and(|page| {
-            *page.due() = NEVER;
-            !std::mem::replace(page.waits(), true)
-        })
+        let page = self.page_mut(number);
+        *page.due() = NEVER;
+        !std::mem::replace(page.waits(), true)
     }
 
     /// The page waits no longer. Returns whether it did: it may have been closed meanwhile, and its number be another's.
     pub(super) fn wake(&mut self, number: usize) -> bool {
-        self.pages.get_mut(number).is_some_and(|page| std::mem::take(page.waits()) && !page.in_flight())
+        let page = self.page_mut(number);
+        std::mem::take(page.waits()) && !page.in_flight()
     }
 
     /// How many are open.
@@ -86,17 +86,19 @@ impl<P: Paged> Book<P> {
         self.by_key.len()
     }
 
-    pub(super) fn page(&self, number: usize) -> Option<&P> {
-        self.pages.get(number)
+    #[allow(clippy::indexing_slicing, reason = "numbers are those of pages, and no page is ever removed")]
+    pub(super) fn page(&self, number: usize) -> &P {
+        &self.pages[number]
     }
 
-    pub(super) fn page_mut(&mut self, number: usize) -> Option<&mut P> {
-        self.pages.get_mut(number)
+    #[allow(clippy::indexing_slicing, reason = "as above: the tokens of a key without a page would be lost")]
+    pub(super) fn page_mut(&mut self, number: usize) -> &mut P {
+        &mut self.pages[number]
     }
 
     /// The page, if it is still that of a key.
     pub(super) fn page_of(&mut self, number: usize, key: &[u8; 16]) -> Option<&mut P> {
-        self.pages.get_mut(number).filter(|page| page.key().name() == *key)
+        Some(self.page_mut(number)).filter(|page| page.key().name() == *key)
     }
 
     /// The number of the key's page.
@@ -113,7 +115,7 @@ impl<P: Paged> Book<P> {
 
     /// The pages of all that are open, in any order.
     pub(super) fn open_pages(&self) -> impl Iterator<Item = &P> {
-        self.by_key.values().filter_map(|number| self.pages.get(*number))
+        self.by_key.values().map(|number| self.page(*number))
     }
 
     pub(super) fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
@@ -132,8 +134,7 @@ impl<P: Paged> Book<P> {
         if self.find(&key).is_some() {
             return false;
         }
-        let Some(page) = self.pages.get_mut(number) else { return false };
-        let before = std::mem::replace(page.key_mut(), key);
+        let before = std::mem::replace(self.page_mut(number).key_mut(), key);
         self.by_key.remove(&(before.name(), before.budget()));
         self.by_key.insert((key.name(), key.budget()), number);
         true
@@ -141,21 +142,19 @@ impl<P: Paged> Book<P> {
 
     /// Closes a page. The number of its budget, if it was open.
     pub(super) fn close(&mut self, number: usize) -> Option<u64> {
-        let page = self.pages.get_mut(number)?;
+        let page = self.page_mut(number);
         *page.due() = NEVER;
         *page.waits() = false;
-        let budget = page.key().budget();
-        self.by_key.remove(&(page.key().name(), budget))?;
+        let key = *page.key();
+        self.by_key.remove(&(key.name(), key.budget()))?;
         self.free.push(number);
-        Some(budget)
+        Some(key.budget())
     }
 
     /// The page is to be looked at then.
     pub(super) fn schedule(&mut self, number: usize, at: Timestamp) {
-        if let Some(page) = self.pages.get_mut(number) {
-            *page.due() = at;
-            self.due.push(Reverse((at, number)));
-        }
+        *self.page_mut(number).due() = at;
+        self.due.push(Reverse((at, number)));
     }
 
     /// The next page that is due, if one is by now.
@@ -163,7 +162,8 @@ impl<P: Paged> Book<P> {
         loop {
             let Reverse((due, number)) = *self.due.peek().filter(|Reverse((due, _))| *due <= now)?;
             self.due.pop();
-            if self.pages.get_mut(number).is_some_and(|page| *page.due() == due && !page.in_flight()) {
+            let page = self.page_mut(number);
+            if *page.due() == due && !page.in_flight() {
                 return Some(number);
             }
         }

@@ -116,6 +116,15 @@ impl Bucket {
         Bucket(u8::try_from(bucket).unwrap_or(0))
     }
 
+    /// What there is of this bucket, where there is something of each.
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "there is: what is asked of a bucket without it would be lost"
+    )]
+    pub(super) fn of_each<T>(self, all: &mut [T]) -> &mut T {
+        &mut all[usize::from(self.0)]
+    }
+
     /// Its number.
     #[must_use]
     pub fn number(self) -> u8 {

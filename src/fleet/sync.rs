@@ -191,7 +191,9 @@ impl Sync {
         self.repeat(now.at, out);
         let mut asks = Asks::new();
         let mut look_at = |sync: &mut Sync, number: usize| {
-            if let Some((bucket, ask)) = sync.look(engine, number, now) {
+            if sync.is_gathered(&asks, number) {
+                sync.book.schedule(number, now.at.after(NEXT_BATCH));
+            } else if let Some((bucket, ask)) = sync.look(engine, number, now) {
                 sync.gather(&mut asks, bucket, (number, ask), now.at, out);
             }
         };
@@ -223,10 +225,8 @@ impl Sync {
     pub fn failed(&mut self, batch: &Batch, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
         self.round_trip.missed(now);
-        if let Some(lanes) = self.lanes.get_mut(usize::from(batch.place.bucket.number())) {
-            lanes.repeat(&batch.place, again);
-            self.again = self.again.min(again);
-        }
+        batch.place.bucket.of_each(&mut self.lanes).repeat(&batch.place, again);
+        self.again = self.again.min(again);
     }
 
     /// So many hosts are heard by Redis.
@@ -271,7 +271,7 @@ impl Sync {
                     continue;
                 }
             };
-            let Some(page) = self.book.page_mut(number) else { continue };
+            let page = self.book.page_mut(number);
             page.calls = true;
             if !page.is_busy() && !page.waits && !page.is_former {
                 let soonest = page.soonest(now.at);
@@ -301,9 +301,9 @@ impl Sync {
         }
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
-        let page = self.book.page_mut(number)?;
+        let page = self.book.page_mut(number);
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
-        let lanes = self.lanes.get_mut(usize::from(bucket.number()))?;
+        let lanes = bucket.of_each(&mut self.lanes);
         if !lanes.has_room() {
             if self.book.wait(number) {
                 lanes.wait(number);
@@ -353,6 +353,14 @@ impl Sync {
         }
     }
 
+    /// Whether the batch that its bucket has so far is about its cell, for another budget of its rule: one script is not told
+    /// of a cell twice.
+    fn is_gathered(&self, asks: &Asks, number: usize) -> bool {
+        let key = self.book.page(number).key.name();
+        let batch = asks.get(&Bucket::of(&key, self.options.buckets));
+        batch.is_some_and(|batch| batch.iter().any(|(_, ask)| ask.key == key))
+    }
+
     fn pace(&self, now: Timestamp) -> Pace {
         let hosts = self.standing.hosts();
         let others_are_away = self.absence.others_are_away(hosts, now);
@@ -372,7 +380,13 @@ type Asks = BTreeMap<Bucket, Vec<(usize, Ask)>>;
 /// two it has a dozen, for which Redis and this host spend a fifth less.
 pub const BUCKETS: u16 = 2;
 
+/// What cannot be asked in one batch with the rest is asked so long after: at the next turn.
+const NEXT_BATCH: Duration = Duration::from_millis(1);
+
 /// Keys that are kept in touch about at once: some 50 MB.
 const PAGES_MAX: usize = 1 << 18;
 
 const VERSION_FIRST: u64 = 1;
+
+#[cfg(test)]
+mod tests;

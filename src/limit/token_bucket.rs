@@ -53,6 +53,12 @@ impl Quota {
         Ok(Quota { rate, burst, scale, interval, capacity, window: micros_up(capacity, scale) })
     }
 
+    /// The same with as much of the burst as fits.
+    pub(crate) fn with_most(rate: Rate, burst: u32, scale: Scale) -> Result<Quota, RateError> {
+        let most = CAPACITY_TICKS_MAX.checked_div(rate.interval_ticks(scale)).unwrap_or(0);
+        Quota::on_scale(rate, u32::try_from(most).map_or(burst, |most| burst.min(most)), scale)
+    }
+
     /// The rate it was made from.
     #[must_use]
     pub const fn rate(&self) -> Rate {

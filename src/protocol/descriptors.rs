@@ -59,7 +59,9 @@ impl<'a> Descriptors<'a> {
         let mut start = 0;
         self.ends.iter().map(move |end| {
             let end = usize::from(*end);
-            self.pairs.get(std::mem::replace(&mut start, end)..end).unwrap_or_default()
+            // Read as an empty one, no rule would match it.
+            let descriptor = self.pairs.get(std::mem::replace(&mut start, end)..end);
+            descriptor.unwrap_or_else(|| unreachable!("a descriptor ends among the pairs"))
         })
     }
 

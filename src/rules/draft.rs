@@ -173,7 +173,9 @@ impl Draft {
         let entries = std::mem::take(&mut self.unsettled);
         let Some(names) = self.priorities.names(!self.broken) else { return problems };
         for entry in entries {
-            let Some(source) = sources.get(entry.file()) else { continue };
+            let Some(source) = sources.get(entry.file()) else {
+                unreachable!("an entry is of a file that was read: its pool would not be shed")
+            };
             let idle = entry.counted_for_nothing().iter();
             self.idle_signals.extend(idle.map(|(name, at)| (Arc::clone(entry.file()), *at, name.clone())));
             let mut report = Report::new(source);

@@ -124,7 +124,11 @@ impl Index {
             if !is_first || selection.values.try_push((attribute, value)).is_err() || value.is_empty() {
                 continue;
             }
-            let Some(anchors) = self.anchors.get(attribute) else { continue };
+            #[allow(
+                clippy::indexing_slicing,
+                reason = "each name has its anchors: what hangs there would admit"
+            )]
+            let anchors = &self.anchors[attribute];
             candidates.take(&anchors.present);
             if anchors.lengths & length_bit(value) != 0 {
                 let (lists, unsure) = anchors.by_value.take(value, candidates.rules);
@@ -134,7 +138,7 @@ impl Index {
         }
         let Candidates { rules, lists, unsure } = candidates;
         if unsure {
-            rules.retain(|rule| self.plans.get(*rule as usize).is_some_and(|plan| plan.matches(selection)));
+            rules.retain(|rule| self.plan_of(*rule).matches(selection));
         }
         if lists > 1 {
             rules.sort_unstable();
@@ -150,9 +154,14 @@ impl Index {
         rule: u32,
         selection: &'s Selection<'a>,
     ) -> impl ExactSizeIterator<Item = &'a str> + Clone + 's {
-        let key = self.plans.get(rule as usize).map_or(&[][..], |plan| &plan.key);
         // Present, for the rule matched.
-        key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())
+        self.plan_of(rule).key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())
+    }
+
+    #[inline]
+    #[allow(clippy::indexing_slicing, reason = "each rule and entry has its plan: it would admit without")]
+    fn plan_of(&self, number: u32) -> &Plan {
+        &self.plans[number as usize]
     }
 
     /// The number of the allowance of the first of a rule's overrides whose conditions hold.
@@ -177,12 +186,14 @@ impl Index {
     }
 
     /// Hangs each on the rarest thing it asks for.
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "plans and anchors are there: a rule that hung nowhere would admit"
+    )]
     fn hang(&mut self, rules: &[(u32, &[Condition])]) {
         let wanted: Vec<Wanted<'_>> = rules
             .iter()
-            .filter_map(|(rule, conditions)| {
-                Some(Wanted::new(*rule, self.plans.get(*rule as usize)?, conditions))
-            })
+            .map(|(rule, conditions)| Wanted::new(*rule, &self.plans[*rule as usize], conditions))
             .collect();
         let frequency = Frequency::of(&wanted);
         let mut more: Vec<Vec<(Anchor<'_>, Hung)>> = self.anchors.iter().map(|_| Vec::new()).collect();
@@ -193,18 +204,17 @@ impl Index {
                 let is_all = plan.conditions.len() == 1 && plan.asks_only_for(*attribute);
                 for (anchor, surely) in anchors {
                     let hung = Hung { rule: *rule, surely: is_all && *surely };
-                    match (anchor, self.anchors.get_mut(*attribute), more.get_mut(*attribute)) {
-                        (Anchor::Equal(value, false), Some(on), _) => on.hang_on_value(value, hung),
-                        (_, _, Some(more)) => more.push((*anchor, hung)),
-                        _ => {}
+                    match anchor {
+                        Anchor::Equal(value, false) => self.anchors[*attribute].hang_on_value(value, hung),
+                        _ => more[*attribute].push((*anchor, hung)),
                     }
                 }
                 continue;
             }
             let rarest = plan.needed().min_by_key(|attribute| frequency.of_presence(*attribute));
             let surely = plan.conditions.is_empty() && rarest.is_none_or(|rarest| plan.asks_only_for(rarest));
-            match rarest.and_then(|attribute| self.anchors.get_mut(attribute)) {
-                Some(anchors) => anchors.present.push(Hung { rule: *rule, surely }),
+            match rarest {
+                Some(attribute) => self.anchors[attribute].present.push(Hung { rule: *rule, surely }),
                 None => self.always.push(Hung { rule: *rule, surely }),
             }
         }

@@ -63,6 +63,10 @@ impl<I> Prefixes<I> {
     /// Hands over what belongs to the known prefixes of a text, the longest first, until it is told that this is
     /// enough; whether it was.
     #[inline]
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "the numbers are those of nodes: what is not found would admit"
+    )]
     pub(super) fn any(&self, text: &[u8], mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
         // Nothing empty is compared here, as in [`Glob`](super::Glob).
         let rest = match &*self.common {
@@ -73,9 +77,10 @@ impl<I> Prefixes<I> {
             },
         };
         let mut next = self.last_not_after(rest);
-        let Some(nearest) = next.and_then(|node| self.nodes.get(node)) else { return false };
-        let shared = shared(&nearest.rest, rest);
-        while let Some(node) = next.and_then(|node| self.nodes.get(node)) {
+        let Some(nearest) = next else { return false };
+        let shared = shared(&self.nodes[nearest].rest, rest);
+        while let Some(node) = next {
+            let node = &self.nodes[node];
             if node.rest.len() <= shared && is_enough(&node.items) {
                 return true;
             }
@@ -84,13 +89,14 @@ impl<I> Prefixes<I> {
         false
     }
 
+    #[allow(clippy::indexing_slicing, reason = "there are as many heads as nodes")]
     fn last_not_after(&self, rest: &[u8]) -> Option<usize> {
         let head = head(rest);
         let mut after = self.heads.partition_point(|known| *known < head);
         // Seldom: the text starts with the same eight bytes.
         if self.heads.get(after) == Some(&head) {
-            let alike = self.heads.get(after..)?.partition_point(|known| *known == head);
-            let nodes = self.nodes.get(after..after + alike)?;
+            let alike = self.heads[after..].partition_point(|known| *known == head);
+            let nodes = &self.nodes[after..after + alike];
             after += nodes.partition_point(|node| node.rest.is_empty() || *node.rest <= *rest);
         }
         after.checked_sub(1)

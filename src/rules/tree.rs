@@ -117,26 +117,29 @@ impl Tree {
     #[must_use]
     pub fn path(&self, rule: u32) -> Option<Vec<&str>> {
         let path = &self.limiting(rule)?.path;
-        Some(path.iter().filter_map(|node| self.nodes.get(*node as usize)).map(|node| &*node.text).collect())
+        Some(path.iter().map(|node| &*node_at(&self.nodes, *node).text).collect())
     }
 
     /// What a hit counts by: for each entry of the descriptor that it was found for, the key and the value, or the
     /// pattern in place of the value where all that it matches count together.
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "the hit was found for it: counted apart, each value would have it all"
+    )]
     pub fn key_values<'s, 'a: 's>(
         &'s self,
         hit: Hit,
         descriptor: &'s [(&'a str, &'a str)],
     ) -> impl ExactSizeIterator<Item = &'s str> + 's {
-        let path = self.limiting(hit.rule).map_or(&[][..], |limiting| &limiting.path);
+        let path = &self.limits[(hit.rule - self.first_rule) as usize].path;
         (0..2 * descriptor.len()).map(move |at| {
             let place = at / 2;
-            let Some((key, value)) = descriptor.get(place).copied() else { return "" };
-            if at % 2 == 0 {
-                return key;
+            let (key, value) = descriptor[place];
+            match (at % 2, hit.shared >> place & 1) {
+                (0, _) => key,
+                (_, 0) => value,
+                _ => node_at(&self.nodes, path[place]).value_behind(key),
             }
-            let node = path.get(place).filter(|_| hit.shared >> place & 1 == 1);
-            let node = node.and_then(|node| self.nodes.get(*node as usize));
-            node.map_or(value, |node| node.value_behind(key))
         })
     }
 
@@ -193,8 +196,12 @@ impl Tree {
             self.nodes.push(node);
             // A parent comes before its children, also among the rules.
             let below = self.grow(branch.branches, path, names);
-            if let Some(node) = self.nodes.get_mut(number as usize) {
-                node.below = below;
+            #[allow(
+                clippy::indexing_slicing,
+                reason = "it has just been put there: what is below would be lost"
+            )]
+            {
+                self.nodes[number as usize].below = below;
             }
             numbers.push(number);
             path.pop();
@@ -211,15 +218,27 @@ impl Node {
     }
 }
 
+/// The node of this number.
+#[inline]
+#[allow(
+    clippy::indexing_slicing,
+    reason = "the numbers are those of nodes: one that is not found limits nothing"
+)]
+fn node_at(nodes: &[Node], number: u32) -> &Node {
+    &nodes[number as usize]
+}
+
 fn number_of(name: &str, names: &mut super::names::Names) -> u32 {
     u32::try_from(names.intern(name)).unwrap_or(u32::MAX)
 }
 
 /// A node's limit: windows from the start of Unix time on, and what is refused counts.
 fn limit_of(amount: Option<Amount>, fleet: Option<&FleetTerms>) -> Limit {
-    // No window of a unit is too long or too short.
-    let quota = amount.and_then(|amount| Quota::new(amount.count, amount.period(), Align::Epoch).ok());
-    let allowance = quota.map(|quota| Allowance::new(AnyQuota::FixedWindow(quota)));
+    let allowance = amount.map(|amount| {
+        let quota = Quota::new(amount.count, amount.period(), Align::Epoch);
+        let quota = quota.unwrap_or_else(|_| unreachable!("no window of a unit is too long or too short"));
+        Allowance::new(AnyQuota::FixedWindow(quota))
+    });
     let limit = Limit { allowances: vec![allowance], refused: Refused::Counted, block: None, soft_for: None };
     match fleet {
         Some(terms) => shared(limit, terms),

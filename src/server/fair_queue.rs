@@ -247,4 +247,50 @@ mod tests {
         assert!(between[25] <= 20, "{between:?}");
         assert!(batches.load(Ordering::Relaxed) > 50, "the other user has its share");
     }
+
+    #[test]
+    fn wakes_the_connections_of_a_user_one_after_the_other() {
+        let clock = Arc::new(Clock::start());
+        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+        let [first, second, third, late] = [(); 4].map(|()| queue.join(1));
+        let _other = queue.join(2);
+        let waiting = || queue.state().users[&1].waiting.len();
+        assert!(first.begin_batch(false));
+        (0..3).for_each(|_| work(&clock));
+        assert!(!second.begin_batch(false) && !third.begin_batch(false), "the quantum is used up");
+        assert!(queue.begin_round());
+        assert_eq!(waiting(), 1, "one is woken");
+        assert!(!late.begin_batch(false), "it does not overtake those that wait");
+        assert!(second.begin_batch(true));
+        assert_eq!(waiting(), 1, "the next one is woken");
+    }
+
+    #[test]
+    fn takes_the_connections_of_a_user_in_turn() {
+        let clock = Arc::new(Clock::start());
+        let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.spawn(Arc::clone(&queue).begin_rounds());
+        let batches: Arc<[AtomicU64; 20]> = Arc::default();
+        for number in 0..batches.len() {
+            let (seat, clock, batches) = (queue.join(1), Arc::clone(&clock), Arc::clone(&batches));
+            runtime.spawn(async move {
+                loop {
+                    seat.admit().await;
+                    work(&clock);
+                    batches[number].fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        let _other = queue.join(2);
+        let count = || batches.iter().map(|of_one| of_one.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        runtime.block_on(async {
+            while count().iter().sum::<u64>() < 400 {
+                tokio::task::yield_now().await;
+            }
+        });
+        let (least, most) = (count().into_iter().min(), count().into_iter().max());
+        assert!(least.zip(most).is_some_and(|(least, most)| least > 0 && most <= 2 * least), "{:?}", count());
+    }
 }

@@ -108,3 +108,29 @@ const SHORT_MAX: usize = 8;
 
 /// Units whose cost is remembered. The rules of a host rarely count in more.
 const ASKED_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::{ASKED_MAX, LongUnits, SHORT_MAX};
+    use crate::engine::UnitCosts;
+    use crate::protocol::Entries;
+
+    #[test]
+    fn reads_a_long_list_once_for_each_unit() {
+        let names: Vec<String> = (0..100).map(|number| format!("u{number}")).collect();
+        let costs: Vec<(&str, u64)> = names.iter().map(String::as_str).zip(0..).collect();
+        assert!(LongUnits::new(Entries::from(&costs[..SHORT_MAX])).is_none());
+        let long = LongUnits::new(Entries::from(&*costs)).unwrap();
+        for asked in 1..=2 * ASKED_MAX {
+            // Those before it are remembered, and it is none of them.
+            let number = u32::try_from(asked - 1).unwrap();
+            for _ in 0..3 {
+                assert_eq!(
+                    (long.of(&format!("u{number}")), long.of("u99"), long.of("none")),
+                    (Some(number), Some(99), None)
+                );
+            }
+            assert_eq!(long.asked.borrow().len(), (asked + 2).min(ASKED_MAX));
+        }
+    }
+}

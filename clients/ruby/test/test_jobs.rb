@@ -32,6 +32,12 @@ class TestJobLimits < Support::Case
     assert_equal [0, 2], granting.releases(2).map(&:last)
   end
 
+  def test_max_wait_is_asked_for
+    granting
+    limit(client: client, max_wait: 2.5).call({}, {}, nil) { nil }
+    assert_equal 2_500_000, granting.requests.find { |message| message[0] == 1 }[6]["max_wait_us"]
+  end
+
   def test_a_job_that_raises_or_throws_gives_its_lease_back
     assert_raises(KeyError) { limit.call(1, {}, nil) { raise KeyError } }
     catch(:out) { limit.call(1, {}, nil) { throw :out } }
@@ -52,6 +58,8 @@ class TestJobLimits < Support::Case
     assert_raises(Tidegate::Denied) { limit.call(1, {}, ->(_) { flunk }) { flunk } }
     @fake.force("bots", "deny")
     assert_raises(Tidegate::Denied) { limit.call(1, {}, ->(_) { flunk }) { flunk } }
+    many = limit(client: make_client(socket: "/nowhere"), attributes: ->(_) { (1..17).to_h { |i| ["k#{i}", 1] } })
+    assert_equal "invalid", assert_raises(Tidegate::Denied) { many.call(1, {}, ->(_) { flunk }) { flunk } }.decision.reason
   end
 
   def test_a_wait_is_slept_off

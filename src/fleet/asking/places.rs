@@ -61,9 +61,10 @@ impl Asking {
         while let Some(ticket) = queue.tickets.front().copied() {
             let Some(place) = self.engine.claim_place(&queue.key, limit, now) else { return };
             queue.tickets.pop_front();
-            if let Some(open) = self.tickets.get_mut(&ticket) {
-                open.brought.place(place);
-            }
+            let Some(open) = self.tickets.get_mut(&ticket) else {
+                unreachable!("a place is claimed for who waits: it would be kept for nobody")
+            };
+            open.brought.place(place);
             self.came(ticket, now);
         }
     }

@@ -52,20 +52,22 @@ impl Row {
         self.lanes.len() < usize::from(LANES) || self.lanes.iter().any(|lane| lane.flight.is_none())
     }
 
-    /// Sends a payment off, if a lane is free.
+    /// Sends a payment off. There is room for it: its ticket would wait in vain.
     pub(super) fn send(
         &mut self,
         (host, offer): (Host, Nonce),
         costs: Vec<(Need, Cost)>,
         ticket: u64,
         now: Timestamp,
-    ) -> Option<&Payment> {
+    ) -> &Payment {
+        assert!(self.has_room(), "whoever sends sees that there is room first");
         let free = self.lanes.iter().position(|lane| lane.flight.is_none());
-        let number = free.unwrap_or(self.lanes.len());
-        if number == self.lanes.len() {
+        let number = free.unwrap_or_else(|| {
             self.lanes.push(Lane { epoch: 1, seq: 0, used: now, flight: None });
-        }
-        let lane = self.lanes.get_mut(number)?;
+            self.lanes.len() - 1
+        });
+        #[allow(clippy::indexing_slicing, reason = "it was found, or is new")]
+        let lane = &mut self.lanes[number];
         if now.since(lane.used) >= REMEMBERED {
             // Redis would say that it knows nothing of this lane, and the call would be in vain.
             lane.renew();
@@ -75,17 +77,16 @@ impl Row {
         let place = Place {
             bucket: self.bucket,
             host,
-            // There are fewer lanes than a byte counts.
-            lane: u8::try_from(number).ok()?,
+            lane: u8::try_from(number).unwrap_or_else(|_| unreachable!("a byte counts the lanes")),
             epoch: lane.epoch,
             seq: lane.seq,
             offer,
             known: self.nonce,
         };
-        let (needs, costs) = costs.into_iter().take(COSTS_MAX).unzip::<_, _, Vec<_>, Vec<_>>();
+        let (needs, costs) = costs.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         let payment = Payment { place, costs };
         let flight = Flight { payment, needs: needs.into_iter().collect(), ticket, sent: now, again: None };
-        Some(&lane.flight.insert(flight).payment)
+        &lane.flight.insert(flight).payment
     }
 
     /// Takes the payment that was at this place, if it is still on its way.

@@ -13,7 +13,7 @@ impl Sync {
     /// Takes the answer to a batch.
     pub fn answered(&mut self, batch: &Batch, answer: Answer<Vec<Said>>, engine: &Engine, now: Now) {
         let place = &batch.place;
-        let Some(lanes) = self.lanes.get_mut(usize::from(place.bucket.number())) else { return };
+        let lanes = place.bucket.of_each(&mut self.lanes);
         let Some(flight) = lanes.land(place) else { return };
         let took = flight.again.is_none().then(|| now.at.since(flight.sent));
         self.round_trip.heard(took, now.at);
@@ -44,6 +44,11 @@ impl Sync {
         let pace = self.pace(now.at);
         // One that is said again may have been answered long ago.
         let heard = if flight.is_repeated { flight.sent.after(pace.round_trip).min(now.at) } else { now.at };
+        assert_eq!(
+            flight.pages.len(),
+            said.len(),
+            "a reply is read cell by cell: without its own a page waits on"
+        );
         for ((number, ask), said) in flight.pages.iter().zip(&flight.batch.asks).zip(said) {
             self.happened.cells += 1;
             self.happened.lost += u64::from(said.lost);

@@ -17,6 +17,10 @@ impl Sync {
         let mut asks = Asks::new();
         let mut is_left = false;
         for number in self.book.numbers() {
+            if self.is_gathered(&asks, number) {
+                is_left = true;
+                continue;
+            }
             match self.last_words(engine, number, now).unwrap_or(Last::Nothing) {
                 Last::Nothing => {}
                 Last::Later => is_left = true,
@@ -33,14 +37,14 @@ impl Sync {
 
     fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<Last> {
         // Of the names of before nothing is said any more.
-        let is_former = self.book.page(number)?.is_former;
-        let is_on_way = self.book.page(number)?.in_flight();
+        let page = self.book.page(number);
+        let (is_former, is_on_way) = (page.is_former, page.in_flight());
         if !is_on_way && self.looks_elsewhere(engine, number, now) {
             return Some(if is_former { Last::Nothing } else { Last::Later });
         }
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
-        let page = self.book.page_mut(number)?;
+        let page = self.book.page_mut(number);
         if page.in_flight() {
             return Some(Last::Later);
         }
@@ -51,7 +55,7 @@ impl Sync {
             return Some(Last::Nothing);
         }
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
-        if !self.lanes.get(usize::from(bucket.number()))?.has_room() {
+        if !bucket.of_each(&mut self.lanes).has_room() {
             return Some(Last::Later);
         }
         let terms = terms(&self.versions, page.key.budget(), budget)?;

@@ -43,13 +43,12 @@ impl Sync {
         // What is on its way goes by the names of before: nothing comes of it any more.
         self.moving.on_way.clear();
         for number in self.book.numbers() {
-            if let Some(page) = self.book.page_mut(number) {
-                page.is_former = true;
-                if page.carry.take().is_some() {
-                    page.is_on_way = false;
-                }
-                self.book.schedule(number, now.after(FORMER_KEPT));
+            let page = self.book.page_mut(number);
+            page.is_former = true;
+            if page.carry.take().is_some() {
+                page.is_on_way = false;
             }
+            self.book.schedule(number, now.after(FORMER_KEPT));
         }
     }
 
@@ -61,15 +60,14 @@ impl Sync {
 
     /// Whether what was answered about a key then is not to be heard.
     pub(super) fn is_unheard(&self, number: usize, now_us: u64) -> bool {
-        let is_former = self.book.page(number).is_some_and(|page| page.is_former);
+        let is_former = self.book.page(number).is_former;
         self.moving.turn.is_unheard(now_us, |_| is_former)
     }
 
     /// Whether the cell of a key is on its way: it is not to be asked about before it is there.
     #[must_use]
     pub fn is_carried(&self, key: &SharedKey) -> bool {
-        let page = self.book.find(key).and_then(|number| self.book.page(number));
-        page.is_some_and(|page| page.carry.is_some())
+        self.book.find(key).is_some_and(|number| self.book.page(number).carry.is_some())
     }
 
     /// Takes the keys that have another name since the last time. Before they are asked about.
@@ -95,7 +93,7 @@ impl Sync {
                 _ if self.book.len() < PAGES_MAX => self.open(key, now),
                 _ => continue,
             };
-            let Some(page) = self.book.page_mut(number) else { continue };
+            let page = self.book.page_mut(number);
             if page.carry.is_some() {
                 // It is on its way already.
                 continue;
@@ -115,7 +113,7 @@ impl Sync {
 
     /// Looks at a page of which there is nothing to be asked yet, or any more. False: it is as any other.
     pub(super) fn looks_elsewhere(&mut self, engine: &Engine, number: usize, now: Now) -> bool {
-        let Some(page) = self.book.page_mut(number) else { return false };
+        let page = self.book.page_mut(number);
         if page.is_former {
             let until = self.moving.turn.turned_at().unwrap_or(now.at).after(FORMER_KEPT);
             if now.at < until {
@@ -143,7 +141,7 @@ impl Sync {
         let mut lifts: BTreeMap<Bucket, Vec<CellName>> = BTreeMap::new();
         let mut plants: BTreeMap<Bucket, Vec<(CellName, Vec<u8>)>> = BTreeMap::new();
         for number in std::mem::take(&mut self.moving.due) {
-            let Some(page) = self.book.page_mut(number) else { continue };
+            let page = self.book.page_mut(number);
             let Some(carry) = page.carry.as_deref() else { continue };
             let Some(budget) = self.budgets.get(&page.key.budget()) else {
                 self.close(number);
@@ -180,12 +178,17 @@ impl Sync {
             lift.cells.iter().for_each(|name| self.carry_again(name, AGAIN_AFTER, now));
             return;
         };
+        assert_eq!(
+            lift.cells.len(),
+            cells.len(),
+            "a reply is read cell by cell: without its own a key is not asked about"
+        );
         for (name, bytes) in lift.cells.iter().zip(cells) {
             let Some(number) = self.land(name, |carry| *carry == Carry::Lift(name.key)) else { continue };
             if bytes.is_empty() {
                 self.arrive(number, now);
-            } else if let Some(page) = self.book.page_mut(number) {
-                page.carry = Some(Box::new(Carry::Plant(bytes)));
+            } else {
+                self.book.page_mut(number).carry = Some(Box::new(Carry::Plant(bytes)));
                 self.moving.due.push(number);
             }
         }
@@ -210,7 +213,7 @@ impl Sync {
     /// turned once more may be answered while something else is asked about the same cell: that stays on its way.
     fn land(&mut self, name: &CellName, is_this: impl Fn(&Carry) -> bool) -> Option<usize> {
         let number = *self.moving.on_way.get(&name.key)?;
-        let carry = self.book.page(number)?.carry.as_deref()?;
+        let carry = self.book.page(number).carry.as_deref()?;
         is_this(carry).then(|| {
             self.moving.on_way.remove(&name.key);
             number
@@ -227,7 +230,8 @@ impl Sync {
 
     fn carry_again(&mut self, name: &CellName, after: Duration, now: Timestamp) {
         let Some(number) = self.moving.on_way.remove(&name.key) else { return };
-        if let Some(page) = self.book.page_mut(number).filter(|page| page.carry.is_some()) {
+        let page = self.book.page_mut(number);
+        if page.carry.is_some() {
             page.is_on_way = false;
             self.book.schedule(number, now.after(after));
         }
@@ -235,10 +239,9 @@ impl Sync {
 
     /// The cell is there: it may be asked about.
     fn arrive(&mut self, number: usize, now: Timestamp) {
-        if let Some(page) = self.book.page_mut(number) {
-            (page.carry, page.is_on_way) = (None, false);
-            self.book.schedule(number, now);
-        }
+        let page = self.book.page_mut(number);
+        (page.carry, page.is_on_way) = (None, false);
+        self.book.schedule(number, now);
     }
 }
 

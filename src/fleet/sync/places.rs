@@ -75,8 +75,7 @@ impl Sync {
                 }
                 continue;
             };
-            let Some(page) = self.places.book.page_mut(number) else { continue };
-            page.calls = true;
+            self.places.book.page_mut(number).calls = true;
             self.hurry_place(number, now.at);
         }
         self.places.calls = calls;
@@ -119,9 +118,9 @@ impl Sync {
     fn look_at_place(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, PlacesAsk)> {
         let (dice, pace) = (self.dice.part_of_token(), self.places_pace(now.at));
         let limits = Arc::clone(&self.places.limits);
-        let page = self.places.book.page_mut(number)?;
+        let page = self.places.book.page_mut(number);
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
-        let lanes = self.places.lanes.get_mut(usize::from(bucket.number()))?;
+        let lanes = bucket.of_each(&mut self.places.lanes);
         if !lanes.has_room() {
             if self.places.book.wait(number) {
                 lanes.wait(number);
@@ -191,15 +190,13 @@ impl Sync {
     ) {
         let who = (self.options.host, self.options.epoch, self.dice.bytes());
         let (pages, asks): (Vec<usize>, Vec<PlacesAsk>) = batch.into_iter().unzip();
-        let Some(lanes) = self.places.lanes.get_mut(usize::from(bucket.number())) else { return };
+        let lanes = bucket.of_each(&mut self.places.lanes);
         match lanes.send(who, asks, pages, now) {
             Ok(call) => out.push(Call::Places(call.clone())),
             // As with tokens.
             Err(pages) => {
                 for number in pages {
-                    if let Some(page) = self.places.book.page_mut(number) {
-                        page.forget();
-                    }
+                    self.places.book.page_mut(number).forget();
                     if self.places.book.wait(number) {
                         lanes.wait(number);
                     }
@@ -217,7 +214,7 @@ impl Sync {
         now: Now,
     ) {
         let place = &call.place;
-        let Some(lanes) = self.places.lanes.get_mut(usize::from(place.bucket.number())) else { return };
+        let lanes = place.bucket.of_each(&mut self.places.lanes);
         let Some(flight) = lanes.land(place) else { return };
         let took = flight.again.is_none().then(|| now.at.since(flight.sent));
         self.round_trip.heard(took, now.at);
@@ -243,6 +240,11 @@ impl Sync {
 
     fn settle_places(&mut self, flight: &Flight<Places>, said: &[PlacesSaid], engine: &Engine, now: Now) {
         let pace = self.places_pace(now.at);
+        assert_eq!(
+            flight.pages.len(),
+            said.len(),
+            "a reply is read key by key: without its own a page waits on"
+        );
         for ((number, ask), said) in flight.pages.iter().zip(&flight.batch.asks).zip(said) {
             self.happened.cells += 1;
             self.happened.lost += u64::from(said.lost);
@@ -277,10 +279,8 @@ impl Sync {
     pub fn places_failed(&mut self, call: &Places, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
         self.round_trip.missed(now);
-        if let Some(lanes) = self.places.lanes.get_mut(usize::from(call.place.bucket.number())) {
-            lanes.repeat(&call.place, again);
-            self.places.again = self.places.again.min(again);
-        }
+        call.place.bucket.of_each(&mut self.places.lanes).repeat(&call.place, again);
+        self.places.again = self.places.again.min(again);
     }
 
     fn repeat_places(&mut self, now: Timestamp, out: &mut Vec<Call>) {
@@ -358,7 +358,7 @@ impl Sync {
         now: Now,
     ) -> Option<Option<(Bucket, PlacesAsk)>> {
         let (dice, pace) = (self.dice.part_of_token(), self.places_pace(now.at));
-        let page = self.places.book.page_mut(number)?;
+        let page = self.places.book.page_mut(number);
         if page.in_flight {
             return Some(None);
         }
@@ -368,7 +368,7 @@ impl Sync {
             return None;
         }
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
-        if !self.places.lanes.get(usize::from(bucket.number()))?.has_room() {
+        if !bucket.of_each(&mut self.places.lanes).has_room() {
             return Some(None);
         }
         let reported = engine.report_places(&page.key, limit, there.in_use, now)?;

@@ -43,15 +43,13 @@ impl Sync {
         let offer = self.dice.bytes();
         let who = (self.options.host, self.options.epoch, offer);
         let (pages, asks): (Vec<usize>, Vec<Ask>) = batch.into_iter().unzip();
-        let Some(lanes) = self.lanes.get_mut(usize::from(bucket.number())) else { return };
+        let lanes = bucket.of_each(&mut self.lanes);
         match lanes.send(who, asks, pages, now) {
             Ok(batch) => out.push(Call::Sync(batch.clone())),
             // Whoever looks at a key sees that there is room first. Were there none, nothing of it would be taken for said.
             Err(pages) => {
                 for number in pages {
-                    if let Some(page) = self.book.page_mut(number) {
-                        page.forget();
-                    }
+                    self.book.page_mut(number).forget();
                     if self.book.wait(number) {
                         lanes.wait(number);
                     }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tracing::error;
 
 /// What came of a call.
 pub(super) struct Arrival {
@@ -138,10 +139,14 @@ async fn converse(
     let mut sent = Vec::with_capacity(calls.len());
     let mut encoded = Vec::with_capacity(calls.len());
     for (at, call) in calls {
-        // One that cannot be made is of no use a second time either; it is given up like one that nobody hears.
-        let Ok(bytes) = call.encode() else { continue };
-        sent.push((at, call));
-        encoded.push(bytes);
+        match call.encode() {
+            Ok(bytes) => {
+                sent.push((at, call));
+                encoded.push(bytes);
+            }
+            // It is of no use a second time either; it is given up like one that nobody hears.
+            Err(fault) => error!(%fault, "a call to Redis could not be made: please report this"),
+        }
     }
     let parts: Vec<_> = encoded.iter().map(|bytes| (slices(&bytes.keys), slices(&bytes.args))).collect();
     let calls = encoded.iter().zip(&parts);

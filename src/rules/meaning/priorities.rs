@@ -77,7 +77,9 @@ impl MeantPriorities {
         let Some(names) = self.names(is_whole) else { return (priorities, problems) };
         let mut all: Option<&Entry> = None;
         for entry in &self.entries {
-            let Some(source) = sources.get(&entry.file) else { continue };
+            let Some(source) = sources.get(&entry.file) else {
+                unreachable!("an entry is of a file that was read: requests would have another priority")
+            };
             let mut report = Report::new(source);
             if let Some(all) = all {
                 let first = source.position(all.at);

@@ -61,7 +61,7 @@ pub(super) fn region(
 pub(super) fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
     let Some(Region { weight, .. }) = region.copied() else { return limit };
     let rates = limit.allowances.iter().flatten().filter_map(|allowance| match &allowance.quota {
-        Quota::TokenBucket(bucket) => part_of_rate(bucket.rate(), weight),
+        Quota::TokenBucket(bucket) => Some(part_of_rate(bucket.rate(), weight)),
         _ => None,
     });
     // All of a rule have one scale, so that their states can be compared.
@@ -89,10 +89,9 @@ pub(super) fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
         }
         let Quota::TokenBucket(bucket) = &allowance.quota else { continue };
         let (whole, burst) = (bucket.burst(), part_of_count(bucket.burst(), weight));
-        let Some(rate) = part_of_rate(bucket.rate(), weight) else { continue };
-        let Ok(part) = token_bucket::Quota::on_scale(rate, burst, scale) else { continue };
+        let part = part_of_bucket(part_of_rate(bucket.rate(), weight), burst, scale);
         if allowance.max_debt == whole {
-            allowance.max_debt = burst;
+            allowance.max_debt = part.burst();
         }
         allowance.quota = Quota::TokenBucket(part);
     }
@@ -104,8 +103,18 @@ fn part_of_count(count: u32, weight: u16) -> u32 {
     u32::try_from(u64::from(count) * u64::from(weight) / WHOLE).unwrap_or(count).max(1)
 }
 
+/// A bucket of this rate, with as much of the burst as fits: all of it, unless it takes most of a year to fill. On a scale of its
+/// own where it cannot be kept on that of the rule.
+fn part_of_bucket(rate: Rate, burst: u32, scale: Scale) -> token_bucket::Quota {
+    let fit = |scale| token_bucket::Quota::with_most(rate, burst, scale).ok();
+    let part = [scale, Scale::of(rate)].into_iter().find_map(fit);
+    part.unwrap_or_else(|| {
+        unreachable!("a rate is kept on its own scale: the region would have all of the budget")
+    })
+}
+
 /// Exactly, where that is a rate that hosts can share; else the next one below, of the same period or of one unit.
-fn part_of_rate(rate: Rate, weight: u16) -> Option<Rate> {
+fn part_of_rate(rate: Rate, weight: u16) -> Rate {
     let (count, period) = (u64::from(rate.count()) * u64::from(weight), rate.period_nanos());
     let common = highest_common_factor(count, WHOLE).max(1);
     let exact = (count / common, period.checked_mul(WHOLE / common));
@@ -118,7 +127,7 @@ fn part_of_rate(rate: Rate, weight: u16) -> Option<Rate> {
         let rate = Rate::new(u32::try_from(count).ok()?, period?).ok()?;
         fleet_rate(rate).map(|_| rate)
     });
-    rates.next()
+    rates.next().unwrap_or_else(|| unreachable!("hosts can share one unit in 366 days"))
 }
 
 const NANOS_PER_MICRO: u64 = 1_000;
@@ -128,8 +137,9 @@ const WHOLE: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {
-    use super::{part_of_count, part_of_rate};
-    use crate::limit::Rate;
+    use super::{Region, part_of_count, part_of_rate, weighed};
+    use crate::limit::{Quota, Rate, Scale, token_bucket};
+    use crate::rules::Limit;
 
     #[test]
     fn a_part_is_exact_or_less_and_never_nothing() {
@@ -144,7 +154,7 @@ mod tests {
             // Its exact part has numbers that no script of Redis counts with.
             (999_999_937, 4_000_000 * SECOND, 333, (332_999_979, 4_000_000 * SECOND)),
         ] {
-            let part = part_of_rate(Rate::new(count, period).unwrap(), weight).unwrap();
+            let part = part_of_rate(Rate::new(count, period).unwrap(), weight);
             assert_eq!((part.count(), part.period_nanos()), expected, "{weight} of {count}/{period}");
             let [part, whole] =
                 [(part.count(), part.period_nanos()), (count, period)].map(|(count, period)| {
@@ -156,5 +166,28 @@ mod tests {
             [(1_000, 250), (7, 500), (3, 100)].map(|(count, weight)| part_of_count(count, weight)),
             [250, 3, 1]
         );
+    }
+
+    #[test]
+    fn every_bucket_is_cut_to_its_part_however_long_it_takes_to_fill() {
+        const DAY: u64 = 86_400 * 1_000_000_000;
+        for (count, period, burst) in [
+            (100, DAY, 200_000),
+            (10, DAY / 24, 500_000),
+            (1, 366 * DAY, 72),
+            (999_983, DAY, 200_000_000),
+            (7, 3 * DAY, 8_000),
+        ] {
+            let rate = Rate::new(count, period).unwrap();
+            let bucket = token_bucket::Quota::on_scale(rate, burst, Scale::of(rate)).unwrap();
+            for weight in [1, 333, 500, 999] {
+                let region = Region { weight, whole: None };
+                let limit = weighed(Limit::new(Quota::TokenBucket(bucket)), Some(&region));
+                let Some(Quota::TokenBucket(part)) = limit.quota() else { panic!("{limit:?}") };
+                let most = (u64::from(burst) * u64::from(weight) / 1_000).max(1);
+                assert!(u64::from(part.burst()) <= most, "{weight} of {rate} burst {burst}: {part:?}");
+                assert!(limit.allowance(0).unwrap().max_debt <= part.burst());
+            }
+        }
     }
 }

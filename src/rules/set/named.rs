@@ -114,8 +114,8 @@ impl Domain {
             }
         }
         // The nodes of the tree are found by the tree, as ever.
-        let own = self.tree.first_rule().min(rules.len());
-        let index = Index::new(rules.get(..own).unwrap_or_default(), rules.len(), &lists, &self.priorities);
+        let (own, _) = rules.split_at(self.tree.first_rule());
+        let index = Index::new(own, rules.len(), &lists, &self.priorities);
         Domain {
             name: self.name.clone(),
             rules,

@@ -3,7 +3,7 @@
 use arrayvec::ArrayString;
 use hashbrown::HashTable;
 
-use super::Node;
+use super::{Node, node_at};
 use crate::rules::Glob;
 use crate::rules::names::hash;
 use crate::rules::prefixes::Prefixes;
@@ -36,7 +36,7 @@ pub(super) enum By {
 impl Level {
     /// The level of these nodes.
     pub(super) fn new(nodes: &[Node], numbers: &[u32]) -> Level {
-        let text = |number: u32| nodes.get(number as usize).map_or("", |node| &*node.text);
+        let text = |number: u32| &*node_at(nodes, number).text;
         let mut exact = HashTable::with_capacity(numbers.len());
         let mut globs = Vec::new();
         for number in numbers {
@@ -74,14 +74,13 @@ impl Level {
             return Some((node, By::Text));
         }
         let number = self.patterns.as_ref()?.first(text)?;
-        Some((nodes.get(number as usize)?, By::Pattern))
+        Some((node_at(nodes, number), By::Pattern))
     }
 
     #[inline]
     fn by_text<'n>(&self, nodes: &'n [Node], text: &str) -> Option<&'n Node> {
-        let node = |number: &u32| nodes.get(*number as usize);
-        let is = |number: &u32| node(number).is_some_and(|node| *node.text == *text);
-        node(self.exact.find(hash(text), is)?)
+        let is = |number: &u32| *node_at(nodes, *number).text == *text;
+        Some(node_at(nodes, *self.exact.find(hash(text), is)?))
     }
 }
 
@@ -94,14 +93,15 @@ impl Patterns {
 
     /// The node of the first in file order that fits. Those that start alike are looked at one after the other.
     fn first(&self, text: &str) -> Option<u32> {
-        let fits = |place: usize| self.globs.get(place).is_some_and(|(glob, _)| glob.matches(text));
+        #[allow(clippy::indexing_slicing, reason = "the places are those of the patterns")]
+        let pattern = |place: usize| &self.globs[place];
         let mut first: Option<usize> = None;
         self.starts.any(text.as_bytes(), |places| {
             let sooner = places.iter().copied().take_while(|place| first.is_none_or(|first| *place < first));
-            first = { sooner }.find(|place| fits(*place)).or(first);
+            first = { sooner }.find(|place| pattern(*place).0.matches(text)).or(first);
             first == Some(0)
         });
-        self.globs.get(first?).map(|(_, number)| *number)
+        Some(pattern(first?).1)
     }
 }
 

@@ -93,7 +93,8 @@ fn goes_back_to_proven_rules_and_keeps_the_evidence() {
 #[test]
 fn kills_and_orderly_ends_are_no_crashes() {
     let mut plan = proven_and_changed();
-    for signal in [libc::SIGKILL, libc::SIGABRT, libc::SIGQUIT, libc::SIGTERM, libc::SIGABRT, libc::SIGKILL] {
+    // As many aborts as would be a loop, were they its own.
+    for signal in [libc::SIGKILL, libc::SIGQUIT, libc::SIGTERM].into_iter().chain([libc::SIGABRT; 5]) {
         plan = ended(plan.start(), signal);
     }
     let daemon = plan.start();

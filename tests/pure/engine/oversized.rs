@@ -43,6 +43,20 @@ fn refuses_what_no_rule_can_count() {
     assert_eq!(asked(Mode::Enforce, "elsewhere", "a=1"), ["limit never"; 3]);
 }
 
+/// A rule that stands alone is judged in a way of its own.
+#[test]
+fn refuses_what_a_rule_alone_would_count_to_the_last() {
+    for algorithm in ["fixed_window", "token_bucket"] {
+        let file = format!(
+            "domain: api\nlimits: [{{name: all, key: [a], algorithm: {algorithm}, rate: 4294967295/h}}]\n"
+        );
+        for op in [Op::Hit, Op::Peek] {
+            let told = Bench::of(Mode::Enforce, &file).oversized(op, "api", "a=1", None);
+            assert_eq!(told, "limit all 4294967295/4294967295 never", "{algorithm}");
+        }
+    }
+}
+
 #[test]
 fn refuses_nothing_in_shadow_or_disabled() {
     for (mode, expected) in [(Mode::Shadow, "allow [shadow large]"), (Mode::Disabled, "allow")] {

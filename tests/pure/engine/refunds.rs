@@ -1,6 +1,7 @@
 //! A negative charge names what it refunds: a grant or a charge of the same user, once, and no more than that cost.
 
 use tidegate::engine::{Amount, Cost, NotCharged, Of, Op, Opening, RefundBy, Repeat, Session, WorkOutcome};
+use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, S, at};
 
@@ -162,4 +163,41 @@ fn of_thousands_of_units_sixteen_can_be_refunded() {
     assert_eq!(refund(all.clone()), Ok(false));
     assert_eq!(refund(vec![("u0", -1), ("u3999", -1)]), Ok(false));
     assert_eq!(refund(all[..16].to_vec()), Ok(true));
+}
+
+#[test]
+fn what_was_refused_and_counted_is_not_refunded() {
+    let rules = "  - {name: a, key: [u], algorithm: fixed_window, rate: 10/h, refused: counted}\n";
+    let mut bench = Bench::new(rules);
+    bench.check(&[(0, "u=1", 8, "allow a 2/10")]);
+    let refused = bench.ask(0, Ask { repeat: by(7, "g"), ..Ask::hit("u=1", 6) });
+    assert!(refused.starts_with("limit a 0/10"), "{refused}");
+    assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-1), None, of(7, "g")), Ok(false));
+    assert_eq!(left(&mut bench, 0, "u=1"), "allow a 0/10");
+}
+
+#[test]
+fn what_no_rule_had_counted_is_not_refunded_by_a_later_one() {
+    let mut bench = Bench::of(Mode::Enforce, "domain: api\nconcurrency:\n  - {name: w, key: [u], max: 9}\n");
+    let mine = session(&bench, 7);
+    bench.acquire(0, "u=1", Cost::Requests(6), &mine, by(7, "g")).unwrap();
+    let lease = bench.acquire(0, "u=1", Cost::Requests(6), &mine, None).unwrap();
+    bench.reload(RULES);
+    bench.check(&[(0, "u=1", 10, "allow a 0/10")]);
+    for named in [of(7, "g"), of_lease(7, lease)] {
+        assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-1), None, named), Ok(false));
+    }
+}
+
+#[test]
+fn a_lease_past_its_end_is_not_refunded_though_nobody_has_swept_it() {
+    let rules =
+        "  - {name: a, key: [u], rate: 10/h}\nconcurrency:\n  - {name: w, key: [u], max: 9, expires: 5s}\n";
+    let mut bench = Bench::new(rules);
+    let mine = session(&bench, 7);
+    let leases = [(); 2].map(|()| bench.acquire(0, "u=1", Cost::Requests(4), &mine, None).unwrap());
+    let mut refund =
+        |micros, lease| bench.charge_as(micros, "u=1", Amount::Requests(-4), None, of_lease(7, lease));
+    assert_eq!(refund(5 * S - 1, leases[0]), Ok(true));
+    assert_eq!(refund(5 * S, leases[1]), Ok(false));
 }

@@ -17,8 +17,7 @@ impl Sync {
         let Some(limit) = self.places.limits.get(&key.budget()) else { return };
         engine.know_places(&key, limit, now);
         let Some(number) = self.find_or_open_place(key, now.at) else { return };
-        let Some(page) = self.places.book.page_mut(number) else { return };
-        page.set_waiting(waiting);
+        self.places.book.page_mut(number).set_waiting(waiting);
         if waiting > 0 {
             self.hurry_place(number, now.at);
         }
@@ -38,10 +37,10 @@ impl Sync {
 
     /// Has a page looked at as soon as may be.
     pub(super) fn hurry_place(&mut self, number: usize, now: Timestamp) {
-        let Some(page) = self.places.book.page_mut(number).filter(|page| !page.in_flight && !page.waits)
-        else {
+        let page = self.places.book.page_mut(number);
+        if page.in_flight || page.waits {
             return;
-        };
+        }
         let soonest = page.soonest(now);
         if soonest < page.due_at() || page.due_at() <= now {
             self.places.book.schedule(number, soonest);

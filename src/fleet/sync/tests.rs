@@ -1,0 +1,64 @@
+//! One caller by two budgets of a rule, which has one cell: a batch speaks of it once.
+
+use std::sync::Arc;
+
+use super::{BUCKETS, Options, Sync};
+use crate::clock::Now;
+use crate::engine::{self, Descriptors, Engine, HashKey, Mode, Op, Request};
+use crate::fleet::call::Call;
+use crate::rules::{RuleSet, read_text};
+
+/// A host whose caller has asked under both plans, and Redis nothing.
+fn host() -> (Arc<Engine>, Sync) {
+    let loaded = read_text("rules.yaml", RULES);
+    assert!(!loaded.has_errors(), "{:?}", loaded.problems);
+    let hash_key = HashKey::from_bytes([1; 16]);
+    let options = engine::Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
+    let engine = Arc::new(Engine::new(options));
+    let standing = engine.join_fleet(HashKey::from_bytes([2; 16]));
+    engine.install(RuleSet::new(loaded.domains));
+    let options = Options { host: [1; 16], epoch: 1, buckets: BUCKETS, seed: 1 };
+    let mut sync = Sync::new(options, standing);
+    sync.set_budgets(engine.budgets());
+    sync.set_linked(true, at(0).at);
+    let mut decider = engine.decider();
+    for plan in ["free", "gold"] {
+        let attributes = [("user", "u"), ("plan", plan)];
+        let _ = decider.decide(&Request::new(Op::Hit, "api", Descriptors::one(&attributes)), at(0));
+    }
+    (engine, sync)
+}
+
+fn at(millis: u64) -> Now {
+    Now::at_nanos((1_000 + millis) * 1_000_000)
+}
+
+/// How many cells each batch is about that is said in twenty turns, none of which is answered.
+fn asked(say: impl Fn(&mut Sync, &Engine, Now, &mut Vec<Call>)) -> Vec<usize> {
+    let (engine, mut sync) = host();
+    let (mut out, mut asked) = (Vec::new(), Vec::new());
+    for turn in 0..20 {
+        say(&mut sync, &engine, at(2 * turn), &mut out);
+        for call in out.drain(..) {
+            assert!(call.encode().is_ok(), "{:?}: {call:?}", call.encode());
+            asked.push(call.cells());
+        }
+    }
+    asked
+}
+
+const RULES: &str = "domain: api\nlimits:\n- {name: r, key: [user], algorithm: fixed_window, rate: 30/day, scope: fleet, \
+                     overrides: [{match: {plan: gold}, rate: 90/h}]}\n";
+
+#[test]
+fn asks_about_a_caller_by_two_budgets_in_two_batches() {
+    assert_eq!(asked(Sync::tick), [1, 1]);
+}
+
+#[test]
+fn leaves_a_caller_by_two_budgets_in_two_batches() {
+    let asked = asked(|sync, engine, now, out| {
+        sync.leave(engine, now, out);
+    });
+    assert_eq!(asked, [1, 1]);
+}
