@@ -35,6 +35,7 @@ func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
 }
 
 func TestTheDaemonsWord(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	message := Attributes{{"job", "message"}, {"user", 7}}
@@ -77,6 +78,7 @@ func TestTheDaemonsWord(t *testing.T) {
 
 // A charge below 0 names what it refunds: at most its amount, and once.
 func TestARefundNamesItsGrant(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	heard := &told.Lines{}
 	c := client(t, d.path, WithLogger(heard))
@@ -108,6 +110,7 @@ func TestARefundNamesItsGrant(t *testing.T) {
 }
 
 func TestLongValuesOfTheDaemonsStayApart(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	for i, long := 0, string(make([]byte, 1<<20)); i < 2; i++ {
@@ -122,6 +125,7 @@ func TestLongValuesOfTheDaemonsStayApart(t *testing.T) {
 
 // However work ends, its place is free again.
 func TestLeasesEnd(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	var all sync.WaitGroup
@@ -151,6 +155,7 @@ func TestLeasesEnd(t *testing.T) {
 
 // Acquires given up, because contexts end at any moment, hold no place once the daemon has heard of them.
 func TestAbandonedAcquiresHoldNothing(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	abandoned := 0
@@ -170,6 +175,7 @@ func TestAbandonedAcquiresHoldNothing(t *testing.T) {
 // Stopped and continued again and again while requests are under way: no verdict reaches another request, because each
 // user's is known: even ones are let through, odd ones are over their limit.
 func TestLateRepliesReachNobody(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path, WithTimeout(3*time.Millisecond))
 	flips := 1_000
@@ -235,6 +241,7 @@ func TestLateRepliesReachNobody(t *testing.T) {
 
 // A daemon that pauses for one deadline and a half has failed each caller once or twice, and none afterwards.
 func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
+	t.Parallel()
 	const callers, timeout, most = 8, 100 * time.Millisecond, 80
 	d := realDaemon(t, rules)
 	c := client(t, d.path, WithTimeout(timeout))
@@ -274,6 +281,7 @@ func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
 
 // A restart with a socket that stays is for `again`; here the daemon is killed: work passes, and is limited soon after.
 func TestARestartedDaemonIsFoundAgain(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	held := c.Acquire(ctx, "api", export)

@@ -48,6 +48,7 @@ func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method
 func near(d, want time.Duration) bool { return d > want-300*time.Millisecond && d <= want }
 
 func TestItWaitsBeforeItIsRefused(t *testing.T) {
+	t.Parallel()
 	for name, headers := range map[string][]string{
 		"draft": {"RateLimit", `"a;b,";r=30;t=1, "per-user";r=0;t=5`, "RateLimit-Policy", `"per-user";q=10;w=10`},
 		"old":   {"X-Ratelimit-Remaining", "0", "Retry-After", "5"},
@@ -69,6 +70,7 @@ func TestItWaitsBeforeItIsRefused(t *testing.T) {
 }
 
 func TestThoseThatWaitHaveTurns(t *testing.T) {
+	t.Parallel()
 	p := &Pacer{}
 	h := http.Header{}
 	h.Set("RateLimit", `"u";r=2;t=3`)
@@ -88,6 +90,7 @@ func TestThoseThatWaitHaveTurns(t *testing.T) {
 }
 
 func TestItTriesAgainAfterRetryAfter(t *testing.T) {
+	t.Parallel()
 	calls, bodies := 0, ""
 	get, waits := paced(t, &Pacer{}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -107,6 +110,7 @@ func TestItTriesAgainAfterRetryAfter(t *testing.T) {
 }
 
 func TestWhatIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
 	for name, row := range map[string]struct {
 		pacer   *Pacer
 		status  int
@@ -140,6 +144,7 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 
 // However much is refused, what is tried again stays within a tenth, and ten at first.
 func TestTheBudget(t *testing.T) {
+	t.Parallel()
 	calls := 0
 	get, _ := paced(t, &Pacer{}, func(w http.ResponseWriter, _ *http.Request) {
 		calls++
@@ -154,6 +159,7 @@ func TestTheBudget(t *testing.T) {
 }
 
 func TestAContextEndsItsWaiting(t *testing.T) {
+	t.Parallel()
 	p := &Pacer{}
 	h := http.Header{}
 	h.Set("RateLimit", `"u";r=0;t=20`)
@@ -167,6 +173,7 @@ func TestAContextEndsItsWaiting(t *testing.T) {
 }
 
 func TestFieldsOfAnyKindAreRead(t *testing.T) {
+	t.Parallel()
 	for _, field := range []string{"", ";", ",", `"`, `"\`, `"x`, `"x";r`, `"x";r=`, `"x";r=-1`, `"x";r=1e400`, strings.Repeat(";r=1,", 9_000), "\xff"} {
 		h := http.Header{"Ratelimit": {field}, "Ratelimit-Policy": {field}, "Retry-After": {field}}
 		_, _, _ = remaining(h)
@@ -179,6 +186,7 @@ func TestFieldsOfAnyKindAreRead(t *testing.T) {
 
 // Against a limited application, end to end: paced by the headers of the middleware, nothing is refused.
 func TestPacedByTheMiddleware(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, "domain: web\nlimits:\n  - {name: all, key: [], rate: 20/s, burst: 5}\n")
 	refused, served := 0, 0
 	limited := client(t, d.path).Middleware(HTTP{})(http.HandlerFunc(fine))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import BINARY, PROJECT, Package, need, run
+from tools import BINARY, PROJECT, Package, need, run
 
 yaml = pytest.importorskip("yaml", reason="PyYAML and kubernetes-validate come with scripts/setup test")
 KUBERNETES = PROJECT / "packaging/kubernetes"

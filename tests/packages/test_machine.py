@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BINARY, PROJECT, Package, need, run
+from tools import BINARY, PROJECT, Package, need, run
 
 HERE = Path(__file__).resolve().parent
 

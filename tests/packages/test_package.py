@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BINARY, PROJECT, Package, need, run
+from tools import BINARY, PROJECT, Package, need, run
 
 
 def members(package: Package) -> dict[str, tarfile.TarInfo]:

@@ -166,8 +166,9 @@ def test_a_stopped_daemon_costs_the_deadline_and_then_nothing(daemon, make_clien
     try:
         started = time.monotonic()
         decisions = [client.hit("api", {"user": "u1"}) for _ in range(1_000)]
-        assert time.monotonic() - started < 2.0
-        assert [d.reason for d in decisions[:4]] == ["timeout"] * 3 + ["breaker"]
+        assert time.monotonic() - started < 1_000 * 0.05 / 5  # a fifth of what it would be without the breaker
+        reasons = [decision.reason for decision in decisions]
+        assert reasons[:3] == ["timeout"] * 3 and reasons.count("breaker") > 900
     finally:
         os.kill(daemon.process.pid, 18)
     until = time.monotonic() + 10
