@@ -47,7 +47,6 @@ func decided(t *testing.T, a answer) *Decision {
 
 // Byte for byte as in every other language, through a real server, over a daemon that says what the vector says.
 func TestAnswers(t *testing.T) {
-	t.Parallel()
 	var answers []answer
 	vectors(t, "answers.json", &answers)
 	for _, a := range answers {
@@ -148,7 +147,6 @@ func asked(t *testing.T, p *peer.Peer) string {
 func fine(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "fine") }
 
 func TestAttributesInTheirOrder(t *testing.T) {
-	t.Parallel()
 	p := played(t, grant)
 	with := HTTP{
 		Domain: "api", User: func(r *http.Request) string { return r.Header.Get("X-User") },
@@ -169,7 +167,6 @@ func TestAttributesInTheirOrder(t *testing.T) {
 }
 
 func TestPaths(t *testing.T) {
-	t.Parallel()
 	for path, want := range map[string]string{
 		"/": "/", "": "/", "//": "/", "/a": "/a", "/a/": "/a/", "/a//b": "/a/b", "/a/../b": "/b", "/../../a": "/a", "/a/.": "/a/",
 		"/a/b/..": "/a/", "/.a": "/.a", "/a/...": "/a/...", "*": "/*",
@@ -181,7 +178,6 @@ func TestPaths(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	t.Parallel()
 	ten := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 	for _, row := range []struct {
 		peer      string
@@ -215,7 +211,6 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestOneWarningOfAForgottenProxy(t *testing.T) {
-	t.Parallel()
 	p := played(t, grant)
 	heard := &told.Lines{}
 	limited := client(t, p.Path, WithLogger(heard)).Middleware(HTTP{})(http.HandlerFunc(fine))
@@ -228,7 +223,6 @@ func TestOneWarningOfAForgottenProxy(t *testing.T) {
 }
 
 func TestQueued(t *testing.T) {
-	t.Parallel()
 	now := time.Now()
 	local := HTTP{TrustedCount: 1}
 	for said, want := range map[string]bool{
@@ -259,7 +253,6 @@ func TestQueued(t *testing.T) {
 
 // Who panics in a function of the application's, the request passes, the handler runs once, and it is counted.
 func TestCallbacksThatPanic(t *testing.T) {
-	t.Parallel()
 	broken := func(*http.Request) string { panic("secret-user") }
 	for name, with := range map[string]HTTP{
 		"user": {User: broken}, "route": {Route: broken}, "priority": {Priority: broken},
@@ -299,7 +292,6 @@ func TestCallbacksThatPanic(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	t.Parallel()
 	p := played(t, reply(limit...))
 	c := client(t, p.Path)
 	ran := false
@@ -325,7 +317,6 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestOnFailureByPath(t *testing.T) {
-	t.Parallel()
 	p := played(t, nil)
 	p.Hide()
 	c := client(t, p.Path)
@@ -339,7 +330,6 @@ func TestOnFailureByPath(t *testing.T) {
 
 // The lease ends when the handler returns, and says how.
 func TestTheLeaseOfARequest(t *testing.T) {
-	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	during := make(chan struct{})
@@ -394,7 +384,6 @@ func TestTheLeaseOfARequest(t *testing.T) {
 
 // What a ResponseWriter can do it can do still, because none is wrapped.
 func TestTheResponseWriterIsTheServersOwn(t *testing.T) {
-	t.Parallel()
 	p := played(t, grant)
 	var inside http.ResponseWriter
 	limited := client(t, p.Path).Middleware(HTTP{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inside = w }))
@@ -420,7 +409,6 @@ func TestTheResponseWriterIsTheServersOwn(t *testing.T) {
 }
 
 func TestAWaitIsSleptOffBeforeTheHandler(t *testing.T) {
-	t.Parallel()
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 60_000, 77))
 	var began, ran atomic.Int64
 	limited := client(t, p.Path).Middleware(HTTP{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -434,7 +422,6 @@ func TestAWaitIsSleptOffBeforeTheHandler(t *testing.T) {
 }
 
 func TestAWaitThatTheCallerDoesNotSeeTheEndOf(t *testing.T) {
-	t.Parallel()
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 60_000_000, 77))
 	c := client(t, p.Path)
 	limited := c.Middleware(HTTP{Instrument: func(d *Decision, _ time.Duration) {
@@ -453,7 +440,6 @@ func TestAWaitThatTheCallerDoesNotSeeTheEndOf(t *testing.T) {
 }
 
 func TestInstrument(t *testing.T) {
-	t.Parallel()
 	p := played(t, reply(limit...))
 	var saw *Decision
 	with := HTTP{Instrument: func(d *Decision, judging time.Duration) {
@@ -468,7 +454,6 @@ func TestInstrument(t *testing.T) {
 }
 
 func TestOverAUnixSocket(t *testing.T) {
-	t.Parallel()
 	p := played(t, grant)
 	path := filepath.Join(filepath.Dir(p.Path), "http")
 	listener, err := net.Listen("unix", path)
@@ -495,7 +480,6 @@ func TestOverAUnixSocket(t *testing.T) {
 
 // Names that would have every request refused are found where the middleware is made.
 func TestAMiddlewareOfOddNamesIsNotMade(t *testing.T) {
-	t.Parallel()
 	c := client(t, "/nowhere/s")
 	many := make([][2]string, 11)
 	for i := range many {
@@ -524,7 +508,6 @@ func TestAMiddlewareOfOddNamesIsNotMade(t *testing.T) {
 
 // What an application's functions say wrong refuses the request; the handler does not run.
 func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
-	t.Parallel()
 	p := played(t, reply(allow...))
 	wide := Attributes{}
 	for i := 0; i < 17; i++ {
@@ -552,7 +535,6 @@ func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
 }
 
 func TestTheFallbackOfTheClientIsThatOfTheMiddleware(t *testing.T) {
-	t.Parallel()
 	c := client(t, "/nowhere/s", WithFallback("2/h"))
 	handler := c.Middleware(HTTP{User: func(*http.Request) string { return "u1" }, OnFailure: Refuse})(
 		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

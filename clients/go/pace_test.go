@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// A paced client against a real server that answers as it is told; waits are written down instead of slept.
+// A paced client against a real server that answers as it is told; waits are written down instead of slept. Tests with
+// servers of httptest run alone: one that closes ends connections of the others.
 func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method, body string) *http.Response, waits func() []time.Duration) {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -48,7 +49,6 @@ func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method
 func near(d, want time.Duration) bool { return d > want-300*time.Millisecond && d <= want }
 
 func TestItWaitsBeforeItIsRefused(t *testing.T) {
-	t.Parallel()
 	for name, headers := range map[string][]string{
 		"draft": {"RateLimit", `"a;b,";r=30;t=1, "per-user";r=0;t=5`, "RateLimit-Policy", `"per-user";q=10;w=10`},
 		"old":   {"X-Ratelimit-Remaining", "0", "Retry-After", "5"},
@@ -70,7 +70,6 @@ func TestItWaitsBeforeItIsRefused(t *testing.T) {
 }
 
 func TestThoseThatWaitHaveTurns(t *testing.T) {
-	t.Parallel()
 	p := &Pacer{}
 	h := http.Header{}
 	h.Set("RateLimit", `"u";r=2;t=3`)
@@ -90,7 +89,6 @@ func TestThoseThatWaitHaveTurns(t *testing.T) {
 }
 
 func TestItTriesAgainAfterRetryAfter(t *testing.T) {
-	t.Parallel()
 	calls, bodies := 0, ""
 	get, waits := paced(t, &Pacer{}, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -110,7 +108,6 @@ func TestItTriesAgainAfterRetryAfter(t *testing.T) {
 }
 
 func TestWhatIsNotTriedAgain(t *testing.T) {
-	t.Parallel()
 	for name, row := range map[string]struct {
 		pacer   *Pacer
 		status  int
@@ -144,7 +141,6 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 
 // However much is refused, what is tried again stays within a tenth, and ten at first.
 func TestTheBudget(t *testing.T) {
-	t.Parallel()
 	calls := 0
 	get, _ := paced(t, &Pacer{}, func(w http.ResponseWriter, _ *http.Request) {
 		calls++
@@ -159,7 +155,6 @@ func TestTheBudget(t *testing.T) {
 }
 
 func TestAContextEndsItsWaiting(t *testing.T) {
-	t.Parallel()
 	p := &Pacer{}
 	h := http.Header{}
 	h.Set("RateLimit", `"u";r=0;t=20`)
@@ -173,7 +168,6 @@ func TestAContextEndsItsWaiting(t *testing.T) {
 }
 
 func TestFieldsOfAnyKindAreRead(t *testing.T) {
-	t.Parallel()
 	for _, field := range []string{"", ";", ",", `"`, `"\`, `"x`, `"x";r`, `"x";r=`, `"x";r=-1`, `"x";r=1e400`, strings.Repeat(";r=1,", 9_000), "\xff"} {
 		h := http.Header{"Ratelimit": {field}, "Ratelimit-Policy": {field}, "Retry-After": {field}}
 		_, _, _ = remaining(h)
@@ -186,7 +180,6 @@ func TestFieldsOfAnyKindAreRead(t *testing.T) {
 
 // Against a limited application, end to end: paced by the headers of the middleware, nothing is refused.
 func TestPacedByTheMiddleware(t *testing.T) {
-	t.Parallel()
 	d := realDaemon(t, "domain: web\nlimits:\n  - {name: all, key: [], rate: 20/s, burst: 5}\n")
 	refused, served := 0, 0
 	limited := client(t, d.path).Middleware(HTTP{})(http.HandlerFunc(fine))

@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR"} {
 		_ = os.Unsetenv(name)
 	}
+	moment = time.Second
 	os.Exit(m.Run())
 }
 

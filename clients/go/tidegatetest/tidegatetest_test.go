@@ -15,7 +15,6 @@ import (
 var ctx = context.Background()
 
 func TestForcedVerdicts(t *testing.T) {
-	t.Parallel()
 	fake := tidegatetest.New(t)
 	c := fake.Client()
 	for verdict, status := range map[string]int{"limit": 429, "shed": 503, "deny": 403, "wait": 200, "allow": 200} {
@@ -37,7 +36,6 @@ func TestForcedVerdicts(t *testing.T) {
 }
 
 func TestSilence(t *testing.T) {
-	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("", "silence")
 	if d := fake.Client(tidegate.WithTimeout(20*time.Millisecond)).Acquire(ctx, "api", nil); d.Reason != "timeout" {
@@ -57,7 +55,6 @@ func (w *watched) Helper()                             {}
 func (w *watched) Cleanup(end func())                  { w.ends = append(w.ends, end) }
 
 func TestALeaseThatIsNotReleasedFailsTheTest(t *testing.T) {
-	t.Parallel()
 	w := &watched{TB: t}
 	fake := tidegatetest.New(w)
 	d := fake.Client().Acquire(ctx, "api", tidegate.Attributes{{"job", "export"}})
