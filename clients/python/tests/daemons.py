@@ -184,7 +184,7 @@ class Daemon:
         if process is None:
             return None
         process.kill() if kill else process.terminate()
-        return process.wait(20)
+        return process.wait(60)
 
 
 @pytest.fixture
