@@ -242,7 +242,7 @@ func TestLateRepliesReachNobody(t *testing.T) {
 // A daemon that pauses for one deadline and a half has failed each caller once or twice, and none afterwards.
 func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
 	t.Parallel()
-	const callers, timeout, most = 8, 100 * time.Millisecond, 80
+	const callers, timeout, most = 8, 400 * time.Millisecond, 80
 	d := realDaemon(t, rules)
 	c := client(t, d.path, WithTimeout(timeout))
 	stop, calls, unjudged := make(chan struct{}), atomic.Int32{}, atomic.Int32{}

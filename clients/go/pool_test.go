@@ -90,7 +90,7 @@ func batches(t *testing.T, takes time.Duration, most int) (path string, largest 
 // 2 000 callers have 64 connections. One request at a time on each, a round of all would take 31 turns of the daemon,
 // which is twice the deadline.
 func TestTwoThousandCallersAreJudged(t *testing.T) {
-	const callers, each, takes = 2_000, 3, 100 * time.Millisecond
+	const callers, each, takes = 2_000, 3, 200 * time.Millisecond
 	path, largest := batches(t, takes, connectionsMax)
 	c := client(t, path, WithTimeout(callers/connectionsMax*takes/2))
 	unjudged := atomic.Int32{}
