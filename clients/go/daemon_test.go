@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,9 +180,9 @@ func TestLateRepliesReachNobody(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path, WithTimeout(3*time.Millisecond))
-	flips := 1_000
-	if testing.Short() {
-		flips = 100
+	flips := 200
+	if n, err := strconv.Atoi(os.Getenv("FLIPS")); err == nil {
+		flips = n
 	}
 	sure := client(t, d.path)
 	odd := Attributes{{"job", "odd"}, {"user", "odd"}}
