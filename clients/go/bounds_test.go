@@ -34,6 +34,7 @@ func main() {
 // The client itself is three files, to be copied: each of at most 500 lines of at most 120 columns (a tab counts 4), and
 // together they need nothing but the standard library and each other.
 func TestTheClientIsSmallAndCanBeCopied(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	for _, name := range []string{"tidegate.go", "connection.go", "wire.go"} {
 		data, err := os.ReadFile(name)

@@ -4,6 +4,7 @@ package tidegate
 
 import (
 	"context"
+	"math"
 	"net"
 	"os"
 	"os/user"
@@ -20,24 +21,25 @@ import (
 // over is as if the breaker's time were.
 func (c *Client) over() { c.until.Store(1) }
 
-// opens is how long the breaker stays open, at least and at most.
+// opens is how long the breaker stays open after the last failure, at least and at most; it stays open for the test.
 func opens(t *testing.T, c *Client, least, most time.Duration) {
 	t.Helper()
-	left := time.Duration(c.until.Load()) - time.Since(c.epoch)
-	if left < least-slack || left > most {
-		t.Fatalf("it opens for %v, not %v to %v", left, least, most)
+	if pause := time.Duration(c.until.Swap(math.MaxInt64) - c.failed); pause < least || pause > most {
+		t.Fatalf("it opens for %v, not %v to %v", pause, least, most)
 	}
+	equal(t, reasons(hits(c, 2)...), []string{"breaker", "breaker"})
 }
 
 func TestTheBreakerOpensAtOnceWhereNothingListens(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
 	c := client(t, p.Path)
-	equal(t, reasons(hits(c, 3)...), []string{"unreachable", "breaker", "breaker"})
+	equal(t, reasons(hits(c, 1)...), []string{"unreachable"})
 	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
 	for _, pause := range []time.Duration{200, 400, 800, 1600, 2000, 2000} {
 		c.over()
-		equal(t, reasons(hits(c, 2)...), []string{"unreachable", "breaker"})
+		equal(t, reasons(hits(c, 1)...), []string{"unreachable"})
 		opens(t, c, pause*time.Millisecond/2, pause*time.Millisecond)
 	}
 	c.over()
@@ -46,22 +48,24 @@ func TestTheBreakerOpensAtOnceWhereNothingListens(t *testing.T) {
 	}
 	equal(t, reasons(hits(c, 2)...), []string{"", ""})
 	equal(t, p.Seen()[1], []any{8, 1}) // the probe
-	equal(t, p.Seen()[2][6].(map[string]any)["missed"], map[string]any{"breaker": 8, "unreachable": 7})
+	equal(t, p.Seen()[2][6].(map[string]any)["missed"], map[string]any{"breaker": 14, "unreachable": 7})
 	p.Hide()
-	equal(t, reasons(hits(c, 3)...), []string{"unreachable", "breaker", "breaker"}) // from the beginning
+	equal(t, reasons(hits(c, 1)...), []string{"unreachable"}) // from the beginning
 	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
 }
 
 // Where the daemon listens, it takes three failures that do not overlap.
 func TestTheBreakerOpensAfterThreeFailures(t *testing.T) {
+	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
 	c := client(t, p.Path)
-	equal(t, reasons(hits(c, 5)...), []string{"protocol", "protocol", "protocol", "breaker", "breaker"})
+	equal(t, reasons(hits(c, 3)...), []string{"protocol", "protocol", "protocol"})
 	opens(t, c, 50*time.Millisecond, 100*time.Millisecond)
 }
 
 // Calls that wait at the same time are one failure.
 func TestFailuresThatOverlapAreOne(t *testing.T) {
+	t.Parallel()
 	const timeout, callers = 100 * time.Millisecond, 30
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path, WithTimeout(timeout))
@@ -96,6 +100,7 @@ func TestFailuresThatOverlapAreOne(t *testing.T) {
 }
 
 func TestASuccessBetweenFailuresClosesTheCount(t *testing.T) {
+	t.Parallel()
 	p := played(t, nil)
 	c := client(t, p.Path)
 	for i := 0; i < 5; i++ {
@@ -108,6 +113,7 @@ func TestASuccessBetweenFailuresClosesTheCount(t *testing.T) {
 
 // A release says nothing of the daemon: it neither closes the count nor opens the breaker, and is no probe.
 func TestAReleaseSaysNothingOfTheDaemon(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	first, second := c.Acquire(ctx, "api", u1), c.Acquire(ctx, "api", u1)
@@ -118,6 +124,7 @@ func TestAReleaseSaysNothingOfTheDaemon(t *testing.T) {
 	first.Release()
 	equal(t, releases(t, p, 1), []any{[]any{nil, 77, 0}})
 	p.Play(bad)
+	c.longPause()
 	equal(t, reasons(hits(c, 2)...), []string{"protocol", "breaker"})
 	c.over()
 	p.Play(reply(allow...))
@@ -129,6 +136,7 @@ func TestAReleaseSaysNothingOfTheDaemon(t *testing.T) {
 }
 
 func TestAnErrorThatKeepsTheConnectionClosesTheCount(t *testing.T) {
+	t.Parallel()
 	p := played(t, nil)
 	c := client(t, p.Path)
 	for i := 0; i < 3; i++ {
@@ -146,6 +154,7 @@ func TestAnErrorThatKeepsTheConnectionClosesTheCount(t *testing.T) {
 
 // A probe that its own caller cut short has found nothing out: the next call is one.
 func TestAProbeCutShort(t *testing.T) {
+	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
 	if err != nil {
 		t.Fatal(err)
@@ -171,6 +180,7 @@ func TestAProbeCutShort(t *testing.T) {
 
 // A call that ends a pause sends nothing of its own to a daemon that does not answer.
 func TestAProbeIsAPing(t *testing.T) {
+	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
 	c := client(t, p.Path)
 	hits(c, 3)
@@ -191,6 +201,7 @@ func TestAProbeIsAPing(t *testing.T) {
 }
 
 func TestConnectionsThatFailedLeaveRoom(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
 	c := client(t, p.Path, WithTimeout(time.Second))
@@ -204,6 +215,7 @@ func TestConnectionsThatFailedLeaveRoom(t *testing.T) {
 }
 
 func TestOneProbeAtATime(t *testing.T) {
+	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
 	c := client(t, p.Path)
 	hits(c, 3)
@@ -219,6 +231,7 @@ func TestOneProbeAtATime(t *testing.T) {
 	path := c.path
 	c.path = greeted(t) // a daemon that says nothing
 	c.timeout = 200 * time.Millisecond
+	c.longPause()
 	c.over()
 	for i := 0; i < 50; i++ {
 		go func() { defer all.Done(); hits(c, 1) }()
@@ -261,6 +274,7 @@ func TestAnOpenBreakerCostsNextToNothing(t *testing.T) {
 
 // A caller that cancels says nothing of the daemon. A context that ends by time does so, behind half of the client's own.
 func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
+	t.Parallel()
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path, WithTimeout(time.Second))
 	for i := 0; i < 5; i++ {
@@ -289,6 +303,7 @@ func TestAContextCutShortIsNoFailureOfTheDaemon(t *testing.T) {
 }
 
 func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
 	heard := &told.Lines{}
@@ -320,11 +335,13 @@ func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 }
 
 func TestALoggerThatPanicsHurtsNobody(t *testing.T) {
+	t.Parallel()
 	c := client(t, "/nowhere/s", WithLogger(nil))
 	equal(t, reasons(hits(c, 1)...), []string{"unreachable"})
 }
 
 func TestPermissionDeniedSaysWhoAndWhichGroup(t *testing.T) {
+	t.Parallel()
 	p := played(t, nil)
 	err := unreachable(p.Path, &net.OpError{Op: "dial", Err: &os.PathError{Err: os.ErrPermission}})
 	me, _ := user.Current()
@@ -373,6 +390,7 @@ func TestTheEnvironment(t *testing.T) {
 
 // A process that was asleep itself when its deadline passed has not found the daemon to fail.
 func TestAnOversleptDeadlineIsNoFailureOfTheDaemon(t *testing.T) {
+	t.Parallel()
 	const timeout = 50 * time.Millisecond
 	p := played(t, reply(allow...))
 	c := client(t, p.Path, WithTimeout(timeout))

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -23,9 +24,10 @@ import (
 )
 
 // slack is what a busy machine may add to a deadline before a test calls it late.
-const slack = 250 * time.Millisecond
+const slack = 2 * time.Second
 
 func TestHelloGoesOutWithTheFirstRequest(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path, WithPool("web"), WithSlots(8))
 	if d := c.Acquire(ctx, "api", u1); d.Rule != "per-user" || d.Remaining != 39 || d.Window != 2*time.Second {
@@ -51,6 +53,7 @@ func TestHelloGoesOutWithTheFirstRequest(t *testing.T) {
 }
 
 func TestNothingIsOpenedBeforeTheFirstQuestion(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	time.Sleep(10 * time.Millisecond)
@@ -60,6 +63,7 @@ func TestNothingIsOpenedBeforeTheFirstQuestion(t *testing.T) {
 }
 
 func TestConnectionsAreUsedAgainAndClosed(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	hits(c, 50)
@@ -75,6 +79,7 @@ func TestConnectionsAreUsedAgainAndClosed(t *testing.T) {
 }
 
 func TestAtMostSoManyConnections(t *testing.T) {
+	t.Parallel()
 	p := played(t, func(_ net.Conn, message []any) []any {
 		time.Sleep(time.Millisecond)
 		return append([]any{1, message[1]}, allow...)
@@ -97,6 +102,7 @@ func TestAtMostSoManyConnections(t *testing.T) {
 }
 
 func TestACallWithoutAFreeConnectionWaitsUntilItsDeadline(t *testing.T) {
+	t.Parallel()
 	const timeout = 50 * time.Millisecond
 	p := played(t, reply(allow...))
 	c := client(t, p.Path, WithTimeout(timeout))
@@ -149,7 +155,7 @@ func hostile() map[string]struct {
 		"drip": {func(c net.Conn, message []any) []any {
 			for _, b := range whole(message) {
 				_, _ = c.Write([]byte{b})
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(slack / 10) // the whole takes far longer than a deadline and the slack
 			}
 			return nil
 		}, "timeout"},
@@ -191,6 +197,7 @@ func hostile() map[string]struct {
 }
 
 func TestHostileDaemons(t *testing.T) {
+	t.Parallel()
 	for name, row := range hostile() {
 		row := row
 		t.Run(name, func(t *testing.T) {
@@ -237,6 +244,7 @@ func TestHostileDaemons(t *testing.T) {
 }
 
 func TestRepliesInPiecesLargeAndWithMore(t *testing.T) {
+	t.Parallel()
 	p := played(t, func(c net.Conn, message []any) []any {
 		elements := append(append([]any{1, message[1]}, limit...), nil, nil, nil, peer.Map{{"new", 1}}, "later", peer.Map{{"k", []any{1}}})
 		for _, b := range peer.Frame(peer.Encode(elements)) {
@@ -273,11 +281,14 @@ func greeted(t *testing.T, frames ...[]any) string {
 	}
 	t.Cleanup(func() { listener.Close(); os.RemoveAll(folder) })
 	go func() {
+		var kept []net.Conn // what nothing refers to would be closed
+		defer func() { runtime.KeepAlive(kept) }()
 		for {
 			connection, err := listener.Accept()
 			if err != nil {
 				return
 			}
+			kept = append(kept, connection)
 			_, _ = connection.Read(make([]byte, 4096)) // the request is there
 			for _, frame := range frames {
 				_, _ = connection.Write(peer.Frame(peer.Encode(frame)))
@@ -288,6 +299,7 @@ func greeted(t *testing.T, frames ...[]any) string {
 }
 
 func TestAWelcomeComesFirstAndIsOne(t *testing.T) {
+	t.Parallel()
 	answer := append([]any{1, 1}, allow...)
 	for name, row := range map[string]struct {
 		welcome []any
@@ -313,6 +325,7 @@ func TestAWelcomeComesFirstAndIsOne(t *testing.T) {
 
 // ERRORs that close the connection, or are about nothing that was asked, count for the breaker; see below for the others.
 func TestAnErrorThatCloses(t *testing.T) {
+	t.Parallel()
 	about := func(more, code int) peer.Script {
 		return func(_ net.Conn, message []any) []any {
 			return []any{3, int(message[1].(uint64)) + more, code, "the cause"}
@@ -324,6 +337,7 @@ func TestAnErrorThatCloses(t *testing.T) {
 	} {
 		p := played(t, script)
 		c := client(t, p.Path)
+		c.longPause()
 		equal(t, reasons(hits(c, 4)...), []string{"protocol", "protocol", "protocol", "breaker"})
 		if stats := c.Stats(); stats.Connections != 0 || !stats.BreakerOpen {
 			t.Errorf("%s: %+v", name, stats)
@@ -333,6 +347,7 @@ func TestAnErrorThatCloses(t *testing.T) {
 
 // What could not be written by the deadline is not written behind it.
 func TestNothingIsWrittenBehindTheDeadline(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	hits(c, 1)
@@ -352,6 +367,7 @@ func TestNothingIsWrittenBehindTheDeadline(t *testing.T) {
 
 // A release waits for no one, not even for a daemon whose buffers are full.
 func TestAReleaseDoesNotWait(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	d := c.Acquire(ctx, "api", u1)
@@ -383,6 +399,7 @@ func (u *unwritable) Write([]byte) (int, error) {
 }
 
 func TestADaemonThatDoesNotAccept(t *testing.T) {
+	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
 	if err != nil {
 		t.Fatal(err)
@@ -406,6 +423,7 @@ func TestADaemonThatDoesNotAccept(t *testing.T) {
 }
 
 func TestAReplyThatIsThereWhenTheDeadlineHasPassedCounts(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(limit...))
 	c := client(t, p.Path)
 	hits(c, 1)
@@ -442,28 +460,32 @@ func (a *asleep) Read(b []byte) (int, error) {
 }
 
 func TestALateReplyNeverReachesAnotherRequest(t *testing.T) {
+	t.Parallel()
+	late := make(chan struct{})
 	p := played(t, func(_ net.Conn, message []any) []any {
 		if fmt.Sprint(message[3]) == "[[user slow]]" {
-			time.Sleep(60 * time.Millisecond)
+			<-late
 			return append([]any{1, message[1]}, limit...)
 		}
 		return append([]any{1, message[1]}, allow...)
 	})
-	c := client(t, p.Path, WithTimeout(40*time.Millisecond))
-	for i := 0; i < 10; i++ {
-		c.calm() // a busy machine may be late for others, too: that opens no breaker here
+	c := client(t, p.Path)
+	for i := 0; i < 5; i++ {
+		c.timeout = 40 * time.Millisecond
 		if d := c.Hit(ctx, "api", Attributes{{"user", "slow"}}); d.Reason != "timeout" {
 			t.Fatalf("%+v", d)
 		}
+		c.timeout = patient
+		late <- struct{}{}
 		if d := c.Hit(ctx, "api", u1); d.Verdict != "allow" {
 			t.Fatalf("%+v", d)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
 // A daemon that fails at one request, or does not know it, is degraded; the connection stays, and the breaker closed.
 func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
+	t.Parallel()
 	for _, code := range []int{5, 10} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
 		heard := &told.Lines{}
@@ -487,6 +509,7 @@ func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
 
 // ERRORs about the client or its request refuse, whatever is to happen on failure.
 func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
+	t.Parallel()
 	for code, reason := range map[int]string{6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
 		heard := &told.Lines{}
@@ -513,6 +536,7 @@ func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 
 // The answer to HELLO decides about the requests behind it.
 func TestAnErrorInsteadOfAWelcome(t *testing.T) {
+	t.Parallel()
 	for name, row := range map[string]struct {
 		answer []any
 		reason string
@@ -532,6 +556,7 @@ func TestAnErrorInsteadOfAWelcome(t *testing.T) {
 }
 
 func TestNoValueIsTooOdd(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	var nobody *told.Lines
@@ -566,6 +591,7 @@ type panics struct{}
 func (panics) String() string { panic("odd") }
 
 func TestLongValuesStayApartAndFramesFit(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	long := strings.Repeat("é", 5_000)
@@ -597,6 +623,7 @@ func TestLongValuesStayApartAndFramesFit(t *testing.T) {
 
 // A report never costs an attribute its text: it waits for a request that has room.
 func TestAReportWaitsForRoom(t *testing.T) {
+	t.Parallel()
 	p := played(t, raw(0, 0, 0, 1, 0xC1))
 	c := client(t, p.Path)
 	for i := int64(0); i < abandonedMax+10; i++ {
@@ -619,6 +646,7 @@ func TestAReportWaitsForRoom(t *testing.T) {
 
 // Input never means allowed: a request that is wrong by itself is refused before any I/O, counted, and logged once.
 func TestInvalidRequestsAreRefused(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	many := make([]Attributes, descriptorsMax)
 	wide := Attributes{}
@@ -670,6 +698,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 
 // What is merely long or odd is sent in another form.
 func TestLongAndOddInputIsSent(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	last := func() []any { seen := p.Seen(); return seen[len(seen)-1] }
@@ -711,6 +740,7 @@ func sha(s string) string {
 // -- contexts ----------------------------------------------------------------------------------------------------------
 
 func TestACancelledContextGivesUpAndSaysSo(t *testing.T) {
+	t.Parallel()
 	arrived := make(chan struct{}, 1)
 	p := played(t, func(net.Conn, []any) []any {
 		arrived <- struct{}{}
@@ -747,6 +777,7 @@ func TestACancelledContextGivesUpAndSaysSo(t *testing.T) {
 }
 
 func TestTheSoonerDeadlineCounts(t *testing.T) {
+	t.Parallel()
 	p := played(t, func(net.Conn, []any) []any { return nil })
 	c := client(t, p.Path)
 	soon, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
@@ -762,9 +793,8 @@ func TestTheSoonerDeadlineCounts(t *testing.T) {
 
 // The deadline that a connection has already, of a call before, ends no later call: not sooner than its own, not later.
 func TestEveryCallHasItsOwnDeadline(t *testing.T) {
-	const timeout = 200 * time.Millisecond
-	p := played(t, nil)
-	c := client(t, p.Path, WithTimeout(timeout))
+	t.Parallel()
+	const timeout = slack
 	silent := func(net.Conn, []any) []any { return nil }
 	for _, row := range []struct {
 		name              string
@@ -778,40 +808,45 @@ func TestEveryCallHasItsOwnDeadline(t *testing.T) {
 		{"not later", 0, timeout / 4, 0, false, timeout / 4},
 		{"cancelled", 0, 0, 0, true, timeout / 4},
 	} {
-		c.calm()
-		first, done := ctx, func() {}
-		if row.before > 0 {
-			first, done = contextFor(row.before)
-		}
-		p.Play(reply(allow...))
-		if d := c.Hit(first, "api", u1); d.Degraded {
-			t.Fatalf("%s: %+v", row.name, d)
-		}
-		done()
-		time.Sleep(row.late)
-		p.Play(silent)
-		second, cancel := context.WithCancel(ctx)
-		if !row.cancelled && row.own == 0 {
+		row := row
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			p := played(t, reply(allow...))
+			c := client(t, p.Path, WithTimeout(timeout))
+			first, done := ctx, func() {}
+			if row.before > 0 {
+				first, done = contextFor(row.before)
+			}
+			if d := c.Hit(first, "api", u1); d.Degraded {
+				t.Fatalf("%+v", d)
+			}
+			done()
+			time.Sleep(row.late)
+			p.Play(silent)
+			second, cancel := context.WithCancel(ctx)
+			if !row.cancelled && row.own == 0 {
+				cancel()
+				second = ctx
+			} else if row.own > 0 {
+				cancel()
+				second, cancel = contextFor(row.own)
+			} else {
+				time.AfterFunc(timeout/4, cancel)
+			}
+			began := time.Now()
+			d := c.Hit(second, "api", u1)
+			took := time.Since(began)
 			cancel()
-			second = ctx
-		} else if row.own > 0 {
-			cancel()
-			second, cancel = contextFor(row.own)
-		} else {
-			time.AfterFunc(timeout/4, cancel)
-		}
-		began := time.Now()
-		d := c.Hit(second, "api", u1)
-		took := time.Since(began)
-		cancel()
-		if most := row.least + timeout/2; (d.Reason != "timeout" && d.Reason != "cancelled") || took < row.least || took > most {
-			t.Errorf("%s: it took %v, not %v: %+v", row.name, took, row.least, d)
-		}
+			if most := row.least + timeout/2; (d.Reason != "timeout" && d.Reason != "cancelled") || took < row.least || took > most {
+				t.Errorf("it took %v, not %v: %+v", took, row.least, d)
+			}
+		})
 	}
 }
 
 // A deadline of a call before, which has passed, hides no reply and leaves no request unwritten.
 func TestACallBehindAnOldDeadline(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(limit...))
 	c := client(t, p.Path)
 	for _, armed := range []time.Duration{-time.Hour, 0, 10 * time.Microsecond, 50 * time.Microsecond, time.Millisecond} {
@@ -832,6 +867,7 @@ func TestACallBehindAnOldDeadline(t *testing.T) {
 }
 
 func TestReleaseSurvivesCancellation(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	working, cancel := context.WithCancel(ctx)
@@ -848,6 +884,7 @@ func TestReleaseSurvivesCancellation(t *testing.T) {
 // -- leases ------------------------------------------------------------------------------------------------------------
 
 func TestLimitReleasesAsTheWorkEnds(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	failed := errors.New("failed")
@@ -875,6 +912,7 @@ func TestLimitReleasesAsTheWorkEnds(t *testing.T) {
 }
 
 func TestAWaitIsSleptOffByLimitAlone(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(3, "hooks", 21, 1, 20, 1, 50_000, 77))
 	c := client(t, p.Path)
 	began := time.Now()
@@ -896,6 +934,7 @@ func TestAWaitIsSleptOffByLimitAlone(t *testing.T) {
 }
 
 func TestAReleaseThatCannotBeWrittenIsToldLater(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	first, second := c.Acquire(ctx, "api", u1), c.Acquire(ctx, "api", u1)
@@ -911,6 +950,7 @@ func TestAReleaseThatCannotBeWrittenIsToldLater(t *testing.T) {
 }
 
 func TestAReleaseOnAConnectionThatWasClosedTakesAnother(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	d := c.Acquire(ctx, "api", u1)
@@ -930,6 +970,7 @@ func TestAReleaseOnAConnectionThatWasClosedTakesAnother(t *testing.T) {
 }
 
 func TestRenewChargeSignal(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path, WithPool("web"))
 	d := c.Acquire(ctx, "api", u1)
@@ -960,6 +1001,7 @@ func TestRenewChargeSignal(t *testing.T) {
 // -- an orderly restart ------------------------------------------------------------------------------------------------
 
 func TestAnIdleConnectionThatWasClosedCostsNobodyADecision(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	hits(c, 1)
@@ -971,6 +1013,7 @@ func TestAnIdleConnectionThatWasClosedCostsNobodyADecision(t *testing.T) {
 }
 
 func TestAGoodbyeAndNoAnswerIsAskedAgainElsewhere(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	hits(c, 1)
@@ -987,6 +1030,7 @@ func TestAGoodbyeAndNoAnswerIsAskedAgainElsewhere(t *testing.T) {
 }
 
 func TestAGoodbyeBesideTheReplyEndsTheConnection(t *testing.T) {
+	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "draining"}))
 	for _, after := range []bool{false, true} {
 		p := played(t, func(connection net.Conn, message []any) []any {
@@ -1017,6 +1061,7 @@ func TestAGoodbyeBesideTheReplyEndsTheConnection(t *testing.T) {
 }
 
 func TestAResetAfterTheRequestWasTakenIsNotAskedAgain(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	hits(c, 1)

@@ -42,10 +42,25 @@ type connections struct {
 	busy    time.Time // the daemon has taken no more connections then
 }
 
-// mayOpen tells, under the lock, whether to open another connection. Where the daemon took no more just now, the ones
-// that are open serve all callers.
-func (p *connections) mayOpen(others int) bool {
-	return p.open < connectionsMax && (others == 0 || time.Since(p.busy) > busyTime)
+// mayOpen tells, under the lock, whether to open another connection for the request. Where the daemon took no more just
+// now, the ones that are open serve all callers; and at any time a request that it took none for.
+func (p *connections) mayOpen(q *request) bool {
+	return p.open < connectionsMax && (p.open == 0 || !q.busy && time.Since(p.busy) > busyTime)
+}
+
+// next takes the first request out of the queue that may go on the connection: where the daemon took no connection for
+// it, only one that has been answered on.
+func (p *connections) next(k *connection) (r *request) {
+	at := 0
+	for at < len(p.queue) && p.queue[at].busy && !k.used {
+		at++
+	}
+	if at < len(p.queue) {
+		r = p.queue[at]
+		copy(p.queue[1:], p.queue[:at])
+		p.queue[0], p.queue = nil, p.queue[1:]
+	}
+	return r
 }
 
 type connection struct {
@@ -64,7 +79,7 @@ type connection struct {
 
 // converse has the request answered. Where the daemon has not judged it, it is sent once more on another connection.
 func (c *Client) converse(q *request) *fault {
-	for goodbye, busy := false, false; ; {
+	for goodbye := false; ; {
 		k := c.take(q)
 		if k != nil {
 			c.lead(k, q)
@@ -73,10 +88,10 @@ func (c *Client) converse(q *request) *fault {
 		if q.op == opAcquire && q.asked != [2]int64{} && bad != nil && bad != errUnsent && !bad.kept && !bad.refused {
 			c.report("", nil, q.asked)
 		}
-		if bad == nil || !bad.again || goodbye && bad.goodbye || busy && bad.busy {
+		if bad == nil || !bad.again || goodbye && bad.goodbye || q.busy && bad.busy {
 			return bad
 		}
-		goodbye, busy = goodbye || bad.goodbye, busy || bad.busy
+		goodbye, q.busy = goodbye || bad.goodbye, q.busy || bad.busy
 		q.bad, q.asked, q.fresh = nil, [2]int64{}, !bad.busy
 	}
 }
@@ -98,7 +113,7 @@ func (c *Client) take(q *request) *connection {
 		}
 		p.Unlock()
 		_ = k.Close() // it may have ended as the one before
-	case p.mayOpen(p.open):
+	case p.mayOpen(q):
 		p.open++
 		p.Unlock()
 	case q.wanted == silent:
@@ -224,10 +239,11 @@ func (c *Client) give(k *connection) {
 	p, now := &c.connections, time.Now()
 	p.Lock()
 	lead, bytes := (*request)(nil), 0
-	for len(p.queue) > 0 && len(k.flight) < batchMax && bytes < batchBytesMax {
-		r := p.queue[0]
-		p.queue[0], p.queue = nil, p.queue[1:]
-		if r.gone {
+	for len(k.flight) < batchMax && bytes < batchBytesMax {
+		r := p.next(k)
+		if r == nil {
+			break
+		} else if r.gone {
 			continue
 		}
 		r.sent, bytes = now, bytes+len(r.body)
@@ -269,11 +285,8 @@ func (c *Client) vacate(busy bool) {
 	if p.open--; busy {
 		p.busy = time.Now()
 	}
-	if !p.mayOpen(p.open) {
-		return
-	}
 	for i, r := range p.queue {
-		if !r.gone && r.wanted != silent {
+		if !r.gone && r.wanted != silent && p.mayOpen(r) {
 			p.queue = append(p.queue[:i], p.queue[i+1:]...)
 			p.open++
 			r.sent, r.leads = time.Now(), true
@@ -308,19 +321,13 @@ func (c *Client) connect(q *request) *connection {
 			path = "/run/tidegate/tidegate.sock"
 		}
 	}
-	dialer := net.Dialer{Deadline: q.deadline}
-	stream, err := dialer.Dial("unix", path) // EAGAIN: its backlog is full
+	stream, err := net.Dial("unix", path) // at once; EAGAIN: its backlog is full
 	for errors.Is(err, syscall.EAGAIN) && time.Until(q.deadline) > retryConnect && q.ctx.Err() == nil {
 		time.Sleep(retryConnect)
-		stream, err = dialer.Dial("unix", path)
+		stream, err = net.Dial("unix", path)
 	}
 	if err != nil {
-		timed := net.Error(nil)
-		switch q.bad = unreachable(path, err); {
-		case errors.Is(err, syscall.EAGAIN): // says that it is a timeout
-		case errors.As(err, &timed) && timed.Timeout():
-			q.bad = errLate
-		}
+		q.bad = unreachable(path, err)
 		c.vacate(false)
 		return nil
 	}
@@ -337,7 +344,7 @@ func (c *Client) connect(q *request) *connection {
 	hello := info.append([]byte("\x94\x00\x00\x01"))
 	k := &connection{Conn: stream, number: p.opened, in: make([]byte, 4+frameMax)}
 	k.greeting = append(binary.BigEndian.AppendUint32(nil, uint32(len(hello))), hello...)
-	if len(p.queue) == 0 || q.wanted == silent {
+	if len(p.queue) == 0 || q.wanted == silent || q.busy {
 		p.Unlock()
 		k.add(q)
 		return k

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,6 +37,7 @@ func contextFor(d time.Duration) (context.Context, context.CancelFunc) {
 }
 
 func TestTheDaemonsWord(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	message := Attributes{{"job", "message"}, {"user", 7}}
@@ -77,6 +80,7 @@ func TestTheDaemonsWord(t *testing.T) {
 
 // A charge below 0 names what it refunds: at most its amount, and once.
 func TestARefundNamesItsGrant(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	heard := &told.Lines{}
 	c := client(t, d.path, WithLogger(heard))
@@ -108,6 +112,7 @@ func TestARefundNamesItsGrant(t *testing.T) {
 }
 
 func TestLongValuesOfTheDaemonsStayApart(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	for i, long := 0, string(make([]byte, 1<<20)); i < 2; i++ {
@@ -122,6 +127,7 @@ func TestLongValuesOfTheDaemonsStayApart(t *testing.T) {
 
 // However work ends, its place is free again.
 func TestLeasesEnd(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	var all sync.WaitGroup
@@ -151,6 +157,7 @@ func TestLeasesEnd(t *testing.T) {
 
 // Acquires given up, because contexts end at any moment, hold no place once the daemon has heard of them.
 func TestAbandonedAcquiresHoldNothing(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	abandoned := 0
@@ -170,11 +177,12 @@ func TestAbandonedAcquiresHoldNothing(t *testing.T) {
 // Stopped and continued again and again while requests are under way: no verdict reaches another request, because each
 // user's is known: even ones are let through, odd ones are over their limit.
 func TestLateRepliesReachNobody(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path, WithTimeout(3*time.Millisecond))
-	flips := 1_000
-	if testing.Short() {
-		flips = 100
+	flips := 200
+	if n, err := strconv.Atoi(os.Getenv("FLIPS")); err == nil {
+		flips = n
 	}
 	sure := client(t, d.path)
 	odd := Attributes{{"job", "odd"}, {"user", "odd"}}
@@ -235,7 +243,8 @@ func TestLateRepliesReachNobody(t *testing.T) {
 
 // A daemon that pauses for one deadline and a half has failed each caller once or twice, and none afterwards.
 func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
-	const callers, timeout, most = 8, 100 * time.Millisecond, 80
+	t.Parallel()
+	const callers, timeout, most = 8, 400 * time.Millisecond, 80
 	d := realDaemon(t, rules)
 	c := client(t, d.path, WithTimeout(timeout))
 	stop, calls, unjudged := make(chan struct{}), atomic.Int32{}, atomic.Int32{}
@@ -274,6 +283,7 @@ func TestAPauseOfTheDaemonCostsFewDecisions(t *testing.T) {
 
 // A restart with a socket that stays is for `again`; here the daemon is killed: work passes, and is limited soon after.
 func TestARestartedDaemonIsFoundAgain(t *testing.T) {
+	t.Parallel()
 	d := realDaemon(t, rules)
 	c := client(t, d.path)
 	held := c.Acquire(ctx, "api", export)

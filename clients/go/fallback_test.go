@@ -14,6 +14,7 @@ import (
 )
 
 func TestRatesOfFallbacks(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]quota{
 		"20/s": {20, 20}, "20/s burst 40": {20, 40}, "60/min": {1, 60}, "3600/h": {1, 3600}, "86400/day": {1, 86400},
 		"10/20s": {0.5, 10}, " 1/ms ": {1000, 1}, "4294967295/s": {math.MaxUint32, math.MaxUint32}, "7/week burst 1": {7.0 / 604800, 1},
@@ -41,6 +42,7 @@ func TestRatesOfFallbacks(t *testing.T) {
 }
 
 func TestABucketOfTheFallback(t *testing.T) {
+	t.Parallel()
 	const second = time.Second
 	start := time.Now()
 	for name, steps := range map[string][]struct {
@@ -80,6 +82,7 @@ func TestABucketOfTheFallback(t *testing.T) {
 
 // Without the daemon the bucket decides, whatever is to happen on failure: for each domain and set of attributes.
 func TestTheFallbackLimits(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(limit...))
 	c := client(t, p.Path, WithFallback("3/h"))
 	if d := hits(c, 1)[0]; d.Degraded || d.Rule != "per-user" {
@@ -129,6 +132,7 @@ func TestTheFallbackLimits(t *testing.T) {
 
 // By rule: the one that bound last for the domain and the names of the attributes; then "*"; then as without a fallback.
 func TestFallbacksByRule(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path, WithFallbacks(map[string]string{"per-user": "2/h", "web/per-user": "3/h", "global": "1/h"}))
 	paths := Attributes{{"path", "/"}}
@@ -162,6 +166,7 @@ func TestFallbacksByRule(t *testing.T) {
 }
 
 func TestFallbacksKeepAtMostSoMuch(t *testing.T) {
+	t.Parallel()
 	r := newRecent(3)
 	key := func(i int) (k [32]byte) { k[0] = byte(i); return k }
 	for i := 0; i < 3; i++ {
@@ -187,6 +192,7 @@ func TestFallbacksKeepAtMostSoMuch(t *testing.T) {
 }
 
 func TestAFallbackIsSafeForManyCallers(t *testing.T) {
+	t.Parallel()
 	c := client(t, "/nowhere/s", WithFallback("100/h"))
 	passed := atomic.Int32{}
 	var all sync.WaitGroup

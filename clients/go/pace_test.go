@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// A paced client against a real server that answers as it is told; waits are written down instead of slept.
+// A paced client against a real server that answers as it is told; waits are written down instead of slept. Tests with
+// servers of httptest run alone: one that closes ends connections of the others.
 func paced(t *testing.T, pacer *Pacer, answer http.HandlerFunc) (get func(method, body string) *http.Response, waits func() []time.Duration) {
 	t.Helper()
 	server := httptest.NewServer(answer)

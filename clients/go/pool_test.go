@@ -90,7 +90,7 @@ func batches(t *testing.T, takes time.Duration, most int) (path string, largest 
 // 2 000 callers have 64 connections. One request at a time on each, a round of all would take 31 turns of the daemon,
 // which is twice the deadline.
 func TestTwoThousandCallersAreJudged(t *testing.T) {
-	const callers, each, takes = 2_000, 3, 100 * time.Millisecond
+	const callers, each, takes = 2_000, 3, 200 * time.Millisecond
 	path, largest := batches(t, takes, connectionsMax)
 	c := client(t, path, WithTimeout(callers/connectionsMax*takes/2))
 	unjudged := atomic.Int32{}
@@ -125,6 +125,7 @@ func TestTwoThousandCallersAreJudged(t *testing.T) {
 
 // Where the daemon takes no more connections, those that are open serve all callers.
 func TestADaemonThatIsBusyForMoreConnections(t *testing.T) {
+	t.Parallel()
 	const callers, most = 300, 2
 	path, _ := batches(t, 5*time.Millisecond, most)
 	c := client(t, path)
@@ -146,6 +147,7 @@ func TestADaemonThatIsBusyForMoreConnections(t *testing.T) {
 	}
 	path, _ = batches(t, 0, 0)
 	c = client(t, path)
+	c.longPause()
 	equal(t, reasons(hits(c, 4)...), []string{"protocol", "protocol", "protocol", "breaker"})
 }
 
@@ -175,6 +177,7 @@ func waiting(t *testing.T, c *Client, count int) {
 }
 
 func TestCallersWithoutAConnectionAreServedTogether(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	k, answers := crowded(t, c, 10, func(int) *Decision { return c.Acquire(ctx, "api", u1) })
@@ -202,6 +205,7 @@ func TestCallersWithoutAConnectionAreServedTogether(t *testing.T) {
 
 // A fault of the exchange is that of all its requests, once for the breaker; what may have been granted is reported.
 func TestCallersServedTogetherFailTogether(t *testing.T) {
+	t.Parallel()
 	for name, row := range map[string]struct {
 		script peer.Script
 		reason string
@@ -232,6 +236,7 @@ func TestCallersServedTogetherFailTogether(t *testing.T) {
 
 // A caller that gives up in the queue counts as no failure; one whose request is under way is reported.
 func TestCallersThatGiveUp(t *testing.T) {
+	t.Parallel()
 	held := make(chan struct{})
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
@@ -270,6 +275,7 @@ func TestCallersThatGiveUp(t *testing.T) {
 }
 
 func TestAReleaseWithoutAConnectionIsWrittenByTheNextExchange(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	held := []*Decision{c.Acquire(ctx, "api", u1), c.Acquire(ctx, "api", u1), c.Acquire(ctx, "api", u1)}
@@ -301,6 +307,7 @@ func TestAReleaseWithoutAConnectionIsWrittenByTheNextExchange(t *testing.T) {
 }
 
 func TestIdleConnectionsAreClosedDownToAFew(t *testing.T) {
+	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
 	for i := 0; i < 10; i++ {
@@ -331,6 +338,7 @@ func TestIdleConnectionsAreClosedDownToAFew(t *testing.T) {
 
 // A connection that ended with a GOODBYE before the reply has not judged: once more, elsewhere; also one that is new.
 func TestAGoodbyeInsteadOfTheReply(t *testing.T) {
+	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "draining"}))
 	for _, op := range []func(*Client) *Decision{
 		func(c *Client) *Decision { return c.Acquire(ctx, "api", u1) }, func(c *Client) *Decision { return c.Hit(ctx, "api", u1) },
@@ -355,31 +363,33 @@ func TestAGoodbyeInsteadOfTheReply(t *testing.T) {
 	}
 }
 
-// After a restart of the daemon every idle connection has ended. A request takes a new one, not the next of these.
-func TestManyIdleConnectionsThatEndedCostNobodyADecision(t *testing.T) {
-	p := played(t, reply(allow...))
-	c := client(t, p.Path)
-	for i := 0; i < 10; i++ {
+// openIdle gives the client so many more idle connections.
+func openIdle(c *Client, count int) {
+	for ; count > 0; count-- {
 		taken := c.connections.idle
 		c.connections.idle = nil
 		hits(c, 1)
 		c.connections.idle = append(c.connections.idle, taken...)
 	}
+}
+
+// After a restart of the daemon every idle connection has ended. A request takes a new one, not the next of these.
+func TestManyIdleConnectionsThatEndedCostNobodyADecision(t *testing.T) {
+	t.Parallel()
+	p := played(t, reply(allow...))
+	c := client(t, p.Path)
+	openIdle(c, 10)
 	p.HangUp()
 	equal(t, reasons(hits(c, 3)...), []string{"", "", ""})
 }
 
 // Nor does it take another connection that is about to end when one has ended with a GOODBYE.
 func TestManyIdleConnectionsWithAGoodbyeCostNobodyADecision(t *testing.T) {
+	t.Parallel()
 	goodbye := peer.Frame(peer.Encode([]any{4, nil, "idle"}))
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
-	for i := 0; i < 10; i++ {
-		taken := c.connections.idle
-		c.connections.idle = nil
-		hits(c, 1)
-		c.connections.idle = append(c.connections.idle, taken...)
-	}
+	openIdle(c, 10)
 	p.Play(func(connection net.Conn, message []any) []any {
 		if message[1] != uint64(1) { // the first on a new connection
 			_, _ = connection.Write(goodbye)
@@ -397,6 +407,7 @@ func TestManyIdleConnectionsWithAGoodbyeCostNobodyADecision(t *testing.T) {
 
 // A daemon that refuses a connection before it reads says why.
 func TestARefusalBeforeTheRequestWasReadCounts(t *testing.T) {
+	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
 	if err != nil {
 		t.Fatal(err)
@@ -426,6 +437,7 @@ func TestARefusalBeforeTheRequestWasReadCounts(t *testing.T) {
 
 // A daemon whose backlog is full for a moment has not failed.
 func TestAFullBacklogIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	folder, err := os.MkdirTemp("", "tg-")
 	if err != nil {
 		t.Fatal(err)
@@ -475,6 +487,7 @@ func TestAFullBacklogIsWaitedFor(t *testing.T) {
 
 // A panic goes through `defer d.Release()` as it is, and is no good end of the work.
 func TestADeferredReleaseReportsAPanic(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	for i, thrown := range []any{"boom", fmt.Errorf("an error"), context.Canceled} {
@@ -513,6 +526,7 @@ func TestADeferredReleaseReportsAPanic(t *testing.T) {
 }
 
 func TestOfNamesWhatIsRefunded(t *testing.T) {
+	t.Parallel()
 	p := played(t, grant)
 	c := client(t, p.Path)
 	granted := c.Acquire(ctx, "api", u1, Idem("order-17"))

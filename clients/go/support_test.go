@@ -31,6 +31,15 @@ var (
 	limit = []any{1, "per-user", 40, 2_000_000, 0, 50_000, 50_000}
 )
 
+// TestMain keeps the environment out: tests run beside each other, most of them wait.
+func TestMain(m *testing.M) {
+	for _, name := range []string{"TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR"} {
+		_ = os.Unsetenv(name)
+	}
+	moment = time.Second
+	os.Exit(m.Run())
+}
+
 // reply is a DECISION with these elements.
 func reply(elements ...any) peer.Script {
 	return func(_ net.Conn, message []any) []any { return append([]any{1, message[1]}, elements...) }
@@ -65,9 +74,6 @@ func played(t testing.TB, script peer.Script) *peer.Peer {
 
 func client(t testing.TB, path string, options ...Option) *Client {
 	t.Helper()
-	for _, name := range []string{"TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR"} {
-		t.Setenv(name, "")
-	}
 	options = append([]Option{WithSocket(path), WithTimeout(patient), WithLogger(&told.Lines{})}, options...)
 	c := New(options...)
 	t.Cleanup(c.Close)
@@ -104,6 +110,9 @@ func equal(t testing.TB, got, want any) {
 		t.Fatalf("got  %s\nwant %s", g, w)
 	}
 }
+
+// longPause has the breaker open for a second at least when it opens next, also on a machine that is slow.
+func (c *Client) longPause() { c.pause = pauseMax }
 
 func reasons(decisions ...*Decision) (all []string) {
 	for _, d := range decisions {

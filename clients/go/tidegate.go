@@ -33,8 +33,11 @@ const (
 	Never time.Duration = -1 // the RetryAfter of a request that can never pass
 
 	abandonedMax, failuresMax, loggedMax = 512, 3, 100
-	pauseMin, pauseMax, moment           = 100 * time.Millisecond, 2 * time.Second, time.Millisecond
+	pauseMin, pauseMax                   = 100 * time.Millisecond, 2 * time.Second
 )
+
+// moment is how long a write may take that no caller waits for. Tests have more.
+var moment = time.Millisecond
 
 // ErrInvalid is in the chain of Err when the request itself is wrong: a negative cost, a name that is none, too many
 // attributes. Such a request is refused.

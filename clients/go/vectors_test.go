@@ -39,6 +39,7 @@ func unhex(t *testing.T, s any) []byte {
 }
 
 func TestReadsEveryGoodFrame(t *testing.T) {
+	t.Parallel()
 	var good []vector
 	vectors(t, "good.json", &good)
 	for _, v := range good {
@@ -103,6 +104,7 @@ func plain(decoded any) any {
 }
 
 func TestReadsEveryDecision(t *testing.T) {
+	t.Parallel()
 	var good []vector
 	vectors(t, "good.json", &good)
 	seen := 0
@@ -150,6 +152,7 @@ func TestReadsEveryDecision(t *testing.T) {
 
 // An encoder of the client's writes what every canonical request says, from its meaning.
 func TestWritesEveryRequest(t *testing.T) {
+	t.Parallel()
 	var good []vector
 	vectors(t, "good.json", &good)
 	written := 0
@@ -302,6 +305,7 @@ func said(t *testing.T, q *request, meaning map[string]any) bool {
 }
 
 func TestWhatIsMalformedForTheDaemonIsSoForUs(t *testing.T) {
+	t.Parallel()
 	var bad []vector
 	vectors(t, "bad.json", &bad)
 	refused := 0

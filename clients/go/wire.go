@@ -168,7 +168,7 @@ type request struct {
 
 	turn        chan *connection // of a request that waits for a connection; the next two are under the pool's lock
 	leads, gone bool             // it uses the connection, for others too; it waits no more
-	fresh       bool             // it takes no idle connection
+	fresh, busy bool             // it takes no idle connection; the daemon took no connection for it
 
 	decision    *Decision // of a judgement, with the following
 	domain      string

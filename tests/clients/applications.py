@@ -28,6 +28,7 @@ from servers import end
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests/clients/apps"
 THREADS = 4  # in each process
+KEPT = 60  # seconds that an idle connection is kept, also on a slow machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +97,14 @@ def ask(port, path, user):
 
 def _gunicorn(port, workers):
     options = ["--preload", "--workers", str(workers), "--worker-class", "gthread", "--threads", str(THREADS)]
+    options += ["--keep-alive", str(KEPT)]
     place = ["--chdir", str(APPS / "python"), "--bind", f"127.0.0.1:{port}"]
     return [sys.executable, "-m", "gunicorn", *options, *place, "judged_wsgi:app"]
 
 
 def _uvicorn(port, workers):
     options = ["--app-dir", str(APPS / "python"), "--host", "127.0.0.1", "--port", str(port), "--no-access-log"]
+    options += ["--timeout-keep-alive", str(KEPT)]
     return [sys.executable, "-m", "uvicorn", *options, "judged_asgi:app"]
 
 

@@ -20,7 +20,7 @@ PATIENCE = 120  # seconds, with what never ends, on a busy machine
 # Seconds between two requests of a caller while the limiter does not ask: nothing is tried then, and every few hundred
 # requests there is to be a fault.
 UNHURRIED = 0.003
-IDLE = 0.5  # seconds: who was held up for longer comes anew to both, for gunicorn ends what is idle, after 2 s
+IDLE = 20  # seconds: who was held up for longer comes anew to both, for servers end what is idle
 
 
 @dataclasses.dataclass(frozen=True)

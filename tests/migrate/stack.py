@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from needs import ROOT
 from reader import PATIENT, Command, Reader
 from servers import end
 

@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from conftest import need
+from needs import need
 
 HOUR = 3600
 BEGIN = 1_767_225_600 + 111 * 60  # a time that begins no window

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from conftest import ROOT, need
+from needs import ROOT, need
 from stack import Stack, need_program
 
 PAGE = ROOT / "docs/migrate/nginx.md"

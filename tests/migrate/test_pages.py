@@ -4,7 +4,7 @@ import importlib.metadata
 
 import pytest
 
-from conftest import ROOT, need
+from needs import ROOT, need
 from reader import agrees, blocks, commands
 
 PAGES = ROOT / "docs/migrate"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from conftest import ROOT
+from needs import ROOT
 from stack import Stack, need_program
 
 PAGE = ROOT / "docs/migrate/ratelimit.md"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import BINARY, PROJECT, Package, need, run
+from tools import BINARY, PROJECT, Package, need, run
 
 yaml = pytest.importorskip("yaml", reason="PyYAML and kubernetes-validate come with scripts/setup test")
 KUBERNETES = PROJECT / "packaging/kubernetes"
@@ -122,6 +122,7 @@ def eventually(condition: Any, seconds: float = 20) -> bool:
 
 
 @pytest.mark.nightly
+@pytest.mark.xdist_group("package")
 def test_the_recipe_makes_a_container_that_lives(package: Package, tmp_path: Path) -> None:
     """On a base made here of the C library alone: nothing is pulled, and the stage that compiles is not run."""
     need("buildah", "ldd")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PROJECT
+from tools import PROJECT
 
 PAGES = sorted([*(PROJECT / "docs").rglob("*.md"), *PROJECT.glob("*.md"), *(PROJECT / "clients").glob("*/README.md")])
 

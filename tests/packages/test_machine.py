@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BINARY, PROJECT, Package, need, run
+from tools import BINARY, PROJECT, Package, need, run
 
 HERE = Path(__file__).resolve().parent
 
@@ -44,6 +44,7 @@ def next_version(package: Package, path: Path) -> None:
     shutil.rmtree(tree)
 
 
+@pytest.mark.xdist_group("package")
 def test_it_is_installed_upgraded_and_removed(package: Package, tmp_path: Path) -> None:
     shutil.copy(package.path, tmp_path / "first.deb")
     next_version(package, tmp_path / "next.deb")
@@ -152,6 +153,7 @@ def blocks(page: str) -> list[tuple[int, str, str]]:
     return [(page.count("\n", 0, match.start()) + 1, match[1], match[2]) for match in found]
 
 
+@pytest.mark.xdist_group("package")
 def test_the_page_for_newcomers_does_what_it_says(package: Package, tmp_path: Path) -> None:
     found = blocks((PROJECT / "docs/install.md").read_text())
     typed, expected = [], []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BINARY, PROJECT, Package, need, run
+from tools import BINARY, PROJECT, Package, need, run
 
 
 def members(package: Package) -> dict[str, tarfile.TarInfo]:
@@ -46,6 +46,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.xdist_group("package")
 def test_files_are_where_they_belong_and_roots(package: Package) -> None:
     found = members(package)
     for path, mode in EXPECTED.items():
@@ -58,6 +59,7 @@ def test_files_are_where_they_belong_and_roots(package: Package) -> None:
     assert [path for path in found if path.startswith("/etc/tidegate/")] == ["/etc/tidegate/tidegate.yaml"], "no rule"
 
 
+@pytest.mark.xdist_group("package")
 def test_every_page_is_there_and_the_units_name_one_of_them(package: Package) -> None:
     pages = {page.name for page in (PROJECT / "docs").glob("*.md")}
     assert pages <= {page.name for page in (package.root / "usr/share/doc/tidegate").glob("*.md")}
@@ -68,6 +70,7 @@ def test_every_page_is_there_and_the_units_name_one_of_them(package: Package) ->
             assert (package.root / path.lstrip("/")).is_file(), path
 
 
+@pytest.mark.xdist_group("package")
 def test_settings_refuse_nobody_and_are_what_a_person_changes(package: Package) -> None:
     assert (package.control / "conffiles").read_text() == "/etc/tidegate/tidegate.yaml\n"
     settings = package.root / "etc/tidegate/tidegate.yaml"
@@ -82,6 +85,7 @@ def test_settings_refuse_nobody_and_are_what_a_person_changes(package: Package) 
     assert " 0 errors" in run(binary, "check", package.root / "usr/share/doc/tidegate/examples/rules")
 
 
+@pytest.mark.xdist_group("package")
 def test_control_says_what_it_needs(package: Package) -> None:
     said = (package.control / "control").read_text()
     fields = dict(line.split(": ", 1) for line in said.splitlines() if not line.startswith(" "))
@@ -95,6 +99,7 @@ def test_control_says_what_it_needs(package: Package) -> None:
         assert len(line) <= 120, line
 
 
+@pytest.mark.xdist_group("package")
 def test_man_pages_and_completions_are_read_by_their_readers(package: Package) -> None:
     pages = {path.name for path in (package.root / "usr/share/man/man1").iterdir()}
     commands = re.findall(r"^  ([a-z]+) ", run(BINARY, "--help").split("Commands:")[1].split("Options:")[0], re.M)
@@ -105,6 +110,7 @@ def test_man_pages_and_completions_are_read_by_their_readers(package: Package) -
     assert zsh.startswith("#compdef tidegate\n")
 
 
+@pytest.mark.xdist_group("package")
 def test_the_clients_can_be_used_from_where_they_are(package: Package) -> None:
     share = package.root / "usr/share/tidegate"
     imported = f"import sys; sys.path.insert(0, '{share}/python')\nimport tidegate.wsgi; print(tidegate.__file__)"
@@ -113,6 +119,7 @@ def test_the_clients_can_be_used_from_where_they_are(package: Package) -> None:
     run("ruby", "-I", share / "ruby", "-e", "require 'tidegate'; require 'tidegate/rack'")
 
 
+@pytest.mark.xdist_group("package")
 def test_debian_has_nothing_to_say_of_it(package: Package) -> None:
     need("lintian")
     said = run("lintian", "--fail-on", "error,warning,info", "--allow-root", *SUPPRESSED, package.path)
@@ -120,6 +127,7 @@ def test_debian_has_nothing_to_say_of_it(package: Package) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.xdist_group("package")
 def test_cargo_deb_makes_the_same(package: Package, tmp_path: Path) -> None:
     need("cargo-deb")
     # It asks for the binary where a release build puts it.
@@ -152,6 +160,7 @@ SUPPRESSED = [
 ]
 
 
+@pytest.mark.xdist_group("package")
 def test_scripts_are_plain_and_stop_at_the_first_fault(package: Package) -> None:
     for name in ("postinst", "prerm", "postrm"):
         script: Path = package.control / name

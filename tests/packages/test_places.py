@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BINARY, run
+from tools import BINARY, run
 
 
 @dataclass

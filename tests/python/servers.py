@@ -46,7 +46,7 @@ def served(daemon, directory, app, command, bind, *rest):
             until = time.monotonic() + 20
             while get(port, "nobody")[0] != 200:
                 assert process.poll() is None and time.monotonic() < until, (directory / "log").read_text()
-                time.sleep(0.05)
+                time.sleep(0.02)
             yield port
         finally:
             end(process)
@@ -82,7 +82,9 @@ def metrics(daemon):
 
 
 def wait_until(true, seconds=60):
-    until = time.monotonic() + seconds
+    """Looks at once, then less and less often, for looking takes time from what is waited for."""
+    until, pause = time.monotonic() + seconds, 0.001
     while not true():
         assert time.monotonic() < until
-        time.sleep(0.002)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.02)

@@ -32,7 +32,7 @@ def test_processes_with_idle_connections_leave_room_for_another(daemon, make_cli
             command = [sys.executable, "-c", PROCESS, daemon.socket, str(THREADS)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {"PYTHONPATH": source}}
             processes.append(subprocess.Popen(command, text=True, **pipes))
-            assert processes[-1].stdout.readline() == f"{THREADS}\n"
+        assert [process.stdout.readline() for process in processes] == [f"{THREADS}\n"] * PROCESSES
         assert make_client(socket=daemon.socket).hit("api", {"user": "u2"}).reason is None
         for process in processes:  # and those whose connections were closed are judged as before
             process.stdin.write("go\n")

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import signal
+import statistics
 import threading
 import time
 
@@ -65,16 +66,21 @@ def test_the_greedy_caller_gets_its_quota_and_the_others_are_untouched(served):
     before = time.monotonic()
     for caller in callers:
         caller.start()
-    time.sleep(3)
+    greedy, others = callers[:4], callers[4:]
+
+    def enough():
+        statuses = [status for caller in greedy for status in caller.statuses()]
+        workers = {body for caller in callers for _, _, status, body in list(caller.answers) if status == 200}
+        return statuses.count(429) > BURST and len(workers) == 3 and all(len(caller.answers) >= 5 for caller in others)
+
+    wait_until(enough)
     for caller in callers:
         caller.end()
     span = time.monotonic() - before
-    greedy = [status for caller in callers[:4] for status in caller.statuses()]
-    assert set(greedy) == {200, 429}
-    assert BURST <= greedy.count(200) <= BURST + RATE * span
-    for caller in callers[4:]:
-        assert set(caller.statuses()) == {200} and len(caller.answers) >= 5
-    assert len({body for caller in callers for _, _, status, body in caller.answers if status == 200}) == 3
+    statuses = [status for caller in greedy for status in caller.statuses()]
+    assert set(statuses) == {200, 429}
+    assert BURST <= statuses.count(200) <= BURST + RATE * span
+    assert [set(caller.statuses()) for caller in others] == [{200}] * 3
 
 
 def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limits_again(served, daemon):
@@ -84,7 +90,8 @@ def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limi
     wait_until(lambda: any(429 in caller.statuses() for caller in callers))
     daemon.stop(kill=True)
     killed = time.monotonic() + TIMEOUT  # what was asked before may still be answered after
-    time.sleep(2)
+    meanwhile = lambda: [answer for caller in callers for answer in list(caller.answers) if killed < answer[0]]  # noqa: E731
+    wait_until(lambda: len(meanwhile()) > 60)
     back = time.monotonic()
     daemon.start()
     wait_until(lambda: any(a[0] > back and a[2] == 429 for caller in callers for a in list(caller.answers)))
@@ -92,11 +99,12 @@ def test_killing_the_daemon_keeps_the_application_answering_and_starting_it_limi
         caller.end()
     answers = [answer for caller in callers for answer in caller.answers]
     assert {status for _, _, status, _ in answers} == {200, 429}
-    meanwhile = [answer for answer in answers if killed < answer[0] and answer[0] + answer[1] < back]
+    meanwhile = [answer for answer in meanwhile() if answer[0] + answer[1] < back]
     assert len(meanwhile) > 50 and {status for _, _, status, _ in meanwhile} == {200}
-    # The deadline, plus what HTTP takes on a busy machine.
-    assert max(took for _, took, _, _ in meanwhile) < TIMEOUT + 1.0
-    assert sorted(took for _, took, _, _ in meanwhile)[len(meanwhile) // 2] < TIMEOUT
+    # The deadline, plus what HTTP takes on this machine, as while the daemon answered.
+    usual = [took for asked, took, _, _ in answers if asked + took < killed - TIMEOUT]
+    assert max(took for _, took, _, _ in meanwhile) < TIMEOUT + max(1.0, 3 * max(usual))
+    assert statistics.median(took for _, took, _, _ in meanwhile) < max(TIMEOUT, 2 * statistics.median(usual))
 
 
 def test_under_gevent_a_stopped_daemon_holds_up_no_other_request(daemon, directory):

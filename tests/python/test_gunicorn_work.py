@@ -13,7 +13,6 @@ import pytest
 from servers import get, gunicorn, wait_until
 
 MAX = 3
-SOON = 0.5  # seconds in which the places of a process that has died are free
 RULES = f"""
 domain: api
 priorities: [critical, other]
@@ -113,9 +112,8 @@ def test_a_killed_worker_gives_its_places_back(daemon, directory, asking, option
         assert free(asking) == MAX - 2
         held = [int(file.name.split("-")[1]) for file in directory.glob("held-*")]
         os.kill(held[0], signal.SIGKILL)
-        killed = time.monotonic()
-        wait_until(lambda: free(asking) == MAX - 2 + held.count(held[0]), 3)
-        assert time.monotonic() - killed <= SOON
+        # Because the process has died, which the kernel tells at once; its session alone would end after five seconds.
+        wait_until(lambda: free(asking) == MAX - 2 + held.count(held[0]), 4)
         (directory / "go").touch()
         wait_until(lambda: free(asking) == MAX)
 

@@ -75,6 +75,10 @@ shed:
 """
 
 
+# What needs the one daemon runs in one process; the others run beside it.
+beside_one_daemon = pytest.mark.xdist_group("prometheus")
+
+
 def tool(name):
     """`name` of Prometheus: installed, or unpacked by scripts/setup."""
     unpacked = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "prometheus" / name
@@ -216,6 +220,7 @@ def test_a_query_that_names_what_is_not_served_is_found():
         assert fault in faults(good.replace(was, now), served)
 
 
+@beside_one_daemon
 def test_all_that_alerts_and_panels_name_is_served(known):
     named = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in RULES] + list(queries())
     wrong = [f"{where}: {fault}" for where, query in named for fault in faults(query, known)]
@@ -224,6 +229,7 @@ def test_all_that_alerts_and_panels_name_is_served(known):
     assert variables and all(re.search(r"\w+", one[len("label_values(") :])[0] in known for one in variables)
 
 
+@beside_one_daemon
 def test_what_the_runbooks_name_is_there(known):
     page = RUNBOOKS.read_text()
     for name in re.findall(r"tidegate_\w+", page):
@@ -236,6 +242,7 @@ def test_what_the_runbooks_name_is_there(known):
             assert part in section, (section.partition("\n")[0], part)
 
 
+@beside_one_daemon
 def test_commands_of_the_runbooks_are_those_of_the_command_line(host):
     page = RUNBOOKS.read_text()
     fenced = re.findall(r"^ *(tidegate .*)$", page, re.M)
@@ -290,6 +297,7 @@ def test_each_alert_is_tested_where_it_comes_and_where_it_does_not():
         assert any(not case["exp_alerts"] for case in cases), f"{alert} always comes"
 
 
+@beside_one_daemon
 def test_an_idle_daemon_gives_no_alarm(idle, place):
     """From its start on, for two hours in which it says the same all the while."""
     target = 'job="tidegate", instance="idle"'
@@ -321,6 +329,7 @@ def test_an_idle_daemon_gives_no_alarm(idle, place):
         promtool("test", "rules", path)
 
 
+@beside_one_daemon
 def test_what_is_switched_is_counted_by_who_said_so(host, place, idle):
     def switches():
         series = re.findall(r'tidegate_switches{by="(\w+)",reach="(\w+)"} (\d+)', fetch(host.metrics, "/metrics"))
@@ -345,6 +354,7 @@ def test_what_is_switched_is_counted_by_who_said_so(host, place, idle):
     eventually("nothing is switched any more", lambda: not switches())
 
 
+@beside_one_daemon
 def test_prometheus_takes_all_of_it(host, place, idle):
     """A Prometheus in a hurry: it scrapes the daemon, evaluates the rules, and is asked what each panel asks."""
     drive(host)

@@ -26,6 +26,7 @@ import (
 
 // What the daemon is asked, word for word: over TCP, where the peer has an address.
 func TestWhatIsAsked(t *testing.T) {
+	t.Parallel()
 	daemon, err := peer.New(func(_ net.Conn, message []any) []any { return []any{1, message[1], 0} })
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +66,7 @@ func TestWhatIsAsked(t *testing.T) {
 }
 
 func TestExempt(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("per-user", "limit")
 	with := Options{Exempt: func(_ context.Context, method string) bool { return strings.HasSuffix(method, "/Check") }}
@@ -81,6 +83,7 @@ func TestExempt(t *testing.T) {
 
 // A function that panics: the call passes, its handler runs, it is logged once by name, and counted.
 func TestEveryFunctionMayPanic(t *testing.T) {
+	t.Parallel()
 	for name, with := range map[string]Options{
 		"exempt":      {Exempt: func(context.Context, string) bool { panic("secret") }},
 		"user":        {User: func(context.Context, string) string { panic("secret") }},
@@ -120,6 +123,7 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 }
 
 func TestOnRefused(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("per-user", "limit")
 	own := status.Error(codes.FailedPrecondition, "mine")
@@ -138,6 +142,7 @@ func TestOnRefused(t *testing.T) {
 }
 
 func TestOnFailureByMethod(t *testing.T) {
+	t.Parallel()
 	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(&told.Lines{}))
 	for suffix, want := range map[string]codes.Code{"/Check": codes.Unavailable, "/Watch": codes.OK} {
 		suffix := suffix
@@ -150,6 +155,7 @@ func TestOnFailureByMethod(t *testing.T) {
 }
 
 func TestAWaitIsSleptOff(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("hooks", "wait") // 10 ms
 	ran := false
@@ -177,6 +183,7 @@ func TestAWaitIsSleptOff(t *testing.T) {
 }
 
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -214,6 +221,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 func TestTheHandlerOfAStreamFindsTheDecision(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("per-user", "allow")
 	health := served(t, fake.Client(), Options{}, &service{watch: func(stream grpc_health_v1.Health_WatchServer) error {
@@ -234,6 +242,7 @@ func TestTheHandlerOfAStreamFindsTheDecision(t *testing.T) {
 
 // A name that would have every call refused is found where the interceptor is made.
 func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
+	t.Parallel()
 	for _, made := range []func(){
 		func() { Unary(tidegate.New(), Options{Domain: "a/b"}) }, func() { Stream(tidegate.New(), Options{Domain: "a:b"}) },
 	} {
@@ -250,6 +259,7 @@ func TestAnInterceptorOfAnOddDomainIsNotMade(t *testing.T) {
 
 // A caller that has gone is not told of a limit.
 func TestACallThatIsCancelled(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	l := newLimiter(fake.Client(), Options{})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -77,6 +77,7 @@ var (
 )
 
 func TestUnary(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	var seen *tidegate.Decision
 	with := Options{
@@ -114,6 +115,7 @@ func first(ctx context.Context, name string) string {
 }
 
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	health := served(t, fake.Client(), Options{}, &service{check: fine, watch: func(grpc_health_v1.Health_WatchServer) error { return nil }})
 	for verdict, want := range map[string]struct {
@@ -156,6 +158,7 @@ func TestRefusals(t *testing.T) {
 
 // A client with a retry policy waits as long as pushback says, and then passes.
 func TestPushbackIsKeptTo(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	fake.Force("host/workers", "shed")
 	policy := `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2, "initialBackoff": "0.001s",
@@ -170,6 +173,7 @@ func TestPushbackIsKeptTo(t *testing.T) {
 }
 
 func TestLeasesEndWithTheHandler(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	s := &service{check: func(context.Context) error { panic("work") }}
 	streaming := make(chan struct{})
@@ -218,6 +222,7 @@ func TestLeasesEndWithTheHandler(t *testing.T) {
 }
 
 func TestCallbacksThatPanicAndNoDaemon(t *testing.T) {
+	t.Parallel()
 	fake := tidegatetest.New(t)
 	c := fake.Client()
 	health := served(t, c, Options{User: func(context.Context, string) string { panic(1) }}, &service{check: fine})
@@ -236,6 +241,7 @@ func TestCallbacksThatPanicAndNoDaemon(t *testing.T) {
 
 // What is refused, byte for byte as in every other language.
 func TestAnswers(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile("../../../tests/vectors/answers.json")
 	if err != nil {
 		t.Fatal(err)

@@ -139,6 +139,13 @@ def make_client(directory, monkeypatch):
 
 
 @pytest.fixture
+def long_pauses(monkeypatch):
+    """A breaker that opens stays open for the test, however slow the machine is."""
+    monkeypatch.setattr(tidegate, "PAUSE_MIN", 60.0)
+    monkeypatch.setattr(tidegate, "PAUSE_MAX", 120.0)
+
+
+@pytest.fixture
 def client(make_client):
     return make_client()
 
@@ -177,7 +184,7 @@ class Daemon:
         if process is None:
             return None
         process.kill() if kill else process.terminate()
-        return process.wait(20)
+        return process.wait(60)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import tidegate
 from tidegate import HIT
 from tidegate.answers import problem
 
-SLACK = 0.25  # seconds that a busy machine may add to a deadline before a test calls it late
+SLACK = 2.0  # seconds that a busy machine may add to a deadline before a test calls it late
 
 
 def hits(client, count=1, **options):
@@ -101,7 +101,7 @@ def test_check(played, client):
 def drip(connection, message):
     for byte in frame([1, message[1], *ALLOW]):
         connection.sendall(bytes((byte,)))
-        time.sleep(0.05)
+        time.sleep(SLACK / 10)
 
 
 @pytest.mark.parametrize(
@@ -652,7 +652,7 @@ def test_disabled_by_the_argument(played, make_client):
     assert not client.check() and played.seen == [] and client.stats()["missed"] == {}
 
 
-def test_a_path_too_long_says_so(make_client, caplog):
+def test_a_path_too_long_says_so(make_client, caplog, long_pauses):
     client = make_client(socket="/tmp/" + "x" * 103)
     assert reasons(hits(client, 5)) == ["unreachable"] * 3 + ["breaker"] * 2
     assert len(caplog.messages) == 1 and "path too long" in caplog.messages[0]

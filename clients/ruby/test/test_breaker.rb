@@ -44,6 +44,7 @@ class TestBreaker < Support::Case
       assert_equal ["timeout"], Array.new(20) { Thread.new { hits(client).first } }.map(&:value).map(&:reason).uniq
       refute client.stats[:breaker_open]
     end
+    long_pause(client)
     assert_equal %w[timeout breaker], reasons(hits(client, 2))
     assert client.stats[:breaker_open]
   end
@@ -173,6 +174,7 @@ class TestBreaker < Support::Case
   def test_an_end_without_a_goodbye_is_a_failure
     hits(client.tap { played })
     played.script = ->(connection, _) { connection.shutdown && nil }
+    long_pause(client)
     assert_equal ["unreachable"] * 3 + ["breaker"], reasons(hits(client, 4))
     assert_equal 1 + 3, played.requests.size
   end

@@ -115,7 +115,7 @@ class TestClient < Support::Case
   DRIP = lambda do |connection, message|
     Support.frame([1, message[1], *ALLOW]).each_char do |byte|
       connection.write(byte)
-      sleep(0.05)
+      sleep(SLACK / 10)
     end
     nil
   end
@@ -628,6 +628,7 @@ class TestClient < Support::Case
 
   def test_a_path_too_long_says_so
     client = make_client(socket: "/tmp/#{'x' * 120}")
+    long_pause(client)
     assert_equal ["unreachable"] * 3 + ["breaker"] * 2, reasons(hits(client, 5))
     assert_equal 1, @log.lines.size
     assert_includes @log.lines.first, "too long"

@@ -2,6 +2,7 @@
 
 # What a limited job goes through, whichever library runs it: the base of sidekiq.rb and active_job.rb.
 require_relative "../tidegate"
+require_relative "evaluate"
 
 module Tidegate
   module Jobs
@@ -43,22 +44,12 @@ module Tidegate
 
       private
 
-      # nil: exempt.
+      # The decision; nil: exempt.
       def judge(job, known, held)
         client = @client || Tidegate.client
-        given = {}
-        @given.each do |name, value|
-          if value.respond_to?(:call) # else there is nothing of the application's to rescue
-            begin
-              value = value.call(job)
-            rescue StandardError => e
-              return client.callback_failed(name, e)
-            end
-          end
-          return nil if name == :exempt && value
+        given = Tidegate.evaluate(client, @given, job)
+        return given unless given.is_a?(Hash)
 
-          given[name] = value
-        end
         attributes = known.merge((given[:attributes] || {}).to_h.transform_keys(&:to_s))
         said = given.slice(:cost, :priority, :on_failure, :max_wait)
         said[:fallback] = @fallback if @fallback

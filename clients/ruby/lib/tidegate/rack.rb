@@ -10,6 +10,7 @@
 
 require "json"
 require_relative "../tidegate"
+require_relative "evaluate"
 require_relative "rack/caller"
 require_relative "rack/held"
 
@@ -64,21 +65,11 @@ module Tidegate
 
       private
 
-      # nil: exempt.
+      # The decision; nil: exempt.
       def judge(client, env, held)
-        given = {}
-        @given.each do |name, value|
-          if value.respond_to?(:call) # else there is nothing of the application's to rescue
-            begin
-              value = value.call(env)
-            rescue StandardError => e
-              return client.callback_failed(name, e)
-            end
-          end
-          return nil if name == :exempt && value
+        given = Tidegate.evaluate(client, @given, env)
+        return given unless given.is_a?(Hash)
 
-          given[name] = value
-        end
         said = said(client, env, given)
         said.is_a?(Hash) ? ask(client, said, held) : said
       end

@@ -1,0 +1,25 @@
+"""Skips a test, with the reason, where a program, a Python module or a Ruby library is missing."""
+
+import functools
+import importlib.util
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def ruby_has(library):
+    return subprocess.run(["ruby", "-r", library, "-e", ""], capture_output=True).returncode == 0
+
+
+def need(programs=(), modules=(), libraries=()):
+    gone = [program for program in programs if shutil.which(program) is None]
+    gone += [module for module in modules if importlib.util.find_spec(module) is None]
+    if not gone:
+        gone = [name for name in libraries if not ruby_has(name)]
+    if gone:
+        pytest.skip(f"missing: {', '.join(gone)} (scripts/setup test)")
