@@ -14,7 +14,7 @@ PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 BUILD := cargo build --locked --bin tidegate --test memory
 
 # The stages of `make test`, those that take longest first; LANES of them run beside one another.
-STAGES := redis python clippy simulations daemon pure clients memory ruby interleavings go files
+STAGES := redis python clippy simulations daemon pure memory ruby interleavings go files
 LANES ?= 3
 
 # `make test` fails when it takes longer.
@@ -78,10 +78,7 @@ test-interleavings: test-clippy
 	@scripts/stage interleavings cargo test --locked --lib --features interleavings engine::interleavings
 
 test-python: test-programs
-	@scripts/stage python $(PYTEST) -q -rs clients/python/tests tests/python
-
-test-clients: test-programs
-	@scripts/stage clients $(PYTEST) -q -rs tests/clients
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 4 --dist loadgroup -m "not nightly"
 
 test-ruby: test-programs
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage ruby clients/ruby/test/run
