@@ -13,16 +13,17 @@ PYTEST := TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) -m pytest
 # The daemon as the test programs have it: beside a test, so that its features are those of `cargo test`.
 BUILD := cargo build --locked --bin tidegate --test memory
 
-# The stages of `make test`, those that take longest first; LANES of them run beside one another.
-STAGES := redis python clippy simulations daemon pure memory ruby interleavings go files
-LANES ?= 3
+# The stages of `make test`, in two lanes beside one another: those that wait for processes, and those that only compute, which
+# give way to them.
+REAL := redis daemon python ruby go
+COMPUTED := files clippy pure simulations memory interleavings
 
 # `make test` fails when it takes longer.
 TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate)
 
-.PHONY: help demo test quick stages lint bench pictures packages nightly $(NIGHTLY) setup clean $(addprefix test-,$(STAGES) programs)
+.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs)
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,9 +38,14 @@ demo:            ## Real applications: a greedy caller; an overload, without and
 test:            ## Every test: Rust, Python, Ruby, Go, and these together; the time of each stage at the end
 	@scripts/setup test
 	@rm -rf $(TARGET)/test && mkdir -p $(TARGET)/test
-	@timeout --foreground $(TIME_MAX) $(MAKE) -k -j$(LANES) --no-print-directory $(addprefix test-,$(STAGES)) || \
+	@timeout --foreground $(TIME_MAX) $(MAKE) --no-print-directory lanes || \
 	  { echo "failed, or longer than $(TIME_MAX):"; sort $(TARGET)/test/times; exit 1; }
 	@sort $(TARGET)/test/times
+
+lanes: test-programs
+	@$(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
+	nice $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)); computed=$$?; \
+	wait $$real && exit $$computed
 
 quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
 	@scripts/stage quick-unit $(TARGET)/test/unit
@@ -51,7 +57,7 @@ lint: test-files test-clippy  ## Formatting and lints, where this toolchain has 
 
 # Builds all that is tested: the stages below run it by its path, and wait for no lock of cargo's.
 test-programs:
-	@scripts/stage programs scripts/programs --lib --bins --tests --test fleet --test shedding
+	@$(if $(BUILT),:,scripts/stage programs scripts/programs)
 
 test-files:
 	@scripts/stage files scripts/lint files
@@ -78,13 +84,13 @@ test-interleavings: test-clippy
 	@scripts/stage interleavings cargo test --locked --lib --features interleavings engine::interleavings
 
 test-python: test-programs
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 4 --dist loadgroup -m "not nightly"
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 4 --dist loadgroup -m "not nightly and not simulated"
 
 test-ruby: test-programs
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage ruby clients/ruby/test/run
 
 test-go: test-programs
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -race ./... && cd grpc && go test -race ./...'
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -race -parallel 8 ./... && cd grpc && go test -race ./...'
 
 packages:        ## The .deb and the .rpm of a release build, in target/debian
 	cargo build --release --locked
