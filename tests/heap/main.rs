@@ -11,6 +11,7 @@ mod descriptors;
 #[path = "../support/golden.rs"]
 mod golden;
 mod protocol;
+mod stack;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

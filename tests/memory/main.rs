@@ -13,6 +13,7 @@ mod caps;
 mod counting;
 mod flood;
 mod honest;
+mod keys;
 mod reloads;
 mod said;
 

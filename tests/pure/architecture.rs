@@ -1,6 +1,7 @@
 //! Who may name whom. Reads every file of src/ and fails on an edge, a word or a size that `ARCHITECTURE.md` rules out.
 
 mod advisories;
+mod guards;
 mod source;
 mod verdict;
 

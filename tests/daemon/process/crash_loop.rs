@@ -122,3 +122,18 @@ fn four_crashes_are_no_loop_and_a_loop_without_proven_rules_reads_the_files() {
     assert_eq!(burst(&daemon, "u1"), 5);
     assert_eq!(get(&daemon, "/readyz").status, 200);
 }
+
+#[test]
+fn reads_the_files_where_proven_rules_are_damaged() {
+    if is_skipped() {
+        return;
+    }
+    let plan = proven_and_changed();
+    fs::write(state(&plan, "rules-proven"), "no rules").unwrap();
+    crash(&plan, "main", 5);
+    let daemon = plan.start();
+    daemon.await_log(&["ERROR", "CRASH LOOP"]);
+    daemon.await_log(&["rules-proven"]);
+    assert_eq!(burst(&daemon, "u1"), 2, "by the files as they are");
+    assert_eq!(fs::read(state(&daemon.plan, "rules-proven.bad")).unwrap(), b"no rules");
+}

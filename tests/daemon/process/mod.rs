@@ -1,8 +1,11 @@
 //! The process of the daemon: a log that cannot be written, threads that cannot be had or panic, crash loops, the end.
 
 use crate::{daemon, http, msgpack, wire};
+mod accept;
 mod crash_loop;
 mod log;
+mod soak;
+mod starved;
 mod stops;
 mod threads;
 

@@ -82,7 +82,7 @@ fn ends_within_a_second_under_load() {
 }
 
 /// Whether the kernel can be made slow here.
-fn may_trace() -> bool {
+pub(crate) fn may_trace() -> bool {
     let tried = Command::new("strace")
         .args(["-f", "-qq", "--seccomp-bpf", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "true"])
         .output();
@@ -94,7 +94,7 @@ fn may_trace() -> bool {
 }
 
 /// A daemon to which this happens at these system calls, each thread counting its own.
-fn traced(plan: Plan, calls: &str, what: &str) -> Daemon {
+pub(crate) fn traced(plan: Plan, calls: &str, what: &str) -> Daemon {
     let script = format!(
         "exec strace -D -f -qq -e signal=none -o {} --seccomp-bpf -e 'trace={calls}' -e 'inject={calls}:{what}' \"$@\"",
         plan.path("trace").display()

@@ -69,14 +69,14 @@ print(visits, flush=True)
 "#;
 
 /// A process of another user that floods. Killed when dropped.
-struct Flood {
+pub(crate) struct Flood {
     process: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Flood {
-    fn start(daemon: &Daemon, connections: usize, frame: &[u8]) -> Flood {
+    pub(crate) fn start(daemon: &Daemon, connections: usize, frame: &[u8]) -> Flood {
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
         Flood::run(daemon, FLOOD, &[connections.to_string(), hex])
     }
@@ -100,7 +100,7 @@ impl Flood {
     }
 
     /// Ends it. Returns how many replies it was given.
-    fn end(mut self) -> u64 {
+    pub(crate) fn end(mut self) -> u64 {
         drop(self.input.take());
         self.line().trim().parse().unwrap()
     }
@@ -113,7 +113,7 @@ impl Drop for Flood {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         eprintln!("skipped: only root can be two users");
@@ -121,15 +121,19 @@ fn is_root() -> bool {
     is_root
 }
 
-fn open_to_all(threads: &str) -> Daemon {
+pub(crate) fn open_plan(threads: &str) -> Plan {
     let mut plan = Plan::new().settings("socket: {mode: \"0666\"}");
     plan.arguments = vec!["--threads".into(), threads.into()];
     std::fs::set_permissions(plan.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    plan.start()
+    plan
+}
+
+fn open_to_all(threads: &str) -> Daemon {
+    open_plan(threads).start()
 }
 
 /// A HIT of this many bytes.
-fn hit_of(bytes: usize) -> Vec<u8> {
+pub(crate) fn hit_of(bytes: usize) -> Vec<u8> {
     let empty = frame(&json!([3, 7, "api", []]));
     if bytes <= empty.len() {
         return empty;
@@ -142,7 +146,7 @@ fn hit_of(bytes: usize) -> Vec<u8> {
 }
 
 /// The median and the 90th percentile of round trips to both, asked in turn.
-fn round_trips(mut wires: [&mut Wire; 2]) -> [[u64; 2]; 2] {
+pub(crate) fn round_trips(mut wires: [&mut Wire; 2]) -> [[u64; 2]; 2] {
     let mut nanos = [Vec::new(), Vec::new()];
     let begin = boot_nanos();
     while nanos[0].len() < 400 && (nanos[0].len() < 30 || boot_nanos() - begin < 3_000_000_000) {
@@ -238,4 +242,4 @@ fn frame_bytes(wire: &mut Wire) -> usize {
 
 /// A round trip beside one of an idle daemon. A batch and a round come before it, which an idle daemon has not; a queue of
 /// the other's frames would be some hundred times as long.
-const RATIO_MAX: u64 = 40;
+pub(crate) const RATIO_MAX: u64 = 40;

@@ -1,10 +1,12 @@
 //! What is kept over a restart: files, the engine's tables, the daemon.
 
 use crate::{daemon, http, msgpack, wire};
+mod aside;
 mod beside;
 mod clocks;
 mod damage;
 mod disk;
+mod exhausted;
 mod faketime;
 mod last_good;
 mod measured;
@@ -12,6 +14,7 @@ mod office;
 mod pools;
 mod restarts;
 mod strace;
+mod suspend;
 mod trouble;
 mod twins;
 mod versions;

@@ -49,6 +49,24 @@ const ONLY_SAID_IN: &[(&[&str], &[&str], &str)] = &[
     (&["process", "::", "abort"], &[], "it skips the drain: return to the caller"),
 ];
 
+/// Rooms whose arithmetic is exact: time and tokens are integers there. A float of seconds since 1970 is off by 238 ns.
+const EXACT: &[&str] = &["limit", "engine", "protocol", "server"];
+
+/// Words of floats.
+const FLOATS: &[&str] =
+    &["f32", "f64", "as_secs_f32", "as_secs_f64", "from_secs_f32", "from_secs_f64", "mul_f32", "mul_f64"];
+
+/// What has to do with shedding alone, where chances and shares of time are floats; and a line of the log.
+const FLOATS_IN: &[&str] = &[
+    "engine/signals.rs",
+    "engine/pool.rs",
+    "engine/pool/law.rs",
+    "engine/kept.rs",
+    "engine/gate.rs",
+    "engine/watch.rs",
+    "server/mod.rs",
+];
+
 /// A file longer than this may hold two concepts.
 const LINES_MAX: usize = 500;
 
@@ -77,6 +95,11 @@ pub(crate) fn faults(path: &str, text: &str) -> Vec<String> {
     let words = MAY_NOT_SAY.iter().find(|(name, _)| *name == room).map_or(&[][..], |(_, words)| words);
     for token in tokens.iter().filter(|token| words.contains(&token.text.as_str())) {
         fault(token.line, format!("`{room}` does without `{}`", token.text));
+    }
+    if EXACT.contains(&room) && !FLOATS_IN.contains(&path) {
+        for token in tokens.iter().filter(|token| FLOATS.contains(&token.text.as_str())) {
+            fault(token.line, format!("`{}`: time and tokens are integers", token.text));
+        }
     }
     for (words, _, reason) in ONLY_SAID_IN.iter().filter(|(_, places, _)| !places.contains(&room)) {
         for line in lines_that_say(&tokens, words) {
@@ -134,6 +157,12 @@ fn what_the_design_rules_out_is_found() {
         ("engine/mod.rs", "use serde::Serialize;", "`engine` does without `serde`"),
         ("limit/mod.rs", "use redis::Client;", "`limit` does without `redis`"),
         ("limit/mod.rs", "use std::sync::Mutex;", "`limit` does without `Mutex`"),
+        (
+            "limit/rate.rs",
+            "fn f(seconds: f64) {}",
+            "src/limit/rate.rs:1: `f64`: time and tokens are integers",
+        ),
+        ("engine/admission.rs", "let late = wait.as_secs_f64();", "`as_secs_f64`: time and tokens"),
         ("lib.rs", "pub fn helper() {}", "a map of the rooms"),
         ("cli/serve.rs", &long, "501 lines"),
     ];
@@ -145,6 +174,7 @@ fn what_the_design_rules_out_is_found() {
         ("server/hello.rs", "use crate::{clock::Now, engine::Mode, protocol, sys};"),
         ("cli/serve.rs", "use crate::server; use crate::rules; std::process::exit(1)"),
         ("sys/mod.rs", "unsafe { f() }"),
+        ("engine/gate.rs", "fn chance() -> f64 {}"),
         ("clock.rs", "SystemTime::now(); clock_gettime(c)"),
         ("engine/mod.rs", "use std::sync::Mutex; // unlike tokio's"),
         ("lib.rs", "//! A map.\npub mod engine;"),

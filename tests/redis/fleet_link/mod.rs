@@ -7,6 +7,8 @@ mod faults;
 mod hostile;
 mod rights;
 mod spread;
+mod storm;
+mod throttled;
 mod tls;
 
 use std::path::PathBuf;

@@ -94,8 +94,13 @@ class Connection:
         self.socket = connect(path, deadline)
         # A blocking read saves a call, but signals start its time anew: it is short. Under gevent only poll waits.
         self.blocks = timeout >= BLOCKING_MIN and socket.socket.__module__ == "socket"
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 1_000))
-        self.socket.setblocking(self.blocks)
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 1_000))
+            self.socket.setblocking(self.blocks)
+        except OSError as error:
+            if not raised_here(error):
+                raise
+            self.blocks = False  # as under a filter of system calls: polling does without
         self.send, self.recv = self.socket.send, self.socket.recv
 
     def close(self) -> None:
@@ -191,12 +196,17 @@ class Connection:
 
 
 def _await_readable(fd: int, seconds: float) -> None:
-    if hasattr(select, "poll"):  # looked up when it is used: gevent puts its own there, eventlet takes it away
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        poll.poll(seconds * 1_000)
-    else:
-        select.select([fd], [], [], seconds)
+    try:
+        if hasattr(select, "poll"):  # looked up when it is used: gevent puts its own there, eventlet takes it away
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(seconds * 1_000)
+        else:
+            select.select([fd], [], [], seconds)
+    except OSError as error:
+        if not raised_here(error):
+            raise
+        raise Fault(f"cannot wait for the daemon: {error}", "unreachable") from error
 
 
 @functools.lru_cache(256)

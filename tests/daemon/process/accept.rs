@@ -1,0 +1,41 @@
+//! Errors of accept: the kernel is short of something, or a peer has gone. Who is here is served, and nothing spins.
+
+use std::fs;
+use std::thread;
+
+use super::daemon::Plan;
+use super::stops::{may_trace, traced};
+
+#[test]
+fn accepts_again_after_any_error_of_accept() {
+    if !may_trace() {
+        return;
+    }
+    thread::scope(|threads| {
+        for (error, warnings) in [("ENFILE", 1), ("ENOBUFS", 1), ("ENOMEM", 1), ("ECONNABORTED", 0)] {
+            threads.spawn(move || fails(error, warnings));
+        }
+    });
+}
+
+/// The first connection is let in, three calls fail, and then the second one is let in.
+fn fails(error: &str, warnings: usize) {
+    let what = format!("error={error}:when=2..4");
+    let daemon = traced(Plan::new(), "accept4", &what);
+    let mut here = daemon.greeted();
+    let late = thread::scope(|threads| {
+        let late = threads.spawn(|| daemon.greeted());
+        while !late.is_finished() {
+            here.assert_served();
+        }
+        late.join().unwrap()
+    });
+    { late }.assert_served();
+    let log = daemon.log();
+    assert_eq!(log.matches("no connection can be let in").count(), warnings, "{error}: {log}");
+    let trace = fs::read_to_string(daemon.plan.path("trace")).unwrap();
+    let (calls, failed) = (trace.matches("accept4(").count(), trace.matches("(INJECTED)").count());
+    assert_eq!(failed, 3, "{error}: {trace}");
+    // Each connection is asked for once more, in vain, and each failure once.
+    assert!(calls <= 12, "{error}: {trace}");
+}

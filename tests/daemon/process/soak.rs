@@ -1,0 +1,119 @@
+//! Hours of ordinary work, with clients that die and requests that are given up on: nothing is left over, nothing grows.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, Plan, eventually};
+use super::http::get;
+use super::wire::Wire;
+
+const RULES: &str = "\
+domain: api
+priorities: [high, low]
+limits:
+  - {name: per-user, key: [user], rate: 100/s}
+concurrency:
+  - {name: at-once, key: [user], max: 3, expires: 2s}
+shed:
+  - {pool: web, slots: 8, queue_age: {}}
+";
+
+const USERS: u64 = 50;
+
+/// Asks, holds, ends, forgets, abandons and dies, until it is over.
+fn client(daemon: &Daemon, number: u8, is_over: &AtomicBool, asked: &AtomicU64) {
+    let hello = |connection: u64| {
+        let session = format!("{number:02x}").repeat(16);
+        json!([0, 1, 1, {"pool": "web", "session": {"bin": session}, "connection": connection}])
+    };
+    for connection in 1.. {
+        let mut wire = daemon.connect();
+        assert_eq!(wire.ask(&hello(connection))[0], 0);
+        for id in 1..40_u64 {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            one(&mut wire, connection, id);
+            asked.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One request: how it ends depends on its number.
+fn one(wire: &mut Wire, connection: u64, id: u64) {
+    let user = format!("u{}", (connection * 7 + id) % USERS);
+    let options = match id % 5 {
+        0 => json!({"idem": format!("{connection}-{id}")}),
+        1 => json!({"abandoned": [[connection, id - 1]]}),
+        _ => json!({}),
+    };
+    let reply = wire.ask(&json!([1, id, "api", [["user", user]], 1, null, options]));
+    assert_eq!(reply[0], 1, "{reply}");
+    match (id % 4, reply[9].as_u64()) {
+        // Left to its own time, or to the end of the connection.
+        (0, _) | (_, None) => {}
+        (outcome, Some(lease)) => wire.send(&json!([2, null, lease, outcome - 1])),
+    }
+}
+
+fn leases(daemon: &Daemon) -> Value {
+    serde_json::from_str::<Value>(&get(daemon, "/status").body).unwrap()["leases"]["held"].clone()
+}
+
+/// Soaks for so long; the daemon's memory in KiB, ten times on the way.
+fn soak(seconds: u64) -> Vec<u64> {
+    let plan = Plan::new().settings("state: state").rules("api.yaml", RULES);
+    std::fs::create_dir(plan.path("state")).unwrap();
+    let daemon = plan.start();
+    let (is_over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut resident = Vec::new();
+    thread::scope(|threads| {
+        for number in 1..5 {
+            let (daemon, is_over, asked) = (&daemon, &is_over, &asked);
+            threads.spawn(move || client(daemon, number, is_over, asked));
+        }
+        let (begin, span) = (boot_nanos(), seconds * 1_000_000_000);
+        for tenth in 1..=10 {
+            while boot_nanos() - begin < span * tenth / 10 {
+                thread::sleep(Duration::from_millis(50));
+            }
+            resident.push(daemon.process.resident_kib());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    eprintln!("{} requests in {seconds} s, resident KiB: {resident:?}", asked.load(Ordering::Relaxed));
+    // Each lease has ended by a release, a report, its own time or the end of its session.
+    eventually("no lease is left", || (leases(&daemon) == json!(0)).then_some(()));
+    // And no place, whatever the audit has put right by then.
+    let mut wire = daemon.greeted();
+    for user in 0..USERS {
+        let reply = wire.ask(&json!([4, 1, "api", [["user", format!("u{user}")]], 1, null, {"all": true}]));
+        let limits = reply[11].as_array().unwrap();
+        let places = limits.iter().find(|limit| limit[0] == "at-once").unwrap();
+        assert_eq!(places[3], json!(3), "u{user}: {reply}");
+    }
+    let log = daemon.log();
+    assert!(!log.contains("differ") && !log.contains("ERROR") && !log.contains("panicked"), "{log}");
+    let status = get(&daemon, "/status").json();
+    assert_eq!(status["panics"], json!(0), "{status}");
+    resident
+}
+
+#[test]
+fn leaves_no_lease_after_seconds_of_work() {
+    soak(2);
+}
+
+#[test]
+#[ignore = "an hour, or `SOAK_MINUTES`"]
+fn neither_drifts_nor_grows_in_an_hour() {
+    let minutes: u64 = std::env::var("SOAK_MINUTES").map_or(60, |minutes| minutes.parse().unwrap());
+    let resident = soak(minutes * 60);
+    // The first tenth warms up; then a MiB in ten minutes would be a leak.
+    let grown = resident[9].saturating_sub(resident[1]);
+    assert!(grown <= 512 + minutes * 80, "{grown} KiB: {resident:?}");
+}

@@ -1,0 +1,97 @@
+//! A machine without CPU time or threads to spare: sixteen processes spin, and no thread can be had.
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::Duration;
+use std::{fs, thread};
+
+use tidegate::sys::{ask_for_short_slice, slice};
+
+use super::daemon::{Daemon, Plan};
+use super::wire::{hit, verdict_of};
+
+/// A group of processes of its own, with a limit on how many there may be. Removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// Of the pids controller, of either version; else it says that the test was not run.
+    fn of(processes: u32) -> Option<Group> {
+        let name = format!("tidegate-test-{}", std::process::id());
+        for root in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
+            let group = Group(PathBuf::from(root).join(&name));
+            if fs::create_dir(&group.0).is_ok()
+                && fs::write(group.0.join("pids.max"), processes.to_string()).is_ok()
+            {
+                return Some(group);
+            }
+        }
+        eprintln!("SKIPPED: no control group with a limit of processes can be made here");
+        None
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Processes that do nothing but use CPU time. Killed when dropped.
+struct Spinners(Vec<Child>);
+
+impl Spinners {
+    fn start(count: usize) -> Spinners {
+        let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        Spinners((0..count).map(spin).collect())
+    }
+}
+
+impl Drop for Spinners {
+    fn drop(&mut self) {
+        for spinner in &mut self.0 {
+            let _ = spinner.kill();
+            let _ = spinner.wait();
+        }
+    }
+}
+
+/// The slices of a daemon's decision threads, in nanoseconds. None: this kernel does not say them.
+fn slices(daemon: &Daemon) -> Option<Vec<u64>> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.process.id())).unwrap();
+    let tasks = tasks.map(|task| task.unwrap().path());
+    let decides = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap().starts_with("decide-");
+    let slice = |task: PathBuf| {
+        let text = fs::read_to_string(task.join("sched")).ok()?;
+        text.lines().find(|line| line.starts_with("se.slice"))?.rsplit_once(':')?.1.trim().parse().ok()
+    };
+    tasks.filter(decides).map(slice).collect()
+}
+
+#[test]
+fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
+    // As many as there are threads once it serves without its helpers.
+    let Some(group) = Group::of(6) else { return };
+    let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", group.0.display());
+    let daemon = Plan::new().shell(Box::leak(script.into_boxed_str())).start();
+    daemon.await_log(&["WARN", "a thread cannot be started"]);
+    let mut wire = daemon.greeted();
+    let _spinners = Spinners::start(16);
+    let verdicts = (0..40).map(|id| {
+        // It rests in between, so that each request needs a CPU anew.
+        thread::sleep(Duration::from_millis(1));
+        verdict_of(&wire.ask(&hit(id, "u1")))
+    });
+    assert_eq!(verdicts.filter(|verdict| *verdict == 0).count(), 5, "it limits");
+    // What it gets a CPU soon by; `make bench` says how soon.
+    match slices(&daemon) {
+        Some(slices) if has_slices() => assert_eq!(slices, [100_000], "{}", daemon.log()),
+        _ => eprintln!("SKIPPED in part: this kernel gives no short slices, or does not say them"),
+    }
+}
+
+/// Whether this kernel gives short slices.
+fn has_slices() -> bool {
+    // On a thread of its own, which keeps its slices.
+    let asked = thread::spawn(|| ask_for_short_slice().and_then(|()| slice()));
+    asked.join().unwrap().is_ok_and(|slice| !slice.is_zero())
+}

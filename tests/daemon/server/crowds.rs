@@ -1,0 +1,115 @@
+//! A thousand connections at once: those that say half a frame, and those that come back after a restart.
+
+use std::io::Write;
+use std::thread;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+
+use super::daemon::{Daemon, Plan};
+use super::fairness::{RATIO_MAX, round_trips};
+use super::msgpack::frame;
+use super::wire::{Wire, hello, hit, verdict_of};
+
+const CROWD: usize = 1_000;
+
+/// Whether this process may have so many connections; else it says that the test was not run.
+fn may_be_many() -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = CROWD as u64 + 200;
+    let raised = Rlimit { current: limit.current.map(|current| current.max(wanted)), ..limit };
+    let may = setrlimit(Resource::Nofile, raised).is_ok();
+    if !may {
+        eprintln!("SKIPPED: fewer than {wanted} descriptors are allowed here");
+    }
+    may
+}
+
+fn plan() -> Plan {
+    Plan::new().settings("connections: {max: 2000, per_user: 2000}")
+}
+
+#[test]
+fn ends_a_thousand_halves_of_frames_and_serves_the_rest() {
+    if !may_be_many() {
+        return;
+    }
+    let (daemon, twin) = (plan().start(), plan().start());
+    let (mut here, mut there) = (daemon.greeted(), twin.greeted());
+    let calm = daemon.process.resident_kib();
+    let halves: Vec<Wire> = (0..CROWD)
+        .map(|number| {
+            let mut wire = daemon.connect();
+            // Half of them say HELLO first.
+            let mut bytes = if number.is_multiple_of(2) { frame(&hello()) } else { Vec::new() };
+            bytes.extend_from_slice(&[0, 0, 0x30]);
+            wire.send_bytes(&bytes);
+            wire
+        })
+        .collect();
+    let [[p50, p90], [twin_p50, twin_p90]] = round_trips([&mut here, &mut there]);
+    let grown = daemon.process.resident_kib().saturating_sub(calm);
+    for (number, mut wire) in halves.into_iter().enumerate() {
+        assert_eq!(
+            wire.hear_all().len(),
+            usize::from(number.is_multiple_of(2)),
+            "ended without another word"
+        );
+    }
+    here.assert_served();
+    assert!(grown <= CROWD as u64 * 24, "{CROWD} halves of frames made the daemon grow by {grown} KiB");
+    let told = format!("{p50} and {p90} ns at p50 and p90, beside {twin_p50} and {twin_p90} ns");
+    assert!(p50 < RATIO_MAX * twin_p50 && p90 < RATIO_MAX * twin_p90.max(p50), "{told}");
+}
+
+#[test]
+fn lets_a_thousand_in_that_come_back_at_once() {
+    if !may_be_many() {
+        return;
+    }
+    let queue = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    if queue.trim().parse::<usize>().unwrap() < CROWD {
+        eprintln!("SKIPPED: net.core.somaxconn is {}: fewer than {CROWD} connections can wait", queue.trim());
+        return;
+    }
+    let daemon = plan().start();
+    let before: Vec<Wire> = (0..CROWD).map(|_| daemon.greeted()).collect();
+    daemon.process.signal(libc::SIGKILL);
+    let Daemon { mut process, plan } = daemon;
+    assert_eq!(process.exit_code(), None);
+    for mut wire in before {
+        wire.assert_ended();
+    }
+    let daemon = plan.start();
+    // As it is before it has let a single one in: no connect waits, and none is refused.
+    daemon.process.signal(libc::SIGSTOP);
+    let back: Vec<Wire> = (0..CROWD)
+        .map(|number| {
+            let mut wire = Wire::over(connect_now(&daemon));
+            wire.stream
+                .write_all(&[frame(&hello()), frame(&hit(1, &format!("u{number}")))].concat())
+                .unwrap();
+            wire
+        })
+        .collect();
+    daemon.process.signal(libc::SIGCONT);
+    let greeted = thread::spawn(move || {
+        back.into_iter().map(|mut wire| (wire.hear(), wire.hear())).collect::<Vec<_>>()
+    });
+    for (welcome, decision) in greeted.join().unwrap() {
+        assert_eq!(welcome.unwrap()[0], json!(0));
+        assert_eq!(verdict_of(&decision.unwrap()), 0);
+    }
+    assert!(!daemon.log().contains("WARN"), "{}", daemon.log());
+}
+
+/// Connects without waiting: EAGAIN says that the queue is full.
+fn connect_now(daemon: &Daemon) -> std::os::unix::net::UnixStream {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).expect("there is room in the queue");
+    let stream = std::os::unix::net::UnixStream::from(socket);
+    stream.set_nonblocking(false).unwrap();
+    stream
+}

@@ -1,0 +1,162 @@
+//! Connections that end at any moment, and processes that have ended before they are let in: no lease outlives them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use super::daemon::{Daemon, eventually};
+use super::msgpack::frame;
+use super::wire::hello;
+use super::work::{acquire, daemon, lease_of, of_session, places};
+
+/// How a client leaves.
+#[derive(Clone, Copy, Debug)]
+enum Leaves {
+    /// Ends its writing side and reads to the end.
+    Politely,
+    /// Closes with whatever it has not read.
+    AtOnce,
+    /// Reads no more before it writes, so that replies find nobody.
+    Deaf,
+}
+
+#[test]
+fn frees_leases_of_connections_cut_at_any_byte() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    let frames = [frame(&hello()), frame(&acquire(1, "u")), frame(&json!([8, 2])), frame(&acquire(3, "u"))];
+    let ends: Vec<usize> = (1..=4).map(|count| frames[..count].concat().len()).collect();
+    let bytes = frames.concat();
+    for leaves in [Leaves::Politely, Leaves::AtOnce, Leaves::Deaf] {
+        for cut in 0..=bytes.len() {
+            let mut wire = daemon.connect();
+            if matches!(leaves, Leaves::Deaf) {
+                wire.stream.shutdown(std::net::Shutdown::Read).unwrap();
+            }
+            // A daemon that could not reply may have closed before all is written.
+            let written = wire.stream.write_all(&bytes[..cut]);
+            if matches!(leaves, Leaves::Politely) {
+                written.unwrap();
+                wire.end_writing();
+                let whole = ends.iter().filter(|end| **end <= cut).count();
+                assert_eq!(wire.hear_all().len(), whole, "cut at byte {cut} of {ends:?}");
+            }
+            drop(wire);
+            eventually(&format!("both places are free, {leaves:?} at byte {cut}"), || {
+                (places(&mut watcher, "u") == 2).then_some(())
+            });
+        }
+    }
+    assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
+}
+
+/// Connections that say HELLO with the number of this process and take a place of `u`, all without waiting for a reply.
+const CONNECT: &str = r"
+import ctypes, os, signal, socket, struct, sys
+kept = []
+def connect(session):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[1])
+    hello = b'\x94\x00\x01\x01\x82\xa7session\xc4\x10' + session.to_bytes(16, 'big') \
+        + b'\xa3pid\xce' + struct.pack('>I', os.getpid())
+    take = b'\x94\x01\x02\xa4work\x91\x92\xa4user\xa1u'
+    s.sendall(b''.join(struct.pack('>I', len(part)) + part for part in (hello, take)))
+    kept.append(s)
+";
+
+/// A process that runs this script. Its standard input ends with it, and so do its children.
+struct Script {
+    process: Child,
+    said: String,
+}
+
+impl Script {
+    fn start(daemon: &Daemon, rest: &str) -> Script {
+        let mut command = Command::new("python3");
+        command.args(["-c", &format!("{CONNECT}{rest}")]).arg(daemon.socket());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        Script { process, said }
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn drops_connections_of_processes_that_ended_before_they_were_let_in() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    let before = daemon.log().len();
+    // A session whose process lives is waited for, five seconds long.
+    let mut waited_for = of_session(&daemon, 250, json!({"pid": std::process::id()}));
+    lease_of(&waited_for.ask(&acquire(1, "v")));
+    daemon.process.signal(libc::SIGSTOP);
+    drop(waited_for);
+    let mut crowd = Script::start(&daemon, "for n in range(100): connect(n)\nprint('gone', flush=True)");
+    assert_eq!(crowd.said, "gone\n");
+    assert!(crowd.process.wait().unwrap().success());
+    daemon.process.signal(libc::SIGCONT);
+    let places = eventually("both places are free", || {
+        let free = ["u", "v"].map(|user| places(&mut watcher, user));
+        (free[0] == 2).then_some(free)
+    });
+    assert_eq!(places, [2, 1], "the end of a process is not waited for");
+    eventually("none of 100 connections is left", || {
+        let open = |kind| daemon.process.descriptors_of(kind);
+        (open("socket") < 20 && open("pidfd") <= 1).then_some(())
+    });
+    let log = daemon.log().split_off(before);
+    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+}
+
+/// One process takes a place and ends while its child keeps the connection; the next has its number, and takes a place.
+const SAME_NUMBER: &str = r"
+first = os.fork()
+if first == 0:
+    connect(1)
+    if os.fork():
+        os._exit(0)
+    sys.stdin.read()
+    os._exit(0)
+os.waitpid(first, 0)
+class Arguments(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in
+        ('flags', 'pidfd', 'child_tid', 'parent_tid', 'exit_signal', 'stack', 'stack_size', 'tls', 'set_tid', 'set_tid_size')]
+number = ctypes.c_int(first)
+wish = Arguments(exit_signal=signal.SIGCHLD, set_tid=ctypes.addressof(number), set_tid_size=1)
+second = ctypes.CDLL(None, use_errno=True).syscall(435, ctypes.byref(wish), ctypes.sizeof(wish))
+if second == 0:
+    connect(2)
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+if second < 0:
+    print('refused:', os.strerror(ctypes.get_errno()), flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn tells_processes_with_the_same_number_apart() {
+    let daemon = daemon();
+    let mut watcher = daemon.greeted();
+    // Stopped, it first looks at the connection of the first process when the second one has its number.
+    daemon.process.signal(libc::SIGSTOP);
+    let script = Script::start(&daemon, SAME_NUMBER);
+    daemon.process.signal(libc::SIGCONT);
+    let Ok(number) = script.said.trim().parse() else {
+        eprintln!("SKIPPED: a process cannot be given a number here: {}", script.said.trim());
+        return;
+    };
+    eventually("the place of the first is free", || (places(&mut watcher, "u") == 1).then_some(()));
+    kill_process(Pid::from_raw(number).unwrap(), Signal::KILL).unwrap();
+    eventually("the place of the second is free", || (places(&mut watcher, "u") == 2).then_some(()));
+}

@@ -1,0 +1,69 @@
+//! What a service manager hears of a daemon that another user floods, beside one that is idle.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, Process};
+use super::fairness::{Flood, hit_of, is_root, open_plan};
+
+/// A daemon that is to say as often as it can that it lives, and where it says so.
+fn watched() -> (Daemon, UnixDatagram) {
+    let plan = open_plan("1");
+    let ear = UnixDatagram::bind(plan.path("notify")).unwrap();
+    ear.set_nonblocking(true).unwrap();
+    let mut command = plan.command("log");
+    command.env("NOTIFY_SOCKET", plan.path("notify")).env("WATCHDOG_USEC", "100000");
+    let daemon = Daemon { process: Process::start(&mut command), plan };
+    daemon.await_log(&[" serving "]);
+    (daemon, ear)
+}
+
+/// When a daemon said that it lives, and the longest time between.
+#[derive(Default)]
+struct Heard {
+    beats: u32,
+    last: Option<u64>,
+    longest: u64,
+}
+
+impl Heard {
+    fn listen(&mut self, ear: &UnixDatagram) {
+        let mut word = [0; 4_096];
+        while let Ok(bytes) = ear.recv(&mut word) {
+            if word[..bytes].windows(10).any(|part| part == b"WATCHDOG=1") {
+                let now = boot_nanos();
+                self.beats += 1;
+                self.longest = self.longest.max(now - self.last.replace(now).unwrap_or(now));
+            }
+        }
+    }
+}
+
+#[test]
+fn flood_of_one_user_leaves_the_heartbeat() {
+    if !is_root() {
+        return;
+    }
+    let (flooded, twin) = (watched(), watched());
+    let flood = Flood::start(&flooded.0, 200, &hit_of(110));
+    let mut heard = [Heard::default(), Heard::default()];
+    let begin = boot_nanos();
+    // What was said before does not count.
+    [&flooded, &twin].into_iter().for_each(|(_, ear)| Heard::default().listen(ear));
+    while boot_nanos() - begin < 1_500_000_000 || heard[1].beats < 5 {
+        std::thread::sleep(Duration::from_millis(1));
+        for (heard, (_, ear)) in heard.iter_mut().zip([&flooded, &twin]) {
+            heard.listen(ear);
+        }
+    }
+    assert!(flood.end() > 100, "it was a flood");
+    let [here, there] = heard;
+    eprintln!(
+        "{} beats and {} ns apart at most, {} and {} of the idle one",
+        here.beats, here.longest, there.beats, there.longest
+    );
+    assert!(here.beats * 2 >= there.beats, "{} beats beside {}", here.beats, there.beats);
+    assert!(here.longest <= there.longest * 8, "{} ns beside {} ns", here.longest, there.longest);
+}

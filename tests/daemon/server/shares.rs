@@ -1,0 +1,176 @@
+//! Connections that ask without pause: each has its share of a decision thread, and one key costs no more than many.
+
+use std::fs;
+use std::io::{Error, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tidegate::clock::boot_nanos;
+
+use super::daemon::{Daemon, Plan};
+use super::msgpack::frame;
+use super::wire::{PATIENCE, hit};
+
+/// A connection that always has requests to be answered.
+struct Busy {
+    stream: UnixStream,
+    block: Vec<u8>,
+    written: usize,
+    /// How often it writes all of them again.
+    times: u64,
+    /// What was read of a reply that is not whole yet.
+    unread: Vec<u8>,
+    replies: u64,
+}
+
+impl Busy {
+    /// One that asks for these users again and again.
+    fn start(daemon: &Daemon, users: impl Iterator<Item = String>) -> Busy {
+        let stream = daemon.greeted().stream;
+        stream.set_nonblocking(true).unwrap();
+        let block = users.flat_map(|user| frame(&hit(7, &user))).collect();
+        Busy { stream, block, written: 0, times: u64::MAX, unread: Vec::new(), replies: 0 }
+    }
+
+    /// Reads what there is and writes what there is room for. Returns whether there was any.
+    fn go_on(&mut self) -> bool {
+        let mut part = [0; 65_536];
+        let read = match self.stream.read(&mut part) {
+            Ok(count) => {
+                self.count(&part[..count]);
+                count
+            }
+            Err(error) => waits(&error),
+        };
+        if self.times == 0 {
+            return read > 0;
+        }
+        let written = match self.stream.write(&self.block[self.written..]) {
+            Ok(count) => {
+                self.written = (self.written + count) % self.block.len();
+                self.times -= u64::from(self.written == 0);
+                count
+            }
+            Err(error) => waits(&error),
+        };
+        read + written > 0
+    }
+
+    fn count(&mut self, bytes: &[u8]) {
+        self.unread.extend_from_slice(bytes);
+        let mut at = 0;
+        while let Some(length) = self.unread[at..].first_chunk::<4>() {
+            let end = at + 4 + u32::from_be_bytes(*length) as usize;
+            if end > self.unread.len() {
+                break;
+            }
+            (at, self.replies) = (end, self.replies + 1);
+        }
+        self.unread.drain(..at);
+    }
+}
+
+fn waits(error: &Error) -> usize {
+    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+    0
+}
+
+/// All of them go on. Where none can, the daemon has the CPU.
+fn go_on(clients: &mut [Busy]) {
+    let moved = clients.iter_mut().filter_map(|client| client.go_on().then_some(())).count();
+    if moved == 0 {
+        sleep(Duration::from_micros(50));
+    }
+}
+
+/// A daemon with so many decision threads and a rule that refuses none of these requests.
+fn generous(threads: &str) -> Daemon {
+    let rules = "domain: api\nlimits:\n  - {name: many, key: [user], rate: 1000000/s, burst: 1000000000}\n";
+    let mut plan = Plan::new().rules("api.yaml", rules);
+    plan.arguments = vec!["--threads".into(), threads.into()];
+    plan.start()
+}
+
+#[test]
+fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
+    let daemon = generous("1");
+    let mut floods: Vec<Busy> =
+        (0..8).map(|flood| Busy::start(&daemon, (0..500).map(|_| format!("u{flood}")))).collect();
+    let mut ninth = daemon.greeted().stream;
+    ninth.set_nonblocking(true).unwrap();
+    let request = frame(&hit(1, "quiet"));
+    let begin = boot_nanos();
+    let served = |floods: &[Busy]| {
+        let replies: Vec<u64> = floods.iter().map(|flood| flood.replies).collect();
+        assert!(boot_nanos() - begin < PATIENCE.as_nanos() as u64, "{replies:?}");
+        replies
+    };
+    // Until all are busy.
+    while served(&floods).iter().any(|replies| *replies < 500) {
+        go_on(&mut floods);
+    }
+    floods.iter_mut().for_each(|flood| flood.replies = 0);
+    // Waits are counted in replies to the others, so that a slow machine changes none of them.
+    let (mut waits, mut asked_at) = (Vec::new(), None);
+    while waits.len() < 40 {
+        let at = *asked_at.get_or_insert_with(|| {
+            (&ninth).write_all(&request).unwrap();
+            served(&floods).iter().sum::<u64>()
+        });
+        go_on(&mut floods);
+        if matches!(ninth.read(&mut [0; 4_096]), Ok(1..)) {
+            waits.push(served(&floods).iter().sum::<u64>() - at);
+            asked_at = None;
+        }
+    }
+    let replies = served(&floods);
+    waits.sort_unstable();
+    eprintln!("replies to eight floods: {replies:?}; while the ninth waited: {waits:?}");
+    let (fewest, most) = (replies.iter().min().unwrap(), replies.iter().max().unwrap());
+    assert!(*most <= fewest * 2, "{replies:?}");
+    // A buffer of each is ahead of it, two batches of 64; replies that were on their way are counted as well.
+    assert!(waits[waits.len() * 9 / 10] <= 2 * 8 * 128, "{waits:?}");
+}
+
+/// How often the decision threads gave up the CPU: to wait for a lock, or with nothing to do.
+fn switches(daemon: &Daemon) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.process.id())).unwrap();
+    let tasks = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+    let count = |status: String| -> Option<u64> {
+        status.strip_prefix("Name:\tdecide-")?;
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
+    };
+    tasks.filter_map(count).sum()
+}
+
+#[test]
+fn decides_for_one_key_as_fast_as_for_many() {
+    let daemon = generous("2");
+    let one = |_| Busy::start(&daemon, (0..500).map(|_| "hot".to_owned()));
+    let many = |client: usize| Busy::start(&daemon, (0..500).map(move |user| format!("u{client}-{user}")));
+    let mut sets: [Vec<Busy>; 2] = [(0..8).map(one).collect(), (0..8).map(many).collect()];
+    let mut used = [[0; 2]; 2];
+    for round in 0..11 {
+        for (set, [ticks, waits]) in sets.iter_mut().zip(&mut used) {
+            let (ticks_before, waits_before) = (daemon.process.cpu_ticks(), switches(&daemon));
+            // All is answered before it is the turn of the others.
+            set.iter_mut().for_each(|client| (client.times, client.replies) = (1, 0));
+            while set.iter().any(|client| client.replies < 500) {
+                go_on(set);
+            }
+            // The first round warms up.
+            if round > 0 {
+                *ticks += daemon.process.cpu_ticks() - ticks_before;
+                *waits += switches(&daemon) - waits_before;
+            }
+        }
+    }
+    // Of 40 000 requests each: CPU time and waits, and not time: who else uses the machine changes neither.
+    let [[hot, hot_waits], [spread, waits]] = used;
+    eprintln!(
+        "{hot} ticks and {hot_waits} waits for one key, {spread} ticks and {waits} waits for 4 000 keys"
+    );
+    assert!(hot * 6 <= spread * 10 + 10, "{hot} ticks beside {spread}");
+    assert!(hot_waits <= waits + 5_000, "{hot_waits} waits beside {waits}");
+}

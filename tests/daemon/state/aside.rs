@@ -1,0 +1,52 @@
+//! Files of the state directory that are of no use to this daemon, or larger than its memory.
+
+use std::fs;
+
+use tidegate::engine::{Engine, HashKey, Options};
+use tidegate::rules::Mode;
+use tidegate::state::read_tables;
+
+use super::office::{ANY_SIZE, KEY, Office, here, s};
+use super::restarts::{allowed, plan, state};
+
+#[test]
+fn sets_damaged_fleet_overrides_aside_and_serves() {
+    let secret = "a secret of this test alone, and a long one at that\n";
+    let mut plan = plan();
+    plan.settings += "\nredis: {url: \"redis://127.0.0.1:1\", fleet_secret_files: [secret]}";
+    fs::write(plan.path("secret"), secret).unwrap();
+    fs::write(state(&plan).join("fleet-overrides"), "no document").unwrap();
+    let daemon = plan.start();
+    daemon.await_log(&["ERROR", "fleet-overrides"]);
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    assert_eq!(fs::read(state(&daemon.plan).join("fleet-overrides.bad")).unwrap(), b"no document");
+}
+
+#[test]
+fn keeps_limited_keys_where_the_next_memory_is_smaller() {
+    const RULES: &str = "limits:\n- {name: all, key: [u], rate: 5/h}\n";
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tables");
+    let mut before = Office::new(RULES);
+    // Far more than fit afterwards have one token less than a fresh one; a few have none.
+    for user in 0..20_000 {
+        before.hit(&[("u", &format!("free{user}"))], s(1));
+    }
+    for user in 0..200 {
+        (0..6).for_each(|_| drop(before.hit(&[("u", &format!("limited{user}"))], s(1))));
+    }
+    before.write(&path, s(2));
+    let memory_bytes_max = 256 << 10;
+    let engine =
+        Engine::new(Options { hash_key: HashKey::from_bytes(KEY.0), mode: Mode::Enforce, memory_bytes_max });
+    read_tables(&path, KEY, &engine, &here(s(2)), ANY_SIZE).unwrap();
+    let mut after = Office::of(engine);
+    after.install(RULES);
+    assert!(after.engine.memory_bytes() <= memory_bytes_max && after.engine.keys() < 15_000);
+    let limited = (0..200).filter(|user| {
+        let user = format!("limited{user}");
+        after.hit(&[("u", &user)], s(3)).starts_with("Limit")
+    });
+    let limited = limited.count();
+    assert!(limited >= 198, "{limited} of 200");
+}

@@ -1,0 +1,34 @@
+//! A machine that slept: its boot-time clock has gone on, its monotonic clock has not.
+
+use std::fs;
+
+use super::restarts::{allowed, end, plan};
+use super::trouble::may;
+
+#[test]
+fn fills_buckets_while_the_machine_sleeps() {
+    if !may("unshare", &["--mount", "--time", "--boottime", "60"]) {
+        return;
+    }
+    // A time namespace whose boot-time clock alone is ahead. Without /proc the daemon cannot see that it is in one: to it,
+    // the machine has slept for two hours.
+    let ahead = |seconds: u32| {
+        let script = format!(
+            "exec unshare --mount --time --boottime {seconds} \
+             sh -c 'mount -t tmpfs none /proc && exec \"$@\"' sh \"$@\""
+        );
+        &*Box::leak(script.into_boxed_str())
+    };
+    let mut plan = plan();
+    let boot_id = plan.path("boot_id");
+    fs::write(&boot_id, "one").unwrap();
+    plan.arguments.extend(["--boot-id".into(), boot_id.to_string_lossy().into_owned()]);
+    // Five, of which one an hour comes back.
+    for (seconds, left) in [(0, 5), (7_200, 2), (7_200, 0)] {
+        let daemon = plan.shell(ahead(seconds)).start();
+        assert_eq!(allowed(&mut daemon.greeted(), "u", 6), left, "{seconds} s ahead");
+        let (next, log) = end(daemon);
+        assert!(!log.contains("of no use"), "{log}");
+        plan = next;
+    }
+}

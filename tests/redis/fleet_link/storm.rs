@@ -1,0 +1,47 @@
+//! Fifty daemons that lost the same Redis, in virtual time: they come back one by one.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::fleet::link::Link;
+use tokio::net::UnixListener;
+use tokio::time::Instant;
+
+use super::{echo, options};
+
+const DAEMONS: usize = 50;
+
+#[tokio::test(start_paused = true)]
+async fn fifty_daemons_reconnect_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    // Takes each connection and ends it, as a proxy whose Redis is gone does.
+    let listener = UnixListener::bind(&path).unwrap();
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&times);
+    let server = tokio::spawn(async move {
+        let begin = Instant::now();
+        loop {
+            let connection = listener.accept().await.unwrap();
+            noted.lock().unwrap().push(begin.elapsed());
+            drop(connection);
+        }
+    });
+    let url = format!("unix://{}", path.display());
+    // All at once, as after a power cut.
+    let links: Vec<Link> = (0..DAEMONS).map(|_| Link::start(options(&url), vec![echo()]).unwrap()).collect();
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    server.abort();
+    drop(links);
+    let times = times.lock().unwrap();
+    // Waits have their full range after some attempts: 2.5 s at the mean.
+    let late: Vec<u128> =
+        times.iter().filter(|time| **time >= Duration::from_secs(30)).map(Duration::as_millis).collect();
+    let crowded =
+        (0..late.len()).map(|at| late[at..].iter().take_while(|time| **time < late[at] + 100).count());
+    let crowded = crowded.max().unwrap();
+    let each_second = late.len() / 60;
+    println!("{each_second} connects a second, at most {crowded} in a tenth of one");
+    assert!((10..=25).contains(&each_second), "{each_second} connects a second");
+    assert!(crowded <= DAEMONS / 4, "{crowded} connects in a tenth of a second");
+}

@@ -1,0 +1,75 @@
+//! A slow line to Redis: a megabit a second, and fifty milliseconds there and back.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use redis::Value;
+use tidegate::clock::boot_nanos;
+use tidegate::fleet::link::Call;
+
+use super::redis_server::{Redis, is_installed};
+use super::{echo, failures, link, one, up};
+
+/// Passes on what comes, so much at a time and so late. Ends with the connection.
+fn pass(mut from: UnixStream, mut to: UnixStream) {
+    let mut part = [0; BYTES_A_STEP];
+    while let Ok(count @ 1..) = from.read(&mut part) {
+        thread::sleep(STEP);
+        if to.write_all(&part[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// 3 125 bytes in 25 ms: a megabit a second each way.
+const BYTES_A_STEP: usize = 3_125;
+const STEP: Duration = Duration::from_millis(25);
+
+/// A line to this server. One connection at a time.
+fn line(directory: &Path, server: PathBuf) -> PathBuf {
+    let path = directory.join("line");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        while let Ok((here, _)) = listener.accept() {
+            match UnixStream::connect(&server) {
+                Ok(there) => {
+                    let (back, forth) = (there.try_clone().unwrap(), here.try_clone().unwrap());
+                    thread::spawn(move || pass(back, forth));
+                    thread::spawn(move || pass(here, there));
+                }
+                Err(error) => assert_ne!(error.kind(), ErrorKind::AddrInUse),
+            }
+        }
+    });
+    path
+}
+
+#[tokio::test]
+async fn waits_for_replies_over_a_slow_line() {
+    if !is_installed() {
+        return;
+    }
+    let redis = Redis::start(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let server = redis.url().trim_start_matches("unix://").into();
+    let link = link(&format!("unix://{}", line(directory.path(), server).display()));
+    up(&link).await;
+    let script = echo();
+    let text = "x".repeat(1_000);
+    let args: [&[u8]; 1] = [text.as_bytes()];
+    // A second's worth there, and as much back: far more than is waited for a reply of a fast line.
+    let calls = [Call { script: &script, keys: &[], args: &args }; 120];
+    let begin = boot_nanos();
+    let mut replies = link.send(one(&link).id, &calls, None);
+    for _ in 0..calls.len() {
+        let reply = replies.next().await.unwrap().unwrap();
+        assert_eq!(reply, Value::BulkString(text.clone().into_bytes()));
+    }
+    assert!(boot_nanos() - begin > 900_000_000, "the line was slow");
+    assert_eq!((failures(&link, "timeout"), one(&link).connections), (0, 1));
+}
