@@ -1,12 +1,15 @@
 //! From a URL to a connection that is ready for calls: reach the server, shake hands over TLS, say who we are, load the scripts.
 //! Password and authorities are read from their files each time, so that they may change.
 
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
+use rustix::fs::OFlags;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -65,7 +68,9 @@ async fn read_credentials(options: &Options) -> Result<Option<Password>, LinkErr
 fn read_password(path: &Path) -> Result<Password, LinkError> {
     let wrong =
         |cause: &str| LinkError::new(Class::Auth, format!("the password file {}: {cause}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| wrong(&error.kind().to_string()))?;
+    // A named pipe is not waited for: it holds nothing then.
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
+    let file = file.map_err(|error| wrong(&error.kind().to_string()))?;
     let mut password = Vec::new();
     file.take(PASSWORD_BYTES_MAX + 2)
         .read_to_end(&mut password)
