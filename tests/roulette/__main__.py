@@ -44,6 +44,10 @@ def apart() -> None:
     if os.geteuid() == 0 and "ROULETTE_APART" not in os.environ:
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, *sys.argv]
         os.execvpe(command[0], command, os.environ | {"ROULETTE_APART": "1"})
+    if os.getpid() == 1 and (child := os.fork()):  # the first process: orphans are its own to wait for
+        while (ended := os.wait())[0] != child:
+            pass
+        os._exit(os.waitstatus_to_exitcode(ended[1]) & 255)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 

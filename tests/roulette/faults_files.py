@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from kinds import EVERY, kind
-from world import give
+from world import Wrong, give
 
 KEYS = ("steady", "window", "work")
 
@@ -179,6 +179,8 @@ def traced(host, what):
     wrap = f"strace -D -f -qq -e signal=none -o /dev/null --seccomp-bpf -e trace=fsync,fdatasync -e inject=fsync,fdatasync:{what}"
     host.start(wrap=wrap.split())
     yield
+    if (code := host.process.poll()) is not None:
+        raise Wrong(f"with {what} the daemon of {host.name} ended with {code}: {host.last_lines()}")
     status = pathlib.Path(f"/proc/{host.pid}/status").read_text().splitlines()
     tracer = next(int(line.split()[1]) for line in status if line.startswith("TracerPid"))
     if tracer:

@@ -148,12 +148,18 @@ def no_thread(world, host, rng):
 
 @kind("process limits", restarts=True, needs="root", seconds=(0.5, 2.0))
 def few_threads_at_the_start(world, host, rng):
-    """Of its user there are other processes; two threads more are enough to serve."""
+    """Its user has another daemon. One decision thread is enough to serve; without one it does not start."""
     host.stop()
-    mine = sum(1 for _ in threads_of(UIDS["daemon"]))
-    host.start(wrap=["prlimit", f"--nproc={mine + rng.randint(2, 9)}:unlimited"])
+    others = sum(1 for _ in threads_of(UIDS["daemon"]))
+    host.process = host.spawn(wrap=["prlimit", f"--nproc={others + rng.randint(2, 9)}:"])
+    try:
+        host.await_answer()
+    except Wrong:
+        if host.process.poll() != 1:
+            raise
     yield
-    host.stop()
+    if host.process.poll() is None:
+        host.stop()
     host.start()
 
 

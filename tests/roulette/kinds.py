@@ -103,6 +103,11 @@ class Fault:
     def reaches(self, host: str) -> bool:
         return host == self.host or any(place[-1] == "!" for place in self.kind.takes)
 
+    def places(self, hosts: list[str]) -> set[tuple[str, str]]:
+        """What it takes, and where."""
+        takes = self.kind.takes
+        return {(place.rstrip("!"), each) for place in takes for each in hosts if place[-1] == "!" or each == self.host}
+
 
 def plan(seed: int, seconds: float, count: int, hosts: list[str], only: set[str] | None = None) -> list[Fault]:
     """`count` faults drawn from the seed. Each kind comes once before any comes again."""
@@ -117,12 +122,11 @@ def plan(seed: int, seconds: float, count: int, hosts: list[str], only: set[str]
         name, host = deck.pop(), rng.choice(hosts)
         kind = KINDS[name]
         host = hosts[-1] if "faketime" in kind.needs else host  # the one whose clock can be set
-        lasts, at = rng.uniform(*kind.seconds), seconds * (number + rng.random()) / count
-        places = [(place.rstrip("!"), each) for place in kind.takes for each in hosts if place[-1] == "!" or each == host]
-        at = max([at, *(busy.get(place, 0.0) for place in places)])
-        if not all(map(is_here, kind.needs)) or at + lasts > seconds:
-            continue
-        for place in places:
-            busy[place] = at + lasts + 0.2
-        faults.append(Fault(number, name, host, at, lasts))
+        fault = Fault(number, name, host, seconds * (number + rng.random()) / count, rng.uniform(*kind.seconds))
+        places = fault.places(hosts)
+        fault = dataclasses.replace(fault, at=max([fault.at, *(busy.get(place, 0.0) for place in places)]))
+        ends = fault.at + fault.lasts
+        if all(map(is_here, kind.needs)) and ends <= seconds:
+            busy |= dict.fromkeys(places, ends + 0.2)
+            faults.append(fault)
     return faults

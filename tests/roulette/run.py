@@ -29,7 +29,7 @@ CALM = 5.0  # seconds without a fault at the end
 ERRORS = re.compile(
     "|".join([
         r"set aside", r"NO LIMITS", r"keeps its last good rules", r"YESTERDAY", r"rules", r"REFUSES MOST CALLERS",
-        r"Redis", r"password", r"state", r"cannot be",
+        r"Redis", r"password", r"another tidegate is running here", r"state", r"cannot be",
     ])
 )
 
@@ -70,14 +70,20 @@ def _play(world: World, seed: int, faults: Sequence[Fault], seconds: float, crea
     began, order = time.monotonic(), itertools.count()
     due = [(fault.at, next(order), fault, None, None) for fault in faults]
     heapq.heapify(due)
+    taken = set[tuple[str, str]]()
     while due and not wrong:
         at, _, fault, steps, one = heapq.heappop(due)
         while (wait := began + at - time.monotonic()) > 0:
             time.sleep(min(wait, 0.25))
             resident = max(resident, *(host.resident() for host in world.hosts.values()))
             wrong += _ended(world, applied)
+        places = fault.places(list(world.hosts))
+        if steps is None and not places.isdisjoint(taken):  # another one lasts longer than it was to
+            heapq.heappush(due, (time.monotonic() - began + 0.1, next(order), fault, None, None))
+            continue
         try:
             if steps is None:
+                taken |= places
                 one = Applied(fault, time.monotonic())
                 applied.append(one)
                 steps = fault.kind.play(world, world.hosts[fault.host], random.Random(f"{seed} {fault.number}"))
@@ -86,6 +92,7 @@ def _play(world: World, seed: int, faults: Sequence[Fault], seconds: float, crea
             else:
                 next(steps, None)
                 one.ended = time.monotonic()
+                taken -= places
         except Wrong as what:
             wrong.append(f"{fault.name}: {what}")
         except Exception:  # a mistake of the roulette's own is to be told with its seed

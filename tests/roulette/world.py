@@ -205,7 +205,8 @@ class Host:
         await_true(answers, f"the daemon of {self.name} answers: {self.last_lines()}")
 
     def last_lines(self) -> list[str]:
-        return [line for _, line in self.lines[-8:]]
+        loud = [line for _, line in self.lines[-200:-6] if " ERROR " in line]
+        return [*loud[-4:], *(line for _, line in self.lines[-6:])]
 
     def stop(self, how: int = signal.SIGTERM, expected: tuple[int, ...] = (0,)) -> None:
         """Waits for its end, and says what is wrong with it."""
