@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import pathlib
 import shutil
 import subprocess
 import time
@@ -181,10 +180,8 @@ def traced(host, what):
     yield
     if (code := host.process.poll()) is not None:
         raise Wrong(f"with {what} the daemon of {host.name} ended with {code}: {host.last_lines()}")
-    status = pathlib.Path(f"/proc/{host.pid}/status").read_text().splitlines()
-    tracer = next(int(line.split()[1]) for line in status if line.startswith("TracerPid"))
-    if tracer:
-        os.kill(tracer, 9)
+    host.stop()
+    host.start()
 
 
 @kind("process state", restarts=True, unkept=True, needs="strace")

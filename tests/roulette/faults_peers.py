@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 
+import front
 import hostile
 from kinds import EVERY, kind
 from world import Wrong, await_true
@@ -95,6 +96,31 @@ def clients_killed_together(world, host, rng):
     for name in names:
         world.clients[name].wait()
         world.start_client(name)
+
+
+def misled(fault):
+    """A kind for each way in which what holds the daemon's path may spoil its replies, for one client."""
+
+    def play(world, host, rng):
+        path, language = host.place / "front", rng.choice(world.languages)
+        with front.spinning(path, host.socket) as turn:
+            path.chmod(0o666)
+            turn(fault)
+            name = f"{language}-{host.name}-misled"
+            world.start_client(name, path)
+            yield
+            client = world.clients.pop(name)
+            client.terminate()
+            if client.wait(20) != 0:
+                raise Wrong(f"the client {name} ended with {client.returncode}")
+        path.unlink(missing_ok=True)
+
+    play.__name__ = f"client_misled_{fault}"
+    return kind("front")(play)
+
+
+for _fault in (*front.REPLIES, "seldom", "full"):
+    misled(_fault)
 
 
 # Operators.

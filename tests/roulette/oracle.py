@@ -16,6 +16,7 @@ from world import BURST, FLEET_BURST, FLEET_RATE, MAX, RATE, TIMEOUT, WINDOW, WI
 
 RECOVERY = 4.0  # seconds: after a fault a client's breaker may pause for 2 s, and the probe fail once
 SETTLED = 1.5  # seconds until a switch, a file or a reload holds for sure
+KEPT = 8.0  # seconds after which a state directory that is well again has the rules that are in force
 UNKEPT = 3.0  # seconds after which a state directory that is well again has a copy
 QUIET = 15.0  # seconds after the last disturbance after which the fleet's bound holds without an allowance
 SHARP = 0.1  # seconds: a request that took longer counts for no bound, as nobody knows when it was judged
@@ -127,11 +128,18 @@ class Oracle:
     def _read_faults(self, host: str) -> None:
         faults = [one for one in self.seen.applied if one.fault.reaches(host)]
         unkept = Spans((one.began, one.ended + UNKEPT) for one in faults if one.fault.kind.unkept)
+        # Bad rules at a start are replaced by the last good ones, where those could be kept.
+        lost = Spans((one.began, one.ended + KEPT) for one in faults if "state" in one.fault.kind.takes)
+        bare = []
+        for start in faults:
+            if "process" in start.fault.kind.takes and start.fault.kind.blind and lost.touch(start.began, start.ended):
+                bad = [one for one in faults if "rules" in one.fault.kind.takes and one.began < start.ended and start.began < one.ended]
+                bare += [(start.began, max(one.ended for one in bad) + SETTLED)] if bad else []
         self.blind[host] = Spans((one.began, one.ended + RECOVERY) for one in faults if one.fault.kind.blind)
         losses = collections.defaultdict(list)
         for rule in EVERY:
             loose = [(one.began, one.ended + SETTLED) for one in faults if rule in one.fault.kind.loose]
-            self.loose[host, rule] = Spans(loose)
+            self.loose[host, rule] = Spans(loose + bare)
         for one in faults:
             kind = one.fault.kind
             again = kind.loses or (("steady", "window", "work") if kind.restarts and unkept.touch(one.began, one.ended) else ())
@@ -185,7 +193,7 @@ class Oracle:
         for call in calls:
             if call.judged:
                 continue
-            is_blind = self.blind[host].touch(call.began, call.ended)
+            is_blind = "misled" in call.client or self.blind[host].touch(call.began, call.ended)
             is_late = call.reason == "timeout" and self.lateness(call.began, call.ended) > TIMEOUT / 4
             is_late = is_late or call.ended - call.began > 2 * TIMEOUT  # it was itself held up
             follows = call.reason == "breaker" and call.began < explained.get(call.client, -9.0) + RECOVERY
@@ -193,7 +201,7 @@ class Oracle:
                 explained[call.client] = max(explained.get(call.client, -9.0), call.ended if call.reason != "breaker" else -9.0)
                 continue
             at = f"{call.client} {call.kind} at {call.began - self.seen.began:.3f} s"
-            self.wrong.append(f"unjudged: {at}: {call.reason} after {call.ended - call.began:.3f} s")
+            self.wrong.append(f"unjudged: {at}: {call.reason} after {call.ended - call.began:.3f} s, of which the machine took {self.lateness(call.began, call.ended):.3f} s")
 
     def _bucket(self, host: str, rule: str, user: str, most: int, rate: float, calls: list[Call]) -> None:
         """Admitted in any span: a burst, the rate, and a burst for each loss in it."""

@@ -39,6 +39,8 @@ class Front:
 
     async def bring(self, up: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await up.read(65_536):
+            if writer.is_closing():
+                return
             mode, number = self.mode, self.number
             if mode == "slow":
                 await asyncio.sleep(number / 1000)
@@ -55,6 +57,8 @@ class Front:
                 data = bytes(spoilt)
             elif mode == "drip":
                 for byte in data:
+                    if writer.is_closing():
+                        return
                     writer.write(bytes([byte]))
                     await asyncio.sleep(0.002)
                 continue

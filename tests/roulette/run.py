@@ -29,7 +29,7 @@ CALM = 5.0  # seconds without a fault at the end
 ERRORS = re.compile(
     "|".join([
         r"set aside", r"NO LIMITS", r"keeps its last good rules", r"YESTERDAY", r"rules", r"REFUSES MOST CALLERS",
-        r"Redis", r"password", r"another tidegate is running here", r"state", r"cannot be",
+        r"Redis", r"password", r"another tidegate is running here", r"is not kept", r"state", r"cannot be",
     ])
 )
 
@@ -56,7 +56,7 @@ def run(
 ) -> Result:
     """`rules` may be others than the oracle believes, to see that it notices."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tg-") as directory:
+    with tempfile.TemporaryDirectory(prefix="tg-", ignore_cleanup_errors=True) as directory:
         world = World(pathlib.Path(directory), binary, seed, pause_ms, rules)
         try:
             return _play(world, seed, faults, seconds, began)

@@ -3,7 +3,7 @@
     twin.py OUT     until its input ends
 
 Writes `AT SECONDS` for what is above 5 ms: how long a round trip through another process took, and how long a thread
-of a daemon or of a client was ready to run and was not let.
+of a daemon or of a client was ready to run and was not let, how long some process waited for a disk or for memory.
 """
 
 from __future__ import annotations
@@ -29,24 +29,42 @@ def threads():
                 yield from (f"/proc/{process}/task/{task}/schedstat" for task in os.listdir(f"/proc/{process}/task"))
 
 
+def stalls() -> dict[str, float]:
+    """How long some process here waited for a disk or for memory, in seconds since the machine started."""
+    found = {}
+    for what in ("io", "memory"):
+        with contextlib.suppress(OSError), open(f"/proc/pressure/{what}") as file:
+            found[what] = int(file.readline().rsplit("=", 1)[1]) / 1e6
+    return found
+
+
+def delays(paths: list[str]) -> dict[str, float]:
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError), open(path) as stat:
+            found[path] = int(stat.read().split()[1]) / 1e9
+    return found
+
+
 def main(out: str) -> None:
-    delays, watched, turn = dict[str, int](), list[str](), 0
+    before, turn, watched = dict[str, float](), 0, list[str]()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other, open(out, "w", 1) as file:
+        slept = time.monotonic()
         while not select.select([sys.stdin], [], [], PAUSE)[0]:
             began = time.monotonic()
             os.write(other.stdin.fileno(), b".")
             os.read(other.stdout.fileno(), 1)
-            most = time.monotonic() - began
-            if turn % 10 == 0:
-                watched = list(threads())
+            most = time.monotonic() - min(began, slept + PAUSE)
+            if turn % 2 == 0:
+                watched = list(threads()) if turn % 8 == 0 else watched
+                now = stalls() | delays(watched)
+                # A thread that is seen for the first time has waited since then, but for those of the beginning.
+                most = max([most, *(total - before.get(name, 0.0 if turn else total) for name, total in now.items())])
+                before = now if turn % 8 == 0 else before | now
             turn += 1
-            for path in watched if turn % 2 else ():
-                with contextlib.suppress(OSError), open(path) as stat:
-                    delay = int(stat.read().split()[1])
-                    most = max(most, (delay - delays.get(path, delay)) / 1e9)
-                    delays[path] = delay
             if most > TOLD:
                 file.write(f"{time.monotonic()} {most}\n")
+            slept = time.monotonic()
         other.stdin.close()
 
 

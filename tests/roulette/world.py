@@ -342,15 +342,15 @@ class World:
         self.twin = subprocess.Popen(command, stdin=subprocess.PIPE)
         for host in self.hosts.values():
             host.start()
-        self.clients_killed = 0
+        self.languages = [language for language in LANGUAGES if commands()[language]]
         for host in self.hosts:
-            for language in LANGUAGES:
-                if commands()[language]:
-                    self.start_client(f"{language}-{host}")
+            for language in self.languages:
+                self.start_client(f"{language}-{host}")
 
-    def start_client(self, name: str) -> None:
-        language, host = name.split("-")
-        count = sum(path.name.startswith(name) for path in self.calls.iterdir())
+    def start_client(self, name: str, path: pathlib.Path | None = None) -> None:
+        """`path`: in place of the socket of its host."""
+        language, host = name.split("-")[:2]
+        count = sum(each.name.startswith(name) for each in self.calls.iterdir())
         out = self.calls / f"{name}-{count}"
         out.touch()
         give(out, language)
@@ -358,7 +358,7 @@ class World:
         environment |= {"PYTHONPATH": str(ROOT / "clients/python/src")}
         with open(self.place / f"{name}.err", "a") as errors:
             self.clients[name] = subprocess.Popen(
-                [*commands()[language], name, str(self.hosts[host].socket), str(out), str(self.pause_ms)],
+                [*commands()[language], name, str(path or self.hosts[host].socket), str(out), str(self.pause_ms)],
                 env=environment,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -390,8 +390,8 @@ class World:
             process.wait()
         for host in self.hosts.values():
             host.hears.set()
-            if IS_ROOT:
-                subprocess.run(["umount", "--lazy", host.state], check=False)
+            while IS_ROOT and os.path.ismount(host.state):
+                subprocess.run(["umount", "--lazy", host.state], check=True)
 
 
 @functools.cache
