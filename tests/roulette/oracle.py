@@ -68,7 +68,7 @@ class Seen:
     released: dict[tuple[str, int], float]
     exceptions: list[str]
     applied: list[Applied]
-    late: list[tuple[float, float]]
+    late: list[tuple[float, float, float]]  # from, to, how long
     began: float
     ended: float
 
@@ -122,8 +122,7 @@ class Oracle:
         self.blind, self.loose, self.losses = {}, {}, {}
         for host in self.hosts:
             self._read_faults(host)
-        # Whose counts nobody can know: of requests that were given up some were judged.
-        self.late_at = [at for at, _ in seen.late]
+        self.late_at = [until for _, until, _ in seen.late]
 
     def _read_faults(self, host: str) -> None:
         faults = [one for one in self.seen.applied if one.fault.reaches(host)]
@@ -164,8 +163,12 @@ class Oracle:
 
     def lateness(self, began: float, ended: float) -> float:
         """How long the machine kept some process from running then."""
-        first, last = bisect.bisect_left(self.late_at, began - 0.05), bisect.bisect_right(self.late_at, ended + 0.1)
-        return sum(late for _, late in self.seen.late[first:last])
+        first, total = bisect.bisect_left(self.late_at, began - 0.05), 0.0
+        for since, _, late in self.seen.late[first:]:
+            if since > ended + 1.0:
+                break
+            total += late if since <= ended + 0.05 else 0.0
+        return total
 
     def _verdicts(self, host: str, calls: list[Call]) -> None:
         """Callers who stay below their limit are not refused, those on a list are, and each answer names its rule."""
@@ -254,7 +257,7 @@ class Oracle:
             took = call.ended - call.began
             if took > TIMEOUT + SLACK and took > TIMEOUT + SLACK + 4 * self.lateness(call.began, call.ended):
                 at = f"{call.client} {call.kind} at {call.began - self.seen.began:.3f} s"
-                self.wrong.append(f"deadline: {at} took {took:.3f} s: {call.verdict} {call.reason}")
+                self.wrong.append(f"deadline: {at} took {took:.3f} s, of which the machine took {self.lateness(call.began, call.ended):.3f} s: {call.verdict} {call.reason}")
 
     def _fleet(self) -> None:
         """Over all hosts: B + R·W while all is well; in all of a run one B more, and one and a half R while it is not."""

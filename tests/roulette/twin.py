@@ -2,7 +2,7 @@
 
     twin.py OUT     until its input ends
 
-Writes `AT SECONDS` for what is above 5 ms: how long a round trip through another process took, and how long a thread
+Writes `FROM TO SECONDS` for what is above 5 ms: how long a round trip through another process took, and how long a thread
 of a daemon or of a client was ready to run and was not let, how long some process waited for a disk or for memory.
 """
 
@@ -49,13 +49,15 @@ def delays(paths: list[str]) -> dict[str, float]:
 def main(out: str) -> None:
     before, turn, watched = dict[str, float](), 0, list[str]()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other, open(out, "w", 1) as file:
-        slept = time.monotonic()
+        slept = since = looked = time.monotonic()
         while not select.select([sys.stdin], [], [], PAUSE)[0]:
             began = time.monotonic()
             os.write(other.stdin.fileno(), b".")
             os.read(other.stdout.fileno(), 1)
             most = time.monotonic() - min(began, slept + PAUSE)
+            since = slept
             if turn % 2 == 0:
+                since, looked = looked, time.monotonic()
                 watched = list(threads()) if turn % 8 == 0 else watched
                 now = stalls() | delays(watched)
                 # A thread that is seen for the first time has waited since then, but for those of the beginning.
@@ -63,7 +65,7 @@ def main(out: str) -> None:
                 before = now if turn % 8 == 0 else before | now
             turn += 1
             if most > TOLD:
-                file.write(f"{time.monotonic()} {most}\n")
+                file.write(f"{since} {time.monotonic()} {most}\n")
             slept = time.monotonic()
         other.stdin.close()
 
