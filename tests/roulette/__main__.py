@@ -32,7 +32,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=pathlib.Path, help="a file to which each run adds a line of JSON")
     parser.add_argument("--shrink", type=int, default=8, help="how many runs may be spent on making a failure short")
     parser.add_argument("--pause", type=float, default=25, help="milliseconds between two requests of a client")
-    parser.add_argument("--binary", type=pathlib.Path, default=os.environ.get("TIDEGATE_BIN", ROOT / "target/debug/tidegate"))
+    parser.add_argument(
+        "--binary", type=pathlib.Path, default=os.environ.get("TIDEGATE_BIN", ROOT / "target/debug/tidegate")
+    )
     parser.add_argument("--lie", action="store_true", help="the daemons have other rules than the oracle believes")
     parser.add_argument("--strict", action="store_true", help="the oracle believes that no fault costs anything")
     parser.add_argument("--list", action="store_true", help="the kinds of faults")
@@ -54,14 +56,19 @@ def apart() -> None:
 def command_of(args: argparse.Namespace, seed: int, faults: list[Fault]) -> str:
     numbers = ",".join(str(fault.number) for fault in faults)
     kinds = f" --kinds {args.kinds}" if args.kinds else ""
-    return f".venv/bin/python tests/roulette --seed {seed} --seconds {args.seconds:g} --faults {args.faults}{kinds} --only {numbers}"
+    drawn = f"--seed {seed} --seconds {args.seconds:g} --faults {args.faults}{kinds}"
+    return f".venv/bin/python tests/roulette {drawn} --only {numbers}"
 
 
 def lie(rules: str) -> str:
     """Rules of which each is wrong by a little."""
     for true, other in [
-        ("kind: denied", "kind: nothing"), ("burst: 30", "burst: 45"), ("rate: 8/5s", "rate: 12/5s"), ("max: 3", "max: 4"),
-        ("rate: 1000/s", "rate: 1/s"), ("rate: 5/s, burst: 60", "rate: 15/s, burst: 60"),
+        ("kind: denied", "kind: nothing"),
+        ("burst: 30", "burst: 45"),
+        ("rate: 8/5s", "rate: 12/5s"),
+        ("max: 3", "max: 4"),
+        ("rate: 1000/s", "rate: 1/s"),
+        ("rate: 5/s, burst: 60", "rate: 15/s, burst: 60"),
     ]:
         assert true in rules
         rules = rules.replace(true, other)
@@ -78,13 +85,19 @@ def one(args: argparse.Namespace, seed: int) -> bool:
     result = runs.run(seed, faults, args.seconds, args.binary, args.pause, rules)
     line = dataclasses.asdict(result) | {"seed": seed, "at": time.strftime("%F %T")}
     print(
-        f"seed {seed}: {result.faults} faults of {len(result.kinds)} kinds, {result.calls} requests, {result.unjudged} not"
-        f" judged, {result.seconds:.0f} s: {'FAILED' if result.wrong else 'passed'}",
+        f"seed {seed}: {result.faults} faults of {len(result.kinds)} kinds, {result.calls} requests, {result.unjudged}"
+        f" not judged, {result.seconds:.0f} s: {'FAILED' if result.wrong else 'passed'}",
         flush=True,
     )
     if result.wrong:
         print(*(f"  {text}" for text in result.wrong[:30]), sep="\n")
-        print(*(f"  {f.at:7.2f} s {f.number:4} {f.name} of {f.host} for {f.lasts:.2f} s" for f in faults[: result.faults]), sep="\n")
+        print(
+            *(
+                f"  {f.at:7.2f} s {f.number:4} {f.name} of {f.host} for {f.lasts:.2f} s"
+                for f in faults[: result.faults]
+            ),
+            sep="\n",
+        )
         print(f"again: {command_of(args, seed, faults[: result.faults])}", flush=True)
         if args.shrink and len(faults) > 1:
             again = lambda fewer: runs.run(seed, fewer, args.seconds, args.binary, args.pause)  # noqa: E731

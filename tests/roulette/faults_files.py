@@ -175,7 +175,8 @@ def state_locked_by_another(world, host, rng):
 def traced(host, what):
     """Restarts the daemon with a disk that strace plays."""
     host.stop()
-    wrap = f"strace -D -f -qq -e signal=none -o /dev/null --seccomp-bpf -e trace=fsync,fdatasync -e inject=fsync,fdatasync:{what}"
+    wrap = "strace -D -f -qq -e signal=none -o /dev/null --seccomp-bpf -e trace=fsync,fdatasync"
+    wrap = f"{wrap} -e inject=fsync,fdatasync:{what}"
     host.start(wrap=wrap.split())
     yield
     if (code := host.process.poll()) is not None:
@@ -238,7 +239,14 @@ def rules_swapped(world, host, rng):
 @kind("rules")
 def rules_invalid(world, host, rng):
     text = host.api.read_text()
-    wrong = ["limits: 7\n", "- [", "domain: api\nlimits: [{name: x}]\n", "\0\1\2", "a: &a [*a]\n", "domain: api\n" + "[" * 9000]
+    wrong = [
+        "limits: 7\n",
+        "- [",
+        "domain: api\nlimits: [{name: x}]\n",
+        "\0\1\2",
+        "a: &a [*a]\n",
+        "domain: api\n" + "[" * 9000,
+    ]
     host.api.write_text(rng.choice(wrong))
     yield
     host.api.write_text(text)
@@ -258,7 +266,10 @@ def rules_bomb(world, host, rng):
 @kind("rules")
 def rules_many(world, host, rng):
     other = host.rules / "many.yaml"
-    rules = "".join(f"  - {{name: r{i}, match: {{a: v{i}}}, key: [user], rate: {i + 1}/s}}\n" for i in range(rng.choice([300, 3000])))
+    rules = "".join(
+        f"  - {{name: r{i}, match: {{a: v{i}}}, key: [user], rate: {i + 1}/s}}\n"
+        for i in range(rng.choice([300, 3000]))
+    )
     other.write_text(f"domain: many\nlimits:\n{rules}")
     yield
     other.unlink()
@@ -306,7 +317,7 @@ def rules_rewritten_all_the_time(world, host, rng):
 @kind("rules", loose=EVERY)
 def rules_gone(world, host, rng):
     """Every file of the domain: it has no limits."""
-    files = [path for path in host.rules.glob("*.yaml")]
+    files = list(host.rules.glob("*.yaml"))
     links = {path: os.readlink(path) for path in files}
     for path in files:
         path.unlink()
@@ -327,7 +338,9 @@ def numbers_changed(world, host, rng):
 def overrides_wrong(world, host, rng):
     """A table whose rows are of no use, of callers that there are not, and of one too many."""
     table = host.api.parent / "table.csv"
-    rows = rng.choice(["user,rate\n" + "".join(f"x{i},7/s\n" for i in range(2000)), "user,rate\nx1,7/s,,\n", "\0\0", "user\n", ""])
+    rows = rng.choice(
+        ["user,rate\n" + "".join(f"x{i},7/s\n" for i in range(2000)), "user,rate\nx1,7/s,,\n", "\0\0", "user\n", ""]
+    )
     table.write_text(rows)
     text, path = host.api.read_text(), host.api
     path.write_text(text.replace("rate: 1000/s}", "rate: 1000/s, overrides_file: table.csv}"))
@@ -355,5 +368,3 @@ def started_without_rules_directory(world, host, rng):
     host.start()
     yield
     away.rename(host.rules)
-
-

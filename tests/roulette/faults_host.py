@@ -360,9 +360,9 @@ def busy_machine(world, host, rng):
 @kind("machine!", seconds=(0.3, 1.0))
 def many_processes(world, host, rng):
     script = "while :; do (true) & done"
-    storm = subprocess.Popen(["sh", "-c", script], start_new_session=True, **({"user": UIDS["stranger"]} if IS_ROOT else {}))
+    storm = subprocess.Popen(
+        ["sh", "-c", script], start_new_session=True, **({"user": UIDS["stranger"]} if IS_ROOT else {})
+    )
     yield
     os.killpg(storm.pid, signal.SIGKILL)
     storm.wait()
-
-

@@ -52,10 +52,7 @@ def client_killed(world, host, rng):
 @kind("client")
 def client_ended(world, host, rng):
     name = client_of(world, host, rng)
-    world.clients[name].terminate()
-    code = world.clients[name].wait(20)
-    if code != 0:
-        raise Wrong(f"the client {name} ended with {code}")
+    world.end_client(name)
     yield
     world.start_client(name)
 
@@ -71,7 +68,7 @@ def client_stopped(world, host, rng):
 @kind("client", seconds=(0.2, 2.0))
 def client_forked(world, host, rng):
     name = client_of(world, host, rng, ("python", "ruby"))
-    world.clients[name].send_signal(signal.SIGUSR1)
+    world.tell_client(name, signal.SIGUSR1)
     yield
 
 
@@ -79,7 +76,7 @@ def client_forked(world, host, rng):
 def client_forked_and_killed(world, host, rng):
     """The child keeps what it has inherited."""
     name = client_of(world, host, rng, ("python", "ruby"))
-    world.clients[name].send_signal(signal.SIGUSR1)
+    world.tell_client(name, signal.SIGUSR1)
     time.sleep(0.1)
     world.clients[name].kill()
     world.clients[name].wait()
@@ -109,10 +106,8 @@ def misled(fault):
             name = f"{language}-{host.name}-misled"
             world.start_client(name, path)
             yield
-            client = world.clients.pop(name)
-            client.terminate()
-            if client.wait(20) != 0:
-                raise Wrong(f"the client {name} ended with {client.returncode}")
+            world.end_client(name)
+            del world.clients[name]
         path.unlink(missing_ok=True)
 
     play.__name__ = f"client_misled_{fault}"
@@ -194,7 +189,13 @@ def block_storm(world, host, rng):
 @kind("storm switch block")
 def wrong_verbs(world, host, rng):
     """What the admin socket is to refuse."""
-    bodies = [{}, {"rule": "nothing", "mode": "shadow"}, {"all": 7}, {"rule": "steady", "key": {"user": "s0"}, "for_s": -1}, {"rule": [[]]}]
+    bodies = [
+        {},
+        {"rule": "nothing", "mode": "shadow"},
+        {"all": 7},
+        {"rule": "steady", "key": {"user": "s0"}, "for_s": -1},
+        {"rule": [[]]},
+    ]
     with again_and_again(lambda: host.ask(rng.choice(["/switch", "/block", "/reset", "/record"]), rng.choice(bodies))):
         yield
 
@@ -215,7 +216,14 @@ def admin_unread(world, host, rng):
 @kind("storm", seconds=(0.1, 0.5))
 def commands(world, host, rng):
     """Those that people type; none may panic."""
-    for words in (["status"], ["doctor"], ["fleet"], ["switch"], ["healthcheck"], ["peek", "api", "kind=steady", "user=s0"]):
+    for words in (
+        ["status"],
+        ["doctor"],
+        ["fleet"],
+        ["switch"],
+        ["healthcheck"],
+        ["peek", "api", "kind=steady", "user=s0"],
+    ):
         where = [] if words[0] == "peek" else ["--admin", str(host.admin)]
         command = [str(host.binary), *words, *where, "--socket", str(host.socket)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=host.place)
@@ -263,5 +271,3 @@ def rule_switched_in_the_fleet(world, host, rng):
     yield
     if said:
         await_true(lambda: '"said"' in host.ask("/switch", body | {"clear": True}), f"{body} of {host.name}")
-
-

@@ -1,4 +1,4 @@
-"""Faults of Redis, and of the way to it. Hosts may not hear it, and the fleet's rule has its allowance for that alone."""
+"""Faults of Redis, and of the way to it. Hosts may not hear it, and the fleet's rule has its allowance for that."""
 
 from __future__ import annotations
 

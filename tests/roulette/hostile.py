@@ -117,7 +117,9 @@ def greeting(path, rng):
     """Sessions by the thousand, each of another name."""
 
     def act(peer):
-        peer.sendall(_frame([0, 0, 1, {"session": rng.randbytes(16), "pid": rng.randrange(1, 99_999), "connection": 1}]))
+        peer.sendall(
+            _frame([0, 0, 1, {"session": rng.randbytes(16), "pid": rng.randrange(1, 99_999), "connection": 1}])
+        )
         peer.recv(200)
 
     _again(path, act, hello=False)
@@ -192,7 +194,13 @@ def releasing(path, rng):
 
 def nested(path, rng):
     def act(peer):
-        peer.sendall(_frame(rng.choice([b"\x91" * 9000, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x94\x03\x01\xa6others"])))
+        peer.sendall(
+            _frame(
+                rng.choice(
+                    [b"\x91" * 9000, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x94\x03\x01\xa6others"]
+                )
+            )
+        )
         peer.recv(200)
 
     _again(path, act, 0.002)
@@ -223,7 +231,8 @@ def main(path, mode, seed):
 
 
 MODES = [
-    name for name, value in list(globals().items())
+    name
+    for name, value in list(globals().items())
     if callable(value) and getattr(value, "__module__", "") == __name__ and name[0] != "_" and name != "main"
 ]
 

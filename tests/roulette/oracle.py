@@ -132,7 +132,11 @@ class Oracle:
         bare = []
         for start in faults:
             if "process" in start.fault.kind.takes and start.fault.kind.blind and lost.touch(start.began, start.ended):
-                bad = [one for one in faults if "rules" in one.fault.kind.takes and one.began < start.ended and start.began < one.ended]
+                bad = [
+                    one
+                    for one in faults
+                    if "rules" in one.fault.kind.takes and one.began < start.ended and start.began < one.ended
+                ]
                 bare += [(start.began, max(one.ended for one in bad) + SETTLED)] if bad else []
         self.blind[host] = Spans((one.began, one.ended + RECOVERY) for one in faults if one.fault.kind.blind)
         losses = collections.defaultdict(list)
@@ -141,7 +145,9 @@ class Oracle:
             self.loose[host, rule] = Spans(loose + bare)
         for one in faults:
             kind = one.fault.kind
-            again = kind.loses or (("steady", "window", "work") if kind.restarts and unkept.touch(one.began, one.ended) else ())
+            again = kind.loses or (
+                ("steady", "window", "work") if kind.restarts and unkept.touch(one.began, one.ended) else ()
+            )
             for rule in again:
                 losses[rule].append((one.began, one.ended + 0.2))
         for rule in EVERY:
@@ -169,6 +175,10 @@ class Oracle:
                 break
             total += late if since <= ended + 0.05 else 0.0
         return total
+
+    def spent(self, call: Call) -> str:
+        taken = self.lateness(call.began, call.ended)
+        return f"{call.ended - call.began:.3f} s, of which the machine took {taken:.3f} s"
 
     def _verdicts(self, host: str, calls: list[Call]) -> None:
         """Callers who stay below their limit are not refused, those on a list are, and each answer names its rule."""
@@ -200,21 +210,28 @@ class Oracle:
             is_late = call.reason == "timeout" and self.lateness(call.began, call.ended) > TIMEOUT / 4
             is_late = is_late or call.ended - call.began > 2 * TIMEOUT  # it was itself held up
             follows = call.reason == "breaker" and call.began < explained.get(call.client, -9.0) + RECOVERY
-            if is_blind or is_late or call.reason == "breaker" and follows:
-                explained[call.client] = max(explained.get(call.client, -9.0), call.ended if call.reason != "breaker" else -9.0)
+            if is_blind or is_late or (call.reason == "breaker" and follows):
+                explained[call.client] = max(
+                    explained.get(call.client, -9.0), call.ended if call.reason != "breaker" else -9.0
+                )
                 continue
             at = f"{call.client} {call.kind} at {call.began - self.seen.began:.3f} s"
-            self.wrong.append(f"unjudged: {at}: {call.reason} after {call.ended - call.began:.3f} s, of which the machine took {self.lateness(call.began, call.ended):.3f} s")
+            self.wrong.append(f"unjudged: {at}: {call.reason} after {self.spent(call)}")
 
     def _bucket(self, host: str, rule: str, user: str, most: int, rate: float, calls: list[Call]) -> None:
         """Admitted in any span: a burst, the rate, and a burst for each loss in it."""
         loose, losses = self.loose[host, rule], self.losses[host, rule]
         admitted = []
         for call in calls:
-            if call.passed and call.ended - call.began <= SHARP and not loose.touch(call.began, call.ended):
-                if not any(began <= call.ended and call.began <= ended for began, ended in losses):
-                    admitted.append(call)
-        worst, when = most_admitted(admitted, most, rate, [ended for _, ended in losses]) if rate else most_in_window(admitted, losses)
+            span = call.began, call.ended
+            doubtful = loose.touch(*span) or any(began <= span[1] and span[0] <= ended for began, ended in losses)
+            if call.passed and span[1] - span[0] <= SHARP and not doubtful:
+                admitted.append(call)
+        worst, when = (
+            most_admitted(admitted, most, rate, [ended for _, ended in losses])
+            if rate
+            else most_in_window(admitted, losses)
+        )
         allowed = most + rate * SHARP + (1 if rate else 0)
         if worst > allowed:
             text = f"{worst:.1f} of {user} where {allowed:.1f} may be, at {when - self.seen.began:.3f} s"
@@ -228,9 +245,13 @@ class Oracle:
         for call in calls:
             level = max(0.0, level - rate * (call.ended - before))
             before = call.ended
-            if call.passed or not call.judged and call.reason in ("timeout", "protocol"):
+            if call.passed or (not call.judged and call.reason in ("timeout", "protocol")):
                 level = min(level + 1, most)
-            elif call.judged and call.verdict == "limit" and level + 1 + rate * (SHARP + call.ended - call.began) + 2 < most:
+            elif (
+                call.judged
+                and call.verdict == "limit"
+                and level + 1 + rate * (SHARP + call.ended - call.began) + 2 < most
+            ):
                 at = f"{call.client} at {call.began - self.seen.began:.3f} s"
                 self.wrong.append(f"false refusal: {user} of {host} by {at}, with {most - level:.1f} left")
 
@@ -257,23 +278,31 @@ class Oracle:
             took = call.ended - call.began
             if took > TIMEOUT + SLACK and took > TIMEOUT + SLACK + 4 * self.lateness(call.began, call.ended):
                 at = f"{call.client} {call.kind} at {call.began - self.seen.began:.3f} s"
-                self.wrong.append(f"deadline: {at} took {took:.3f} s, of which the machine took {self.lateness(call.began, call.ended):.3f} s: {call.verdict} {call.reason}")
+                self.wrong.append(f"deadline: {at} took {self.spent(call)}: {call.verdict} {call.reason}")
 
     def _fleet(self) -> None:
-        """Over all hosts: B + R·W while all is well; in all of a run one B more, and one and a half R while it is not."""
+        """Over all hosts: B + R·W while all is well; in all of a run one B more, and 1.5 R."""
         loose = [self.loose[host, "fleet"] for host in self.hosts]
         disturbed = Spans((one.began - 0.5, one.ended + QUIET) for one in self.seen.applied if one.fault.kind.disturbs)
         for user in {call.user for call in self.seen.calls if call.kind == "fleet"}:
             calls = [call for call in self.seen.calls if call.kind == "fleet" and call.user == user and call.passed]
-            calls = [call for call in calls if call.ended - call.began <= SHARP and not any(l.touch(call.began, call.ended) for l in loose)]
+            calls = [
+                call
+                for call in calls
+                if call.ended - call.began <= SHARP and not any(each.touch(call.began, call.ended) for each in loose)
+            ]
             for began, ended in disturbed.gaps(self.seen.began, self.seen.ended):
                 inside = [call for call in calls if began <= call.began and call.ended <= ended]
                 worst, when = most_admitted(inside, FLEET_BURST, FLEET_RATE, [])
                 if worst > FLEET_BURST + FLEET_RATE * (SHARP + 0.1) + 1:
-                    self.wrong.append(f"fleet: {worst:.1f} of {user} at {when - self.seen.began:.3f} s, where {FLEET_BURST} may be")
+                    self.wrong.append(
+                        f"fleet: {worst:.1f} of {user} at {when - self.seen.began:.3f} s, where {FLEET_BURST} may be"
+                    )
             worst, when = most_admitted(calls, FLEET_BURST, FLEET_RATE * 1.5, [])
             if worst > 2 * FLEET_BURST:
-                self.wrong.append(f"fleet: {worst:.1f} of {user} at {when - self.seen.began:.3f} s, where {2 * FLEET_BURST} may be")
+                self.wrong.append(
+                    f"fleet: {worst:.1f} of {user} at {when - self.seen.began:.3f} s, where {2 * FLEET_BURST} may be"
+                )
 
 
 def most_admitted(calls: list[Call], most: int, rate: float, losses: list[float]) -> tuple[float, float]:
@@ -295,7 +324,9 @@ def most_in_window(calls: list[Call], losses: list[tuple[float, float]]) -> tupl
     worst, when, first = 0, 0.0, 0
     edges = [ended for _, ended in losses]
     for at, call in enumerate(calls):
-        while calls[first].began <= call.ended - WINDOW_S + SHARP or any(calls[first].ended <= edge <= call.ended for edge in edges):
+        while calls[first].began <= call.ended - WINDOW_S + SHARP or any(
+            calls[first].ended <= edge <= call.ended for edge in edges
+        ):
             first += 1
         if at - first + 1 > worst:
             worst, when = at - first + 1, call.ended

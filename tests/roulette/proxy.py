@@ -2,7 +2,7 @@
 
     proxy.py SOCKET_OF_REDIS HOST=PORT…     then lines: `HOST MODE [NUMBER]`, `target SOCKET`, `HOST drop`
 
-Each line is answered by itself once it holds. The modes: forward; slow (milliseconds); silent; refuse (connections end);
+Each line is answered by itself once it holds. The modes: forward; slow (milliseconds); silent; refuse (no connection);
 lose (replies of Redis are lost, of one in NUMBER reads, and the connection ends); mangle (bytes are changed in one in
 NUMBER reads); drip (a byte at a time); huge (an endless reply).
 """
@@ -82,7 +82,7 @@ async def main() -> None:
         if name == "target":
             target[0] = words[0]
         elif words[0] != "drop":
-            fronts[name].mode, fronts[name].number = words[0], int((words + ["0"])[1])
+            fronts[name].mode, fronts[name].number = words[0], int([*words, "0"][1])
         if name == "target" or words[0] in ("drop", "refuse"):
             for front in fronts.values() if name == "target" else [fronts[name]]:
                 for writer in list(front.open):

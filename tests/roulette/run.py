@@ -27,10 +27,22 @@ RESIDENT_MAX = 200 << 20  # bytes of memory of its own
 CALM = 5.0  # seconds without a fault at the end
 # Errors that the faults give cause for; any other one is a finding.
 ERRORS = re.compile(
-    "|".join([
-        r"set aside", r"NO LIMITS", r"keeps its last good rules", r"YESTERDAY", r"rules", r"REFUSES MOST CALLERS",
-        r"Redis", r"password", r"another tidegate is running here", r"is not kept", r"state", r"cannot be",
-    ])
+    "|".join(
+        [
+            r"set aside",
+            r"NO LIMITS",
+            r"keeps its last good rules",
+            r"YESTERDAY",
+            r"rules",
+            r"REFUSES MOST CALLERS",
+            r"Redis",
+            r"password",
+            r"another tidegate is running here",
+            r"is not kept",
+            r"state",
+            r"cannot be",
+        ]
+    )
 )
 
 
@@ -128,7 +140,10 @@ def abridged(wrong: list[str], most: int = 4) -> list[str]:
     families = collections.defaultdict[str, list[str]](list)
     for text in wrong:
         families[text.split(":")[0]].append(text)
-    short = [[*texts[:most], *([f"{family}: {len(texts) - most} more"] if len(texts) > most else [])] for family, texts in families.items()]
+    short = [
+        [*texts[:most], *([f"{family}: {len(texts) - most} more"] if len(texts) > most else [])]
+        for family, texts in families.items()
+    ]
     return [text for texts in short for text in texts]
 
 
@@ -150,11 +165,11 @@ def _ended(world: World, applied: list[Applied]) -> list[str]:
 def _finish(world: World) -> list[str]:
     """Everybody is judged again; clients end, and nothing is left; daemons end in order."""
     wrong = []
-    for client in world.clients.values():
-        client.terminate()
-    for name, client in world.clients.items():
-        if (code := client.wait(20)) != 0:
-            wrong.append(f"ended: the client {name} with {code} after TERM")
+    for name in world.clients:
+        try:
+            world.end_client(name)
+        except Wrong as what:
+            wrong.append(f"ended: {what}")
     until = time.monotonic() + FREE_S
     for host in world.hosts.values():
         while (held := metric(page := host.ask("/metrics"), "tidegate_leases")) and time.monotonic() < until:
@@ -185,6 +200,8 @@ def _errors(world: World) -> list[str]:
     """What clients wrote beside the lines of their library."""
     wrong = []
     for path in world.place.glob("*.err"):
-        lines = [line for line in path.read_text(errors="replace").splitlines() if "tidegate: " not in line and line.strip()]
+        lines = [
+            line for line in path.read_text(errors="replace").splitlines() if "tidegate: " not in line and line.strip()
+        ]
         wrong += [f"exception: {path.stem}: {line}" for line in lines[:5]]
     return wrong

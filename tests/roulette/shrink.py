@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from run import Result
 
 
-def shrink(faults: Sequence[Fault], families: set[str], again: Callable[[Sequence[Fault]], Result], most: int) -> list[Fault]:
+def shrink(
+    faults: Sequence[Fault], families: set[str], again: Callable[[Sequence[Fault]], Result], most: int
+) -> list[Fault]:
     """Drops parts of the list, half of it first, as long as one of `families` is still wrong; at most `most` runs.
 
     Faults keep their times, so that the rest goes on as it did. The machine takes part, so a failure may stay away by

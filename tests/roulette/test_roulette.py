@@ -10,7 +10,7 @@ import sys
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-SEEDS = {101: 20, 102: 20, 103: 20}  # seconds of each
+SEEDS = {101: 15, 102: 15}  # seconds of each
 
 
 def play(*options: str) -> str:
@@ -22,7 +22,8 @@ def play(*options: str) -> str:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_fault_costs_more_than_stated(seed):
-    said = play("--seed", str(seed), "--seconds", str(SEEDS[seed]), "--faults", str(SEEDS[seed]), "--shrink", os.environ.get("SHRINK", "0"))
+    length = str(SEEDS[seed])
+    said = play("--seed", str(seed), "--seconds", length, "--faults", length, "--shrink", os.environ.get("SHRINK", "0"))
     assert "1 of 1 runs passed" in said
 
 
@@ -30,12 +31,14 @@ TOLD = ["too much: steady", "too much: window", "too much at once: ", "not denie
 
 
 def test_oracle_notices_other_rules():
-    said = play("--seconds", "15", "--only", "", "--lie")
+    said = play("--seconds", "12", "--only", "", "--lie")
     missing = [told for told in TOLD if told not in said]
     assert not missing, said
 
 
-@pytest.mark.parametrize(("name", "told"), [("killed", "too much: steady"), ("stopped", "unjudged: "), ("rules_gone", "no limit: ")])
-def test_oracle_notices_what_is_not_allowed_for(name, told):
-    """The same faults, of which the oracle is told that they cost nothing."""
-    assert told in play("--seed", "7", "--seconds", "20", "--faults", "20", "--kinds", name, "--shrink", "0", "--strict")
+def test_oracle_notices_what_it_does_not_allow_for():
+    """Faults of which the oracle is told that they cost nothing."""
+    kinds = ["--kinds", "killed,stopped,rules_gone", "--strict", "--shrink", "0"]
+    said = play("--seed", "7", "--seconds", "18", "--faults", "18", *kinds)
+    missing = [told for told in ("too much: steady", "unjudged: ", "no limit: ") if told not in said]
+    assert not missing, said

@@ -2,7 +2,7 @@
 
     twin.py OUT     until its input ends
 
-Writes `FROM TO SECONDS` for what is above 5 ms: how long a round trip through another process took, and how long a thread
+Writes `FROM TO SECONDS` for what is above 5 ms: how long a round trip through another process took, how long a thread
 of a daemon or of a client was ready to run and was not let, how long some process waited for a disk or for memory.
 """
 
@@ -48,7 +48,10 @@ def delays(paths: list[str]) -> dict[str, float]:
 
 def main(out: str) -> None:
     before, turn, watched = dict[str, float](), 0, list[str]()
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other, open(out, "w", 1) as file:
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other,
+        open(out, "w", 1) as file,
+    ):
         slept = since = looked = time.monotonic()
         while not select.select([sys.stdin], [], [], PAUSE)[0]:
             began = time.monotonic()

@@ -216,9 +216,13 @@ class Host:
         try:
             code = process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            raise Wrong(f"the daemon of {self.name} goes on {PATIENCE} s after signal {how}: {self.last_lines()}") from None
+            raise Wrong(
+                f"the daemon of {self.name} goes on {PATIENCE} s after signal {how}: {self.last_lines()}"
+            ) from None
         if code not in expected:
-            raise Wrong(f"the daemon of {self.name} ended with {code} after signal {how}, not {expected}: {self.last_lines()}")
+            raise Wrong(
+                f"the daemon of {self.name} ended with {code} after signal {how}, not {expected}: {self.last_lines()}"
+            )
         self.ended_after = time.monotonic() - began
 
     def kill(self) -> None:
@@ -284,7 +288,7 @@ class Redis:
         place.mkdir(exist_ok=True)
         words = f"--port {self.ports[number]} --unixsocket {self.socket(number)} --save '' --appendonly no".split()
         words = ["" if word == "''" else word for word in words]
-        words += "--requirepass good --masterauth good --enable-debug-command yes --repl-diskless-sync-delay 0".split()
+        words += ["--requirepass", "good", "--masterauth", "good", "--enable-debug-command", "yes"]
         if number != self.first:
             words += ["--replicaof", "127.0.0.1", str(self.ports[self.first])]
         log = open(place / "log", "a")  # noqa: SIM115
@@ -329,6 +333,7 @@ class World:
     def __init__(self, place: pathlib.Path, binary: pathlib.Path, seed: int, pause_ms: float, rules: str) -> None:
         self.place, self.pause_ms, self.rng = place, pause_ms, random.Random(seed)
         self.calls, self.clients = place / "calls", dict[str, subprocess.Popen]()
+        self.outs = dict[str, pathlib.Path]()
         self.helpers = list[subprocess.Popen]()
         place.chmod(0o755)
         self.calls.mkdir()
@@ -336,7 +341,8 @@ class World:
         self.redis = Redis(place / "redis", ["a", "b"])
         faked = {"b"} if fake_library() else set()
         self.hosts = {
-            name: Host(name, binary, place / name, port, name in faked, rules) for name, port in self.redis.fronts.items()
+            name: Host(name, binary, place / name, port, name in faked, rules)
+            for name, port in self.redis.fronts.items()
         }
         command = [sys.executable, str(HERE / "twin.py"), str(place / "late")]
         self.twin = subprocess.Popen(command, stdin=subprocess.PIPE)
@@ -351,7 +357,7 @@ class World:
         """`path`: in place of the socket of its host."""
         language, host = name.split("-")[:2]
         count = sum(each.name.startswith(name) for each in self.calls.iterdir())
-        out = self.calls / f"{name}-{count}"
+        out = self.outs[name] = self.calls / f"{name}-{count}"
         out.touch()
         give(out, language)
         environment = os.environ | {"TIDEGATE_TIMEOUT_MS": str(TIMEOUT * 1000), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -366,6 +372,16 @@ class World:
                 stderr=errors,
                 **run_as(language),
             )
+
+    def tell_client(self, name: str, signal_number: int) -> None:
+        """Once it has asked, and so hears signals."""
+        await_true(lambda: self.outs[name].stat().st_size or self.clients[name].poll() is not None, f"{name} asks")
+        self.clients[name].send_signal(signal_number)
+
+    def end_client(self, name: str) -> None:
+        self.tell_client(name, signal.SIGTERM)
+        if (code := self.clients[name].wait(PATIENCE)) != 0:
+            raise Wrong(f"the client {name} ended with {code} after TERM")
 
     def stranger(self, *words: object) -> subprocess.Popen:
         """A process of another user."""

@@ -3,8 +3,8 @@
     client.py NAME SOCKET OUT PAUSE_MS
 
 A line for each request: `C BEGAN ENDED NUMBER KIND USER VERDICT REASON RULE RETRY_S LEASE`, `R BEGAN NUMBER` when the
-work of one is to end, `X` and an exception. Times are seconds of the monotonic clock. USR1: forks, and the child goes on
-for two seconds beside its parent.
+work of one is to end, `X` and an exception. Times are seconds of the monotonic clock. USR1: forks, and the child goes
+on for two seconds beside its parent.
 """
 
 import os
@@ -15,7 +15,10 @@ import time
 import tidegate
 
 # How often each kind of request comes, in this order.
-MIX = "steady fleet calm work steady fleet window steady calm fleet work denied steady fleet calm work".split()
+MIX = (
+    *("steady", "fleet", "calm", "work", "steady", "fleet", "window", "steady"),
+    *("calm", "fleet", "work", "denied", "steady", "fleet", "calm", "work"),
+)
 USERS = {"steady": "s", "fleet": "f", "window": "v", "work": "w", "denied": "d"}
 HOLDS = (0.01, 0.05, 0.3)  # seconds of work
 
