@@ -207,7 +207,7 @@ class Oracle:
             if call.judged:
                 continue
             is_blind = "misled" in call.client or self.blind[host].touch(call.began, call.ended)
-            is_late = call.reason == "timeout" and self.lateness(call.began, call.ended) > TIMEOUT / 4
+            is_late = call.reason in ("timeout", "unreachable") and self.lateness(call.began, call.ended) > TIMEOUT / 4
             is_late = is_late or call.ended - call.began > 2 * TIMEOUT  # it was itself held up
             follows = call.reason == "breaker" and call.began < explained.get(call.client, -9.0) + RECOVERY
             if is_blind or is_late or (call.reason == "breaker" and follows):
