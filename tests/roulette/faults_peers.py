@@ -16,7 +16,10 @@ from world import Wrong, await_true
 
 
 def peer(mode):
-    """A kind for each way of being hostile. It may cost others nothing."""
+    """A kind for each way of being hostile. It may cost others nothing.
+
+    But who connects while the backlog is full of connections that nobody keeps waits for its turn behind them.
+    """
 
     def play(world, host, rng):
         strangers = [world.stranger(host.socket, mode, rng.randrange(1 << 30)) for _ in range(rng.choice([1, 1, 2]))]
@@ -25,7 +28,7 @@ def peer(mode):
             world.end_helper(stranger)
 
     play.__name__ = f"peer_{mode}"
-    return kind("peer", needs="root")(play)
+    return kind("peer", needs="root", blind=mode == "connecting")(play)
 
 
 for _mode in hostile.MODES:
