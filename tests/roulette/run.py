@@ -115,6 +115,8 @@ def _play(world: World, seed: int, faults: Sequence[Fault], seconds: float, crea
         with contextlib.suppress(Wrong):
             wrong += _finish(world)
     ended = time.monotonic()
+    for one in applied:
+        one.ended = min(one.ended, ended)
     world.twin.stdin.close()
     world.twin.wait()
     late = [tuple(map(float, line.split())) for line in (world.place / "late").read_text().splitlines()]
