@@ -38,7 +38,7 @@ def test_oracle_notices_other_rules():
 
 def test_oracle_notices_what_it_does_not_allow_for():
     """Faults of which the oracle is told that they cost nothing."""
-    kinds = ["--kinds", "killed,stopped,rules_gone", "--strict", "--shrink", "0"]
+    kinds = ["--kinds", "state_lost,stopped,rules_gone", "--strict", "--shrink", "0"]
     said = play("--seed", "7", "--seconds", "18", "--faults", "18", *kinds)
     missing = [told for told in ("too much: steady", "unjudged: ", "no limit: ") if told not in said]
     assert not missing, said
