@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import os
 import pathlib
 import random
 import re
@@ -24,6 +25,7 @@ from oracle import FREE_S, Applied, Oracle, Seen, read_calls
 from world import RULES, World, Wrong, metric
 
 RESIDENT_MAX = 200 << 20  # bytes of memory of its own
+DESCRIPTORS_MAX = 64  # once all clients have ended
 CALM = 5.0  # seconds without a fault at the end
 # Errors that the faults give cause for; any other one is a finding.
 ERRORS = re.compile(
@@ -117,6 +119,8 @@ def _play(world: World, seed: int, faults: Sequence[Fault], seconds: float, crea
     ended = time.monotonic()
     for one in applied:
         one.ended = min(one.ended, ended)
+    if (code := world.twin.poll()) is not None:
+        wrong.append(f"twin: it ended with {code}, so nothing is known of the machine")
     world.twin.stdin.close()
     world.twin.wait()
     late = [tuple(map(float, line.split())) for line in (world.place / "late").read_text().splitlines()]
@@ -178,6 +182,11 @@ def _finish(world: World) -> list[str]:
             time.sleep(0.1)
         if not page or held:
             wrong.append(f"leases: {held} on {host.name} after the end of all clients")
+        if page and metric(page, "tidegate_thread_restarts_total"):
+            wrong.append(f"panic: a thread of {host.name} was run again")
+        descriptors = len(os.listdir(f"/proc/{host.pid}/fd")) if host.process.poll() is None else 0
+        if descriptors > DESCRIPTORS_MAX:
+            wrong.append(f"descriptors: {descriptors} of {host.name} after the end of all clients")
         try:
             host.stop()
         except Wrong as what:

@@ -41,7 +41,7 @@ def stalls() -> dict[str, float]:
 def delays(paths: list[str]) -> dict[str, float]:
     found = {}
     for path in paths:
-        with contextlib.suppress(OSError), open(path) as stat:
+        with contextlib.suppress(OSError, IndexError), open(path) as stat:  # empty, of one that ends just now
             found[path] = int(stat.read().split()[1]) / 1e9
     return found
 
