@@ -111,6 +111,11 @@ pictures:        ## The pictures of docs/: from what `tidegate replay` decides, 
 	$(PYTHON) docs/pictures/fleet.py $(TARGET)/tmp/fleet
 	$(PYTHON) docs/pictures/page.py $(TARGET)/debug/tidegate
 
+.PHONY: roulette
+roulette:        ## A minute of random faults of whole hosts, and whether the oracle notices what is wrong
+	$(BUILD)
+	$(PYTEST) -q tests/roulette
+
 nightly:         ## Long properties; hours are welcome. What fails keeps nothing else from being tried
 	@scripts/setup test
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
@@ -150,6 +155,14 @@ nightly-page:
 	@scripts/setup page
 	$(BUILD)
 	$(PYTEST) -q -rs tests/python/test_page.py tests/python/test_report.py
+
+# An hour of fresh seeds, which are printed. ROULETTE=FILE: a line of JSON for each run is added there.
+NIGHTLY += nightly-roulette
+.PHONY: nightly-roulette
+nightly-roulette:
+	$(BUILD)
+	TIDEGATE_BIN=$(TARGET)/debug/tidegate $(PYTHON) tests/roulette --seconds 120 --faults 120 --slices $${SLICES:-28} \
+	  --results $${ROULETTE:-$(TARGET)/roulette.jsonl}
 
 nightly-packages:
 	$(BUILD)

@@ -2,10 +2,12 @@
 //! callers, and nobody can tell a caller by its key.
 
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::{Metadata, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::redis_settings::how_to_make;
 use crate::fleet::secrets::Mark;
@@ -73,7 +75,9 @@ fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {
         };
         Wrong::new(format!("cannot read the fleet secret: {error}"), mend)
     };
-    let mut file = File::open(path).map_err(unreadable)?;
+    // A named pipe is not waited for: it holds nothing then.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     let mut bytes = Vec::new();
     // A device never ends.

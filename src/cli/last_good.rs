@@ -1,7 +1,6 @@
 //! The rules that were last good, as texts on disk: a start at which a domain's files have errors goes on with what it had.
 //! Kept beside the tables, never in place of the files.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use siphasher::sip::SipHasher13;
 use tracing::{debug, info, warn};
 
 use crate::rules::{Library, Texts};
-use crate::state::{Record, StateFile, set_aside, write_whole};
+use crate::state::{Record, StateFile, open_regular, set_aside, write_whole};
 
 /// Where they are kept.
 #[derive(Debug)]
@@ -57,9 +56,10 @@ impl LastGood {
 
     fn read(&self) -> Result<Vec<Texts>, Bad> {
         let mut bytes = Vec::new();
-        let file = File::open(&self.path);
+        let file = open_regular(&self.path);
         match file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(Bad::Damaged),
             Err(error) => Err(Bad::Unreadable(error)),
             Ok(_) if bytes.len() as u64 <= BYTES_MAX => self.parse(&bytes).ok_or(Bad::Damaged),
             Ok(_) => Err(Bad::Damaged),

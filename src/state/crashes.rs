@@ -7,9 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
-
 use super::moment::Moment;
+use super::regular::open_planted;
 use super::whole::OWNER_ONLY;
 use crate::clock::boot_nanos;
 use crate::sys;
@@ -32,9 +31,7 @@ impl Crashes {
     pub fn open(path: &Path, here: &Moment) -> io::Result<Crashes> {
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(OWNER_ONLY);
-        // A planted link is not followed.
-        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        let mut file = options.open(path)?;
+        let mut file = open_planted(path, &mut options)?;
         let clock = here.clock.unwrap_or_default();
         let mut notes = Vec::new();
         (&mut file).take(NOTES_BYTES_MAX).read_to_end(&mut notes)?;

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 
 use super::record::StateFile;
+use super::regular::{open_planted, open_regular};
 use super::small_file::SmallFile;
 use super::tables::{KeyBytes, Stamp, VERSION};
 use super::whole::{OWNER_ONLY, write_whole};
@@ -163,9 +164,7 @@ impl Directory {
         }
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(OWNER_ONLY);
-        // A link that somebody planted here is not followed.
-        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        let lock = options.open(self.path.join(LOCK))?;
+        let lock = open_planted(&self.path.join(LOCK), &mut options)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         // Nobody else takes it meanwhile: this is the one directory.
         let _ = self.lock.0.set(lock);
@@ -174,7 +173,7 @@ impl Directory {
 
     fn read_key(&self) -> Option<KeyBytes> {
         let mut bytes = Vec::new();
-        File::open(self.path.join(KEY)).ok()?.take(KEY_BYTES + 1).read_to_end(&mut bytes).ok()?;
+        open_regular(&self.path.join(KEY)).ok()?.take(KEY_BYTES + 1).read_to_end(&mut bytes).ok()?;
         bytes.try_into().ok().map(KeyBytes)
     }
 }

@@ -2,12 +2,11 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
 
+use super::regular::open_planted;
 use super::whole::write_whole;
 
 /// One is written at a time.
@@ -27,9 +26,8 @@ impl SmallFile {
     #[must_use]
     pub fn read(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        options.open(&*self.path.lock()).ok()?.take(self.bytes_max).read_to_end(&mut bytes).ok()?;
+        let file = open_planted(&self.path.lock(), OpenOptions::new().read(true)).ok()?;
+        file.take(self.bytes_max).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 

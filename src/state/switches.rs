@@ -6,7 +6,6 @@
 //! enforces and a block do not. Whoever adds what narrows an entry puts it into a list of another name.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, Read};
 use std::path::Path;
@@ -16,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::write_whole;
+use super::{open_regular, write_whole};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Blocked, By, Mode, Orders, RuleName, Switch, Target};
 
@@ -48,10 +47,13 @@ pub struct OrdersRead {
 /// It cannot be read, or is damaged.
 pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, Unreadable> {
     let mut text = String::new();
-    match File::open(path) {
+    match open_regular(path) {
         Ok(file) => file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(not_text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(OrdersRead { orders: Orders::default(), version: ORDERS_VERSION, not_understood: 0 });
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            return Err(Unreadable::Damaged("it is no regular file"));
         }
         Err(error) => return Err(error.into()),
     }

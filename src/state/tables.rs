@@ -20,12 +20,12 @@ mod decode;
 mod encode;
 mod section;
 
-use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use super::moment::Moment;
+use super::regular::open_regular;
 use super::whole::Whole;
 use crate::clock::{Now, Timestamp};
 use crate::engine::Engine;
@@ -141,11 +141,8 @@ pub fn read_tables(
     bytes_max: u64,
 ) -> Result<PutBack, Useless> {
     let stamp = stamp.into();
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(Useless::Strange);
-    }
     if metadata.len() > bytes_max {
         return Err(Useless::TooLarge(metadata.len()));
     }

@@ -17,7 +17,7 @@ import pytest
 
 from applications import APPLICATIONS
 from crowd import CALLERS, Caller, Crowd, free
-from roulette import LATE, REPLIES, spinning
+from front import LATE, REPLIES, spinning
 from rules import CONCURRENCY, RULES
 from servers import wait_until
 from yardstick import measuring

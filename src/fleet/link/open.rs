@@ -1,13 +1,19 @@
 //! From a URL to a connection that is ready for calls: reach the server, shake hands over TLS, say who we are, load the scripts.
 //! Password and authorities are read from their files each time, so that they may change.
 
+use std::fmt::Display;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::Builder;
 use std::time::Duration;
 
 use redis::Value;
+use rustix::fs::OFlags;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
@@ -57,15 +63,29 @@ struct Password(Vec<u8>);
 
 async fn read_credentials(options: &Options) -> Result<Option<Password>, LinkError> {
     let Some(path) = options.password_file.clone() else { return Ok(None) };
-    // The file may lie on a disk that hangs.
-    let read = tokio::task::spawn_blocking(move || read_password(&path)).await;
-    read.map_err(|_| LinkError::new(Class::Auth, "the password file was not read"))?.map(Some)
+    read_apart("password-file", move || read_password(&path)).await.map(Some)
+}
+
+/// Reads a file on a thread of its own, for the disk may hang. Without a thread this is an error, where tokio's
+/// `spawn_blocking` panics.
+async fn read_apart<T: Send + 'static>(
+    name: &str,
+    read: impl FnOnce() -> Result<T, LinkError> + Send + 'static,
+) -> Result<T, LinkError> {
+    let (done, answer) = oneshot::channel();
+    let spawned = Builder::new().name(name.into()).spawn(move || drop(done.send(read())));
+    let failed =
+        |cause: &dyn Display| LinkError::new(Class::Down, format!("the {name} was not read: {cause}"));
+    spawned.map_err(|error| failed(&format_args!("{error}: raise TasksMax of the unit")))?;
+    answer.await.map_err(|error| failed(&error))?
 }
 
 fn read_password(path: &Path) -> Result<Password, LinkError> {
     let wrong =
         |cause: &str| LinkError::new(Class::Auth, format!("the password file {}: {cause}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| wrong(&error.kind().to_string()))?;
+    // A named pipe is not waited for: it holds nothing then.
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
+    let file = file.map_err(|error| wrong(&error.kind().to_string()))?;
     let mut password = Vec::new();
     file.take(PASSWORD_BYTES_MAX + 2)
         .read_to_end(&mut password)
@@ -146,11 +166,11 @@ fn what_tls_says(error: &Error) -> LinkError {
 /// Who is trusted: the authorities of the file alone, else those of this system.
 async fn read_authorities(options: &Options) -> Result<Arc<ClientConfig>, LinkError> {
     let file = options.ca_file.clone();
-    let read = tokio::task::spawn_blocking(move || match file {
+    let roots = read_apart("ca-file", move || match file {
         Some(path) => authorities_of_file(&path),
         None => authorities_of_system(),
     });
-    let roots = read.await.map_err(|_| tls(TlsFault::CaFile, "the authorities were not read"))??;
+    let roots = roots.await?;
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|_| tls(TlsFault::Other, "no version of TLS"))?;

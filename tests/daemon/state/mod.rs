@@ -11,6 +11,7 @@ mod faketime;
 mod last_good;
 mod measured;
 mod office;
+mod pipes;
 mod pools;
 mod restarts;
 mod strace;

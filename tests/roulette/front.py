@@ -1,6 +1,6 @@
 """Holds the path that applications use, hands everything on to the real daemon, and misbehaves when it is told to.
 
-    python roulette.py PATH SOCKET_OF_THE_DAEMON    then a fault a line; each is answered once it holds
+    python front.py PATH SOCKET_OF_THE_DAEMON    then a fault a line; each is answered once it holds
 
 A process of its own, so that what it does costs its driver no time. It never judges and never makes up a good reply.
 """
@@ -25,7 +25,7 @@ NOBODYS = 5  # so many ids on nobody waits: a client cannot tell the id of anoth
 SELDOM = 7  # one reply of so many is spoilt, so that a client goes on asking
 
 
-class Roulette:
+class Front:
     def __init__(self, path: str, daemon: str) -> None:
         self.path, self.daemon, self.fault, self.dice = path, daemon, "forward", random.Random(7)
         self.listener, self.fillers = self._listen(64), list[socket.socket]()
@@ -150,23 +150,23 @@ def framed(message: list) -> bytes:
 
 
 async def main(path: str, daemon: str) -> None:
-    roulette = Roulette(path, daemon)
+    front = Front(path, daemon)
     print("ready", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        roulette.turn(line.strip())
+        front.turn(line.strip())
         print(line.strip(), flush=True)
 
 
 @contextlib.contextmanager
 def spinning(path, daemon):
-    """A roulette at `path`; yields the function that tells it what goes wrong from now on."""
+    """A front at `path`; yields the function that tells it what goes wrong from now on."""
     command = [sys.executable, __file__, str(path), str(daemon)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
         def turn(fault):
             process.stdin.write(f"{fault}\n")
             process.stdin.flush()
-            assert process.stdout.readline().strip() == fault, "the roulette ended"
+            assert process.stdout.readline().strip() == fault, "the front ended"
 
         assert process.stdout.readline().strip() == "ready"
         try:

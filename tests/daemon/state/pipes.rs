@@ -1,0 +1,37 @@
+//! Named pipes and directories where the state directory has its files: no start waits for the other end of a pipe.
+
+use std::fs;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::restarts::{allowed, end, plan, state};
+
+const FILES: [&str; 9] = [
+    "tables",
+    "switches",
+    "rules",
+    "rules-proven",
+    "fleet-overrides",
+    "fleet-identity",
+    "hash-key",
+    "crashes",
+    "lock",
+];
+
+#[test]
+fn a_named_pipe_or_a_directory_in_place_of_any_file_keeps_no_start_waiting() {
+    for name in FILES {
+        for is_pipe in [true, false] {
+            let plan = plan();
+            let path = state(&plan).join(name);
+            if is_pipe {
+                mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            } else {
+                fs::create_dir(&path).unwrap();
+            }
+            let daemon = plan.start();
+            assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5, "{name}, a pipe: {is_pipe}");
+            end(daemon);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+"""Measures what this machine takes from every process, so that nothing else has to allow for it.
+
+    twin.py OUT     until its input ends
+
+Writes `FROM TO SECONDS` for what is above 5 ms: how long a round trip through another process took, how long a thread
+of a daemon or of a client was ready to run and was not let, how long some process waited for a disk or for memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+
+PAUSE, TOLD = 0.020, 0.005
+WATCHED = ("tidegate", "ruby", "python3", "roulette", "redis-server")
+
+
+def threads():
+    """The threads of every process here whose delay counts."""
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{process}/comm") as file:
+                name = file.read().strip()
+            if name in WATCHED or name.startswith("tidegate"):
+                yield from (f"/proc/{process}/task/{task}/schedstat" for task in os.listdir(f"/proc/{process}/task"))
+
+
+def stalls() -> dict[str, float]:
+    """How long some process here waited for a disk or for memory, in seconds since the machine started."""
+    found = {}
+    for what in ("io", "memory"):
+        with contextlib.suppress(OSError), open(f"/proc/pressure/{what}") as file:
+            found[what] = int(file.readline().rsplit("=", 1)[1]) / 1e6
+    return found
+
+
+def delays(paths: list[str]) -> dict[str, float]:
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError, IndexError), open(path) as stat:  # empty, of one that ends just now
+            found[path] = int(stat.read().split()[1]) / 1e9
+    return found
+
+
+def main(out: str) -> None:
+    before, turn, watched = dict[str, float](), 0, list[str]()
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other,
+        open(out, "w", 1) as file,
+    ):
+        slept = since = looked = time.monotonic()
+        while not select.select([sys.stdin], [], [], PAUSE)[0]:
+            began = time.monotonic()
+            os.write(other.stdin.fileno(), b".")
+            os.read(other.stdout.fileno(), 1)
+            most = time.monotonic() - min(began, slept + PAUSE)
+            since = slept
+            if turn % 2 == 0:
+                since, looked = looked, time.monotonic()
+                watched = list(threads()) if turn % 8 == 0 else watched
+                now = stalls() | delays(watched)
+                # A thread that is seen for the first time has waited since then, but for those of the beginning.
+                most = max([most, *(total - before.get(name, 0.0 if turn else total) for name, total in now.items())])
+                before = now if turn % 8 == 0 else before | now
+            turn += 1
+            if most > TOLD:
+                file.write(f"{since} {time.monotonic()} {most}\n")
+            slept = time.monotonic()
+        other.stdin.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
