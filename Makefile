@@ -20,7 +20,7 @@ LANES ?= 3
 # `make test` fails when it takes longer.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
 .PHONY: help demo test quick stages lint bench pictures packages nightly $(NIGHTLY) setup clean $(addprefix test-,$(STAGES) programs)
 
@@ -154,6 +154,17 @@ nightly-migrate:
 	@scripts/setup migrate
 	$(BUILD)
 	$(PYTEST) -q -rs tests/migrate
+
+# Ten minutes for each target. What is found stays in fuzz/corpus; docs/testing.md says how it gets into tests/corpora.
+nightly-fuzz:
+	@scripts/fuzz $${FUZZ_SECONDS:-600}
+
+nightly-sanitizer:
+	@scripts/sanitizer
+
+# A sample of those that no run before this has tried; results are added to target/mutants/results.tsv.
+nightly-mutants:
+	@scripts/mutants --sample $${MUTANTS:-200} --seed $${SEED:-1}
 
 clean:           ## Removes everything that was built
 	cargo clean
