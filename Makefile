@@ -109,9 +109,12 @@ nightly:         ## Long properties; hours are welcome. What fails keeps nothing
 	@scripts/setup test
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
 
+# Advisories need their database, which comes over the network.
 nightly-sources:
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
-	  else echo "cargo-deny is missing: nobody looks at licenses and sources (cargo install cargo-deny --locked)"; fi
+	@if ! cargo deny --version >/dev/null 2>&1; then echo "SKIPPED: licenses, bans and sources need cargo-deny (cargo install cargo-deny --locked)"; \
+	  else cargo deny --locked check bans licenses sources && \
+	  if cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check --disable-fetch advisories; \
+	  else echo "SKIPPED: advisories: their database cannot be had"; fi; fi
 
 nightly-tests:
 	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} TREES=$${TREES:-20000} STOPS=$${STOPS:-200} \
