@@ -21,7 +21,7 @@ COMPUTED := files clippy pure simulations memory interleavings
 # `make test` fails when it takes longer.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
 .PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs)
 
@@ -120,9 +120,12 @@ nightly:         ## Long properties; hours are welcome. What fails keeps nothing
 	@scripts/setup test
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
 
+# Advisories need their database, which comes over the network.
 nightly-sources:
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
-	  else echo "cargo-deny is missing: nobody looks at licenses and sources (cargo install cargo-deny --locked)"; fi
+	@if ! cargo deny --version >/dev/null 2>&1; then echo "SKIPPED: licenses, bans and sources need cargo-deny (cargo install cargo-deny --locked)"; \
+	  else cargo deny --locked check bans licenses sources && \
+	  if cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check --disable-fetch advisories; \
+	  else echo "SKIPPED: advisories: their database cannot be had"; fi; fi
 
 nightly-tests:
 	PROPTEST_CASES=$${CASES:-100000} SEEDS=$${SEEDS:-20} TWO_DAEMONS=$${TWO_DAEMONS:-100} KILLS=$${KILLS:-100} TREES=$${TREES:-20000} STOPS=$${STOPS:-200} \
@@ -173,6 +176,17 @@ nightly-migrate:
 	@scripts/setup migrate
 	$(BUILD)
 	$(PYTEST) -q -rs tests/migrate
+
+# Ten minutes for each target. What is found stays in fuzz/corpus; docs/testing.md says how it gets into tests/corpora.
+nightly-fuzz:
+	@scripts/fuzz $${FUZZ_SECONDS:-600}
+
+nightly-sanitizer:
+	@scripts/sanitizer
+
+# A sample of those that no run before this has tried; results are added to target/mutants/results.tsv.
+nightly-mutants:
+	@scripts/mutants --sample $${MUTANTS:-200} --seed $${SEED:-1}
 
 clean:           ## Removes everything that was built
 	cargo clean

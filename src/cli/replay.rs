@@ -153,6 +153,21 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     }
 }
 
+/// Plays a trace that is in memory: as an access log where a domain is given. Returns the summary, or why it stopped.
+///
+/// # Errors
+/// A line that cannot be played, by its number.
+pub fn play(
+    trace: Vec<u8>,
+    rules: Vec<Arc<Domain>>,
+    domain: Option<&str>,
+    strict: bool,
+) -> Result<String, String> {
+    let mut stage = Stage::of_rules_that_stay(Side::new(Player::new(rules, 0), false), Path::new(""));
+    let (played, remarks) = Recording::of_bytes(trace).play(domain, strict, false, &mut stage);
+    played.map(|()| stage.summary(remarks)).map_err(|failure| failure.to_string())
+}
+
 /// The option that would write where the trace is.
 fn written_over_the_trace(args: &Args) -> Option<&'static str> {
     let trace = fs::canonicalize(&args.trace).ok().filter(|_| !is_dash(&args.trace))?;

@@ -31,6 +31,7 @@ mod descriptors;
 mod docs_snippets;
 mod engine;
 mod explain;
+mod fuzz;
 mod generate;
 mod import;
 mod limit;

@@ -1,8 +1,8 @@
 //! What holds for any bytes at all: nothing panics, no bad frame passes for a whole one, what is read can be written
 //! and read again, and it does not matter in which pieces frames arrive.
 
+use crate::fuzz::targets::frames;
 use crate::golden;
-use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use proptest::collection::vec;
@@ -10,10 +10,7 @@ use proptest::prelude::{Strategy, any};
 use proptest::sample::Index;
 use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, prop_assume, prop_oneof, proptest};
-use tidegate::protocol::{
-    Code, Descriptors, FRAME_BYTES_MAX, ReplyScratch, Split, decode_first, decode_reply, decode_request,
-    encode_reply, encode_request, split,
-};
+use tidegate::protocol::{FRAME_BYTES_MAX, Split, split};
 
 proptest! {
     // A failure prints the bytes, the smallest that fail, and leaves its seed in a file beside this one.
@@ -83,101 +80,9 @@ static GOOD: LazyLock<Vec<Vec<u8>>> =
 
 fn holds(payload: &[u8]) -> Result<(), proptest::test_runner::TestCaseError> {
     prop_assume!(!payload.is_empty());
-    let whole = whole_message(payload);
-    let mut descriptors = Descriptors::new();
-    match decode_request(payload, &mut descriptors) {
-        Ok(request) => {
-            prop_assert!(whole, "passes for whole");
-            let mut written = Vec::new();
-            // What a frame at the bound left out may be written out.
-            if encode_request(&mut written, &request, &descriptors).is_ok() {
-                let mut again = Descriptors::new();
-                let reread = decode_request(&written[4..], &mut again);
-                prop_assert_eq!(reread, Ok(request));
-                prop_assert_eq!(again, descriptors);
-            } else {
-                prop_assert!(payload.len() + 2 > FRAME_BYTES_MAX);
-            }
-        }
-        Err(fault) => {
-            prop_assert!(whole || fault.code == Code::Malformed, "{} where nothing is whole", fault.code);
-            prop_assert_eq!(decode_request(payload, &mut descriptors), Err(fault));
-            prop_assert!(fault.to_string().len() < 256);
-        }
-    }
-    let first = decode_first(payload);
-    prop_assert!(whole || first.is_err_and(|fault| fault.code == Code::Malformed));
-
-    let mut scratch = ReplyScratch::default();
-    if let Ok(reply) = decode_reply(payload, &mut scratch) {
-        prop_assert!(whole, "passes for whole");
-        let mut written = Vec::new();
-        encode_reply(&mut written, &reply);
-        let Split::Frame { payload, consumed } = split(&written) else { panic!("{reply:?}") };
-        prop_assert_eq!(consumed, written.len());
-        let mut scratch = ReplyScratch::default();
-        let reread = decode_reply(payload, &mut scratch);
-        // A text of kilobytes may be cut; what else there is stays.
-        prop_assert!(reread == Ok(reply) || payload.len() > 1_000, "{:?} became {:?}", reply, reread);
-    }
+    // A panic fails the case, and is shrunk.
+    frames::check_payload(payload);
     Ok(())
-}
-
-/// The rules of well-formedness, told once more and with no thought of cost.
-fn whole_message(payload: &[u8]) -> bool {
-    let array = matches!(payload.first(), Some(0x90..=0x9f | 0xdc | 0xdd));
-    array && whole_value(payload, 1).is_some_and(<[u8]>::is_empty)
-}
-
-/// What follows the first value, if that is whole.
-fn whole_value(bytes: &[u8], depth: usize) -> Option<&[u8]> {
-    let (&head, rest) = bytes.split_first()?;
-    let sized = |width: usize| {
-        let length = rest.get(..width)?.iter().fold(0usize, |sum, byte| sum << 8 | usize::from(*byte));
-        Some((length, &rest[width..]))
-    };
-    let text = |length: usize, rest: &'_ [u8]| std::str::from_utf8(rest.get(..length)?).ok().map(str::len);
-    match head {
-        0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => Some(rest),
-        0xcc..=0xcf => rest.get(1 << (head - 0xcc)..),
-        0xd0..=0xd3 => rest.get(1 << (head - 0xd0)..),
-        0xc4..=0xc6 => sized(1 << (head - 0xc4)).and_then(|(length, rest)| rest.get(length..)),
-        0xa0..=0xbf => rest.get(text(usize::from(head & 31), rest)?..),
-        0xd9..=0xdb => sized(1 << (head - 0xd9)).and_then(|(length, rest)| rest.get(text(length, rest)?..)),
-        _ if depth > 4 => None,
-        0x90..=0x9f => whole_values(usize::from(head & 15), false, rest, depth),
-        0xdc | 0xdd => {
-            sized(2 << (head - 0xdc)).and_then(|(count, rest)| whole_values(count, false, rest, depth))
-        }
-        0x80..=0x8f => whole_values(usize::from(head & 15), true, rest, depth),
-        0xde | 0xdf => {
-            sized(2 << (head - 0xde)).and_then(|(count, rest)| whole_values(count, true, rest, depth))
-        }
-        _ => None,
-    }
-}
-
-fn whole_values(count: usize, keyed: bool, mut rest: &[u8], depth: usize) -> Option<&[u8]> {
-    let mut keys = HashSet::new();
-    for _ in 0..count {
-        if keyed {
-            let after = whole_value(rest, depth + 1)?;
-            let skipped = match rest.first()? {
-                0xa0..=0xbf => 1,
-                0xd9 => 2,
-                0xda => 3,
-                0xdb => 5,
-                _ => return None,
-            };
-            let key = &rest[skipped..rest.len() - after.len()];
-            if !keys.insert(key) {
-                return None;
-            }
-            rest = after;
-        }
-        rest = whole_value(rest, depth + 1)?;
-    }
-    Some(rest)
 }
 
 /// A change of a frame.

@@ -52,6 +52,12 @@ impl Recording {
         Ok(Recording { input, bytes: Some(bytes), quotable })
     }
 
+    /// A trace that is in memory.
+    pub(in crate::cli) fn of_bytes(trace: Vec<u8>) -> Recording {
+        let bytes = u64::try_from(trace.len()).ok();
+        Recording { input: Box::new(io::Cursor::new(trace)), bytes, quotable: true }
+    }
+
     /// Plays it to its end, an access log where a domain is given; what is to be remarked on it comes beside. Shows how
     /// far it has come, if that is wanted.
     pub(in crate::cli) fn play(

@@ -6,7 +6,7 @@ use redis::Value;
 
 /// Looks for the end of one reply, as its bytes come in.
 #[derive(Debug, Default)]
-pub(super) struct Scanner {
+pub struct Scanner {
     /// What has been looked at.
     at: usize,
     /// How many elements are still to come, in each array that is open.
@@ -16,7 +16,8 @@ pub(super) struct Scanner {
 
 /// Why what came is no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unsound {
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum Unsound {
     #[error("a reply of more than 1 MiB")]
     Long,
     #[error("a line that does not end")]
@@ -31,7 +32,10 @@ pub(super) enum Unsound {
 
 impl Scanner {
     /// Takes the first reply from what has come, if it is there whole.
-    pub(super) fn take(&mut self, incoming: &mut Vec<u8>) -> Result<Option<Value>, Unsound> {
+    ///
+    /// # Errors
+    /// The bytes are no reply, or one above a bound.
+    pub fn take(&mut self, incoming: &mut Vec<u8>) -> Result<Option<Value>, Unsound> {
         let Some(end) = self.end(incoming)? else { return Ok(None) };
         let reply = incoming.get(..end).ok_or(Unsound::Garbled)?;
         let value = redis::parse_redis_value(reply).map_err(|_| Unsound::Garbled)?;

@@ -7,7 +7,7 @@ mod backoff;
 mod class;
 mod cluster;
 mod conversation;
-mod frame;
+pub mod frame;
 mod node;
 mod nodes;
 mod open;

@@ -1,0 +1,197 @@
+//! Whole conversations with the real server at a socket: no panic, a reply at most for each frame, and no lease left behind.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tidegate::clock::{Clock, boot_nanos};
+use tidegate::engine::{Engine, Opening};
+use tidegate::protocol::{Code, FRAME_BYTES_MAX, Reply, ReplyScratch, Split, decode_reply, split};
+use tidegate::rules::{RuleSet, read_text};
+use tidegate::server::{self, ConnectionLimits, DomainAccess, Listener, Options, PoolAccess, Pulse};
+use tokio_util::sync::CancellationToken;
+
+use super::rules::new_engine;
+
+/// Something of everything that a request can meet.
+const RULES: &str = "\
+domain: api
+priorities: [critical, post, other]
+exempt: [{name: probes, match: {path: /healthz}}]
+deny: [{name: bots, match: {agent: bot}, help: https://example.com/bots}]
+limits:
+- {name: per-user, key: [user], rate: 1/h, burst: 5, help: https://example.com/limits, refund_on: ok, warn_at: 80%}
+- {name: window, key: [user], algorithm: fixed_window, rate: 9/day, mode: shadow}
+- {name: log, key: [ip], algorithm: sliding_log, rate: 3/h, over: {soft: 50%}}
+- {name: paced, key: [host], algorithm: leaky_bucket, rate: 5/s, queue: 20}
+- {name: tokens, key: [org], unit: tokens, rate: 1000/min, max_debt: 100}
+- {name: elastic, key: [org], rate: 5/min, over: {elastic: 100%}}
+concurrency:
+- {name: exports, key: [user], max: 3, expires: 2h}
+shed:
+- {pool: web, slots: 4, queue_age: {others: 500ms, critical: 2500ms}, workers: {after: 1s, full: 30s}}
+";
+
+/// Between frames, for no MessagePack value begins with it.
+const SEPARATOR: u8 = 0xc1;
+/// Begins a piece that is sent as it is, without a length.
+const RAW: u8 = 0xd4;
+/// Their replies fit into the buffer of a socket, so that a writer which does not read yet is never waited for.
+const PIECES_MAX: usize = 48;
+/// A busy machine takes no longer to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    static DAEMON: Daemon = Daemon::start();
+}
+
+/// Sends the bytes, between separators, as the payloads of frames.
+pub fn check(bytes: &[u8]) {
+    // Debug builds panic and stall where a request asks for it.
+    if !bytes.windows(6).any(|window| window == b"debug-") {
+        DAEMON.with(|daemon| daemon.converse(bytes));
+    }
+}
+
+/// A server in this process. Stops when its thread ends.
+struct Daemon {
+    engine: Arc<Engine>,
+    clock: Arc<Clock>,
+    socket: PathBuf,
+    stop: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+    _directory: TempDir,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("t.sock");
+        let (engine, clock) = (new_engine(), Arc::new(Clock::start()));
+        engine.set_room(true);
+        let loaded = read_text("rules.yaml", RULES);
+        assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+        drop(engine.install(RuleSet::new(loaded.domains)));
+        let options = Options {
+            threads: 1,
+            connections: ConnectionLimits { max: 64, per_user: 64 },
+            access: DomainAccess::new([]),
+            pools: PoolAccess::new([]),
+            telemetry: Arc::default(),
+            short_slices: false,
+            pulse: Arc::new(Pulse::new(1)),
+            asker: None,
+            recorder: Arc::default(),
+        };
+        let listener = Listener::bind(&socket, 0o600, None).unwrap();
+        let stop = CancellationToken::new();
+        let (to_engine, to_clock, to_stop) = (Arc::clone(&engine), Arc::clone(&clock), stop.clone());
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let server = server::start(&to_engine, &to_clock, options).unwrap();
+                server.run(listener, to_stop).await.unwrap();
+            });
+        });
+        Daemon { engine, clock, socket, stop, thread: Some(thread), _directory: directory }
+    }
+
+    fn converse(&self, bytes: &[u8]) {
+        let (stream, frames) = stream_of(bytes);
+        let mut socket = UnixStream::connect(&self.socket).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        let sent = socket.write_all(&stream);
+        let closed = |kind| matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+        assert!(sent.as_ref().err().is_none_or(|error| closed(error.kind())), "{sent:?}");
+        // The server may have closed it already.
+        let _ = socket.shutdown(Shutdown::Write);
+        let mut replies = Vec::new();
+        match socket.read_to_end(&mut replies) {
+            Ok(_) => {}
+            // Bytes that the server did not read reset the connection when it closes it.
+            Err(error) => assert!(closed(error.kind()), "the connection does not end: {error}"),
+        }
+        drop(socket);
+        check_replies(&replies, frames);
+        self.end_sessions();
+    }
+
+    /// Ends named sessions, as the end of their process does, and asserts that no lease is left.
+    fn end_sessions(&self) {
+        let begin = boot_nanos();
+        loop {
+            for open in self.engine.open_sessions() {
+                let opening = Opening {
+                    name: Some(open.name),
+                    user: open.user,
+                    pool: &open.pool,
+                    slots: open.slots,
+                    connection: 0,
+                    pid: None,
+                };
+                if let Ok(session) = self.engine.open(&opening, self.clock.now()) {
+                    self.engine.end(&session, self.clock.now());
+                    self.engine.close(&session, self.clock.now());
+                }
+            }
+            let (leases, audit) = (self.engine.leases(), self.engine.audit());
+            if (leases.live, audit.held, audit.counted, audit.differing, audit.pools) == (0, 0, 0, 0, 0) {
+                return;
+            }
+            let waited = Duration::from_nanos(boot_nanos() - begin);
+            assert!(waited < PATIENCE, "leases are left behind: {leases:?} {audit:?}");
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The bytes of a conversation, and how many frames are in it at most.
+fn stream_of(bytes: &[u8]) -> (Vec<u8>, usize) {
+    let (mut stream, mut frames) = (Vec::new(), 0);
+    for piece in bytes.split(|byte| *byte == SEPARATOR).take(PIECES_MAX) {
+        let piece = &piece[..piece.len().min(FRAME_BYTES_MAX)];
+        if let Some((&RAW, raw)) = piece.split_first() {
+            let raw = &raw[..raw.len().min(256)];
+            stream.extend_from_slice(raw);
+            frames += raw.len();
+        } else {
+            stream.extend(u32::try_from(piece.len()).unwrap().to_be_bytes());
+            stream.extend_from_slice(piece);
+            frames += 1;
+        }
+    }
+    (stream, frames)
+}
+
+/// Asserts that the bytes are replies, one at most for each frame and one for the end, and none of them an internal error.
+fn check_replies(mut bytes: &[u8], frames: usize) {
+    let mut count = 0;
+    while !bytes.is_empty() {
+        let Split::Frame { payload, consumed } = split(bytes) else {
+            panic!("part of a reply: {bytes:02x?}")
+        };
+        let mut scratch = ReplyScratch::default();
+        match decode_reply(payload, &mut scratch) {
+            Ok(Reply::Error { code: Code::Internal, message, .. }) => {
+                panic!("the server panicked: {message}")
+            }
+            Ok(_) => count += 1,
+            Err(fault) => panic!("a malformed reply: {fault}: {payload:02x?}"),
+        }
+        bytes = &bytes[consumed..];
+    }
+    assert!(count <= frames + 1, "{count} replies to {frames} frames");
+}

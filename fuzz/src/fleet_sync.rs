@@ -1,0 +1,254 @@
+//! A host of a fleet beside a Redis that replies anything: no panic, and leases and counters agree at the end.
+
+use std::sync::{Arc, Mutex};
+
+use redis::Value;
+use tidegate::clock::{Now, Timestamp};
+use tidegate::engine::{
+    Answer, Brought, CallResult, Decider, Descriptors, Engine, HashKey, Op, Opening, Request, Session,
+    Ticket, WorkOutcome,
+};
+use tidegate::fleet::beat::Beat;
+use tidegate::fleet::call::Call;
+use tidegate::fleet::member::Member;
+use tidegate::fleet::questions::Question;
+use tidegate::fleet::reply::{Reply, ReplyFault};
+use tidegate::fleet::secrets::Mark;
+use tidegate::fleet::sync;
+use tidegate::rules::{RuleSet, read_text};
+
+use super::input::Input;
+use super::rules::new_engine;
+
+const RULES: &str = "\
+domain: api
+limits:
+- {name: bucket, match: {kind: a}, key: [user], rate: 100/s, burst: 50, scope: fleet, fleet: {on_miss: refuse}}
+- {name: asks, match: {kind: b}, key: [user], rate: 100/s, scope: fleet, fleet: {on_miss: ask}}
+- {name: credit, match: {kind: c}, key: [user], rate: 1000/s, scope: fleet, fleet: {on_miss: admit}}
+- {name: window, match: {kind: d}, key: [user], algorithm: fixed_window, rate: 1000/min, scope: fleet}
+- {name: sliding, match: {kind: e}, key: [user], algorithm: sliding_window, rate: 1000/min, scope: fleet}
+- {name: month, match: {kind: f}, key: [user], algorithm: fixed_window, rate: 1000/month, scope: fleet, fleet: {on_miss: admit}}
+concurrency:
+- {name: places, match: {kind: g}, key: [user], max: 40, scope: fleet}
+";
+
+const KINDS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+const USERS: [&str; 3] = ["u1", "u2", "u3"];
+const STEPS_MAX: usize = 256;
+const CALLS_MAX: usize = 64;
+const WAITING_MAX: usize = 16;
+
+/// Takes the bytes as steps of a host: requests, time, and what Redis replies.
+pub fn check(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let mut host = Host::new(input.byte());
+    for _ in 0..STEPS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        host.step(&mut input);
+    }
+    host.finish();
+}
+
+/// A request that waits for a remote check.
+struct Waiting {
+    ticket: Arc<Ticket>,
+    what: (usize, usize),
+    is_second: bool,
+    answer: Arc<Mutex<Option<Option<Brought>>>>,
+}
+
+struct Host {
+    engine: Arc<Engine>,
+    decider: Decider,
+    member: Member,
+    session: Session,
+    now: Now,
+    calls: Vec<Call>,
+    leases: Vec<u64>,
+    waiting: Vec<Waiting>,
+}
+
+impl Host {
+    fn new(hosts: u8) -> Host {
+        let engine = new_engine();
+        let keys = [1, 2].map(|secret| HashKey::from_bytes([secret; 16])).to_vec();
+        let standing = engine.join_fleet_with(keys);
+        let loaded = read_text("rules.yaml", RULES);
+        assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
+        drop(engine.install(RuleSet::new(loaded.domains)));
+        let now = Now { at: Timestamp::from_nanos(1_000_000_000), utc: 1_772_539_200_000_000_000 };
+        let options = sync::Options { host: [5; 16], epoch: 3, buckets: 4, seed: 7 };
+        // Without secrets to agree on, the host is linked as soon as Redis is heard.
+        let marks = [1, 2].iter().take(usize::from(hosts % 3)).map(|digest| Mark::of_digest([*digest; 8]));
+        let mut member = Member::new(Arc::clone(&engine), standing, options, marks);
+        member.expect(u32::from(hosts).max(1), now.at);
+        let opening =
+            Opening { name: Some([4; 16]), user: 1, pool: "web", slots: 8, connection: 1, pid: None };
+        let session = engine.open(&opening, now).unwrap();
+        let decider = engine.decider();
+        Host {
+            engine,
+            decider,
+            member,
+            session,
+            now,
+            calls: Vec::new(),
+            leases: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 12 {
+            0..=2 => {
+                let what = (usize::from(input.byte()) % KINDS.len(), usize::from(input.byte()) % USERS.len());
+                self.ask(what);
+            }
+            3 | 4 => self.advance(u64::from(input.byte()) * 1_000_000),
+            5 => self.advance(u64::from(input.byte()) * 1_000_000_000),
+            6 | 7 => self.reply(input),
+            8 => self.fail(),
+            9 => drop(self.member.set_heard(input.byte() % 2 == 0, self.now)),
+            10 => self.beat(input),
+            _ => self.rare(input.byte()),
+        }
+        std::mem::take(&mut self.waiting).into_iter().for_each(|waiting| self.resume(waiting));
+    }
+
+    /// One request: with a limit on concurrency it takes a lease.
+    fn ask(&mut self, what: (usize, usize)) {
+        if let Some(ticket) = self.judge(what, None, self.waiting.len() < WAITING_MAX) {
+            self.wait(ticket, what, false);
+        }
+        let _ = self.member.sync().in_hand(&self.engine, self.now);
+    }
+
+    fn judge(
+        &mut self,
+        (kind, user): (usize, usize),
+        result: Option<CallResult<'_>>,
+        may_wait: bool,
+    ) -> Option<Arc<Ticket>> {
+        let attributes = [("kind", KINDS[kind]), ("user", USERS[user])];
+        let op = if KINDS[kind] == "g" { Op::Acquire } else { Op::Hit };
+        let session = Some(&self.session);
+        let request = Request {
+            may_wait,
+            session,
+            all: true,
+            ..Request::new(op, "api", Descriptors::one(&attributes))
+        };
+        let answer = match result {
+            None => self.decider.decide(&request, self.now),
+            Some(result) => self.decider.resume(&request, result, self.now),
+        };
+        match answer {
+            Answer::Decided(decision) => self.leases.extend(decision.lease),
+            Answer::Ask(ticket) => return Some(ticket),
+            _ => {}
+        }
+        None
+    }
+
+    fn wait(&mut self, ticket: Arc<Ticket>, what: (usize, usize), is_second: bool) {
+        let answer = Arc::new(Mutex::new(None));
+        let to = Arc::clone(&answer);
+        let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
+        let due = self.now.at.after(ticket.patience);
+        let question = Question { ticket: Arc::clone(&ticket), due, on_brought };
+        self.member.ask(question, self.now, &mut self.calls);
+        self.member.tend_places(self.now, &mut self.calls);
+        self.waiting.push(Waiting { ticket, what, is_second, answer });
+    }
+
+    /// Judges a request once more whose check has an answer.
+    fn resume(&mut self, waiting: Waiting) {
+        let Some(brought) = waiting.answer.lock().unwrap().take() else { return self.waiting.push(waiting) };
+        let ticket = match brought {
+            Some(brought) => self.judge(waiting.what, Some(CallResult::Brought(brought)), !waiting.is_second),
+            None => self.judge(waiting.what, Some(CallResult::Missed(&waiting.ticket)), false),
+        };
+        if let Some(ticket) = ticket {
+            self.wait(ticket, waiting.what, true);
+        }
+    }
+
+    fn advance(&mut self, nanos: u64) {
+        self.now.at = Timestamp::from_nanos(self.now.at.as_nanos() + nanos);
+        let _ = self.member.attend_secret(self.now);
+        self.member.tick(self.now, &mut self.calls);
+        self.member.ask_versions(&mut self.calls);
+        self.engine.tick(self.now);
+        self.engine.sweep(self.now);
+        while self.calls.len() > CALLS_MAX {
+            self.fail();
+        }
+    }
+
+    /// Redis replies to one of the calls with the next bytes, of the length that the call expects.
+    fn reply(&mut self, input: &mut Input<'_>) {
+        if self.calls.is_empty() {
+            return;
+        }
+        let call = self.calls.swap_remove(usize::from(input.byte()) % self.calls.len());
+        assert!(call.encode().is_ok(), "a call that cannot be sent: {call:?}");
+        let Some(reply) = decoded(&call, input) else { return self.member.failed(&call, self.now.at) };
+        self.member.answered(&call, reply, self.now, &mut self.calls);
+    }
+
+    fn fail(&mut self) {
+        if let Some(call) = self.calls.pop() {
+            self.member.failed(&call, self.now.at);
+        }
+    }
+
+    fn beat(&mut self, input: &mut Input<'_>) {
+        let secrets = (input.byte() % 2 == 0).then(|| self.member.says_secrets(self.now.at));
+        let call = Call::Beat(Beat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secrets });
+        if let Some(Reply::Beat(beaten)) = decoded(&call, input) {
+            let _ = self.member.beaten(&beaten, self.now);
+        }
+    }
+
+    fn rare(&mut self, what: u8) {
+        match what % 8 {
+            0 => self.now.utc += 3_600_000_000_000,
+            1 => self.now.utc -= 3_600_000_000_000,
+            2 => self.member.rename(),
+            3 => self.member.expect(u32::from(what), self.now.at),
+            4 => drop(self.member.leave(self.now, &mut self.calls)),
+            5 => drop(self.engine.repair(self.now)),
+            _ => {
+                if let Some(lease) = self.leases.pop() {
+                    self.engine.release(&self.session, lease, WorkOutcome::Ok, self.now);
+                }
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        self.engine.end(&self.session, self.now);
+        self.waiting.clear();
+        self.advance(3_600_000_000_000);
+        let (leases, audit) = (self.engine.leases(), self.engine.audit());
+        assert_eq!((leases.live, audit.held, audit.differing), (0, audit.counted, 0), "{leases:?}");
+    }
+}
+
+/// What a reply of these bytes says, through the reader of RESP as it comes over a connection.
+fn decoded(call: &Call, input: &mut Input<'_>) -> Option<Reply> {
+    let first = input.byte();
+    let expected = match Reply::decode(call, &[first]) {
+        Err(ReplyFault::Length { expected, .. }) => expected,
+        _ => 1,
+    };
+    let mut bytes = [&[first], input.bytes(expected.saturating_sub(1))].concat();
+    bytes.resize(expected, 0);
+    let resp = [format!("${}\r\n", bytes.len()).into_bytes(), bytes, b"\r\n".to_vec()].concat();
+    let value = tidegate::fleet::link::frame::Scanner::default().take(&mut resp.clone()).ok()??;
+    let Value::BulkString(bytes) = value else { panic!("{value:?}") };
+    Reply::decode(call, &bytes).ok().map(|received| received.reply)
+}

@@ -1,0 +1,40 @@
+//! Fuzz targets. Each takes any bytes and panics where an invariant is broken.
+//!
+//! libFuzzer runs them (`fuzz_targets/`, `make nightly-fuzz`); the test `fuzz` replays `tests/corpora` through the same
+//! functions and mutates it.
+
+pub mod conversations;
+pub mod fleet_overrides;
+pub mod fleet_sync;
+pub mod frames;
+mod input;
+pub mod override_rows;
+pub mod redis_replies;
+pub mod rules;
+pub mod snapshots;
+pub mod traces;
+
+/// A fuzz target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name of its corpus in `tests/corpora`.
+    pub name: &'static str,
+    /// Panics where an invariant is broken.
+    pub check: fn(&[u8]),
+    /// Random mutations that `make test` tries: as many as take less than a second without optimisation.
+    pub mutations: u32,
+}
+
+/// All of them.
+pub const TARGETS: [Target; 10] = [
+    Target { name: "access_logs", check: traces::check_access_log, mutations: 200 },
+    Target { name: "conversations", check: conversations::check, mutations: 200 },
+    Target { name: "fleet_overrides", check: fleet_overrides::check, mutations: 500 },
+    Target { name: "fleet_sync", check: fleet_sync::check, mutations: 200 },
+    Target { name: "frames", check: frames::check, mutations: 5_000 },
+    Target { name: "override_rows", check: override_rows::check, mutations: 300 },
+    Target { name: "redis_replies", check: redis_replies::check, mutations: 5_000 },
+    Target { name: "rules", check: rules::check, mutations: 200 },
+    Target { name: "snapshots", check: snapshots::check, mutations: 300 },
+    Target { name: "traces", check: traces::check, mutations: 200 },
+];

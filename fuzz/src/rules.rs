@@ -1,0 +1,76 @@
+//! A rules file: each error says where and what to write instead, and rules without errors can judge.
+
+use std::sync::Arc;
+
+use tidegate::clock::Now;
+use tidegate::engine::{Descriptors, Engine, HashKey, Op, Options, Request};
+use tidegate::rules::{Domain, Mode, Problem, RuleSet, conditions, facts, read_text};
+
+/// Reads the bytes as a rules file.
+pub fn check(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let loaded = read_text("rules.yaml", text);
+    check_problems(&loaded.problems, text);
+    assert!(loaded.domains.is_empty() || !loaded.has_errors(), "half a domain");
+    assert!(loaded.has_errors() || loaded.domains.len() + loaded.failed.len() == 1, "no error and no domain");
+    for rule in loaded.domains.iter().flat_map(|domain| domain.rules()) {
+        drop((facts(rule), conditions(&rule.conditions)));
+    }
+    judge_some(loaded.domains);
+}
+
+/// Asserts that each problem has a place, a help and a rendering.
+pub(super) fn check_problems(problems: &[Problem], text: &str) {
+    for problem in problems {
+        let position = &problem.position;
+        assert!(position.line >= 1 && position.column >= 1, "{problem}");
+        assert!(position.line as usize <= text.split(['\n', '\r']).count(), "{problem}");
+        assert!(!problem.message.is_empty() && problem.mend.is_some(), "{problem}");
+        assert!(!problem.to_string().contains(['\n', '\t', '\0']), "{problem}");
+        assert!(!problem.render(false).is_empty() && problem.to_json().is_object(), "{problem}");
+    }
+}
+
+/// Puts domains in force and judges some requests, over an hour of virtual time.
+pub(super) fn judge_some(domains: Vec<Arc<Domain>>) {
+    let names: Vec<String> = domains.iter().map(|domain| domain.name().to_owned()).collect();
+    let engine = new_engine();
+    drop(engine.install(RuleSet::new(domains)));
+    let mut decider = engine.decider();
+    for second in [0, 1, 3_600] {
+        // Out of reach of the hooks that make a debug build panic on purpose.
+        let now = Now { utc: 1_772_539_200_000_000_000, ..Now::at_nanos(second * 1_000_000_000) };
+        for name in &names {
+            for op in [Op::Hit, Op::Peek, Op::Acquire] {
+                for attributes in ATTRIBUTES {
+                    let request =
+                        Request { all: true, ..Request::new(op, name, Descriptors::one(attributes)) };
+                    drop(decider.decide(&request, now));
+                }
+            }
+        }
+        engine.tick(now);
+        engine.sweep(now);
+    }
+    let audit = engine.audit();
+    assert_eq!((audit.held, audit.counted, audit.differing), (0, 0, 0));
+}
+
+pub fn new_engine() -> Arc<Engine> {
+    let hash_key = HashKey::from_bytes([7; 16]);
+    Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 16 << 20 }))
+}
+
+/// Attributes that the rules of the corpus match and count by.
+const ATTRIBUTES: [&[(&str, &str)]; 4] = [
+    &[],
+    &[("user", "u1"), ("method", "POST"), ("path", "/v1/charges"), ("ip", "192.0.2.7"), ("card", "c")],
+    &[("u", "ann"), ("v", "x"), ("plan", "gold"), ("org", "o"), ("host", "h"), ("job", "export")],
+    &[
+        ("message_type", "marketing"),
+        ("to_number", "1"),
+        ("agent", "a bot"),
+        ("ip2", "2001:db8::1"),
+        ("m", "429"),
+    ],
+];
