@@ -274,8 +274,13 @@ class Oracle:
                 break
 
     def _deadlines(self) -> None:
+        """Kept by each client that is let run."""
+        stopped = [
+            (one.fault.host, one.began, one.ended) for one in self.seen.applied if one.fault.name == "client_stopped"
+        ]
+        spans = {host: Spans((a, b) for where, a, b in stopped if where == host) for host in self.hosts}
         for call in self.seen.calls:
-            took = call.ended - call.began
+            took = 0.0 if spans[call.host].touch(call.began, call.ended) else call.ended - call.began
             if took > TIMEOUT + SLACK and took > TIMEOUT + SLACK + 4 * self.lateness(call.began, call.ended):
                 at = f"{call.client} {call.kind} at {call.began - self.seen.began:.3f} s"
                 self.wrong.append(f"deadline: {at} took {self.spent(call)}: {call.verdict} {call.reason}")
