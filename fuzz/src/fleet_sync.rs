@@ -111,7 +111,7 @@ impl Host {
             5 => self.advance(u64::from(input.byte()) * 1_000_000_000),
             6 | 7 => self.reply(input),
             8 => self.fail(),
-            9 => drop(self.member.set_heard(input.byte() % 2 == 0, self.now)),
+            9 => drop(self.member.set_heard(input.byte().is_multiple_of(2), self.now)),
             10 => self.beat(input),
             _ => self.rare(input.byte()),
         }
@@ -206,7 +206,7 @@ impl Host {
     }
 
     fn beat(&mut self, input: &mut Input<'_>) {
-        let secrets = (input.byte() % 2 == 0).then(|| self.member.says_secrets(self.now.at));
+        let secrets = (input.byte().is_multiple_of(2)).then(|| self.member.says_secrets(self.now.at));
         let call = Call::Beat(Beat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secrets });
         if let Some(Reply::Beat(beaten)) = decoded(&call, input) {
             let _ = self.member.beaten(&beaten, self.now);

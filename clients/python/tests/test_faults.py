@@ -28,7 +28,8 @@ limited = Middleware(app, client, domain="api", user=lambda environ: "u")
 statuses = []
 for number in range(40):
     client._until = 0.0  # asks each time
-    body = limited({"number": number, "REQUEST_METHOD": "GET", "PATH_INFO": "/"}, lambda status, *_: statuses.append(status))
+    environ = {"number": number, "REQUEST_METHOD": "GET", "PATH_INFO": "/"}
+    body = limited(environ, lambda status, *_: statuses.append(status))
     assert b"".join(body) == b"hello"
     getattr(body, "close", int)()
 assert reached == list(range(40)), reached
