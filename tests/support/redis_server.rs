@@ -120,7 +120,7 @@ impl Redis {
     /// Says a command without waiting for what comes back.
     pub fn say_and_go(&self, command: &str) -> UnixStream {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.write_all(&packed(&command.split(' ').collect::<Vec<_>>())).unwrap();
         stream
     }
