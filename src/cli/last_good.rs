@@ -15,6 +15,8 @@ use crate::state::{Record, StateFile, open_regular, set_aside, write_whole};
 #[derive(Debug)]
 pub(super) struct LastGood {
     path: PathBuf,
+    /// Which file of the state directory it is.
+    file: StateFile,
     /// How the file begins: what it is, and the version of what follows.
     title: String,
     /// Whether it was said that they cannot be.
@@ -24,9 +26,9 @@ pub(super) struct LastGood {
 
 impl LastGood {
     /// Kept in this file, of a version that is so much newer than ours.
-    pub(super) fn at(path: PathBuf, versions_ahead: u8, record: Arc<Record>) -> LastGood {
+    pub(super) fn at(path: PathBuf, file: StateFile, versions_ahead: u8, record: Arc<Record>) -> LastGood {
         let version = VERSION + u32::from(versions_ahead);
-        LastGood { path, title: format!("tidegate rules {version} "), is_told: false, record }
+        LastGood { path, file, title: format!("tidegate rules {version} "), is_told: false, record }
     }
 
     /// What was kept, at the start. What is damaged, or of another version, is set aside.
@@ -36,9 +38,9 @@ impl LastGood {
             Ok(texts) => return texts,
             Err(bad) => bad,
         };
-        self.record.found_bad(StateFile::Rules);
+        self.record.found_bad(self.file);
         match bad {
-            Bad::Damaged => match set_aside(&self.path, StateFile::Rules) {
+            Bad::Damaged => match set_aside(&self.path, self.file) {
                 Ok(aside) => {
                     let aside = aside.display();
                     warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");

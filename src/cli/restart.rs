@@ -114,15 +114,17 @@ impl TakenUp {
         let directory = self.directory.as_mut()?;
         let record = Arc::clone(&self.record);
         (!directory.is_anothers())
-            .then(|| LastGood::at(directory.rules(), directory.versions_ahead(), record))
+            .then(|| LastGood::at(directory.rules(), StateFile::Rules, directory.versions_ahead(), record))
     }
 
     /// Where rules are kept that have proven themselves for so long, and whether those are to be gone by.
     pub(super) fn proof(&mut self, after: Duration) -> Proof {
         let record = Arc::clone(&self.record);
         let directory = self.directory.as_ref().filter(|_| CRASHES.get().is_some());
-        let file = directory
-            .map(|directory| LastGood::at(directory.proven_rules(), directory.versions_ahead(), record));
+        let file = directory.map(|directory| {
+            let file = StateFile::ProvenRules;
+            LastGood::at(directory.proven_rules(), file, directory.versions_ahead(), record)
+        });
         Proof::new(file, after, Arc::clone(&self.is_after_crash_loop))
     }
 

@@ -42,7 +42,9 @@ fn keeps_limited_keys_where_the_next_memory_is_smaller() {
     read_tables(&path, KEY, &engine, &here(s(2)), ANY_SIZE).unwrap();
     let mut after = Office::of(engine);
     after.install(RULES);
-    assert!(after.engine.memory_bytes() <= memory_bytes_max && after.engine.keys() < 15_000);
+    let (bytes, keys) = (after.engine.memory_bytes(), after.engine.keys());
+    // Tables of a few keys are never refused.
+    assert!(bytes <= memory_bytes_max + (16 << 10) && keys < 15_000, "{bytes} bytes, {keys} keys");
     let limited = (0..200).filter(|user| {
         let user = format!("limited{user}");
         after.hit(&[("u", &user)], s(3)).starts_with("Limit")
