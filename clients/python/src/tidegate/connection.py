@@ -79,8 +79,8 @@ def connect(path: str, deadline: float = 0.0) -> Socket:
     if not code:
         return made
     made.close()
-    text = beside("trouble", "trouble", no_daemon)(path, OSError(code, os.strerror(code)))
-    raise Fault(text, "unreachable", code=code)
+    trouble = OSError(code, os.strerror(code))
+    raise Fault(beside("trouble", "trouble", no_daemon)(path, trouble), "unreachable", code=code)
 
 
 class Connection:
@@ -198,8 +198,7 @@ class Connection:
 def _await_readable(fd: int, seconds: float) -> None:
     try:
         if hasattr(select, "poll"):  # looked up when it is used: gevent puts its own there, eventlet takes it away
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
+            (poll := select.poll()).register(fd, select.POLLIN)
             poll.poll(seconds * 1_000)
         else:
             select.select([fd], [], [], seconds)
