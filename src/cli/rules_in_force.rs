@@ -201,7 +201,6 @@ impl RulesInForce {
 
     fn read(&mut self) -> Reading {
         let before = self.library.domains();
-        self.proof.files_are_read();
         let reading = self.library.read();
         let after = self.library.domains();
         let is_same = |one: &[Arc<Domain>], other: &[Arc<Domain>]| {
@@ -212,6 +211,7 @@ impl RulesInForce {
             self.is_unkept = true;
             self.proof.begin();
         }
+        self.proof.files_are_read();
         self.let_go();
         self.note(reading.is_good());
         reading

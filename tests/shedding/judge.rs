@@ -42,11 +42,13 @@ pub(crate) fn seeds() -> u64 {
     std::env::var("SEEDS").map_or(1, |text| text.parse().expect("SEEDS is a number"))
 }
 
-/// Runs a row under both kinds of service, leaves its table behind, and fails with it if a claim does not hold.
+/// Runs a row under both kinds of service, or under one where one seed must do, leaves its table behind, and fails with it if a claim does not hold.
 pub(crate) fn row<S: Shedder>(name: &str, cases: &[Case], make: impl Fn(&Setting) -> S + Copy) {
     let mut lines = String::new();
     let mut holds = true;
-    for service in [Service::Exponential, Service::Lognormal] {
+    let services = [Service::Lognormal, Service::Exponential];
+    let services = if std::env::var_os("SEEDS").is_some() { &services[..] } else { &services[..1] };
+    for &service in services {
         for case in cases {
             let case = Case { plan: Plan { service, ..case.plan.clone() }, ..case.clone() };
             let by_seed = seen(&case, seeds(), make);

@@ -83,7 +83,8 @@ fn what_needs_a_descriptor_is_told_and_goes_on_once_there_is_one() {
     assert!(used < 30, "{used} hundredths of a second in one and a half");
     limit_descriptors(&daemon, before);
     for wire in &mut waiting {
-        assert_eq!(wire.hear().expect("a place within some seconds")[0], 0);
+        let reply = wire.hear().expect("a place within some seconds");
+        assert_eq!(reply[0], 0, "{reply}");
     }
     let answer = operator.join().unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::daemon::Daemon;
+use super::daemon::{Daemon, eventually};
 use super::hosts::{hosts, metric, rules};
 use super::redis_server::{Redis, is_installed};
 use super::wire::{Wire, hit, verdict_of};
@@ -56,11 +56,11 @@ fn a_cost_of_30_of_100_a_second_and_burst_50_passes_by_default() {
         };
         let verdicts: Vec<u64> = (0..10).map(|caller| verdict_of(&wire.ask(&heavy(caller)))).collect();
         let passed = verdicts.iter().filter(|verdict| **verdict == ALLOW).count();
-        let unanswered = unanswered(host);
-        assert!(
-            passed > 0 && passed as f64 + unanswered >= 10.0,
-            "host {number}: {verdicts:?}, {unanswered} unanswered"
-        );
+        assert!(passed > 0, "host {number}: {verdicts:?}");
+        // One that was answered late is counted a moment after it was decided.
+        eventually(&format!("host {number}: {verdicts:?}: each passed or was not answered"), || {
+            (passed as f64 + unanswered(host) >= 10.0).then_some(())
+        });
         // Eight at once are more than the budget.
         (0..8).for_each(|_| wire.send(&heavy(99)));
         let verdicts: Vec<u64> = (0..8).map(|_| verdict_of(&wire.hear().expect("an answer"))).collect();
