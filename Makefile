@@ -16,6 +16,7 @@ BUILD := cargo build --locked --bin tidegate --test memory
 # The stages of `make test`, in two lanes beside one another: those that wait for processes, and those that only compute, which
 # give way to them.
 REAL := redis daemon python ruby go
+IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice)
 COMPUTED := files clippy pure simulations memory interleavings
 
 # `make test` fails when it takes longer.
@@ -44,7 +45,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 
 lanes: test-programs
 	@$(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
-	nice $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)); computed=$$?; \
+	$(IDLE) $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)); computed=$$?; \
 	wait $$real && exit $$computed
 
 quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
