@@ -43,8 +43,9 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 	  { echo "failed, or longer than $(TIME_MAX):"; sort $(TARGET)/test/times; exit 1; }
 	@sort $(TARGET)/test/times
 
+# A shell ignores SIGINT and SIGQUIT for what it runs beside itself; the daemons of tests are ended by these.
 lanes: test-programs
-	@$(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
+	@env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
 	$(IDLE) $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)); computed=$$?; \
 	wait $$real && exit $$computed
 
