@@ -46,7 +46,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 # A shell ignores SIGINT and SIGQUIT for what it runs beside itself; the daemons of tests are ended by these.
 lanes: test-programs
 	@env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
-	$(IDLE) $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)); computed=$$?; \
+	computed=0; $(IDLE) $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)) || computed=$$?; \
 	wait $$real && exit $$computed
 
 quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
@@ -84,6 +84,7 @@ test-simulations: test-programs
 
 test-interleavings: test-clippy
 	@scripts/stage interleavings cargo test --locked --lib --features interleavings engine::interleavings
+	@scripts/stage examples cargo test --locked --doc
 
 test-python: test-programs
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 4 --dist loadgroup -m "not nightly and not simulated"
