@@ -15,14 +15,18 @@ BUILD := cargo build --locked --bin tidegate --test memory
 
 # The stages of `make test`, in two lanes beside one another: those that wait for processes, and those that only compute, which
 # give way to them.
-REAL := redis daemon python ruby go
+REAL := redis daemon python ruby go roulette
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice)
-COMPUTED := files clippy pure simulations memory interleavings
+COMPUTED := simulations interleavings pure memory files
+
+# How the programs of the tests are built: with lints, where this toolchain has them, in the same pass; and not incrementally, which
+# takes longer for code that is compiled once.
+LINTED := CARGO_INCREMENTAL=0 $(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings)
 
 # `make test` fails when it takes longer.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
+NIGHTLY := $(addprefix nightly-,lints sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
 .PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs)
 
@@ -46,7 +50,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 # A shell ignores SIGINT and SIGQUIT for what it runs beside itself; the daemons of tests are ended by these.
 lanes: test-programs
 	@env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
-	computed=0; $(IDLE) $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)) || computed=$$?; \
+	computed=0; $(IDLE) $(MAKE) -k -j2 --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)) || computed=$$?; \
 	wait $$real && exit $$computed
 
 quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
@@ -55,17 +59,15 @@ quick: test-programs  ## A minute and a half after a build: the rooms' own tests
 	@scripts/stage quick-daemon $(TARGET)/test/daemon --test-threads 4 server::judging server::frames server::hello server::leases
 	@scripts/stage quick-client $(PYTEST) -q clients/python/tests/test_client.py clients/python/tests/test_vectors.py
 
-lint: test-files test-clippy  ## Formatting and lints, where this toolchain has them
+lint: test-files  ## Formatting and lints, where this toolchain has them
+	@scripts/stage clippy scripts/lint clippy
 
 # Builds all that is tested: the stages below run it by its path, and wait for no lock of cargo's.
 test-programs:
-	@$(if $(BUILT),:,scripts/stage programs scripts/programs)
+	@$(if $(BUILT),:,$(LINTED) scripts/stage programs scripts/programs)
 
 test-files:
 	@scripts/stage files scripts/lint files
-
-test-clippy: test-programs
-	@scripts/stage clippy scripts/lint clippy
 
 test-pure: test-programs
 	@scripts/stage pure sh -c '$(TARGET)/test/unit && $(TARGET)/test/pure && $(TARGET)/test/heap'
@@ -82,9 +84,9 @@ test-redis: test-programs
 test-simulations: test-programs
 	@scripts/stage simulations sh -c '$(TARGET)/test/shedding && $(TARGET)/test/fleet'
 
-test-interleavings: test-clippy
-	@scripts/stage interleavings cargo test --locked --lib --features interleavings engine::interleavings
-	@scripts/stage examples cargo test --locked --doc
+test-interleavings: test-programs
+	@CARGO_INCREMENTAL=0 scripts/stage interleavings cargo test --locked --lib --features interleavings engine::interleavings
+	@$(LINTED) scripts/stage examples cargo test --locked --doc
 
 test-python: test-programs
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 4 --dist loadgroup -m "not nightly and not simulated"
@@ -94,6 +96,9 @@ test-ruby: test-programs
 
 test-go: test-programs
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage go sh -c 'cd clients/go && go test -race -parallel 8 ./... && cd grpc && go test -race ./...'
+
+test-roulette: test-programs
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage roulette $(PYTHON) -m pytest -q -rs -n 2 tests/roulette
 
 packages:        ## The .deb and the .rpm of a release build, in target/debian
 	cargo build --release --locked
@@ -114,14 +119,13 @@ pictures:        ## The pictures of docs/: from what `tidegate replay` decides, 
 	$(PYTHON) docs/pictures/fleet.py $(TARGET)/tmp/fleet
 	$(PYTHON) docs/pictures/page.py $(TARGET)/debug/tidegate
 
-.PHONY: roulette
-roulette:        ## A minute of random faults of whole hosts, and whether the oracle notices what is wrong
-	$(BUILD)
-	$(PYTEST) -q tests/roulette
-
 nightly:         ## Long properties; hours are welcome. What fails keeps nothing else from being tried
 	@scripts/setup test
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
+
+# What `make test` has not: the lints of the benches.
+nightly-lints:
+	$(MAKE) --no-print-directory lint
 
 # Advisories need their database, which comes over the network.
 nightly-sources:

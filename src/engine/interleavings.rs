@@ -29,7 +29,7 @@ fn check(test: fn()) {
 fn check_in(times: u64, test: fn()) {
     let from_env = |name: &str| std::env::var(name).ok().and_then(|number| number.parse().ok());
     let seed = from_env("INTERLEAVINGS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
-    let schedules = from_env("INTERLEAVINGS").unwrap_or(1_000);
+    let schedules = from_env("INTERLEAVINGS").unwrap_or(400);
     println!("INTERLEAVINGS_SEED={seed} INTERLEAVINGS={schedules}");
     let each = usize::try_from(schedules / times / 2).unwrap().max(1);
     let mut config = Config::default();

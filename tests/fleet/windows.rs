@@ -171,7 +171,7 @@ fn no_window_admits_more_than_its_limit_whatever_goes_wrong() {
 
 #[test]
 fn most_of_every_window_is_used() {
-    let hosts: &[u32] = if is_short() { &[2, 10] } else { &[2, 10, 100] };
+    let hosts: &[u32] = if is_short() { &[10] } else { &[2, 10, 100] };
     let mut faults = Vec::new();
     for (kind, period_s, least) in
         [(Kind::Fixed, 10, 0.97), (Kind::Sliding, 10, 0.85), (Kind::Fixed, 1, 0.85)]

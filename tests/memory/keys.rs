@@ -81,6 +81,14 @@ fn decides_while_half_a_million_keys_expire_together() {
         println!("SKIPPED: this kernel does not count the CPU time of threads");
         return;
     }
+    // A decision that a host takes off the CPU without counting it looks stalled: a sweep that blocks decisions does so each time.
+    let stalls = (0..3).map(|_| longest_stall_percent()).collect::<Vec<_>>();
+    let stalled = stalls.iter().min().unwrap();
+    assert!(*stalled < 12, "a decision waits for {stalls:?} % of a sweep");
+}
+
+/// The longest wait of a decision while keys expire, in percent of the sweep's CPU time, so that a busy machine changes neither.
+fn longest_stall_percent() -> u64 {
     let engine = engine("  - {name: all, key: [u], rate: 1/s, burst: 1}\n", 64 << 20);
     let mut decider = engine.decider();
     (0..KEYS).for_each(|user| assert!(hit(&mut decider, "k", &user.to_string(), SECOND)));
@@ -118,7 +126,6 @@ fn decides_while_half_a_million_keys_expire_together() {
         (stalled, sweep.join().unwrap())
     });
     assert!(engine.keys() <= 1_000, "{} keys are left", engine.keys());
-    // In CPU time of the sweep, so that a busy machine changes neither.
     println!("of {swept} ns of a sweep of {KEYS} keys a decision waits for {stalled} ns at most");
-    assert!(stalled * 8 < swept, "{stalled} of {swept} ns");
+    stalled * 100 / swept
 }

@@ -1,7 +1,7 @@
 //! What is promised of the reserve.
 
 use super::{EPOCH_US, Host, World, now};
-use crate::plan::{Faults, runs, seed};
+use crate::plan::{Faults, is_short, runs, seed};
 use crate::store::Store;
 use std::time::Duration;
 use tidegate::fleet::call::Call;
@@ -145,7 +145,7 @@ fn a_lost_reply_leaves_nothing_behind() {
 /// those hosts again.
 #[test]
 fn what_is_lent_is_not_used_twice_where_redis_forgets() {
-    for seed in 0..20 {
+    for seed in 0..if is_short() { 6 } else { 20 } {
         let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[100; 4]);
         let half = |number: usize| if number < 2 { 2.0 } else { 0.02 };
         world.run_strictly(10_000, half);
