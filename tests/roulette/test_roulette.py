@@ -1,4 +1,4 @@
-"""A few seeds of the roulette, and whether its oracle notices what is wrong. As a user of its own: `make test-roulette`."""
+"""Some seeds of the roulette, and whether its oracle notices what is wrong. By itself: `make test-roulette`."""
 
 from __future__ import annotations
 
