@@ -26,6 +26,9 @@ pub trait Door: Send {
     /// # Errors
     /// What is in the way, and how to mend it.
     fn open(&mut self) -> Result<StdUnixListener, String>;
+
+    /// Removes the path of the socket.
+    fn close(&mut self);
 }
 
 /// All of them.

@@ -99,6 +99,8 @@ impl Office {
                 let _ = tell_opened.try_send(());
             };
             serve(&desk, &mut doors, &stopped, &opened);
+            // Before the end is told: the process may exit then, and this thread with it.
+            doors.admin.close();
             let _ = tell_ended.try_send(());
         };
         (Office { stop, opened, ended }, work)

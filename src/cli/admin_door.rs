@@ -41,6 +41,10 @@ impl Door for AdminDoor {
         self.listener = Some(listener);
         Ok(socket)
     }
+
+    fn close(&mut self) {
+        self.listener = None;
+    }
 }
 
 /// Rules are switched off here.
