@@ -25,6 +25,8 @@ mod engines;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod http;
+#[path = "../support/machine.rs"]
+mod machine;
 #[path = "../support/msgpack.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod msgpack;

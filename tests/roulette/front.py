@@ -75,6 +75,7 @@ class Front:
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = listener.accept()
+                self.open.add(connection)  # at once: a fault of the path hangs up on it from here on
                 self._spawn(self._serve(connection))
 
     def _spawn(self, work) -> None:
@@ -84,7 +85,6 @@ class Front:
 
     async def _serve(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=connection)
-        self.open.add(connection)
         with contextlib.suppress(OSError, EOFError), contextlib.closing(writer):
             up, down = await asyncio.open_unix_connection(self.daemon)
             with contextlib.closing(down):

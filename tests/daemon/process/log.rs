@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::json;
-use tidegate::clock::boot_nanos;
 
 use super::daemon::{Daemon, Plan, Process, RULES, eventually};
+use super::machine::timed;
 use super::wire::{Wire, hit, verdict_of};
-use super::{metric, since, tries};
+use super::{metric, tries};
 
 /// What standard error may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,10 +103,11 @@ fn work(daemon: &Daemon) {
 
 /// How long the daemon takes to end.
 fn stop(daemon: &mut Daemon) -> Duration {
-    let begin = boot_nanos();
-    daemon.process.signal(libc::SIGTERM);
-    assert_eq!(daemon.process.exit_code(), Some(0));
-    since(begin)
+    timed(|| {
+        daemon.process.signal(libc::SIGTERM);
+        assert_eq!(daemon.process.exit_code(), Some(0));
+    })
+    .1
 }
 
 #[test]

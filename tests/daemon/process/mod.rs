@@ -1,6 +1,6 @@
 //! The process of the daemon: a log that cannot be written, threads that cannot be had or panic, crash loops, the end.
 
-use crate::{daemon, http, msgpack, wire};
+use crate::{daemon, http, machine, msgpack, wire};
 mod accept;
 mod crash_loop;
 mod log;
@@ -9,17 +9,9 @@ mod starved;
 mod stops;
 mod threads;
 
-use std::time::Duration;
-
-use tidegate::clock::boot_nanos;
-
 /// How often something is tried that has to hold each time: as often as the environment says, else so often.
 fn tries(otherwise: usize) -> usize {
     std::env::var("STOPS").map_or(otherwise, |tries| tries.parse().unwrap())
-}
-
-fn since(begin: u64) -> Duration {
-    Duration::from_nanos(boot_nanos() - begin)
 }
 
 /// A value of the metrics of a daemon; none: it is not there.

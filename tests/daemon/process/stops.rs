@@ -8,13 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
-
 use super::daemon::{Daemon, Plan, eventually};
 use super::http::{admin_socket, get};
+use super::machine::timed;
 use super::msgpack::frame;
+use super::tries;
 use super::wire::{Wire, hit};
-use super::{since, tries};
 
 /// With everything that has a thread, and pools whose readings are taken.
 fn busy_plan() -> Plan {
@@ -69,10 +68,11 @@ fn ends_within_a_second_under_load() {
         let end_load = load(&daemon, 4);
         get(&daemon, "/status");
         thread::sleep(Duration::from_millis(50));
-        let begin = boot_nanos();
-        daemon.process.signal(libc::SIGTERM);
-        assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
-        let took = since(begin);
+        let (code, took) = timed(|| {
+            daemon.process.signal(libc::SIGTERM);
+            daemon.process.exit_code()
+        });
+        assert_eq!(code, Some(0), "{}", daemon.log());
         assert!(took <= Duration::from_secs(1), "{took:?}: {}", daemon.log());
         longest = longest.max(took);
         assert!(end_load() > 0, "there was a load");
