@@ -118,7 +118,7 @@ def suffer(crowd, fault, spells, daemon, turn):
     met = [pair for pair in crowd.pairs[first:] if pair.judging]
     assert name == "restarted" or not all(pair.judged for pair in met), f"{name} was met by nobody"
     believed = [pair for pair in met if pair.judged and spell.held <= pair.began and pair.ended <= spell.ended]
-    if name in ("late", "dripping"):  # a client that was off the processor for so long uses the reply that is there by then
+    if name in ("late", "dripping"):  # whole by then, for a client off the processor
         believed = [pair for pair in believed if pair.judging[0] < LATE]
     assert name in ANSWERED or not believed, f"{name}: what the daemon did not say was believed: {believed[:3]}"
     free(daemon, lambda: crowd.pair(0), after=name)
