@@ -43,6 +43,7 @@ ERRORS = re.compile(
             r"is not kept",
             r"state",
             r"cannot be",
+            r"cannot start a single decision thread",
         ]
     )
 )
