@@ -156,7 +156,8 @@ impl Share {
         self.hear_more(quota, now, brought.more);
         let knows_more = brought.more.is_some_and(|more| more.is_spent_out);
         if let Some((cost, wait)) = brought.refused.filter(|_| !knows_more) {
-            let wait = wait.unwrap_or(quota.bucket().window()).max(REFUSED_MIN);
+            // Redis may lie: a key is never refused for longer than the window of its rule.
+            let wait = wait.map_or(quota.bucket().window(), |wait| wait.min(quota.span())).max(REFUSED_MIN);
             let is_late = quota.window().is_some() && now.since(brought.sent) >= LATE;
             self.refused_until = if is_late { brought.sent } else { now }.after(wait.into());
             self.refused_cost = cost;

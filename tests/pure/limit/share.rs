@@ -149,6 +149,19 @@ fn what_is_brought_is_kept_until_who_waited_is_judged() {
 }
 
 #[test]
+fn absurd_waits_refuse_a_key_for_one_window_at_most() {
+    let (quota, _) = shared(100, 200, 0, 10, WhenDown::Local);
+    let quota = quota.asking(Asks::Always);
+    for wait in [Micros(1 << 53), Micros(u64::MAX)] {
+        let mut share = Share::fresh(&quota, at(0));
+        let refused = Some((1, Some(wait)));
+        let brought = Brought { granted: 0, level: 0, refused, sent: at(0), more: None, paid_us: 0 };
+        share.bring(&quota, at(1), &brought);
+        assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(2_000_000)), "{wait:?}");
+    }
+}
+
+#[test]
 fn an_answer_that_comes_too_late_brings_nothing() {
     let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
     let mut share = Share::fresh(&quota, at(0));
