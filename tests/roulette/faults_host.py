@@ -77,11 +77,13 @@ def upgraded(world, host, rng):
     host.process.terminate()
     before, host.binary = host.process, new.resolve()
     until = time.monotonic() + 20
-    while True:  # 75: the old one still has the socket
+    while True:  # 75: the old one still has the socket, and may answer on it
         host.process = host.spawn()
         with contextlib.suppress(Wrong):
             host.await_answer()
-            break
+            before.wait(20)
+            if host.process.poll() is None:
+                break
         if host.process.poll() != 75 or time.monotonic() > until:
             raise Wrong(f"the next daemon of {host.name} ended with {host.process.poll()}: {host.last_lines()}")
     if before.wait(20) != 0:
