@@ -21,7 +21,6 @@ use super::whole::{OWNER_ONLY, write_whole};
 pub struct Directory {
     path: PathBuf,
     key: KeyBytes,
-    is_key_saved: bool,
     versions_ahead: u8,
     lock: Lock,
 }
@@ -49,13 +48,8 @@ impl Directory {
     /// upgrade is tested: by so many versions all files are newer than ours are.
     #[must_use]
     pub fn take(path: &Path, otherwise: KeyBytes, versions_ahead: u8) -> Directory {
-        let mut directory = Directory {
-            path: path.to_owned(),
-            key: otherwise,
-            is_key_saved: false,
-            versions_ahead,
-            lock: Lock::default(),
-        };
+        let mut directory =
+            Directory { path: path.to_owned(), key: otherwise, versions_ahead, lock: Lock::default() };
         for _ in 0..LOCK_TRIES {
             match directory.hold() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -65,7 +59,7 @@ impl Directory {
             }
         }
         if let Some(key) = directory.read_key() {
-            (directory.key, directory.is_key_saved) = (key, true);
+            directory.key = key;
         }
         directory
     }
@@ -146,9 +140,9 @@ impl Directory {
     /// What the file system says; `WouldBlock`: another daemon keeps its state here.
     pub fn prepare(&mut self) -> io::Result<()> {
         self.hold()?;
-        if !self.is_key_saved {
+        // Read each time: a directory that was emptied meanwhile lacks it, and tables are of no use without it.
+        if self.read_key().is_none_or(|kept| kept.0 != self.key.0) {
             write_whole(&self.path.join(KEY), &self.key.0)?;
-            self.is_key_saved = true;
         }
         Ok(())
     }

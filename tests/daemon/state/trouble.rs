@@ -50,6 +50,23 @@ fn a_damaged_file_is_set_aside_and_one_is_kept() {
 }
 
 #[test]
+fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
+    let daemon = often(plan()).start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    let directory = state(&daemon.plan);
+    eventually("the tables are written", || directory.join("tables").exists().then_some(()));
+    for entry in fs::read_dir(&directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap() != "lock" {
+            // A file that is about to get its name may be gone.
+            let _ = fs::remove_file(path);
+        }
+    }
+    let daemon = end(daemon).0.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0, "{}", daemon.log());
+}
+
+#[test]
 fn a_newer_version_is_set_aside_and_does_not_refuse_a_start() {
     let daemon = plan().start();
     let plan = end(daemon).0;
