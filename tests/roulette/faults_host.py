@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from kinds import kind
-from world import IS_ROOT, UIDS, Wrong, give, run_as
+from world import IS_ROOT, UIDS, Wrong, await_true, give, run_as
 
 KEYS = ("steady", "window", "work")  # what a crash gives back: what came since the last copy
 SOON = (0.0, 0.6)  # seconds between an end and a start
@@ -304,6 +304,7 @@ def path_left_dead(world, host, rng):
 @kind("admin")
 def admin_path_removed(world, host, rng):
     away = host.place / "admin.away"
+    await_true(host.admin.exists, f"the admin socket of {host.name}")  # a daemon that just started binds it last
     host.admin.rename(away)
     yield
     if host.admin.exists() or not away.exists():  # a restart made it anew
