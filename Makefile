@@ -26,7 +26,7 @@ LINTED := CARGO_INCREMENTAL=0 $(shell clippy-driver --version >/dev/null 2>&1 &&
 # `make test` fails when it takes longer.
 TIME_MAX := 25m
 
-NIGHTLY := $(addprefix nightly-,lints sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
+NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
 .PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs)
 
@@ -122,10 +122,6 @@ pictures:        ## The pictures of docs/: from what `tidegate replay` decides, 
 nightly:         ## Long properties; hours are welcome. What fails keeps nothing else from being tried
 	@scripts/setup test
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
-
-# What `make test` has not: the lints of the benches.
-nightly-lints:
-	$(MAKE) --no-print-directory lint
 
 # Advisories need their database, which comes over the network.
 nightly-sources:
