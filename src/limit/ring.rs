@@ -1,29 +1,29 @@
-//! The counters of one sliding window: a ring of buckets, and what they count together. It knows when its newest bucket
-//! was first counted in, never a limit or a window.
+//! The counters of one sliding window: a ring of buckets and their total. Limit and window are its caller's; the ring
+//! holds only the boot-time instant at which its newest bucket was first counted in.
 //!
 //! ```text
 //!   in the table   │ began │ total, newest │ ─┐
-//!   elsewhere      │ … newest │ oldest … │ ◀─┘   4 bytes for each bucket
+//!   on the heap    │ … newest │ oldest … │ ◀─┘   4 bytes per bucket
 //! ```
 //!
-//! A bucket that is new takes the place of the oldest, and the total is kept by what comes and goes: of sixty buckets a
-//! judgement reads two, which stand side by side, and nothing but those outside of the table.
+//! A new bucket replaces the oldest one, and the total is updated incrementally: of sixty buckets a check reads two,
+//! which are adjacent, in one block outside the table.
 
 use super::heap::block_bytes;
 use crate::clock::Timestamp;
 
-/// The counters of one bucket and the one before it are kept in place; more buckets have a block of memory while
-/// something counts.
+/// The ring. Two counters are stored inline; more buckets use a block of memory while something is counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring {
     began: Timestamp,
     counters: Counters,
 }
 
-/// A few sizes of blocks, those that malloc has; one of any size would have its length in the table.
+/// The counters: inline, or in a block of one of the sizes that malloc has. A block of any size would need its length
+/// in the table.
 #[derive(Clone, Debug)]
 enum Counters {
-    /// The newer first. Of a ring with more buckets: nothing counts.
+    /// The newer first. For a ring of more buckets: nothing is counted.
     Two([u32; 2]),
     Six(Head, Box<[u32; 6]>),
     Ten(Head, Box<[u32; 10]>),
@@ -32,10 +32,10 @@ enum Counters {
     All(Head, Box<[u32; 61]>),
 }
 
-/// What all buckets count together, which is the newest, and how many there are. In bytes, to fit beside the pointer.
+/// The total of all buckets, the index of the newest and the number of buckets; bytes, to fit beside the pointer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
-    /// The lowest five bytes: 61 counters of 32 bits come to less than 38 bits.
+    /// The lowest five bytes: 61 counters of 32 bits sum to less than 38 bits.
     total: [u8; 5],
     newest: u8,
     len: u8,
@@ -48,8 +48,8 @@ impl Default for Counters {
 }
 
 impl Ring {
-    /// The ring whose newest bucket was first counted in then, with these counts, the newest first. `None`: of so many buckets there is
-    /// none.
+    /// Makes a ring from counts, the newest first, and the instant at which the newest was first counted in. `None` if
+    /// the number of counts is below 2 or above 61.
     pub(super) fn of_counts(began: Timestamp, counts: &[u32]) -> Option<Ring> {
         if let [newer, older] = counts {
             return Some(Ring { began, counters: Counters::Two([*newer, *older]) });
@@ -64,31 +64,31 @@ impl Ring {
         Some(Ring { began, counters })
     }
 
-    /// How many buckets there are, as far as something counts.
+    /// The number of buckets; 2 if nothing is counted.
     pub(super) fn len(&self) -> usize {
         self.parts().0.len()
     }
 
-    /// When the newest bucket was first counted in, by the boot-time clock.
+    /// The boot-time instant at which the newest bucket was first counted in.
     #[inline]
     pub(super) fn began(&self) -> Timestamp {
         self.began
     }
 
-    /// What all buckets count together.
+    /// The total of all buckets.
     #[inline]
     pub(super) fn total(&self) -> u64 {
         self.parts().0.total()
     }
 
-    /// What the bucket counts that stands so many before the newest; nothing where there is none.
+    /// The count of the bucket `back` places before the newest; zero if there is none.
     #[inline]
     pub(super) fn count(&self, back: usize) -> u32 {
         let (head, counts) = self.parts();
         head.slot(back).and_then(|slot| counts.get(slot)).copied().unwrap_or(0)
     }
 
-    /// Moves on by so many buckets; as many of the oldest are forgotten. The newest, where it is another, begins now.
+    /// Advances by `passed` buckets and drops as many of the oldest. A new newest bucket begins at `now`.
     pub(super) fn advance(&mut self, passed: usize, now: Timestamp, len: u8) {
         if passed > 0 || self.total() == 0 {
             self.began = now;
@@ -113,7 +113,7 @@ impl Ring {
         head.set_total(total);
     }
 
-    /// Counts in the newest bucket, as far as its counter goes.
+    /// Counts units in the newest bucket, saturated.
     pub(super) fn add(&mut self, units: u32) {
         if let Counters::Two([newer, _]) = &mut self.counters {
             *newer = newer.saturating_add(units);
@@ -126,7 +126,7 @@ impl Ring {
         }
     }
 
-    /// Takes units back, from the newest bucket first. Once nothing counts, nothing is allocated.
+    /// Removes units, from the newest bucket first. A ring that counts nothing frees its block.
     pub(super) fn take(&mut self, units: u32) {
         let mut left = units;
         let mut take = |count: &mut u32| {
@@ -153,7 +153,7 @@ impl Ring {
         }
     }
 
-    /// Bytes that malloc hands out for it.
+    /// Bytes that malloc allocates for the ring.
     pub(super) fn heap_bytes(&self) -> usize {
         match &self.counters {
             Counters::Two(_) => 0,
@@ -179,7 +179,7 @@ impl Ring {
 }
 
 impl Counters {
-    /// For so many buckets, at most 61.
+    /// Makes zero counters for `len` buckets, at most 61.
     fn new(len: u8) -> Counters {
         let head = Head { len, ..Head::default() };
         match len {
@@ -206,7 +206,7 @@ impl Counters {
 }
 
 impl Head {
-    /// Two stand as a ring of two whose newest is the first.
+    /// Describes two inline counters as a ring of two with the newest first.
     #[inline]
     fn of_two([newer, older]: &[u32; 2]) -> Head {
         let mut head = Head { len: 2, ..Head::default() };
@@ -219,7 +219,7 @@ impl Head {
         usize::from(self.len)
     }
 
-    /// Where the bucket stands that is so many before the newest.
+    /// The index of the bucket `back` places before the newest.
     #[inline]
     fn slot(self, back: usize) -> Option<usize> {
         let newest = usize::from(self.newest);
@@ -240,7 +240,7 @@ impl Head {
     }
 }
 
-/// Bytes that malloc hands out for a ring of so many buckets while something counts.
+/// Bytes that malloc allocates for a ring of `len` buckets while something is counted.
 pub(super) const fn heap_bytes_of(len: u8) -> usize {
     let counters = match len {
         ..=2 => 0,
@@ -256,5 +256,5 @@ pub(super) const fn heap_bytes_of(len: u8) -> usize {
 /// Sixty buckets, and the one that the window is leaving.
 const COUNTERS_MAX: u8 = 61;
 
-/// So a table's entry has 40 bytes, its digest included.
+/// A table entry has 40 bytes, its digest included.
 const _: () = assert!(size_of::<Ring>() == 24);

@@ -1,5 +1,5 @@
-//! A host that hears nobody: a bucket of its own, the N-th part of what was last known to be left, and what it owes
-//! afterwards.
+//! The fallback of a host in an outage: its own bucket, which starts with the N-th part of the last known level, and
+//! the debt that remains after the outage.
 
 use super::state::Seen;
 use super::{MICRO_UNITS, Quota, Share, Standing, WhenDown, is_linked};
@@ -24,7 +24,7 @@ impl Share {
         }
     }
 
-    /// How far the N-th part of the bucket would be ahead after such a request, and how far it may be: one unit at least.
+    /// The ticks ahead of the N-th part of the bucket after such a request, and the most allowed: at least one unit.
     fn ahead_alone(&self, quota: &Quota, now: Timestamp, cost: u32, hosts: u32) -> (u64, u64) {
         let bucket = quota.bucket();
         let unit = bucket.ticks_of(1).saturating_mul(u64::from(hosts));
@@ -36,37 +36,38 @@ impl Share {
         let mut share = *self;
         let unit = unit_alone(quota, standing);
         if !is_linked(self.outages) {
-            // Redis has earned meanwhile, and knows nothing of what was admitted here.
+            // Redis has earned meanwhile and has no record of the units admitted here.
             let owed = self.beyond(quota, now).saturating_add(unit / 2).checked_div(unit).unwrap_or(0);
             share.owed = self.owed.max(u32::try_from(owed).unwrap_or(u32::MAX));
             share.alone = Gcra::full(quota.bucket().scale(), now);
         }
         if !quota.is_heard(standing) {
-            // It begins with the N-th part of what was last known to be left and of what was earned since, less what this
-            // host owes: whoever hears nothing gets nothing either until he notices.
+            // Starts with the N-th part of the last known level and of the units earned since, less this host's debt:
+            // the time until the host notices the outage grants nothing extra.
             share.begin_alone(quota, now, unit.saturating_mul(u64::from(share.owed)));
         }
-        // What asks each time goes by what was last known also while nobody answers in time.
+        // A key that always uses remote checks keeps the last known level also while remote checks time out.
         share.is_seen_before |= !quota.always_asks();
         share.refused_until = Timestamp::ORIGIN;
         share.outages = quota.outages(standing);
         share
     }
 
-    /// The bucket of this host alone is what Redis last said, less this, in ticks.
+    /// Sets the fallback bucket to the last known level less `beyond` ticks.
     fn begin_alone(&mut self, quota: &Quota, now: Timestamp, beyond: u64) {
         let scale = quota.bucket().scale();
         let ahead = self.untouched(quota, now).ticks_until_full(scale, now).saturating_add(beyond);
         self.alone = Gcra::full(scale, now).moved(scale, now, ahead);
     }
 
-    /// What this host admitted alone and has not earned since, with what it owed before, in ticks.
+    /// The units admitted in the outage and not earned since, with the debt from before, in ticks.
     fn beyond(&self, quota: &Quota, now: Timestamp) -> u64 {
         let ahead = |bucket: Gcra| bucket.ticks_until_full(quota.bucket().scale(), now);
         ahead(self.alone).saturating_sub(ahead(self.untouched(quota, now)))
     }
 
-    /// Takes what Redis last said, and that it has charged so many. An answer may come after others were given up.
+    /// Applies the level of a reply of Redis, and `paid` charged units. The reply may arrive after the request for it
+    /// timed out.
     pub(super) fn hear(&mut self, quota: &Quota, now: Timestamp, paid: u32, seen: Seen) {
         let paid = paid.min(self.owed);
         let alone = quota.standing().filter(|_| !is_linked(self.outages));
@@ -82,7 +83,7 @@ impl Share {
         }
     }
 
-    /// The bucket of Redis as it last said, if nobody had taken anything since. Full, where nothing is known.
+    /// The bucket in Redis by its last reply, if no token had been taken since; full if there was no reply.
     fn untouched(&self, quota: &Quota, now: Timestamp) -> Gcra {
         let scale = quota.bucket().scale();
         let Some(seen) = self.seen else { return Gcra::full(scale, now) };
@@ -93,12 +94,12 @@ impl Share {
     }
 }
 
-/// One unit of the bucket of this host alone, in ticks.
+/// One unit of the fallback bucket, in ticks.
 fn unit_alone(quota: &Quota, standing: &Standing) -> u64 {
     quota.bucket().ticks_of(1).saturating_mul(u64::from(parts_alone(quota, standing)))
 }
 
-/// Into how many parts the budget falls while Redis is not heard.
+/// The number of parts into which the budget is divided in an outage.
 pub(super) fn parts_alone(quota: &Quota, standing: &Standing) -> u32 {
     if quota.when_down() == WhenDown::Share { standing.hosts() } else { 1 }
 }

@@ -1,4 +1,5 @@
-//! Requests that may wait for one call: what this host lacks is asked for at once, and judged again with what came.
+//! Remote checks: a request that lacks tokens waits for one Redis command, and is then judged again with the tokens
+//! granted.
 
 use super::state::{HOLD, Seen};
 use super::{MICRO_UNITS, More, Quota, Share, Standing, WhenDown, is_linked};
@@ -6,69 +7,69 @@ use crate::clock::{Micros, Timestamp};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Whether a request may wait for a call.
+/// Whether a request may wait for a remote check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asks {
-    /// No decision waits for anything.
+    /// No request waits.
     #[default]
     Never,
-    /// One for which this host holds too little, where the part of a host of the credit is less than a unit.
+    /// A request for which this host has too few tokens, where a host's part of the credit is less than a unit.
     WhereCreditIsLess,
-    /// One for which this host holds too little.
+    /// A request for which this host has too few tokens.
     OnMiss,
-    /// Each: nothing is borrowed ahead.
+    /// Every request: nothing is borrowed ahead.
     Always,
 }
 
-/// What a call for one key came to.
+/// The reply to a remote check of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Brought {
-    /// Units that were paid for.
+    /// Units charged in Redis for this host.
     pub granted: u32,
-    /// What Redis has left, in millionths of a unit.
+    /// The remaining level in Redis, in millionths of a unit.
     pub level: i64,
-    /// Redis has refused so many units, for so long; `None` as the time: they can never pass.
+    /// The units that Redis refused, and for how long; `None` as the time if they can never pass.
     pub refused: Option<(u32, Option<Micros>)>,
-    /// When the call was first sent: what it brought lapses so long after.
+    /// The time at which the check was first sent: granted tokens expire one hold after it.
     pub sent: Timestamp,
-    /// When there is more, of a window.
+    /// The next increase, for a window.
     pub more: Option<More>,
-    /// When it was paid by the clock of Redis, in microseconds: what is of no use leaves the window that it was counted in.
+    /// The time of the charge by the clock of Redis, in microseconds: a refund goes to the window of the charge.
     pub paid_us: u64,
 }
 
 impl Quota {
-    /// The same, with requests that may wait for a call.
+    /// Returns the budget with this mode of remote checks.
     #[must_use]
     pub fn asking(self, asks: Asks) -> Quota {
         Quota { asks, ..self }
     }
 
-    /// The same, with requests that wait no longer than this.
+    /// Returns the budget with this longest wait for a remote check.
     #[must_use]
     pub fn waiting(self, patience: Duration) -> Quota {
         Quota { patience, ..self }
     }
 
-    /// How long a request waits for a call at most.
+    /// The longest wait of a request for a remote check.
     #[must_use]
     pub const fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// Whether requests may ever wait for a call.
+    /// Whether requests may wait for a remote check at any number of hosts.
     #[must_use]
     pub fn ever_asks(&self) -> bool {
         self.asks != Asks::Never
     }
 
-    /// Whether requests may wait for a call, so many hosts being alive as there are.
+    /// Whether requests may wait for a remote check at the current number of hosts.
     #[must_use]
     pub fn asks_now(&self) -> bool {
         self.ever_asks() && self.standing().is_some_and(|standing| self.may_ask(standing.hosts()))
     }
 
-    /// Whether requests may wait for a call, where so many hosts are alive.
+    /// Whether requests may wait for a remote check at `hosts` hosts.
     #[must_use]
     pub fn may_ask(&self, hosts: u32) -> bool {
         match self.asks {
@@ -78,7 +79,7 @@ impl Quota {
         }
     }
 
-    /// Whether requests would wait for a call, and do not, because none is answered in time.
+    /// Whether remote checks are configured but off, because Redis does not answer in time.
     pub(super) fn asks_in_vain(&self, standing: &Standing) -> bool {
         self.may_ask(standing.hosts()) && !standing.is_answering()
     }
@@ -88,7 +89,7 @@ impl Quota {
         self.asks == Asks::Always
     }
 
-    /// Whether tokens are borrowed ahead of need. What is tiny would be spread over hosts that have no use for it.
+    /// Whether tokens are borrowed ahead of demand. A tiny budget would be spread over hosts that do not need it.
     #[must_use]
     pub fn borrows(&self, hosts: u32) -> bool {
         match self.asks {
@@ -102,12 +103,13 @@ impl Quota {
         u64::from(self.bucket.burst()) < 2 * u64::from(hosts)
     }
 
-    /// Whether Redis is heard, in time for who waits for it.
+    /// Whether Redis is reachable, and in time for budgets that always use remote checks.
     pub(super) fn is_heard(&self, standing: &Standing) -> bool {
         is_linked(self.outages(standing))
     }
 
-    /// The outages that matter to it: what borrows has tokens as long as Redis is heard at all, however late it answers.
+    /// The outage counter of this budget. A budget that borrows has tokens as long as Redis is reachable, however late
+    /// it replies.
     pub(super) fn outages(&self, standing: &Standing) -> u32 {
         if self.always_asks() {
             standing.outages_of_asking.load(Ordering::Relaxed)
@@ -118,8 +120,7 @@ impl Quota {
 }
 
 impl Share {
-    /// How much a request of `cost` units that is refused here lacks, if a call could bring it. `None`: a call would be of
-    /// no use.
+    /// The tokens that a refused request of `cost` units lacks, if a remote check could obtain them; otherwise `None`.
     #[must_use]
     pub fn lacks(&self, quota: &Quota, now: Timestamp, cost: u32) -> Option<u32> {
         let standing = quota.standing().filter(|standing| quota.may_ask(standing.hosts()))?;
@@ -131,7 +132,7 @@ impl Share {
         may.then_some(need)
     }
 
-    /// Whether a call might let a request pass that is refused here, as far as is known.
+    /// Whether a remote check might allow a request that is refused here, by the last known level.
     #[must_use]
     pub fn may_pass_elsewhere(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
         self.lacks(quota, now, cost).is_some_and(|need| {
@@ -140,11 +141,12 @@ impl Share {
         })
     }
 
-    /// Takes what a call has brought. It is kept for who waited for it until he is [judged](Share::judged).
+    /// Applies the reply to a remote check. The granted tokens are reserved for the waiting request until it is
+    /// [judged](Share::judged).
     pub fn bring(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
-            // A key that was checked a moment ago is in use: tokens are borrowed ahead for what follows.
+            // A key that was checked a moment ago is in use: borrow tokens for later requests.
             let is_in_use = self.seen().is_some_and(|seen| now.since(seen.at) < HOLD);
             if is_in_use && quota.borrows(standing.hosts()) {
                 self.call();
@@ -164,13 +166,13 @@ impl Share {
         self.keep(brought.granted, brought.sent.after(HOLD), now);
     }
 
-    /// No answer came in time to who lacks so much: what holds while Redis is not heard holds for him. What passes so is
-    /// charged later. Returns how much is kept for him until he is [judged](Share::judged).
+    /// Applies the fallback to a request that lacks `need` tokens and whose remote check timed out; tokens granted so
+    /// are charged later. Returns the tokens reserved for the request until it is [judged](Share::judged).
     pub fn miss(&mut self, quota: &Quota, now: Timestamp, need: u32) -> u32 {
         let Some(standing) = quota.standing() else { return 0 };
         self.catch_up(quota, standing, now);
         if !quota.is_heard(standing) || need == 0 {
-            // It is judged so anyway.
+            // Judging applies the fallback anyway.
             return 0;
         }
         if !self.is_in_part(quota, standing, now, need) {
@@ -181,12 +183,12 @@ impl Share {
         need
     }
 
-    /// Whether a request that lacks so much passes while no call is answered in time, though Redis is heard.
+    /// Whether a request that lacks `need` tokens passes while remote checks time out though Redis is reachable.
     pub(super) fn has_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
         quota.asks_in_vain(standing) && self.is_in_part(quota, standing, now, need)
     }
 
-    /// Whether so much is within this host's part of what Redis last said that it had.
+    /// Whether `need` tokens are within this host's part of the last known level.
     fn is_in_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
         let hosts = match quota.when_down() {
             WhenDown::Share => u64::from(standing.hosts()),
@@ -201,25 +203,25 @@ impl Share {
         u64::from(self.owed) + u64::from(need) <= part
     }
 
-    /// Has so much charged with the next batch.
+    /// Adds a debt that is charged with the next batch.
     pub(super) fn owe_at_once(&mut self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) {
         self.begin_touch(quota, standing.hosts(), now);
         self.owed = self.owed.saturating_add(need);
         self.call();
     }
 
-    /// Who so much was kept for has been judged.
+    /// Ends the reservation of `kept` tokens, because the request has been judged.
     pub fn judged(&mut self, kept: u32) {
         self.kept = self.kept.saturating_sub(kept);
     }
 
-    /// Tokens in hand that nobody has waited for.
+    /// Borrowed tokens that are not reserved.
     pub(super) fn unkept(&self, now: Timestamp) -> u32 {
         self.in_hand(now).saturating_sub(self.kept)
     }
 
-    /// Notes what passed while no call was answered. Where it is only the calls that nobody answers in time, it is charged
-    /// with the next batch; else once Redis is heard.
+    /// Records units allowed while remote checks were off. Where only the remote checks time out, the units are charged
+    /// with the next batch, else once Redis is reachable.
     pub(super) fn charge_without_calls(
         &mut self,
         quota: &Quota,
@@ -234,13 +236,13 @@ impl Share {
         }
     }
 
-    /// Takes what a call has brought that nobody waits for any more: what was paid for goes back.
+    /// Applies the reply to a remote check whose request no longer waits: the granted tokens are refunded.
     pub fn bring_back(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
         self.bring(quota, now, &Brought { granted: 0, ..*brought });
         self.give_up(brought.granted);
     }
 
-    /// Of so many that were brought for who has been judged, what is in hand and was not spent goes back.
+    /// Refunds the unspent tokens, at most `brought`, of a request that has been judged.
     pub fn hand_back(&mut self, now: Timestamp, brought: u32) {
         self.judged(brought);
         let unspent = self.unkept(now).min(brought);
@@ -260,7 +262,7 @@ impl Share {
         now < self.refused_until && need >= self.refused_cost
     }
 
-    /// Takes so much in hand, and keeps it.
+    /// Adds borrowed tokens and reserves them.
     fn keep(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
         if tokens == 0 {
             return;
@@ -272,7 +274,7 @@ impl Share {
     pub(super) fn take_in_hand(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
         let before = self.in_hand(now);
         if before == 0 || self.lapses < now.after(LAPSING) {
-            // What lapses at once anyway is nobody's any more.
+            // Tokens about to expire are dropped.
             self.tokens = tokens;
             self.believed = tokens;
             self.lapses = lapses;
@@ -284,14 +286,14 @@ impl Share {
     }
 }
 
-/// How long a request waits for a call, where nobody says how long.
+/// The default wait of a request for a remote check.
 pub const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Who is refused by Redis calls no sooner than this.
+/// The least time between two remote checks after a refusal.
 const REFUSED_MIN: Micros = Micros(1_000);
 
-/// What takes longer to be answered may have been answered long ago.
+/// A reply later than this may have been computed long before.
 const LATE: Duration = Duration::from_millis(100);
 
-/// Tokens that lapse within this are not worth waiting for.
+/// Tokens that expire within this time are not worth keeping.
 const LAPSING: Duration = Duration::from_millis(100);

@@ -1,9 +1,9 @@
-//! A share as a table keeps it: folded small. Most decisions change it as it lies; for everything else it is unfolded,
-//! changed, and folded again. What it says and does is what its [`Share`] says and does.
+//! A share in the compact form of the key table. Most decisions change the compact form in place; the others unfold it,
+//! change the [`Share`] and fold it again. Results equal those of the [`Share`].
 //!
 //! ```text
-//!   table:  digest │ used, asked, …                                  nobody was told of it
-//!           digest │ tokens, until when, what is left │ ──▶ Share    anything else
+//!   table:  digest │ used, asked, …                               untracked
+//!           digest │ tokens, until when, level │ ──▶ Share        anything else
 //! ```
 
 use super::credit::Unseen;
@@ -14,7 +14,7 @@ use crate::limit::heap::block_bytes;
 use crate::limit::token_bucket::Gcra;
 use crate::limit::{Level, Scale};
 
-/// A share, folded.
+/// A share in compact form.
 #[derive(Debug)]
 pub struct Folded(Form);
 
@@ -24,45 +24,44 @@ enum Form {
     Whole(Whole),
 }
 
-/// Of a key that nobody was told of, and of which nothing is in hand, owed or known: that of most keys there are.
+/// The state of an untracked key without borrowed tokens, debt or known level, as most keys are.
 #[derive(Debug)]
 struct Quiet {
-    /// The one of its two buckets that is not full: of the credit, or of this host alone.
+    /// The one of the two buckets that is not full: the credit, or the fallback.
     used: Gcra,
     is_alone: bool,
     asked_since: Timestamp,
     asked: u32,
-    /// The outages, as far as they fit: there are not so many that they come round.
+    /// The low bits of the outage counter: outages are too rare to wrap it.
     outages: u16,
     calls: Calls,
 }
 
-/// Any other.
+/// Any other state.
 #[derive(Debug)]
 struct Whole {
     hand: Hand,
     share: Box<Share>,
 }
 
-/// What a decision needs that takes tokens in hand and nothing besides: the rest lies elsewhere, and would be another miss of
-/// the caches.
+/// The data of a decision that only takes borrowed tokens: reading the boxed share would be another cache miss.
 #[derive(Clone, Copy, Debug)]
 struct Hand {
-    /// Tokens in hand. What was taken since it was folded was asked for as well.
+    /// Borrowed tokens. Tokens taken since folding are also demand.
     tokens: u32,
-    /// Where fewer are left there is more to do than to take them.
+    /// Below this many tokens the share has more to do than to take them.
     floor: u16,
-    /// What Redis last said, and when.
+    /// The level of the last reply of Redis, and its time in `at`.
     level: Wide,
     demand: u32,
     at: Wide,
-    /// How long after that tokens can be taken so, in units of 2²⁴ ns. Zero: not at all.
+    /// The time after `at` for which tokens can be taken so, in units of 2²⁴ ns; zero: not at all.
     lasts: u8,
-    /// The outages, as far as they fit: within seconds there are not so many that they come round.
+    /// The low bits of the outage counter: within seconds it cannot wrap.
     outages: u8,
 }
 
-/// A number of 48 bits, sign and all, in as many.
+/// A signed number of 48 bits in six bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(2))]
 struct Wide {
@@ -73,7 +72,7 @@ struct Wide {
 impl Wide {
     const ZERO: Wide = Wide { low: 0, high: 0 };
 
-    /// The number, if it has no more bits.
+    /// Packs a number; `None` if it needs more than 48 bits.
     fn of(number: i64) -> Option<Wide> {
         let high = i16::try_from(number >> 32).ok()?;
         let [a, b, c, d, ..] = number.to_le_bytes();
@@ -87,7 +86,7 @@ impl Wide {
 }
 
 impl Folded {
-    /// A key that was never seen.
+    /// The state of a new key.
     #[must_use]
     pub fn fresh(quota: &Quota, now: Timestamp) -> Folded {
         Folded(Form::Quiet(Quiet {
@@ -100,7 +99,7 @@ impl Folded {
         }))
     }
 
-    /// The share, folded.
+    /// Folds a share.
     #[must_use]
     pub fn of(share: Share, quota: &Quota, now: Timestamp) -> Folded {
         Folded(
@@ -108,7 +107,7 @@ impl Folded {
         )
     }
 
-    /// The share.
+    /// Unfolds the share.
     #[must_use]
     pub fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
         match &self.0 {
@@ -117,7 +116,7 @@ impl Folded {
         }
     }
 
-    /// Changes the share.
+    /// Unfolds the share, changes it and folds it again. Returns the result of `change`.
     pub fn change<T>(&mut self, quota: &Quota, now: Timestamp, change: impl FnOnce(&mut Share) -> T) -> T {
         let mut share = self.unfold(quota, now);
         let changed = change(&mut share);
@@ -129,8 +128,8 @@ impl Folded {
         changed
     }
 
-    /// Admits a request of at least one unit as [`Share::admit`] would, and says where the key stands then. `None`, and
-    /// nothing is changed: there is more to it than can be told from what is at hand.
+    /// Admits a request of at least one unit, as [`Share::admit`] would, and returns its level. `None`, without any
+    /// change, if the compact form does not suffice to decide.
     #[inline]
     pub fn admit_at_once(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
         match &mut self.0 {
@@ -155,7 +154,7 @@ impl Folded {
                 quiet.used.ticks_until_full(scale, now).div_ceil(u64::from(scale.ticks_per_nano()))
             }
             Form::Whole(whole) if whole.hand.age(now).is_some() => u64::MAX,
-            // What was taken in the meantime was of a key that is kept in touch about.
+            // Tokens taken in the meantime belong to a tracked key.
             Form::Whole(whole) => whole.share.nanos_until_fresh(scale, now),
         }
     }
@@ -169,7 +168,7 @@ impl Folded {
         }
     }
 
-    /// What it takes besides itself, in bytes.
+    /// The heap bytes of this share.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
@@ -178,7 +177,7 @@ impl Folded {
         }
     }
 
-    /// The most that any takes besides itself, in bytes.
+    /// The most heap bytes of any share.
     #[must_use]
     pub const fn heap_bytes_max() -> usize {
         HEAP_BYTES
@@ -186,7 +185,7 @@ impl Folded {
 }
 
 impl Quiet {
-    /// What there is of a share, if that is all there is.
+    /// Folds a share whose only state is that of an untracked key; otherwise `None`.
     fn of(share: &Share, quota: &Quota, now: Timestamp) -> Option<Quiet> {
         if !share.is_unknown() {
             return None;
@@ -220,13 +219,13 @@ impl Quiet {
         }
     }
 
-    /// The last of the outages so far that it knew of.
+    /// The full outage counter that the low bits stand for, given its current value.
     #[inline]
     fn outages(&self, so_far: u32) -> u32 {
         so_far.wrapping_sub(u32::from(low_bits(so_far).wrapping_sub(self.outages)))
     }
 
-    /// Uses credit of which another unit is left afterwards, and of which nobody is to be told.
+    /// Uses credit, if another unit is left afterwards and no sync becomes due.
     #[inline]
     fn use_credit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
         let standing = quota.standing()?;
@@ -277,21 +276,21 @@ impl Hand {
         Hand::lasting(share, quota).unwrap_or(nothing)
     }
 
-    /// Where tokens can be taken and nothing besides: some are in hand, nothing is owed, and nobody waits to be told. `None`, too,
-    /// where the numbers do not fit.
+    /// The fast path of a share, if a decision can take tokens and change nothing else: it has borrowed tokens, no
+    /// debt, and no sync is due. `None` also where the numbers do not fit.
     fn lasting(share: &Share, quota: &Quota) -> Option<Hand> {
-        // When there is more of a window is told by what lies apart.
+        // The next increase of a window is stored in the boxed share.
         let may = quota.window().is_none()
             && share.in_touch
             && share.owed == 0
             && share.calls != Calls::Yes
             && is_linked(share.outages)
             && share.tokens <= quota.bucket().burst()
-            // What is asked for is counted to the end.
+            // The demand counter must not overflow before the tokens run out.
             && share.asked.checked_add(share.tokens).is_some();
         let seen = share.seen().filter(|_| may)?;
         let nanos = share.lapses.as_nanos().saturating_sub(seen.at.as_nanos()).min(LASTS_NANOS_MAX);
-        // The last one is not taken so: what is told then is not only what was heard.
+        // The last token is not taken so: the level of its reply depends on more than the last known level.
         let floor = if share.calls == Calls::No { share.low.max(1) } else { 1 };
         let [outages, ..] = share.outages.to_le_bytes();
         Some(Hand {
@@ -305,7 +304,7 @@ impl Hand {
         })
     }
 
-    /// How old what was heard is, in nanoseconds, if tokens can still be taken.
+    /// The age of the last known level in nanoseconds, if tokens can still be taken.
     #[inline]
     fn age(&self, now: Timestamp) -> Option<u64> {
         let at = self.at.get().cast_unsigned() << SEEN_SHIFT;
@@ -328,7 +327,7 @@ impl Hand {
     }
 }
 
-/// Outages so far; odd while there is one.
+/// The outage counter; odd during an outage.
 fn outages_of(quota: &Quota) -> u32 {
     quota.standing().map_or(0, |standing| quota.outages(standing))
 }
@@ -340,16 +339,16 @@ fn low_bits(number: u32) -> u16 {
     u16::from_le_bytes([low, high])
 }
 
-/// What a share takes where it lies apart.
+/// The heap bytes of a boxed share.
 const HEAP_BYTES: usize = block_bytes(size_of::<Share>());
 
-/// 2²⁴ ns, a sixtieth of a second: so much sooner more is done than to take them.
+/// 2²⁴ ns, a sixtieth of a second: the fast path ends up to this much early.
 const LASTS_SHIFT: u32 = 24;
 
-/// Four seconds: after that less is known of what others ask for. What is in hand lapses before.
+/// Four seconds: later the demand of other hosts is less certain. Borrowed tokens expire sooner.
 const LASTS_NANOS_MAX: u64 = 4_000_000_000;
 
-/// 48 with the digest of its key. Each on a line of the caches of its own was slower: fewer of them fit.
+/// 48 bytes with the digest of its key. Aligning each entry to its own cache line was slower: fewer entries fit.
 const _: () = assert!(size_of::<Folded>() == 32);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where one key stands, as a reply tells it.
+//! The level of one key in a reply.
 
 use super::credit::Unseen;
 use super::{MICRO_UNITS, Quota, Share};
@@ -6,14 +6,14 @@ use crate::clock::{Micros, Timestamp};
 use crate::limit::{Level, Outcome};
 
 impl Quota {
-    /// Of what nobody was told of, all is there but what was used here.
+    /// The level of an untracked key: full except for the units used here.
     #[inline]
     pub(super) fn level_here(&self, is_untouched: bool) -> Level {
         let limit = self.bucket().burst();
         self.level_of(if is_untouched { limit } else { limit.saturating_sub(1).max(1) })
     }
 
-    /// Where Redis has so much, in millionths of a unit, and so many tokens are in hand.
+    /// The level for `level` millionths of a unit in Redis and `in_hand` borrowed tokens.
     #[inline]
     pub(super) fn level_known(&self, level: i64, in_hand: u32) -> Level {
         let whole = level.max(0).unsigned_abs() / MICRO_UNITS;
@@ -36,15 +36,15 @@ impl Quota {
 }
 
 impl Share {
-    /// What a reply says about this key: what this host could admit now, and what it last heard of the rest. An estimate:
-    /// other hosts ask meanwhile.
+    /// The numbers of a reply: the units that this host could admit now, and the last known rest. An estimate, because
+    /// other hosts admit requests meanwhile.
     #[must_use]
     pub fn level(&self, quota: &Quota, now: Timestamp) -> Level {
         let level = self.level_of_bucket(quota, now);
         if quota.window().is_none() {
             return level;
         }
-        // All of it, or a part, is back at a moment, and nothing before.
+        // A window returns all of its units, or a part, at one instant, and none before.
         let reset = match level.remaining {
             0 => level.reset,
             remaining if remaining == level.limit => Micros::ZERO,

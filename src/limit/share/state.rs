@@ -1,4 +1,4 @@
-//! What this host has of one key, and how requests are judged by it.
+//! This host's state of one key, and the judgement of requests by it.
 
 use super::alone::parts_alone;
 use super::{MICRO_UNITS, NANOS_PER_MICRO, Quota, Standing, WhenDown, is_linked};
@@ -7,82 +7,82 @@ use crate::limit::Outcome;
 use crate::limit::token_bucket::Gcra;
 use std::time::Duration;
 
-/// What this host has of one key.
+/// This host's share of the budget for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Tokens in hand, until they lapse.
+    /// Borrowed tokens, until `lapses`.
     pub(super) tokens: u32,
-    /// What Redis believes to be in hand; what is given back is never more.
+    /// The borrowed tokens as Redis counts them; refunds restore at most these.
     pub(super) believed: u32,
     pub(super) lapses: Timestamp,
-    /// Admitted and not charged yet, of a key that is kept in touch about.
+    /// Units admitted and not charged yet, of a tracked key.
     pub(super) owed: u32,
-    /// Asked for since it was last reported, refused or not.
+    /// Units requested since the last report, allowed or refused.
     pub(super) asked: u32,
-    /// Since when, as long as nobody is told of it.
+    /// Since when, for an untracked key.
     pub(super) asked_since: Timestamp,
-    /// The most that one request lacked since it was last reported.
+    /// The largest number of tokens that one request lacked since the last report.
     pub(super) lacked: u32,
-    /// Redis is to be asked once less than this is in hand.
+    /// A sync is due when fewer tokens than this are left.
     pub(super) low: u32,
-    /// Admitted and not charged, of a key that nobody was told of: forgiven with time.
+    /// Units admitted and not charged, of an untracked key: forgiven with time.
     pub(super) quiet: Gcra,
-    /// The bucket of this host alone, while nobody else is heard.
+    /// The bucket of this host in an outage.
     pub(super) alone: Gcra,
-    /// What Redis last said.
+    /// The level in the last reply of Redis.
     pub(super) seen: Option<Seen>,
-    /// It said so before the last outage.
+    /// The reply predates the last outage.
     pub(super) is_seen_before: bool,
-    /// The outage that it last knew of.
+    /// The value of the outage counter at the last update.
     pub(super) outages: u32,
-    /// Kept in touch about: what is owed is charged, not forgiven.
+    /// Tracked in Redis: debt is charged, not forgiven.
     pub(super) in_touch: bool,
-    /// Redis is to be asked soon.
+    /// The state of the request for a sync.
     pub(super) calls: Calls,
-    /// Redis has refused a request of `refused_cost` and said until when one as large is refused.
+    /// Redis has refused a request of `refused_cost` units; one as large is refused until then.
     pub(super) refused_until: Timestamp,
     pub(super) refused_cost: u32,
-    /// Paid for by a call, and of no use here: it goes back with the next report. Nobody spends it meanwhile: the bucket may
-    /// have earned it again.
+    /// Tokens granted by a remote check and not needed: refunded with the next report. They are not spent meanwhile,
+    /// because the bucket may have earned them again.
     pub(super) returns: u32,
-    /// Of what is in hand, so much was brought for requests that are about to be judged: nobody gives it back meanwhile.
+    /// Borrowed tokens reserved for requests about to be judged: they are not returned meanwhile.
     pub(super) kept: u32,
 }
 
-/// What Redis last said of a key.
+/// The level of a key in a reply of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// In millionths of a unit; below zero where it is owed.
+    /// In millionths of a unit; negative for a debt.
     pub level: i64,
-    /// What all hosts ask for, in thousandths of a unit a second.
+    /// The demand of all hosts, in thousandths of a unit per second.
     pub demand: u64,
-    /// When it said so, to a microsecond.
+    /// The time of the reply, rounded to about a microsecond.
     pub at: Timestamp,
 }
 
 impl Seen {
-    /// The same, said at the next moment that 48 bits can tell: nothing is taken for older than it is.
+    /// Returns the level with its time rounded up to 2¹⁰ ns, so that it fits 48 bits and is never dated too early.
     pub(super) fn dated(self) -> Seen {
         let at = self.at.as_nanos().saturating_add((1 << SEEN_SHIFT) - 1) >> SEEN_SHIFT << SEEN_SHIFT;
         Seen { at: Timestamp::from_nanos(at), ..self }
     }
 }
 
-/// What was heard is dated in units of 2¹⁰ ns, of which 47 bits count four years.
+/// The time of a level is stored in units of 2¹⁰ ns; 47 bits of them span four years.
 pub(super) const SEEN_SHIFT: u32 = 10;
 
-/// Whether Redis is to be asked.
+/// The state of a request for a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Calls {
     No,
-    /// Somebody is to be told.
+    /// The sync task has to be signalled.
     Yes,
-    /// Somebody was told.
+    /// The sync task was signalled.
     Told,
 }
 
 impl Calls {
-    /// Whether somebody is to be told, who is told by this.
+    /// Whether the sync task has to be signalled; the caller does it.
     pub(super) fn tell(&mut self) -> bool {
         let tells = *self == Calls::Yes;
         if tells {
@@ -93,7 +93,7 @@ impl Calls {
 }
 
 impl Share {
-    /// A key that was never seen.
+    /// The state of a new key.
     #[must_use]
     pub fn fresh(quota: &Quota, now: Timestamp) -> Share {
         let full = Gcra::full(quota.bucket().scale(), now);
@@ -120,7 +120,7 @@ impl Share {
         }
     }
 
-    /// Judges a request of `cost` units. `Later` is an estimate: what other hosts will ask for is not known.
+    /// Judges a request of `cost` units. `Later` is an estimate: the demand of other hosts is not known.
     pub fn judge(&self, quota: &Quota, now: Timestamp, cost: u32) -> Outcome {
         if cost == 0 {
             return Outcome::Pass;
@@ -180,7 +180,7 @@ impl Share {
         outcome
     }
 
-    /// Whether such a request, of a key that is kept in touch about, takes tokens in hand and nothing besides.
+    /// Whether a request of a tracked key takes borrowed tokens and changes nothing else.
     fn is_at_hand(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
         let is_heard =
             |standing: &Standing| self.outages == quota.outages(standing) && is_linked(self.outages);
@@ -212,7 +212,7 @@ impl Share {
         }
     }
 
-    /// Notes a request that this budget refused: it shows what is asked for.
+    /// Records a request that this budget refused as demand.
     pub fn refuse(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
         let Some(standing) = quota.standing() else { return };
         self.catch_up(quota, standing, now);
@@ -223,7 +223,7 @@ impl Share {
         }
     }
 
-    /// Charges after the fact, as far as the debt goes.
+    /// Charges after the fact, up to `debt_max` units of debt.
     pub fn owe(&mut self, quota: &Quota, now: Timestamp, amount: u32, debt_max: u32) {
         let Some(standing) = quota.standing() else {
             self.alone = self.alone.owe(quota.bucket(), now, amount, debt_max);
@@ -241,7 +241,7 @@ impl Share {
         }
     }
 
-    /// Gives back what was charged, as far as Redis knows of it or nobody has charged it yet.
+    /// Refunds charged units: cancels debt first, then restores borrowed tokens, at most those that Redis counts.
     pub fn give_back(&mut self, quota: &Quota, now: Timestamp, amount: u32) {
         let Some(standing) = quota.standing() else {
             self.alone = self.alone.give_back(quota.bucket(), now, amount);
@@ -254,24 +254,24 @@ impl Share {
         self.tokens += room.min(amount - paid);
     }
 
-    /// What Redis last said of it, if it has said anything since the last outage.
+    /// The level of the last reply of Redis, if it came after the last outage.
     #[must_use]
     pub fn seen(&self) -> Option<Seen> {
         self.seen.filter(|_| !self.is_seen_before)
     }
 
-    /// Whether it is kept in touch about.
+    /// Whether the key is tracked in Redis.
     #[must_use]
     pub fn is_in_touch(&self) -> bool {
         self.in_touch
     }
 
-    /// Whether somebody is to be told that Redis is to be asked about this key. It says so once.
+    /// Whether a sync of this key is due; returns `true` once per request for a sync.
     pub fn calls(&mut self) -> bool {
         self.calls.tell()
     }
 
-    /// Whether nobody has heard of it: what there is then is what was asked for, and used of its buckets.
+    /// Whether Redis has no record of the key: its state is then demand and the levels of its buckets.
     pub(super) fn is_unknown(&self) -> bool {
         let is_empty =
             self.tokens == 0 && self.believed == 0 && self.lapses == Timestamp::ORIGIN && self.low == 0;
@@ -281,7 +281,7 @@ impl Share {
         is_empty && is_silent && !is_refused && self.seen.is_none()
     }
 
-    /// Nanoseconds until it equals one that was never seen, on a scale of the bucket's ticks.
+    /// Nanoseconds until the state equals that of a new key, for buckets on this scale.
     #[must_use]
     pub fn nanos_until_fresh(&self, quota_scale: crate::limit::Scale, now: Timestamp) -> u64 {
         if self.in_touch || self.owed > 0 || self.returns > 0 || self.in_hand(now) > 0 {
@@ -293,18 +293,18 @@ impl Share {
         full.max(refused.as_nanos().saturating_sub(now.as_nanos()))
     }
 
-    /// Tokens in hand that have not lapsed.
+    /// Borrowed tokens that have not expired.
     pub(super) fn in_hand(&self, now: Timestamp) -> u32 {
         if now < self.lapses { self.tokens } else { 0 }
     }
 
-    /// Tokens in hand that have lapsed, and were not reported as that yet.
+    /// Borrowed tokens that have expired and are not reported as expired yet.
     pub(super) fn lapsed(&self, now: Timestamp) -> u32 {
         self.tokens - self.in_hand(now)
     }
 
-    /// Takes so many of what is in hand, and returns how many are lacking. What has lapsed stays where it is: nobody spends
-    /// it, and how much it was is yet to be told.
+    /// Takes borrowed tokens and returns the number lacking. Expired tokens stay in place until a report: they are not
+    /// spent, and their number has to be reported.
     fn take(&mut self, now: Timestamp, cost: u32) -> u32 {
         let in_hand = self.in_hand(now);
         let taken = in_hand.min(cost);
@@ -312,7 +312,7 @@ impl Share {
         cost - taken
     }
 
-    /// Counts what is asked for. Of what nobody is told of, only what is not forgiven yet tells anything.
+    /// Counts demand. For an untracked key only demand that is not forgiven yet counts.
     fn note_asked(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
         if !self.in_touch && self.quiet.ticks_until_full(quota.bucket().scale(), now) == 0 {
             self.asked = 0;
@@ -327,15 +327,14 @@ impl Share {
         }
     }
 
-    /// Knows of the outages that have begun or ended since it was last looked at.
+    /// Applies the outages that have begun or ended since the last update.
     pub(super) fn catch_up(&mut self, quota: &Quota, standing: &Standing, now: Timestamp) {
         if self.outages != quota.outages(standing) {
             *self = self.after_outages(quota, standing, now);
         }
     }
 
-    /// How long until a request may pass: never sooner than Redis could be asked again, and no later where nothing is known
-    /// of the rest.
+    /// The wait until a request may pass: never less than a sync interval, and exactly that if no level is known.
     fn wait(&self, quota: &Quota, now: Timestamp, need: u32) -> Micros {
         let Some(level) = self.estimate(quota, now) else { return SYNC_EVERY };
         let missing = (i64::from(need) * MICRO_UNITS.cast_signed()).saturating_sub(level).max(0);
@@ -349,16 +348,17 @@ impl Share {
             || u64::try_from((u128::from(missing) * u128::from(period)).div_ceil(u128::from(each))),
             |product| Ok(product.div_ceil(each)),
         );
-        // Whatever Redis says: a bucket that has earned nothing is full after its window.
+        // Whatever the level: a bucket is full after its window.
         Micros(micros.unwrap_or(u64::MAX)).min(quota.bucket().window()).max(SYNC_EVERY)
     }
 }
 
-/// How often Redis is asked about a key that is in demand.
+/// The sync interval of a key in demand.
 const SYNC_EVERY: Micros = Micros(100_000);
 
-/// When to come again to what refuses for as long as Redis is not heard.
+/// The retry-after of `WhenDown::Refuse` during an outage.
 const AGAIN_AFTER: Micros = Micros(1_000_000);
 
-/// How long before its hold ends in Redis a host lets go of what it has: [`Settled::lapses`](super::Settled).
+/// The hold on this host: borrowed tokens expire this long after the report was sent, before their hold in Redis ends;
+/// see [`Settled::sent`](super::Settled).
 pub(in crate::limit) const HOLD: Duration = Duration::from_millis(1_900);
