@@ -1,9 +1,9 @@
-//! From a reading of any kind to the utilization that it stands for, as the rules draw it. It takes no reading.
+//! Converts a reading of any kind to a utilization, by the map of a rule. Readings are arguments.
 
-/// The utilization, as a share, that a reading stands for: straight lines between the points of `map`, level outside.
+/// The utilization, as a fraction, for a reading: linear between the points of `map`, constant outside.
 ///
-/// A point is a reading and a utilization in thousandths; readings rise. Of two points at one reading the later holds from
-/// there on. A map without points says nothing, and is no load.
+/// A point is a reading and a utilization in thousandths; readings rise. Of two points at one reading the later one
+/// applies from there on. A map without points yields zero.
 ///
 /// ```
 /// # use tidegate::shed::mapping::utilization;
