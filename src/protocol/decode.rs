@@ -1,5 +1,5 @@
-//! Reads requests. Every byte of a frame of the common shape is looked at once; at anything odd, an unknown part
-//! included, the slow check decides first whether the frame is whole.
+//! Decodes requests. The fast path reads each byte of a frame of the common shape once. For any other frame, including
+//! one with an unknown part, the slow check first decides whether it is well-formed.
 
 use arrayvec::ArrayVec;
 
@@ -13,10 +13,9 @@ use super::options::{read_info, read_options};
 use super::reader::Reader;
 use super::{DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, wellformed};
 
-/// Reads the payload of a frame that may be any request; its descriptors replace what `descriptors` held.
+/// Decodes the payload of a frame that may be any request; its descriptors replace the contents of `descriptors`.
 ///
-/// # Errors
-/// A [`Fault`] of code `malformed`, `unknown_op`, `invalid` or, from a HELLO, `version`.
+/// # Errors A [`Fault`] of code `malformed`, `unknown_op`, `invalid` or, from a HELLO, `version`.
 #[inline]
 pub fn decode_request<'a>(
     payload: &'a [u8],
@@ -35,8 +34,8 @@ pub fn decode_request<'a>(
     read_again(payload, descriptors)
 }
 
-/// Reads a request that judges and is odd in some way. From the start: handing over what was read so far would cost
-/// every request that is not odd a copy.
+/// Decodes a HIT, ACQUIRE or PEEK that left the fast path. Starts over: handing over the parts read so far would cost
+/// every request on the fast path a copy.
 #[cold]
 #[inline(never)]
 fn read_again<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
@@ -49,7 +48,7 @@ fn read_again<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Resul
     doubt(payload, judge)
 }
 
-/// Reads a request that judges nothing.
+/// Decodes a request other than HIT, ACQUIRE and PEEK.
 #[inline(never)]
 fn read_another<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
     let mut elements = Elements::open(payload);
@@ -59,21 +58,20 @@ fn read_another<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Res
     }
 }
 
-/// Reads the payload of a connection's first frame, which must be HELLO.
+/// Decodes the payload of a connection's first frame, which must be HELLO.
 ///
-/// # Errors
-/// A [`Fault`] of code `malformed`, `hello_required`, `version` or `invalid`.
+/// # Errors A [`Fault`] of code `malformed`, `hello_required`, `version` or `invalid`.
 pub fn decode_first(payload: &[u8]) -> Result<Hello<'_>, Fault> {
     let mut elements = Elements::open(payload);
     let outcome = elements.head().and_then(|(op, id)| match op {
         HELLO => read_hello(&mut elements, id),
         _ => Err(Reason::HelloRequired),
     });
-    // Once in the life of a connection: no need to be quick.
+    // Once per connection: speed does not matter.
     doubt(payload, outcome)
 }
 
-/// Whether the bytes or the field are to blame, if anything is.
+/// Runs the slow check: a malformed payload takes precedence over the error of a field.
 #[cold]
 #[inline(never)]
 fn doubt<T>(payload: &[u8], outcome: Result<T, Reason>) -> Result<T, Fault> {
@@ -86,7 +84,7 @@ fn blame(payload: &[u8], reason: Reason) -> Fault {
     let head = Elements::open(payload).head().ok();
     let code = reason.code();
     let silent = code == Code::Invalid && matches!(head, Some((RELEASE | CHARGE | SIGNAL, None)));
-    // What closes because the bytes cannot be trusted does not repeat an id from them.
+    // A malformed payload closes the connection; its id cannot be trusted.
     let id = head.and_then(|(_, id)| id).filter(|id| *id <= ID_MAX && code != Code::Malformed);
     Fault { id, code, reason, silent }
 }
@@ -158,7 +156,7 @@ fn read_descriptors<'a>(
     if count > DESCRIPTORS_MAX {
         return Err(Reason::Field(&DESCRIPTORS));
     }
-    // A copy, so that it can stay in registers.
+    // A copy stays in registers.
     let mut reader = elements.reader;
     for _ in 0..count {
         let texts = reader.array().ok_or(Reason::Field(&DESCRIPTORS))?;
@@ -188,7 +186,7 @@ fn read_cost<'a>(reader: &mut Reader<'a>) -> Result<Cost<'a>, Reason> {
     Ok(Cost::Requests(reader.unsigned().ok_or(Reason::Field(&COST))?))
 }
 
-/// Reads the priority. What is no name says nothing, and the rules decide: input never ends a judgement.
+/// Reads the priority. A value that is not a name counts as absent, and the rules decide: it must not fail the request.
 #[inline]
 fn read_priority<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, Reason> {
     let mut name = *reader;
@@ -219,7 +217,7 @@ fn read_units<'a, T: Entry<'a>>(
     let differ =
         entries.iter().all(|entry| !seen.contains(&unit(&entry)) && seen.try_push(unit(&entry)).is_ok());
     if !differ {
-        // One comes twice, or there are so many that the slow check should tell.
+        // A duplicate, or too many to compare here: leave it to the slow check.
         reader.leave_unchecked();
     }
     Some(entries)
@@ -228,7 +226,7 @@ fn read_units<'a, T: Entry<'a>>(
 fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Hello<'a>, Reason> {
     let mut hello = Hello::new(needed(id)?);
     hello.version = elements.needed(&VERSION, Reader::unsigned)?;
-    // Before the rest: what it would mean in that version is not known.
+    // Before the rest, whose meaning in that version is unknown.
     if hello.version == 0 {
         return Err(Reason::Version);
     }
@@ -282,7 +280,7 @@ pub(super) const RENEW: u64 = 6;
 pub(super) const SIGNAL: u64 = 7;
 pub(super) const PING: u64 = 8;
 
-/// Hardly a request names more units than these: so many are compared here, each with each.
+/// The number of units compared pairwise on the fast path; requests rarely name more.
 const UNITS_COMPARED_MAX: usize = 8;
 
 const ID: Expected = Expected { field: "id", range: "an unsigned integer up to 9223372036854775807" };

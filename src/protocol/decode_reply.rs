@@ -1,4 +1,4 @@
-//! Reads replies: the client's side, for the command line, the benchmarks and the tests. May allocate.
+//! Decodes replies: the client's side, for the command line, the benchmarks and the tests. May allocate.
 
 use super::elements::{Elements, read_map};
 use super::encode_reply::{DECISION_KIND, DONE, ERROR, GOODBYE, WELCOME};
@@ -7,17 +7,16 @@ use super::reader::Reader;
 use super::reply::{Decision, LimitEntry, Mode, NoteKind, Reply, Verdict};
 use super::{ID_MAX, wellformed};
 
-/// Holds the lists of one decision while it is looked at.
+/// The buffers for the lists of one decoded decision.
 #[derive(Debug, Default)]
 pub struct ReplyScratch<'a> {
     notes: Vec<(NoteKind, &'a str)>,
     all: Vec<LimitEntry<'a>>,
 }
 
-/// Reads the payload of a reply. Notes of a kind that version 1 does not know are passed over.
+/// Decodes the payload of a reply. Notes of a kind unknown to version 1 are skipped.
 ///
-/// # Errors
-/// A [`Fault`]: the connection has to be closed and the answer made up, as for any doubtful reply.
+/// # Errors A [`Fault`]: the client has to close the connection and use its fallback, as for any doubtful reply.
 pub fn decode_reply<'s, 'a: 's>(
     payload: &'a [u8],
     scratch: &'s mut ReplyScratch<'a>,

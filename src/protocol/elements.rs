@@ -1,4 +1,4 @@
-//! The elements of an outer array, of which trailing nils may be left out and unknown ones may follow.
+//! The elements of an outer array: trailing nils may be omitted, and unknown elements may follow.
 
 use super::fault::{Expected, Flaw, Reason};
 use super::reader::Reader;
@@ -14,12 +14,12 @@ impl<'a> Elements<'a> {
     #[inline]
     pub(super) fn open(payload: &'a [u8]) -> Elements<'a> {
         let mut reader = Reader::new(payload);
-        // No array: as if it had no elements; the slow check tells one from the other.
+        // A payload that is no array counts as empty; the slow check tells them apart.
         let left = reader.array().unwrap_or_default();
         Elements { reader, left }
     }
 
-    /// Whether the next element is there and not nil; if so the reader stands before it.
+    /// Whether the next element is present and not nil; if so, the reader is in front of it.
     #[inline]
     pub(super) fn present(&mut self) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
@@ -27,7 +27,7 @@ impl<'a> Elements<'a> {
         !self.reader.nil()
     }
 
-    /// Reads an element that must be there.
+    /// Reads a required element.
     #[inline]
     pub(super) fn needed<T>(
         &mut self,
@@ -37,7 +37,7 @@ impl<'a> Elements<'a> {
         if self.present() { read(&mut self.reader) } else { None }.ok_or(Reason::Field(expected))
     }
 
-    /// Reads a name that must be there.
+    /// Reads a required name.
     #[inline]
     pub(super) fn name(&mut self, expected: &'static Expected) -> Result<&'a str, Reason> {
         if self.present() { self.reader.name() } else { None }.ok_or(Reason::Field(expected))
@@ -56,7 +56,7 @@ impl<'a> Elements<'a> {
         read(&mut self.reader).map(Some).ok_or(Reason::Field(expected))
     }
 
-    /// Reads op or kind, and id.
+    /// Reads the op or kind, and the id.
     #[inline]
     pub(super) fn head(&mut self) -> Result<(u64, Option<u64>), Reason> {
         let op = if self.present() { self.reader.unsigned() } else { None };
@@ -68,7 +68,7 @@ impl<'a> Elements<'a> {
         Ok((op, id))
     }
 
-    /// Passes over the elements that a later version may have added.
+    /// Skips the elements that a later version may have added.
     #[inline]
     pub(super) fn finish(&mut self) -> Result<(), Reason> {
         if self.left == 0 { Ok(()) } else { self.skip_rest() }
@@ -85,8 +85,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Reads the head of a map and calls `field` for each key that is in `known` and whose value is not nil. Other
-/// values are passed over.
+/// Reads the head of a map and calls `field` for each key in `known` whose value is not nil. Skips other values.
 pub(super) fn read_map<'a>(
     reader: &mut Reader<'a>,
     expected: &'static Expected,

@@ -1,7 +1,7 @@
-//! Writes requests: the client's side, for the command line, the benchmarks and the tests.
+//! Encodes requests: the client's side, for the command line, the benchmarks and the tests.
 //!
-//! The shortest form of everything: trailing nils and map keys that only say the default are left out; cost, amount
-//! and outcome are always written.
+//! Uses the shortest form: trailing nils and map entries with default values are omitted; cost, amount and outcome are
+//! always written.
 
 use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL};
 use super::descriptors::Descriptors;
@@ -10,17 +10,16 @@ use super::message::{Amount, Charge, Cost, Hello, Judge, Missed, Of, Options, Re
 use super::writer::Writer;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
-/// The frame would exceed [`FRAME_BYTES_MAX`].
+/// The error of a frame that would exceed [`FRAME_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the request takes more than {FRAME_BYTES_MAX} bytes")]
 pub struct TooLarge;
 
-/// Appends a request as a whole frame. `descriptors` go with the requests that have some.
+/// Appends a request as a whole frame, with `descriptors` if its op has some.
 ///
-/// Ranges are not checked here: what version 1 does not allow is refused by who reads it.
+/// Ranges are not checked: the receiver refuses values that version 1 does not allow.
 ///
-/// # Errors
-/// [`TooLarge`]; `out` is then as it was.
+/// # Errors [`TooLarge`]; `out` is then unchanged.
 pub fn encode_request(
     out: &mut Vec<u8>,
     request: &Request<'_>,
@@ -222,5 +221,5 @@ fn write_hello(writer: &mut Writer<'_>, hello: &Hello<'_>) {
     write_reports(writer, missed, abandoned);
 }
 
-/// Room for an everyday request; a larger one grows the buffer.
+/// Room for a typical request; a larger one grows the buffer.
 const ROOM: usize = HEADER_BYTES + 252;

@@ -1,4 +1,4 @@
-//! Writes replies, whole: every element, nil where there is nothing to say.
+//! Encodes replies with all of their elements; absent ones are nil.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use super::fault::{Code, Fault};
 use super::reply::{Decision, LimitEntry, Mode, NoteKind, Reply};
 use super::writer::Writer;
 
-/// Appends a reply as a whole frame. What would make it too large is cut: of a decision as in [`encode_decision`],
-/// else the end of the text.
+/// Appends a reply as a whole frame. A reply that would be too large is cut: a decision as in [`encode_decision`],
+/// others at the end of their text.
 pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
     match reply {
         Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode } => {
@@ -39,18 +39,18 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
     }
 }
 
-/// Appends the ERROR that a fault asks for; nothing when it is to be silent.
+/// Appends the ERROR for a fault, or nothing if the fault is silent.
 pub fn encode_fault(out: &mut Vec<u8>, fault: &Fault) {
     if fault.silent {
         return;
     }
     let mut message = ArrayString::<FAULT_BYTES_MAX>::new();
-    // A text that does not fit ends at its last whole piece.
+    // A text that does not fit ends after its last whole piece.
     let _ = write!(message, "{fault}");
     write_error(out, fault.id, fault.code, &message);
 }
 
-/// Appends a decision as a whole frame. If it would be too large, `all` is left out, then `notes`, then `help`.
+/// Appends a decision as a whole frame. If it would be too large, omits `all`, then `notes`, then `help`.
 #[inline]
 pub fn encode_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
     if !write_decision(out, decision) {
@@ -69,7 +69,7 @@ fn encode_cut(out: &mut Vec<u8>, decision: Decision<'_>) {
     if write_decision(out, &cut) {
         return;
     }
-    // Names have bounds: only a help text of kilobytes comes this far.
+    // Names have bounds: only a help text of kilobytes gets here.
     cut.help = None;
     cut.rule = cut.rule.map(clip);
     cut.unit = cut.unit.map(clip);
@@ -86,7 +86,7 @@ fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
     writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease]);
     let Decision { notes, all, help, hide, unit, .. } = decision;
     if notes.is_empty() && all.is_none() && help.is_none() && unit.is_none() && !hide {
-        // Nothing more to say, as a rule: nil for notes, all and extra.
+        // The common case: nil for notes, all and extra.
         writer.bytes([NIL; 3]);
     } else {
         write_rest(&mut writer, *decision);
@@ -94,7 +94,7 @@ fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
     writer.finish()
 }
 
-/// By value: what is only borrowed has to be in memory for every decision, also for those that end before this.
+/// By value: a reference would force every decision into memory, including those without a rest.
 #[inline(never)]
 fn write_rest(writer: &mut Writer<'_>, decision: Decision<'_>) {
     if decision.notes.is_empty() {
@@ -198,17 +198,17 @@ const DECISION_HEAD: [u8; 2] = [0x9d, 1];
 
 const NIL: u8 = 0xc0;
 
-/// Texts for people need no more.
+/// The most bytes of a text for people.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// The longest message of a fault is half of this.
+/// The buffer for the message of a fault; the longest takes half of it.
 const FAULT_BYTES_MAX: usize = 256;
 
 /// Room for a frame of four short elements.
 const SMALL: usize = HEADER_BYTES + 60;
 
-/// Room for a decision without its texts: seven integers of 9 bytes, seven single bytes, the rule's length, and what
-/// is written past the end and taken back.
+/// Room for a decision without its texts: seven integers of 9 bytes, seven single bytes, the length of the rule, and
+/// the bytes written past the end and truncated.
 const DECISION: usize = HEADER_BYTES + 140;
 
 #[cfg(test)]
@@ -225,7 +225,7 @@ mod tests {
         let (few, many) = ([entry; 2], [entry; 64]);
         let (note, notes) = ([(NoteKind::Near, &*long)], [(NoteKind::Near, &*long); 64]);
         let help = "h".repeat(20_000);
-        // Entries, notes and bytes of help that are said, and those that arrive.
+        // Entries, notes and bytes of help before encoding, and those that arrive.
         let table = [
             (&few[..], &note[..], &help[..9], (Some(2), 1, Some(9))),
             (&many[..], &note[..], &help[..9], (None, 1, Some(9))),

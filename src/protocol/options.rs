@@ -1,4 +1,4 @@
-//! Reads the two maps of requests: `options`, and the `info` of HELLO.
+//! Decodes the two maps of requests: `options`, and the `info` of HELLO.
 
 use super::elements::read_map;
 use super::entries::{Abandoned, Entries};
@@ -93,7 +93,7 @@ fn missed(reader: &mut Reader<'_>) -> Result<Missed, Reason> {
 }
 
 fn abandoned<'a>(reader: &mut Reader<'a>) -> Result<Abandoned<'a>, Reason> {
-    // Rare, and its entries may be longer than what is known of them: the slow check may look.
+    // Rare, and its entries may be longer than known: leave them to the slow check.
     reader.leave_unchecked();
     let count = reader.array().ok_or(Reason::Field(&ABANDONED))?;
     Entries::checked(reader, count).ok_or(Reason::Field(&ABANDONED))
