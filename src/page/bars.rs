@@ -1,38 +1,38 @@
-//! Bars whose places and heights grow with the logarithm: how many are how large. Text in it is as large on a narrow screen
-//! as on a wide one, for places are shares of the width.
+//! Bar charts with logarithmic axes: the distribution of values by size. Positions are percentages of the width, so
+//! that text has the same size on narrow and wide screens.
 
 use std::fmt::Write;
 
 use super::html::{Text, count};
 
-/// How many values fell between two edges, for each of some pairs of them.
+/// The number of values in each of several ranges.
 #[derive(Clone, Debug)]
 pub struct Bars<'b> {
-    /// What it looks like, as the style sheet has it.
+    /// The class in the style sheet.
     pub class: &'b str,
-    /// The same in words.
+    /// A description in words.
     pub label: &'b str,
-    /// The first edge and the one behind the last, 1 or more; the same for pictures that are compared.
+    /// The first edge and the end of the last, 1 or more; equal for charts that are compared.
     pub edges: (u64, u64),
-    /// What the highest bar may be.
+    /// The highest count on the scale.
     pub top: u64,
-    /// The edges of each bar and how many there are of it.
+    /// The edges and the count of each bar.
     pub bars: &'b [(u64, u64, u64)],
-    /// What is marked, if it lies between the edges.
+    /// A marked value, drawn if it lies between the edges.
     pub mark: Option<Mark<'b>>,
 }
 
-/// A place that is marked.
+/// A marked value.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark<'m> {
-    /// Where.
+    /// The value.
     pub at: u64,
-    /// What is said of it.
+    /// Its label.
     pub text: &'m str,
 }
 
 impl Bars<'_> {
-    /// The picture.
+    /// Draws the chart as HTML with SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let mut picture = "<figure class=\"bars\"><svg class=\"much\" aria-hidden=\"true\">".to_owned();
@@ -90,27 +90,28 @@ impl Bars<'_> {
         picture
     }
 
-    /// From the left, in percent.
+    /// The position of a value from the left, in percent.
     fn place(&self, value: u64) -> f64 {
         let (first, last) = self.edges;
         let whole = ratio(first, last.max(first.saturating_add(1)));
         (ratio(first, value) / whole).clamp(0.0, 1.0) * 100.0
     }
 
-    /// From the top, in percent. One is as high as from one to two: it is to be seen.
+    /// The position of a count from the top, in percent. A count of one is as high as the step from one to two, to be
+    /// visible.
     fn height(&self, number: u64) -> f64 {
         let share = (number as f64).ln_1p() / (self.top.max(1) as f64).ln_1p();
         FLOOR - share.clamp(0.0, 1.0) * (FLOOR - CEILING)
     }
 
-    /// The numbers beside: powers of ten, and the top where it stands apart from them.
+    /// The labels of the vertical scale: powers of ten, and the top if it is far enough from them.
     fn heights(&self) -> impl Iterator<Item = u64> {
         let highest = powers(self.top).last().unwrap_or(1);
         let top = (self.top / highest > 2).then_some(self.top);
         powers(self.top).chain(top)
     }
 
-    /// The numbers below: 1, 2, 5, 10 and so on, or only powers of ten where there would be too many.
+    /// The labels of the horizontal scale: 1, 2, 5, 10 and so on, or only powers of ten where those are too many.
     fn marks(&self) -> Vec<u64> {
         let within = |value: &u64| (self.edges.0..=self.edges.1).contains(value);
         let tens: Vec<u64> = powers(self.edges.1).collect();
@@ -129,7 +130,7 @@ impl Bars<'_> {
 }
 
 impl Bars<'_> {
-    /// Where the bar of a value begins and ends, two to an octave: 1, 2, 3, 4, 6, 8, 12, 16 and so on. Of 0 there is none.
+    /// The edges of the bar of a value, two bars per octave: 1, 2, 3, 4, 6, 8, 12, 16 and so on. Zero counts as one.
     #[must_use]
     pub fn bar(value: u64) -> (u64, u64) {
         let value = value.max(1);
@@ -158,7 +159,7 @@ fn powers(last: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(1_u64), |ten| ten.checked_mul(10)).take_while(move |ten| *ten <= last)
 }
 
-/// At an edge a text stands inside.
+/// The text anchor that keeps a label inside the chart.
 fn anchor(place: f64) -> &'static str {
     match place {
         place if place < 12.0 => "start",
@@ -167,14 +168,14 @@ fn anchor(place: f64) -> &'static str {
     }
 }
 
-/// Where bars stand and how high they may be, in percent from the top.
+/// The bottom and the top of the bars, in percent from the top.
 const FLOOR: f64 = 86.0;
 const CEILING: f64 = 13.0;
 
-/// Between two bars.
+/// The gap between two bars, in percent.
 const GAP: f64 = 0.3;
 
-/// More numbers do not stand beside each other on a telephone.
+/// The most labels that fit side by side on a phone.
 const MARKS_MAX: usize = 7;
 
 #[cfg(test)]

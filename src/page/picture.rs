@@ -1,30 +1,30 @@
-//! Lines over a stretch of time, drawn here as SVG: no script and no other file is needed to see them.
+//! Line charts over time as SVG, without scripts or other files.
 
 use std::fmt::Write;
 
 use super::html::Text;
 
-/// The time that a picture shows.
+/// The time range of a chart.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch {
-    /// From its left edge to its right one.
+    /// The seconds from the left edge to the right one.
     pub seconds: f32,
-    /// Points further apart are not joined: nothing is known between them.
+    /// Points further apart than this are not joined: there are no readings between them.
     pub gap_seconds: f32,
 }
 
-/// One line of a picture.
+/// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it looks like, as the style sheet has it.
+    /// The class in the style sheet.
     pub class: &'static str,
-    /// Whether what is below it is filled.
+    /// Whether the area below the line is filled.
     pub is_filled: bool,
-    /// Seconds before the right edge and the value, the oldest first.
+    /// Seconds before the right edge and value of each point, the oldest first.
     pub points: Vec<(f32, f32)>,
 }
 
-/// Draws lines between two values. `label` says the same in words.
+/// Draws lines between two values as SVG. `label` describes them in words.
 #[must_use]
 pub fn draw(class: &str, label: &str, stretch: &Stretch, (low, high): (f32, f32), lines: &[Line]) -> String {
     let mut picture = format!(
@@ -46,7 +46,7 @@ pub fn draw(class: &str, label: &str, stretch: &Stretch, (low, high): (f32, f32)
     picture
 }
 
-/// A picture with the marks of its scale, from the top, and of its span, from the left.
+/// Appends a chart with the labels of its scale, from the top, and of its time range, from the left.
 pub fn frame(page: &mut String, scale: &[String], picture: &str, span: &[&str]) {
     let marks = |mark: &dyn std::fmt::Display| format!("<span>{mark}</span>");
     let scale: String = scale.iter().map(|mark| marks(mark)).collect();
@@ -58,7 +58,7 @@ pub fn frame(page: &mut String, scale: &[String], picture: &str, span: &[&str]) 
     );
 }
 
-/// Which line is which.
+/// Appends the legend of a chart.
 pub fn key(page: &mut String, lines: &[(&str, &str)]) {
     page.push_str("<p class=\"key\">");
     for (class, name) in lines {
@@ -67,13 +67,13 @@ pub fn key(page: &mut String, lines: &[(&str, &str)]) {
     page.push_str("</p>");
 }
 
-/// The largest value of some lines, and no less than `least`: the top of a picture.
+/// The largest value of some lines, at least `least`: the top of a chart.
 #[must_use]
 pub fn top(lines: &[Line], least: f32) -> f32 {
     lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value).fold(least, f32::max)
 }
 
-/// Where nothing was noted, a line ends and another begins.
+/// Splits points into segments at gaps without readings, in units of the view box.
 fn parts(points: &[(f32, f32)], stretch: &Stretch, low: f32, high: f32) -> Vec<Vec<(i32, i32)>> {
     let mut parts: Vec<Vec<(i32, i32)>> = Vec::new();
     let mut before = f32::INFINITY;
@@ -94,7 +94,7 @@ fn path(part: &[(i32, i32)]) -> String {
     for (place, (x, y)) in part.iter().enumerate() {
         let _ = write!(path, "{}{x} {y}", if place == 0 { "M" } else { "L" });
     }
-    // A point alone is seen as one.
+    // A single point is drawn as a short line.
     if part.len() == 1 { path + "h1" } else { path }
 }
 
@@ -110,7 +110,7 @@ fn area(part: &[(i32, i32)]) -> String {
 
 fn height(value: f32, low: f32, high: f32) -> i32 {
     let share = ((value - low) / (high - low).max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
-    // A line at the very edge is cut in half.
+    // A line at the very edge would be cut in half.
     whole(HEIGHT - MARGIN - share * (HEIGHT - 2.0 * MARGIN))
 }
 
@@ -120,7 +120,7 @@ fn whole(place: f32) -> i32 {
     whole
 }
 
-/// As many units as a picture that fills a page has points.
+/// The width of the view box: about the pixels of a chart that fills a page.
 const WIDTH: f32 = 600.0;
 
 const HEIGHT: f32 = 100.0;
