@@ -16,13 +16,13 @@ use super::civil::{civil_from_days, days_from_civil};
 pub(super) struct Calendar {
     /// The zone of the midnights; `None` is UTC, computed by plain arithmetic.
     zone: Option<TimeZone>,
-    step: Step,
-    last: LastTurn,
+    step: CalendarStep,
+    last_range: LastRange,
 }
 
 /// The length of the windows of a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum CalendarStep {
     /// Nanoseconds, less than a day, counted from midnight; the last window of a day is cut at the next midnight.
     Within(u64),
     /// Days, counted from 1970-01-01; whole weeks are counted from Monday, 1970-01-05.
@@ -33,7 +33,7 @@ pub(super) enum Step {
 
 /// One window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct CalendarWindow {
     /// The end in nanoseconds of Unix time, saturated at `u64::MAX` (the year 2554).
     pub(super) end: u64,
     /// The real length: a day may have 23 hours, a month 28 days.
@@ -53,67 +53,67 @@ impl Calendar {
     }
 
     /// Makes the windows of a time zone, or of UTC for `None`.
-    pub(super) fn new(zone: Option<TimeZone>, step: Step) -> Calendar {
-        Calendar { zone, step, last: LastTurn::default() }
+    pub(super) fn new(zone: Option<TimeZone>, step: CalendarStep) -> Calendar {
+        Calendar { zone, step, last_range: LastRange::default() }
     }
 
     /// The length of every window, in nanoseconds, if all windows have the same length.
-    pub(super) fn nanos_of_all(&self) -> Option<u64> {
+    pub(super) fn uniform_nanos(&self) -> Option<u64> {
         match (&self.zone, self.step) {
-            (None, Step::Within(nanos)) => DAY_NANOS.is_multiple_of(nanos).then_some(nanos),
-            (None, Step::Days(days)) => Some(u64::from(days) * DAY_NANOS),
+            (None, CalendarStep::Within(nanos)) => DAY_NANOS.is_multiple_of(nanos).then_some(nanos),
+            (None, CalendarStep::Days(days)) => Some(u64::from(days) * DAY_NANOS),
             _ => None,
         }
     }
 
     /// The length of every window and the start of one of them, in nanoseconds of Unix time, if all have the same
     /// length.
-    pub(super) fn regular(&self) -> Option<(u64, u64)> {
+    pub(super) fn uniform_period(&self) -> Option<(u64, u64)> {
         let origin = match self.step {
-            Step::Days(days) if days % 7 == 0 => FIRST_MONDAY.unsigned_abs() * DAY_NANOS,
+            CalendarStep::Days(days) if days % 7 == 0 => FIRST_MONDAY.unsigned_abs() * DAY_NANOS,
             _ => 0,
         };
-        self.nanos_of_all().map(|nanos| (nanos, origin))
+        self.uniform_nanos().map(|nanos| (nanos, origin))
     }
 
     /// The window that contains an instant of Unix time, in nanoseconds.
-    pub(super) fn span(&self, unix_nanos: u64) -> Span {
+    pub(super) fn window_at(&self, unix_nanos: u64) -> CalendarWindow {
         // 64 bits of nanoseconds are 35 bits of seconds.
         let second = i64::try_from(unix_nanos / SECOND_NANOS).unwrap_or(i64::MAX);
-        let turn = self.turn(second);
-        let Step::Within(step) = self.step else {
-            return Span { end: nanos_between(0, turn.to), nanos: turn.nanos() };
+        let range = self.day_range(second);
+        let CalendarStep::Within(step) = self.step else {
+            return CalendarWindow { end: nanos_between(0, range.to), nanos: range.nanos() };
         };
-        let since = nanos_between(turn.from, second).saturating_add(unix_nanos % SECOND_NANOS);
+        let since = nanos_between(range.from, second).saturating_add(unix_nanos % SECOND_NANOS);
         let start = since - since % step;
-        let end = turn.nanos().min(start.saturating_add(step));
+        let end = range.nanos().min(start.saturating_add(step));
         // A window ends later than any instant in it, whatever the time zone data contain.
         let left = end.saturating_sub(since).max(1);
-        Span { end: unix_nanos.saturating_add(left), nanos: end.saturating_sub(start) }
+        CalendarWindow { end: unix_nanos.saturating_add(left), nanos: end.saturating_sub(start) }
     }
 
     /// The days that form the window, or the day that contains it.
-    fn turn(&self, second: i64) -> Turn {
-        if let Some(turn) = self.last.recall(second) {
-            return turn;
+    fn day_range(&self, second: i64) -> DayRange {
+        if let Some(range) = self.last_range.get(second) {
+            return range;
         }
         let (first, next) = self.days_around(self.day_of(second));
-        let turn = Turn { from: self.midnight(first), to: self.midnight(next) };
-        self.last.keep(turn);
-        turn
+        let range = DayRange { from: self.midnight(first), to: self.midnight(next) };
+        self.last_range.store(range);
+        range
     }
 
     /// The first day of the window that contains a day, and the first day of the next window.
     fn days_around(&self, day: i64) -> (i64, i64) {
         match self.step {
-            Step::Within(_) => (day, day + 1),
-            Step::Days(days) => {
+            CalendarStep::Within(_) => (day, day + 1),
+            CalendarStep::Days(days) => {
                 let days = i64::from(days);
                 let first = if days % 7 == 0 { FIRST_MONDAY } else { 0 };
                 let first = day - (day - first).rem_euclid(days);
                 (first, first + days)
             }
-            Step::Months(months) => {
+            CalendarStep::Months(months) => {
                 let (year, month, _) = civil_from_days(day);
                 let months = i64::from(months);
                 let since_1970 = (year - 1970) * 12 + month - 1;
@@ -135,7 +135,7 @@ impl Calendar {
     /// The second of Unix time at which a day begins.
     fn midnight(&self, day: i64) -> i64 {
         let local = day * DAY_SECONDS;
-        let Some((zone, date)) = self.zone.as_ref().zip(date_time(day)) else { return local };
+        let Some((zone, date)) = self.zone.as_ref().zip(midnight_of(day)) else { return local };
         match zone.to_ambiguous_timestamp(date).offset() {
             AmbiguousOffset::Unambiguous { offset } => local - i64::from(offset.seconds()),
             AmbiguousOffset::Fold { before, .. } => local - i64::from(before.seconds()),
@@ -151,12 +151,12 @@ impl Calendar {
 
 /// Whole days from one midnight to another, in seconds of Unix time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Turn {
+struct DayRange {
     from: i64,
     to: i64,
 }
 
-impl Turn {
+impl DayRange {
     fn nanos(self) -> u64 {
         nanos_between(self.from, self.to)
     }
@@ -168,44 +168,44 @@ impl Turn {
 /// One atomic word, so that threads need no lock: the end, in seconds, above [`LENGTH_BITS`] bits of length, in
 /// seconds.
 #[derive(Debug, Default)]
-struct LastTurn(AtomicU64);
+struct LastRange(AtomicU64);
 
-impl LastTurn {
+impl LastRange {
     /// The stored range, if it contains a second.
     #[inline]
-    fn recall(&self, second: i64) -> Option<Turn> {
-        let kept = self.0.load(Ordering::Relaxed);
-        let to = i64::try_from(kept >> LENGTH_BITS).ok()?;
-        let from = to - i64::try_from(kept & LENGTH_MAX).ok()?;
-        (from <= second && second < to).then_some(Turn { from, to })
+    fn get(&self, second: i64) -> Option<DayRange> {
+        let packed = self.0.load(Ordering::Relaxed);
+        let to = i64::try_from(packed >> LENGTH_BITS).ok()?;
+        let from = to - i64::try_from(packed & LENGTH_MAX).ok()?;
+        (from <= second && second < to).then_some(DayRange { from, to })
     }
 
-    fn keep(&self, turn: Turn) {
-        let to = u64::try_from(turn.to).ok().filter(|to| *to <= u64::MAX >> LENGTH_BITS);
-        let length = u64::try_from(turn.to - turn.from).ok().filter(|length| *length <= LENGTH_MAX);
+    fn store(&self, range: DayRange) {
+        let to = u64::try_from(range.to).ok().filter(|to| *to <= u64::MAX >> LENGTH_BITS);
+        let length = u64::try_from(range.to - range.from).ok().filter(|length| *length <= LENGTH_MAX);
         if let Some((to, length)) = to.zip(length) {
             self.0.store(to << LENGTH_BITS | length, Ordering::Relaxed);
         }
     }
 }
 
-impl Clone for LastTurn {
-    fn clone(&self) -> LastTurn {
-        LastTurn(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+impl Clone for LastRange {
+    fn clone(&self) -> LastRange {
+        LastRange(AtomicU64::new(self.0.load(Ordering::Relaxed)))
     }
 }
 
 /// The cached lookup is not part of the value of a calendar.
-impl PartialEq for LastTurn {
-    fn eq(&self, _: &LastTurn) -> bool {
+impl PartialEq for LastRange {
+    fn eq(&self, _: &LastRange) -> bool {
         true
     }
 }
 
-impl Eq for LastTurn {}
+impl Eq for LastRange {}
 
 /// Midnight of a day; `None` past the range of time zones (the year 9999).
-fn date_time(day: i64) -> Option<DateTime> {
+fn midnight_of(day: i64) -> Option<DateTime> {
     let (year, month, day) = civil_from_days(day);
     let (year, month, day) = (year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?);
     DateTime::new(year, month, day, 0, 0, 0, 0).ok()

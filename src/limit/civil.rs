@@ -39,7 +39,7 @@ mod tests {
     use super::{civil_from_days, days_from_civil};
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn converts_known_dates() {
         let table: &[(i64, (i64, i64, i64))] = &[
             (0, (1970, 1, 1)),
             (-1, (1969, 12, 31)),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_of_1200_years_follows_the_one_before() {
+    fn converts_every_day_of_1200_years() {
         let mut date = civil_from_days(-250_000);
         for days in -249_999..200_000 {
             let (year, month, day) = date;

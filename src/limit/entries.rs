@@ -15,18 +15,18 @@ use super::heap::block_bytes;
 
 /// The block of entries; empty entries allocate nothing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entries {
+pub(super) struct LogEntries {
     words: Box<[u32]>,
 }
 
-impl Entries {
+impl LogEntries {
     /// All entries.
     #[inline]
-    pub(super) fn all(&self) -> Run<'_> {
+    pub(super) fn all(&self) -> EntryRun<'_> {
         let (head, len) = self.span();
         let slots = self.slots();
         let base = head.checked_sub(1).and_then(|before| slots.get(before)).map_or(0, sum);
-        Run { base, entries: slots.get(head..head + len).unwrap_or_default() }
+        EntryRun { base, entries: slots.get(head..head + len).unwrap_or_default() }
     }
 
     /// Drops the oldest `dropped` entries.
@@ -137,11 +137,11 @@ impl Entries {
         self.words = words;
     }
 
-    fn slots(&self) -> &[Entry] {
+    fn slots(&self) -> &[LogEntry] {
         self.words.get(1..).unwrap_or_default().as_chunks().0
     }
 
-    fn slots_mut(&mut self) -> &mut [Entry] {
+    fn slots_mut(&mut self) -> &mut [LogEntry] {
         self.words.get_mut(1..).unwrap_or_default().as_chunks_mut().0
     }
 
@@ -169,19 +169,19 @@ impl Entries {
 
 /// A run of consecutive entries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run<'a> {
+pub(super) struct EntryRun<'a> {
     base: u32,
-    entries: &'a [Entry],
+    entries: &'a [LogEntry],
 }
 
-impl<'a> Run<'a> {
+impl<'a> EntryRun<'a> {
     /// The number of entries.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// The time and the own units of each entry.
-    pub(super) fn each(self) -> impl Iterator<Item = (u64, u32)> + 'a {
+    pub(super) fn iter(self) -> impl Iterator<Item = (u64, u32)> + 'a {
         let before = std::iter::once(self.base).chain(self.entries.iter().map(sum));
         self.entries.iter().zip(before).map(|(entry, before)| (nanos(entry), sum(entry).wrapping_sub(before)))
     }
@@ -206,43 +206,43 @@ impl<'a> Run<'a> {
     /// The run without its oldest `dropped` entries.
     pub(super) fn without_oldest(self, dropped: usize) -> Self {
         let base = dropped.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(self.base, sum);
-        Run { base, entries: self.entries.get(dropped..).unwrap_or_default() }
+        EntryRun { base, entries: self.entries.get(dropped..).unwrap_or_default() }
     }
 
     /// The number of leading entries whose sum (of all units up to and including the entry) satisfies `holds`. Sums
     /// rise, and `holds` must stay false once it is false.
     pub(super) fn count_while(&self, holds: impl Fn(u32) -> bool) -> usize {
-        leading(self.entries, |entry| holds(sum(entry).wrapping_sub(self.base)))
+        count_leading(self.entries, |entry| holds(sum(entry).wrapping_sub(self.base)))
     }
 
     /// The number of leading entries whose time satisfies `holds`, which must stay false once it is false. Times never
     /// fall.
     pub(super) fn count_while_time(&self, holds: impl Fn(u64) -> bool) -> usize {
-        leading(self.entries, |entry| holds(nanos(entry)))
+        count_leading(self.entries, |entry| holds(nanos(entry)))
     }
 }
 
 /// Time low, time high, sum.
-type Entry = [u32; SLOT_WORDS];
+type LogEntry = [u32; SLOT_WORDS];
 
-fn entry(nanos: u64, sum: u32) -> Entry {
+fn entry(nanos: u64, sum: u32) -> LogEntry {
     let [a, b, c, d, e, f, g, h] = nanos.to_le_bytes();
     [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]), sum]
 }
 
 #[inline]
-fn nanos([low, high, _]: &Entry) -> u64 {
+fn nanos([low, high, _]: &LogEntry) -> u64 {
     u64::from(*high) << 32 | u64::from(*low)
 }
 
 #[inline]
-fn sum([_, _, sum]: &Entry) -> u32 {
+fn sum([_, _, sum]: &LogEntry) -> u32 {
     *sum
 }
 
 /// The number of leading entries that satisfy `holds`. Searches in doubling steps first: the end is mostly near the
 /// front, which is already in the cache, whereas a binary search of a log of 100 touches six cold lines.
-fn leading(entries: &[Entry], holds: impl Fn(&Entry) -> bool) -> usize {
+fn count_leading(entries: &[LogEntry], holds: impl Fn(&LogEntry) -> bool) -> usize {
     let mut end = 1;
     while entries.get(end - 1).is_some_and(&holds) {
         end *= 2;

@@ -15,7 +15,7 @@
 
 use jiff::tz::TimeZone;
 
-use super::calendar::{Calendar, DAY_NANOS, Step};
+use super::calendar::{Calendar, CalendarStep, DAY_NANOS};
 use super::rate::WINDOW_NANOS;
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now, Timestamp};
@@ -63,7 +63,7 @@ pub struct Quota {
     nanos: u64,
     windows: Windows,
     /// The length of every window, if all have the same; cached because each reply needs it.
-    nanos_of_all: Option<u64>,
+    uniform_nanos: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,14 +89,14 @@ impl Quota {
         let windows = match align {
             Align::First => Windows::First,
             Align::Epoch => Windows::Epoch,
-            Align::Utc => Windows::Calendar(Calendar::new(None, step(period)?)),
-            Align::Zone(zone) => Windows::Calendar(Calendar::new(Some(zone), step(period)?)),
+            Align::Utc => Windows::Calendar(Calendar::new(None, calendar_step(period)?)),
+            Align::Zone(zone) => Windows::Calendar(Calendar::new(Some(zone), calendar_step(period)?)),
         };
-        let nanos_of_all = match &windows {
+        let uniform_nanos = match &windows {
             Windows::First | Windows::Epoch => Some(nanos),
-            Windows::Calendar(calendar) => calendar.nanos_of_all(),
+            Windows::Calendar(calendar) => calendar.uniform_nanos(),
         };
-        Ok(Quota { count, period, nanos, windows, nanos_of_all })
+        Ok(Quota { count, period, nanos, windows, uniform_nanos })
     }
 
     /// Returns the same windows with another count: states of the two are comparable.
@@ -155,16 +155,16 @@ impl Quota {
 
     /// The length of every window and the start of one of them, in nanoseconds of Unix time. `None`: the windows begin
     /// with a request, or their lengths differ.
-    pub(super) fn regular(&self) -> Option<(u64, u64)> {
+    pub(super) fn uniform_period(&self) -> Option<(u64, u64)> {
         match &self.windows {
             Windows::First => None,
             Windows::Epoch => Some((self.nanos, 0)),
-            Windows::Calendar(calendar) => calendar.regular(),
+            Windows::Calendar(calendar) => calendar.uniform_period(),
         }
     }
 
     /// Whether each key has its own windows, which begin with its first request.
-    pub(super) fn is_of_each_key(&self) -> bool {
+    pub(super) fn is_per_key(&self) -> bool {
         matches!(self.windows, Windows::First)
     }
 
@@ -173,7 +173,7 @@ impl Quota {
         let reading = unix_nanos.min(u64::MAX - 1);
         let end = self.end_of_window(reading);
         let nanos = match &self.windows {
-            Windows::Calendar(calendar) => calendar.span(reading).nanos,
+            Windows::Calendar(calendar) => calendar.window_at(reading).nanos,
             Windows::First | Windows::Epoch => self.nanos,
         };
         (end.saturating_sub(nanos), end)
@@ -200,7 +200,7 @@ impl Quota {
         match &self.windows {
             Windows::First => reading.saturating_add(self.nanos),
             Windows::Epoch => (reading - reading % self.nanos).saturating_add(self.nanos),
-            Windows::Calendar(calendar) => calendar.span(reading).end,
+            Windows::Calendar(calendar) => calendar.window_at(reading).end,
         }
     }
 
@@ -209,8 +209,8 @@ impl Quota {
     /// For months and time zones this asks the calendar, mostly its cached range: about 20 ns. A lookup in a time zone
     /// takes 200 ns, and 500 ns past the year 2037, where the tables of most zones end.
     fn window_at(&self, reading: u64) -> Micros {
-        let nanos = match (self.nanos_of_all, &self.windows) {
-            (None, Windows::Calendar(calendar)) => calendar.span(reading).nanos,
+        let nanos = match (self.uniform_nanos, &self.windows) {
+            (None, Windows::Calendar(calendar)) => calendar.window_at(reading).nanos,
             (nanos, _) => nanos.unwrap_or(self.nanos),
         };
         Micros(nanos.div_ceil(NANOS_PER_MICRO))
@@ -243,7 +243,7 @@ impl FixedWindow {
     /// Makes a state from the two numbers of [`began_and_count`](FixedWindow::began_and_count).
     #[must_use]
     pub fn of_began_and_count(began: Timestamp, count: u32) -> FixedWindow {
-        FixedWindow { began: words(began.as_nanos()), count }
+        FixedWindow { began: split_words(began.as_nanos()), count }
     }
 
     /// Judges one request of `cost` units; changes nothing. `Later` is exact: a microsecond sooner is still refused.
@@ -256,7 +256,7 @@ impl FixedWindow {
             return Outcome::Never;
         }
         // The cost is at most N, so the difference is not below zero.
-        match self.current(quota, now) {
+        match self.counted(quota, now) {
             Some((used, left)) if used > quota.count - cost => Outcome::Later(micros_up(left)),
             _ => Outcome::Pass,
         }
@@ -296,7 +296,7 @@ impl FixedWindow {
     /// Nanoseconds until the end of a window in which something is counted; zero when nothing is.
     #[must_use]
     pub fn nanos_until_end(&self, quota: &Quota, now: Now) -> u64 {
-        self.current(quota, now).map_or(0, |(_, left)| left)
+        self.counted(quota, now).map_or(0, |(_, left)| left)
     }
 
     /// Nanoseconds until the key surely equals a new one, if no window is longer than `nanos_max`; zero when it already
@@ -316,7 +316,7 @@ impl FixedWindow {
         }
         let used = self.used(quota, now);
         if used == 0 {
-            self.began = words(now.at.as_nanos());
+            self.began = split_words(now.at.as_nanos());
         }
         self.count = used.saturating_add(amount).min(most).max(used);
     }
@@ -324,12 +324,12 @@ impl FixedWindow {
     /// The units counted now; zero once the window is over.
     #[inline]
     fn used(&self, quota: &Quota, now: Now) -> u32 {
-        self.current(quota, now).map_or(0, |(used, _)| used)
+        self.counted(quota, now).map_or(0, |(used, _)| used)
     }
 
     /// The units counted and the nanoseconds for which they count; `None` if nothing counts.
     #[inline]
-    fn current(&self, quota: &Quota, now: Now) -> Option<(u32, u64)> {
+    fn counted(&self, quota: &Quota, now: Now) -> Option<(u32, u64)> {
         if self.count == 0 {
             return None;
         }
@@ -364,18 +364,18 @@ impl Timeline {
 
 /// Splits nanoseconds into high and low word.
 #[inline]
-fn words(nanos: u64) -> [u32; 2] {
+fn split_words(nanos: u64) -> [u32; 2] {
     let [a, b, c, d, low @ ..] = nanos.to_be_bytes();
     [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(low)]
 }
 
 /// The calendar step of a period: periods of a day or longer follow calendar days.
-fn step(period: Period) -> Result<Step, RateError> {
+fn calendar_step(period: Period) -> Result<CalendarStep, RateError> {
     match period {
-        Period::Months(months) => Ok(Step::Months(months)),
-        Period::Nanos(nanos) if nanos < DAY_NANOS => Ok(Step::Within(nanos)),
+        Period::Months(months) => Ok(CalendarStep::Months(months)),
+        Period::Nanos(nanos) if nanos < DAY_NANOS => Ok(CalendarStep::Within(nanos)),
         Period::Nanos(nanos) if nanos.is_multiple_of(DAY_NANOS) => {
-            u32::try_from(nanos / DAY_NANOS).map(Step::Days).map_err(|_| RateError::Window)
+            u32::try_from(nanos / DAY_NANOS).map(CalendarStep::Days).map_err(|_| RateError::Window)
         }
         Period::Nanos(_) => Err(RateError::PartDays),
     }

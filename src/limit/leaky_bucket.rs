@@ -36,8 +36,8 @@ impl Quota {
     ///
     /// # Errors Those of [`Quota::new`]; a rate that the scale cannot keep to within one part in 100 000.
     pub fn on_scale(rate: Rate, queue: u32, scale: Scale) -> Result<Quota, RateError> {
-        let places = queue.checked_add(1).ok_or(RateError::QueueTooLong)?;
-        match token_bucket::Quota::on_scale(rate, places, scale) {
+        let slots = queue.checked_add(1).ok_or(RateError::QueueTooLong)?;
+        match token_bucket::Quota::on_scale(rate, slots, scale) {
             Ok(bucket) => Ok(Quota { bucket }),
             Err(RateError::BurstTooLarge) => Err(RateError::QueueTooLong),
             Err(error) => Err(error),
@@ -137,8 +137,8 @@ pub fn judge(
     let wait = start.micros();
     let ahead = start.ticks.saturating_add(quota.bucket.ticks_of(cost));
     let until_room = micros_up(ahead.saturating_sub(quota.bucket.capacity()), quota.scale());
-    let until_patient = max_wait.map_or(0, |most| wait.0.saturating_sub(most.0));
-    let later = until_room.0.max(until_patient);
+    let until_acceptable = max_wait.map_or(0, |most| wait.0.saturating_sub(most.0));
+    let later = until_room.0.max(until_acceptable);
     if later > 0 {
         (Outcome::Later(Micros(later)), start)
     } else if start.ticks > 0 {
@@ -161,6 +161,6 @@ pub fn charge_at(state: Gcra, quota: &Quota, now: Timestamp, start: Wait, cost: 
         return state;
     }
     let scale = quota.scale();
-    let place = state.ticks_until_full(scale, now).max(start.ticks_on(scale));
-    state.moved(scale, now, place.saturating_add(quota.bucket.ticks_of(cost)))
+    let slot = state.ticks_until_full(scale, now).max(start.ticks_on(scale));
+    state.with_ahead(scale, now, slot.saturating_add(quota.bucket.ticks_of(cost)))
 }

@@ -79,7 +79,7 @@ impl Quota {
     /// The rate in the notation of rules.
     #[must_use]
     pub fn rate_text(&self) -> String {
-        let every = |count, period_nanos| rate::Every { count, period_nanos }.to_string();
+        let every = |count, period_nanos| rate::CountPerPeriod { count, period_nanos }.to_string();
         match self {
             Quota::TokenBucket(quota) => quota.rate().to_string(),
             Quota::LeakyBucket(quota) => quota.rate().to_string(),

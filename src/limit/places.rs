@@ -14,17 +14,17 @@
 //!
 //! [`InProgress`](super::concurrency::InProgress) counts the leases themselves, on every host.
 
-mod asking;
+mod remote_check;
 mod sync;
 
-pub use asking::{A_HOST, Asks};
+pub use remote_check::{A_HOST, Asks};
 pub use sync::{Reported, Settled};
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::share::{HOLD, PATIENCE, Standing, WhenDown};
+use super::share::{FleetMember, HOLD, PATIENCE, Standing, SyncRequest, WhenDown};
 use super::{Level, Outcome};
 use crate::clock::{Micros, Timestamp};
 
@@ -36,14 +36,7 @@ pub struct Quota {
     asks: Asks,
     /// The longest wait of a request for a remote check.
     patience: Duration,
-    joined: Arc<OnceLock<Joined>>,
-}
-
-/// The fleet that a limit has joined.
-#[derive(Debug)]
-struct Joined {
-    standing: Arc<Standing>,
-    budget: u64,
+    joined: Arc<OnceLock<FleetMember>>,
 }
 
 impl Quota {
@@ -69,7 +62,7 @@ impl Quota {
     /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
     /// the limit is judged as if there were no other host. Joining again has no effect.
     pub fn join(&self, standing: &Arc<Standing>, budget: u64) {
-        self.joined.get_or_init(|| Joined { standing: Arc::clone(standing), budget });
+        self.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
     }
 
     /// The budget number under which it has joined the fleet.
@@ -81,17 +74,17 @@ impl Quota {
     /// The number of leases that may be in progress here. `places`: this host's permits of the key, if any.
     #[must_use]
     pub fn usable(&self, places: Option<&Places>, now: Timestamp) -> u32 {
-        places.map_or(0, |places| places.held(now)).min(self.max).max(self.beyond_hand())
+        places.map_or(0, |places| places.held(now)).min(self.max).max(self.usable_without_permits())
     }
 
     /// The number of leases that may be in progress here without permits.
-    fn beyond_hand(&self) -> u32 {
+    fn usable_without_permits(&self) -> u32 {
         let Some(joined) = self.joined.get() else { return self.max };
-        if joined.standing.is_linked() { 0 } else { self.unheard(&joined.standing) }
+        if joined.standing.is_linked() { 0 } else { self.fallback_max(&joined.standing) }
     }
 
     /// The number of leases that may be in progress here while Redis is unreachable.
-    fn unheard(&self, standing: &Standing) -> u32 {
+    fn fallback_max(&self, standing: &Standing) -> u32 {
         match self.when_down {
             // At least one, as for tokens: an outage must not refuse everything. The remainder of the division is
             // unused.
@@ -107,8 +100,8 @@ impl Quota {
     #[inline]
     pub fn judge(&self, places: Option<&Places>, in_use: u32, now: Timestamp) -> Outcome {
         // With an unreserved permit the fleet status does not matter.
-        let in_hand = places.map_or(0, |places| places.unclaimed(now)).min(self.max);
-        let passes = in_use < in_hand || in_use < self.beyond_hand();
+        let permits = places.map_or(0, |places| places.unclaimed(now)).min(self.max);
+        let passes = in_use < permits || in_use < self.usable_without_permits();
         if passes { Outcome::Pass } else { Outcome::Later(Micros::ZERO) }
     }
 
@@ -117,7 +110,7 @@ impl Quota {
     #[must_use]
     pub fn level(&self, places: Option<&Places>, in_use: u32, now: Timestamp) -> Level {
         let here = self.usable(places, now).saturating_sub(in_use);
-        let known = places.filter(|places| now < places.lapses).map(|places| places.free);
+        let known = places.filter(|places| now < places.expires_at).map(|places| places.free);
         let elsewhere = match here {
             0 if !self.may_bring(places, now) => 0,
             // Without a recent reply, other hosts may have no permits.
@@ -148,9 +141,9 @@ impl Eq for Quota {}
 pub struct Places {
     /// The budget number of the limit of this key, as other hosts know it.
     budget: u64,
-    /// Permits of this host, used or idle, until `lapses`.
+    /// Permits of this host, used or idle, until `expires_at`.
     granted: u32,
-    lapses: Timestamp,
+    expires_at: Timestamp,
     /// Free permits in the last reply of Redis.
     free: u32,
     /// Requests since the last report, allowed or refused; and the allowed ones among them.
@@ -169,24 +162,13 @@ pub struct Places {
     /// Idle permits are returned at once.
     is_few: bool,
     /// Tracked in Redis.
-    in_touch: bool,
+    tracked: bool,
     /// The state of the request for a sync.
-    calls: Calls,
+    sync_request: SyncRequest,
 }
 
 /// Longer than any outage after which permits still matter.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
-
-/// The state of a request for a sync.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Calls {
-    #[default]
-    No,
-    /// The sync task has to be signalled.
-    Yes,
-    /// The sync task was signalled.
-    Told,
-}
+const DROPPED_AFTER: Duration = Duration::from_secs(3_600);
 
 impl Places {
     /// No permits of a key of this limit.
@@ -199,7 +181,7 @@ impl Places {
     /// other hosts.
     #[must_use]
     pub fn left_behind(budget: u64, now: Timestamp) -> Places {
-        Places { in_touch: true, calls: Calls::Told, lapses: now, ..Places::of(budget) }
+        Places { tracked: true, sync_request: SyncRequest::Signalled, expires_at: now, ..Places::of(budget) }
     }
 
     /// Moves the key to another budget.
@@ -211,7 +193,7 @@ impl Places {
     /// removed.
     #[must_use]
     pub fn nanos_until_forgotten(&self, now: Timestamp) -> u64 {
-        let ends = if self.in_touch { self.lapses.after(FORGOTTEN_AFTER) } else { now };
+        let ends = if self.tracked { self.expires_at.after(DROPPED_AFTER) } else { now };
         ends.as_nanos().saturating_sub(now.as_nanos())
     }
 
@@ -224,7 +206,7 @@ impl Places {
     /// Permits of this host, used or idle.
     #[must_use]
     pub fn held(&self, now: Timestamp) -> u32 {
-        if now < self.lapses { self.granted } else { 0 }
+        if now < self.expires_at { self.granted } else { 0 }
     }
 
     /// Permits that are not reserved for a request that has waited.
@@ -235,7 +217,7 @@ impl Places {
     /// Whether the key is tracked in Redis.
     #[must_use]
     pub const fn is_in_touch(&self) -> bool {
-        self.in_touch
+        self.tracked
     }
 
     /// Records a new lease; `in_use` leases are in progress now.
@@ -244,15 +226,15 @@ impl Places {
         self.begun = self.begun.saturating_add(1);
         self.peak = self.peak.max(in_use);
         // A lease without a permit is reported in any case.
-        if !self.in_touch || self.held(now) < in_use.saturating_add(self.low) {
-            self.call_at(now);
+        if !self.tracked || self.held(now) < in_use.saturating_add(self.low) {
+            self.request_sync_at(now);
         }
     }
 
     /// Records an ended lease; `in_use` leases are still in progress.
     pub fn end(&mut self, in_use: u32, now: Timestamp) {
         if self.is_few && in_use < self.unclaimed(now) {
-            self.call();
+            self.request_sync();
         }
     }
 
@@ -260,36 +242,32 @@ impl Places {
     pub fn refuse(&mut self, could_ask: bool, now: Timestamp) {
         self.asked = self.asked.saturating_add(1);
         self.unasked = self.unasked.saturating_add(u32::from(!could_ask));
-        self.call_at(now);
+        self.request_sync_at(now);
     }
 
     /// Whether a sync of this key is due.
     #[must_use]
     pub fn calls_soon(&self) -> bool {
-        self.calls == Calls::Yes
+        self.sync_request == SyncRequest::Due
     }
 
     /// Whether a sync of this key is due; returns `true` once per request for a sync.
     pub fn calls(&mut self) -> bool {
-        let calls = self.calls == Calls::Yes;
-        if calls {
-            self.calls = Calls::Told;
-        }
-        calls
+        self.sync_request.take_due()
     }
 
     /// Requests a sync. If an earlier request had no reply for a hold, it is repeated: the sync task may have dropped
     /// it.
-    fn call_at(&mut self, now: Timestamp) {
-        if self.calls == Calls::Told && now >= self.lapses.after(HOLD) {
-            (self.calls, self.granted, self.lapses) = (Calls::Yes, 0, now);
+    fn request_sync_at(&mut self, now: Timestamp) {
+        if self.sync_request == SyncRequest::Signalled && now >= self.expires_at.after(HOLD) {
+            (self.sync_request, self.granted, self.expires_at) = (SyncRequest::Due, 0, now);
         }
-        self.call();
+        self.request_sync();
     }
 
-    fn call(&mut self) {
-        if self.calls == Calls::No {
-            self.calls = Calls::Yes;
+    fn request_sync(&mut self) {
+        if self.sync_request == SyncRequest::Idle {
+            self.sync_request = SyncRequest::Due;
         }
     }
 }

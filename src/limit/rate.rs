@@ -23,7 +23,7 @@ impl Rate {
             return Err(RateError::Period);
         }
         let rate = Rate { count, period_nanos };
-        if rate.is_kept_on(Scale::of(rate)) { Ok(rate) } else { Err(RateError::TooFast) }
+        if rate.fits_scale(Scale::of(rate)) { Ok(rate) } else { Err(RateError::TooFast) }
     }
 
     /// Units per period.
@@ -60,19 +60,19 @@ impl Rate {
     /// The rounding on a scale, as the n of one part in n by which the rate is slow; `None` when it is exact.
     #[must_use]
     pub fn rounding_on(self, scale: Scale) -> Option<u64> {
-        let (late, exact) = self.lateness(scale);
+        let (late, exact) = self.rounding_ticks(scale);
         let parts = exact.checked_div(late)?;
         Some(u64::try_from(parts).unwrap_or(u64::MAX))
     }
 
     /// Whether a scale keeps the rate to within one part in 100 000.
-    pub(super) fn is_kept_on(self, scale: Scale) -> bool {
-        let (late, exact) = self.lateness(scale);
+    pub(super) fn fits_scale(self, scale: Scale) -> bool {
+        let (late, exact) = self.rounding_ticks(scale);
         late * ROUNDING_PARTS <= exact
     }
 
     /// The ticks by which rounding lengthens a period on a scale, and the exact period in ticks.
-    fn lateness(self, scale: Scale) -> (u128, u128) {
+    fn rounding_ticks(self, scale: Scale) -> (u128, u128) {
         let kept = u128::from(self.interval_ticks(scale)) * u128::from(self.count);
         let exact = u128::from(self.period_nanos) * u128::from(scale.ticks_per_nano());
         (kept - exact, exact)
@@ -82,18 +82,18 @@ impl Rate {
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rate { count, period_nanos } = *self;
-        Every { count, period_nanos }.fmt(f)
+        CountPerPeriod { count, period_nanos }.fmt(f)
     }
 }
 
 /// A count per period, formatted in the notation of rules.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Every {
+pub(super) struct CountPerPeriod {
     pub(super) count: u32,
     pub(super) period_nanos: u64,
 }
 
-impl fmt::Display for Every {
+impl fmt::Display for CountPerPeriod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit_nanos, unit) in UNITS {
             if self.period_nanos == unit_nanos {
@@ -178,9 +178,7 @@ pub enum RateError {
     #[error("a window is at least a millisecond and at most 366 days")]
     Window,
     /// The log would keep more than [`COUNT_MAX`](super::sliding_log::COUNT_MAX) requests per key.
-    #[error(
-        "a sliding log counts to at most 10000, for it keeps every request; a sliding window counts further"
-    )]
+    #[error("a sliding log keeps every request and counts to at most 10000; a sliding window counts further")]
     LogTooLarge,
     /// The number of buckets is zero or above 60.
     #[error("a sliding window has 1 to 60 buckets")]

@@ -16,47 +16,47 @@ use crate::clock::Timestamp;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring {
     began: Timestamp,
-    counters: Counters,
+    counters: RingCounters,
 }
 
 /// The counters: inline, or in a block of one of the sizes that malloc has. A block of any size would need its length
 /// in the table.
 #[derive(Clone, Debug)]
-enum Counters {
+enum RingCounters {
     /// The newer first. For a ring of more buckets: nothing is counted.
     Two([u32; 2]),
-    Six(Head, Box<[u32; 6]>),
-    Ten(Head, Box<[u32; 10]>),
-    Fourteen(Head, Box<[u32; 14]>),
-    Thirty(Head, Box<[u32; 30]>),
-    All(Head, Box<[u32; 61]>),
+    Six(RingHead, Box<[u32; 6]>),
+    Ten(RingHead, Box<[u32; 10]>),
+    Fourteen(RingHead, Box<[u32; 14]>),
+    Thirty(RingHead, Box<[u32; 30]>),
+    All(RingHead, Box<[u32; 61]>),
 }
 
 /// The total of all buckets, the index of the newest and the number of buckets; bytes, to fit beside the pointer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Head {
+struct RingHead {
     /// The lowest five bytes: 61 counters of 32 bits sum to less than 38 bits.
     total: [u8; 5],
     newest: u8,
     len: u8,
 }
 
-impl Default for Counters {
-    fn default() -> Counters {
-        Counters::Two([0; 2])
+impl Default for RingCounters {
+    fn default() -> RingCounters {
+        RingCounters::Two([0; 2])
     }
 }
 
 impl Ring {
     /// Makes a ring from counts, the newest first, and the instant at which the newest was first counted in. `None` if
     /// the number of counts is below 2 or above 61.
-    pub(super) fn of_counts(began: Timestamp, counts: &[u32]) -> Option<Ring> {
+    pub(super) fn from_counts(began: Timestamp, counts: &[u32]) -> Option<Ring> {
         if let [newer, older] = counts {
-            return Some(Ring { began, counters: Counters::Two([*newer, *older]) });
+            return Some(Ring { began, counters: RingCounters::Two([*newer, *older]) });
         }
         let len = u8::try_from(counts.len()).ok().filter(|len| (3..=COUNTERS_MAX).contains(len))?;
-        let mut counters = Counters::new(len);
-        let (head, slots) = counters.many()?;
+        let mut counters = RingCounters::new(len);
+        let (head, slots) = counters.block_mut()?;
         for (back, count) in counts.iter().enumerate() {
             *slots.get_mut(head.slot(back)?)? = *count;
         }
@@ -66,7 +66,7 @@ impl Ring {
 
     /// The number of buckets; 2 if nothing is counted.
     pub(super) fn len(&self) -> usize {
-        self.parts().0.len()
+        self.head_and_counts().0.len()
     }
 
     /// The boot-time instant at which the newest bucket was first counted in.
@@ -78,13 +78,13 @@ impl Ring {
     /// The total of all buckets.
     #[inline]
     pub(super) fn total(&self) -> u64 {
-        self.parts().0.total()
+        self.head_and_counts().0.total()
     }
 
     /// The count of the bucket `back` places before the newest; zero if there is none.
     #[inline]
     pub(super) fn count(&self, back: usize) -> u32 {
-        let (head, counts) = self.parts();
+        let (head, counts) = self.head_and_counts();
         head.slot(back).and_then(|slot| counts.get(slot)).copied().unwrap_or(0)
     }
 
@@ -93,16 +93,16 @@ impl Ring {
         if passed > 0 || self.total() == 0 {
             self.began = now;
         }
-        if let Counters::Two([newer, older]) = &mut self.counters {
+        if let RingCounters::Two([newer, older]) = &mut self.counters {
             match passed {
-                _ if len > 2 => self.counters = Counters::new(len),
+                _ if len > 2 => self.counters = RingCounters::new(len),
                 0 => {}
                 1 => (*newer, *older) = (0, *newer),
                 _ => (*newer, *older) = (0, 0),
             }
             return;
         }
-        let Some((head, counts)) = self.counters.many() else { return };
+        let Some((head, counts)) = self.counters.block_mut() else { return };
         let mut total = head.total();
         for _ in 0..passed.min(head.len()) {
             head.newest = if head.newest + 1 < head.len { head.newest + 1 } else { 0 };
@@ -115,11 +115,11 @@ impl Ring {
 
     /// Counts units in the newest bucket, saturated.
     pub(super) fn add(&mut self, units: u32) {
-        if let Counters::Two([newer, _]) = &mut self.counters {
+        if let RingCounters::Two([newer, _]) = &mut self.counters {
             *newer = newer.saturating_add(units);
             return;
         }
-        let Some((head, counts)) = self.counters.many() else { return };
+        let Some((head, counts)) = self.counters.block_mut() else { return };
         if let Some(count) = counts.get_mut(usize::from(head.newest)) {
             let before = std::mem::replace(count, count.saturating_add(units));
             head.set_total(head.total() + u64::from(*count - before));
@@ -127,20 +127,20 @@ impl Ring {
     }
 
     /// Removes units, from the newest bucket first. A ring that counts nothing frees its block.
-    pub(super) fn take(&mut self, units: u32) {
+    pub(super) fn remove(&mut self, units: u32) {
         let mut left = units;
         let mut take = |count: &mut u32| {
             let taken = left.min(*count);
             (*count, left) = (*count - taken, left - taken);
             u64::from(taken)
         };
-        if let Counters::Two(counts) = &mut self.counters {
+        if let RingCounters::Two(counts) = &mut self.counters {
             counts.iter_mut().for_each(|count| {
                 take(count);
             });
             return;
         }
-        let Some((head, counts)) = self.counters.many() else { return };
+        let Some((head, counts)) = self.counters.block_mut() else { return };
         let mut total = head.total();
         for back in 0..head.len() {
             if let Some(count) = head.slot(back).and_then(|slot| counts.get_mut(slot)) {
@@ -156,60 +156,60 @@ impl Ring {
     /// Bytes that malloc allocates for the ring.
     pub(super) fn heap_bytes(&self) -> usize {
         match &self.counters {
-            Counters::Two(_) => 0,
-            Counters::Six(head, _)
-            | Counters::Ten(head, _)
-            | Counters::Fourteen(head, _)
-            | Counters::Thirty(head, _)
-            | Counters::All(head, _) => heap_bytes_of(head.len),
+            RingCounters::Two(_) => 0,
+            RingCounters::Six(head, _)
+            | RingCounters::Ten(head, _)
+            | RingCounters::Fourteen(head, _)
+            | RingCounters::Thirty(head, _)
+            | RingCounters::All(head, _) => heap_bytes_of(head.len),
         }
     }
 
     #[inline]
-    fn parts(&self) -> (Head, &[u32]) {
+    fn head_and_counts(&self) -> (RingHead, &[u32]) {
         match &self.counters {
-            Counters::Two(counts) => (Head::of_two(counts), counts),
-            Counters::Six(head, counts) => (*head, &**counts),
-            Counters::Ten(head, counts) => (*head, &**counts),
-            Counters::Fourteen(head, counts) => (*head, &**counts),
-            Counters::Thirty(head, counts) => (*head, &**counts),
-            Counters::All(head, counts) => (*head, &**counts),
+            RingCounters::Two(counts) => (RingHead::for_two(counts), counts),
+            RingCounters::Six(head, counts) => (*head, &**counts),
+            RingCounters::Ten(head, counts) => (*head, &**counts),
+            RingCounters::Fourteen(head, counts) => (*head, &**counts),
+            RingCounters::Thirty(head, counts) => (*head, &**counts),
+            RingCounters::All(head, counts) => (*head, &**counts),
         }
     }
 }
 
-impl Counters {
+impl RingCounters {
     /// Makes zero counters for `len` buckets, at most 61.
-    fn new(len: u8) -> Counters {
-        let head = Head { len, ..Head::default() };
+    fn new(len: u8) -> RingCounters {
+        let head = RingHead { len, ..RingHead::default() };
         match len {
-            ..=6 => Counters::Six(head, Box::default()),
-            7..=10 => Counters::Ten(head, Box::default()),
-            11..=14 => Counters::Fourteen(head, Box::default()),
-            15..=30 => Counters::Thirty(head, Box::default()),
-            31.. => Counters::All(head, Box::new([0; 61])),
+            ..=6 => RingCounters::Six(head, Box::default()),
+            7..=10 => RingCounters::Ten(head, Box::default()),
+            11..=14 => RingCounters::Fourteen(head, Box::default()),
+            15..=30 => RingCounters::Thirty(head, Box::default()),
+            31.. => RingCounters::All(head, Box::new([0; 61])),
         }
     }
 
     /// The block, if there is one.
     #[inline]
-    fn many(&mut self) -> Option<(&mut Head, &mut [u32])> {
+    fn block_mut(&mut self) -> Option<(&mut RingHead, &mut [u32])> {
         match self {
-            Counters::Two(_) => None,
-            Counters::Six(head, counts) => Some((head, &mut **counts)),
-            Counters::Ten(head, counts) => Some((head, &mut **counts)),
-            Counters::Fourteen(head, counts) => Some((head, &mut **counts)),
-            Counters::Thirty(head, counts) => Some((head, &mut **counts)),
-            Counters::All(head, counts) => Some((head, &mut **counts)),
+            RingCounters::Two(_) => None,
+            RingCounters::Six(head, counts) => Some((head, &mut **counts)),
+            RingCounters::Ten(head, counts) => Some((head, &mut **counts)),
+            RingCounters::Fourteen(head, counts) => Some((head, &mut **counts)),
+            RingCounters::Thirty(head, counts) => Some((head, &mut **counts)),
+            RingCounters::All(head, counts) => Some((head, &mut **counts)),
         }
     }
 }
 
-impl Head {
+impl RingHead {
     /// Describes two inline counters as a ring of two with the newest first.
     #[inline]
-    fn of_two([newer, older]: &[u32; 2]) -> Head {
-        let mut head = Head { len: 2, ..Head::default() };
+    fn for_two([newer, older]: &[u32; 2]) -> RingHead {
+        let mut head = RingHead { len: 2, ..RingHead::default() };
         head.set_total(u64::from(*newer) + u64::from(*older));
         head
     }

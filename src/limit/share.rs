@@ -12,18 +12,18 @@
 //! θB more pass, or N where θB/N is less than one, and θ·W·R from hosts on which a key stays below θR/N and is
 //! untracked. A host that cannot reach Redis for longer than a hold has no borrowed tokens.
 
-mod alone;
-mod asking;
+mod compact;
 mod credit;
-mod folded;
+mod fallback;
 mod level;
+mod remote_check;
 mod state;
 mod sync;
 mod window;
 
-pub use asking::{Asks, Brought, PATIENCE};
-pub use folded::Folded;
-pub(super) use state::HOLD;
+pub use compact::Folded;
+pub use remote_check::{Asks, Brought, PATIENCE};
+pub(super) use state::{HOLD, SyncRequest};
 pub use state::{Seen, Share};
 pub use sync::{Reported, Settled};
 pub use window::{More, Turns, Window, WindowFault};
@@ -46,7 +46,7 @@ pub struct Quota {
     asks: Asks,
     /// The longest wait of a request for a remote check.
     patience: Duration,
-    joined: Arc<OnceLock<Joined>>,
+    joined: Arc<OnceLock<FleetMember>>,
     /// The windows, if the budget is not a bucket.
     window: Option<Arc<Window>>,
 }
@@ -67,11 +67,12 @@ struct Derived {
     credit_rest: u64,
 }
 
-/// The fleet that a budget has joined.
+/// The fleet that a budget or a concurrency limit has joined.
 #[derive(Debug)]
-struct Joined {
-    standing: Arc<Standing>,
-    budget: u64,
+pub(super) struct FleetMember {
+    pub(super) standing: Arc<Standing>,
+    /// The number of the budget in the fleet.
+    pub(super) budget: u64,
 }
 
 /// The fallback while Redis is unreachable, once the borrowed tokens are spent.
@@ -95,14 +96,14 @@ pub struct Standing {
     outages: AtomicU32,
     /// As `outages`, for budgets whose requests always wait for a remote check: a Redis that replies too late counts as
     /// unreachable for them.
-    outages_of_asking: AtomicU32,
+    remote_check_outages: AtomicU32,
 }
 
 impl Default for Standing {
     /// One host, in an outage: nothing has been received from Redis.
     fn default() -> Standing {
-        let outages = || AtomicU32::new(CUT_OFF);
-        Standing { hosts: AtomicU32::new(1), outages: outages(), outages_of_asking: outages() }
+        let outages = || AtomicU32::new(OUTAGES_AT_START);
+        Standing { hosts: AtomicU32::new(1), outages: outages(), remote_check_outages: outages() }
     }
 }
 
@@ -139,13 +140,13 @@ impl Standing {
     /// Sets whether Redis, while reachable, answers remote checks in time.
     pub fn set_answering(&self, answering: bool) {
         let change = |outages: u32| (is_linked(outages) != answering).then(|| outages.wrapping_add(1));
-        let _ = self.outages_of_asking.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        let _ = self.remote_check_outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
     /// Whether requests may wait for remote checks.
     #[must_use]
     pub fn is_answering(&self) -> bool {
-        is_linked(self.outages_of_asking.load(Ordering::Relaxed))
+        is_linked(self.remote_check_outages.load(Ordering::Relaxed))
     }
 }
 
@@ -160,7 +161,7 @@ impl Quota {
     #[must_use]
     pub fn new(bucket: token_bucket::Quota, credit: u16, when_down: WhenDown) -> Quota {
         let credit = credit.min(CREDIT_MAX);
-        let derived = Derived::of(&bucket, credit);
+        let derived = Derived::new(&bucket, credit);
         let (asks, joined) = (Asks::Never, Arc::default());
         let (in_whole_units, patience, window) = (false, PATIENCE, None);
         Quota { bucket, credit, in_whole_units, when_down, derived, asks, patience, joined, window }
@@ -194,7 +195,7 @@ impl Quota {
     /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
     /// the budget is judged as if there were no other host. Joining again has no effect.
     pub fn join(&self, standing: &Arc<Standing>, budget: u64) {
-        self.joined.get_or_init(|| Joined { standing: Arc::clone(standing), budget });
+        self.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
     }
 
     /// The budget number under which it has joined the fleet.
@@ -249,7 +250,7 @@ impl Quota {
 }
 
 impl Derived {
-    fn of(bucket: &token_bucket::Quota, credit: u16) -> Derived {
+    fn new(bucket: &token_bucket::Quota, credit: u16) -> Derived {
         let rate = bucket.rate();
         let micro = u128::from(rate.count()) * u128::from(MICRO_UNITS) * NANOS_PER_SECOND;
         let one_unit = rate.period_nanos().div_ceil(u64::from(rate.count())).div_ceil(NANOS_PER_MICRO);
@@ -283,7 +284,7 @@ impl PartialEq for Quota {
 impl Eq for Quota {}
 
 /// The initial outage counter: an outage until Redis is reached.
-const CUT_OFF: u32 = 1;
+const OUTAGES_AT_START: u32 = 1;
 
 /// More hosts than one Redis was planned for; a larger count is an error.
 const HOSTS_MAX: u32 = 100_000;

@@ -14,7 +14,7 @@
 //! Entries are in the order of judgement: when the clock shows less than the time of the newest entry, that time is
 //! used.
 
-use super::entries::{Entries, Run, heap_bytes_of};
+use super::entries::{EntryRun, LogEntries, heap_bytes_of};
 use super::rate::WINDOW_NANOS;
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now};
@@ -29,7 +29,7 @@ pub struct Quota {
     count: u32,
     window_nanos: u64,
     /// Units stored separately: N, or more where a soft limit or debt needs them.
-    kept: u32,
+    stored_units: u32,
 }
 
 impl Quota {
@@ -40,7 +40,7 @@ impl Quota {
         match count {
             0 => Err(RateError::Zero),
             1..=COUNT_MAX if WINDOW_NANOS.contains(&window_nanos) => {
-                Ok(Quota { count, window_nanos, kept: count })
+                Ok(Quota { count, window_nanos, stored_units: count })
             }
             1..=COUNT_MAX => Err(RateError::Window),
             _ => Err(RateError::LogTooLarge),
@@ -58,7 +58,7 @@ impl Quota {
     /// [`COUNT_MAX`].
     #[must_use]
     pub fn keeping(self, units: u32) -> Quota {
-        Quota { kept: self.kept.max(units.min(COUNT_MAX)), ..self }
+        Quota { stored_units: self.stored_units.max(units.min(COUNT_MAX)), ..self }
     }
 
     /// The units of one window, N.
@@ -102,7 +102,7 @@ impl Quota {
 /// together, the new ones included, and none is empty.
 #[derive(Clone, Debug, Default)]
 pub struct SlidingLog {
-    entries: Entries,
+    entries: LogEntries,
 }
 
 impl SlidingLog {
@@ -114,7 +114,7 @@ impl SlidingLog {
 
     /// The entries, the oldest first: times in nanoseconds since the engine's origin, each with its units.
     pub fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.entries.all().each()
+        self.entries.all().iter()
     }
 
     /// Makes a log from its entries; `None` if times do not rise, an entry has no units, or there are more than a log
@@ -127,7 +127,7 @@ impl SlidingLog {
         if held.len() > entries_max || units > u64::from(u32::MAX) || !rises {
             return None;
         }
-        let mut entries = Entries::default();
+        let mut entries = LogEntries::default();
         for (nanos, units) in held {
             if *units == 0 {
                 return None;
@@ -151,7 +151,7 @@ impl SlidingLog {
         if all.units() <= most {
             return Outcome::Pass;
         }
-        let counted = counted(all, quota, now);
+        let counted = entries_in_window(all, quota, now);
         if counted.units() <= most {
             return Outcome::Pass;
         }
@@ -166,15 +166,15 @@ impl SlidingLog {
         if cost == 0 {
             return;
         }
-        let nanos = moment(self.entries.all(), now);
-        self.forget(quota, now);
-        let entries_max = usize::try_from(quota.kept).unwrap_or(usize::MAX);
+        let nanos = judgement_nanos(self.entries.all(), now);
+        self.drop_expired(quota, now);
+        let entries_max = usize::try_from(quota.stored_units).unwrap_or(usize::MAX);
         let counted = self.entries.all();
         let total = u64::from(counted.units()) + u64::from(cost);
         let mut units = cost;
         if counted.len() >= entries_max || total > u64::from(u32::MAX) {
             // An entry whose sum is at most the excess over N has N units or more after it, the new ones included.
-            let over = total.saturating_sub(u64::from(quota.kept));
+            let over = total.saturating_sub(u64::from(quota.stored_units));
             let merged = counted.count_while(|sum| u64::from(sum) <= over);
             if merged < counted.len() {
                 self.entries.merge_oldest(merged);
@@ -191,20 +191,20 @@ impl SlidingLog {
     /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
     pub fn owe(&mut self, quota: &Quota, now: Now, amount: u32, debt_max: u32) {
         let most = quota.count.saturating_add(debt_max);
-        let room = most.saturating_sub(counted(self.entries.all(), quota, now).units());
+        let room = most.saturating_sub(entries_in_window(self.entries.all(), quota, now).units());
         self.charge(quota, now, amount.min(room));
     }
 
     /// Refunds units, the newest first; refunding more than there are yields the state of a new key.
     pub fn give_back(&mut self, quota: &Quota, now: Now, amount: u32) {
-        self.forget(quota, now);
+        self.drop_expired(quota, now);
         self.entries.drop_newest(amount);
     }
 
     /// The numbers of a reply about this key.
     #[must_use]
     pub fn level(&self, quota: &Quota, now: Now) -> Level {
-        let counted = counted(self.entries.all(), quota, now);
+        let counted = entries_in_window(self.entries.all(), quota, now);
         let used = counted.units().min(quota.count);
         let reset = match used.checked_sub(1) {
             Some(less) => wait(counted, quota, now, less),
@@ -233,36 +233,36 @@ impl SlidingLog {
     }
 
     /// Drops entries that have left the window.
-    fn forget(&mut self, quota: &Quota, now: Now) {
-        let gone = gone(self.entries.all(), quota, now);
-        if gone > 0 {
-            self.entries.drop_oldest(gone);
+    fn drop_expired(&mut self, quota: &Quota, now: Now) {
+        let expired = count_expired(self.entries.all(), quota, now);
+        if expired > 0 {
+            self.entries.drop_oldest(expired);
         }
     }
 }
 
 /// The time of a judgement, in nanoseconds: now, or the time of the newest entry if that is later.
 #[inline]
-fn moment(all: Run<'_>, now: Now) -> u64 {
+fn judgement_nanos(all: EntryRun<'_>, now: Now) -> u64 {
     now.at.as_nanos().max(all.newest().unwrap_or(0))
 }
 
 /// The number of oldest entries that have left the window.
 #[inline]
-fn gone(all: Run<'_>, quota: &Quota, now: Now) -> usize {
-    let moment = moment(all, now);
+fn count_expired(all: EntryRun<'_>, quota: &Quota, now: Now) -> usize {
+    let moment = judgement_nanos(all, now);
     // No entry is newer than `moment`.
     all.count_while_time(|nanos| moment.saturating_sub(nanos) >= quota.window_nanos)
 }
 
 /// The entries in the window.
 #[inline]
-fn counted<'a>(all: Run<'a>, quota: &Quota, now: Now) -> Run<'a> {
-    all.without_oldest(gone(all, quota, now))
+fn entries_in_window<'a>(all: EntryRun<'a>, quota: &Quota, now: Now) -> EntryRun<'a> {
+    all.without_oldest(count_expired(all, quota, now))
 }
 
 /// The wait until at most `most` of the counted units are left; there are more now.
-fn wait(counted: Run<'_>, quota: &Quota, now: Now, most: u32) -> Micros {
+fn wait(counted: EntryRun<'_>, quota: &Quota, now: Now, most: u32) -> Micros {
     let too_many = counted.units().saturating_sub(most);
     let last_to_leave = counted.count_while(|sum| sum < too_many);
     // The log contains the entry that leaves last. Times saturate at `u64::MAX`.

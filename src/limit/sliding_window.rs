@@ -140,7 +140,7 @@ impl SlidingWindow {
     /// Makes a state from its counts; `None` if no window has that many buckets.
     #[must_use]
     pub fn of_counts(began: Timestamp, counts: &[u32]) -> Option<SlidingWindow> {
-        Ring::of_counts(began, counts).map(SlidingWindow)
+        Ring::from_counts(began, counts).map(SlidingWindow)
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
@@ -165,7 +165,7 @@ impl SlidingWindow {
         if cost == 0 {
             return;
         }
-        let Place { passed, .. } = self.place(quota, now);
+        let BucketPosition { passed, .. } = self.position(quota, now);
         self.0.advance(passed, now.at, quota.counters());
         self.0.add(cost);
     }
@@ -179,7 +179,7 @@ impl SlidingWindow {
 
     /// Refunds units, from the newest bucket first; refunding more than there are yields the state of a new key.
     pub fn give_back(&mut self, _quota: &Quota, _now: Now, amount: u32) {
-        self.0.take(amount);
+        self.0.remove(amount);
     }
 
     /// The numbers of a reply about this key.
@@ -205,8 +205,8 @@ impl SlidingWindow {
         };
         // A bucket counts until B more have passed after it; there are B + 1 counters.
         let (left, buckets) = (counters - newest, (counters - 1).max(1));
-        let span = u128::from(window_nanos) * wide(left);
-        let end = u128::from(self.0.began().as_nanos()) + span.div_ceil(wide(buckets));
+        let span = u128::from(window_nanos) * widen(left);
+        let end = u128::from(self.0.began().as_nanos()) + span.div_ceil(widen(buckets));
         u64::try_from(end.saturating_sub(u128::from(now.at.as_nanos()))).unwrap_or(u64::MAX)
     }
 
@@ -217,12 +217,12 @@ impl SlidingWindow {
     }
 
     #[inline]
-    fn view(&self, quota: &Quota, now: Now) -> View<'_> {
-        let Place { elapsed, passed, before } = self.place(quota, now);
+    fn view(&self, quota: &Quota, now: Now) -> WindowView<'_> {
+        let BucketPosition { elapsed, passed, before } = self.position(quota, now);
         let oldest = usize::from(quota.buckets).checked_sub(passed);
         // Counters of buckets that have left the window, or are leaving it, are behind the others.
         let leaving = (oldest.unwrap_or(0)..self.0.len()).map(|back| u64::from(self.0.count(back)));
-        View {
+        WindowView {
             elapsed,
             before,
             ring: &self.0,
@@ -235,16 +235,16 @@ impl SlidingWindow {
     /// The position of now relative to the newest bucket. An instant before that bucket, as another thread may have
     /// read it, counts as its beginning.
     #[inline]
-    fn place(&self, quota: &Quota, now: Now) -> Place {
+    fn position(&self, quota: &Quota, now: Now) -> BucketPosition {
         let (began, moment) = (unix_nanos(self.0.began(), now), unix_nanos(now.at, now));
         let ((newest, since), (here, elapsed)) = (quota.bucket_at(began), quota.bucket_at(moment));
         match here.checked_sub(newest) {
             Some(passed) => {
-                Place { elapsed, passed: usize::try_from(passed).unwrap_or(usize::MAX), before: 0 }
+                BucketPosition { elapsed, passed: usize::try_from(passed).unwrap_or(usize::MAX), before: 0 }
             }
             None => {
                 let before = (began - moment).saturating_mul(u64::from(quota.buckets)).saturating_sub(since);
-                Place { elapsed: 0, passed: 0, before }
+                BucketPosition { elapsed: 0, passed: 0, before }
             }
         }
     }
@@ -252,7 +252,7 @@ impl SlidingWindow {
 
 /// The position of an instant relative to the newest bucket.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct BucketPosition {
     /// The time since the start of its bucket, in 1/B nanoseconds.
     elapsed: u64,
     /// The number of buckets from the newest to its own.
@@ -263,7 +263,7 @@ struct Place {
 
 /// The counts at one instant.
 #[derive(Clone, Copy, Debug)]
-struct View<'a> {
+struct WindowView<'a> {
     /// The time since the start of the instant's bucket, out of W.
     elapsed: u64,
     /// The time from the instant to that bucket if it is earlier, in 1/B nanoseconds.
@@ -276,11 +276,11 @@ struct View<'a> {
     oldest: u32,
 }
 
-impl View<'_> {
+impl WindowView<'_> {
     #[inline]
     fn estimate(&self, quota: &Quota) -> u64 {
         // At most `oldest`, because the rest of a bucket is at most the whole.
-        self.whole + part(u64::from(self.oldest), quota.window_nanos - self.elapsed, quota.window_nanos)
+        self.whole + mul_div(u64::from(self.oldest), quota.window_nanos - self.elapsed, quota.window_nanos)
     }
 
     /// The wait until the estimate is at most `most`; it is more now.
@@ -300,7 +300,7 @@ impl View<'_> {
         // ⌊oldest · left ÷ W⌋ ≤ room  ⇔  oldest · left < (room + 1) · W  ⇔  elapsed > W · (oldest − room − 1) ÷ oldest
         let room = most.saturating_sub(whole);
         let elapsed = match oldest.checked_sub(room.saturating_add(1)) {
-            Some(over) => part(quota.window_nanos, over, oldest) + 1,
+            Some(over) => mul_div(quota.window_nanos, over, oldest) + 1,
             None => 0,
         };
         // In 1/B nanoseconds; at most 61 windows of 366 days, so it fits.
@@ -312,7 +312,7 @@ impl View<'_> {
 
 /// ⌊`amount` · `share` ÷ `of`⌋ for a share that is at most `of`.
 #[inline]
-fn part(amount: u64, share: u64, of: u64) -> u64 {
+fn mul_div(amount: u64, share: u64, of: u64) -> u64 {
     if amount == 0 || share == 0 {
         return 0;
     }
@@ -333,7 +333,7 @@ fn unix_nanos(at: Timestamp, now: Now) -> u64 {
 }
 
 /// Widens a number of buckets, which is at most 61.
-fn wide(buckets: usize) -> u128 {
+fn widen(buckets: usize) -> u128 {
     u128::try_from(buckets).unwrap_or(u128::MAX)
 }
 

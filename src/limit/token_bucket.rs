@@ -42,7 +42,7 @@ impl Quota {
         if burst == 0 {
             return Err(RateError::Zero);
         }
-        if !rate.is_kept_on(scale) {
+        if !rate.fits_scale(scale) {
             return Err(RateError::TooFast);
         }
         let interval = rate.interval_ticks(scale);
@@ -166,14 +166,14 @@ impl Gcra {
     pub fn owe(self, quota: &Quota, now: Timestamp, amount: u32, debt_max: u32) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
         let most = quota.capacity.saturating_add(quota.ticks_of(debt_max));
-        self.moved(quota.scale, now, ahead.saturating_add(quota.ticks_of(amount)).min(most).max(ahead))
+        self.with_ahead(quota.scale, now, ahead.saturating_add(quota.ticks_of(amount)).min(most).max(ahead))
     }
 
     /// Refunds charged units; the key is never more than full.
     #[must_use]
     pub fn give_back(self, quota: &Quota, now: Timestamp, amount: u32) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
-        self.moved(quota.scale, now, ahead.saturating_sub(quota.ticks_of(amount)))
+        self.with_ahead(quota.scale, now, ahead.saturating_sub(quota.ticks_of(amount)))
     }
 
     /// Converts the state to a quota that may be smaller: the key is at most one capacity ahead, so that no request
@@ -181,19 +181,19 @@ impl Gcra {
     #[must_use]
     pub fn cut(self, quota: &Quota, now: Timestamp) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
-        self.moved(quota.scale, now, ahead.min(quota.capacity))
+        self.with_ahead(quota.scale, now, ahead.min(quota.capacity))
     }
 
     /// Converts the state to another scale: the same time until it is full, rounded up to a tick of that scale.
     #[must_use]
     pub fn rescale(self, from: Scale, to: Scale, now: Timestamp) -> Gcra {
         let ahead = to.ticks_up(self.ticks_until_full(from, now), from);
-        Gcra::full(to, now).moved(to, now, ahead)
+        Gcra::full(to, now).with_ahead(to, now, ahead)
     }
 
     /// Sets the distance ahead of now, within the range of ticks. That bound never shortens it: a clock that runs
     /// backwards makes a key look further ahead than any charge could have put it.
-    pub(super) fn moved(self, scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
+    pub(super) fn with_ahead(self, scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
         let now = ticks(now, scale);
         let was = self.ahead(now);
         if ahead == was {
@@ -205,7 +205,7 @@ impl Gcra {
 
     /// Makes the state that is `ahead` ticks ahead, at most a capacity.
     #[inline]
-    pub(super) fn placed(scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
+    pub(super) fn from_ahead(scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
         Gcra { arrival: ticks(now, scale).wrapping_add(ahead) }
     }
 

@@ -1,8 +1,8 @@
 //! Reports of the permits of a key to Redis, and the effect of its replies.
 
-use super::{Calls, Places};
+use super::Places;
 use crate::clock::Timestamp;
-use crate::limit::share::HOLD;
+use crate::limit::share::{HOLD, SyncRequest};
 use std::time::Duration;
 
 /// The report of one key of one host.
@@ -62,10 +62,10 @@ impl Places {
     /// Reports the key, which is tracked from now on. At most `keep` permits remain: no lease starts on the others from
     /// now on.
     pub fn report(&mut self, keep: u32, in_use: u32, now: Timestamp) -> Reported {
-        self.calls = Calls::Told;
+        self.sync_request = SyncRequest::Signalled;
         self.granted = self.held(now).min(keep);
-        if !std::mem::replace(&mut self.in_touch, true) {
-            self.lapses = self.lapses.max(now);
+        if !std::mem::replace(&mut self.tracked, true) {
+            self.expires_at = self.expires_at.max(now);
         }
         let reported = self.look(in_use, now);
         (self.asked, self.begun, self.unasked, self.peak) = (0, 0, 0, in_use);
@@ -84,30 +84,30 @@ impl Places {
     #[must_use]
     pub fn visit(&mut self, in_use: u32, now: Timestamp) -> Reported {
         if self.is_few {
-            self.calls = Calls::No;
+            self.sync_request = SyncRequest::Idle;
         }
         self.look(in_use, now)
     }
 
     /// Applies a reply of Redis while `in_use` leases are in progress.
     pub fn settle(&mut self, settled: &Settled, in_use: u32, now: Timestamp) {
-        let lapses = settled.sent.after(HOLD);
-        if lapses >= self.lapses {
+        let expires_at = settled.sent.after(HOLD);
+        if expires_at >= self.expires_at {
             // Where the permits reported by all hosts fit, the local leases without a permit fit too. Where they do
             // not, other hosts have been granted the permits that expired here, and no lease may start on them.
             let kept = if settled.free >= 0 { settled.hold } else { self.held(now) };
             self.granted = kept.saturating_add(settled.granted);
-            self.lapses = lapses;
+            self.expires_at = expires_at;
         }
-        if now >= self.lapses {
+        if now >= self.expires_at {
             self.granted = 0;
         }
         self.free = u32::try_from(settled.free.max(0)).unwrap_or(u32::MAX);
         (self.low, self.is_few) = (settled.low, settled.is_few);
         self.refused_until = now.after(settled.refused_for);
-        self.calls = Calls::No;
+        self.sync_request = SyncRequest::Idle;
         if self.asked > 0 && self.held(now).saturating_sub(in_use) < self.low {
-            self.call();
+            self.request_sync();
         }
         // Leases may have ended while the reply was on its way.
         self.end(in_use, now);
@@ -118,9 +118,9 @@ impl Places {
     pub fn let_go(&mut self, in_use: u32, now: Timestamp) -> bool {
         let may = in_use == 0 && self.held(now) == 0;
         if may {
-            self.in_touch = false;
+            self.tracked = false;
             self.granted = 0;
-            self.calls = Calls::No;
+            self.sync_request = SyncRequest::Idle;
         }
         may
     }

@@ -5,7 +5,7 @@ use crate::clock::Timestamp;
 use crate::limit::token_bucket::Gcra;
 
 /// The credit of an untracked key without borrowed tokens, as most keys are. All in ticks.
-pub(super) struct Unseen {
+pub(super) struct UntrackedCredit {
     /// Credit used and not yet forgiven.
     pub(super) ahead: u64,
     /// One unit.
@@ -14,10 +14,10 @@ pub(super) struct Unseen {
     pub(super) most: u64,
 }
 
-impl Unseen {
+impl UntrackedCredit {
     /// The credit on one of `hosts` hosts; `None` if it is less than a unit or requests wait for remote checks.
     #[inline(always)]
-    pub(super) fn of(quota: &Quota, hosts: u32, used: Gcra, now: Timestamp) -> Option<Unseen> {
+    pub(super) fn new(quota: &Quota, hosts: u32, used: Gcra, now: Timestamp) -> Option<UntrackedCredit> {
         if quota.may_ask(hosts) {
             return None;
         }
@@ -25,7 +25,7 @@ impl Unseen {
         let unit = quota.credit_ticks(hosts);
         let ahead = used.ticks_until_full(quota.bucket().scale(), now);
         // Neither overflows if there is a unit: all units together are at most the time that the bucket takes to fill.
-        (units > 0).then(|| Unseen { ahead, unit, most: unit.saturating_mul(units) })
+        (units > 0).then(|| UntrackedCredit { ahead, unit, most: unit.saturating_mul(units) })
     }
 
     /// The credit used after `cost` more units, if `cost` is at least one and the credit suffices.
@@ -36,7 +36,7 @@ impl Unseen {
     }
 
     /// Whether this much used credit makes a sync due.
-    pub(super) fn is_much(&self, ahead: u64) -> bool {
+    pub(super) fn is_sync_due(&self, ahead: u64) -> bool {
         ahead > self.most / 2
     }
 
@@ -66,7 +66,7 @@ impl Share {
         let age = now.as_nanos().saturating_sub(seen.at.as_nanos());
         if quota.window().is_some() {
             let spent = signed(seen.demand.saturating_mul((age / NANOS_PER_MILLI).min(DEMAND_LASTS_MS)));
-            return Some(self.left_of_window(quota, now, seen.level.saturating_sub(spent)));
+            return Some(self.window_rest(quota, now, seen.level.saturating_sub(spent)));
         }
         Some(quota.estimate(seen.level, seen.demand, age))
     }
@@ -81,51 +81,57 @@ impl Share {
             return false;
         }
         let left = units.max(1) - need;
-        let ahead = self.quiet.ticks_until_full(quota.bucket().scale(), now);
+        let ahead = self.untracked.ticks_until_full(quota.bucket().scale(), now);
         // Untracked units count until they are forgiven.
-        let untold = if self.in_touch || ahead == 0 { 0 } else { self.asked };
+        let uncharged = if self.tracked || ahead == 0 { 0 } else { self.asked };
         if self.owed > left {
             return false;
         }
         let is_forgiven = if units == 0 {
-            !self.in_touch && self.seen().is_none() && ahead == 0
+            !self.tracked && self.seen().is_none() && ahead == 0
         } else {
             // Paying a debt to Redis frees no credit, or an empty budget would be exceeded without bound: credit
             // returns with time, at θR/N, or when Redis has tokens to spare.
             ahead <= quota.credit_ticks(hosts).saturating_mul(u64::from(left))
         };
-        is_forgiven || untold.saturating_add(self.owed) <= left && self.is_to_spare(quota, now)
+        is_forgiven || uncharged.saturating_add(self.owed) <= left && self.has_spare_tokens(quota, now)
     }
 
     /// The credit of the key, if it is untracked, has no other state, and this host has at least a unit of credit.
     #[inline(always)]
-    pub(super) fn unseen(&self, quota: &Quota, now: Timestamp) -> Option<Unseen> {
+    pub(super) fn untracked_credit(&self, quota: &Quota, now: Timestamp) -> Option<UntrackedCredit> {
         let standing = quota.standing()?;
-        let is_heard = self.outages == quota.outages(standing) && is_linked(self.outages);
-        if self.in_touch || !is_heard || self.owed > 0 || self.in_hand(now) > 0 {
+        let is_reachable = self.outages == quota.outages(standing) && is_linked(self.outages);
+        if self.tracked || !is_reachable || self.owed > 0 || self.borrowed(now) > 0 {
             return None;
         }
-        Unseen::of(quota, standing.hosts(), self.quiet, now)
+        UntrackedCredit::new(quota, standing.hosts(), self.untracked, now)
     }
 
     /// Admits a request of an untracked key with the same result as [`Share::judge`] and [`Share::charge`].
     #[inline(always)]
-    pub(super) fn admit_unseen(&mut self, unseen: &Unseen, quota: &Quota, now: Timestamp, cost: u32) -> bool {
-        let Some(ahead) = unseen.after(cost) else { return false };
-        if unseen.ahead == 0 {
+    pub(super) fn admit_untracked(
+        &mut self,
+        credit: &UntrackedCredit,
+        quota: &Quota,
+        now: Timestamp,
+        cost: u32,
+    ) -> bool {
+        let Some(ahead) = credit.after(cost) else { return false };
+        if credit.ahead == 0 {
             self.asked = 0;
             self.asked_since = now;
         }
         self.asked = self.asked.saturating_add(cost);
-        self.quiet = Gcra::placed(quota.bucket().scale(), now, ahead);
-        if unseen.is_much(ahead) {
-            self.call();
+        self.untracked = Gcra::from_ahead(quota.bucket().scale(), now, ahead);
+        if credit.is_sync_due(ahead) {
+            self.request_sync();
         }
         true
     }
 
     /// Whether Redis has tokens to spare, by the last known level.
-    fn is_to_spare(&self, quota: &Quota, now: Timestamp) -> bool {
+    fn has_spare_tokens(&self, quota: &Quota, now: Timestamp) -> bool {
         let Some(seen) = self.seen() else { return false };
         // Demand does not count twice: where hosts ask for more than there is, they do not get it.
         let level = self.estimate(quota, now).unwrap_or(i64::MIN).max(seen.level);
@@ -133,9 +139,9 @@ impl Share {
     }
 
     pub(super) fn use_credit(&mut self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) {
-        if need == 0 && self.in_touch && self.owed == 0 {
-            if self.in_hand(now) < self.low {
-                self.call();
+        if need == 0 && self.tracked && self.owed == 0 {
+            if self.borrowed(now) < self.low {
+                self.request_sync();
             }
             return;
         }
@@ -143,43 +149,43 @@ impl Share {
         let scale = quota.bucket().scale();
         let mut ahead = 0;
         let mut is_forgiven_later = false;
-        if need > 0 && (units > 0 || !self.in_touch) {
-            ahead = self.quiet.ticks_until_full(scale, now);
+        if need > 0 && (units > 0 || !self.tracked) {
+            ahead = self.untracked.ticks_until_full(scale, now);
             ahead = ahead.saturating_add(ticks.saturating_mul(u64::from(need)));
             is_forgiven_later = ahead <= ticks.saturating_mul(units.max(1));
             if is_forgiven_later {
-                self.quiet = self.quiet.moved(scale, now, ahead);
+                self.untracked = self.untracked.with_ahead(scale, now, ahead);
             }
         }
-        if self.in_touch || need > 0 && !is_forgiven_later {
+        if self.tracked || need > 0 && !is_forgiven_later {
             self.owed = self.owed.saturating_add(need);
         }
-        let is_much = if self.in_touch {
-            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.in_hand(now) < self.low
+        let is_sync_due = if self.tracked {
+            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.borrowed(now) < self.low
         } else {
             // A credit of a single unit is reported at once, so that the next request is not refused.
             need > 0 && ahead > ticks.saturating_mul(units) / 2 || self.owed > 0
         };
-        if is_much {
-            self.call();
+        if is_sync_due {
+            self.request_sync();
         }
     }
 
     /// Starts tracking the key: its debt is charged from now on.
-    pub(super) fn begin_touch(&mut self, quota: &Quota, hosts: u32, now: Timestamp) {
-        if self.in_touch {
+    pub(super) fn start_tracking(&mut self, quota: &Quota, hosts: u32, now: Timestamp) {
+        if self.tracked {
             return;
         }
-        self.in_touch = true;
+        self.tracked = true;
         let scale = quota.bucket().scale();
         // The caller read the clock a moment ago, and a request may have arrived since: a full bucket must not seem
         // partly used.
         let at = now.max(self.asked_since);
-        let used = self.quiet.ticks_until_full(scale, at).div_ceil(quota.credit_ticks(hosts));
+        let used = self.untracked.ticks_until_full(scale, at).div_ceil(quota.credit_ticks(hosts));
         // Debt that is already reported is not charged twice. Refused requests count as demand too: after some, one
         // unit too many may be charged.
-        let untold = self.asked.saturating_sub(self.owed);
-        self.owed = self.owed.saturating_add(u32::try_from(used).unwrap_or(u32::MAX).min(untold));
+        let uncharged = self.asked.saturating_sub(self.owed);
+        self.owed = self.owed.saturating_add(u32::try_from(used).unwrap_or(u32::MAX).min(uncharged));
     }
 }
 

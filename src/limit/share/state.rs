@@ -1,6 +1,6 @@
 //! This host's state of one key, and the judgement of requests by it.
 
-use super::alone::parts_alone;
+use super::fallback::fallback_parts;
 use super::{MICRO_UNITS, NANOS_PER_MICRO, Quota, Standing, WhenDown, is_linked};
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Outcome;
@@ -10,11 +10,11 @@ use std::time::Duration;
 /// This host's share of the budget for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Borrowed tokens, until `lapses`.
+    /// Borrowed tokens, until `expires_at`.
     pub(super) tokens: u32,
     /// The borrowed tokens as Redis counts them; refunds restore at most these.
-    pub(super) believed: u32,
-    pub(super) lapses: Timestamp,
+    pub(super) held_in_redis: u32,
+    pub(super) expires_at: Timestamp,
     /// Units admitted and not charged yet, of a tracked key.
     pub(super) owed: u32,
     /// Units requested since the last report, allowed or refused.
@@ -26,9 +26,9 @@ pub struct Share {
     /// A sync is due when fewer tokens than this are left.
     pub(super) low: u32,
     /// Units admitted and not charged, of an untracked key: forgiven with time.
-    pub(super) quiet: Gcra,
+    pub(super) untracked: Gcra,
     /// The bucket of this host in an outage.
-    pub(super) alone: Gcra,
+    pub(super) fallback: Gcra,
     /// The level in the last reply of Redis.
     pub(super) seen: Option<Seen>,
     /// The reply predates the last outage.
@@ -36,17 +36,17 @@ pub struct Share {
     /// The value of the outage counter at the last update.
     pub(super) outages: u32,
     /// Tracked in Redis: debt is charged, not forgiven.
-    pub(super) in_touch: bool,
+    pub(super) tracked: bool,
     /// The state of the request for a sync.
-    pub(super) calls: Calls,
+    pub(super) sync_request: SyncRequest,
     /// Redis has refused a request of `refused_cost` units; one as large is refused until then.
     pub(super) refused_until: Timestamp,
     pub(super) refused_cost: u32,
     /// Tokens granted by a remote check and not needed: refunded with the next report. They are not spent meanwhile,
     /// because the bucket may have earned them again.
-    pub(super) returns: u32,
+    pub(super) refund: u32,
     /// Borrowed tokens reserved for requests about to be judged: they are not returned meanwhile.
-    pub(super) kept: u32,
+    pub(super) reserved: u32,
 }
 
 /// The level of a key in a reply of Redis.
@@ -72,23 +72,24 @@ impl Seen {
 pub(super) const SEEN_SHIFT: u32 = 10;
 
 /// The state of a request for a sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Calls {
-    No,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::limit) enum SyncRequest {
+    #[default]
+    Idle,
     /// The sync task has to be signalled.
-    Yes,
+    Due,
     /// The sync task was signalled.
-    Told,
+    Signalled,
 }
 
-impl Calls {
+impl SyncRequest {
     /// Whether the sync task has to be signalled; the caller does it.
-    pub(super) fn tell(&mut self) -> bool {
-        let tells = *self == Calls::Yes;
-        if tells {
-            *self = Calls::Told;
+    pub(in crate::limit) fn take_due(&mut self) -> bool {
+        let is_due = *self == SyncRequest::Due;
+        if is_due {
+            *self = SyncRequest::Signalled;
         }
-        tells
+        is_due
     }
 }
 
@@ -99,24 +100,24 @@ impl Share {
         let full = Gcra::full(quota.bucket().scale(), now);
         Share {
             tokens: 0,
-            believed: 0,
-            lapses: Timestamp::ORIGIN,
+            held_in_redis: 0,
+            expires_at: Timestamp::ORIGIN,
             owed: 0,
             asked: 0,
             asked_since: now,
             lacked: 0,
             low: 0,
-            quiet: full,
-            alone: full,
+            untracked: full,
+            fallback: full,
             seen: None,
             is_seen_before: false,
             outages: quota.standing().map_or(0, |standing| quota.outages(standing)),
-            in_touch: false,
-            calls: Calls::No,
+            tracked: false,
+            sync_request: SyncRequest::Idle,
             refused_until: Timestamp::ORIGIN,
             refused_cost: 0,
-            returns: 0,
-            kept: 0,
+            refund: 0,
+            reserved: 0,
         }
     }
 
@@ -128,18 +129,18 @@ impl Share {
         if cost > quota.bucket().burst() {
             return Outcome::Never;
         }
-        let Some(standing) = quota.standing() else { return self.judge_alone(quota, now, cost, 1) };
+        let Some(standing) = quota.standing() else { return self.judge_fallback(quota, now, cost, 1) };
         if self.outages != quota.outages(standing) {
             return self.after_outages(quota, standing, now).judge(quota, now, cost);
         }
-        let need = cost.saturating_sub(self.in_hand(now));
+        let need = cost.saturating_sub(self.borrowed(now));
         if need == 0 {
             return Outcome::Pass;
         }
-        if !quota.is_heard(standing) {
+        if !quota.is_reachable(standing) {
             return match quota.when_down() {
                 WhenDown::Share | WhenDown::Local => {
-                    self.judge_alone(quota, now, need, parts_alone(quota, standing))
+                    self.judge_fallback(quota, now, need, fallback_parts(quota, standing))
                 }
                 WhenDown::Allow => Outcome::Pass,
                 WhenDown::Refuse => Outcome::Later(AGAIN_AFTER),
@@ -149,7 +150,9 @@ impl Share {
             let nanos = self.refused_until.since(now).as_nanos();
             return Outcome::Later(Micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)));
         }
-        if self.has_credit(quota, standing.hosts(), now, need) || self.has_part(quota, standing, now, need) {
+        if self.has_credit(quota, standing.hosts(), now, need)
+            || self.passes_on_part(quota, standing, now, need)
+        {
             Outcome::Pass
         } else {
             Outcome::Later(self.wait(quota, now, need))
@@ -159,17 +162,17 @@ impl Share {
     /// Judges a request of `cost` units, and charges it if it passes.
     #[inline]
     pub fn admit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Outcome {
-        if self.in_touch {
-            if self.is_at_hand(quota, now, cost) {
+        if self.tracked {
+            if self.only_takes_borrowed(quota, now, cost) {
                 self.tokens -= cost;
                 self.asked = self.asked.saturating_add(cost);
                 if self.tokens < self.low {
-                    self.call();
+                    self.request_sync();
                 }
                 return Outcome::Pass;
             }
-        } else if let Some(unseen) = self.unseen(quota, now)
-            && self.admit_unseen(&unseen, quota, now, cost)
+        } else if let Some(credit) = self.untracked_credit(quota, now)
+            && self.admit_untracked(&credit, quota, now, cost)
         {
             return Outcome::Pass;
         }
@@ -181,32 +184,32 @@ impl Share {
     }
 
     /// Whether a request of a tracked key takes borrowed tokens and changes nothing else.
-    fn is_at_hand(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
-        let is_heard =
+    fn only_takes_borrowed(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
+        let is_reachable =
             |standing: &Standing| self.outages == quota.outages(standing) && is_linked(self.outages);
-        (1..=self.in_hand(now)).contains(&cost)
+        (1..=self.borrowed(now)).contains(&cost)
             && cost <= quota.bucket().burst()
             && self.owed == 0
-            && quota.standing().is_some_and(is_heard)
+            && quota.standing().is_some_and(is_reachable)
     }
 
     /// Charges a request that passed.
     pub fn charge(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
-        let Some(standing) = quota.standing() else { return self.charge_alone(quota, now, cost, 1) };
+        let Some(standing) = quota.standing() else { return self.charge_fallback(quota, now, cost, 1) };
         self.catch_up(quota, standing, now);
-        self.note_asked(quota, now, cost);
-        let need = self.take(now, cost);
-        if !quota.is_heard(standing) {
+        self.count_asked(quota, now, cost);
+        let need = self.take_borrowed(now, cost);
+        if !quota.is_reachable(standing) {
             match quota.when_down() {
                 WhenDown::Share | WhenDown::Local => {
-                    self.charge_alone(quota, now, need, parts_alone(quota, standing));
+                    self.charge_fallback(quota, now, need, fallback_parts(quota, standing));
                 }
                 WhenDown::Allow | WhenDown::Refuse => {}
             }
-            return self.charge_without_calls(quota, standing, now, need);
+            return self.charge_for_next_batch(quota, standing, now, need);
         }
-        if need > 0 && quota.asks_in_vain(standing) {
-            self.owe_at_once(quota, standing, now, need);
+        if need > 0 && quota.remote_checks_fail(standing) {
+            self.owe_now(quota, standing, now, need);
         } else {
             self.use_credit(quota, standing.hosts(), now, need);
         }
@@ -216,41 +219,41 @@ impl Share {
     pub fn refuse(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
         let Some(standing) = quota.standing() else { return };
         self.catch_up(quota, standing, now);
-        self.note_asked(quota, now, cost);
-        if quota.is_heard(standing) && quota.borrows(standing.hosts()) && !self.is_refused(now, cost) {
+        self.count_asked(quota, now, cost);
+        if quota.is_reachable(standing) && quota.borrows(standing.hosts()) && !self.is_refused(now, cost) {
             self.lacked = self.lacked.max(cost);
-            self.call();
+            self.request_sync();
         }
     }
 
     /// Charges after the fact, up to `debt_max` units of debt.
     pub fn owe(&mut self, quota: &Quota, now: Timestamp, amount: u32, debt_max: u32) {
         let Some(standing) = quota.standing() else {
-            self.alone = self.alone.owe(quota.bucket(), now, amount, debt_max);
+            self.fallback = self.fallback.owe(quota.bucket(), now, amount, debt_max);
             return;
         };
         self.catch_up(quota, standing, now);
-        let need = self.take(now, amount);
-        if quota.is_heard(standing) {
-            self.begin_touch(quota, standing.hosts(), now);
+        let need = self.take_borrowed(now, amount);
+        if quota.is_reachable(standing) {
+            self.start_tracking(quota, standing.hosts(), now);
             self.owed = self.owed.saturating_add(need).min(self.owed.max(debt_max));
-            self.call();
+            self.request_sync();
         } else {
-            self.charge_alone(quota, now, need, parts_alone(quota, standing));
-            self.charge_without_calls(quota, standing, now, need);
+            self.charge_fallback(quota, now, need, fallback_parts(quota, standing));
+            self.charge_for_next_batch(quota, standing, now, need);
         }
     }
 
     /// Refunds charged units: cancels debt first, then restores borrowed tokens, at most those that Redis counts.
     pub fn give_back(&mut self, quota: &Quota, now: Timestamp, amount: u32) {
         let Some(standing) = quota.standing() else {
-            self.alone = self.alone.give_back(quota.bucket(), now, amount);
+            self.fallback = self.fallback.give_back(quota.bucket(), now, amount);
             return;
         };
         self.catch_up(quota, standing, now);
         let paid = self.owed.min(amount);
         self.owed -= paid;
-        let room = if now < self.lapses { self.believed.saturating_sub(self.tokens) } else { 0 };
+        let room = if now < self.expires_at { self.held_in_redis.saturating_sub(self.tokens) } else { 0 };
         self.tokens += room.min(amount - paid);
     }
 
@@ -263,20 +266,22 @@ impl Share {
     /// Whether the key is tracked in Redis.
     #[must_use]
     pub fn is_in_touch(&self) -> bool {
-        self.in_touch
+        self.tracked
     }
 
     /// Whether a sync of this key is due; returns `true` once per request for a sync.
     pub fn calls(&mut self) -> bool {
-        self.calls.tell()
+        self.sync_request.take_due()
     }
 
     /// Whether Redis has no record of the key: its state is then demand and the levels of its buckets.
-    pub(super) fn is_unknown(&self) -> bool {
-        let is_empty =
-            self.tokens == 0 && self.believed == 0 && self.lapses == Timestamp::ORIGIN && self.low == 0;
+    pub(super) fn is_unknown_to_redis(&self) -> bool {
+        let is_empty = self.tokens == 0
+            && self.held_in_redis == 0
+            && self.expires_at == Timestamp::ORIGIN
+            && self.low == 0;
         let is_silent =
-            !self.in_touch && self.owed == 0 && self.returns == 0 && self.lacked == 0 && self.kept == 0;
+            !self.tracked && self.owed == 0 && self.refund == 0 && self.lacked == 0 && self.reserved == 0;
         let is_refused = self.refused_until > Timestamp::ORIGIN || self.refused_cost > 0;
         is_empty && is_silent && !is_refused && self.seen.is_none()
     }
@@ -284,46 +289,47 @@ impl Share {
     /// Nanoseconds until the state equals that of a new key, for buckets on this scale.
     #[must_use]
     pub fn nanos_until_fresh(&self, quota_scale: crate::limit::Scale, now: Timestamp) -> u64 {
-        if self.in_touch || self.owed > 0 || self.returns > 0 || self.in_hand(now) > 0 {
+        if self.tracked || self.owed > 0 || self.refund > 0 || self.borrowed(now) > 0 {
             return u64::MAX;
         }
         let ticks = |bucket: Gcra| bucket.ticks_until_full(quota_scale, now);
-        let full = ticks(self.quiet).max(ticks(self.alone)).div_ceil(u64::from(quota_scale.ticks_per_nano()));
+        let full =
+            ticks(self.untracked).max(ticks(self.fallback)).div_ceil(u64::from(quota_scale.ticks_per_nano()));
         let refused = if self.refused_cost < u32::MAX { self.refused_until } else { Timestamp::ORIGIN };
         full.max(refused.as_nanos().saturating_sub(now.as_nanos()))
     }
 
     /// Borrowed tokens that have not expired.
-    pub(super) fn in_hand(&self, now: Timestamp) -> u32 {
-        if now < self.lapses { self.tokens } else { 0 }
+    pub(super) fn borrowed(&self, now: Timestamp) -> u32 {
+        if now < self.expires_at { self.tokens } else { 0 }
     }
 
     /// Borrowed tokens that have expired and are not reported as expired yet.
-    pub(super) fn lapsed(&self, now: Timestamp) -> u32 {
-        self.tokens - self.in_hand(now)
+    pub(super) fn expired(&self, now: Timestamp) -> u32 {
+        self.tokens - self.borrowed(now)
     }
 
     /// Takes borrowed tokens and returns the number lacking. Expired tokens stay in place until a report: they are not
     /// spent, and their number has to be reported.
-    fn take(&mut self, now: Timestamp, cost: u32) -> u32 {
-        let in_hand = self.in_hand(now);
-        let taken = in_hand.min(cost);
+    fn take_borrowed(&mut self, now: Timestamp, cost: u32) -> u32 {
+        let borrowed = self.borrowed(now);
+        let taken = borrowed.min(cost);
         self.tokens -= taken;
         cost - taken
     }
 
     /// Counts demand. For an untracked key only demand that is not forgiven yet counts.
-    fn note_asked(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
-        if !self.in_touch && self.quiet.ticks_until_full(quota.bucket().scale(), now) == 0 {
+    fn count_asked(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
+        if !self.tracked && self.untracked.ticks_until_full(quota.bucket().scale(), now) == 0 {
             self.asked = 0;
             self.asked_since = now;
         }
         self.asked = self.asked.saturating_add(cost);
     }
 
-    pub(super) fn call(&mut self) {
-        if self.calls == Calls::No {
-            self.calls = Calls::Yes;
+    pub(super) fn request_sync(&mut self) {
+        if self.sync_request == SyncRequest::Idle {
+            self.sync_request = SyncRequest::Due;
         }
     }
 

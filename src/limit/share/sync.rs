@@ -1,6 +1,6 @@
 //! Reports of a key to Redis, and the effect of its replies.
 
-use super::state::{Calls, HOLD, Seen};
+use super::state::{HOLD, Seen, SyncRequest};
 use super::{More, Quota, Share};
 use crate::clock::Timestamp;
 
@@ -52,17 +52,17 @@ impl Share {
     pub fn report(&mut self, quota: &Quota, now: Timestamp, give_back: u32) -> (Reported, u32) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
-            self.begin_touch(quota, standing.hosts(), now);
+            self.start_tracking(quota, standing.hosts(), now);
         }
-        let lapsed = self.lapsed(now);
-        self.tokens = self.in_hand(now);
-        let back = self.unkept(now).min(give_back);
+        let lapsed = self.expired(now);
+        self.tokens = self.borrowed(now);
+        let back = self.unreserved(now).min(give_back);
         self.tokens -= back;
-        self.calls = Calls::Told;
+        self.sync_request = SyncRequest::Signalled;
         let reported = Reported { lapsed, ..self.look(now) };
         self.asked = 0;
         self.lacked = 0;
-        self.returns = 0;
+        self.refund = 0;
         (reported, back.saturating_add(reported.returns))
     }
 
@@ -70,14 +70,14 @@ impl Share {
     #[must_use]
     pub fn look(&self, now: Timestamp) -> Reported {
         Reported {
-            held: self.in_hand(now),
+            held: self.borrowed(now),
             owed: self.owed,
             asked: self.asked,
             since: self.asked_since,
             lacked: self.lacked,
-            returns: self.returns,
+            returns: self.refund,
             paid_us: None,
-            lapsed: self.lapsed(now),
+            lapsed: self.expired(now),
         }
     }
 
@@ -85,37 +85,37 @@ impl Share {
     /// reported as expired yet.
     pub fn settle(&mut self, quota: &Quota, settled: &Settled, now: Timestamp) -> u32 {
         let seen = Seen { level: settled.level, demand: settled.demand, at: now };
-        self.hear(quota, now, settled.paid, seen);
-        self.hear_more(quota, now, settled.more);
-        let lapses = settled.sent.after(HOLD);
+        self.apply_level(quota, now, settled.paid, seen);
+        self.apply_more(quota, now, settled.more);
+        let expires_at = settled.sent.after(HOLD);
         let there = self.tokens.saturating_add(settled.granted);
-        if lapses >= self.lapses {
+        if expires_at >= self.expires_at {
             // The same report covered the borrowed tokens, so Redis holds them as long.
-            self.tokens = self.in_hand(now).saturating_add(settled.granted);
-            self.lapses = lapses;
-        } else if now < lapses {
-            self.take_in_hand(settled.granted, lapses, now);
+            self.tokens = self.borrowed(now).saturating_add(settled.granted);
+            self.expires_at = expires_at;
+        } else if now < expires_at {
+            self.add_borrowed(settled.granted, expires_at, now);
         }
-        self.tokens = self.in_hand(now);
-        self.believed = self.tokens;
+        self.tokens = self.borrowed(now);
+        self.held_in_redis = self.tokens;
         self.low = settled.low;
-        self.calls = Calls::No;
-        if self.asked > 0 && self.tokens < self.low || self.owed > 0 || self.returns > 0 {
-            self.call();
+        self.sync_request = SyncRequest::Idle;
+        if self.asked > 0 && self.tokens < self.low || self.owed > 0 || self.refund > 0 {
+            self.request_sync();
         }
         there.saturating_sub(self.tokens)
     }
 
     /// Stops tracking the key. Returns whether that is possible: there are no borrowed tokens and no debt.
     pub fn let_go(&mut self, now: Timestamp) -> bool {
-        let may = self.owed == 0 && self.returns == 0 && self.in_hand(now) == 0;
+        let may = self.owed == 0 && self.refund == 0 && self.borrowed(now) == 0;
         if may {
-            self.in_touch = false;
+            self.tracked = false;
             self.tokens = 0;
             self.asked = 0;
         }
         // A key with a debt may request a sync again.
-        self.calls = Calls::No;
+        self.sync_request = SyncRequest::Idle;
         may
     }
 }

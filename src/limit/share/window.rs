@@ -41,7 +41,7 @@ pub enum WindowFault {
     #[error("its windows are shorter than a second")]
     TooShort,
     /// The algorithm has no window.
-    #[error("it is no window")]
+    #[error("it has no window")]
     NoWindow,
     /// The rate or window is invalid.
     #[error(transparent)]
@@ -59,10 +59,10 @@ impl Quota {
     ) -> Result<Quota, WindowFault> {
         let (count, nanos, turns) = match &like {
             limit::Quota::FixedWindow(window) => {
-                (window.count(), window.window().0.saturating_mul(NANOS_PER_MICRO), of_fixed(window)?)
+                (window.count(), window.window().0.saturating_mul(NANOS_PER_MICRO), fixed_turns(window)?)
             }
             limit::Quota::SlidingWindow(window) => {
-                (window.count(), window.window_nanos(), of_sliding(window))
+                (window.count(), window.window_nanos(), sliding_turns(window))
             }
             _ => return Err(WindowFault::NoWindow),
         };
@@ -91,21 +91,19 @@ impl Quota {
     }
 }
 
-fn of_fixed(window: &fixed_window::Quota) -> Result<Turns, WindowFault> {
-    if window.is_of_each_key() {
+fn fixed_turns(window: &fixed_window::Quota) -> Result<Turns, WindowFault> {
+    if window.is_per_key() {
         return Err(WindowFault::OfEachKey);
     }
-    let whole = |(step, origin): &(u64, u64)| {
+    let is_whole_micros = |(step, origin): &(u64, u64)| {
         step.is_multiple_of(NANOS_PER_MICRO) && origin.is_multiple_of(NANOS_PER_MICRO)
     };
-    Ok(window.regular().filter(whole).map_or(Turns::Calendar, |(step, origin)| Turns::Every {
-        slots: 1,
-        step: step / NANOS_PER_MICRO,
-        origin: origin / NANOS_PER_MICRO,
+    Ok(window.uniform_period().filter(is_whole_micros).map_or(Turns::Calendar, |(step, origin)| {
+        Turns::Every { slots: 1, step: step / NANOS_PER_MICRO, origin: origin / NANOS_PER_MICRO }
     }))
 }
 
-fn of_sliding(window: &sliding_window::Quota) -> Turns {
+fn sliding_turns(window: &sliding_window::Quota) -> Turns {
     let parts = u32::from(window.buckets()).max(PARTS_MIN);
     let step = window.window_nanos().div_ceil(NANOS_PER_MICRO).div_ceil(u64::from(parts));
     Turns::Every { slots: parts + 1, step, origin: 0 }
@@ -171,7 +169,7 @@ impl Share {
     /// Applies the report of Redis about a window: requests from some cost on are refused until the next increase.
     /// Whatever the report, a window ends after its length, and a tenth more: months and days of a calendar may exceed
     /// the nominal length.
-    pub(super) fn hear_more(&mut self, quota: &Quota, now: Timestamp, more: Option<More>) {
+    pub(super) fn apply_more(&mut self, quota: &Quota, now: Timestamp, more: Option<More>) {
         if let Some(More { at, is_spent_out }) = more {
             let span = Duration::from_micros(quota.span().0);
             self.refused_until = at.min(now.after(span + span / 10));
@@ -181,7 +179,7 @@ impl Share {
 
     /// The estimated rest of a window in Redis, in millionths of a unit, from its level less the demand of other hosts
     /// since.
-    pub(super) fn left_of_window(&self, quota: &Quota, now: Timestamp, level: i64) -> i64 {
+    pub(super) fn window_rest(&self, quota: &Quota, now: Timestamp, level: i64) -> i64 {
         let is_full = now >= self.refused_until && self.refused_until > Timestamp::ORIGIN;
         match quota.window() {
             // The units that leave a sliding window are not known: assume at least one.

@@ -65,7 +65,7 @@ impl Quota {
     /// Whether a remote check might obtain a permit, by the last reply of Redis.
     #[must_use]
     pub fn may_pass_elsewhere(&self, places: Option<&Places>, now: Timestamp) -> bool {
-        let known = places.filter(|places| now < places.lapses);
+        let known = places.filter(|places| now < places.expires_at);
         known.is_none_or(|places| places.free > 0) && self.may_bring(places, now)
     }
 }

@@ -6,8 +6,8 @@
 //!           digest │ tokens, until when, level │ ──▶ Share        anything else
 //! ```
 
-use super::credit::Unseen;
-use super::state::{Calls, SEEN_SHIFT};
+use super::credit::UntrackedCredit;
+use super::state::{SEEN_SHIFT, SyncRequest};
 use super::{Quota, Share, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::heap::block_bytes;
@@ -20,41 +20,41 @@ pub struct Folded(Form);
 
 #[derive(Debug)]
 enum Form {
-    Quiet(Quiet),
-    Whole(Whole),
+    Untracked(Untracked),
+    Boxed(Boxed),
 }
 
 /// The state of an untracked key without borrowed tokens, debt or known level, as most keys are.
 #[derive(Debug)]
-struct Quiet {
+struct Untracked {
     /// The one of the two buckets that is not full: the credit, or the fallback.
     used: Gcra,
-    is_alone: bool,
+    is_fallback: bool,
     asked_since: Timestamp,
     asked: u32,
     /// The low bits of the outage counter: outages are too rare to wrap it.
     outages: u16,
-    calls: Calls,
+    sync_request: SyncRequest,
 }
 
 /// Any other state.
 #[derive(Debug)]
-struct Whole {
-    hand: Hand,
+struct Boxed {
+    fast: FastPath,
     share: Box<Share>,
 }
 
 /// The data of a decision that only takes borrowed tokens: reading the boxed share would be another cache miss.
 #[derive(Clone, Copy, Debug)]
-struct Hand {
+struct FastPath {
     /// Borrowed tokens. Tokens taken since folding are also demand.
     tokens: u32,
     /// Below this many tokens the share has more to do than to take them.
     floor: u16,
     /// The level of the last reply of Redis, and its time in `at`.
-    level: Wide,
+    level: Int48,
     demand: u32,
-    at: Wide,
+    at: Int48,
     /// The time after `at` for which tokens can be taken so, in units of 2²⁴ ns; zero: not at all.
     lasts: u8,
     /// The low bits of the outage counter: within seconds it cannot wrap.
@@ -64,19 +64,19 @@ struct Hand {
 /// A signed number of 48 bits in six bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(2))]
-struct Wide {
+struct Int48 {
     low: u32,
     high: i16,
 }
 
-impl Wide {
-    const ZERO: Wide = Wide { low: 0, high: 0 };
+impl Int48 {
+    const ZERO: Int48 = Int48 { low: 0, high: 0 };
 
     /// Packs a number; `None` if it needs more than 48 bits.
-    fn of(number: i64) -> Option<Wide> {
+    fn new(number: i64) -> Option<Int48> {
         let high = i16::try_from(number >> 32).ok()?;
         let [a, b, c, d, ..] = number.to_le_bytes();
-        Some(Wide { low: u32::from_le_bytes([a, b, c, d]), high })
+        Some(Int48 { low: u32::from_le_bytes([a, b, c, d]), high })
     }
 
     #[inline]
@@ -89,13 +89,13 @@ impl Folded {
     /// The state of a new key.
     #[must_use]
     pub fn fresh(quota: &Quota, now: Timestamp) -> Folded {
-        Folded(Form::Quiet(Quiet {
+        Folded(Form::Untracked(Untracked {
             used: Gcra::full(quota.bucket().scale(), now),
-            is_alone: false,
+            is_fallback: false,
             asked_since: now,
             asked: 0,
-            outages: low_bits(outages_of(quota)),
-            calls: Calls::No,
+            outages: low_bits(outage_counter(quota)),
+            sync_request: SyncRequest::Idle,
         }))
     }
 
@@ -103,7 +103,8 @@ impl Folded {
     #[must_use]
     pub fn of(share: Share, quota: &Quota, now: Timestamp) -> Folded {
         Folded(
-            Quiet::of(&share, quota, now).map_or_else(|| Form::Whole(Whole::of(share, quota)), Form::Quiet),
+            Untracked::from_share(&share, quota, now)
+                .map_or_else(|| Form::Boxed(Boxed::new(share, quota)), Form::Untracked),
         )
     }
 
@@ -111,8 +112,8 @@ impl Folded {
     #[must_use]
     pub fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
         match &self.0 {
-            Form::Quiet(quiet) => quiet.unfold(quota, now),
-            Form::Whole(whole) => whole.unfold(),
+            Form::Untracked(untracked) => untracked.unfold(quota, now),
+            Form::Boxed(boxed) => boxed.unfold(),
         }
     }
 
@@ -120,10 +121,10 @@ impl Folded {
     pub fn change<T>(&mut self, quota: &Quota, now: Timestamp, change: impl FnOnce(&mut Share) -> T) -> T {
         let mut share = self.unfold(quota, now);
         let changed = change(&mut share);
-        match (&mut self.0, Quiet::of(&share, quota, now)) {
-            (form, Some(quiet)) => *form = Form::Quiet(quiet),
-            (Form::Whole(whole), None) => whole.fold(share, quota),
-            (form @ Form::Quiet(_), None) => *form = Form::Whole(Whole::of(share, quota)),
+        match (&mut self.0, Untracked::from_share(&share, quota, now)) {
+            (form, Some(untracked)) => *form = Form::Untracked(untracked),
+            (Form::Boxed(boxed), None) => boxed.fold(share, quota),
+            (form @ Form::Untracked(_), None) => *form = Form::Boxed(Boxed::new(share, quota)),
         }
         changed
     }
@@ -133,16 +134,16 @@ impl Folded {
     #[inline]
     pub fn admit_at_once(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
         match &mut self.0 {
-            Form::Whole(whole) => whole.hand.take(quota, now, cost),
-            Form::Quiet(quiet) => quiet.use_credit(quota, now, cost),
+            Form::Boxed(boxed) => boxed.fast.take_borrowed(quota, now, cost),
+            Form::Untracked(untracked) => untracked.use_credit(quota, now, cost),
         }
     }
 
     /// See [`Share::calls`].
     pub fn calls(&mut self) -> bool {
         match &mut self.0 {
-            Form::Whole(whole) => whole.share.calls(),
-            Form::Quiet(quiet) => quiet.calls.tell(),
+            Form::Boxed(boxed) => boxed.share.calls(),
+            Form::Untracked(untracked) => untracked.sync_request.take_due(),
         }
     }
 
@@ -150,12 +151,12 @@ impl Folded {
     #[must_use]
     pub fn nanos_until_fresh(&self, scale: Scale, now: Timestamp) -> u64 {
         match &self.0 {
-            Form::Quiet(quiet) => {
-                quiet.used.ticks_until_full(scale, now).div_ceil(u64::from(scale.ticks_per_nano()))
+            Form::Untracked(untracked) => {
+                untracked.used.ticks_until_full(scale, now).div_ceil(u64::from(scale.ticks_per_nano()))
             }
-            Form::Whole(whole) if whole.hand.age(now).is_some() => u64::MAX,
+            Form::Boxed(boxed) if boxed.fast.age(now).is_some() => u64::MAX,
             // Tokens taken in the meantime belong to a tracked key.
-            Form::Whole(whole) => whole.share.nanos_until_fresh(scale, now),
+            Form::Boxed(boxed) => boxed.share.nanos_until_fresh(scale, now),
         }
     }
 
@@ -163,8 +164,8 @@ impl Folded {
     #[must_use]
     pub fn is_in_touch(&self) -> bool {
         match &self.0 {
-            Form::Quiet(_) => false,
-            Form::Whole(whole) => whole.share.is_in_touch(),
+            Form::Untracked(_) => false,
+            Form::Boxed(boxed) => boxed.share.is_in_touch(),
         }
     }
 
@@ -172,8 +173,8 @@ impl Folded {
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         match &self.0 {
-            Form::Quiet(_) => 0,
-            Form::Whole(_) => HEAP_BYTES,
+            Form::Untracked(_) => 0,
+            Form::Boxed(_) => HEAP_BYTES,
         }
     }
 
@@ -184,37 +185,37 @@ impl Folded {
     }
 }
 
-impl Quiet {
+impl Untracked {
     /// Folds a share whose only state is that of an untracked key; otherwise `None`.
-    fn of(share: &Share, quota: &Quota, now: Timestamp) -> Option<Quiet> {
-        if !share.is_unknown() {
+    fn from_share(share: &Share, quota: &Quota, now: Timestamp) -> Option<Untracked> {
+        if !share.is_unknown_to_redis() {
             return None;
         }
         let is_full = |bucket: Gcra| bucket.ticks_until_full(quota.bucket().scale(), now) == 0;
-        let is_alone = !is_full(share.alone);
-        if is_alone && !is_full(share.quiet) {
+        let is_fallback = !is_full(share.fallback);
+        if is_fallback && !is_full(share.untracked) {
             return None;
         }
-        Some(Quiet {
-            used: if is_alone { share.alone } else { share.quiet },
-            is_alone,
+        Some(Untracked {
+            used: if is_fallback { share.fallback } else { share.untracked },
+            is_fallback,
             asked_since: share.asked_since,
             asked: share.asked,
             outages: low_bits(share.outages),
-            calls: share.calls,
+            sync_request: share.sync_request,
         })
     }
 
     fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
         let full = Gcra::full(quota.bucket().scale(), now);
-        let (quiet, alone) = if self.is_alone { (full, self.used) } else { (self.used, full) };
+        let (untracked, fallback) = if self.is_fallback { (full, self.used) } else { (self.used, full) };
         Share {
-            quiet,
-            alone,
+            untracked,
+            fallback,
             asked: self.asked,
             asked_since: self.asked_since,
-            outages: self.outages(outages_of(quota)),
-            calls: self.calls,
+            outages: self.outages(outage_counter(quota)),
+            sync_request: self.sync_request,
             ..Share::fresh(quota, now)
         }
     }
@@ -230,75 +231,79 @@ impl Quiet {
     fn use_credit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
         let standing = quota.standing()?;
         let outages = quota.outages(standing);
-        let is_heard = self.outages == low_bits(outages) && is_linked(outages);
-        if !is_heard || self.is_alone || self.calls == Calls::Yes || quota.window().is_some() {
+        let is_reachable = self.outages == low_bits(outages) && is_linked(outages);
+        if !is_reachable
+            || self.is_fallback
+            || self.sync_request == SyncRequest::Due
+            || quota.window().is_some()
+        {
             return None;
         }
-        let unseen = Unseen::of(quota, standing.hosts(), self.used, now)?;
-        let ahead = unseen.after(cost)?;
-        let is_much = unseen.is_much(ahead) && self.calls == Calls::No;
-        if is_much || !(Unseen { ahead, ..unseen }).has_one() {
+        let credit = UntrackedCredit::new(quota, standing.hosts(), self.used, now)?;
+        let ahead = credit.after(cost)?;
+        let is_sync_due = credit.is_sync_due(ahead) && self.sync_request == SyncRequest::Idle;
+        if is_sync_due || !(UntrackedCredit { ahead, ..credit }).has_one() {
             return None;
         }
-        if unseen.ahead == 0 {
+        if credit.ahead == 0 {
             self.asked = 0;
             self.asked_since = now;
         }
         self.asked = self.asked.saturating_add(cost);
-        self.used = Gcra::placed(quota.bucket().scale(), now, ahead);
-        Some(quota.level_here(false))
+        self.used = Gcra::from_ahead(quota.bucket().scale(), now, ahead);
+        Some(quota.untracked_level(false))
     }
 }
 
-impl Whole {
-    fn of(share: Share, quota: &Quota) -> Whole {
-        Whole { hand: Hand::of(&share, quota), share: Box::new(share) }
+impl Boxed {
+    fn new(share: Share, quota: &Quota) -> Boxed {
+        Boxed { fast: FastPath::new(&share, quota), share: Box::new(share) }
     }
 
     fn fold(&mut self, share: Share, quota: &Quota) {
-        self.hand = Hand::of(&share, quota);
+        self.fast = FastPath::new(&share, quota);
         *self.share = share;
     }
 
     fn unfold(&self) -> Share {
-        let (mut share, tokens) = (*self.share, self.hand.tokens);
+        let (mut share, tokens) = (*self.share, self.fast.tokens);
         share.asked = share.asked.saturating_add(share.tokens.saturating_sub(tokens));
         share.tokens = tokens;
         share
     }
 }
 
-impl Hand {
-    fn of(share: &Share, quota: &Quota) -> Hand {
+impl FastPath {
+    fn new(share: &Share, quota: &Quota) -> FastPath {
         let tokens = share.tokens;
-        let (level, at) = (Wide::ZERO, Wide::ZERO);
-        let nothing = Hand { tokens, floor: u16::MAX, level, demand: 0, at, lasts: 0, outages: 0 };
-        Hand::lasting(share, quota).unwrap_or(nothing)
+        let (level, at) = (Int48::ZERO, Int48::ZERO);
+        let nothing = FastPath { tokens, floor: u16::MAX, level, demand: 0, at, lasts: 0, outages: 0 };
+        FastPath::from_share(share, quota).unwrap_or(nothing)
     }
 
     /// The fast path of a share, if a decision can take tokens and change nothing else: it has borrowed tokens, no
     /// debt, and no sync is due. `None` also where the numbers do not fit.
-    fn lasting(share: &Share, quota: &Quota) -> Option<Hand> {
+    fn from_share(share: &Share, quota: &Quota) -> Option<FastPath> {
         // The next increase of a window is stored in the boxed share.
         let may = quota.window().is_none()
-            && share.in_touch
+            && share.tracked
             && share.owed == 0
-            && share.calls != Calls::Yes
+            && share.sync_request != SyncRequest::Due
             && is_linked(share.outages)
             && share.tokens <= quota.bucket().burst()
             // The demand counter must not overflow before the tokens run out.
             && share.asked.checked_add(share.tokens).is_some();
         let seen = share.seen().filter(|_| may)?;
-        let nanos = share.lapses.as_nanos().saturating_sub(seen.at.as_nanos()).min(LASTS_NANOS_MAX);
+        let nanos = share.expires_at.as_nanos().saturating_sub(seen.at.as_nanos()).min(LASTS_NANOS_MAX);
         // The last token is not taken so: the level of its reply depends on more than the last known level.
-        let floor = if share.calls == Calls::No { share.low.max(1) } else { 1 };
+        let floor = if share.sync_request == SyncRequest::Idle { share.low.max(1) } else { 1 };
         let [outages, ..] = share.outages.to_le_bytes();
-        Some(Hand {
+        Some(FastPath {
             tokens: share.tokens,
             floor: u16::try_from(floor).ok()?,
-            level: Wide::of(seen.level)?,
+            level: Int48::new(seen.level)?,
             demand: u32::try_from(seen.demand).ok()?,
-            at: Wide::of(seen.at.as_nanos().cast_signed() >> SEEN_SHIFT)?,
+            at: Int48::new(seen.at.as_nanos().cast_signed() >> SEEN_SHIFT)?,
             lasts: u8::try_from(nanos >> LASTS_SHIFT).ok()?,
             outages,
         })
@@ -313,7 +318,7 @@ impl Hand {
     }
 
     #[inline]
-    fn take(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+    fn take_borrowed(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
         let age = self.age(now)?;
         let outages = quota.outages(quota.standing()?);
         let left = self.tokens.checked_sub(cost).filter(|left| *left >= u32::from(self.floor))?;
@@ -323,12 +328,12 @@ impl Hand {
         }
         self.tokens = left;
         let level = quota.estimate(self.level.get(), u64::from(self.demand), age);
-        Some(quota.level_known(level, left))
+        Some(quota.known_level(level, left))
     }
 }
 
 /// The outage counter; odd during an outage.
-fn outages_of(quota: &Quota) -> u32 {
+fn outage_counter(quota: &Quota) -> u32 {
     quota.standing().map_or(0, |standing| quota.outages(standing))
 }
 
@@ -353,16 +358,16 @@ const _: () = assert!(size_of::<Folded>() == 32);
 
 #[cfg(test)]
 mod tests {
-    use super::Wide;
+    use super::Int48;
 
     #[test]
-    fn a_number_of_48_bits_is_what_it_was_and_no_larger_one_is_taken() {
+    fn packs_48_bits_and_rejects_larger_numbers() {
         let max = (1 << 47) - 1;
         for number in [0, 1, -1, 1 << 31, 1 << 32, -(1 << 32), 0x1234_5678_9abc, max, -max - 1] {
-            assert_eq!(Wide::of(number).map(Wide::get), Some(number));
+            assert_eq!(Int48::new(number).map(Int48::get), Some(number));
         }
         for number in [max + 1, -max - 2, i64::MAX, i64::MIN] {
-            assert!(Wide::of(number).is_none(), "{number}");
+            assert!(Int48::new(number).is_none(), "{number}");
         }
     }
 }

@@ -80,12 +80,12 @@ impl Quota {
     }
 
     /// Whether remote checks are configured but off, because Redis does not answer in time.
-    pub(super) fn asks_in_vain(&self, standing: &Standing) -> bool {
+    pub(super) fn remote_checks_fail(&self, standing: &Standing) -> bool {
         self.may_ask(standing.hosts()) && !standing.is_answering()
     }
 
     /// Whether nothing is borrowed ahead.
-    pub(super) fn always_asks(&self) -> bool {
+    pub(super) fn always_checks_remotely(&self) -> bool {
         self.asks == Asks::Always
     }
 
@@ -104,15 +104,15 @@ impl Quota {
     }
 
     /// Whether Redis is reachable, and in time for budgets that always use remote checks.
-    pub(super) fn is_heard(&self, standing: &Standing) -> bool {
+    pub(super) fn is_reachable(&self, standing: &Standing) -> bool {
         is_linked(self.outages(standing))
     }
 
     /// The outage counter of this budget. A budget that borrows has tokens as long as Redis is reachable, however late
     /// it replies.
     pub(super) fn outages(&self, standing: &Standing) -> u32 {
-        if self.always_asks() {
-            standing.outages_of_asking.load(Ordering::Relaxed)
+        if self.always_checks_remotely() {
+            standing.remote_check_outages.load(Ordering::Relaxed)
         } else {
             standing.outages()
         }
@@ -127,7 +127,7 @@ impl Share {
         if self.outages != quota.outages(standing) {
             return self.after_outages(quota, standing, now).lacks(quota, now, cost);
         }
-        let need = cost.checked_sub(self.in_hand(now)).filter(|need| *need > 0)?;
+        let need = cost.checked_sub(self.borrowed(now)).filter(|need| *need > 0)?;
         let may = cost <= quota.bucket().burst() && standing.is_answering() && !self.is_refused(now, need);
         may.then_some(need)
     }
@@ -149,13 +149,13 @@ impl Share {
             // A key that was checked a moment ago is in use: borrow tokens for later requests.
             let is_in_use = self.seen().is_some_and(|seen| now.since(seen.at) < HOLD);
             if is_in_use && quota.borrows(standing.hosts()) {
-                self.call();
+                self.request_sync();
             }
         }
         let demand = self.seen.map_or(0, |seen| seen.demand);
-        self.hear(quota, now, 0, Seen { level: brought.level, demand, at: now });
+        self.apply_level(quota, now, 0, Seen { level: brought.level, demand, at: now });
         self.refused_until = Timestamp::ORIGIN;
-        self.hear_more(quota, now, brought.more);
+        self.apply_more(quota, now, brought.more);
         let knows_more = brought.more.is_some_and(|more| more.is_spent_out);
         if let Some((cost, wait)) = brought.refused.filter(|_| !knows_more) {
             let wait = wait.unwrap_or(quota.bucket().window()).max(REFUSED_MIN);
@@ -163,7 +163,7 @@ impl Share {
             self.refused_until = if is_late { brought.sent } else { now }.after(wait.into());
             self.refused_cost = cost;
         }
-        self.keep(brought.granted, brought.sent.after(HOLD), now);
+        self.reserve(brought.granted, brought.sent.after(HOLD), now);
     }
 
     /// Applies the fallback to a request that lacks `need` tokens and whose remote check timed out; tokens granted so
@@ -171,25 +171,31 @@ impl Share {
     pub fn miss(&mut self, quota: &Quota, now: Timestamp, need: u32) -> u32 {
         let Some(standing) = quota.standing() else { return 0 };
         self.catch_up(quota, standing, now);
-        if !quota.is_heard(standing) || need == 0 {
+        if !quota.is_reachable(standing) || need == 0 {
             // Judging applies the fallback anyway.
             return 0;
         }
-        if !self.is_in_part(quota, standing, now, need) {
+        if !self.is_within_part(quota, standing, now, need) {
             return 0;
         }
-        self.owe_at_once(quota, standing, now, need);
-        self.keep(need, now.after(HOLD), now);
+        self.owe_now(quota, standing, now, need);
+        self.reserve(need, now.after(HOLD), now);
         need
     }
 
     /// Whether a request that lacks `need` tokens passes while remote checks time out though Redis is reachable.
-    pub(super) fn has_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
-        quota.asks_in_vain(standing) && self.is_in_part(quota, standing, now, need)
+    pub(super) fn passes_on_part(
+        &self,
+        quota: &Quota,
+        standing: &Standing,
+        now: Timestamp,
+        need: u32,
+    ) -> bool {
+        quota.remote_checks_fail(standing) && self.is_within_part(quota, standing, now, need)
     }
 
     /// Whether `need` tokens are within this host's part of the last known level.
-    fn is_in_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
+    fn is_within_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
         let hosts = match quota.when_down() {
             WhenDown::Share => u64::from(standing.hosts()),
             WhenDown::Local => 1,
@@ -204,57 +210,57 @@ impl Share {
     }
 
     /// Adds a debt that is charged with the next batch.
-    pub(super) fn owe_at_once(&mut self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) {
-        self.begin_touch(quota, standing.hosts(), now);
+    pub(super) fn owe_now(&mut self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) {
+        self.start_tracking(quota, standing.hosts(), now);
         self.owed = self.owed.saturating_add(need);
-        self.call();
+        self.request_sync();
     }
 
     /// Ends the reservation of `kept` tokens, because the request has been judged.
     pub fn judged(&mut self, kept: u32) {
-        self.kept = self.kept.saturating_sub(kept);
+        self.reserved = self.reserved.saturating_sub(kept);
     }
 
     /// Borrowed tokens that are not reserved.
-    pub(super) fn unkept(&self, now: Timestamp) -> u32 {
-        self.in_hand(now).saturating_sub(self.kept)
+    pub(super) fn unreserved(&self, now: Timestamp) -> u32 {
+        self.borrowed(now).saturating_sub(self.reserved)
     }
 
     /// Records units allowed while remote checks were off. Where only the remote checks time out, the units are charged
     /// with the next batch, else once Redis is reachable.
-    pub(super) fn charge_without_calls(
+    pub(super) fn charge_for_next_batch(
         &mut self,
         quota: &Quota,
         standing: &Standing,
         now: Timestamp,
         units: u32,
     ) {
-        if units > 0 && quota.always_asks() && standing.is_linked() {
-            self.begin_touch(quota, standing.hosts(), now);
+        if units > 0 && quota.always_checks_remotely() && standing.is_linked() {
+            self.start_tracking(quota, standing.hosts(), now);
             self.owed = self.owed.saturating_add(units);
-            self.call();
+            self.request_sync();
         }
     }
 
     /// Applies the reply to a remote check whose request no longer waits: the granted tokens are refunded.
     pub fn bring_back(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
         self.bring(quota, now, &Brought { granted: 0, ..*brought });
-        self.give_up(brought.granted);
+        self.queue_refund(brought.granted);
     }
 
     /// Refunds the unspent tokens, at most `brought`, of a request that has been judged.
     pub fn hand_back(&mut self, now: Timestamp, brought: u32) {
         self.judged(brought);
-        let unspent = self.unkept(now).min(brought);
+        let unspent = self.unreserved(now).min(brought);
         self.tokens = self.tokens.saturating_sub(unspent);
-        self.believed = self.believed.saturating_sub(unspent);
-        self.give_up(unspent);
+        self.held_in_redis = self.held_in_redis.saturating_sub(unspent);
+        self.queue_refund(unspent);
     }
 
-    fn give_up(&mut self, tokens: u32) {
-        self.returns = self.returns.saturating_add(tokens);
+    fn queue_refund(&mut self, tokens: u32) {
+        self.refund = self.refund.saturating_add(tokens);
         if tokens > 0 {
-            self.call();
+            self.request_sync();
         }
     }
 
@@ -263,25 +269,25 @@ impl Share {
     }
 
     /// Adds borrowed tokens and reserves them.
-    fn keep(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
+    fn reserve(&mut self, tokens: u32, expires_at: Timestamp, now: Timestamp) {
         if tokens == 0 {
             return;
         }
-        self.take_in_hand(tokens, lapses, now);
-        self.kept = self.kept.saturating_add(tokens);
+        self.add_borrowed(tokens, expires_at, now);
+        self.reserved = self.reserved.saturating_add(tokens);
     }
 
-    pub(super) fn take_in_hand(&mut self, tokens: u32, lapses: Timestamp, now: Timestamp) {
-        let before = self.in_hand(now);
-        if before == 0 || self.lapses < now.after(LAPSING) {
+    pub(super) fn add_borrowed(&mut self, tokens: u32, expires_at: Timestamp, now: Timestamp) {
+        let before = self.borrowed(now);
+        if before == 0 || self.expires_at < now.after(LAPSING) {
             // Tokens about to expire are dropped.
             self.tokens = tokens;
-            self.believed = tokens;
-            self.lapses = lapses;
+            self.held_in_redis = tokens;
+            self.expires_at = expires_at;
         } else {
             self.tokens = before.saturating_add(tokens);
-            self.believed = self.believed.saturating_add(tokens);
-            self.lapses = self.lapses.min(lapses);
+            self.held_in_redis = self.held_in_redis.saturating_add(tokens);
+            self.expires_at = self.expires_at.min(expires_at);
         }
     }
 }
