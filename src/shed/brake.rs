@@ -13,21 +13,21 @@ use crate::clock::Timestamp;
 /// The state of the brake: whether the bands apply.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Brake {
-    run: Option<Run>,
+    run: Option<HighRun>,
     /// The time of the last cause; `None` while the brake is off.
     cause: Option<Timestamp>,
 }
 
 /// Consecutive high readings of one kind.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    kind: Kind,
+struct HighRun {
+    kind: ReadingKind,
     since: Timestamp,
     last: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ReadingKind {
     Queue,
     Utilization,
 }
@@ -59,11 +59,11 @@ impl Brake {
         slots: u32,
     ) -> bool {
         let (kind, is_high, span) = match queue {
-            Some(queue) => (Kind::Queue, queue >= queue_min(slots), queue_span(slots)),
-            None => (Kind::Utilization, utilization_now.is_some_and(|u| u >= FULL), LONG_SPAN),
+            Some(queue) => (ReadingKind::Queue, queue >= queue_min(slots), queue_span(slots)),
+            None => (ReadingKind::Utilization, utilization_now.is_some_and(|u| u >= FULL), LONG_SPAN),
         };
         let run = self.run.filter(|run| run.kind == kind && at.since(run.last) <= GAP_MAX);
-        self.run = is_high.then(|| Run { kind, since: run.map_or(at, |run| run.since), last: at });
+        self.run = is_high.then(|| HighRun { kind, since: run.map_or(at, |run| run.since), last: at });
         if self.run.is_some_and(|run| at.since(run.since) >= span) {
             // Off => On, On => On
             self.cause = Some(at);

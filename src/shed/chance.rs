@@ -21,10 +21,10 @@ pub fn chance(severity: f64, sheddable: usize, place: usize) -> f64 {
         return 0.0;
     }
     // `max` returns zero for NaN.
-    (count(sheddable) * severity.max(0.0) - count(place)).clamp(0.0, 1.0)
+    (to_f64(sheddable) * severity.max(0.0) - to_f64(place)).clamp(0.0, 1.0)
 }
 
 /// Converts a number of priorities, saturated at 2³² − 1.
-fn count(priorities: usize) -> f64 {
+fn to_f64(priorities: usize) -> f64 {
     u32::try_from(priorities).map_or(f64::from(u32::MAX), f64::from)
 }

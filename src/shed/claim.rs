@@ -20,14 +20,14 @@ pub struct Claim {
     /// The host's own part at the last publication.
     own: u32,
     /// The published claim; never less than the host allows, nor than it has in progress.
-    said: u32,
+    published: u32,
     /// The bound of all claims, and the sum of the other claims, as last received.
-    all: u64,
-    elsewhere: u64,
+    bound: u64,
+    others_claim: u64,
     /// The slots of all hosts, as last received.
     slots: u64,
     /// The number of consecutive sums in which the claims did not exceed the bound.
-    calm: u8,
+    calm_sums: u8,
 }
 
 /// The readings of this host.
@@ -57,7 +57,7 @@ impl Claim {
     pub fn of(here: &Here) -> Claim {
         let own = here.own_part();
         // No shortage is known.
-        Claim { most: own, own, said: own, calm: 1, ..Claim::default() }
+        Claim { most: own, own, published: own, calm_sums: 1, ..Claim::default() }
     }
 
     /// The number of non-critical requests that the host allows.
@@ -72,24 +72,24 @@ impl Claim {
         // Added or removed slots change the own part.
         let most = self.most.saturating_add(own).saturating_sub(self.own).min(here.slots);
         self.own = own;
-        let said = if here.is_refusing || here.others >= most {
+        let published = if here.is_refusing || here.others >= most {
             // At least one more: it tells hosts with spare claims about the demand. Where claims already exceed the
             // bound, a host that has its own part asks for nothing more.
-            let is_asked = self.elsewhere.saturating_add(u64::from(most)) > self.all;
-            let more = if is_asked { 0 } else { self.part_of_free(here).min(most / 4 + 1).max(1) };
+            let is_contended = self.others_claim.saturating_add(u64::from(most)) > self.bound;
+            let more = if is_contended { 0 } else { self.part_of_free(here).min(most / 4 + 1).max(1) };
             most.saturating_add(more).max(own).min(here.slots)
-        } else if self.calm == 0 {
-            most.min(needed(here))
-        } else if self.calm >= CALM {
+        } else if self.calm_sums == 0 {
+            most.min(needed_claim(here))
+        } else if self.calm_sums >= CALM_SUMS_MIN {
             // Reclaims the lent part, as far as it is free.
             most.max(own.min(most.saturating_add(self.part_of_free(here))))
         } else {
             most
         };
         // The claim covers the requests in progress in any case.
-        self.said = said.max(here.others);
-        self.most = most.min(self.said);
-        self.said
+        self.published = published.max(here.others);
+        self.most = most.min(self.published);
+        self.published
     }
 
     /// Applies the latest sums of all other hosts, which include their reaction to this host's claim. Without
@@ -97,20 +97,20 @@ impl Claim {
     pub fn hear(&mut self, elsewhere: FleetSums, here: &Here, may_grow: bool) {
         let own = here.own_part();
         let room = elsewhere.most_others_here(here.slots, here.reserve);
-        let most = if may_grow { self.most.max(self.said.min(room)) } else { self.most };
+        let most = if may_grow { self.most.max(self.published.min(room)) } else { self.most };
         // A host above its own part yields to a host below its own.
         self.most = if most > own { most.min(room.max(own)) } else { most };
         let all = FleetSums { others: 0, ..elsewhere }.most_others_here(here.slots, here.reserve);
-        (self.all, self.elsewhere) = (u64::from(all), elsewhere.others);
+        (self.bound, self.others_claim) = (u64::from(all), elsewhere.others);
         self.slots = elsewhere.slots.saturating_add(u64::from(here.slots));
-        let is_short = elsewhere.others.saturating_add(u64::from(self.said)) > self.all;
-        self.calm = if is_short { 0 } else { self.calm.saturating_add(1) };
+        let is_short = elsewhere.others.saturating_add(u64::from(self.published)) > self.bound;
+        self.calm_sums = if is_short { 0 } else { self.calm_sums.saturating_add(1) };
     }
 
     /// This host's portion, by slots, of the unclaimed slots, rounded up.
     fn part_of_free(&self, here: &Here) -> u32 {
-        let claimed = self.elsewhere.saturating_add(u64::from(self.said));
-        let free = u128::from(self.all.saturating_sub(claimed));
+        let claimed = self.others_claim.saturating_add(u64::from(self.published));
+        let free = u128::from(self.bound.saturating_sub(claimed));
         let part = (free * u128::from(here.slots)).div_ceil(u128::from(self.slots.max(1)));
         u32::try_from(part).unwrap_or(u32::MAX)
     }
@@ -118,9 +118,9 @@ impl Claim {
 
 /// The claim that a lending host keeps: its requests in progress, a quarter more, and a margin for arrivals before the
 /// next publication.
-fn needed(here: &Here) -> u32 {
+fn needed_claim(here: &Here) -> u32 {
     here.others.saturating_add(here.others / 4).saturating_add(here.slots / 16 + 1)
 }
 
 /// The number of consecutive sums without shortage after which a host reclaims the lent part.
-const CALM: u8 = 5;
+const CALM_SUMS_MIN: u8 = 5;

@@ -17,14 +17,14 @@ pub struct Heavy {
     callers: [u64; PLACES],
     counts: [u32; PLACES],
     total: u32,
-    aged: Option<Timestamp>,
+    aged_at: Option<Timestamp>,
 }
 
 impl Heavy {
     /// Makes an empty sketch.
     #[must_use]
     pub fn new() -> Heavy {
-        Heavy { callers: [0; PLACES], counts: [0; PLACES], total: 0, aged: None }
+        Heavy { callers: [0; PLACES], counts: [0; PLACES], total: 0, aged_at: None }
     }
 
     /// Counts a request of a caller, given by a hash. Returns whether the caller makes more than 5 % of the requests
@@ -32,7 +32,7 @@ impl Heavy {
     pub fn note(&mut self, caller: u64) -> bool {
         self.total = self.total.saturating_add(1);
         let total = self.total;
-        let Some(count) = self.place(caller) else { return false };
+        let Some(count) = self.count_slot(caller) else { return false };
         *count = count.saturating_add(1);
         total >= NOTED_MIN && u64::from(*count) * 1_000 > u64::from(total) * HEAVY_PERMILLE
     }
@@ -40,13 +40,13 @@ impl Heavy {
     /// Halves all counts once per [`HALVED_EVERY`] passed, so that callers stop being heavy. May be called at any time;
     /// the first call starts the clock.
     pub fn age(&mut self, at: Timestamp) {
-        let aged = *self.aged.get_or_insert(at);
-        let times = at.since(aged).as_nanos() / HALVED_EVERY.as_nanos();
+        let aged_at = *self.aged_at.get_or_insert(at);
+        let times = at.since(aged_at).as_nanos() / HALVED_EVERY.as_nanos();
         if times == 0 {
             return;
         }
         let times = u32::try_from(times).unwrap_or(u32::MAX);
-        self.aged = Some(aged.after(HALVED_EVERY.saturating_mul(times)));
+        self.aged_at = Some(aged_at.after(HALVED_EVERY.saturating_mul(times)));
         // A shift of 32 or more leaves nothing.
         let halved = |count: u32| count.checked_shr(times).unwrap_or(0);
         self.counts = self.counts.map(halved);
@@ -54,18 +54,18 @@ impl Heavy {
     }
 
     /// The count of a caller, which takes over the smallest count if it has none.
-    fn place(&mut self, caller: u64) -> Option<&mut u32> {
+    fn count_slot(&mut self, caller: u64) -> Option<&mut u32> {
         let known = self.callers.iter().zip(&self.counts);
         let known = known.enumerate().find(|(_, (other, count))| **other == caller && **count > 0);
-        let place = match known {
-            Some((place, _)) => place,
+        let slot = match known {
+            Some((slot, _)) => slot,
             None => {
-                let (place, _) = self.counts.iter().enumerate().min_by_key(|(_, count)| **count)?;
-                *self.callers.get_mut(place)? = caller;
-                place
+                let (slot, _) = self.counts.iter().enumerate().min_by_key(|(_, count)| **count)?;
+                *self.callers.get_mut(slot)? = caller;
+                slot
             }
         };
-        self.counts.get_mut(place)
+        self.counts.get_mut(slot)
     }
 }
 

@@ -18,13 +18,13 @@ pub fn utilization(map: &[(u32, u16)], reading: u32) -> f64 {
         let right = (f64::from(at), f64::from(permille) / 1_000.0);
         if at > reading {
             // The left point is not above the reading, so the two differ.
-            return left.map_or(right.1, |left| between(left, right, f64::from(reading)));
+            return left.map_or(right.1, |left| interpolate(left, right, f64::from(reading)));
         }
         left = Some(right);
     }
     left.map_or(0.0, |(_, utilization)| utilization)
 }
 
-fn between(left: (f64, f64), right: (f64, f64), reading: f64) -> f64 {
+fn interpolate(left: (f64, f64), right: (f64, f64), reading: f64) -> f64 {
     left.1 + (right.1 - left.1) * (reading - left.0) / (right.0 - left.0)
 }

@@ -29,12 +29,12 @@ impl FleetSums {
     #[must_use]
     pub fn most_others_here(self, slots_here: u32, reserve_permille: u16) -> u32 {
         let all = self.slots.saturating_add(u64::from(slots_here));
-        let most = share(all, reserve_permille).saturating_sub(self.others);
+        let most = unreserved_slots(all, reserve_permille).saturating_sub(self.others);
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 }
 
-fn share(slots: u64, reserve_permille: u16) -> u64 {
+fn unreserved_slots(slots: u64, reserve_permille: u16) -> u64 {
     let thousandths = u128::from(slots) * u128::from(1_000_u16.saturating_sub(reserve_permille));
     // Not above `slots`, so it fits.
     u64::try_from(thousandths / 1_000).unwrap_or(slots)

@@ -9,13 +9,13 @@ use crate::clock::Timestamp;
 #[derive(Clone, Debug)]
 pub struct Window {
     /// A ring with the oldest reading at `first`; times rise.
-    readings: [Reading; READINGS],
+    readings: [SumReading; READINGS],
     first: usize,
     used: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Reading {
+struct SumReading {
     at: Timestamp,
     busy_nanos: u128,
     slot_nanos: u128,
@@ -25,27 +25,27 @@ impl Window {
     /// Makes a window without readings.
     #[must_use]
     pub fn new() -> Window {
-        Window { readings: [Reading::default(); READINGS], first: 0, used: 0 }
+        Window { readings: [SumReading::default(); READINGS], first: 0, used: 0 }
     }
 
     /// Adds a reading of both sums, in nanoseconds of one slot. A reading that is not later than the last is dropped.
     /// The last one is replaced while it is less than [`APART_MIN`] after the one before it: 8.25 s of readings are
     /// always kept.
     pub fn push(&mut self, at: Timestamp, busy_nanos: u128, slot_nanos: u128) {
-        let last = self.back(0).map(|reading| reading.at);
+        let last = self.reading_back(0).map(|reading| reading.at);
         if last.is_some_and(|last| at <= last) {
             return;
         }
         let too_close =
-            last.zip(self.back(1)).is_some_and(|(last, before)| last.since(before.at) < APART_MIN);
+            last.zip(self.reading_back(1)).is_some_and(|(last, before)| last.since(before.at) < APART_MIN);
         if !too_close && self.used == READINGS {
             self.first = (self.first + 1) % READINGS;
         } else if !too_close {
             self.used += 1;
         }
-        let place = (self.first + self.used - 1) % READINGS;
-        if let Some(reading) = self.readings.get_mut(place) {
-            *reading = Reading { at, busy_nanos, slot_nanos };
+        let index = (self.first + self.used - 1) % READINGS;
+        if let Some(reading) = self.readings.get_mut(index) {
+            *reading = SumReading { at, busy_nanos, slot_nanos };
         }
     }
 
@@ -55,12 +55,12 @@ impl Window {
     /// Exceeds one if the sums do: a caller that counts more busy slots than exist is not corrected here.
     #[must_use]
     pub fn over(&self, span: Duration) -> Option<f64> {
-        let latest = self.back(0)?;
+        let latest = self.reading_back(0)?;
         let mut next = latest;
         let mut share = 0.0;
         let mut earliest = latest;
         for back in 1..self.used {
-            earliest = self.back(back)?;
+            earliest = self.reading_back(back)?;
             let known = latest.at.since(next.at);
             let between = next.at.since(earliest.at);
             if known + between >= span {
@@ -70,8 +70,9 @@ impl Window {
             }
             next = earliest;
         }
-        let sum = |of: fn(Reading) -> u128| {
-            float(of(latest).saturating_sub(of(next))) + share * float(of(next).saturating_sub(of(earliest)))
+        let sum = |of: fn(SumReading) -> u128| {
+            to_f64(of(latest).saturating_sub(of(next)))
+                + share * to_f64(of(next).saturating_sub(of(earliest)))
         };
         let slots = sum(|reading| reading.slot_nanos);
         (slots > 0.0).then(|| sum(|reading| reading.busy_nanos) / slots)
@@ -83,9 +84,9 @@ impl Window {
     }
 
     /// The reading `back` places before the latest.
-    fn back(&self, back: usize) -> Option<Reading> {
-        let place = self.used.checked_sub(back + 1)?;
-        self.readings.get((self.first + place) % READINGS).copied()
+    fn reading_back(&self, back: usize) -> Option<SumReading> {
+        let index = self.used.checked_sub(back + 1)?;
+        self.readings.get((self.first + index) % READINGS).copied()
     }
 }
 
@@ -97,7 +98,7 @@ impl Default for Window {
 
 /// Above 2⁵³ the last digits are lost; that is months in nanoseconds.
 #[allow(clippy::cast_precision_loss, reason = "a share is wanted, not the sum")]
-fn float(nanos: u128) -> f64 {
+fn to_f64(nanos: u128) -> f64 {
     nanos as f64
 }
 
