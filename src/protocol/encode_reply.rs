@@ -19,22 +19,22 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
         }
         Reply::Decision(decision) => encode_decision(out, decision),
         Reply::Done { id, ok } => {
-            let mut writer = Writer::begin(out, SMALL);
+            let mut writer = Writer::begin(out, SMALL_FRAME_BYTES);
             writer.array(3);
             writer.unsigned(DONE);
             writer.unsigned(*id);
             writer.boolean(*ok);
-            fits(writer);
+            finish_clipped(writer);
         }
         Reply::Error { id, code, message } => write_error(out, *id, *code, clip(message)),
         Reply::Goodbye { reason } => {
             let reason = clip(reason);
-            let mut writer = Writer::begin(out, SMALL + reason.len());
+            let mut writer = Writer::begin(out, SMALL_FRAME_BYTES + reason.len());
             writer.array(3);
             writer.unsigned(GOODBYE);
             writer.nil();
             writer.text(reason);
-            fits(writer);
+            finish_clipped(writer);
         }
     }
 }
@@ -54,13 +54,13 @@ pub fn encode_fault(out: &mut Vec<u8>, fault: &Fault) {
 #[inline]
 pub fn encode_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
     if !write_decision(out, decision) {
-        encode_cut(out, *decision);
+        encode_shortened(out, *decision);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn encode_cut(out: &mut Vec<u8>, decision: Decision<'_>) {
+fn encode_shortened(out: &mut Vec<u8>, decision: Decision<'_>) {
     let mut cut = Decision { all: None, ..decision };
     if write_decision(out, &cut) {
         return;
@@ -79,7 +79,7 @@ fn encode_cut(out: &mut Vec<u8>, decision: Decision<'_>) {
 #[inline]
 #[must_use]
 fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
-    let room = DECISION + decision.rule.map_or(0, str::len);
+    let room = DECISION_BYTES + decision.rule.map_or(0, str::len);
     let mut writer = Writer::begin_with(out, room, DECISION_HEAD, decision.id, decision.verdict.number());
     writer.optional_text(decision.rule);
     let Decision { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
@@ -150,7 +150,7 @@ fn write_extra(writer: &mut Writer<'_>, decision: &Decision<'_>) {
 }
 
 fn write_welcome(out: &mut Vec<u8>, id: u64, version: u64, server: &str, numbers: [u64; 3], mode: Mode) {
-    let mut writer = Writer::begin(out, 2 * SMALL + server.len());
+    let mut writer = Writer::begin(out, 2 * SMALL_FRAME_BYTES + server.len());
     writer.array(4);
     writer.unsigned(WELCOME);
     writer.unsigned(id);
@@ -164,21 +164,21 @@ fn write_welcome(out: &mut Vec<u8>, id: u64, version: u64, server: &str, numbers
     }
     writer.text("mode");
     writer.text(mode.name());
-    fits(writer);
+    finish_clipped(writer);
 }
 
 fn write_error(out: &mut Vec<u8>, id: Option<u64>, code: Code, message: &str) {
-    let mut writer = Writer::begin(out, SMALL + message.len());
+    let mut writer = Writer::begin(out, SMALL_FRAME_BYTES + message.len());
     writer.array(4);
     writer.unsigned(ERROR);
     writer.optional_unsigned(id);
     writer.unsigned(u64::from(code.number()));
     writer.text(message);
-    fits(writer);
+    finish_clipped(writer);
 }
 
 /// Ends a frame whose texts are clipped.
-fn fits(writer: Writer<'_>) {
+fn finish_clipped(writer: Writer<'_>) {
     let fits = writer.finish();
     debug_assert!(fits, "clipped texts fit");
 }
@@ -205,11 +205,11 @@ const TEXT_BYTES_MAX: usize = 1_024;
 const FAULT_BYTES_MAX: usize = 256;
 
 /// Room for a frame of four short elements.
-const SMALL: usize = HEADER_BYTES + 60;
+const SMALL_FRAME_BYTES: usize = HEADER_BYTES + 60;
 
 /// Room for a decision without its texts: seven integers of 9 bytes, seven single bytes, the length of the rule, and
 /// the bytes written past the end and truncated.
-const DECISION: usize = HEADER_BYTES + 140;
+const DECISION_BYTES: usize = HEADER_BYTES + 140;
 
 #[cfg(test)]
 mod tests {
@@ -219,7 +219,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_too_large_is_cut() {
+    fn omits_parts_of_oversized_decisions() {
         let long = "r".repeat(255);
         let entry = LimitEntry { rule: &long, limit: 1, window_us: 1, remaining: 1, reset_us: 1 };
         let (few, many) = ([entry; 2], [entry; 64]);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_end_at_a_character() {
+    fn clips_long_text_at_character_boundary() {
         let message = "é".repeat(20_000);
         let mut out = Vec::new();
         encode_reply(&mut out, &Reply::Error { id: None, code: Code::Internal, message: &message[..] });

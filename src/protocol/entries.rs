@@ -18,11 +18,11 @@ pub type Abandoned<'a> = Entries<'a, (u64, u64)>;
 /// A list, iterated in order.
 #[derive(Clone, Copy)]
 pub struct Entries<'a, T> {
-    source: Source<'a, T>,
+    source: ListSource<'a, T>,
 }
 
 #[derive(Clone, Copy)]
-enum Source<'a, T> {
+enum ListSource<'a, T> {
     Wire(&'a [u8]),
     Listed(&'a [T]),
 }
@@ -41,16 +41,16 @@ impl<'a, T: Entry<'a>> Entries<'a, T> {
         for _ in 0..count {
             T::read(&mut rest)?;
         }
-        let bytes = reader.take(start.len() - rest.len())?;
-        Some(Entries { source: Source::Wire(bytes) })
+        let bytes = reader.take_bytes(start.len() - rest.len())?;
+        Some(Entries { source: ListSource::Wire(bytes) })
     }
 
     /// The entries in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let mut source = self.source;
         std::iter::from_fn(move || match &mut source {
-            Source::Wire(bytes) => T::read(bytes),
-            Source::Listed(entries) => {
+            ListSource::Wire(bytes) => T::read(bytes),
+            ListSource::Listed(entries) => {
                 let (first, rest) = entries.split_first()?;
                 *entries = rest;
                 Some(*first)
@@ -62,8 +62,8 @@ impl<'a, T: Entry<'a>> Entries<'a, T> {
     #[must_use]
     pub fn len(&self) -> usize {
         match self.source {
-            Source::Wire(_) => self.iter().count(),
-            Source::Listed(entries) => entries.len(),
+            ListSource::Wire(_) => self.iter().count(),
+            ListSource::Listed(entries) => entries.len(),
         }
     }
 
@@ -71,21 +71,21 @@ impl<'a, T: Entry<'a>> Entries<'a, T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self.source {
-            Source::Wire(bytes) => bytes.is_empty(),
-            Source::Listed(entries) => entries.is_empty(),
+            ListSource::Wire(bytes) => bytes.is_empty(),
+            ListSource::Listed(entries) => entries.is_empty(),
         }
     }
 }
 
 impl<'a, T> From<&'a [T]> for Entries<'a, T> {
     fn from(entries: &'a [T]) -> Entries<'a, T> {
-        Entries { source: Source::Listed(entries) }
+        Entries { source: ListSource::Listed(entries) }
     }
 }
 
 impl<T> Default for Entries<'_, T> {
     fn default() -> Self {
-        Entries { source: Source::Listed(&[]) }
+        Entries { source: ListSource::Listed(&[]) }
     }
 }
 

@@ -207,13 +207,13 @@ impl fmt::Display for Reason {
         match self {
             Reason::Flaw(flaw) => flaw.fmt(f),
             Reason::TooLarge(bytes) => {
-                write!(f, "a frame of {bytes} bytes: a frame may have {FRAME_BYTES_MAX}")
+                write!(f, "a frame of {bytes} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes")
             }
-            Reason::Version => write!(f, "version 0: versions 1 to {VERSION} are spoken here"),
+            Reason::Version => write!(f, "version 0 is not supported: use 1 to {VERSION}"),
             Reason::HelloRequired => f.write_str("the first frame must be HELLO"),
-            Reason::SecondHello => f.write_str("HELLO came already: it is the first frame and no other"),
-            Reason::UnknownOp(op) => write!(f, "op {op} is not known in version {VERSION}"),
-            Reason::UnknownKind(kind) => write!(f, "reply kind {kind} is not known in version {VERSION}"),
+            Reason::SecondHello => f.write_str("a second HELLO: only the first frame may be HELLO"),
+            Reason::UnknownOp(op) => write!(f, "op {op} is unknown in version {VERSION}"),
+            Reason::UnknownKind(kind) => write!(f, "reply kind {kind} is unknown in version {VERSION}"),
             Reason::Field(expected) => write!(f, "{} must be {}", expected.field, expected.range),
         }
     }
@@ -229,7 +229,7 @@ impl fmt::Display for Flaw {
             Flaw::Float => "floating-point numbers are not part of the protocol",
             Flaw::Extension => "extension types are not part of the protocol",
             Flaw::Reserved => "the byte 0xc1 is not MessagePack",
-            Flaw::Depth => "arrays and maps stand more than 4 deep",
+            Flaw::Depth => "arrays and maps are nested more than 4 deep",
             Flaw::Utf8 => "a text is not valid UTF-8",
             Flaw::KeyType => "a key of a map is not a text",
             Flaw::KeyTwice => "a map has a key twice",

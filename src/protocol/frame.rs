@@ -49,7 +49,7 @@ mod tests {
     use crate::protocol::{Code, FRAME_BYTES_MAX};
 
     #[test]
-    fn a_frame_more_or_broken() {
+    fn splits_frames_and_rejects_invalid_lengths() {
         let mut largest = vec![0, 0, 0x40, 0];
         largest.resize(4 + FRAME_BYTES_MAX, 0xc0);
         type Expected = Result<(usize, usize), usize>;

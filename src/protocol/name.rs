@@ -23,11 +23,11 @@ pub(super) fn as_name(bytes: &[u8]) -> Option<&str> {
     if bytes.iter().all(u8::is_ascii_lowercase) {
         return as_text(bytes);
     }
-    other_name(bytes)
+    as_other_name(bytes)
 }
 
 #[inline(never)]
-fn other_name(bytes: &[u8]) -> Option<&str> {
+fn as_other_name(bytes: &[u8]) -> Option<&str> {
     match bytes.iter().fold(PLAIN, |class, byte| class | class_of(*byte)) {
         PLAIN => as_text(bytes),
         // Control characters beyond ASCII: U+0080 to U+009F.
@@ -38,7 +38,7 @@ fn other_name(bytes: &[u8]) -> Option<&str> {
 
 /// Returns the attribute key if it is one of those that the clients' middlewares send with every request.
 #[inline]
-pub(super) fn everyday(bytes: &[u8]) -> Option<&'static str> {
+pub(super) fn common_key(bytes: &[u8]) -> Option<&'static str> {
     Some(match bytes {
         b"user" => "user",
         b"path" => "path",
@@ -83,19 +83,19 @@ static CLASSES: [u8; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::{as_name, everyday};
+    use super::{as_name, common_key};
 
     #[test]
-    fn everyday_keys_are_names() {
+    fn common_keys_are_valid_names() {
         for key in ["user", "path", "method", "ip", "route"] {
-            assert_eq!(everyday(key.as_bytes()), Some(key));
+            assert_eq!(common_key(key.as_bytes()), Some(key));
             assert_eq!(as_name(key.as_bytes()), Some(key));
         }
-        assert_eq!(everyday(b"users"), None);
+        assert_eq!(common_key(b"users"), None);
     }
 
     #[test]
-    fn names() {
+    fn accepts_valid_and_rejects_invalid_names() {
         let longest = "x".repeat(64);
         for name in ["a", "api", "ip v6", "größe", "x-y_z.1", "user*", &*longest] {
             assert_eq!(as_name(name.as_bytes()), Some(name));

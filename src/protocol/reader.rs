@@ -6,7 +6,7 @@
 
 use rmp::Marker;
 
-use super::name::{as_name, as_text, everyday};
+use super::name::{as_name, as_text, common_key};
 
 /// The position in the payload.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Records that bytes were skipped unchecked: the slow check must follow.
-    pub(super) fn leave_unchecked(&mut self) {
+    pub(super) fn mark_unchecked(&mut self) {
         self.unchecked = true;
     }
 
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(super) fn key(&mut self) -> Option<&'a str> {
         let bytes = self.text_bytes()?;
-        match everyday(bytes) {
+        match common_key(bytes) {
             Some(key) => Some(key),
             None => as_name(bytes),
         }
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
             }
             _ => self.long_text_length()?,
         };
-        self.take(length)
+        self.take_bytes(length)
     }
 
     #[inline(never)]
@@ -172,7 +172,7 @@ impl<'a> Reader<'a> {
             Marker::Bin32 => self.length32(),
             _ => None,
         }?;
-        self.take(length)
+        self.take_bytes(length)
     }
 
     /// Reads the head of an array. Returns the announced number of values.
@@ -231,7 +231,7 @@ impl<'a> Reader<'a> {
                 }
                 marker => {
                     let length = self.scalar_length(marker)?;
-                    self.take(length)?;
+                    self.take_bytes(length)?;
                 }
             }
         }
@@ -263,7 +263,7 @@ impl<'a> Reader<'a> {
 
     /// Reads `count` bytes.
     #[inline]
-    pub(super) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(super) fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)

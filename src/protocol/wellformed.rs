@@ -24,17 +24,17 @@ pub(super) fn check(payload: &[u8]) -> Result<(), Flaw> {
         Some(Marker::FixArray(_) | Marker::Array16 | Marker::Array32) => {}
         Some(_) => return Err(Flaw::NotArray),
     }
-    value(&mut reader, 1)?;
+    check_value(&mut reader, 1)?;
     if reader.rest().is_empty() { Ok(()) } else { Err(Flaw::Trailing) }
 }
 
 /// Checks one value; `depth` is its level if it is an array or a map.
-fn value(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_value(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     let mut look = *reader;
     match look.marker().ok_or(Flaw::Truncated)? {
-        Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => array(reader, depth),
-        Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => map(reader, depth),
-        Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => text(reader),
+        Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => check_array(reader, depth),
+        Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => check_map(reader, depth),
+        Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => check_text(reader),
         Marker::F32 | Marker::F64 => Err(Flaw::Float),
         Marker::Reserved => Err(Flaw::Reserved),
         Marker::Ext8
@@ -49,7 +49,7 @@ fn value(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     }
 }
 
-fn text(reader: &mut Reader<'_>) -> Result<(), Flaw> {
+fn check_text(reader: &mut Reader<'_>) -> Result<(), Flaw> {
     let mut look = *reader;
     // Two possible faults: the text is truncated, or it is not UTF-8.
     look.skip().ok_or(Flaw::Truncated)?;
@@ -57,18 +57,18 @@ fn text(reader: &mut Reader<'_>) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn array(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_array(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     if depth > DEPTH_MAX {
         return Err(Flaw::Depth);
     }
     // Each announced value takes a byte at least: the loop ends with the payload.
     for _ in 0..reader.array().ok_or(Flaw::Truncated)? {
-        value(reader, depth + 1)?;
+        check_value(reader, depth + 1)?;
     }
     Ok(())
 }
 
-fn map(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_map(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     if depth > DEPTH_MAX {
         return Err(Flaw::Depth);
     }
@@ -77,10 +77,10 @@ fn map(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     for _ in 0..count {
         let mut look = *reader;
         match look.marker().ok_or(Flaw::Truncated)? {
-            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => text(reader)?,
+            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => check_text(reader)?,
             _ => return Err(Flaw::KeyType),
         }
-        value(reader, depth + 1)?;
+        check_value(reader, depth + 1)?;
     }
     // Only now are the entries known to be whole. Each key belongs to one map, so all maps together cost one more pass
     // per level.
@@ -98,7 +98,7 @@ fn few_keys_differ(entries: &[u8], count: usize) -> bool {
 }
 
 /// Inserts each key into an open-addressing table under a hash that a peer cannot predict. The table stays out of the
-/// stack frames of [`map`], which recurses.
+/// stack frames of [`check_map`], which recurses.
 #[inline(never)]
 fn many_keys_differ(entries: &[u8], count: usize) -> bool {
     // More keys than can differ: there is a duplicate.
@@ -128,7 +128,7 @@ fn many_keys_differ(entries: &[u8], count: usize) -> bool {
 }
 
 fn key_at(entries: &[u8], offset: usize) -> &[u8] {
-    key(&mut Reader::new(entries.get(offset..).unwrap_or_default()))
+    read_key(&mut Reader::new(entries.get(offset..).unwrap_or_default()))
 }
 
 /// The keys of a map whose entries are known to be whole, with their offsets.
@@ -136,17 +136,17 @@ fn keys(entries: &[u8], count: usize) -> impl Iterator<Item = (usize, &[u8])> {
     let mut reader = Reader::new(entries);
     (0..count).map_while(move |_| {
         let offset = entries.len() - reader.rest().len();
-        let key = key(&mut reader);
+        let key = read_key(&mut reader);
         reader.skip()?;
         Some((offset, key))
     })
 }
 
-fn key<'a>(reader: &mut Reader<'a>) -> &'a [u8] {
+fn read_key<'a>(reader: &mut Reader<'a>) -> &'a [u8] {
     let bytes = reader
         .marker()
         .and_then(|marker| reader.scalar_length(marker))
-        .and_then(|length| reader.take(length));
+        .and_then(|length| reader.take_bytes(length));
     bytes.unwrap_or_default()
 }
 
@@ -163,7 +163,7 @@ mod tests {
     use crate::protocol::Flaw;
 
     #[test]
-    fn keys_may_not_come_twice_however_many_there_are() {
+    fn rejects_duplicate_keys_in_maps_of_any_size() {
         for count in [2u16, 16, 17, 300, 3_000] {
             let frame = |keys: &mut dyn Iterator<Item = u16>| {
                 let mut bytes = vec![0x91, 0xde];
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_as_much_a_key_in_a_large_map_as_in_many_small_ones() {
+    fn large_map_costs_as_much_per_key_as_small_maps() {
         let key = |number: u16| {
             let [high, low] = [number / 128, number % 128].map(|part| u8::try_from(part).unwrap());
             [0xa2, high, low, 0xc0]
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_ends_at_four() {
+    fn rejects_depth_above_four() {
         assert_eq!(check(&[0x91, 0x91, 0x91, 0x90]), Ok(()));
         assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0xc0]), Ok(()));
         assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0x90]), Err(Flaw::Depth));

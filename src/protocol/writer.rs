@@ -61,7 +61,7 @@ impl<'o> Writer<'o> {
 
     #[inline(never)]
     fn wide_unsigned(&mut self, value: u64) {
-        let (bytes, length) = shortest(value);
+        let (bytes, length) = encode_shortest(value);
         self.out.extend_from_slice(bytes.get(..length).unwrap_or_default());
     }
 
@@ -82,15 +82,15 @@ impl<'o> Writer<'o> {
         value: u64,
         byte: u8,
     ) -> Writer<'o> {
-        let ([a, b, c, d, e, f, g, h, i], length) = shortest(value);
+        let ([a, b, c, d, e, f, g, h, i], length) = encode_shortest(value);
         let mut bytes = [0, 0, 0, 0, kind_a, kind_b, a, b, c, d, e, f, g, h, i, 0];
         let end = HEADER_BYTES + 2 + length;
-        if let Some(place) = bytes.get_mut(end) {
-            *place = byte;
+        if let Some(slot) = bytes.get_mut(end) {
+            *slot = byte;
         }
         out.reserve(room);
         let mut writer = Writer { start: out.len(), out };
-        writer.part(bytes, end + 1);
+        writer.write_prefix(bytes, end + 1);
         writer
     }
 
@@ -100,19 +100,19 @@ impl<'o> Writer<'o> {
         let mut bytes = [0; NUMBERS_AT_ONCE * INTEGER_BYTES_MAX];
         let mut end = 0;
         for value in values {
-            let (number, length) = value.map_or(([0xc0, 0, 0, 0, 0, 0, 0, 0, 0], 1), shortest);
+            let (number, length) = value.map_or(([0xc0, 0, 0, 0, 0, 0, 0, 0, 0], 1), encode_shortest);
             // Each takes at most its share of the bytes, so there is room for the next one.
-            if let Some(place) = bytes.get_mut(end..end + INTEGER_BYTES_MAX) {
-                place.copy_from_slice(&number);
+            if let Some(slot) = bytes.get_mut(end..end + INTEGER_BYTES_MAX) {
+                slot.copy_from_slice(&number);
             }
             end += length;
         }
-        self.part(bytes, end);
+        self.write_prefix(bytes, end);
     }
 
     /// Writes the first `length` bytes: appends all and truncates, because a copy of a constant length needs no call.
     #[inline]
-    fn part<const N: usize>(&mut self, bytes: [u8; N], length: usize) {
+    fn write_prefix<const N: usize>(&mut self, bytes: [u8; N], length: usize) {
         let end = self.out.len() + length;
         self.out.extend_from_slice(&bytes);
         self.out.truncate(end);
@@ -125,14 +125,14 @@ impl<'o> Writer<'o> {
             match value {
                 // From -32 on the byte itself is the value.
                 -32.. => self.out.extend_from_slice(&value.to_be_bytes()),
-                _ => self.marked(0xd0, value.to_be_bytes()),
+                _ => self.write_marked(0xd0, value.to_be_bytes()),
             }
         } else if let Ok(value) = i16::try_from(value) {
-            self.marked(0xd1, value.to_be_bytes());
+            self.write_marked(0xd1, value.to_be_bytes());
         } else if let Ok(value) = i32::try_from(value) {
-            self.marked(0xd2, value.to_be_bytes());
+            self.write_marked(0xd2, value.to_be_bytes());
         } else {
-            self.marked(0xd3, value.to_be_bytes());
+            self.write_marked(0xd3, value.to_be_bytes());
         }
     }
 
@@ -141,7 +141,7 @@ impl<'o> Writer<'o> {
         match u8::try_from(text.len()) {
             Ok(length @ ..=31) => self.out.push(0xa0 | length),
             Ok(length) => self.out.extend_from_slice(&[0xd9, length]),
-            Err(_) => self.length(0xda, text.len()),
+            Err(_) => self.write_length(0xda, text.len()),
         }
         self.out.extend_from_slice(text.as_bytes());
     }
@@ -157,7 +157,7 @@ impl<'o> Writer<'o> {
     pub(super) fn binary(&mut self, bytes: &[u8]) {
         match u8::try_from(bytes.len()) {
             Ok(length) => self.out.extend_from_slice(&[0xc4, length]),
-            Err(_) => self.length(0xc5, bytes.len()),
+            Err(_) => self.write_length(0xc5, bytes.len()),
         }
         self.out.extend_from_slice(bytes);
     }
@@ -167,7 +167,7 @@ impl<'o> Writer<'o> {
     pub(super) fn array(&mut self, count: usize) {
         match u8::try_from(count) {
             Ok(count @ ..=15) => self.out.push(0x90 | count),
-            _ => self.length(0xdc, count),
+            _ => self.write_length(0xdc, count),
         }
     }
 
@@ -175,22 +175,24 @@ impl<'o> Writer<'o> {
     pub(super) fn map(&mut self, count: usize) {
         match u8::try_from(count) {
             Ok(count @ ..=15) => self.out.push(0x80 | count),
-            _ => self.length(0xde, count),
+            _ => self.write_length(0xde, count),
         }
     }
 
     /// Writes a length in 16 bits, or in 32 with the next marker.
     #[inline(never)]
-    fn length(&mut self, marker16: u8, length: usize) {
+    fn write_length(&mut self, marker16: u8, length: usize) {
         match u16::try_from(length) {
-            Ok(length) => self.marked(marker16, length.to_be_bytes()),
+            Ok(length) => self.write_marked(marker16, length.to_be_bytes()),
             // A length of more than 32 bits makes the frame too large in any case.
-            Err(_) => self.marked(marker16 + 1, u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes()),
+            Err(_) => {
+                self.write_marked(marker16 + 1, u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes())
+            }
         }
     }
 
     #[inline]
-    fn marked<const N: usize>(&mut self, marker: u8, bytes: [u8; N]) {
+    fn write_marked<const N: usize>(&mut self, marker: u8, bytes: [u8; N]) {
         self.out.push(marker);
         self.out.extend_from_slice(&bytes);
     }
@@ -198,7 +200,7 @@ impl<'o> Writer<'o> {
 
 /// The shortest form of an integer, as bytes and the number of them to use.
 #[inline]
-fn shortest(value: u64) -> ([u8; INTEGER_BYTES_MAX], usize) {
+fn encode_shortest(value: u64) -> ([u8; INTEGER_BYTES_MAX], usize) {
     let (marker, left, length) = match value {
         ..=0x7f => {
             let [.., small] = value.to_be_bytes();
