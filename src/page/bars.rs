@@ -36,8 +36,8 @@ impl Bars<'_> {
     #[must_use]
     pub fn draw(&self) -> String {
         let mut picture = "<figure class=\"bars\"><svg class=\"much\" aria-hidden=\"true\">".to_owned();
-        for value in self.heights() {
-            let y = self.height(value);
+        for value in self.scale_labels() {
+            let y = self.y_percent(value);
             let _ = write!(
                 picture,
                 "<text x=\"100%\" y=\"{y:.1}%\" dy=\"4\" text-anchor=\"end\">{}</text>",
@@ -50,39 +50,39 @@ impl Bars<'_> {
             self.class,
             Text(self.label)
         );
-        for value in powers(self.top) {
-            let y = self.height(value);
+        for value in powers_of_ten(self.top) {
+            let y = self.y_percent(value);
             let _ =
                 write!(picture, "<line class=\"rule\" x1=\"0\" x2=\"100%\" y1=\"{y:.1}%\" y2=\"{y:.1}%\"/>");
         }
         for (from, to, number) in self.bars.iter().filter(|(.., number)| *number > 0) {
-            let (left, right, y) = (self.place(*from), self.place(*to), self.height(*number));
+            let (left, right, y) = (self.x_percent(*from), self.x_percent(*to), self.y_percent(*number));
             let _ = write!(
                 picture,
                 "<rect class=\"passed\" x=\"{left:.2}%\" y=\"{y:.1}%\" width=\"{:.2}%\" height=\"{:.1}%\"><title>{}</title></rect>",
                 (right - left - GAP).max(GAP),
                 FLOOR - y,
-                Text(&format!("{}: {}", between(*from, *to), count(*number))),
+                Text(&format!("{}: {}", range_text(*from, *to), count(*number))),
             );
         }
         let _ =
             write!(picture, "<line class=\"ground\" x1=\"0\" x2=\"100%\" y1=\"{FLOOR}%\" y2=\"{FLOOR}%\"/>");
-        for value in self.marks() {
-            let x = self.place(value);
+        for value in self.axis_labels() {
+            let x = self.x_percent(value);
             let _ = write!(
                 picture,
                 "<text x=\"{x:.2}%\" y=\"100%\" dy=\"-4\" text-anchor=\"{}\">{}</text>",
-                anchor(x),
+                text_anchor(x),
                 count(value)
             );
         }
         if let Some(mark) = self.mark.filter(|mark| (self.edges.0..=self.edges.1).contains(&mark.at)) {
-            let x = self.place(mark.at);
+            let x = self.x_percent(mark.at);
             let _ = write!(
                 picture,
                 "<line class=\"mark\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"{CEILING}%\" y2=\"{FLOOR}%\"/><text \
                  class=\"mark\" x=\"{x:.2}%\" y=\"0\" dy=\"12\" text-anchor=\"{}\">{}</text>",
-                anchor(x),
+                text_anchor(x),
                 Text(mark.text),
             );
         }
@@ -91,40 +91,40 @@ impl Bars<'_> {
     }
 
     /// The position of a value from the left, in percent.
-    fn place(&self, value: u64) -> f64 {
+    fn x_percent(&self, value: u64) -> f64 {
         let (first, last) = self.edges;
-        let whole = ratio(first, last.max(first.saturating_add(1)));
-        (ratio(first, value) / whole).clamp(0.0, 1.0) * 100.0
+        let whole = log_ratio(first, last.max(first.saturating_add(1)));
+        (log_ratio(first, value) / whole).clamp(0.0, 1.0) * 100.0
     }
 
     /// The position of a count from the top, in percent. A count of one is as high as the step from one to two, to be
     /// visible.
-    fn height(&self, number: u64) -> f64 {
+    fn y_percent(&self, number: u64) -> f64 {
         let share = (number as f64).ln_1p() / (self.top.max(1) as f64).ln_1p();
         FLOOR - share.clamp(0.0, 1.0) * (FLOOR - CEILING)
     }
 
     /// The labels of the vertical scale: powers of ten, and the top if it is far enough from them.
-    fn heights(&self) -> impl Iterator<Item = u64> {
-        let highest = powers(self.top).last().unwrap_or(1);
+    fn scale_labels(&self) -> impl Iterator<Item = u64> {
+        let highest = powers_of_ten(self.top).last().unwrap_or(1);
         let top = (self.top / highest > 2).then_some(self.top);
-        powers(self.top).chain(top)
+        powers_of_ten(self.top).chain(top)
     }
 
     /// The labels of the horizontal scale: 1, 2, 5, 10 and so on, or only powers of ten where those are too many.
-    fn marks(&self) -> Vec<u64> {
+    fn axis_labels(&self) -> Vec<u64> {
         let within = |value: &u64| (self.edges.0..=self.edges.1).contains(value);
-        let tens: Vec<u64> = powers(self.edges.1).collect();
+        let tens: Vec<u64> = powers_of_ten(self.edges.1).collect();
         let all: Vec<u64> = tens
             .iter()
             .flat_map(|ten| [1, 2, 5].map(|times| ten.saturating_mul(times)))
             .filter(within)
             .collect();
-        if all.len() <= MARKS_MAX {
+        if all.len() <= LABELS_MAX {
             return all;
         }
         let tens: Vec<u64> = tens.into_iter().filter(within).collect();
-        let every = tens.len().div_ceil(MARKS_MAX).max(1);
+        let every = tens.len().div_ceil(LABELS_MAX).max(1);
         tens.into_iter().step_by(every).collect()
     }
 }
@@ -144,23 +144,23 @@ impl Bars<'_> {
     }
 }
 
-fn between(from: u64, to: u64) -> String {
+fn range_text(from: u64, to: u64) -> String {
     match to.saturating_sub(1) {
         last if last <= from => count(from),
         last => format!("{} to {}", count(from), count(last)),
     }
 }
 
-fn ratio(one: u64, other: u64) -> f64 {
+fn log_ratio(one: u64, other: u64) -> f64 {
     (other.max(1) as f64 / one.max(1) as f64).ln()
 }
 
-fn powers(last: u64) -> impl Iterator<Item = u64> {
+fn powers_of_ten(last: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(1_u64), |ten| ten.checked_mul(10)).take_while(move |ten| *ten <= last)
 }
 
 /// The text anchor that keeps a label inside the chart.
-fn anchor(place: f64) -> &'static str {
+fn text_anchor(place: f64) -> &'static str {
     match place {
         place if place < 12.0 => "start",
         place if place > 88.0 => "end",
@@ -176,14 +176,14 @@ const CEILING: f64 = 13.0;
 const GAP: f64 = 0.3;
 
 /// The most labels that fit side by side on a phone.
-const MARKS_MAX: usize = 7;
+const LABELS_MAX: usize = 7;
 
 #[cfg(test)]
 mod tests {
     use super::{Bars, Mark};
 
     #[test]
-    fn every_value_has_one_bar() {
+    fn assigns_each_value_one_bar() {
         let mut edge = 1;
         for value in 1..5_000 {
             let (from, to) = Bars::bar(value);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_stays_within_and_is_text() {
+    fn draws_within_bounds_and_escapes_text() {
         let mark = Some(Mark { at: 100, text: "limit <100>" });
         let bars = [(1, 2, 1_000), (2, 3, 1), (512, 768, 2)];
         let label = "a < b";

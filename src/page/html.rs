@@ -26,7 +26,7 @@ pub struct Name<'t>(pub &'t str);
 
 impl Display for Name<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let shown: String = self.0.chars().take(NAME_MAX).collect();
+        let shown: String = self.0.chars().take(NAME_CHARS_MAX).collect();
         let rest = if shown.len() < self.0.len() { "…" } else { "" };
         write!(out, "<bdi>{}{rest}</bdi>", Text(&shown))
     }
@@ -50,7 +50,7 @@ pub fn count(number: u64) -> String {
 #[must_use]
 pub fn rate(rate: f32) -> String {
     match rate {
-        rate if rate >= 99.95 => count(whole(rate)),
+        rate if rate >= 99.95 => count(round_rate(rate)),
         rate if rate >= 0.95 => format!("{rate:.1}"),
         rate if rate > 0.0 => format!("{:.2}", rate.max(0.01)),
         _ => "0".to_owned(),
@@ -86,7 +86,7 @@ pub fn of<'w>(number: u64, one: &'w str, more: &'w str) -> &'w str {
     if number == 1 { one } else { more }
 }
 
-fn whole(rate: f32) -> u64 {
+fn round_rate(rate: f32) -> u64 {
     // A rate over five seconds fits.
     #[allow(
         clippy::cast_possible_truncation,
@@ -98,7 +98,7 @@ fn whole(rate: f32) -> u64 {
 }
 
 /// The longest name shown: a name in a file has no bound, a page needs one.
-const NAME_MAX: usize = 120;
+const NAME_CHARS_MAX: usize = 120;
 
 const NARROW_SPACE: char = '\u{202f}';
 
@@ -107,7 +107,7 @@ mod tests {
     use super::{Name, Text, bytes, count, percent, rate, span};
 
     #[test]
-    fn text_stays_text() {
+    fn escapes_hostile_text() {
         let hostile = "</bdi><script>alert('1')</script> \" onload=\"x & \u{1b}[2J\u{0}";
         let shown = Text(hostile).to_string();
         assert!(!shown.contains(['<', '>', '"', '\'', '\u{1b}', '\u{0}']), "{shown}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_as_exact_as_they_are_read() {
+    fn formats_numbers_with_useful_digits() {
         let rates = [0.0, 0.001, 0.25, 1.0, 42.04, 99.94, 99.96, 1_234.4, 1_234_567.0].map(rate);
         let read =
             ["0", "0.01", "0.25", "1.0", "42.0", "99.9", "100", "1\u{202f}234", "1\u{202f}234\u{202f}567"];

@@ -31,15 +31,15 @@ pub fn draw(class: &str, label: &str, stretch: &Stretch, (low, high): (f32, f32)
         "<svg class=\"{class}\" role=\"img\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" \
          aria-label=\"{}\"><path class=\"rule\" d=\"M0 {}H{WIDTH}\"/>",
         Text(label),
-        height(0.0, low, high),
+        y_of(0.0, low, high),
     );
     for line in lines {
-        let parts = parts(&line.points, stretch, low, high);
+        let segments = segments(&line.points, stretch, low, high);
         if line.is_filled {
-            let areas = parts.iter().map(|part| area(part)).collect::<String>();
+            let areas = segments.iter().map(|segment| area_data(segment)).collect::<String>();
             let _ = write!(picture, "<path class=\"{} area\" d=\"{areas}\"/>", line.class);
         }
-        let drawn = parts.iter().map(|part| path(part)).collect::<String>();
+        let drawn = segments.iter().map(|segment| path_data(segment)).collect::<String>();
         let _ = write!(picture, "<path class=\"{} line\" d=\"{drawn}\"/>", line.class);
     }
     picture.push_str("</svg>");
@@ -74,47 +74,47 @@ pub fn top(lines: &[Line], least: f32) -> f32 {
 }
 
 /// Splits points into segments at gaps without readings, in units of the view box.
-fn parts(points: &[(f32, f32)], stretch: &Stretch, low: f32, high: f32) -> Vec<Vec<(i32, i32)>> {
-    let mut parts: Vec<Vec<(i32, i32)>> = Vec::new();
+fn segments(points: &[(f32, f32)], stretch: &Stretch, low: f32, high: f32) -> Vec<Vec<(i32, i32)>> {
+    let mut segments: Vec<Vec<(i32, i32)>> = Vec::new();
     let mut before = f32::INFINITY;
     for (ago, value) in points.iter().filter(|(ago, _)| *ago <= stretch.seconds) {
         let share = ago / stretch.seconds.max(f32::MIN_POSITIVE);
-        let point = (whole((1.0 - share) * WIDTH), height(*value, low, high));
-        match parts.last_mut() {
-            Some(part) if before - ago <= stretch.gap_seconds => part.push(point),
-            _ => parts.push(vec![point]),
+        let point = (round_position((1.0 - share) * WIDTH), y_of(*value, low, high));
+        match segments.last_mut() {
+            Some(segment) if before - ago <= stretch.gap_seconds => segment.push(point),
+            _ => segments.push(vec![point]),
         }
         before = *ago;
     }
-    parts
+    segments
 }
 
-fn path(part: &[(i32, i32)]) -> String {
-    let mut path = String::with_capacity(part.len() * 8);
-    for (place, (x, y)) in part.iter().enumerate() {
+fn path_data(segment: &[(i32, i32)]) -> String {
+    let mut path = String::with_capacity(segment.len() * 8);
+    for (place, (x, y)) in segment.iter().enumerate() {
         let _ = write!(path, "{}{x} {y}", if place == 0 { "M" } else { "L" });
     }
     // A single point is drawn as a short line.
-    if part.len() == 1 { path + "h1" } else { path }
+    if segment.len() == 1 { path + "h1" } else { path }
 }
 
-fn area(part: &[(i32, i32)]) -> String {
-    match (part.first(), part.last()) {
+fn area_data(segment: &[(i32, i32)]) -> String {
+    match (segment.first(), segment.last()) {
         (Some((first, _)), Some((last, _))) => {
-            let above = path(part).replacen('M', "L", 1);
+            let above = path_data(segment).replacen('M', "L", 1);
             format!("M{first} {HEIGHT}{above}L{last} {HEIGHT}Z")
         }
         _ => String::new(),
     }
 }
 
-fn height(value: f32, low: f32, high: f32) -> i32 {
+fn y_of(value: f32, low: f32, high: f32) -> i32 {
     let share = ((value - low) / (high - low).max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
     // A line at the very edge would be cut in half.
-    whole(HEIGHT - MARGIN - share * (HEIGHT - 2.0 * MARGIN))
+    round_position(HEIGHT - MARGIN - share * (HEIGHT - 2.0 * MARGIN))
 }
 
-fn whole(place: f32) -> i32 {
+fn round_position(place: f32) -> i32 {
     #[allow(clippy::cast_possible_truncation, reason = "places of a picture are between 0 and its size")]
     let whole = place.round() as i32;
     whole
@@ -129,14 +129,14 @@ const MARGIN: f32 = 2.0;
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Stretch, draw, parts, top};
+    use super::{Line, Stretch, draw, segments, top};
 
     const TEN_MINUTES: Stretch = Stretch { seconds: 600.0, gap_seconds: 15.0 };
 
     #[test]
-    fn lines_are_drawn_by_time_and_end_where_nothing_is_known() {
+    fn draws_lines_by_time_and_splits_at_gaps() {
         let points = vec![(700.0, 9.0), (600.0, 0.0), (595.0, 1.0), (300.0, 0.5), (0.0, 2.0)];
-        let drawn = parts(&points, &TEN_MINUTES, 0.0, 1.0);
+        let drawn = segments(&points, &TEN_MINUTES, 0.0, 1.0);
         assert_eq!(drawn, [vec![(0, 98), (5, 2)], vec![(300, 50)], vec![(600, 2)]]);
         let line = Line { class: "u", is_filled: true, points };
         assert_eq!(top(std::slice::from_ref(&line), 1.0), 9.0);
