@@ -1,7 +1,7 @@
-//! The windows of a calendar: which one a moment lies in, when it ends and how long it really is. Never reads a clock.
+//! Calendar windows: finds the window that contains an instant, its end and its real length. Never reads a clock.
 //!
-//! Days begin at local midnight: at the first instant of the day where midnight is skipped, at the first of two where it
-//! comes twice. So days follow one another without a gap or a step back, whatever clocks on walls do.
+//! A day begins at local midnight: at the first instant of the day where midnight is skipped, at the first of the two
+//! where it occurs twice. Consecutive days therefore have no gap and no overlap, also when local clocks change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,21 +11,21 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 
 use super::civil::{civil_from_days, days_from_civil};
 
-/// Windows that begin at midnight, or count from it.
+/// The windows of a time zone that begin at midnight or are counted from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Calendar {
-    /// Whose midnight; none: UTC, by plain arithmetic.
+    /// The zone of the midnights; `None` is UTC, computed by plain arithmetic.
     zone: Option<TimeZone>,
-    step: Step,
-    last: LastTurn,
+    step: CalendarStep,
+    last_range: LastRange,
 }
 
-/// How long the windows of a calendar are.
+/// The length of the windows of a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Nanoseconds, less than a day: counted from midnight, and the last of a day is cut at the next.
+pub(super) enum CalendarStep {
+    /// Nanoseconds, less than a day, counted from midnight; the last window of a day is cut at the next midnight.
     Within(u64),
-    /// Days, counted from 1970-01-01; weeks from Monday, 1970-01-05.
+    /// Days, counted from 1970-01-01; whole weeks are counted from Monday, 1970-01-05.
     Days(u32),
     /// Months, counted from January 1970.
     Months(u32),
@@ -33,86 +33,87 @@ pub(super) enum Step {
 
 /// One window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    /// Nanoseconds of Unix time at which it ends; the end of the numbers (the year 2554) is a wall.
+pub(super) struct CalendarWindow {
+    /// The end in nanoseconds of Unix time, saturated at `u64::MAX` (the year 2554).
     pub(super) end: u64,
-    /// How long it really is: a day of 23 hours, a month of 28 days.
+    /// The real length: a day may have 23 hours, a month 28 days.
     pub(super) nanos: u64,
 }
 
 impl Calendar {
-    /// Whether days are those of UTC, all of one length.
+    /// Whether the days are UTC days, which all have the same length.
     pub(super) fn is_utc(&self) -> bool {
         self.zone.is_none()
     }
 
-    /// Whose midnights they are.
+    /// The name of the time zone.
     pub(super) fn name(&self) -> String {
         let named = |zone: &TimeZone| zone.iana_name().map_or_else(|| format!("{zone:?}"), str::to_owned);
         self.zone.as_ref().map_or_else(|| "UTC".to_owned(), named)
     }
 
-    /// The windows of a time zone; of UTC where there is none.
-    pub(super) fn new(zone: Option<TimeZone>, step: Step) -> Calendar {
-        Calendar { zone, step, last: LastTurn::default() }
+    /// Makes the windows of a time zone, or of UTC for `None`.
+    pub(super) fn new(zone: Option<TimeZone>, step: CalendarStep) -> Calendar {
+        Calendar { zone, step, last_range: LastRange::default() }
     }
 
-    /// The length that all windows have, if they all have one.
-    pub(super) fn nanos_of_all(&self) -> Option<u64> {
+    /// The length of every window, in nanoseconds, if all windows have the same length.
+    pub(super) fn uniform_nanos(&self) -> Option<u64> {
         match (&self.zone, self.step) {
-            (None, Step::Within(nanos)) => DAY_NANOS.is_multiple_of(nanos).then_some(nanos),
-            (None, Step::Days(days)) => Some(u64::from(days) * DAY_NANOS),
+            (None, CalendarStep::Within(nanos)) => DAY_NANOS.is_multiple_of(nanos).then_some(nanos),
+            (None, CalendarStep::Days(days)) => Some(u64::from(days) * DAY_NANOS),
             _ => None,
         }
     }
 
-    /// The same, and when one of them began, in nanoseconds of Unix time.
-    pub(super) fn regular(&self) -> Option<(u64, u64)> {
+    /// The length of every window and the start of one of them, in nanoseconds of Unix time, if all have the same
+    /// length.
+    pub(super) fn uniform_period(&self) -> Option<(u64, u64)> {
         let origin = match self.step {
-            Step::Days(days) if days % 7 == 0 => FIRST_MONDAY.unsigned_abs() * DAY_NANOS,
+            CalendarStep::Days(days) if days % 7 == 0 => FIRST_MONDAY.unsigned_abs() * DAY_NANOS,
             _ => 0,
         };
-        self.nanos_of_all().map(|nanos| (nanos, origin))
+        self.uniform_nanos().map(|nanos| (nanos, origin))
     }
 
-    /// The window that a moment of Unix time lies in.
-    pub(super) fn span(&self, unix_nanos: u64) -> Span {
+    /// The window that contains an instant of Unix time, in nanoseconds.
+    pub(super) fn window_at(&self, unix_nanos: u64) -> CalendarWindow {
         // 64 bits of nanoseconds are 35 bits of seconds.
         let second = i64::try_from(unix_nanos / SECOND_NANOS).unwrap_or(i64::MAX);
-        let turn = self.turn(second);
-        let Step::Within(step) = self.step else {
-            return Span { end: nanos_between(0, turn.to), nanos: turn.nanos() };
+        let range = self.day_range(second);
+        let CalendarStep::Within(step) = self.step else {
+            return CalendarWindow { end: nanos_between(0, range.to), nanos: range.nanos() };
         };
-        let since = nanos_between(turn.from, second).saturating_add(unix_nanos % SECOND_NANOS);
+        let since = nanos_between(range.from, second).saturating_add(unix_nanos % SECOND_NANOS);
         let start = since - since % step;
-        let end = turn.nanos().min(start.saturating_add(step));
-        // A window ends later than what lies in it, whatever a time zone may say.
+        let end = range.nanos().min(start.saturating_add(step));
+        // A window ends later than any instant in it, whatever the time zone data contain.
         let left = end.saturating_sub(since).max(1);
-        Span { end: unix_nanos.saturating_add(left), nanos: end.saturating_sub(start) }
+        CalendarWindow { end: unix_nanos.saturating_add(left), nanos: end.saturating_sub(start) }
     }
 
-    /// The days that make the window, or of which one holds it.
-    fn turn(&self, second: i64) -> Turn {
-        if let Some(turn) = self.last.recall(second) {
-            return turn;
+    /// The days that form the window, or the day that contains it.
+    fn day_range(&self, second: i64) -> DayRange {
+        if let Some(range) = self.last_range.get(second) {
+            return range;
         }
         let (first, next) = self.days_around(self.day_of(second));
-        let turn = Turn { from: self.midnight(first), to: self.midnight(next) };
-        self.last.keep(turn);
-        turn
+        let range = DayRange { from: self.midnight(first), to: self.midnight(next) };
+        self.last_range.store(range);
+        range
     }
 
-    /// The first day of a window, and the first of the next.
+    /// The first day of the window that contains a day, and the first day of the next window.
     fn days_around(&self, day: i64) -> (i64, i64) {
         match self.step {
-            Step::Within(_) => (day, day + 1),
-            Step::Days(days) => {
+            CalendarStep::Within(_) => (day, day + 1),
+            CalendarStep::Days(days) => {
                 let days = i64::from(days);
                 let first = if days % 7 == 0 { FIRST_MONDAY } else { 0 };
                 let first = day - (day - first).rem_euclid(days);
                 (first, first + days)
             }
-            Step::Months(months) => {
+            CalendarStep::Months(months) => {
                 let (year, month, _) = civil_from_days(day);
                 let months = i64::from(months);
                 let since_1970 = (year - 1970) * 12 + month - 1;
@@ -122,24 +123,24 @@ impl Calendar {
         }
     }
 
-    /// The day that a second of Unix time lies in.
+    /// The day that contains a second of Unix time.
     fn day_of(&self, second: i64) -> i64 {
         let Some(zone) = &self.zone else { return second.div_euclid(DAY_SECONDS) };
         let offset = Timestamp::from_second(second).map_or(0, |at| i64::from(zone.to_offset(at).seconds()));
         let day = (second + offset).div_euclid(DAY_SECONDS);
-        // Where clocks go back over midnight, the day before is read once more, but it is over.
+        // Where clocks go back over midnight, the offset yields the previous day again, although that day has ended.
         if self.midnight(day + 1) <= second { day + 1 } else { day }
     }
 
     /// The second of Unix time at which a day begins.
     fn midnight(&self, day: i64) -> i64 {
         let local = day * DAY_SECONDS;
-        let Some((zone, date)) = self.zone.as_ref().zip(date_time(day)) else { return local };
+        let Some((zone, date)) = self.zone.as_ref().zip(midnight_of(day)) else { return local };
         match zone.to_ambiguous_timestamp(date).offset() {
             AmbiguousOffset::Unambiguous { offset } => local - i64::from(offset.seconds()),
             AmbiguousOffset::Fold { before, .. } => local - i64::from(before.seconds()),
             AmbiguousOffset::Gap { before, after } => {
-                // Midnight as the clock showed it beforehand may lie after the moment at which it was put forward.
+                // Midnight by the old offset may lie after the instant at which the clock was put forward.
                 let earlier = Timestamp::from_second(local - i64::from(after.seconds())).ok();
                 let change = earlier.and_then(|at| zone.following(at).next());
                 change.map_or(local - i64::from(before.seconds()), |change| change.timestamp().as_second())
@@ -148,79 +149,80 @@ impl Calendar {
     }
 }
 
-/// Whole days, from one midnight to another, in seconds of Unix time.
+/// Whole days from one midnight to another, in seconds of Unix time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Turn {
+struct DayRange {
     from: i64,
     to: i64,
 }
 
-impl Turn {
+impl DayRange {
     fn nanos(self) -> u64 {
         nanos_between(self.from, self.to)
     }
 }
 
-/// The days last looked up. Keys of one rule are in the same window, nearly all of them, so a time zone is asked once
-/// for each window and not once for each reply.
+/// The range of days found by the last lookup. Nearly all keys of a rule are in the same window, so the time zone is
+/// queried once per window instead of once per reply.
 ///
-/// One word, so that threads need not agree on anything: the end above [`LENGTH_BITS`] of length, all in seconds.
+/// One atomic word, so that threads need no lock: the end, in seconds, above [`LENGTH_BITS`] bits of length, in
+/// seconds.
 #[derive(Debug, Default)]
-struct LastTurn(AtomicU64);
+struct LastRange(AtomicU64);
 
-impl LastTurn {
-    /// The days kept, if they lie around a second.
+impl LastRange {
+    /// The stored range, if it contains a second.
     #[inline]
-    fn recall(&self, second: i64) -> Option<Turn> {
-        let kept = self.0.load(Ordering::Relaxed);
-        let to = i64::try_from(kept >> LENGTH_BITS).ok()?;
-        let from = to - i64::try_from(kept & LENGTH_MAX).ok()?;
-        (from <= second && second < to).then_some(Turn { from, to })
+    fn get(&self, second: i64) -> Option<DayRange> {
+        let packed = self.0.load(Ordering::Relaxed);
+        let to = i64::try_from(packed >> LENGTH_BITS).ok()?;
+        let from = to - i64::try_from(packed & LENGTH_MAX).ok()?;
+        (from <= second && second < to).then_some(DayRange { from, to })
     }
 
-    fn keep(&self, turn: Turn) {
-        let to = u64::try_from(turn.to).ok().filter(|to| *to <= u64::MAX >> LENGTH_BITS);
-        let length = u64::try_from(turn.to - turn.from).ok().filter(|length| *length <= LENGTH_MAX);
+    fn store(&self, range: DayRange) {
+        let to = u64::try_from(range.to).ok().filter(|to| *to <= u64::MAX >> LENGTH_BITS);
+        let length = u64::try_from(range.to - range.from).ok().filter(|length| *length <= LENGTH_MAX);
         if let Some((to, length)) = to.zip(length) {
             self.0.store(to << LENGTH_BITS | length, Ordering::Relaxed);
         }
     }
 }
 
-impl Clone for LastTurn {
-    fn clone(&self) -> LastTurn {
-        LastTurn(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+impl Clone for LastRange {
+    fn clone(&self) -> LastRange {
+        LastRange(AtomicU64::new(self.0.load(Ordering::Relaxed)))
     }
 }
 
-/// What was looked up last is no part of what a calendar is.
-impl PartialEq for LastTurn {
-    fn eq(&self, _: &LastTurn) -> bool {
+/// The cached lookup is not part of the value of a calendar.
+impl PartialEq for LastRange {
+    fn eq(&self, _: &LastRange) -> bool {
         true
     }
 }
 
-impl Eq for LastTurn {}
+impl Eq for LastRange {}
 
-/// Midnight of a day, as far as the time zones reach (the year 9999).
-fn date_time(day: i64) -> Option<DateTime> {
+/// Midnight of a day; `None` past the range of time zones (the year 9999).
+fn midnight_of(day: i64) -> Option<DateTime> {
     let (year, month, day) = civil_from_days(day);
     let (year, month, day) = (year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?);
     DateTime::new(year, month, day, 0, 0, 0, 0).ok()
 }
 
-/// The first day of a month, counted from January 1970.
+/// The first day of a month; months are counted from January 1970.
 fn first_of_month(months: i64) -> i64 {
     days_from_civil(1970 + months.div_euclid(12), 1 + months.rem_euclid(12), 1)
 }
 
-/// Nanoseconds between two seconds, as far as 64 bits go.
+/// Nanoseconds between two seconds, saturated at `u64::MAX`.
 fn nanos_between(from: i64, to: i64) -> u64 {
     u64::try_from(to.saturating_sub(from)).unwrap_or(0).saturating_mul(SECOND_NANOS)
 }
 
-/// 366 days and a few hours in seconds need 25; the other 39 hold the end of any window that 64 bits of nanoseconds
-/// can tell.
+/// 366 days and a few hours, in seconds, need 25 bits; the other 39 hold the end of any window that 64 bits of
+/// nanoseconds can express.
 const LENGTH_BITS: u32 = 25;
 
 const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
@@ -232,5 +234,5 @@ const DAY_SECONDS: i64 = 86_400;
 
 const SECOND_NANOS: u64 = 1_000_000_000;
 
-/// A day without a change of clocks.
+/// A day without a change of clocks, in nanoseconds.
 pub(super) const DAY_NANOS: u64 = 86_400 * SECOND_NANOS;

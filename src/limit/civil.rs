@@ -1,10 +1,11 @@
-//! Civil dates as days since 1970-01-01, in the proleptic Gregorian calendar. Knows no clock and no time zone.
+//! Converts between civil dates of the proleptic Gregorian calendar and days since 1970-01-01. Uses no clock and no
+//! time zone.
 //!
-//! The arithmetic is Howard Hinnant's: "chrono-Compatible Low-Level Date Algorithms", `days_from_civil` and
-//! `civil_from_days`, <https://howardhinnant.github.io/date_algorithms.html>. Years begin in March there, so that the
-//! day that leap years add is the last of its year.
+//! Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil` and `civil_from_days`,
+//! <https://howardhinnant.github.io/date_algorithms.html>. Its years begin in March, so that the leap day is the last
+//! day of its year.
 
-/// The day of a date. `month` is 1 to 12, `day` 1 to 31.
+/// The day of a date, counted from 1970-01-01. `month` is 1 to 12, `day` is 1 to 31.
 pub(super) fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -38,7 +39,7 @@ mod tests {
     use super::{civil_from_days, days_from_civil};
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn converts_known_dates() {
         let table: &[(i64, (i64, i64, i64))] = &[
             (0, (1970, 1, 1)),
             (-1, (1969, 12, 31)),
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_of_1200_years_follows_the_one_before() {
+    fn converts_every_day_of_1200_years() {
         let mut date = civil_from_days(-250_000);
         for days in -249_999..200_000 {
             let (year, month, day) = date;

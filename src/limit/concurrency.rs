@@ -1,69 +1,69 @@
-//! The concurrency limit: how many pieces of work of one key are in progress at once. A counter that goes up when one is
-//! granted and down when it ends; whoever holds the leases sees to it that each goes down once.
+//! The concurrency limit of one host: a counter of the leases of one key, incremented by a grant and decremented when
+//! the lease ends. The lease table ensures that each lease decrements once.
 //!
-//! Promise: never more than `max` are granted and not ended. A smaller `max` ends nothing: new work waits until fewer are
-//! in progress.
+//! Promise: never more than `max` leases are granted and not ended. Lowering `max` ends no lease; new requests are
+//! refused until fewer are in progress.
 
 use std::num::NonZeroU32;
 
 use super::{Level, Outcome};
 use crate::clock::Micros;
 
-/// The number of one concurrency limit.
+/// The configured limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     max: u32,
 }
 
 impl Quota {
-    /// At most `max` at once.
+    /// Makes a limit of at most `max` leases at once.
     #[must_use]
     pub const fn new(max: NonZeroU32) -> Quota {
         Quota { max: max.get() }
     }
 
-    /// The most at once.
+    /// The most leases at once.
     #[must_use]
     pub const fn max(&self) -> u32 {
         self.max
     }
 }
 
-/// How many of one key are in progress.
+/// The number of leases of one key in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InProgress(u32);
 
 impl InProgress {
-    /// So many are in progress, as whoever holds the leases knows.
+    /// Makes the counter from the number of leases in the lease table.
     #[must_use]
     pub const fn of(count: u32) -> InProgress {
         InProgress(count)
     }
 
-    /// So many.
+    /// The number of leases.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.0
     }
 
-    /// Judges one more. When others end is not known: a refusal names no time of its own.
+    /// Judges one more lease. A refusal has a retry-after of zero: the end of the other leases is not known.
     pub fn judge(self, quota: &Quota) -> Outcome {
         if self.0 < quota.max { Outcome::Pass } else { Outcome::Later(Micros::ZERO) }
     }
 
-    /// One more has begun.
+    /// Counts one more lease.
     pub fn begin(&mut self) {
         self.0 = self.0.saturating_add(1);
     }
 
-    /// One has ended. Returns whether one was in progress.
+    /// Counts one lease less. Returns whether one was in progress.
     pub fn end(&mut self) -> bool {
         let some = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
         some
     }
 
-    /// What a reply says about this key.
+    /// The numbers of a reply about this key.
     #[must_use]
     pub fn level(self, quota: &Quota) -> Level {
         Level {

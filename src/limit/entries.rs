@@ -1,31 +1,32 @@
-//! The entries of one sliding log in one block of memory. It knows times and units, never a limit or a window.
+//! The entries of one sliding log in one block of memory. The module works on times and units; limit and window are its
+//! caller's.
 //!
 //! ```text
-//!   words  │ head, len │ left behind │ oldest … newest │ room │
+//!   words  │ head, len │ dropped     │ oldest … newest │ free │
 //!            1 word      3 words for each entry: time low, time high, sum
 //! ```
 //!
-//! An entry's sum is that of all units up to and with it, so the units of any run of entries are one subtraction and
-//! a cut is found by halving. Sums wrap; they are read as the distance from the sum left behind by the entry before
-//! the oldest, or from zero at the front of the block. What is dropped from the front is left where it stands until
-//! the block is full; then the rest moves down at once.
+//! The sum of an entry is the total of all units up to and including it, so the units of a run of entries take one
+//! subtraction and a cut takes a binary search. Sums wrap; they are read as the distance from the sum of the entry
+//! before the oldest, which stays in its slot, or from zero at the front of the block. Dropped entries stay in their
+//! slots until the block is full; then the rest moves to the front at once.
 
 use super::heap::block_bytes;
 
-/// The block. Nothing in it, nothing allocated.
+/// The block of entries; empty entries allocate nothing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entries {
+pub(super) struct LogEntries {
     words: Box<[u32]>,
 }
 
-impl Entries {
+impl LogEntries {
     /// All entries.
     #[inline]
-    pub(super) fn all(&self) -> Run<'_> {
+    pub(super) fn all(&self) -> EntryRun<'_> {
         let (head, len) = self.span();
         let slots = self.slots();
         let base = head.checked_sub(1).and_then(|before| slots.get(before)).map_or(0, sum);
-        Run { base, entries: slots.get(head..head + len).unwrap_or_default() }
+        EntryRun { base, entries: slots.get(head..head + len).unwrap_or_default() }
     }
 
     /// Drops the oldest `dropped` entries.
@@ -37,7 +38,7 @@ impl Entries {
         }
     }
 
-    /// Drops the newest `units` units, splitting an entry if need be.
+    /// Drops the newest `units` units and splits an entry if necessary.
     pub(super) fn drop_newest(&mut self, units: u32) {
         let all = self.all();
         let left = all.units().saturating_sub(units);
@@ -51,7 +52,7 @@ impl Entries {
         self.set_span(head, whole + 1);
     }
 
-    /// Makes the oldest `merged` entries part of the one after them.
+    /// Merges the oldest `merged` entries into the entry after them.
     pub(super) fn merge_oldest(&mut self, merged: usize) {
         let (head, len) = self.span();
         let base = self.all().base;
@@ -61,10 +62,10 @@ impl Entries {
         }
     }
 
-    /// Adds units at a time, which must not be before the newest entry's. The block grows to hold at most `most`
-    /// entries (one at least) and some to spare, and shrinks when it has become far too large.
+    /// Adds units at a time, which must not be before the time of the newest entry. The block grows to hold at most
+    /// `most` entries (at least one) and some spare slots; it shrinks when it has become far too large.
     ///
-    /// The oldest entry gives up what the sum of all cannot hold: it must have that many to spare.
+    /// Where the total exceeds `u32::MAX`, the oldest entry loses the excess: it must have as many units to spare.
     pub(super) fn add(&mut self, nanos: u64, units: u32, most: usize) {
         let total = u64::from(self.all().units()) + u64::from(units);
         let excess = total.saturating_sub(u64::from(u32::MAX));
@@ -79,7 +80,7 @@ impl Entries {
             return;
         }
         self.make_room(most);
-        // Making room may have moved everything, and with it what sums are counted from.
+        // `make_room` may have moved all entries, and with them the base of the sums.
         let (head, len) = self.span();
         let all = self.all();
         let sum = all.base.wrapping_add(all.units()).wrapping_add(units);
@@ -89,12 +90,12 @@ impl Entries {
         self.set_span(head, len + 1);
     }
 
-    /// Bytes that malloc hands out for the block.
+    /// Bytes that malloc allocates for the block.
     pub(super) fn heap_bytes(&self) -> usize {
         block_bytes(self.words.len() * size_of::<u32>())
     }
 
-    /// Sees to it that one more entry fits behind the newest.
+    /// Makes room for one more entry after the newest.
     fn make_room(&mut self, most: usize) {
         let (head, len) = self.span();
         let (slots, slots_max) = (self.slots().len(), slots_max(most).max(len + 1));
@@ -104,7 +105,7 @@ impl Entries {
         if head + len < slots {
             return;
         }
-        // Moving down is worth it when it frees a quarter; at the largest size it must do, and there always is some.
+        // Moving down pays when it frees a quarter; at the largest size it is the only way, and it always frees a slot.
         if head > 0 && (head * 4 >= slots || slots >= slots_max) {
             self.move_down(0);
         } else {
@@ -112,7 +113,7 @@ impl Entries {
         }
     }
 
-    /// Moves all entries to the front, where sums count from zero; the oldest gives up `given_up` units.
+    /// Moves all entries to the front, where sums count from zero; the oldest entry loses `given_up` units.
     fn move_down(&mut self, given_up: u32) {
         let base = self.all().base.wrapping_add(given_up);
         let (head, len) = self.span();
@@ -126,7 +127,7 @@ impl Entries {
         self.set_span(0, len);
     }
 
-    /// Moves all entries to a new block.
+    /// Moves all entries to a new block of `slots` slots.
     fn move_to(&mut self, slots: usize) {
         self.move_down(0);
         let mut words = vec![0; 1 + slots * SLOT_WORDS].into_boxed_slice();
@@ -136,11 +137,11 @@ impl Entries {
         self.words = words;
     }
 
-    fn slots(&self) -> &[Entry] {
+    fn slots(&self) -> &[LogEntry] {
         self.words.get(1..).unwrap_or_default().as_chunks().0
     }
 
-    fn slots_mut(&mut self) -> &mut [Entry] {
+    fn slots_mut(&mut self) -> &mut [LogEntry] {
         self.words.get_mut(1..).unwrap_or_default().as_chunks_mut().0
     }
 
@@ -150,7 +151,7 @@ impl Entries {
         }
     }
 
-    /// Where the oldest entry is, and how many there are.
+    /// The slot of the oldest entry, and the number of entries.
     fn span(&self) -> (usize, usize) {
         let [a, b, c, d] = self.words.first().copied().unwrap_or(0).to_le_bytes();
         (usize::from(u16::from_le_bytes([a, b])), usize::from(u16::from_le_bytes([c, d])))
@@ -166,81 +167,82 @@ impl Entries {
     }
 }
 
-/// Some entries in a row.
+/// A run of consecutive entries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run<'a> {
+pub(super) struct EntryRun<'a> {
     base: u32,
-    entries: &'a [Entry],
+    entries: &'a [LogEntry],
 }
 
-impl<'a> Run<'a> {
-    /// How many entries it has.
+impl<'a> EntryRun<'a> {
+    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Each entry, with the units that are its own.
-    pub(super) fn each(self) -> impl Iterator<Item = (u64, u32)> + 'a {
+    /// The time and the own units of each entry.
+    pub(super) fn iter(self) -> impl Iterator<Item = (u64, u32)> + 'a {
         let before = std::iter::once(self.base).chain(self.entries.iter().map(sum));
         self.entries.iter().zip(before).map(|(entry, before)| (nanos(entry), sum(entry).wrapping_sub(before)))
     }
 
-    /// All units in it.
+    /// The units of all entries together.
     #[inline]
     pub(super) fn units(&self) -> u32 {
         self.entries.last().map_or(0, |last| sum(last).wrapping_sub(self.base))
     }
 
-    /// The time of the newest entry.
+    /// The time of the newest entry, in nanoseconds.
     #[inline]
     pub(super) fn newest(&self) -> Option<u64> {
         self.entries.last().map(nanos)
     }
 
-    /// The time of one entry.
+    /// The time of one entry, in nanoseconds.
     pub(super) fn nanos(&self, index: usize) -> Option<u64> {
         self.entries.get(index).map(nanos)
     }
 
-    /// It without its first entries.
+    /// The run without its oldest `dropped` entries.
     pub(super) fn without_oldest(self, dropped: usize) -> Self {
         let base = dropped.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(self.base, sum);
-        Run { base, entries: self.entries.get(dropped..).unwrap_or_default() }
+        EntryRun { base, entries: self.entries.get(dropped..).unwrap_or_default() }
     }
 
-    /// How many of the oldest entries have sums (of all units up to and with theirs) of which `holds` is true. Sums
-    /// rise, and it must not become true again once it was false.
+    /// The number of leading entries whose sum (of all units up to and including the entry) satisfies `holds`. Sums
+    /// rise, and `holds` must stay false once it is false.
     pub(super) fn count_while(&self, holds: impl Fn(u32) -> bool) -> usize {
-        leading(self.entries, |entry| holds(sum(entry).wrapping_sub(self.base)))
+        count_leading(self.entries, |entry| holds(sum(entry).wrapping_sub(self.base)))
     }
 
-    /// How many of the oldest entries have times of which `holds` is true. Times never fall; as above.
+    /// The number of leading entries whose time satisfies `holds`, which must stay false once it is false. Times never
+    /// fall.
     pub(super) fn count_while_time(&self, holds: impl Fn(u64) -> bool) -> usize {
-        leading(self.entries, |entry| holds(nanos(entry)))
+        count_leading(self.entries, |entry| holds(nanos(entry)))
     }
 }
 
 /// Time low, time high, sum.
-type Entry = [u32; SLOT_WORDS];
+type LogEntry = [u32; SLOT_WORDS];
 
-fn entry(nanos: u64, sum: u32) -> Entry {
+fn entry(nanos: u64, sum: u32) -> LogEntry {
     let [a, b, c, d, e, f, g, h] = nanos.to_le_bytes();
     [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]), sum]
 }
 
 #[inline]
-fn nanos([low, high, _]: &Entry) -> u64 {
+fn nanos([low, high, _]: &LogEntry) -> u64 {
     u64::from(*high) << 32 | u64::from(*low)
 }
 
 #[inline]
-fn sum([_, _, sum]: &Entry) -> u32 {
+fn sum([_, _, sum]: &LogEntry) -> u32 {
     *sum
 }
 
-/// How many entries at the front hold. Looks in doubling steps first: what is sought is mostly near the front, which
-/// is in the cache already, where halving the whole would touch six cold lines of a log of 100.
-fn leading(entries: &[Entry], holds: impl Fn(&Entry) -> bool) -> usize {
+/// The number of leading entries that satisfy `holds`. Searches in doubling steps first: the end is mostly near the
+/// front, which is already in the cache, whereas a binary search of a log of 100 touches six cold lines.
+fn count_leading(entries: &[LogEntry], holds: impl Fn(&LogEntry) -> bool) -> usize {
     let mut end = 1;
     while entries.get(end - 1).is_some_and(&holds) {
         end *= 2;
@@ -250,7 +252,7 @@ fn leading(entries: &[Entry], holds: impl Fn(&Entry) -> bool) -> usize {
     known + unknown.partition_point(holds)
 }
 
-/// Bytes that malloc hands out for the block of a key: with one entry, and with as many as `most` entries ever need.
+/// Bytes that malloc allocates for the block of a key: with one entry, and with the largest block for `most` entries.
 pub(super) const fn heap_bytes_of(most: usize) -> (usize, usize) {
     (slots_bytes(1), slots_bytes(slots_max(most)))
 }
@@ -259,21 +261,21 @@ const fn slots_bytes(slots: usize) -> usize {
     block_bytes((1 + slots * SLOT_WORDS) * size_of::<u32>())
 }
 
-/// The smallest size a block is given for so many entries: with the head word it fills what malloc rounds up to.
+/// The smallest number of slots for `entries`: with the head word it fills the size to which malloc rounds up.
 fn slots_for(entries: usize) -> usize {
     (entries + 1).next_power_of_two() - 1
 }
 
-/// The largest size for so many entries. A quarter more than they need, so that they move down once in that many
-/// charges; a log of 7 or less moves down each time, to stay small.
+/// The largest number of slots for `entries`: a quarter more than they need, so that they move down once per that many
+/// charges. A log of 7 or less moves down each time, to stay small.
 const fn slots_max(entries: usize) -> usize {
     if entries < 8 { entries } else { entries + entries / 4 }
 }
 
 const SLOT_WORDS: usize = 3;
 
-/// A block shrinks when less than this part of it is used: far enough from full that it does not grow again at once.
+/// A block shrinks when less than this fraction of it is used: small enough that it does not grow again at once.
 const SHRINK_BELOW: usize = 8;
 
-/// A block of 3 entries is not worth shrinking: one of 1 takes as much.
+/// A block of 3 entries is not worth shrinking: malloc allocates as much for a block of 1.
 const SLOTS_KEPT: usize = 3;

@@ -1,7 +1,7 @@
-//! What a block of heap memory costs, for the budget. It never asks the heap for anything.
+//! The size of a heap block, for the memory budget. Allocates nothing.
 
-/// Bytes that malloc (glibc's, 64 bits) hands out for a block of so many: 8 ahead of it, rounded up to 16, at least
-/// 32, and whole pages once it is mapped on its own. Nothing for nothing.
+/// Bytes that malloc (glibc, 64 bits) allocates for a block of `payload` bytes: 8 bytes of header, rounded up to 16, at
+/// least 32, whole pages once the block is mapped on its own. Zero for zero.
 #[must_use]
 pub const fn block_bytes(payload: usize) -> usize {
     if payload == 0 {
@@ -14,5 +14,5 @@ pub const fn block_bytes(payload: usize) -> usize {
     if chunk < 32 { 32 } else { chunk }
 }
 
-/// glibc's M_MMAP_THRESHOLD. It may rise while the process runs; then this is at most a page too much.
+/// glibc's M_MMAP_THRESHOLD. It may rise while the process runs; the result is then at most a page too large.
 const MAPPED_BYTES_MIN: usize = 128 * 1_024;

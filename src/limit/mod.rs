@@ -1,7 +1,7 @@
 //! ARITHMETIC: old state, quota, time and cost in; outcome and new state out.
 //!
-//! One file per algorithm. Nothing here locks, logs, fails or reads a clock; nothing allocates but a charge to a key
-//! whose log or whose row of buckets has to grow.
+//! One file per algorithm. Nothing here locks, logs, fails or reads a clock. Only a charge to a key whose log or whose
+//! row of buckets has to grow allocates.
 
 mod calendar;
 mod civil;
@@ -24,30 +24,29 @@ pub use rate::{Rate, RateError, Scale};
 
 use crate::clock::Micros;
 
-/// The numbers of one limit, of whatever algorithm.
+/// The configured numbers of one limit, for any algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Quota {
-    /// A burst that refills steadily.
+    /// A burst that refills at a rate.
     TokenBucket(token_bucket::Quota),
-    /// A pace, and a queue before it.
+    /// A rate with a queue before it.
     LeakyBucket(leaky_bucket::Quota),
-    /// One counter, set back when its window ends.
+    /// One counter that restarts when its window ends.
     FixedWindow(fixed_window::Quota),
-    /// Every request of the window is kept.
+    /// A record of every request of the window.
     SlidingLog(sliding_log::Quota),
     /// An estimate from a few counters.
     SlidingWindow(sliding_window::Quota),
-    /// So many at once, however long each takes.
+    /// Leases in progress on one host.
     Concurrency(concurrency::Quota),
-    /// So many at once, on all hosts together.
+    /// Leases in progress on all hosts together.
     Places(places::Quota),
-    /// A budget that many hosts share.
+    /// A budget over several hosts.
     Share(share::Quota),
 }
 
 impl Quota {
-    /// What a reply calls the limit: the burst, the places of the queue and the one being served, N, or the most at
-    /// once.
+    /// The limit in a reply: the burst, the queue and the unit being served, N, or the most leases at once.
     #[must_use]
     pub fn limit(&self) -> u32 {
         match self {
@@ -62,8 +61,8 @@ impl Quota {
         }
     }
 
-    /// The time over which the limit is given out: limit ÷ rate, or W. Of windows by the calendar, which differ, the
-    /// nominal one. Zero where time plays no part.
+    /// The time over which the limit is granted: limit ÷ rate, or W. Nominal for calendar windows, whose lengths
+    /// differ. Zero for concurrency limits.
     #[must_use]
     pub fn window(&self) -> Micros {
         match self {
@@ -77,10 +76,10 @@ impl Quota {
         }
     }
 
-    /// The rate, as rules write it.
+    /// The rate in the notation of rules.
     #[must_use]
     pub fn rate_text(&self) -> String {
-        let every = |count, period_nanos| rate::Every { count, period_nanos }.to_string();
+        let every = |count, period_nanos| rate::CountPerPeriod { count, period_nanos }.to_string();
         match self {
             Quota::TokenBucket(quota) => quota.rate().to_string(),
             Quota::LeakyBucket(quota) => quota.rate().to_string(),
@@ -100,7 +99,7 @@ impl Quota {
         }
     }
 
-    /// The algorithm, as rules write it.
+    /// The algorithm in the notation of rules.
     #[must_use]
     pub fn algorithm(&self) -> &'static str {
         match self {
@@ -115,44 +114,44 @@ impl Quota {
     }
 }
 
-/// What one rule says to one request. Refusal leaves the key as it was.
+/// The outcome of one rule for one request. A refusal leaves the key unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
-    /// It fits.
+    /// The request fits.
     Pass,
-    /// It is granted and starts after this wait.
+    /// The request is granted and starts after this wait.
     Queued(Micros),
-    /// It would fit after this wait and not a microsecond sooner, if nothing else came.
+    /// The request would fit after this wait and not a microsecond sooner, if no other request came.
     Later(Micros),
-    /// The cost is above the limit: no wait is long enough.
+    /// The cost exceeds the limit: no wait is long enough.
     Never,
 }
 
 impl Outcome {
-    /// Whether the request is let through.
+    /// Whether the request is allowed.
     #[must_use]
     pub fn passes(self) -> bool {
         matches!(self, Outcome::Pass | Outcome::Queued(_))
     }
 }
 
-/// Where one key stands: the numbers of a reply.
+/// The state of one key as the numbers of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// The limit, in units of the rule: for a token bucket its burst.
+    /// The limit in units of the rule: the burst of a token bucket.
     pub limit: u64,
-    /// The time over which the limit is given out: for a token bucket burst ÷ rate.
+    /// The time over which the limit is granted: burst ÷ rate of a token bucket.
     pub window: Micros,
     /// Whole units that would pass now; never below zero.
     pub remaining: u64,
-    /// The smallest wait after which `remaining` would be larger if nothing else came; zero when full.
+    /// The smallest wait after which `remaining` would be larger if no other request came; zero when full.
     pub reset: Micros,
 }
 
 impl Level {
-    /// The same, as told to whoever was refused so many: what is left is an estimate where others have a part of it, and no
-    /// refusal says that there was enough.
+    /// Returns the level for a refusal of `cost` units, with `remaining` below the cost. Under a shared limit
+    /// `remaining` is an estimate, and a refusal must not report that enough is left.
     #[must_use]
     pub fn refusing(self, cost: u32) -> Level {
         Level { remaining: self.remaining.min(u64::from(cost.saturating_sub(1))), ..self }

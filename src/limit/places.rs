@@ -1,100 +1,93 @@
-//! A host's places of one concurrency limit that many hosts have together: borrowed ahead of need, used and freed here
-//! without asking anybody, and given back when they lie idle.
+//! A host's permits of one concurrency limit that several hosts share: borrowed ahead of demand, used and released
+//! locally without a Redis command, and returned when idle.
 //!
 //! ```text
-//!   Redis: `max` places of a key       free + all that hosts have ≤ max
-//!      ▲ given back      │ granted
-//!   this host: places ───┴──▶ each held by work in progress, or idle
+//!   Redis: `max` permits of a key      free + held by all hosts ≤ max
+//!      ▲ returned        │ granted
+//!   this host: permits ──┴──▶ each used by a lease, or idle
 //! ```
 //!
-//! Promise: while a host hears Redis it begins nothing for which it has no place, and all places together are never more
-//! than `max`. Who is not answered for as long as a hold lasts has no places any more: what is in progress goes on, and
-//! nothing new begins but what `on_redis_down` says. Work in progress that has no place is reported like work that has one:
-//! nobody gets a place until all of it fits.
+//! Promise: while Redis is reachable a host starts no lease without a permit, and all permits together never exceed
+//! `max`. The permits of a host without a reply for longer than a hold expire: its leases continue, and new ones start
+//! only as `on_redis_down` allows. Leases without a permit are reported like the others: Redis grants no permit until
+//! all leases fit.
 //!
-//! How much is in progress is not kept here: [`InProgress`](super::concurrency::InProgress) counts it, on every host.
+//! [`InProgress`](super::concurrency::InProgress) counts the leases themselves, on every host.
 
-mod asking;
+mod remote_check;
 mod sync;
 
-pub use asking::{A_HOST, Asks};
+pub use remote_check::{A_HOST, Asks};
 pub use sync::{Reported, Settled};
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::share::{HOLD, PATIENCE, Standing, WhenDown};
+use super::share::{FleetMember, HOLD, PATIENCE, Standing, SyncRequest, WhenDown};
 use super::{Level, Outcome};
 use crate::clock::{Micros, Timestamp};
 
-/// The number of one limit.
+/// The configured limit.
 #[derive(Clone, Debug)]
 pub struct Quota {
     max: u32,
     when_down: WhenDown,
     asks: Asks,
-    /// How long a request waits for a call at most.
+    /// The longest wait of a request for a remote check.
     patience: Duration,
-    joined: Arc<OnceLock<Joined>>,
-}
-
-/// What a limit is part of.
-#[derive(Debug)]
-struct Joined {
-    standing: Arc<Standing>,
-    budget: u64,
+    joined: Arc<OnceLock<FleetMember>>,
 }
 
 impl Quota {
-    /// At most `max` at once, on all hosts together.
+    /// Makes a limit of at most `max` leases at once on all hosts together.
     #[must_use]
     pub fn new(max: NonZeroU32, when_down: WhenDown) -> Quota {
         let (asks, joined) = (Asks::Never, Arc::default());
         Quota { max: max.get(), when_down, asks, patience: PATIENCE, joined }
     }
 
-    /// The most at once.
+    /// The most leases at once.
     #[must_use]
     pub const fn max(&self) -> u32 {
         self.max
     }
 
-    /// What holds while Redis is not heard.
+    /// The fallback while Redis is unreachable.
     #[must_use]
     pub const fn when_down(&self) -> WhenDown {
         self.when_down
     }
 
-    /// Joins the fleet under a number of its own: from now on this is how the host stands. Until then it is judged as if
-    /// there were no other host. Whoever joins twice stays where it is.
+    /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
+    /// the limit is judged as if there were no other host. Joining again has no effect.
     pub fn join(&self, standing: &Arc<Standing>, budget: u64) {
-        self.joined.get_or_init(|| Joined { standing: Arc::clone(standing), budget });
+        self.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
     }
 
-    /// The number under which it has joined, if it has.
+    /// The budget number under which it has joined the fleet.
     #[must_use]
     pub fn budget(&self) -> Option<u64> {
         self.joined.get().map(|joined| joined.budget)
     }
 
-    /// How much may be in progress here for another to begin. `places`: what this host has of the key, if anything.
+    /// The number of leases that may be in progress here. `places`: this host's permits of the key, if any.
     #[must_use]
     pub fn usable(&self, places: Option<&Places>, now: Timestamp) -> u32 {
-        places.map_or(0, |places| places.held(now)).min(self.max).max(self.beyond_hand())
+        places.map_or(0, |places| places.held(now)).min(self.max).max(self.usable_without_permits())
     }
 
-    /// How much may be in progress here, whatever is in hand.
-    fn beyond_hand(&self) -> u32 {
+    /// The number of leases that may be in progress here without permits.
+    fn usable_without_permits(&self) -> u32 {
         let Some(joined) = self.joined.get() else { return self.max };
-        if joined.standing.is_linked() { 0 } else { self.unheard(&joined.standing) }
+        if joined.standing.is_linked() { 0 } else { self.fallback_max(&joined.standing) }
     }
 
-    /// The same where Redis does not answer.
-    fn unheard(&self, standing: &Standing) -> u32 {
+    /// The number of leases that may be in progress here while Redis is unreachable.
+    fn fallback_max(&self, standing: &Standing) -> u32 {
         match self.when_down {
-            // One at least, as of tokens: an outage is no reason to refuse everything. What is left over of the division
-            // nobody has.
+            // At least one, as for tokens: an outage must not refuse everything. The remainder of the division is
+            // unused.
             WhenDown::Share => (self.max / standing.hosts().max(1)).max(1),
             WhenDown::Local => self.max,
             WhenDown::Allow => u32::MAX,
@@ -102,24 +95,25 @@ impl Quota {
         }
     }
 
-    /// Judges one more, where so much is in progress here. When others end is not known: a refusal names no time.
+    /// Judges one more lease beside `in_use`. A refusal has a retry-after of zero: the end of the other leases is not
+    /// known.
     #[inline]
     pub fn judge(&self, places: Option<&Places>, in_use: u32, now: Timestamp) -> Outcome {
-        // With a place in hand it does not matter how this host stands with the others.
-        let in_hand = places.map_or(0, |places| places.unclaimed(now)).min(self.max);
-        let passes = in_use < in_hand || in_use < self.beyond_hand();
+        // With an unreserved permit the fleet status does not matter.
+        let permits = places.map_or(0, |places| places.unclaimed(now)).min(self.max);
+        let passes = in_use < permits || in_use < self.usable_without_permits();
         if passes { Outcome::Pass } else { Outcome::Later(Micros::ZERO) }
     }
 
-    /// What a reply says about a key: what this host could begin now, and what Redis last had besides. An estimate: other
-    /// hosts begin meanwhile.
+    /// The numbers of a reply: the leases that this host could start now, and the free permits in the last reply of
+    /// Redis. An estimate, because other hosts start leases meanwhile.
     #[must_use]
     pub fn level(&self, places: Option<&Places>, in_use: u32, now: Timestamp) -> Level {
         let here = self.usable(places, now).saturating_sub(in_use);
-        let known = places.filter(|places| now < places.lapses).map(|places| places.free);
+        let known = places.filter(|places| now < places.expires_at).map(|places| places.free);
         let elsewhere = match here {
             0 if !self.may_bring(places, now) => 0,
-            // Nobody has said anything of it of late: others may have none.
+            // Without a recent reply, other hosts may have no permits.
             0 => known.unwrap_or(self.max),
             _ => known.unwrap_or(0),
         };
@@ -132,7 +126,7 @@ impl Quota {
     }
 }
 
-/// Who a limit is shared with is no part of its number.
+/// Fleet membership is not part of the numbers of a limit.
 impl PartialEq for Quota {
     fn eq(&self, other: &Quota) -> bool {
         let numbers = |quota: &Quota| (quota.max, quota.when_down, quota.asks, quota.patience);
@@ -142,150 +136,138 @@ impl PartialEq for Quota {
 
 impl Eq for Quota {}
 
-/// The places that this host has of one key.
+/// This host's permits of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// Which limit the key is of, for those elsewhere.
+    /// The budget number of the limit of this key, as other hosts know it.
     budget: u64,
-    /// How many it has, in use or not, until they lapse.
+    /// Permits of this host, used or idle, until `expires_at`.
     granted: u32,
-    lapses: Timestamp,
-    /// How many nobody had, as Redis last said.
+    expires_at: Timestamp,
+    /// Free permits in the last reply of Redis.
     free: u32,
-    /// Asked for since the last report, refused or not; and begun of those.
+    /// Requests since the last report, allowed or refused; and the allowed ones among them.
     asked: u32,
     begun: u32,
-    /// Refused since then to who could not wait for a call.
+    /// Requests refused since the last report that could not wait for a remote check.
     unasked: u32,
-    /// The most that was in progress since then.
+    /// The largest number of leases in progress since the last report.
     peak: u32,
-    /// Redis is to be asked once fewer than this are idle.
+    /// A sync is due when fewer permits than this are idle.
     low: u32,
-    /// Of those that it has, how many are kept for requests that have waited for them.
+    /// Permits reserved for requests that have waited for them.
     claimed: u32,
-    /// Redis has none for anybody here before that.
+    /// Until then Redis has no permit for this host.
     refused_until: Timestamp,
-    /// What lies idle is to go back at once.
+    /// Idle permits are returned at once.
     is_few: bool,
-    /// Kept in touch about.
-    in_touch: bool,
-    /// Redis is to be asked soon.
-    calls: Calls,
+    /// Tracked in Redis.
+    tracked: bool,
+    /// The state of the request for a sync.
+    sync_request: SyncRequest,
 }
 
-/// Longer than any outage that somebody waits for.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
-
-/// Whether Redis is to be asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Calls {
-    #[default]
-    No,
-    /// Somebody is to be told.
-    Yes,
-    /// Somebody was told.
-    Told,
-}
+/// Longer than any outage after which permits still matter.
+const DROPPED_AFTER: Duration = Duration::from_secs(3_600);
 
 impl Places {
-    /// None of a key of this limit.
+    /// No permits of a key of this limit.
     #[must_use]
     pub fn of(budget: u64) -> Places {
         Places { budget, ..Places::default() }
     }
 
-    /// None of a key of which work goes on that an earlier process let begin: others are to hear of it.
+    /// The tracked state, without permits, of a key whose leases come from an earlier process: a sync reports them to
+    /// other hosts.
     #[must_use]
     pub fn left_behind(budget: u64, now: Timestamp) -> Places {
-        Places { in_touch: true, calls: Calls::Told, lapses: now, ..Places::of(budget) }
+        Places { tracked: true, sync_request: SyncRequest::Signalled, expires_at: now, ..Places::of(budget) }
     }
 
-    /// The key is of this limit now.
+    /// Moves the key to another budget.
     pub fn move_to(&mut self, budget: u64) {
         self.budget = budget;
     }
 
-    /// Nanoseconds until nothing is lost with it: nobody has spoken of it for so long that its rule must be gone.
+    /// Nanoseconds until the state may be dropped. A tracked key without a reply for an hour belongs to a rule that was
+    /// removed.
     #[must_use]
     pub fn nanos_until_forgotten(&self, now: Timestamp) -> u64 {
-        let ends = if self.in_touch { self.lapses.after(FORGOTTEN_AFTER) } else { now };
+        let ends = if self.tracked { self.expires_at.after(DROPPED_AFTER) } else { now };
         ends.as_nanos().saturating_sub(now.as_nanos())
     }
 
-    /// Which limit the key is of.
+    /// The budget number of the limit of this key.
     #[must_use]
     pub const fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// How many it has, in use or not.
+    /// Permits of this host, used or idle.
     #[must_use]
     pub fn held(&self, now: Timestamp) -> u32 {
-        if now < self.lapses { self.granted } else { 0 }
+        if now < self.expires_at { self.granted } else { 0 }
     }
 
-    /// How many of them are not kept for somebody who has waited.
+    /// Permits that are not reserved for a request that has waited.
     fn unclaimed(&self, now: Timestamp) -> u32 {
         self.held(now).saturating_sub(self.claimed)
     }
 
-    /// Whether it is kept in touch about.
+    /// Whether the key is tracked in Redis.
     #[must_use]
     pub const fn is_in_touch(&self) -> bool {
-        self.in_touch
+        self.tracked
     }
 
-    /// One more has begun, and so much is in progress now.
+    /// Records a new lease; `in_use` leases are in progress now.
     pub fn begin(&mut self, in_use: u32, now: Timestamp) {
         self.asked = self.asked.saturating_add(1);
         self.begun = self.begun.saturating_add(1);
         self.peak = self.peak.max(in_use);
-        // What began without a place is to be told in any case.
-        if !self.in_touch || self.held(now) < in_use.saturating_add(self.low) {
-            self.call_at(now);
+        // A lease without a permit is reported in any case.
+        if !self.tracked || self.held(now) < in_use.saturating_add(self.low) {
+            self.request_sync_at(now);
         }
     }
 
-    /// One has ended, and so much is in progress yet.
+    /// Records an ended lease; `in_use` leases are still in progress.
     pub fn end(&mut self, in_use: u32, now: Timestamp) {
         if self.is_few && in_use < self.unclaimed(now) {
-            self.call();
+            self.request_sync();
         }
     }
 
-    /// One was refused. `could_ask`: it could have waited for a call.
+    /// Records a refused request. `could_ask`: it could have waited for a remote check.
     pub fn refuse(&mut self, could_ask: bool, now: Timestamp) {
         self.asked = self.asked.saturating_add(1);
         self.unasked = self.unasked.saturating_add(u32::from(!could_ask));
-        self.call_at(now);
+        self.request_sync_at(now);
     }
 
-    /// Whether somebody is to be told that Redis is to be asked about this key.
+    /// Whether a sync of this key is due.
     #[must_use]
     pub fn calls_soon(&self) -> bool {
-        self.calls == Calls::Yes
+        self.sync_request == SyncRequest::Due
     }
 
-    /// The same, and it says so once.
+    /// Whether a sync of this key is due; returns `true` once per request for a sync.
     pub fn calls(&mut self) -> bool {
-        let calls = self.calls == Calls::Yes;
-        if calls {
-            self.calls = Calls::Told;
-        }
-        calls
+        self.sync_request.take_due()
     }
 
-    /// Who has called and was not heard of since calls again now and then: whom he told may have forgotten.
-    fn call_at(&mut self, now: Timestamp) {
-        if self.calls == Calls::Told && now >= self.lapses.after(HOLD) {
-            (self.calls, self.granted, self.lapses) = (Calls::Yes, 0, now);
+    /// Requests a sync. If an earlier request had no reply for a hold, it is repeated: the sync task may have dropped
+    /// it.
+    fn request_sync_at(&mut self, now: Timestamp) {
+        if self.sync_request == SyncRequest::Signalled && now >= self.expires_at.after(HOLD) {
+            (self.sync_request, self.granted, self.expires_at) = (SyncRequest::Due, 0, now);
         }
-        self.call();
+        self.request_sync();
     }
 
-    fn call(&mut self) {
-        if self.calls == Calls::No {
-            self.calls = Calls::Yes;
+    fn request_sync(&mut self) {
+        if self.sync_request == SyncRequest::Idle {
+            self.sync_request = SyncRequest::Due;
         }
     }
 }

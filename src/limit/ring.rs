@@ -1,62 +1,62 @@
-//! The counters of one sliding window: a ring of buckets, and what they count together. It knows when its newest bucket
-//! was first counted in, never a limit or a window.
+//! The counters of one sliding window: a ring of buckets and their total. Limit and window are its caller's; the ring
+//! holds only the boot-time instant at which its newest bucket was first counted in.
 //!
 //! ```text
 //!   in the table   │ began │ total, newest │ ─┐
-//!   elsewhere      │ … newest │ oldest … │ ◀─┘   4 bytes for each bucket
+//!   on the heap    │ … newest │ oldest … │ ◀─┘   4 bytes per bucket
 //! ```
 //!
-//! A bucket that is new takes the place of the oldest, and the total is kept by what comes and goes: of sixty buckets a
-//! judgement reads two, which stand side by side, and nothing but those outside of the table.
+//! A new bucket replaces the oldest one, and the total is updated incrementally: of sixty buckets a check reads two,
+//! which are adjacent, in one block outside the table.
 
 use super::heap::block_bytes;
 use crate::clock::Timestamp;
 
-/// The counters of one bucket and the one before it are kept in place; more buckets have a block of memory while
-/// something counts.
+/// The ring. Two counters are stored inline; more buckets use a block of memory while something is counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring {
     began: Timestamp,
-    counters: Counters,
+    counters: RingCounters,
 }
 
-/// A few sizes of blocks, those that malloc has; one of any size would have its length in the table.
+/// The counters: inline, or in a block of one of the sizes that malloc has. A block of any size would need its length
+/// in the table.
 #[derive(Clone, Debug)]
-enum Counters {
-    /// The newer first. Of a ring with more buckets: nothing counts.
+enum RingCounters {
+    /// The newer first. For a ring of more buckets: nothing is counted.
     Two([u32; 2]),
-    Six(Head, Box<[u32; 6]>),
-    Ten(Head, Box<[u32; 10]>),
-    Fourteen(Head, Box<[u32; 14]>),
-    Thirty(Head, Box<[u32; 30]>),
-    All(Head, Box<[u32; 61]>),
+    Six(RingHead, Box<[u32; 6]>),
+    Ten(RingHead, Box<[u32; 10]>),
+    Fourteen(RingHead, Box<[u32; 14]>),
+    Thirty(RingHead, Box<[u32; 30]>),
+    All(RingHead, Box<[u32; 61]>),
 }
 
-/// What all buckets count together, which is the newest, and how many there are. In bytes, to fit beside the pointer.
+/// The total of all buckets, the index of the newest and the number of buckets; bytes, to fit beside the pointer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Head {
-    /// The lowest five bytes: 61 counters of 32 bits come to less than 38 bits.
+struct RingHead {
+    /// The lowest five bytes: 61 counters of 32 bits sum to less than 38 bits.
     total: [u8; 5],
     newest: u8,
     len: u8,
 }
 
-impl Default for Counters {
-    fn default() -> Counters {
-        Counters::Two([0; 2])
+impl Default for RingCounters {
+    fn default() -> RingCounters {
+        RingCounters::Two([0; 2])
     }
 }
 
 impl Ring {
-    /// The ring whose newest bucket was first counted in then, with these counts, the newest first. `None`: of so many buckets there is
-    /// none.
-    pub(super) fn of_counts(began: Timestamp, counts: &[u32]) -> Option<Ring> {
+    /// Makes a ring from counts, the newest first, and the instant at which the newest was first counted in. `None` if
+    /// the number of counts is below 2 or above 61.
+    pub(super) fn from_counts(began: Timestamp, counts: &[u32]) -> Option<Ring> {
         if let [newer, older] = counts {
-            return Some(Ring { began, counters: Counters::Two([*newer, *older]) });
+            return Some(Ring { began, counters: RingCounters::Two([*newer, *older]) });
         }
         let len = u8::try_from(counts.len()).ok().filter(|len| (3..=COUNTERS_MAX).contains(len))?;
-        let mut counters = Counters::new(len);
-        let (head, slots) = counters.many()?;
+        let mut counters = RingCounters::new(len);
+        let (head, slots) = counters.block_mut()?;
         for (back, count) in counts.iter().enumerate() {
             *slots.get_mut(head.slot(back)?)? = *count;
         }
@@ -64,45 +64,45 @@ impl Ring {
         Some(Ring { began, counters })
     }
 
-    /// How many buckets there are, as far as something counts.
+    /// The number of buckets; 2 if nothing is counted.
     pub(super) fn len(&self) -> usize {
-        self.parts().0.len()
+        self.head_and_counts().0.len()
     }
 
-    /// When the newest bucket was first counted in, by the boot-time clock.
+    /// The boot-time instant at which the newest bucket was first counted in.
     #[inline]
     pub(super) fn began(&self) -> Timestamp {
         self.began
     }
 
-    /// What all buckets count together.
+    /// The total of all buckets.
     #[inline]
     pub(super) fn total(&self) -> u64 {
-        self.parts().0.total()
+        self.head_and_counts().0.total()
     }
 
-    /// What the bucket counts that stands so many before the newest; nothing where there is none.
+    /// The count of the bucket `back` places before the newest; zero if there is none.
     #[inline]
     pub(super) fn count(&self, back: usize) -> u32 {
-        let (head, counts) = self.parts();
+        let (head, counts) = self.head_and_counts();
         head.slot(back).and_then(|slot| counts.get(slot)).copied().unwrap_or(0)
     }
 
-    /// Moves on by so many buckets; as many of the oldest are forgotten. The newest, where it is another, begins now.
+    /// Advances by `passed` buckets and drops as many of the oldest. A new newest bucket begins at `now`.
     pub(super) fn advance(&mut self, passed: usize, now: Timestamp, len: u8) {
         if passed > 0 || self.total() == 0 {
             self.began = now;
         }
-        if let Counters::Two([newer, older]) = &mut self.counters {
+        if let RingCounters::Two([newer, older]) = &mut self.counters {
             match passed {
-                _ if len > 2 => self.counters = Counters::new(len),
+                _ if len > 2 => self.counters = RingCounters::new(len),
                 0 => {}
                 1 => (*newer, *older) = (0, *newer),
                 _ => (*newer, *older) = (0, 0),
             }
             return;
         }
-        let Some((head, counts)) = self.counters.many() else { return };
+        let Some((head, counts)) = self.counters.block_mut() else { return };
         let mut total = head.total();
         for _ in 0..passed.min(head.len()) {
             head.newest = if head.newest + 1 < head.len { head.newest + 1 } else { 0 };
@@ -113,34 +113,34 @@ impl Ring {
         head.set_total(total);
     }
 
-    /// Counts in the newest bucket, as far as its counter goes.
+    /// Counts units in the newest bucket, saturated.
     pub(super) fn add(&mut self, units: u32) {
-        if let Counters::Two([newer, _]) = &mut self.counters {
+        if let RingCounters::Two([newer, _]) = &mut self.counters {
             *newer = newer.saturating_add(units);
             return;
         }
-        let Some((head, counts)) = self.counters.many() else { return };
+        let Some((head, counts)) = self.counters.block_mut() else { return };
         if let Some(count) = counts.get_mut(usize::from(head.newest)) {
             let before = std::mem::replace(count, count.saturating_add(units));
             head.set_total(head.total() + u64::from(*count - before));
         }
     }
 
-    /// Takes units back, from the newest bucket first. Once nothing counts, nothing is allocated.
-    pub(super) fn take(&mut self, units: u32) {
+    /// Removes units, from the newest bucket first. A ring that counts nothing frees its block.
+    pub(super) fn remove(&mut self, units: u32) {
         let mut left = units;
         let mut take = |count: &mut u32| {
             let taken = left.min(*count);
             (*count, left) = (*count - taken, left - taken);
             u64::from(taken)
         };
-        if let Counters::Two(counts) = &mut self.counters {
+        if let RingCounters::Two(counts) = &mut self.counters {
             counts.iter_mut().for_each(|count| {
                 take(count);
             });
             return;
         }
-        let Some((head, counts)) = self.counters.many() else { return };
+        let Some((head, counts)) = self.counters.block_mut() else { return };
         let mut total = head.total();
         for back in 0..head.len() {
             if let Some(count) = head.slot(back).and_then(|slot| counts.get_mut(slot)) {
@@ -153,63 +153,63 @@ impl Ring {
         }
     }
 
-    /// Bytes that malloc hands out for it.
+    /// Bytes that malloc allocates for the ring.
     pub(super) fn heap_bytes(&self) -> usize {
         match &self.counters {
-            Counters::Two(_) => 0,
-            Counters::Six(head, _)
-            | Counters::Ten(head, _)
-            | Counters::Fourteen(head, _)
-            | Counters::Thirty(head, _)
-            | Counters::All(head, _) => heap_bytes_of(head.len),
+            RingCounters::Two(_) => 0,
+            RingCounters::Six(head, _)
+            | RingCounters::Ten(head, _)
+            | RingCounters::Fourteen(head, _)
+            | RingCounters::Thirty(head, _)
+            | RingCounters::All(head, _) => heap_bytes_of(head.len),
         }
     }
 
     #[inline]
-    fn parts(&self) -> (Head, &[u32]) {
+    fn head_and_counts(&self) -> (RingHead, &[u32]) {
         match &self.counters {
-            Counters::Two(counts) => (Head::of_two(counts), counts),
-            Counters::Six(head, counts) => (*head, &**counts),
-            Counters::Ten(head, counts) => (*head, &**counts),
-            Counters::Fourteen(head, counts) => (*head, &**counts),
-            Counters::Thirty(head, counts) => (*head, &**counts),
-            Counters::All(head, counts) => (*head, &**counts),
+            RingCounters::Two(counts) => (RingHead::for_two(counts), counts),
+            RingCounters::Six(head, counts) => (*head, &**counts),
+            RingCounters::Ten(head, counts) => (*head, &**counts),
+            RingCounters::Fourteen(head, counts) => (*head, &**counts),
+            RingCounters::Thirty(head, counts) => (*head, &**counts),
+            RingCounters::All(head, counts) => (*head, &**counts),
         }
     }
 }
 
-impl Counters {
-    /// For so many buckets, at most 61.
-    fn new(len: u8) -> Counters {
-        let head = Head { len, ..Head::default() };
+impl RingCounters {
+    /// Makes zero counters for `len` buckets, at most 61.
+    fn new(len: u8) -> RingCounters {
+        let head = RingHead { len, ..RingHead::default() };
         match len {
-            ..=6 => Counters::Six(head, Box::default()),
-            7..=10 => Counters::Ten(head, Box::default()),
-            11..=14 => Counters::Fourteen(head, Box::default()),
-            15..=30 => Counters::Thirty(head, Box::default()),
-            31.. => Counters::All(head, Box::new([0; 61])),
+            ..=6 => RingCounters::Six(head, Box::default()),
+            7..=10 => RingCounters::Ten(head, Box::default()),
+            11..=14 => RingCounters::Fourteen(head, Box::default()),
+            15..=30 => RingCounters::Thirty(head, Box::default()),
+            31.. => RingCounters::All(head, Box::new([0; 61])),
         }
     }
 
     /// The block, if there is one.
     #[inline]
-    fn many(&mut self) -> Option<(&mut Head, &mut [u32])> {
+    fn block_mut(&mut self) -> Option<(&mut RingHead, &mut [u32])> {
         match self {
-            Counters::Two(_) => None,
-            Counters::Six(head, counts) => Some((head, &mut **counts)),
-            Counters::Ten(head, counts) => Some((head, &mut **counts)),
-            Counters::Fourteen(head, counts) => Some((head, &mut **counts)),
-            Counters::Thirty(head, counts) => Some((head, &mut **counts)),
-            Counters::All(head, counts) => Some((head, &mut **counts)),
+            RingCounters::Two(_) => None,
+            RingCounters::Six(head, counts) => Some((head, &mut **counts)),
+            RingCounters::Ten(head, counts) => Some((head, &mut **counts)),
+            RingCounters::Fourteen(head, counts) => Some((head, &mut **counts)),
+            RingCounters::Thirty(head, counts) => Some((head, &mut **counts)),
+            RingCounters::All(head, counts) => Some((head, &mut **counts)),
         }
     }
 }
 
-impl Head {
-    /// Two stand as a ring of two whose newest is the first.
+impl RingHead {
+    /// Describes two inline counters as a ring of two with the newest first.
     #[inline]
-    fn of_two([newer, older]: &[u32; 2]) -> Head {
-        let mut head = Head { len: 2, ..Head::default() };
+    fn for_two([newer, older]: &[u32; 2]) -> RingHead {
+        let mut head = RingHead { len: 2, ..RingHead::default() };
         head.set_total(u64::from(*newer) + u64::from(*older));
         head
     }
@@ -219,7 +219,7 @@ impl Head {
         usize::from(self.len)
     }
 
-    /// Where the bucket stands that is so many before the newest.
+    /// The index of the bucket `back` places before the newest.
     #[inline]
     fn slot(self, back: usize) -> Option<usize> {
         let newest = usize::from(self.newest);
@@ -240,7 +240,7 @@ impl Head {
     }
 }
 
-/// Bytes that malloc hands out for a ring of so many buckets while something counts.
+/// Bytes that malloc allocates for a ring of `len` buckets while something is counted.
 pub(super) const fn heap_bytes_of(len: u8) -> usize {
     let counters = match len {
         ..=2 => 0,
@@ -256,5 +256,5 @@ pub(super) const fn heap_bytes_of(len: u8) -> usize {
 /// Sixty buckets, and the one that the window is leaving.
 const COUNTERS_MAX: u8 = 61;
 
-/// So a table's entry has 40 bytes, its digest included.
+/// A table entry has 40 bytes, its digest included.
 const _: () = assert!(size_of::<Ring>() == 24);

@@ -1,29 +1,29 @@
-//! A host's share of one budget that many hosts have together: tokens borrowed ahead of need, a little credit, and what
-//! holds while the others cannot be heard.
+//! A host's share of one fleet budget: tokens borrowed ahead of demand, a small credit, and the fallback during an
+//! outage.
 //!
 //! ```text
-//!   Redis: one bucket of B tokens that refills at R        level + all that hosts hold ≤ B
-//!      ▲ charged, given back        │ granted
-//!   this host: tokens in hand ──────┴──▶ spent first
+//!   Redis: one bucket of B tokens that refills at R        level + held by all hosts ≤ B
+//!      ▲ charged, returned          │ granted
+//!   this host: borrowed tokens ─────┴──▶ spent first
 //!              credit, at most θB/N ────▶ spent next, and charged later
 //! ```
 //!
-//! Promise, for N hosts that Redis hears: in any span W at most `B + ⌊W · R⌋` units pass without credit; with it θB more,
-//! or N where θB/N is less than one, and θ·W·R from hosts on which a key stays below θR/N, which nobody is told of. Who
-//! cannot hear Redis for longer than a hold lasts has no tokens in hand.
+//! Promise, for N hosts that reach Redis: in any span W at most `B + ⌊W · R⌋` units pass without credit. With credit,
+//! θB more pass, or N where θB/N is less than one, and θ·W·R from hosts on which a key stays below θR/N and is
+//! untracked. A host that cannot reach Redis for longer than a hold has no borrowed tokens.
 
-mod alone;
-mod asking;
+mod compact;
 mod credit;
-mod folded;
+mod fallback;
 mod level;
+mod remote_check;
 mod state;
 mod sync;
 mod window;
 
-pub use asking::{Asks, Brought, PATIENCE};
-pub use folded::Folded;
-pub(super) use state::HOLD;
+pub use compact::Folded;
+pub use remote_check::{Asks, Brought, PATIENCE};
+pub(super) use state::{HOLD, SyncRequest};
 pub use state::{Seen, Share};
 pub use sync::{Reported, Settled};
 pub use window::{More, Turns, Window, WindowFault};
@@ -34,27 +34,27 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The numbers of one budget.
+/// The configured numbers of one budget.
 #[derive(Clone, Debug)]
 pub struct Quota {
     bucket: token_bucket::Quota,
     credit: u16,
-    /// Nothing is admitted on credit where a host's part of it is less than a unit.
+    /// Gives no credit where a host's part of it is less than a unit.
     in_whole_units: bool,
     when_down: WhenDown,
     derived: Derived,
     asks: Asks,
-    /// How long a request waits for a call at most.
+    /// The longest wait of a request for a remote check.
     patience: Duration,
-    joined: Arc<OnceLock<Joined>>,
-    /// Where it is none of a bucket, but of windows.
+    joined: Arc<OnceLock<FleetMember>>,
+    /// The windows, if the budget is not a bucket.
     window: Option<Arc<Window>>,
 }
 
-/// What follows from the numbers, worked out once: no request divides by what it need not.
+/// Values derived once from the numbers, to avoid divisions per request.
 #[derive(Clone, Copy, Debug)]
 struct Derived {
-    /// The rate in millionths of a unit a second.
+    /// The rate in millionths of a unit per second.
     micro_per_second: u64,
     /// The burst in millionths of a unit.
     full: i64,
@@ -62,141 +62,143 @@ struct Derived {
     one_unit: Micros,
     /// Units that all hosts together may admit before they are charged.
     credit: u32,
-    /// Ticks until one unit of credit is forgiven where there is one host, and what is left over of that division.
+    /// Ticks in which one unit of credit is forgiven on a single host, and the remainder of that division.
     credit_ticks: u64,
     credit_rest: u64,
 }
 
-/// What a budget is part of.
+/// The fleet that a budget or a concurrency limit has joined.
 #[derive(Debug)]
-struct Joined {
-    standing: Arc<Standing>,
-    budget: u64,
+pub(super) struct FleetMember {
+    pub(super) standing: Arc<Standing>,
+    /// The number of the budget in the fleet.
+    pub(super) budget: u64,
 }
 
-/// What holds while Redis is not heard, once the tokens in hand are spent.
+/// The fallback while Redis is unreachable, once the borrowed tokens are spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenDown {
-    /// The N-th part of the budget, N being the hosts that were last known.
+    /// The N-th part of the budget on each host, for the last known host count N.
     #[default]
     Share,
     /// The whole budget on each host.
     Local,
-    /// Everything passes.
+    /// Allows every request.
     Allow,
-    /// Nothing passes.
+    /// Refuses every request.
     Refuse,
 }
 
-/// How this host stands with the others, for all keys of all budgets.
+/// The fleet status of this host, shared by all keys of all budgets.
 #[derive(Debug)]
 pub struct Standing {
     hosts: AtomicU32,
     outages: AtomicU32,
-    /// The same for budgets whose requests always wait for a call: a Redis that answers too late is not heard either.
-    outages_of_asking: AtomicU32,
+    /// As `outages`, for budgets whose requests always wait for a remote check: a Redis that replies too late counts as
+    /// unreachable for them.
+    remote_check_outages: AtomicU32,
 }
 
 impl Default for Standing {
-    /// Alone, and nothing heard yet.
+    /// One host, in an outage: nothing has been received from Redis.
     fn default() -> Standing {
-        let outages = || AtomicU32::new(CUT_OFF);
-        Standing { hosts: AtomicU32::new(1), outages: outages(), outages_of_asking: outages() }
+        let outages = || AtomicU32::new(OUTAGES_AT_START);
+        Standing { hosts: AtomicU32::new(1), outages: outages(), remote_check_outages: outages() }
     }
 }
 
 impl Standing {
-    /// Hosts that live, this one included; at least one.
+    /// The number of live hosts, this one included; at least one.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         self.hosts.load(Ordering::Relaxed)
     }
 
-    /// Says how many hosts live.
+    /// Sets the number of live hosts.
     pub fn set_hosts(&self, hosts: u32) {
         self.hosts.store(hosts.clamp(1, HOSTS_MAX), Ordering::Relaxed);
     }
 
-    /// Whether Redis is heard.
+    /// Whether Redis is reachable.
     #[must_use]
     pub fn is_linked(&self) -> bool {
         is_linked(self.outages())
     }
 
-    /// Says whether Redis is heard. Returns whether that is a change.
+    /// Sets whether Redis is reachable. Returns whether that is a change.
     pub fn set_linked(&self, linked: bool) -> bool {
         self.set_answering(linked);
         let change = |outages: u32| (is_linked(outages) != linked).then(|| outages.wrapping_add(1));
         self.outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
 
-    /// A number that goes up by one when Redis is not heard any more, and when it is heard again.
+    /// A counter incremented at the start and at the end of each outage.
     fn outages(&self) -> u32 {
         self.outages.load(Ordering::Relaxed)
     }
 
-    /// Says whether Redis, which is heard, answers in time the calls that requests wait for.
+    /// Sets whether Redis, while reachable, answers remote checks in time.
     pub fn set_answering(&self, answering: bool) {
         let change = |outages: u32| (is_linked(outages) != answering).then(|| outages.wrapping_add(1));
-        let _ = self.outages_of_asking.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        let _ = self.remote_check_outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
-    /// Whether requests may wait for calls.
+    /// Whether requests may wait for remote checks.
     #[must_use]
     pub fn is_answering(&self) -> bool {
-        is_linked(self.outages_of_asking.load(Ordering::Relaxed))
+        is_linked(self.remote_check_outages.load(Ordering::Relaxed))
     }
 }
 
-/// Whether Redis is heard when the number of outages is this.
+/// Whether Redis is reachable at this value of the outage counter.
 const fn is_linked(outages: u32) -> bool {
     outages.is_multiple_of(2)
 }
 
 impl Quota {
-    /// A budget as large as this bucket. `credit`, in thousandths of the burst, is what all hosts together may admit
-    /// before it is charged; zero: nothing.
+    /// Makes a budget as large as this bucket. `credit`, in thousandths of the burst, is the amount that all hosts
+    /// together may admit before it is charged; zero is none.
     #[must_use]
     pub fn new(bucket: token_bucket::Quota, credit: u16, when_down: WhenDown) -> Quota {
         let credit = credit.min(CREDIT_MAX);
-        let derived = Derived::of(&bucket, credit);
+        let derived = Derived::new(&bucket, credit);
         let (asks, joined) = (Asks::Never, Arc::default());
         let (in_whole_units, patience, window) = (false, PATIENCE, None);
         Quota { bucket, credit, in_whole_units, when_down, derived, asks, patience, joined, window }
     }
 
-    /// The same, with no credit at all for hosts that are so many that the part of each is less than a unit: else each may
-    /// use one.
+    /// Returns the budget without credit on hosts whose part of it is less than a unit. By default each such host may
+    /// use one unit.
     #[must_use]
     pub fn in_whole_units(self) -> Quota {
         Quota { in_whole_units: true, ..self }
     }
 
-    /// The budget as one bucket; of windows, what one of them admits, earned at the mean rate.
+    /// The budget as one bucket. For windows: the limit of one window, earned at the mean rate.
     #[must_use]
     pub const fn bucket(&self) -> &token_bucket::Quota {
         &self.bucket
     }
 
-    /// What all hosts together may admit before it is charged, in thousandths of the burst.
+    /// The credit of all hosts together, in thousandths of the burst.
     #[must_use]
     pub const fn credit(&self) -> u16 {
         self.credit
     }
 
-    /// What holds while Redis is not heard.
+    /// The fallback while Redis is unreachable.
     #[must_use]
     pub const fn when_down(&self) -> WhenDown {
         self.when_down
     }
 
-    /// Joins the fleet under a number of its own: from now on this is how the host stands. Until then it is judged as if
-    /// there were no other host. Whoever joins twice stays where it is.
+    /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
+    /// the budget is judged as if there were no other host. Joining again has no effect.
     pub fn join(&self, standing: &Arc<Standing>, budget: u64) {
-        self.joined.get_or_init(|| Joined { standing: Arc::clone(standing), budget });
+        self.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
     }
 
-    /// The number under which it has joined, if it has.
+    /// The budget number under which it has joined the fleet.
     #[must_use]
     pub fn budget(&self) -> Option<u64> {
         self.joined.get().map(|joined| joined.budget)
@@ -206,21 +208,22 @@ impl Quota {
         self.joined.get().map(|joined| &*joined.standing)
     }
 
-    /// Units that one of so many hosts may admit before they are charged. Zero: less than one.
+    /// Units that one of `hosts` hosts may admit before they are charged; zero means less than one.
     #[inline]
     fn credit_units(&self, hosts: u32) -> u32 {
         self.derived.credit / hosts.max(1)
     }
 
-    /// Whether the credit is less than a unit for each of so many hosts: then each may borrow one at a time, as long as
+    /// Whether each of `hosts` hosts has less than a unit of credit: each may then borrow one unit at a time, while
     /// Redis has enough.
     #[must_use]
     pub fn lends_one(&self, hosts: u32) -> bool {
         self.credit > 0 && self.credit_units(hosts) == 0
     }
 
-    /// What Redis is to have, in millionths of a unit, for a host to borrow one: as much as all may be lent, and once more,
-    /// or what all ask for until they hear of each other. `demand`: theirs, in thousandths of a unit a second.
+    /// The level, in millionths of a unit, above which Redis lends a host one unit: the credit of all hosts, plus their
+    /// demand until they learn of each other's, at most the credit again. `demand` is in thousandths of a unit per
+    /// second.
     #[must_use]
     pub fn lends_above(&self, demand: u64) -> i64 {
         let burst = u64::from(self.bucket.burst()) * MICRO_UNITS;
@@ -229,7 +232,7 @@ impl Quota {
         i64::try_from(credit + others.min(credit)).unwrap_or(i64::MAX)
     }
 
-    /// Ticks until one unit of credit is forgiven on one of so many hosts, where nobody was told of it; at least one.
+    /// Ticks in which one unit of credit is forgiven on one of `hosts` hosts, for an untracked key; at least one.
     #[inline]
     fn credit_ticks(&self, hosts: u32) -> u64 {
         let whole = self.derived.credit_ticks.saturating_mul(u64::from(hosts)).max(1);
@@ -239,7 +242,7 @@ impl Quota {
         }
     }
 
-    /// The rate in millionths of a unit a second.
+    /// The rate in millionths of a unit per second.
     #[must_use]
     pub const fn micro_units_per_second(&self) -> u64 {
         self.derived.micro_per_second
@@ -247,7 +250,7 @@ impl Quota {
 }
 
 impl Derived {
-    fn of(bucket: &token_bucket::Quota, credit: u16) -> Derived {
+    fn new(bucket: &token_bucket::Quota, credit: u16) -> Derived {
         let rate = bucket.rate();
         let micro = u128::from(rate.count()) * u128::from(MICRO_UNITS) * NANOS_PER_SECOND;
         let one_unit = rate.period_nanos().div_ceil(u64::from(rate.count())).div_ceil(NANOS_PER_MICRO);
@@ -260,7 +263,7 @@ impl Derived {
             micro_per_second: at_most(micro / u128::from(rate.period_nanos())),
             full: i64::from(bucket.burst()) * MICRO_UNITS.cast_signed(),
             one_unit: Micros(one_unit),
-            // Credit is at most all of the burst.
+            // The credit is at most the whole burst.
             credit: u32::try_from(part).unwrap_or(u32::MAX),
             credit_ticks: at_most(whole / divisor),
             credit_rest: at_most(whole % divisor),
@@ -268,7 +271,7 @@ impl Derived {
     }
 }
 
-/// Who a budget is shared with is no part of its numbers.
+/// Fleet membership is not part of the numbers of a budget.
 impl PartialEq for Quota {
     fn eq(&self, other: &Quota) -> bool {
         let numbers = |quota: &Quota| {
@@ -280,18 +283,18 @@ impl PartialEq for Quota {
 
 impl Eq for Quota {}
 
-/// Before anything is heard there is an outage.
-const CUT_OFF: u32 = 1;
+/// The initial outage counter: an outage until Redis is reached.
+const OUTAGES_AT_START: u32 = 1;
 
-/// More hosts than one Redis was ever planned for: what says more is mistaken.
+/// More hosts than one Redis was planned for; a larger count is an error.
 const HOSTS_MAX: u32 = 100_000;
 
-/// All of the burst.
+/// The whole burst, in thousandths.
 const CREDIT_MAX: u16 = 1_000;
 
 const CREDIT_WHOLE: u64 = 1_000;
 
-/// How often a second Redis is asked about a key that is in demand.
+/// Syncs per second of a key in demand.
 const SYNCS_PER_SECOND: u64 = 10;
 
 const MICRO_UNITS: u64 = 1_000_000;

@@ -1,125 +1,124 @@
-//! The sliding log: every unit admitted is kept with its time for as long as it counts. Exact, and therefore large:
-//! 12 bytes for each entry. It never forgets a unit early and never keeps one late.
+//! The sliding log: keeps every admitted unit with its time while it counts. Exact, and therefore large: 12 bytes per
+//! entry. No unit leaves early or late.
 //!
 //! ```text
 //!        ╭──────────── window ────────────╮
 //!   ──×──┼──────×────×──────────────×─────┼──▶ time      ×  an entry: time and units
 //!        t − W                            t
-//!     gone      counted
+//!  dropped      counted
 //! ```
 //!
-//! Promise: at most N units in every window (t − W, t], wherever it lies; a request is refused exactly until its
-//! `Later` has passed. A unit admitted at t is no longer seen at t + W.
+//! Promise: at most N units in every window (t − W, t]; `Later` is exact. A unit admitted at t no longer counts at t +
+//! W.
 //!
-//! Arrivals are kept in the order they were judged: when the clock shows less than the newest entry, that entry's
-//! time stands.
+//! Entries are in the order of judgement: when the clock shows less than the time of the newest entry, that time is
+//! used.
 
-use super::entries::{Entries, Run, heap_bytes_of};
+use super::entries::{EntryRun, LogEntries, heap_bytes_of};
 use super::rate::WINDOW_NANOS;
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now};
 
-/// The largest N. Such a log takes 150 000 bytes for one key; of a window that counts higher nobody can see whether
-/// it is exact, and `sliding_window` does it in a thousandth of that.
+/// The largest N. Such a log takes 150 000 bytes per key; above it exactness is not observable, and `sliding_window`
+/// takes a thousandth of the memory.
 pub const COUNT_MAX: u32 = 10_000;
 
-/// The numbers of one sliding log: N units in a window of W.
+/// The configured limit: N units in a window of W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     count: u32,
     window_nanos: u64,
-    /// Units that are kept apart: N, or more where there is a use for it.
-    kept: u32,
+    /// Units stored separately: N, or more where a soft limit or debt needs them.
+    stored_units: u32,
 }
 
 impl Quota {
-    /// At most `count` units in any `window_nanos` nanoseconds.
+    /// Makes a limit of at most `count` units in any `window_nanos` nanoseconds.
     ///
-    /// # Errors
-    /// A count of zero or above [`COUNT_MAX`], a window below a millisecond or above 366 days.
+    /// # Errors A count of zero or above [`COUNT_MAX`], a window below a millisecond or above 366 days.
     pub fn new(count: u32, window_nanos: u64) -> Result<Quota, RateError> {
         match count {
             0 => Err(RateError::Zero),
             1..=COUNT_MAX if WINDOW_NANOS.contains(&window_nanos) => {
-                Ok(Quota { count, window_nanos, kept: count })
+                Ok(Quota { count, window_nanos, stored_units: count })
             }
             1..=COUNT_MAX => Err(RateError::Window),
             _ => Err(RateError::LogTooLarge),
         }
     }
 
-    /// The same window with another count. States of the two can be compared.
+    /// Returns the same window with another count; states of the two are comparable.
     ///
-    /// # Errors
-    /// A count of zero or above [`COUNT_MAX`].
+    /// # Errors A count of zero or above [`COUNT_MAX`].
     pub fn with_count(&self, count: u32) -> Result<Quota, RateError> {
         Quota::new(count, self.window_nanos)
     }
 
-    /// The same for logs that also hold more than N: what a soft limit admits, what is charged into debt. So many units
-    /// are kept apart, as far as a log goes ([`COUNT_MAX`]).
+    /// Returns the limit for logs that exceed N under a soft limit or debt: `units` are stored separately, up to
+    /// [`COUNT_MAX`].
     #[must_use]
     pub fn keeping(self, units: u32) -> Quota {
-        Quota { kept: self.kept.max(units.min(COUNT_MAX)), ..self }
+        Quota { stored_units: self.stored_units.max(units.min(COUNT_MAX)), ..self }
     }
 
-    /// N.
+    /// The units of one window, N.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// W in nanoseconds.
+    /// The window W in nanoseconds.
     #[must_use]
     pub const fn window_nanos(&self) -> u64 {
         self.window_nanos
     }
 
-    /// W.
+    /// The window W.
     #[must_use]
     pub const fn window(&self) -> Micros {
         Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
     }
 
-    /// Bytes of the heap that a key holds: with one entry, and with as many as it ever has.
+    /// Heap bytes of a key: with one entry, and the most that a key ever has.
     #[must_use]
     pub fn heap_bytes(&self) -> (usize, usize) {
         heap_bytes_of(usize::try_from(self.count).unwrap_or(usize::MAX))
     }
 }
 
-/// The state of one key. 16 bytes, and one block of memory while something counts.
+/// The state of one key: 16 bytes, and one block of memory while something is counted.
 ///
-/// Which entries are kept: all that are in the window, but units of the same time are one entry, and where there are N
-/// entries already, those that have N units or more after them are merged into the next that has not. N is here the
-/// number of units that the quota keeps apart ([`Quota::keeping`]).
+/// All entries in the window are kept, with two exceptions: units of the same time are one entry, and where there are N
+/// entries already, those with N units or more after them are merged into the next entry that has fewer. N is here the
+/// number of units that the quota stores separately ([`Quota::keeping`]).
 ///
-/// *That merging changes no answer.* Whether a request of one unit or more passes depends on whether the units in
-/// the window are at most N − cost, which is less than N. As long as the newer units are in the window, they alone
-/// refuse it; the merged ones are older, so once they would have made the difference they had left. `remaining` is
-/// zero for as long. Only under a larger N, as after a reload, or where a key that stood above N is given units back,
-/// merged units count until the entry they are part of leaves: longer than they should, never shorter.
+/// *Merging changes no decision.* A request of one unit or more passes if the units in the window are at most N − cost,
+/// which is less than N. While the newer units are in the window, they alone refuse it; the merged ones are older, so
+/// they have left before they could make the difference. `remaining` is zero for as long. Only under a larger N, as
+/// after a reload, or where a key above N gets a refund, merged units count until their entry leaves: longer than
+/// exact, never shorter.
 ///
 /// *There are at most N entries, whatever was charged:* after merging, all but the oldest have less than N units
 /// together, the new ones included, and none is empty.
 #[derive(Clone, Debug, Default)]
 pub struct SlidingLog {
-    entries: Entries,
+    entries: LogEntries,
 }
 
 impl SlidingLog {
-    /// A key never seen: nothing counts, nothing is allocated.
+    /// The state of a new key: nothing is counted, nothing is allocated.
     #[must_use]
     pub fn fresh(_quota: &Quota, _now: Now) -> SlidingLog {
         SlidingLog::default()
     }
 
-    /// What it holds, the oldest first: times in nanoseconds since the engine's origin, each with its units.
+    /// The entries, the oldest first: times in nanoseconds since the engine's origin, each with its units.
     pub fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.entries.all().each()
+        self.entries.all().iter()
     }
 
-    /// The log that holds this; `None` where times go back, an entry is of nothing, or there is more than a log holds.
+    /// Makes a log from its entries; `None` if times do not rise, an entry has no units, or there are more than a log
+    /// holds.
     #[must_use]
     pub fn of_entries(held: &[(u64, u32)]) -> Option<SlidingLog> {
         let entries_max = usize::try_from(COUNT_MAX).unwrap_or(usize::MAX);
@@ -128,7 +127,7 @@ impl SlidingLog {
         if held.len() > entries_max || units > u64::from(u32::MAX) || !rises {
             return None;
         }
-        let mut entries = Entries::default();
+        let mut entries = LogEntries::default();
         for (nanos, units) in held {
             if *units == 0 {
                 return None;
@@ -147,34 +146,35 @@ impl SlidingLog {
             return Outcome::Never;
         };
         let all = self.entries.all();
-        // What has left the window and was not dropped yet counts here; if it fits even so, nothing need be sought.
+        // This total includes entries that have left the window and are not dropped yet; if it fits, no search is
+        // needed.
         if all.units() <= most {
             return Outcome::Pass;
         }
-        let counted = counted(all, quota, now);
+        let counted = entries_in_window(all, quota, now);
         if counted.units() <= most {
             return Outcome::Pass;
         }
         Outcome::Later(wait(counted, quota, now, most))
     }
 
-    /// Counts `cost` units at this time: they passed, or are counted although refused.
+    /// Counts `cost` units now: they passed, or are counted although refused.
     ///
-    /// A key that is judged under several counts (a soft limit) is charged under a quota that keeps as many units apart as
-    /// the largest of them ([`Quota::keeping`]): else the larger count may refuse for longer than it has to.
+    /// A key judged under several counts (a soft limit) must be charged under a quota that stores the largest of them
+    /// separately ([`Quota::keeping`]): otherwise the larger count may refuse for too long.
     pub fn charge(&mut self, quota: &Quota, now: Now, cost: u32) {
         if cost == 0 {
             return;
         }
-        let nanos = moment(self.entries.all(), now);
-        self.forget(quota, now);
-        let entries_max = usize::try_from(quota.kept).unwrap_or(usize::MAX);
+        let nanos = judgement_nanos(self.entries.all(), now);
+        self.drop_expired(quota, now);
+        let entries_max = usize::try_from(quota.stored_units).unwrap_or(usize::MAX);
         let counted = self.entries.all();
         let total = u64::from(counted.units()) + u64::from(cost);
         let mut units = cost;
         if counted.len() >= entries_max || total > u64::from(u32::MAX) {
-            // An entry whose sum is at most what is over N has N units or more after it, the new ones included.
-            let over = total.saturating_sub(u64::from(quota.kept));
+            // An entry whose sum is at most the excess over N has N units or more after it, the new ones included.
+            let over = total.saturating_sub(u64::from(quota.stored_units));
             let merged = counted.count_while(|sum| u64::from(sum) <= over);
             if merged < counted.len() {
                 self.entries.merge_oldest(merged);
@@ -183,27 +183,28 @@ impl SlidingLog {
                 self.entries.drop_oldest(merged);
             }
         }
-        // A sum that still does not fit is far above N, so all but N of it are in the oldest entry, which gives way.
+        // A total that still does not fit is far above N, so all but N of it are in the oldest entry, which loses the
+        // excess.
         self.entries.add(nanos, units, entries_max);
     }
 
-    /// Counts what is known after the fact: past N, at most to N + `debt_max`; what is more is dropped.
+    /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
     pub fn owe(&mut self, quota: &Quota, now: Now, amount: u32, debt_max: u32) {
         let most = quota.count.saturating_add(debt_max);
-        let room = most.saturating_sub(counted(self.entries.all(), quota, now).units());
+        let room = most.saturating_sub(entries_in_window(self.entries.all(), quota, now).units());
         self.charge(quota, now, amount.min(room));
     }
 
-    /// Takes units back, the newest first; more than there are leaves a fresh key.
+    /// Refunds units, the newest first; refunding more than there are yields the state of a new key.
     pub fn give_back(&mut self, quota: &Quota, now: Now, amount: u32) {
-        self.forget(quota, now);
+        self.drop_expired(quota, now);
         self.entries.drop_newest(amount);
     }
 
-    /// What a reply says about this key.
+    /// The numbers of a reply about this key.
     #[must_use]
     pub fn level(&self, quota: &Quota, now: Now) -> Level {
-        let counted = counted(self.entries.all(), quota, now);
+        let counted = entries_in_window(self.entries.all(), quota, now);
         let used = counted.units().min(quota.count);
         let reset = match used.checked_sub(1) {
             Some(less) => wait(counted, quota, now, less),
@@ -217,54 +218,54 @@ impl SlidingLog {
         }
     }
 
-    /// Nanoseconds until nothing counts any more, if the window is no longer than this; zero for a key that equals
-    /// a fresh one.
+    /// Nanoseconds until nothing is counted any more, if the window is no longer than `window_nanos`; zero for the
+    /// state of a new key.
     #[must_use]
     pub fn nanos_until_fresh(&self, window_nanos: u64, now: Now) -> u64 {
         let newest = self.entries.all().newest();
         newest.map_or(0, |newest| newest.saturating_add(window_nanos).saturating_sub(now.at.as_nanos()))
     }
 
-    /// Bytes of the heap that it holds.
+    /// Heap bytes of the log.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.entries.heap_bytes()
     }
 
-    /// Drops what has left the window.
-    fn forget(&mut self, quota: &Quota, now: Now) {
-        let gone = gone(self.entries.all(), quota, now);
-        if gone > 0 {
-            self.entries.drop_oldest(gone);
+    /// Drops entries that have left the window.
+    fn drop_expired(&mut self, quota: &Quota, now: Now) {
+        let expired = count_expired(self.entries.all(), quota, now);
+        if expired > 0 {
+            self.entries.drop_oldest(expired);
         }
     }
 }
 
-/// The time of a judgement: now, unless an entry is newer.
+/// The time of a judgement, in nanoseconds: now, or the time of the newest entry if that is later.
 #[inline]
-fn moment(all: Run<'_>, now: Now) -> u64 {
+fn judgement_nanos(all: EntryRun<'_>, now: Now) -> u64 {
     now.at.as_nanos().max(all.newest().unwrap_or(0))
 }
 
-/// How many of the oldest entries have left the window.
+/// The number of oldest entries that have left the window.
 #[inline]
-fn gone(all: Run<'_>, quota: &Quota, now: Now) -> usize {
-    let moment = moment(all, now);
-    // No entry is newer than the moment.
+fn count_expired(all: EntryRun<'_>, quota: &Quota, now: Now) -> usize {
+    let moment = judgement_nanos(all, now);
+    // No entry is newer than `moment`.
     all.count_while_time(|nanos| moment.saturating_sub(nanos) >= quota.window_nanos)
 }
 
 /// The entries in the window.
 #[inline]
-fn counted<'a>(all: Run<'a>, quota: &Quota, now: Now) -> Run<'a> {
-    all.without_oldest(gone(all, quota, now))
+fn entries_in_window<'a>(all: EntryRun<'a>, quota: &Quota, now: Now) -> EntryRun<'a> {
+    all.without_oldest(count_expired(all, quota, now))
 }
 
-/// The wait until at most `most` of the units counted are left, of which there are more now.
-fn wait(counted: Run<'_>, quota: &Quota, now: Now, most: u32) -> Micros {
+/// The wait until at most `most` of the counted units are left; there are more now.
+fn wait(counted: EntryRun<'_>, quota: &Quota, now: Now, most: u32) -> Micros {
     let too_many = counted.units().saturating_sub(most);
     let last_to_leave = counted.count_while(|sum| sum < too_many);
-    // A log holds what leaves it last. The far end of time is a wall: nobody waits past it.
+    // The log contains the entry that leaves last. Times saturate at `u64::MAX`.
     let leaves = counted.nanos(last_to_leave).unwrap_or(0).saturating_add(quota.window_nanos);
     Micros(leaves.saturating_sub(now.at.as_nanos()).div_ceil(NANOS_PER_MICRO).max(1))
 }

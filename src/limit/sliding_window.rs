@@ -1,5 +1,5 @@
-//! The sliding window: one counter for each of B buckets of W/B, and one for the bucket that the window is leaving.
-//! An estimate, in 4 bytes a bucket whatever N is. It never remembers when in a bucket something came.
+//! The sliding window: one counter for each of B buckets of W/B, and one for the bucket that the window is leaving. An
+//! estimate in 4 bytes per bucket, for any N; times within a bucket are not stored.
 //!
 //! ```text
 //!         ╭──────────── window, B = 4 ────────────╮
@@ -8,21 +8,21 @@
 //!    oldest                                       t
 //! ```
 //!
-//! The estimate is what the current bucket and the B − 1 whole ones before it count, and of what the oldest counts the
-//! share of it that the window (t − W, t] still covers, rounded down. A request passes if estimate + cost ≤ N.
+//! The estimate is the count of the current bucket and of the B − 1 whole ones before it, and the share of the oldest
+//! bucket's count that the window (t − W, t] still covers, rounded down. A request passes if estimate + cost ≤ N.
 //! `buckets: 1` is the estimate from two windows known from Cloudflare ("How we built rate limiting capable of scaling
 //! to millions of domains", 2017). Buckets are aligned to UTC at i·W/B, in exact fractions where B does not divide W.
 //!
-//! Stated error: the units truly in the window differ from the estimate by at most what the oldest bucket counts. All
-//! of them may have come in its last moment: then too little is counted, by the share that has gone, rounded up. Or in
-//! its first: then too much, by the share that is left, rounded down. All else is exact. At most N pass in a bucket, so
-//! at most 2N in any window of W; of an even load the oldest bucket holds about N/B, and the error is a part of that.
+//! Stated error: the estimate differs from the true count by at most the count of the oldest bucket. If all its units
+//! came in its last instant, the estimate is too low by the share that has left, rounded up; if all came in its first,
+//! it is too high by the share that is left, rounded down. All else is exact. At most N pass in a bucket, so at most 2N
+//! in any window of W; under an even load the oldest bucket holds about N/B, and the error is a part of that.
 //!
-//! Promise: while nothing comes, the estimate never rises: within a bucket the share falls, and at its end the oldest
-//! has fallen to nothing while the next to leave still counts in full. So a request is refused exactly until its
-//! `Later` has passed. The state knows when the newest bucket was first counted in by the boot-time clock; which bucket
-//! that is, the wall clock says as it stands now. So nothing counts longer than the window and a bucket by the boot-time
-//! clock, whatever the wall clock did meanwhile.
+//! Promise: without further requests the estimate never rises: within a bucket the share falls, and at its end the
+//! oldest bucket has fallen to zero while the next to leave still counts in full. So `Later` is exact. The state holds
+//! the boot-time instant at which the newest bucket was first counted in; the current wall clock decides which bucket
+//! contains it. So nothing counts longer than the window and a bucket by the boot-time clock, whatever the wall clock
+//! does.
 
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
@@ -32,21 +32,20 @@ use super::ring::{Ring, heap_bytes_of};
 use super::{Level, Outcome, RateError};
 use crate::clock::{Micros, Now, Timestamp};
 
-/// The numbers of one sliding window: N units in a window of W, in B buckets.
+/// The configured limit: N units in a window of W, in B buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     count: u32,
     window_nanos: u64,
     buckets: u8,
-    /// How long a bucket is, where that is whole nanoseconds.
+    /// The length of a bucket, if it is whole nanoseconds.
     bucket_nanos: Option<NonZeroU64>,
 }
 
 impl Quota {
-    /// `count` units in any `window_nanos` nanoseconds, as far as `buckets` buckets can tell.
+    /// Makes a limit of `count` units in any `window_nanos` nanoseconds, estimated from `buckets` buckets.
     ///
-    /// # Errors
-    /// A count of zero, a window below a millisecond or above 366 days, no bucket or more than 60.
+    /// # Errors A count of zero, a window below a millisecond or above 366 days, no bucket or more than 60.
     pub fn new(count: u32, window_nanos: u64, buckets: u8) -> Result<Quota, RateError> {
         if count == 0 {
             return Err(RateError::Zero);
@@ -62,46 +61,45 @@ impl Quota {
         Ok(Quota { count, window_nanos, buckets, bucket_nanos })
     }
 
-    /// The same window with another count. States of the two can be compared.
+    /// Returns the same window with another count; states of the two are comparable.
     ///
-    /// # Errors
-    /// A count of zero.
+    /// # Errors A count of zero.
     pub fn with_count(&self, count: u32) -> Result<Quota, RateError> {
         Quota::new(count, self.window_nanos, self.buckets)
     }
 
-    /// N.
+    /// The units of one window, N.
     #[must_use]
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// W in nanoseconds.
+    /// The window W in nanoseconds.
     #[must_use]
     pub const fn window_nanos(&self) -> u64 {
         self.window_nanos
     }
 
-    /// W.
+    /// The window W.
     #[must_use]
     pub const fn window(&self) -> Micros {
         Micros(self.window_nanos.div_ceil(NANOS_PER_MICRO))
     }
 
-    /// B.
+    /// The number of buckets, B.
     #[must_use]
     pub const fn buckets(&self) -> u8 {
         self.buckets
     }
 
-    /// Bytes of the heap that a key holds while something counts.
+    /// Heap bytes of a key while something is counted.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         heap_bytes_of(self.counters())
     }
 
-    /// The bucket of a moment of Unix time, counted from 1970, and how much of it has gone, in 1/B nanoseconds: a bucket
-    /// has as many of these as W nanoseconds.
+    /// The number of the bucket that contains an instant of Unix time, counted from 1970, and the time since its start
+    /// in 1/B nanoseconds: a bucket has as many of these as W has nanoseconds.
     #[inline]
     fn bucket_at(&self, unix_nanos: u64) -> (u64, u64) {
         let buckets = u64::from(self.buckets);
@@ -114,7 +112,7 @@ impl Quota {
         (windows * buckets + rest / self.window_nanos, rest % self.window_nanos)
     }
 
-    /// How many counters there are: one for each bucket, and one for that which the window is leaving.
+    /// The number of counters: one for each bucket, and one for the bucket that the window is leaving.
     const fn counters(&self) -> u8 {
         // B is at most 60.
         self.buckets + 1
@@ -126,22 +124,23 @@ impl Quota {
 pub struct SlidingWindow(Ring);
 
 impl SlidingWindow {
-    /// A key never seen: nothing counts, nothing is allocated.
+    /// The state of a new key: nothing is counted, nothing is allocated.
     #[must_use]
     pub fn fresh(_quota: &Quota, _now: Now) -> SlidingWindow {
         SlidingWindow(Ring::default())
     }
 
-    /// When its newest bucket was first counted in, by the boot-time clock, and what its buckets count, the newest first.
+    /// The boot-time instant at which the newest bucket was first counted in, and the counts of the buckets, the newest
+    /// first.
     #[must_use]
     pub fn counts(&self) -> (Timestamp, Vec<u32>) {
         (self.0.began(), (0..self.0.len()).map(|back| self.0.count(back)).collect())
     }
 
-    /// The state that counts this; `None` where no window has so many buckets.
+    /// Makes a state from its counts; `None` if no window has that many buckets.
     #[must_use]
     pub fn of_counts(began: Timestamp, counts: &[u32]) -> Option<SlidingWindow> {
-        Ring::of_counts(began, counts).map(SlidingWindow)
+        Ring::from_counts(began, counts).map(SlidingWindow)
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
@@ -153,7 +152,7 @@ impl SlidingWindow {
             return Outcome::Never;
         };
         let (view, most) = (self.view(quota, now), u64::from(most));
-        // If it fits even with all of the oldest bucket, its share need not be known.
+        // If the request fits even with all of the oldest bucket, its share need not be computed.
         if view.whole + u64::from(view.oldest) <= most || view.estimate(quota) <= most {
             Outcome::Pass
         } else {
@@ -161,29 +160,29 @@ impl SlidingWindow {
         }
     }
 
-    /// Counts `cost` units at this time: they passed, or are counted although refused.
+    /// Counts `cost` units now: they passed, or are counted although refused.
     pub fn charge(&mut self, quota: &Quota, now: Now, cost: u32) {
         if cost == 0 {
             return;
         }
-        let Place { passed, .. } = self.place(quota, now);
+        let BucketPosition { passed, .. } = self.position(quota, now);
         self.0.advance(passed, now.at, quota.counters());
         self.0.add(cost);
     }
 
-    /// Counts what is known after the fact: past N, at most to N + `debt_max`; what is more is dropped.
+    /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
     pub fn owe(&mut self, quota: &Quota, now: Now, amount: u32, debt_max: u32) {
         let most = u64::from(quota.count) + u64::from(debt_max);
         let room = most.saturating_sub(self.view(quota, now).estimate(quota));
         self.charge(quota, now, u32::try_from(room).map_or(amount, |room| amount.min(room)));
     }
 
-    /// Takes units back, from the newest bucket first; more than there are leaves a fresh key.
+    /// Refunds units, from the newest bucket first; refunding more than there are yields the state of a new key.
     pub fn give_back(&mut self, _quota: &Quota, _now: Now, amount: u32) {
-        self.0.take(amount);
+        self.0.remove(amount);
     }
 
-    /// What a reply says about this key.
+    /// The numbers of a reply about this key.
     #[must_use]
     pub fn level(&self, quota: &Quota, now: Now) -> Level {
         let view = self.view(quota, now);
@@ -196,8 +195,8 @@ impl SlidingWindow {
         Level { limit, window: quota.window(), remaining: limit - used, reset }
     }
 
-    /// Nanoseconds until surely nothing counts any more, if the window is no longer than this; zero for a key that equals
-    /// a fresh one. It may be too long, by less than a bucket and a nanosecond.
+    /// Nanoseconds until surely nothing is counted any more, if the window is no longer than `window_nanos`; zero for
+    /// the state of a new key. Too long by less than a bucket and a nanosecond.
     #[must_use]
     pub fn nanos_until_fresh(&self, window_nanos: u64, now: Now) -> u64 {
         let counters = self.0.len();
@@ -206,24 +205,24 @@ impl SlidingWindow {
         };
         // A bucket counts until B more have passed after it; there are B + 1 counters.
         let (left, buckets) = (counters - newest, (counters - 1).max(1));
-        let span = u128::from(window_nanos) * wide(left);
-        let end = u128::from(self.0.began().as_nanos()) + span.div_ceil(wide(buckets));
+        let span = u128::from(window_nanos) * widen(left);
+        let end = u128::from(self.0.began().as_nanos()) + span.div_ceil(widen(buckets));
         u64::try_from(end.saturating_sub(u128::from(now.at.as_nanos()))).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of the heap that it holds.
+    /// Heap bytes of the state.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }
 
     #[inline]
-    fn view(&self, quota: &Quota, now: Now) -> View<'_> {
-        let Place { elapsed, passed, before } = self.place(quota, now);
+    fn view(&self, quota: &Quota, now: Now) -> WindowView<'_> {
+        let BucketPosition { elapsed, passed, before } = self.position(quota, now);
         let oldest = usize::from(quota.buckets).checked_sub(passed);
-        // What has left the window, or is leaving it, stands behind the rest.
+        // Counters of buckets that have left the window, or are leaving it, are behind the others.
         let leaving = (oldest.unwrap_or(0)..self.0.len()).map(|back| u64::from(self.0.count(back)));
-        View {
+        WindowView {
             elapsed,
             before,
             ring: &self.0,
@@ -233,61 +232,62 @@ impl SlidingWindow {
         }
     }
 
-    /// Where this moment lies. One before the newest bucket, as another thread may have it, is its beginning.
+    /// The position of now relative to the newest bucket. An instant before that bucket, as another thread may have
+    /// read it, counts as its beginning.
     #[inline]
-    fn place(&self, quota: &Quota, now: Now) -> Place {
+    fn position(&self, quota: &Quota, now: Now) -> BucketPosition {
         let (began, moment) = (unix_nanos(self.0.began(), now), unix_nanos(now.at, now));
         let ((newest, since), (here, elapsed)) = (quota.bucket_at(began), quota.bucket_at(moment));
         match here.checked_sub(newest) {
             Some(passed) => {
-                Place { elapsed, passed: usize::try_from(passed).unwrap_or(usize::MAX), before: 0 }
+                BucketPosition { elapsed, passed: usize::try_from(passed).unwrap_or(usize::MAX), before: 0 }
             }
             None => {
                 let before = (began - moment).saturating_mul(u64::from(quota.buckets)).saturating_sub(since);
-                Place { elapsed: 0, passed: 0, before }
+                BucketPosition { elapsed: 0, passed: 0, before }
             }
         }
     }
 }
 
-/// Where a moment lies.
+/// The position of an instant relative to the newest bucket.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// How much of its bucket has gone, in 1/B nanoseconds.
+struct BucketPosition {
+    /// The time since the start of its bucket, in 1/B nanoseconds.
     elapsed: u64,
-    /// How many buckets after the newest that is.
+    /// The number of buckets from the newest to its own.
     passed: usize,
-    /// How long before the newest, in 1/B nanoseconds.
+    /// The time from the instant to the newest bucket if it is earlier, in 1/B nanoseconds.
     before: u64,
 }
 
-/// What counts at one moment.
+/// The counts at one instant.
 #[derive(Clone, Copy, Debug)]
-struct View<'a> {
-    /// How much of the bucket of this moment has gone, out of W.
+struct WindowView<'a> {
+    /// The time since the start of the instant's bucket, out of W.
     elapsed: u64,
-    /// How long before it this moment is, in 1/B nanoseconds.
+    /// The time from the instant to that bucket if it is earlier, in 1/B nanoseconds.
     before: u64,
     ring: &'a Ring,
-    /// What the buckets count that lie in the window as a whole.
+    /// The total of the buckets that are wholly in the window.
     whole: u64,
-    /// How many of those have a counter: the newest. Those after the last one charged have none yet.
+    /// The number of those with a counter: the newest. Buckets after the last one charged have none yet.
     whole_buckets: usize,
     oldest: u32,
 }
 
-impl View<'_> {
+impl WindowView<'_> {
     #[inline]
     fn estimate(&self, quota: &Quota) -> u64 {
-        // At most `oldest`, for what is left of a bucket is at most all of it.
-        self.whole + part(u64::from(self.oldest), quota.window_nanos - self.elapsed, quota.window_nanos)
+        // At most `oldest`, because the rest of a bucket is at most the whole.
+        self.whole + mul_div(u64::from(self.oldest), quota.window_nanos - self.elapsed, quota.window_nanos)
     }
 
     /// The wait until the estimate is at most `most`; it is more now.
     ///
-    /// At the start of the next bucket the estimate is what is whole now, at the start of the one after that it has
-    /// lost the last of these, and so on: so the bucket in which it falls far enough is found in at most B steps, and
-    /// the place in it by solving the share for the time.
+    /// At the start of the next bucket the estimate equals the current total of whole buckets, at the start of the one
+    /// after that it has lost the last of these, and so on. So the bucket in which it falls far enough is found in at
+    /// most B steps, and the position in it by solving the share for the time.
     fn wait(&self, quota: &Quota, most: u64) -> Micros {
         let (mut later_by, mut whole, mut oldest) = (0, self.whole, u64::from(self.oldest));
         for next in (0..self.whole_buckets).rev() {
@@ -300,19 +300,19 @@ impl View<'_> {
         // ⌊oldest · left ÷ W⌋ ≤ room  ⇔  oldest · left < (room + 1) · W  ⇔  elapsed > W · (oldest − room − 1) ÷ oldest
         let room = most.saturating_sub(whole);
         let elapsed = match oldest.checked_sub(room.saturating_add(1)) {
-            Some(over) => part(quota.window_nanos, over, oldest) + 1,
+            Some(over) => mul_div(quota.window_nanos, over, oldest) + 1,
             None => 0,
         };
-        // In 1/B nanoseconds; of at most 61 windows of 366 days, so it fits.
+        // In 1/B nanoseconds; at most 61 windows of 366 days, so it fits.
         let ahead = (later_by + elapsed).saturating_sub(self.elapsed).saturating_add(self.before);
-        // Never zero: the far end of time is a wall, where the clock of buckets stands still.
+        // Never zero: at `u64::MAX` the clock of the buckets stands still.
         Micros(ahead.div_ceil(u64::from(quota.buckets)).div_ceil(NANOS_PER_MICRO).max(1))
     }
 }
 
-/// ⌊`amount` · `share` ÷ `of`⌋, the share being at most the whole.
+/// ⌊`amount` · `share` ÷ `of`⌋ for a share that is at most `of`.
 #[inline]
-fn part(amount: u64, share: u64, of: u64) -> u64 {
+fn mul_div(amount: u64, share: u64, of: u64) -> u64 {
     if amount == 0 || share == 0 {
         return 0;
     }
@@ -324,20 +324,20 @@ fn part(amount: u64, share: u64, of: u64) -> u64 {
     }
 }
 
-/// Unix time of a moment, as far as buckets go: 1970 to 2554. Where the wall clock shows an earlier time, buckets are those
-/// of the boot-time clock: they pass all the same.
+/// The Unix time of an instant, for 1970 to 2554. Where the wall clock shows an earlier time, buckets follow the
+/// boot-time clock, so that they still pass.
 #[inline]
 fn unix_nanos(at: Timestamp, now: Now) -> u64 {
     let began_after_1970 = i128::from(now.at.as_nanos()) + i128::from(now.utc) >= 0;
     at.as_nanos().saturating_add_signed(if began_after_1970 { now.utc } else { 0 })
 }
 
-/// A count of buckets as a factor. It is at most 61.
-fn wide(buckets: usize) -> u128 {
+/// Widens a number of buckets, which is at most 61.
+fn widen(buckets: usize) -> u128 {
     u128::try_from(buckets).unwrap_or(u128::MAX)
 }
 
-/// More than 60 tell no more than a log does, in more than it takes to look at.
+/// More than 60 buckets are as exact as a log and cost more to read.
 const BUCKETS: RangeInclusive<u8> = 1..=60;
 
 const NANOS_PER_MICRO: u64 = 1_000;

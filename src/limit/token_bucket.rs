@@ -1,21 +1,21 @@
-//! The token bucket, kept as one theoretical arrival time: the generic cell rate algorithm (ITU-T I.371, the
-//! virtual scheduling form). 8 bytes of state, no timer, no rounding of what is counted.
+//! The token bucket, stored as one theoretical arrival time: the generic cell rate algorithm (ITU-T I.371, the virtual
+//! scheduling form). 8 bytes of state, no timer, no rounding of counts.
 //!
 //! ```text
 //!        now              arrival
 //!   ──────┼───────────────────┼──────────────▶ ticks
-//!         ╰── work ahead ─────╯
+//!         ╰────── ahead ──────╯
 //!         ╰────────── capacity (burst × interval) ──────╯
 //!                             ╰── room: what may come ──╯
 //! ```
 //!
-//! Promise: in any span W at most `burst + ⌊W · rate⌋` units pass; a request is refused exactly until its
-//! `Later` has passed; idle time earns one burst and no more.
+//! Promise: in any span W at most `burst + ⌊W · rate⌋` units pass; `Later` is exact; idle time earns one burst and no
+//! more.
 
 use super::{Level, Outcome, Rate, RateError, Scale};
 use crate::clock::{Micros, Timestamp};
 
-/// The numbers of one token bucket, in ticks of its scale.
+/// The configured limit, in ticks of its scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     rate: Rate,
@@ -27,24 +27,22 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// A bucket of `burst` units that refills at `rate`, on the rate's own scale.
+    /// Makes a bucket of `burst` units that refills at `rate`, on the rate's own scale.
     ///
-    /// # Errors
-    /// A burst of zero, or one so large that the time to fill it does not fit.
+    /// # Errors A burst of zero, or one so large that the time to fill it does not fit.
     pub fn new(rate: Rate, burst: u32) -> Result<Quota, RateError> {
         Quota::on_scale(rate, burst, Scale::of(rate))
     }
 
-    /// The same on a given scale: all quotas of a rule share one, so that their states can be compared. The interval
-    /// is rounded up to its ticks ([`Rate::rounding_on`]).
+    /// Makes a bucket on a given scale: all quotas of a rule share one, so that their states are comparable. The
+    /// interval is rounded up to its ticks ([`Rate::rounding_on`]).
     ///
-    /// # Errors
-    /// Those of [`Quota::new`]; a rate that the scale cannot keep to within one part in 100 000.
+    /// # Errors Those of [`Quota::new`]; a rate that the scale cannot keep to within one part in 100 000.
     pub fn on_scale(rate: Rate, burst: u32, scale: Scale) -> Result<Quota, RateError> {
         if burst == 0 {
             return Err(RateError::Zero);
         }
-        if !rate.is_kept_on(scale) {
+        if !rate.fits_scale(scale) {
             return Err(RateError::TooFast);
         }
         let interval = rate.interval_ticks(scale);
@@ -53,31 +51,31 @@ impl Quota {
         Ok(Quota { rate, burst, scale, interval, capacity, window: micros_up(capacity, scale) })
     }
 
-    /// The same with as much of the burst as fits.
+    /// Makes a bucket with as much of the burst as fits.
     pub(crate) fn with_most(rate: Rate, burst: u32, scale: Scale) -> Result<Quota, RateError> {
         let most = CAPACITY_TICKS_MAX.checked_div(rate.interval_ticks(scale)).unwrap_or(0);
         Quota::on_scale(rate, u32::try_from(most).map_or(burst, |most| burst.min(most)), scale)
     }
 
-    /// The rate it was made from.
+    /// The configured rate.
     #[must_use]
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Units that a full bucket holds.
+    /// The units of a full bucket.
     #[must_use]
     pub const fn burst(&self) -> u32 {
         self.burst
     }
 
-    /// The scale of its ticks: two states can be compared on the same scale only.
+    /// The scale of the ticks: states are comparable on the same scale only.
     #[must_use]
     pub const fn scale(&self) -> Scale {
         self.scale
     }
 
-    /// The time an empty bucket takes to fill.
+    /// The time that an empty bucket takes to fill.
     #[must_use]
     pub const fn window(&self) -> Micros {
         self.window
@@ -88,34 +86,34 @@ impl Quota {
         self.capacity
     }
 
-    /// So many units in ticks; the end of the numbers is a wall.
+    /// Converts units to ticks, saturated at `u64::MAX`.
     pub(super) fn ticks_of(&self, units: u32) -> u64 {
         self.interval.saturating_mul(u64::from(units))
     }
 }
 
-/// The state of one key: when, on the quota's scale, everything admitted so far will have been earned.
+/// The state of one key: the time, on the quota's scale, at which all units admitted so far will have been earned.
 ///
-/// Ticks wrap; what counts is the distance from now, which stays far below half the circle (see [`Gcra::ahead`]).
+/// Ticks wrap; only the distance from now counts, which stays far below half the range (see [`Gcra::ahead`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gcra {
     arrival: u64,
 }
 
 impl Gcra {
-    /// A full bucket.
+    /// The state of a full bucket.
     #[must_use]
     pub fn full(scale: Scale, now: Timestamp) -> Gcra {
         Gcra { arrival: ticks(now, scale) }
     }
 
-    /// Its one number, in ticks since the engine's origin: of use on the same scale while that origin stands.
+    /// The arrival time, in ticks since the engine's origin: valid on the same scale and for the same origin.
     #[must_use]
     pub const fn arrival(self) -> u64 {
         self.arrival
     }
 
-    /// The state that has this number.
+    /// Makes a state from its arrival time.
     #[must_use]
     pub const fn of_arrival(arrival: u64) -> Gcra {
         Gcra { arrival }
@@ -131,7 +129,7 @@ impl Gcra {
             return (Outcome::Never, self);
         }
         let now = ticks(now, quota.scale);
-        // Neither factor overflows: cost ≤ burst, so the product is at most the capacity.
+        // Nothing overflows: cost ≤ burst, so the product is at most the capacity.
         let ahead = self.ahead(now) + u64::from(cost) * quota.interval;
         if ahead <= quota.capacity {
             (Outcome::Pass, Gcra { arrival: now.wrapping_add(ahead) })
@@ -140,7 +138,7 @@ impl Gcra {
         }
     }
 
-    /// What a reply says about this key.
+    /// The numbers of a reply about this key.
     #[inline]
     #[must_use]
     pub fn level(self, quota: &Quota, now: Timestamp) -> Level {
@@ -149,53 +147,53 @@ impl Gcra {
         let reset = if ahead == 0 {
             Micros::ZERO
         } else {
-            // Something is ahead, so fewer than `burst` remain and one more still fits under the capacity.
+            // Something is ahead, so fewer than `burst` units remain and one more still fits under the capacity.
             let one_more_fits = quota.capacity - (remaining + 1) * quota.interval;
             micros_up(ahead - one_more_fits, quota.scale)
         };
         Level { limit: u64::from(quota.burst), window: quota.window, remaining, reset }
     }
 
-    /// Ticks until the bucket is full again; zero for one that equals a fresh one.
+    /// Ticks until the bucket is full again; zero for the state of a new key.
     #[inline]
     #[must_use]
     pub fn ticks_until_full(self, scale: Scale, now: Timestamp) -> u64 {
         self.ahead(ticks(now, scale))
     }
 
-    /// Charges after the fact: the key may fall below empty, by at most `debt_max` units; what is more is dropped.
+    /// Charges after the fact: the key may fall below empty by at most `debt_max` units; the excess is dropped.
     #[must_use]
     pub fn owe(self, quota: &Quota, now: Timestamp, amount: u32, debt_max: u32) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
         let most = quota.capacity.saturating_add(quota.ticks_of(debt_max));
-        self.moved(quota.scale, now, ahead.saturating_add(quota.ticks_of(amount)).min(most).max(ahead))
+        self.with_ahead(quota.scale, now, ahead.saturating_add(quota.ticks_of(amount)).min(most).max(ahead))
     }
 
-    /// Gives back what had been charged; the key is never more than full.
+    /// Refunds charged units; the key is never more than full.
     #[must_use]
     pub fn give_back(self, quota: &Quota, now: Timestamp, amount: u32) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
-        self.moved(quota.scale, now, ahead.saturating_sub(quota.ticks_of(amount)))
+        self.with_ahead(quota.scale, now, ahead.saturating_sub(quota.ticks_of(amount)))
     }
 
-    /// The key under a quota that may be smaller: it is at most as far ahead as that quota's bucket is deep, so
-    /// nobody waits for what a larger one had admitted.
+    /// Converts the state to a quota that may be smaller: the key is at most one capacity ahead, so that no request
+    /// waits for units that a larger quota had admitted.
     #[must_use]
     pub fn cut(self, quota: &Quota, now: Timestamp) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
-        self.moved(quota.scale, now, ahead.min(quota.capacity))
+        self.with_ahead(quota.scale, now, ahead.min(quota.capacity))
     }
 
-    /// The key on another scale: the same time until it is full, rounded up to a tick of that scale.
+    /// Converts the state to another scale: the same time until it is full, rounded up to a tick of that scale.
     #[must_use]
     pub fn rescale(self, from: Scale, to: Scale, now: Timestamp) -> Gcra {
         let ahead = to.ticks_up(self.ticks_until_full(from, now), from);
-        Gcra::full(to, now).moved(to, now, ahead)
+        Gcra::full(to, now).with_ahead(to, now, ahead)
     }
 
-    /// The key so far ahead, as far as the circle of ticks allows. Never shortened by that: a clock that runs
+    /// Sets the distance ahead of now, within the range of ticks. That bound never shortens it: a clock that runs
     /// backwards makes a key look further ahead than any charge could have put it.
-    pub(super) fn moved(self, scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
+    pub(super) fn with_ahead(self, scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
         let now = ticks(now, scale);
         let was = self.ahead(now);
         if ahead == was {
@@ -205,25 +203,25 @@ impl Gcra {
         Gcra { arrival: now.wrapping_add(ahead) }
     }
 
-    /// The key so far ahead, which is no farther than a capacity.
+    /// Makes the state that is `ahead` ticks ahead, at most a capacity.
     #[inline]
-    pub(super) fn placed(scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
+    pub(super) fn from_ahead(scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
         Gcra { arrival: ticks(now, scale).wrapping_add(ahead) }
     }
 
-    /// Work admitted that has not been earned yet, in ticks. An arrival in the past is none: idle time earns one
-    /// full burst and no more.
+    /// Units admitted and not earned yet, in ticks. Zero for an arrival in the past: idle time earns one full burst and
+    /// no more.
     #[inline]
     fn ahead(self, now: u64) -> u64 {
         let ahead = self.arrival.wrapping_sub(now);
-        // A true distance is at most the capacity and the skew between two readings of the clock. What is larger
-        // is an arrival in the past, seen across the wrap.
+        // A true distance is at most the capacity and the skew between two readings of the clock. A larger one is an
+        // arrival in the past, wrapped.
         if ahead <= AHEAD_TICKS_MAX { ahead } else { 0 }
     }
 }
 
-/// A moment in ticks. It wraps after 2⁶⁴ ticks (4.5 years on the finest scale), which [`Gcra::ahead`] allows for
-/// as long as full buckets are swept away within half of that.
+/// Converts an instant to ticks. They wrap after 2⁶⁴ ticks (4.5 years on the finest scale); [`Gcra::ahead`] is correct
+/// if full buckets are evicted within half of that.
 #[inline]
 fn ticks(at: Timestamp, scale: Scale) -> u64 {
     at.as_nanos().wrapping_mul(u64::from(scale.ticks_per_nano()))
@@ -236,11 +234,11 @@ pub(super) fn micros_up(ticks: u64, scale: Scale) -> Micros {
 
 const NANOS_PER_MICRO: u64 = 1_000;
 
-/// An eighth of the circle of ticks: 73 years at one tick a nanosecond, 208 days at 128.
+/// An eighth of the range of ticks: 73 years at one tick per nanosecond, 208 days at 128.
 const CAPACITY_TICKS_MAX: u64 = 1 << 61;
 
-/// How far ahead debt, or work placed far in the future, can put a key: half as much again as the largest capacity.
-/// What is left below the next bound is for a clock that runs backwards: 36 years, 104 days at 128 ticks.
+/// The furthest that debt, or a slot far in the future, can put a key ahead: one and a half times the largest capacity.
+/// The rest below [`AHEAD_TICKS_MAX`] is for a clock that runs backwards: 36 years, 104 days at 128 ticks.
 const OWED_TICKS_MAX: u64 = 3 << 60;
 
 /// Twice the largest capacity: room for clock skew between decision threads and for debt.

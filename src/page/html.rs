@@ -1,8 +1,8 @@
-//! Words and numbers as a page shows them. Everything that comes from a file or a client goes through here.
+//! Formats texts and numbers for pages. All input from files and clients is escaped here.
 
 use std::fmt::{self, Display, Formatter, Write};
 
-/// Text that cannot become anything but text, in an element or in a quoted attribute.
+/// A text, escaped for an element or a quoted attribute.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'t>(pub &'t str);
 
@@ -20,19 +20,19 @@ impl Display for Text<'_> {
     }
 }
 
-/// A name as it was written, which must not turn the words around it: some scripts run the other way.
+/// A name, isolated from the direction of the text around it, because some scripts run right to left.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'t>(pub &'t str);
 
 impl Display for Name<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let shown: String = self.0.chars().take(NAME_MAX).collect();
+        let shown: String = self.0.chars().take(NAME_CHARS_MAX).collect();
         let rest = if shown.len() < self.0.len() { "…" } else { "" };
         write!(out, "<bdi>{}{rest}</bdi>", Text(&shown))
     }
 }
 
-/// A count, in groups of three.
+/// Formats a count in groups of three digits.
 #[must_use]
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -46,24 +46,24 @@ pub fn count(number: u64) -> String {
     grouped
 }
 
-/// How many in a second: as exact as somebody reads it.
+/// Formats a rate per second with as many digits as are useful.
 #[must_use]
 pub fn rate(rate: f32) -> String {
     match rate {
-        rate if rate >= 99.95 => count(whole(rate)),
+        rate if rate >= 99.95 => count(round_rate(rate)),
         rate if rate >= 0.95 => format!("{rate:.1}"),
         rate if rate > 0.0 => format!("{:.2}", rate.max(0.01)),
         _ => "0".to_owned(),
     }
 }
 
-/// A share of one.
+/// Formats a fraction as a percentage.
 #[must_use]
 pub fn percent(share: f64) -> String {
     format!("{:.0}\u{a0}%", share * 100.0)
 }
 
-/// Bytes, in the unit of which there is at least one.
+/// Formats bytes in KiB, or in MiB from 10 MiB on.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     if bytes >= 10 << 20 {
@@ -73,21 +73,21 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A span of time in its two largest units.
+/// Formats a duration in its two largest units.
 #[must_use]
 pub fn span(seconds: u64) -> String {
     let all = humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string();
     all.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// One word for one, another for more.
+/// Chooses the singular or the plural.
 #[must_use]
 pub fn of<'w>(number: u64, one: &'w str, more: &'w str) -> &'w str {
     if number == 1 { one } else { more }
 }
 
-fn whole(rate: f32) -> u64 {
-    // What is counted in five seconds fits.
+fn round_rate(rate: f32) -> u64 {
+    // A rate over five seconds fits.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -97,8 +97,8 @@ fn whole(rate: f32) -> u64 {
     whole
 }
 
-/// A name in a file may be as long as it likes; a page of them must end.
-const NAME_MAX: usize = 120;
+/// The longest name shown: a name in a file has no bound, a page needs one.
+const NAME_CHARS_MAX: usize = 120;
 
 const NARROW_SPACE: char = '\u{202f}';
 
@@ -107,7 +107,7 @@ mod tests {
     use super::{Name, Text, bytes, count, percent, rate, span};
 
     #[test]
-    fn text_stays_text() {
+    fn escapes_hostile_text() {
         let hostile = "</bdi><script>alert('1')</script> \" onload=\"x & \u{1b}[2J\u{0}";
         let shown = Text(hostile).to_string();
         assert!(!shown.contains(['<', '>', '"', '\'', '\u{1b}', '\u{0}']), "{shown}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_as_exact_as_they_are_read() {
+    fn formats_numbers_with_useful_digits() {
         let rates = [0.0, 0.001, 0.25, 1.0, 42.04, 99.94, 99.96, 1_234.4, 1_234_567.0].map(rate);
         let read =
             ["0", "0.01", "0.25", "1.0", "42.0", "99.9", "100", "1\u{202f}234", "1\u{202f}234\u{202f}567"];

@@ -1,5 +1,5 @@
-//! HTML AND SVG: words, numbers and lines as a page shows them. What comes in is text and stays text; what it means, and
-//! who looks at it, is not known here.
+//! HTML AND SVG: texts, numbers and lines for pages. Input is escaped; its meaning, and access to pages, are outside of
+//! this room.
 
 mod bars;
 mod html;
@@ -11,5 +11,5 @@ pub use html::{Name, Text, bytes, count, of, percent, rate, span};
 pub use nonce::nonce;
 pub use picture::{Line, Stretch, draw, frame, key, top};
 
-/// How pages look: by day and by night, narrow and wide, on a screen and on paper.
+/// The style sheet of all pages: light and dark, narrow and wide, screen and paper.
 pub const STYLE: &str = include_str!("page.css");

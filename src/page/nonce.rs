@@ -1,9 +1,9 @@
-//! What a page's own style and script say to be let in by its policy. It is nobody's secret for long.
+//! The nonce by which the content security policy of a page allows the page's own style and script. Used once.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Not to be guessed by what somebody could put into the page. Without randomness it is empty, and the page plain: nothing
-/// is let in.
+/// Returns 128 random bits in hexadecimal, which injected content cannot guess. Empty without randomness: the policy
+/// then allows nothing, and the page is unstyled.
 #[must_use]
 pub fn nonce() -> String {
     let mut bytes = [0; 16];

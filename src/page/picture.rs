@@ -1,52 +1,52 @@
-//! Lines over a stretch of time, drawn here as SVG: no script and no other file is needed to see them.
+//! Line charts over time as SVG, without scripts or other files.
 
 use std::fmt::Write;
 
 use super::html::Text;
 
-/// The time that a picture shows.
+/// The time range of a chart.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch {
-    /// From its left edge to its right one.
+    /// The seconds from the left edge to the right one.
     pub seconds: f32,
-    /// Points further apart are not joined: nothing is known between them.
+    /// Points further apart than this are not joined: there are no readings between them.
     pub gap_seconds: f32,
 }
 
-/// One line of a picture.
+/// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it looks like, as the style sheet has it.
+    /// The class in the style sheet.
     pub class: &'static str,
-    /// Whether what is below it is filled.
+    /// Whether the area below the line is filled.
     pub is_filled: bool,
-    /// Seconds before the right edge and the value, the oldest first.
+    /// Seconds before the right edge and value of each point, the oldest first.
     pub points: Vec<(f32, f32)>,
 }
 
-/// Draws lines between two values. `label` says the same in words.
+/// Draws lines between two values as SVG. `label` describes them in words.
 #[must_use]
 pub fn draw(class: &str, label: &str, stretch: &Stretch, (low, high): (f32, f32), lines: &[Line]) -> String {
     let mut picture = format!(
         "<svg class=\"{class}\" role=\"img\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" \
          aria-label=\"{}\"><path class=\"rule\" d=\"M0 {}H{WIDTH}\"/>",
         Text(label),
-        height(0.0, low, high),
+        y_of(0.0, low, high),
     );
     for line in lines {
-        let parts = parts(&line.points, stretch, low, high);
+        let segments = segments(&line.points, stretch, low, high);
         if line.is_filled {
-            let areas = parts.iter().map(|part| area(part)).collect::<String>();
+            let areas = segments.iter().map(|segment| area_data(segment)).collect::<String>();
             let _ = write!(picture, "<path class=\"{} area\" d=\"{areas}\"/>", line.class);
         }
-        let drawn = parts.iter().map(|part| path(part)).collect::<String>();
+        let drawn = segments.iter().map(|segment| path_data(segment)).collect::<String>();
         let _ = write!(picture, "<path class=\"{} line\" d=\"{drawn}\"/>", line.class);
     }
     picture.push_str("</svg>");
     picture
 }
 
-/// A picture with the marks of its scale, from the top, and of its span, from the left.
+/// Appends a chart with the labels of its scale, from the top, and of its time range, from the left.
 pub fn frame(page: &mut String, scale: &[String], picture: &str, span: &[&str]) {
     let marks = |mark: &dyn std::fmt::Display| format!("<span>{mark}</span>");
     let scale: String = scale.iter().map(|mark| marks(mark)).collect();
@@ -58,7 +58,7 @@ pub fn frame(page: &mut String, scale: &[String], picture: &str, span: &[&str]) 
     );
 }
 
-/// Which line is which.
+/// Appends the legend of a chart.
 pub fn key(page: &mut String, lines: &[(&str, &str)]) {
     page.push_str("<p class=\"key\">");
     for (class, name) in lines {
@@ -67,60 +67,60 @@ pub fn key(page: &mut String, lines: &[(&str, &str)]) {
     page.push_str("</p>");
 }
 
-/// The largest value of some lines, and no less than `least`: the top of a picture.
+/// The largest value of some lines, at least `least`: the top of a chart.
 #[must_use]
 pub fn top(lines: &[Line], least: f32) -> f32 {
     lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value).fold(least, f32::max)
 }
 
-/// Where nothing was noted, a line ends and another begins.
-fn parts(points: &[(f32, f32)], stretch: &Stretch, low: f32, high: f32) -> Vec<Vec<(i32, i32)>> {
-    let mut parts: Vec<Vec<(i32, i32)>> = Vec::new();
+/// Splits points into segments at gaps without readings, in units of the view box.
+fn segments(points: &[(f32, f32)], stretch: &Stretch, low: f32, high: f32) -> Vec<Vec<(i32, i32)>> {
+    let mut segments: Vec<Vec<(i32, i32)>> = Vec::new();
     let mut before = f32::INFINITY;
     for (ago, value) in points.iter().filter(|(ago, _)| *ago <= stretch.seconds) {
         let share = ago / stretch.seconds.max(f32::MIN_POSITIVE);
-        let point = (whole((1.0 - share) * WIDTH), height(*value, low, high));
-        match parts.last_mut() {
-            Some(part) if before - ago <= stretch.gap_seconds => part.push(point),
-            _ => parts.push(vec![point]),
+        let point = (round_position((1.0 - share) * WIDTH), y_of(*value, low, high));
+        match segments.last_mut() {
+            Some(segment) if before - ago <= stretch.gap_seconds => segment.push(point),
+            _ => segments.push(vec![point]),
         }
         before = *ago;
     }
-    parts
+    segments
 }
 
-fn path(part: &[(i32, i32)]) -> String {
-    let mut path = String::with_capacity(part.len() * 8);
-    for (place, (x, y)) in part.iter().enumerate() {
+fn path_data(segment: &[(i32, i32)]) -> String {
+    let mut path = String::with_capacity(segment.len() * 8);
+    for (place, (x, y)) in segment.iter().enumerate() {
         let _ = write!(path, "{}{x} {y}", if place == 0 { "M" } else { "L" });
     }
-    // A point alone is seen as one.
-    if part.len() == 1 { path + "h1" } else { path }
+    // A single point is drawn as a short line.
+    if segment.len() == 1 { path + "h1" } else { path }
 }
 
-fn area(part: &[(i32, i32)]) -> String {
-    match (part.first(), part.last()) {
+fn area_data(segment: &[(i32, i32)]) -> String {
+    match (segment.first(), segment.last()) {
         (Some((first, _)), Some((last, _))) => {
-            let above = path(part).replacen('M', "L", 1);
+            let above = path_data(segment).replacen('M', "L", 1);
             format!("M{first} {HEIGHT}{above}L{last} {HEIGHT}Z")
         }
         _ => String::new(),
     }
 }
 
-fn height(value: f32, low: f32, high: f32) -> i32 {
+fn y_of(value: f32, low: f32, high: f32) -> i32 {
     let share = ((value - low) / (high - low).max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
-    // A line at the very edge is cut in half.
-    whole(HEIGHT - MARGIN - share * (HEIGHT - 2.0 * MARGIN))
+    // A line at the very edge would be cut in half.
+    round_position(HEIGHT - MARGIN - share * (HEIGHT - 2.0 * MARGIN))
 }
 
-fn whole(place: f32) -> i32 {
+fn round_position(place: f32) -> i32 {
     #[allow(clippy::cast_possible_truncation, reason = "places of a picture are between 0 and its size")]
     let whole = place.round() as i32;
     whole
 }
 
-/// As many units as a picture that fills a page has points.
+/// The width of the view box: about the pixels of a chart that fills a page.
 const WIDTH: f32 = 600.0;
 
 const HEIGHT: f32 = 100.0;
@@ -129,14 +129,14 @@ const MARGIN: f32 = 2.0;
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Stretch, draw, parts, top};
+    use super::{Line, Stretch, draw, segments, top};
 
     const TEN_MINUTES: Stretch = Stretch { seconds: 600.0, gap_seconds: 15.0 };
 
     #[test]
-    fn lines_are_drawn_by_time_and_end_where_nothing_is_known() {
+    fn draws_lines_by_time_and_splits_at_gaps() {
         let points = vec![(700.0, 9.0), (600.0, 0.0), (595.0, 1.0), (300.0, 0.5), (0.0, 2.0)];
-        let drawn = parts(&points, &TEN_MINUTES, 0.0, 1.0);
+        let drawn = segments(&points, &TEN_MINUTES, 0.0, 1.0);
         assert_eq!(drawn, [vec![(0, 98), (5, 2)], vec![(300, 50)], vec![(600, 2)]]);
         let line = Line { class: "u", is_filled: true, points };
         assert_eq!(top(std::slice::from_ref(&line), 1.0), 9.0);

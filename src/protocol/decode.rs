@@ -1,5 +1,5 @@
-//! Reads requests. Every byte of a frame of the common shape is looked at once; at anything odd, an unknown part
-//! included, the slow check decides first whether the frame is whole.
+//! Decodes requests. The fast path reads each byte of a frame of the common shape once. For any other frame, including
+//! one with an unknown part, the slow check first decides whether it is well-formed.
 
 use arrayvec::ArrayVec;
 
@@ -13,10 +13,9 @@ use super::options::{read_info, read_options};
 use super::reader::Reader;
 use super::{DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, wellformed};
 
-/// Reads the payload of a frame that may be any request; its descriptors replace what `descriptors` held.
+/// Decodes the payload of a frame that may be any request; its descriptors replace the contents of `descriptors`.
 ///
-/// # Errors
-/// A [`Fault`] of code `malformed`, `unknown_op`, `invalid` or, from a HELLO, `version`.
+/// # Errors A [`Fault`] of code `malformed`, `unknown_op`, `invalid` or, from a HELLO, `version`.
 #[inline]
 pub fn decode_request<'a>(
     payload: &'a [u8],
@@ -24,90 +23,90 @@ pub fn decode_request<'a>(
 ) -> Result<Request<'a>, Fault> {
     descriptors.clear();
     let mut elements = Elements::open(payload);
-    let Ok((op @ (HIT | ACQUIRE | PEEK), id)) = elements.head() else {
-        return read_another(payload, descriptors);
+    let Ok((op @ (HIT | ACQUIRE | PEEK), id)) = elements.read_head() else {
+        return read_other_op(payload, descriptors);
     };
     if let Ok(judge) = read_judge(&mut elements, id, descriptors)
         && elements.reader.is_finished_and_checked()
     {
-        return Ok(judged(op, judge));
+        return Ok(to_request(op, judge));
     }
-    read_again(payload, descriptors)
+    read_judge_slowly(payload, descriptors)
 }
 
-/// Reads a request that judges and is odd in some way. From the start: handing over what was read so far would cost
-/// every request that is not odd a copy.
+/// Decodes a HIT, ACQUIRE or PEEK that left the fast path. Starts over: handing over the parts read so far would cost
+/// every request on the fast path a copy.
 #[cold]
 #[inline(never)]
-fn read_again<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
+fn read_judge_slowly<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
     descriptors.clear();
     let mut elements = Elements::open(payload);
-    let judge = elements.head().and_then(|(op, id)| {
+    let judge = elements.read_head().and_then(|(op, id)| {
         let judge = read_judge(&mut elements, id, descriptors)?;
-        Ok(judged(op, judge))
+        Ok(to_request(op, judge))
     });
-    doubt(payload, judge)
+    check_slowly(payload, judge)
 }
 
-/// Reads a request that judges nothing.
+/// Decodes a request other than HIT, ACQUIRE and PEEK.
 #[inline(never)]
-fn read_another<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
+fn read_other_op<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
     let mut elements = Elements::open(payload);
-    match read_other(&mut elements, descriptors) {
+    match read_by_op(&mut elements, descriptors) {
         Ok(request) if elements.reader.is_finished_and_checked() => Ok(request),
-        outcome => doubt(payload, outcome),
+        outcome => check_slowly(payload, outcome),
     }
 }
 
-/// Reads the payload of a connection's first frame, which must be HELLO.
+/// Decodes the payload of a connection's first frame, which must be HELLO.
 ///
-/// # Errors
-/// A [`Fault`] of code `malformed`, `hello_required`, `version` or `invalid`.
+/// # Errors A [`Fault`] of code `malformed`, `hello_required`, `version` or `invalid`.
 pub fn decode_first(payload: &[u8]) -> Result<Hello<'_>, Fault> {
     let mut elements = Elements::open(payload);
-    let outcome = elements.head().and_then(|(op, id)| match op {
+    let outcome = elements.read_head().and_then(|(op, id)| match op {
         HELLO => read_hello(&mut elements, id),
         _ => Err(Reason::HelloRequired),
     });
-    // Once in the life of a connection: no need to be quick.
-    doubt(payload, outcome)
+    // Once per connection: speed does not matter.
+    check_slowly(payload, outcome)
 }
 
-/// Whether the bytes or the field are to blame, if anything is.
+/// Runs the slow check: a malformed payload takes precedence over the error of a field.
 #[cold]
 #[inline(never)]
-fn doubt<T>(payload: &[u8], outcome: Result<T, Reason>) -> Result<T, Fault> {
+fn check_slowly<T>(payload: &[u8], outcome: Result<T, Reason>) -> Result<T, Fault> {
     wellformed::check(payload).map_err(Fault::malformed)?;
-    outcome.map_err(|reason| blame(payload, reason))
+    outcome.map_err(|reason| to_fault(payload, reason))
 }
 
 #[cold]
-fn blame(payload: &[u8], reason: Reason) -> Fault {
-    let head = Elements::open(payload).head().ok();
+fn to_fault(payload: &[u8], reason: Reason) -> Fault {
+    let head = Elements::open(payload).read_head().ok();
     let code = reason.code();
     let silent = code == Code::Invalid && matches!(head, Some((RELEASE | CHARGE | SIGNAL, None)));
-    // What closes because the bytes cannot be trusted does not repeat an id from them.
+    // A malformed payload closes the connection; its id cannot be trusted.
     let id = head.and_then(|(_, id)| id).filter(|id| *id <= ID_MAX && code != Code::Malformed);
     Fault { id, code, reason, silent }
 }
 
-fn read_other<'a>(
+fn read_by_op<'a>(
     elements: &mut Elements<'a>,
     descriptors: &mut Descriptors<'a>,
 ) -> Result<Request<'a>, Reason> {
-    let (op, id) = elements.head()?;
+    let (op, id) = elements.read_head()?;
     match op {
         RELEASE => read_release(elements, id),
         HELLO => Ok(Request::Hello(read_hello(elements, id)?)),
         CHARGE => Ok(Request::Charge(read_charge(elements, id, descriptors)?)),
         RENEW => {
-            let (id, lease) = (needed(id)?, elements.needed(&LEASE, |reader| reader.unsigned_to(ID_MAX))?);
+            let (id, lease) =
+                (require_id(id)?, elements.required(&LEASE, |reader| reader.unsigned_to(ID_MAX))?);
             elements.finish()?;
             Ok(Request::Renew { id, lease })
         }
         SIGNAL => read_signal(elements, id),
         PING => {
-            let id = needed(id)?;
+            let id = require_id(id)?;
             elements.finish()?;
             Ok(Request::Ping { id })
         }
@@ -116,7 +115,7 @@ fn read_other<'a>(
 }
 
 #[inline(always)]
-fn judged(op: u64, judge: Judge<'_>) -> Request<'_> {
+fn to_request(op: u64, judge: Judge<'_>) -> Request<'_> {
     match op {
         HIT => Request::Hit(judge),
         ACQUIRE => Request::Acquire(judge),
@@ -125,11 +124,11 @@ fn judged(op: u64, judge: Judge<'_>) -> Request<'_> {
 }
 
 #[inline]
-fn needed(id: Option<u64>) -> Result<u64, Reason> {
+fn require_id(id: Option<u64>) -> Result<u64, Reason> {
     id.filter(|id| *id <= ID_MAX).ok_or(Reason::Field(&ID))
 }
 
-fn optional(id: Option<u64>) -> Result<Option<u64>, Reason> {
+fn check_optional_id(id: Option<u64>) -> Result<Option<u64>, Reason> {
     if id.is_none_or(|id| id <= ID_MAX) { Ok(id) } else { Err(Reason::Field(&OPTIONAL_ID)) }
 }
 
@@ -139,12 +138,13 @@ fn read_judge<'a>(
     id: Option<u64>,
     descriptors: &mut Descriptors<'a>,
 ) -> Result<Judge<'a>, Reason> {
-    let id = needed(id)?;
+    let id = require_id(id)?;
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
-    let cost = if elements.present() { read_cost(&mut elements.reader)? } else { Cost::Requests(1) };
-    let priority = if elements.present() { read_priority(&mut elements.reader)? } else { None };
-    let options = if elements.present() { read_options(&mut elements.reader)? } else { Options::default() };
+    let cost = if elements.next_is_present() { read_cost(&mut elements.reader)? } else { Cost::Requests(1) };
+    let priority = if elements.next_is_present() { read_priority(&mut elements.reader)? } else { None };
+    let options =
+        if elements.next_is_present() { read_options(&mut elements.reader)? } else { Options::default() };
     elements.finish()?;
     Ok(Judge { id, domain, cost, priority, options })
 }
@@ -154,11 +154,11 @@ fn read_descriptors<'a>(
     elements: &mut Elements<'a>,
     descriptors: &mut Descriptors<'a>,
 ) -> Result<(), Reason> {
-    let count = elements.needed(&DESCRIPTORS, Reader::array)?;
+    let count = elements.required(&DESCRIPTORS, Reader::array)?;
     if count > DESCRIPTORS_MAX {
         return Err(Reason::Field(&DESCRIPTORS));
     }
-    // A copy, so that it can stay in registers.
+    // A copy stays in registers.
     let mut reader = elements.reader;
     for _ in 0..count {
         let texts = reader.array().ok_or(Reason::Field(&DESCRIPTORS))?;
@@ -188,7 +188,7 @@ fn read_cost<'a>(reader: &mut Reader<'a>) -> Result<Cost<'a>, Reason> {
     Ok(Cost::Requests(reader.unsigned().ok_or(Reason::Field(&COST))?))
 }
 
-/// Reads the priority. What is no name says nothing, and the rules decide: input never ends a judgement.
+/// Reads the priority. A value that is not a name counts as absent, and the rules decide: it must not fail the request.
 #[inline]
 fn read_priority<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, Reason> {
     let mut name = *reader;
@@ -196,7 +196,7 @@ fn read_priority<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, Reason>
         *reader = name;
         return Ok(Some(priority));
     }
-    reader.leave_unchecked();
+    reader.mark_unchecked();
     reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
     Ok(None)
 }
@@ -219,20 +219,20 @@ fn read_units<'a, T: Entry<'a>>(
     let differ =
         entries.iter().all(|entry| !seen.contains(&unit(&entry)) && seen.try_push(unit(&entry)).is_ok());
     if !differ {
-        // One comes twice, or there are so many that the slow check should tell.
-        reader.leave_unchecked();
+        // A duplicate, or too many to compare here: leave it to the slow check.
+        reader.mark_unchecked();
     }
     Some(entries)
 }
 
 fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Hello<'a>, Reason> {
-    let mut hello = Hello::new(needed(id)?);
-    hello.version = elements.needed(&VERSION, Reader::unsigned)?;
-    // Before the rest: what it would mean in that version is not known.
+    let mut hello = Hello::new(require_id(id)?);
+    hello.version = elements.required(&VERSION, Reader::unsigned)?;
+    // Before the rest, whose meaning in that version is unknown.
     if hello.version == 0 {
         return Err(Reason::Version);
     }
-    if elements.present() {
+    if elements.next_is_present() {
         read_info(&mut elements.reader, &mut hello)?;
     }
     elements.finish()?;
@@ -240,8 +240,8 @@ fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Hello<
 }
 
 fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Request<'a>, Reason> {
-    let id = optional(id)?;
-    let lease = elements.needed(&LEASE, |reader| reader.unsigned_to(ID_MAX))?;
+    let id = check_optional_id(id)?;
+    let lease = elements.required(&LEASE, |reader| reader.unsigned_to(ID_MAX))?;
     let outcome = elements.optional(&OUTCOME, |reader| WorkOutcome::from_number(reader.unsigned()?))?;
     elements.finish()?;
     Ok(Request::Release { id, lease, outcome: outcome.unwrap_or_default() })
@@ -252,20 +252,22 @@ fn read_charge<'a>(
     id: Option<u64>,
     descriptors: &mut Descriptors<'a>,
 ) -> Result<Charge<'a>, Reason> {
-    let id = optional(id)?;
+    let id = check_optional_id(id)?;
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
-    let amount = if elements.present() { read_amount(&mut elements.reader)? } else { Amount::Requests(1) };
-    let options = if elements.present() { read_options(&mut elements.reader)? } else { Options::default() };
+    let amount =
+        if elements.next_is_present() { read_amount(&mut elements.reader)? } else { Amount::Requests(1) };
+    let options =
+        if elements.next_is_present() { read_options(&mut elements.reader)? } else { Options::default() };
     elements.finish()?;
     Ok(Charge { id, domain, amount, options })
 }
 
 fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Request<'a>, Reason> {
-    let id = optional(id)?;
+    let id = check_optional_id(id)?;
     let pool = elements.name(&POOL)?;
     let name = elements.name(&SIGNAL_NAME)?;
-    let permille = elements.needed(&PERMILLE, |reader| {
+    let permille = elements.required(&PERMILLE, |reader| {
         u16::try_from(reader.unsigned()?).ok().filter(|permille| *permille <= PERMILLE_MAX)
     })?;
     elements.finish()?;
@@ -282,7 +284,7 @@ pub(super) const RENEW: u64 = 6;
 pub(super) const SIGNAL: u64 = 7;
 pub(super) const PING: u64 = 8;
 
-/// Hardly a request names more units than these: so many are compared here, each with each.
+/// The number of units compared pairwise on the fast path; requests rarely name more.
 const UNITS_COMPARED_MAX: usize = 8;
 
 const ID: Expected = Expected { field: "id", range: "an unsigned integer up to 9223372036854775807" };

@@ -1,4 +1,4 @@
-//! Reads replies: the client's side, for the command line, the benchmarks and the tests. May allocate.
+//! Decodes replies: the client's side, for the command line, the benchmarks and the tests. May allocate.
 
 use super::elements::{Elements, read_map};
 use super::encode_reply::{DECISION_KIND, DONE, ERROR, GOODBYE, WELCOME};
@@ -7,17 +7,16 @@ use super::reader::Reader;
 use super::reply::{Decision, LimitEntry, Mode, NoteKind, Reply, Verdict};
 use super::{ID_MAX, wellformed};
 
-/// Holds the lists of one decision while it is looked at.
+/// The buffers for the lists of one decoded decision.
 #[derive(Debug, Default)]
 pub struct ReplyScratch<'a> {
     notes: Vec<(NoteKind, &'a str)>,
     all: Vec<LimitEntry<'a>>,
 }
 
-/// Reads the payload of a reply. Notes of a kind that version 1 does not know are passed over.
+/// Decodes the payload of a reply. Notes of a kind unknown to version 1 are skipped.
 ///
-/// # Errors
-/// A [`Fault`]: the connection has to be closed and the answer made up, as for any doubtful reply.
+/// # Errors A [`Fault`]: the client has to close the connection and use its fallback, as for any doubtful reply.
 pub fn decode_reply<'s, 'a: 's>(
     payload: &'a [u8],
     scratch: &'s mut ReplyScratch<'a>,
@@ -25,7 +24,7 @@ pub fn decode_reply<'s, 'a: 's>(
     wellformed::check(payload).map_err(Fault::malformed)?;
     let mut elements = Elements::open(payload);
     read_reply(&mut elements, scratch).map_err(|reason| {
-        let id = Elements::open(payload).head().ok().and_then(|(_, id)| id);
+        let id = Elements::open(payload).read_head().ok().and_then(|(_, id)| id);
         Fault { id, code: reason.code(), reason, silent: false }
     })
 }
@@ -34,17 +33,17 @@ fn read_reply<'s, 'a: 's>(
     elements: &mut Elements<'a>,
     scratch: &'s mut ReplyScratch<'a>,
 ) -> Result<Reply<'s>, Reason> {
-    let (kind, id) = elements.head()?;
+    let (kind, id) = elements.read_head()?;
     if let Some(..=ID_MAX) | None = id {
         match kind {
-            WELCOME => read_welcome(elements, needed(id)?),
-            DECISION_KIND => read_decision(elements, needed(id)?, scratch),
-            DONE => Ok(Reply::Done { id: needed(id)?, ok: elements.needed(&OK, Reader::boolean)? }),
+            WELCOME => read_welcome(elements, require_id(id)?),
+            DECISION_KIND => read_decision(elements, require_id(id)?, scratch),
+            DONE => Ok(Reply::Done { id: require_id(id)?, ok: elements.required(&OK, Reader::boolean)? }),
             ERROR => {
-                let code = elements.needed(&CODE, |reader| Code::from_number(reader.unsigned()?))?;
-                Ok(Reply::Error { id, code, message: elements.needed(&MESSAGE, Reader::text)? })
+                let code = elements.required(&CODE, |reader| Code::from_number(reader.unsigned()?))?;
+                Ok(Reply::Error { id, code, message: elements.required(&MESSAGE, Reader::text)? })
             }
-            GOODBYE => Ok(Reply::Goodbye { reason: elements.needed(&REASON, Reader::text)? }),
+            GOODBYE => Ok(Reply::Goodbye { reason: elements.required(&REASON, Reader::text)? }),
             kind => Err(Reason::UnknownKind(kind)),
         }
     } else {
@@ -52,24 +51,24 @@ fn read_reply<'s, 'a: 's>(
     }
 }
 
-fn needed(id: Option<u64>) -> Result<u64, Reason> {
+fn require_id(id: Option<u64>) -> Result<u64, Reason> {
     id.ok_or(Reason::Field(&ID))
 }
 
 fn read_welcome<'a>(elements: &mut Elements<'a>, id: u64) -> Result<Reply<'a>, Reason> {
-    let version = elements.needed(&VERSION, |reader| reader.unsigned().filter(|version| *version > 0))?;
+    let version = elements.required(&VERSION, |reader| reader.unsigned().filter(|version| *version > 0))?;
     let (mut server, mut mode) = (None, None);
     let (mut boot, mut connection, mut frame_bytes_max) = (None, None, None);
-    if elements.present() {
+    if elements.next_is_present() {
         read_map(&mut elements.reader, &INFO, &INFO_KEYS, |reader, key| {
-            let taken = match key {
+            let stored = match key {
                 "server" => store(&mut server, reader.text()),
                 "boot" => store(&mut boot, reader.unsigned()),
                 "connection" => store(&mut connection, reader.unsigned()),
                 "frame_bytes_max" => store(&mut frame_bytes_max, reader.unsigned()),
                 _ => store(&mut mode, read_mode(reader)),
             };
-            taken.ok_or(Reason::Field(&INFO))
+            stored.ok_or(Reason::Field(&INFO))
         })?;
     }
     let info = (server, boot, connection, frame_bytes_max, mode);
@@ -79,8 +78,8 @@ fn read_welcome<'a>(elements: &mut Elements<'a>, id: u64) -> Result<Reply<'a>, R
     Ok(Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode })
 }
 
-fn store<T>(place: &mut Option<T>, value: Option<T>) -> Option<()> {
-    *place = Some(value?);
+fn store<T>(slot: &mut Option<T>, value: Option<T>) -> Option<()> {
+    *slot = Some(value?);
     Some(())
 }
 
@@ -94,28 +93,28 @@ fn read_decision<'s, 'a: 's>(
     id: u64,
     scratch: &'s mut ReplyScratch<'a>,
 ) -> Result<Reply<'s>, Reason> {
-    let verdict = elements.needed(&VERDICT, |reader| Verdict::from_number(reader.unsigned()?))?;
+    let verdict = elements.required(&VERDICT, |reader| Verdict::from_number(reader.unsigned()?))?;
     let rule = elements.optional(&RULE, Reader::text)?;
     let [limit, window_us, remaining, reset_us, retry_us] = read_numbers(elements)?;
     let lease = elements.optional(&LEASE, |reader| reader.unsigned_to(ID_MAX).filter(|lease| *lease > 0))?;
     scratch.notes.clear();
-    if elements.present() {
+    if elements.next_is_present() {
         read_notes(&mut elements.reader, &mut scratch.notes).ok_or(Reason::Field(&NOTES))?;
     }
     scratch.all.clear();
-    let all = elements.present();
+    let all = elements.next_is_present();
     if all {
         read_all(&mut elements.reader, &mut scratch.all).ok_or(Reason::Field(&ALL))?;
     }
     let (mut help, mut unit, mut hide) = (None, None, None);
-    if elements.present() {
+    if elements.next_is_present() {
         read_map(&mut elements.reader, &EXTRA, &["help", "hide", "unit"], |reader, key| {
-            let taken = match key {
+            let stored = match key {
                 "help" => store(&mut help, reader.text()),
                 "hide" => store(&mut hide, reader.boolean()),
                 _ => store(&mut unit, reader.text()),
             };
-            taken.ok_or(Reason::Field(&EXTRA))
+            stored.ok_or(Reason::Field(&EXTRA))
         })?;
     }
     Ok(Reply::Decision(Decision {

@@ -1,4 +1,4 @@
-//! The elements of an outer array, of which trailing nils may be left out and unknown ones may follow.
+//! The elements of an outer array: trailing nils may be omitted, and unknown elements may follow.
 
 use super::fault::{Expected, Flaw, Reason};
 use super::reader::Reader;
@@ -14,33 +14,33 @@ impl<'a> Elements<'a> {
     #[inline]
     pub(super) fn open(payload: &'a [u8]) -> Elements<'a> {
         let mut reader = Reader::new(payload);
-        // No array: as if it had no elements; the slow check tells one from the other.
+        // A payload that is no array counts as empty; the slow check tells them apart.
         let left = reader.array().unwrap_or_default();
         Elements { reader, left }
     }
 
-    /// Whether the next element is there and not nil; if so the reader stands before it.
+    /// Whether the next element is present and not nil; if so, the reader is in front of it.
     #[inline]
-    pub(super) fn present(&mut self) -> bool {
+    pub(super) fn next_is_present(&mut self) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;
         !self.reader.nil()
     }
 
-    /// Reads an element that must be there.
+    /// Reads a required element.
     #[inline]
-    pub(super) fn needed<T>(
+    pub(super) fn required<T>(
         &mut self,
         expected: &'static Expected,
         read: impl FnOnce(&mut Reader<'a>) -> Option<T>,
     ) -> Result<T, Reason> {
-        if self.present() { read(&mut self.reader) } else { None }.ok_or(Reason::Field(expected))
+        if self.next_is_present() { read(&mut self.reader) } else { None }.ok_or(Reason::Field(expected))
     }
 
-    /// Reads a name that must be there.
+    /// Reads a required name.
     #[inline]
     pub(super) fn name(&mut self, expected: &'static Expected) -> Result<&'a str, Reason> {
-        if self.present() { self.reader.name() } else { None }.ok_or(Reason::Field(expected))
+        if self.next_is_present() { self.reader.name() } else { None }.ok_or(Reason::Field(expected))
     }
 
     /// Reads an element that may be nil or missing.
@@ -50,25 +50,25 @@ impl<'a> Elements<'a> {
         expected: &'static Expected,
         read: impl FnOnce(&mut Reader<'a>) -> Option<T>,
     ) -> Result<Option<T>, Reason> {
-        if !self.present() {
+        if !self.next_is_present() {
             return Ok(None);
         }
         read(&mut self.reader).map(Some).ok_or(Reason::Field(expected))
     }
 
-    /// Reads op or kind, and id.
+    /// Reads the op or kind, and the id.
     #[inline]
-    pub(super) fn head(&mut self) -> Result<(u64, Option<u64>), Reason> {
-        let op = if self.present() { self.reader.unsigned() } else { None };
+    pub(super) fn read_head(&mut self) -> Result<(u64, Option<u64>), Reason> {
+        let op = if self.next_is_present() { self.reader.unsigned() } else { None };
         let op = op.ok_or(Reason::Flaw(Flaw::Op))?;
-        let id = match self.present() {
+        let id = match self.next_is_present() {
             true => Some(self.reader.unsigned().ok_or(Reason::Flaw(Flaw::Id))?),
             false => None,
         };
         Ok((op, id))
     }
 
-    /// Passes over the elements that a later version may have added.
+    /// Skips the elements that a later version may have added.
     #[inline]
     pub(super) fn finish(&mut self) -> Result<(), Reason> {
         if self.left == 0 { Ok(()) } else { self.skip_rest() }
@@ -76,7 +76,7 @@ impl<'a> Elements<'a> {
 
     #[cold]
     fn skip_rest(&mut self) -> Result<(), Reason> {
-        self.reader.leave_unchecked();
+        self.reader.mark_unchecked();
         while let Some(left) = self.left.checked_sub(1) {
             self.left = left;
             self.reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
@@ -85,8 +85,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Reads the head of a map and calls `field` for each key that is in `known` and whose value is not nil. Other
-/// values are passed over.
+/// Reads the head of a map and calls `field` for each key in `known` whose value is not nil. Skips other values.
 pub(super) fn read_map<'a>(
     reader: &mut Reader<'a>,
     expected: &'static Expected,
@@ -96,15 +95,15 @@ pub(super) fn read_map<'a>(
     let mut seen = 0u32;
     for _ in 0..reader.map().ok_or(Reason::Field(expected))? {
         let key = reader.text().ok_or(Reason::Flaw(Flaw::KeyType))?;
-        let Some(place) = known.iter().position(|name| *name == key) else {
-            reader.leave_unchecked();
+        let Some(index) = known.iter().position(|name| *name == key) else {
+            reader.mark_unchecked();
             reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
             continue;
         };
-        if seen & (1 << place) != 0 {
+        if seen & (1 << index) != 0 {
             return Err(Reason::Flaw(Flaw::KeyTwice));
         }
-        seen |= 1 << place;
+        seen |= 1 << index;
         if !reader.nil() {
             field(reader, key)?;
         }

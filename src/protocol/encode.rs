@@ -1,7 +1,7 @@
-//! Writes requests: the client's side, for the command line, the benchmarks and the tests.
+//! Encodes requests: the client's side, for the command line, the benchmarks and the tests.
 //!
-//! The shortest form of everything: trailing nils and map keys that only say the default are left out; cost, amount
-//! and outcome are always written.
+//! Uses the shortest form: trailing nils and map entries with default values are omitted; cost, amount and outcome are
+//! always written.
 
 use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL};
 use super::descriptors::Descriptors;
@@ -10,23 +10,22 @@ use super::message::{Amount, Charge, Cost, Hello, Judge, Missed, Of, Options, Re
 use super::writer::Writer;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
-/// The frame would exceed [`FRAME_BYTES_MAX`].
+/// The error of a frame that would exceed [`FRAME_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request takes more than {FRAME_BYTES_MAX} bytes")]
+#[error("the request exceeds {FRAME_BYTES_MAX} bytes")]
 pub struct TooLarge;
 
-/// Appends a request as a whole frame. `descriptors` go with the requests that have some.
+/// Appends a request as a whole frame, with `descriptors` if its op has some.
 ///
-/// Ranges are not checked here: what version 1 does not allow is refused by who reads it.
+/// Ranges are not checked: the receiver refuses values that version 1 does not allow.
 ///
-/// # Errors
-/// [`TooLarge`]; `out` is then as it was.
+/// # Errors [`TooLarge`]; `out` is then unchanged.
 pub fn encode_request(
     out: &mut Vec<u8>,
     request: &Request<'_>,
     descriptors: &Descriptors<'_>,
 ) -> Result<(), TooLarge> {
-    let mut writer = Writer::begin(out, ROOM);
+    let mut writer = Writer::begin(out, TYPICAL_FRAME_BYTES);
     match request {
         Request::Hello(hello) => write_hello(&mut writer, hello),
         Request::Acquire(judge) => write_judge(&mut writer, ACQUIRE, judge, descriptors),
@@ -34,26 +33,26 @@ pub fn encode_request(
         Request::Peek(judge) => write_judge(&mut writer, PEEK, judge, descriptors),
         Request::Charge(charge) => write_charge(&mut writer, charge, descriptors),
         Request::Release { id, lease, outcome } => {
-            open(&mut writer, 4, RELEASE, *id);
+            write_head(&mut writer, 4, RELEASE, *id);
             writer.unsigned(*lease);
             writer.unsigned(u64::from(outcome.number()));
         }
         Request::Renew { id, lease } => {
-            open(&mut writer, 3, RENEW, Some(*id));
+            write_head(&mut writer, 3, RENEW, Some(*id));
             writer.unsigned(*lease);
         }
         Request::Signal { id, pool, name, permille } => {
-            open(&mut writer, 5, SIGNAL, *id);
+            write_head(&mut writer, 5, SIGNAL, *id);
             writer.text(pool);
             writer.text(name);
             writer.unsigned(u64::from(*permille));
         }
-        Request::Ping { id } => open(&mut writer, 2, PING, Some(*id)),
+        Request::Ping { id } => write_head(&mut writer, 2, PING, Some(*id)),
     }
     if writer.finish() { Ok(()) } else { Err(TooLarge) }
 }
 
-fn open(writer: &mut Writer<'_>, elements: usize, op: u64, id: Option<u64>) {
+fn write_head(writer: &mut Writer<'_>, elements: usize, op: u64, id: Option<u64>) {
     writer.array(elements);
     writer.unsigned(op);
     writer.optional_unsigned(id);
@@ -66,7 +65,7 @@ fn write_judge(writer: &mut Writer<'_>, op: u64, judge: &Judge<'_>, descriptors:
         (false, Some(_)) => 6,
         (false, None) => 5,
     };
-    open(writer, elements, op, Some(judge.id));
+    write_head(writer, elements, op, Some(judge.id));
     writer.text(judge.domain);
     write_descriptors(writer, descriptors);
     match judge.cost {
@@ -89,7 +88,7 @@ fn write_judge(writer: &mut Writer<'_>, op: u64, judge: &Judge<'_>, descriptors:
 
 fn write_charge(writer: &mut Writer<'_>, charge: &Charge<'_>, descriptors: &Descriptors<'_>) {
     let options = charge.options != Options::default();
-    open(writer, 5 + usize::from(options), CHARGE, charge.id);
+    write_head(writer, 5 + usize::from(options), CHARGE, charge.id);
     writer.text(charge.domain);
     write_descriptors(writer, descriptors);
     match charge.amount {
@@ -189,7 +188,7 @@ fn write_hello(writer: &mut Writer<'_>, hello: &Hello<'_>) {
         usize::from(pid.is_some()) + usize::from(slots.is_some()) + usize::from(connection.is_some());
     let reports = usize::from(!missed.is_empty()) + usize::from(!abandoned.is_empty());
     let keys = texts + numbers + reports;
-    open(writer, if keys > 0 { 4 } else { 3 }, HELLO, Some(*id));
+    write_head(writer, if keys > 0 { 4 } else { 3 }, HELLO, Some(*id));
     writer.unsigned(*version);
     if keys == 0 {
         return;
@@ -222,5 +221,5 @@ fn write_hello(writer: &mut Writer<'_>, hello: &Hello<'_>) {
     write_reports(writer, missed, abandoned);
 }
 
-/// Room for an everyday request; a larger one grows the buffer.
-const ROOM: usize = HEADER_BYTES + 252;
+/// Room for a typical request; a larger one grows the buffer.
+const TYPICAL_FRAME_BYTES: usize = HEADER_BYTES + 252;

@@ -1,4 +1,4 @@
-//! Writes replies, whole: every element, nil where there is nothing to say.
+//! Encodes replies with all of their elements; absent ones are nil.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use super::fault::{Code, Fault};
 use super::reply::{Decision, LimitEntry, Mode, NoteKind, Reply};
 use super::writer::Writer;
 
-/// Appends a reply as a whole frame. What would make it too large is cut: of a decision as in [`encode_decision`],
-/// else the end of the text.
+/// Appends a reply as a whole frame. A reply that would be too large is cut: a decision as in [`encode_decision`],
+/// others at the end of their text.
 pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
     match reply {
         Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode } => {
@@ -19,48 +19,48 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
         }
         Reply::Decision(decision) => encode_decision(out, decision),
         Reply::Done { id, ok } => {
-            let mut writer = Writer::begin(out, SMALL);
+            let mut writer = Writer::begin(out, SMALL_FRAME_BYTES);
             writer.array(3);
             writer.unsigned(DONE);
             writer.unsigned(*id);
             writer.boolean(*ok);
-            fits(writer);
+            finish_clipped(writer);
         }
         Reply::Error { id, code, message } => write_error(out, *id, *code, clip(message)),
         Reply::Goodbye { reason } => {
             let reason = clip(reason);
-            let mut writer = Writer::begin(out, SMALL + reason.len());
+            let mut writer = Writer::begin(out, SMALL_FRAME_BYTES + reason.len());
             writer.array(3);
             writer.unsigned(GOODBYE);
             writer.nil();
             writer.text(reason);
-            fits(writer);
+            finish_clipped(writer);
         }
     }
 }
 
-/// Appends the ERROR that a fault asks for; nothing when it is to be silent.
+/// Appends the ERROR for a fault, or nothing if the fault is silent.
 pub fn encode_fault(out: &mut Vec<u8>, fault: &Fault) {
     if fault.silent {
         return;
     }
     let mut message = ArrayString::<FAULT_BYTES_MAX>::new();
-    // A text that does not fit ends at its last whole piece.
+    // A text that does not fit ends after its last whole piece.
     let _ = write!(message, "{fault}");
     write_error(out, fault.id, fault.code, &message);
 }
 
-/// Appends a decision as a whole frame. If it would be too large, `all` is left out, then `notes`, then `help`.
+/// Appends a decision as a whole frame. If it would be too large, omits `all`, then `notes`, then `help`.
 #[inline]
 pub fn encode_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
     if !write_decision(out, decision) {
-        encode_cut(out, *decision);
+        encode_shortened(out, *decision);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn encode_cut(out: &mut Vec<u8>, decision: Decision<'_>) {
+fn encode_shortened(out: &mut Vec<u8>, decision: Decision<'_>) {
     let mut cut = Decision { all: None, ..decision };
     if write_decision(out, &cut) {
         return;
@@ -69,7 +69,7 @@ fn encode_cut(out: &mut Vec<u8>, decision: Decision<'_>) {
     if write_decision(out, &cut) {
         return;
     }
-    // Names have bounds: only a help text of kilobytes comes this far.
+    // Names have bounds: only a help text of kilobytes gets here.
     cut.help = None;
     cut.rule = cut.rule.map(clip);
     cut.unit = cut.unit.map(clip);
@@ -79,14 +79,14 @@ fn encode_cut(out: &mut Vec<u8>, decision: Decision<'_>) {
 #[inline]
 #[must_use]
 fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
-    let room = DECISION + decision.rule.map_or(0, str::len);
+    let room = DECISION_BYTES + decision.rule.map_or(0, str::len);
     let mut writer = Writer::begin_with(out, room, DECISION_HEAD, decision.id, decision.verdict.number());
     writer.optional_text(decision.rule);
     let Decision { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
     writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease]);
     let Decision { notes, all, help, hide, unit, .. } = decision;
     if notes.is_empty() && all.is_none() && help.is_none() && unit.is_none() && !hide {
-        // Nothing more to say, as a rule: nil for notes, all and extra.
+        // The common case: nil for notes, all and extra.
         writer.bytes([NIL; 3]);
     } else {
         write_rest(&mut writer, *decision);
@@ -94,7 +94,7 @@ fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
     writer.finish()
 }
 
-/// By value: what is only borrowed has to be in memory for every decision, also for those that end before this.
+/// By value: a reference would force every decision into memory, including those without a rest.
 #[inline(never)]
 fn write_rest(writer: &mut Writer<'_>, decision: Decision<'_>) {
     if decision.notes.is_empty() {
@@ -150,7 +150,7 @@ fn write_extra(writer: &mut Writer<'_>, decision: &Decision<'_>) {
 }
 
 fn write_welcome(out: &mut Vec<u8>, id: u64, version: u64, server: &str, numbers: [u64; 3], mode: Mode) {
-    let mut writer = Writer::begin(out, 2 * SMALL + server.len());
+    let mut writer = Writer::begin(out, 2 * SMALL_FRAME_BYTES + server.len());
     writer.array(4);
     writer.unsigned(WELCOME);
     writer.unsigned(id);
@@ -164,21 +164,21 @@ fn write_welcome(out: &mut Vec<u8>, id: u64, version: u64, server: &str, numbers
     }
     writer.text("mode");
     writer.text(mode.name());
-    fits(writer);
+    finish_clipped(writer);
 }
 
 fn write_error(out: &mut Vec<u8>, id: Option<u64>, code: Code, message: &str) {
-    let mut writer = Writer::begin(out, SMALL + message.len());
+    let mut writer = Writer::begin(out, SMALL_FRAME_BYTES + message.len());
     writer.array(4);
     writer.unsigned(ERROR);
     writer.optional_unsigned(id);
     writer.unsigned(u64::from(code.number()));
     writer.text(message);
-    fits(writer);
+    finish_clipped(writer);
 }
 
 /// Ends a frame whose texts are clipped.
-fn fits(writer: Writer<'_>) {
+fn finish_clipped(writer: Writer<'_>) {
     let fits = writer.finish();
     debug_assert!(fits, "clipped texts fit");
 }
@@ -198,18 +198,18 @@ const DECISION_HEAD: [u8; 2] = [0x9d, 1];
 
 const NIL: u8 = 0xc0;
 
-/// Texts for people need no more.
+/// The most bytes of a text for people.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// The longest message of a fault is half of this.
+/// The buffer for the message of a fault; the longest takes half of it.
 const FAULT_BYTES_MAX: usize = 256;
 
 /// Room for a frame of four short elements.
-const SMALL: usize = HEADER_BYTES + 60;
+const SMALL_FRAME_BYTES: usize = HEADER_BYTES + 60;
 
-/// Room for a decision without its texts: seven integers of 9 bytes, seven single bytes, the rule's length, and what
-/// is written past the end and taken back.
-const DECISION: usize = HEADER_BYTES + 140;
+/// Room for a decision without its texts: seven integers of 9 bytes, seven single bytes, the length of the rule, and
+/// the bytes written past the end and truncated.
+const DECISION_BYTES: usize = HEADER_BYTES + 140;
 
 #[cfg(test)]
 mod tests {
@@ -219,13 +219,13 @@ mod tests {
     };
 
     #[test]
-    fn what_is_too_large_is_cut() {
+    fn omits_parts_of_oversized_decisions() {
         let long = "r".repeat(255);
         let entry = LimitEntry { rule: &long, limit: 1, window_us: 1, remaining: 1, reset_us: 1 };
         let (few, many) = ([entry; 2], [entry; 64]);
         let (note, notes) = ([(NoteKind::Near, &*long)], [(NoteKind::Near, &*long); 64]);
         let help = "h".repeat(20_000);
-        // Entries, notes and bytes of help that are said, and those that arrive.
+        // Entries, notes and bytes of help before encoding, and those that arrive.
         let table = [
             (&few[..], &note[..], &help[..9], (Some(2), 1, Some(9))),
             (&many[..], &note[..], &help[..9], (None, 1, Some(9))),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_end_at_a_character() {
+    fn clips_long_text_at_character_boundary() {
         let message = "é".repeat(20_000);
         let mut out = Vec::new();
         encode_reply(&mut out, &Reply::Error { id: None, code: Code::Internal, message: &message[..] });

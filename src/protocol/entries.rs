@@ -1,56 +1,56 @@
-//! A list inside a message: either still in the bytes of a frame, checked once and read again as it is walked, or
-//! a slice that someone wants to send. Never on the heap.
+//! A list in a message: either the bytes of a frame, checked once and decoded again by each iteration, or a slice to
+//! send. Never on the heap.
 
 use std::fmt;
 
 use super::reader::Reader;
 use super::{COST_MAX, ID_MAX};
 
-/// Unit and cost, in the order they were written. No unit may come twice. A cost may be above [`COST_MAX`].
+/// Units and costs in the order of the request, without duplicate units. A cost may exceed [`COST_MAX`].
 pub type Units<'a> = Entries<'a, (&'a str, u64)>;
 
-/// Unit and signed amount, within ± [`COST_MAX`]. No unit may come twice.
+/// Units and signed amounts within ± [`COST_MAX`], without duplicate units.
 pub type Amounts<'a> = Entries<'a, (&'a str, i64)>;
 
-/// Connection and request id of the requests that were given up on.
+/// Connections and ids of abandoned requests.
 pub type Abandoned<'a> = Entries<'a, (u64, u64)>;
 
-/// A list that is walked in order.
+/// A list, iterated in order.
 #[derive(Clone, Copy)]
 pub struct Entries<'a, T> {
-    source: Source<'a, T>,
+    source: ListSource<'a, T>,
 }
 
 #[derive(Clone, Copy)]
-enum Source<'a, T> {
+enum ListSource<'a, T> {
     Wire(&'a [u8]),
     Listed(&'a [T]),
 }
 
-/// What can be listed.
+/// An entry of a list.
 pub trait Entry<'a>: Copy + PartialEq + fmt::Debug {
-    /// Reads one entry off the front; `None` when there is none, or none that version 1 allows.
+    /// Reads one entry from the front; `None` if there is none, or none that version 1 allows.
     fn read(bytes: &mut &'a [u8]) -> Option<Self>;
 }
 
 impl<'a, T: Entry<'a>> Entries<'a, T> {
-    /// Reads `count` entries and keeps where they stand.
+    /// Reads `count` entries and keeps their bytes.
     pub(super) fn checked(reader: &mut Reader<'a>, count: usize) -> Option<Entries<'a, T>> {
         let start = reader.rest();
         let mut rest = start;
         for _ in 0..count {
             T::read(&mut rest)?;
         }
-        let bytes = reader.take(start.len() - rest.len())?;
-        Some(Entries { source: Source::Wire(bytes) })
+        let bytes = reader.take_bytes(start.len() - rest.len())?;
+        Some(Entries { source: ListSource::Wire(bytes) })
     }
 
-    /// The entries, in order.
+    /// The entries in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let mut source = self.source;
         std::iter::from_fn(move || match &mut source {
-            Source::Wire(bytes) => T::read(bytes),
-            Source::Listed(entries) => {
+            ListSource::Wire(bytes) => T::read(bytes),
+            ListSource::Listed(entries) => {
                 let (first, rest) = entries.split_first()?;
                 *entries = rest;
                 Some(*first)
@@ -58,34 +58,34 @@ impl<'a, T: Entry<'a>> Entries<'a, T> {
         })
     }
 
-    /// How many there are.
+    /// The number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.source {
-            Source::Wire(_) => self.iter().count(),
-            Source::Listed(entries) => entries.len(),
+            ListSource::Wire(_) => self.iter().count(),
+            ListSource::Listed(entries) => entries.len(),
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self.source {
-            Source::Wire(bytes) => bytes.is_empty(),
-            Source::Listed(entries) => entries.is_empty(),
+            ListSource::Wire(bytes) => bytes.is_empty(),
+            ListSource::Listed(entries) => entries.is_empty(),
         }
     }
 }
 
 impl<'a, T> From<&'a [T]> for Entries<'a, T> {
     fn from(entries: &'a [T]) -> Entries<'a, T> {
-        Entries { source: Source::Listed(entries) }
+        Entries { source: ListSource::Listed(entries) }
     }
 }
 
 impl<T> Default for Entries<'_, T> {
     fn default() -> Self {
-        Entries { source: Source::Listed(&[]) }
+        Entries { source: ListSource::Listed(&[]) }
     }
 }
 
@@ -136,7 +136,7 @@ fn read<'a, T>(bytes: &mut &'a [u8], one: impl FnOnce(&mut Reader<'a>) -> Option
 }
 
 impl Reader<'_> {
-    /// Reads a signed amount. One beyond [`COST_MAX`] either way is cut to it: no rule counts further.
+    /// Reads a signed amount, clamped to ± [`COST_MAX`]: no rule counts further.
     pub(super) fn amount(&mut self) -> Option<i64> {
         let most = i128::from(COST_MAX);
         i64::try_from(self.integer()?.clamp(-most, most)).ok()

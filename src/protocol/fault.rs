@@ -1,33 +1,33 @@
-//! What can be wrong with a frame, and which ERROR says so. Every fault is told from the bytes alone.
+//! The faults of a frame, and the ERROR for each. Every fault follows from the bytes alone.
 
 use std::fmt;
 
 use super::{FRAME_BYTES_MAX, VERSION};
 
-/// The code of an ERROR. Some close the connection once they are written.
+/// The code of an ERROR. After some codes the connection closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// Not one well-formed array. Closes.
+    /// The payload is not one well-formed array. Closes.
     Malformed = 1,
-    /// A length above [`FRAME_BYTES_MAX`]. Closes.
+    /// The length exceeds [`FRAME_BYTES_MAX`]. Closes.
     TooLarge = 2,
-    /// Version 0. Closes.
+    /// The version is 0. Closes.
     Version = 3,
     /// The first frame was not HELLO. Closes.
     HelloRequired = 4,
-    /// An op that this version does not know.
+    /// The op is unknown in this version.
     UnknownOp = 5,
-    /// A known field of the wrong type or range, missing, or an id that cannot be taken.
+    /// A known field is missing or has a wrong type or range, or the id cannot be used.
     Invalid = 6,
-    /// Too many leases are held.
+    /// The session holds too many leases.
     Quota = 7,
-    /// Too many connections. Closes.
+    /// There are too many connections. Closes.
     Busy = 8,
-    /// Not allowed at all. Closes.
+    /// The user is not allowed to connect. Closes.
     Forbidden = 9,
     /// The daemon failed.
     Internal = 10,
-    /// This domain, pool or op is not open to this user.
+    /// This domain, pool or op is not allowed for this user.
     NotAllowed = 11,
 }
 
@@ -47,7 +47,7 @@ impl Code {
         Code::NotAllowed,
     ];
 
-    /// The code of this number, when version 1 has one.
+    /// The code with this number, if version 1 has one.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Code> {
         Code::ALL.into_iter().find(|code| u64::from(code.number()) == number)
@@ -77,7 +77,7 @@ impl Code {
         }
     }
 
-    /// Whether the connection is closed after the ERROR.
+    /// Whether the connection closes after the ERROR.
     #[must_use]
     pub const fn closes(self) -> bool {
         match self {
@@ -98,17 +98,17 @@ impl fmt::Display for Code {
     }
 }
 
-/// Why a frame was not taken. Its text ([`fmt::Display`]) is the message of the ERROR.
+/// The reason why a frame was rejected. Its [`fmt::Display`] is the message of the ERROR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Fault {
-    /// The request's id, when the frame is whole and has one.
+    /// The request's id, if the frame is whole and has one.
     pub id: Option<u64>,
     /// The code of the ERROR.
     pub code: Code,
-    /// What is wrong.
+    /// The description of the fault.
     pub reason: Reason,
-    /// No reply is sent, not even this one: a request with an id may go without, and did.
+    /// No ERROR is sent, because the request has no id and expects no reply.
     pub silent: bool,
 }
 
@@ -121,31 +121,31 @@ impl Fault {
         Fault { id: None, code: Code::TooLarge, reason: Reason::TooLarge(bytes), silent: false }
     }
 
-    /// A HELLO after the first frame: the session is settled, the connection stays.
+    /// The fault of a HELLO after the first frame: the session is settled, the connection stays open.
     #[must_use]
     pub const fn second_hello(id: u64) -> Fault {
         Fault { id: Some(id), code: Code::Invalid, reason: Reason::SecondHello, silent: false }
     }
 }
 
-/// What is wrong with a frame.
+/// The description of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The bytes are no message.
+    /// The bytes are not a message.
     Flaw(Flaw),
-    /// The length, in bytes, is above the bound.
+    /// The length, in bytes, exceeds the bound.
     TooLarge(u32),
     /// HELLO offers version 0.
     Version,
-    /// The first frame is another op than HELLO.
+    /// The first frame has an op other than HELLO.
     HelloRequired,
-    /// HELLO came already.
+    /// A second HELLO on one connection.
     SecondHello,
-    /// No op has this number.
+    /// The number of an unknown op.
     UnknownOp(u64),
-    /// No reply has this kind.
+    /// The number of an unknown kind of reply.
     UnknownKind(u64),
-    /// A field is missing or is not what it must be.
+    /// A field is missing or violates its type or range.
     Field(&'static Expected),
 }
 
@@ -162,39 +162,39 @@ impl Reason {
     }
 }
 
-/// What a field must be.
+/// The expected type and range of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// The field, by its name in the protocol.
+    /// The name of the field in the protocol.
     pub field: &'static str,
     /// Its type and range.
     pub range: &'static str,
 }
 
-/// What keeps bytes from being one MessagePack array that version 1 may carry.
+/// The reason why bytes are not one MessagePack array that version 1 allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// There is nothing.
+    /// The payload is empty.
     Empty,
     /// The outermost value is not an array.
     NotArray,
-    /// A value ends after the frame does.
+    /// The frame ends inside a value.
     Truncated,
-    /// Something follows the array.
+    /// Bytes follow the array.
     Trailing,
     /// A floating-point number.
     Float,
-    /// An extension type, a timestamp for one.
+    /// An extension type, such as a timestamp.
     Extension,
     /// The byte that MessagePack never uses.
     Reserved,
-    /// Arrays and maps stand too deep in each other.
+    /// Arrays and maps are nested too deeply.
     Depth,
     /// A text is not UTF-8.
     Utf8,
     /// A key of a map is not a text.
     KeyType,
-    /// A map has a key twice.
+    /// A map has a duplicate key.
     KeyTwice,
     /// The op or kind is not an unsigned integer.
     Op,
@@ -207,13 +207,13 @@ impl fmt::Display for Reason {
         match self {
             Reason::Flaw(flaw) => flaw.fmt(f),
             Reason::TooLarge(bytes) => {
-                write!(f, "a frame of {bytes} bytes: a frame may have {FRAME_BYTES_MAX}")
+                write!(f, "a frame of {bytes} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes")
             }
-            Reason::Version => write!(f, "version 0: versions 1 to {VERSION} are spoken here"),
+            Reason::Version => write!(f, "version 0 is not supported: use 1 to {VERSION}"),
             Reason::HelloRequired => f.write_str("the first frame must be HELLO"),
-            Reason::SecondHello => f.write_str("HELLO came already: it is the first frame and no other"),
-            Reason::UnknownOp(op) => write!(f, "op {op} is not known in version {VERSION}"),
-            Reason::UnknownKind(kind) => write!(f, "reply kind {kind} is not known in version {VERSION}"),
+            Reason::SecondHello => f.write_str("a second HELLO: only the first frame may be HELLO"),
+            Reason::UnknownOp(op) => write!(f, "op {op} is unknown in version {VERSION}"),
+            Reason::UnknownKind(kind) => write!(f, "reply kind {kind} is unknown in version {VERSION}"),
             Reason::Field(expected) => write!(f, "{} must be {}", expected.field, expected.range),
         }
     }
@@ -229,7 +229,7 @@ impl fmt::Display for Flaw {
             Flaw::Float => "floating-point numbers are not part of the protocol",
             Flaw::Extension => "extension types are not part of the protocol",
             Flaw::Reserved => "the byte 0xc1 is not MessagePack",
-            Flaw::Depth => "arrays and maps stand more than 4 deep",
+            Flaw::Depth => "arrays and maps are nested more than 4 deep",
             Flaw::Utf8 => "a text is not valid UTF-8",
             Flaw::KeyType => "a key of a map is not a text",
             Flaw::KeyTwice => "a map has a key twice",

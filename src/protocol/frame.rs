@@ -1,28 +1,28 @@
-//! Splits what was read from a socket into frames. Never copies, never reserves memory for a length it was told.
+//! Splits received bytes into frames. Never copies, and never reserves memory for an announced length.
 
 use super::fault::{Fault, Flaw};
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
-/// What stands at the start of a read buffer.
+/// The start of a read buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split<'a> {
     /// A whole frame.
     Frame {
-        /// What follows the length.
+        /// The bytes after the length.
         payload: &'a [u8],
-        /// Bytes of the buffer that the frame takes, length included.
+        /// Bytes of the frame in the buffer, length included.
         consumed: usize,
     },
     /// Part of a frame.
     More {
-        /// Bytes that the whole frame takes, length included, as far as known: 4 until the length is there.
+        /// Bytes of the whole frame, length included, as far as known: 4 until the length is complete.
         needed: usize,
     },
-    /// A length that no frame may have; nothing after it can be trusted.
+    /// An invalid length; the bytes after it cannot be trusted.
     Broken(Fault),
 }
 
-/// Looks for a frame at the start of `buffer`.
+/// Finds the frame at the start of `buffer`.
 #[inline]
 #[must_use]
 pub fn split(buffer: &[u8]) -> Split<'_> {
@@ -49,7 +49,7 @@ mod tests {
     use crate::protocol::{Code, FRAME_BYTES_MAX};
 
     #[test]
-    fn a_frame_more_or_broken() {
+    fn splits_frames_and_rejects_invalid_lengths() {
         let mut largest = vec![0, 0, 0x40, 0];
         largest.resize(4 + FRAME_BYTES_MAX, 0xc0);
         type Expected = Result<(usize, usize), usize>;

@@ -1,48 +1,48 @@
-//! Requests, as they are meant. Texts and lists point into the frame they were read from.
+//! Decoded requests. Texts and lists borrow from the frame.
 
 use super::entries::{Abandoned, Amounts, Units};
 
-/// One request. The descriptors of those that have some stand beside it.
+/// One request, without its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Opens a connection.
     Hello(Hello<'a>),
-    /// Judges work that will end with a release.
+    /// Checks a request that will end with a RELEASE.
     Acquire(Judge<'a>),
-    /// Work ended.
+    /// Ends a lease.
     Release {
-        /// nil: no reply.
+        /// The request's id; `None` for no reply.
         id: Option<u64>,
-        /// As granted. 0 is no lease's number.
+        /// The number from the grant; 0 is not a valid lease.
         lease: u64,
-        /// How it ended.
+        /// The outcome of the work.
         outcome: WorkOutcome,
     },
-    /// Judges something without an end.
+    /// Checks a request without a lease.
     Hit(Judge<'a>),
-    /// Judges as ACQUIRE would and changes nothing.
+    /// Checks as ACQUIRE would, without any change.
     Peek(Judge<'a>),
     /// Charges after the fact.
     Charge(Charge<'a>),
-    /// Starts a lease's time again.
+    /// Restarts the time of a lease.
     Renew {
         /// The request's id.
         id: u64,
-        /// As granted.
+        /// The number from the grant.
         lease: u64,
     },
-    /// A load reading from the application.
+    /// A utilization reading from the application.
     Signal {
-        /// nil: no reply.
+        /// The request's id; `None` for no reply.
         id: Option<u64>,
-        /// The pool it is for.
+        /// The pool of the reading.
         pool: &'a str,
-        /// What was read.
+        /// The name of the signal.
         name: &'a str,
-        /// 0 to 1000.
+        /// The reading, 0 to 1000.
         permille: u16,
     },
-    /// Is anyone there?
+    /// Asks for a sign of life.
     Ping {
         /// The request's id.
         id: u64,
@@ -50,13 +50,13 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A HIT of cost 1 with nothing else said.
+    /// Makes a HIT of cost 1 with default values.
     #[must_use]
     pub fn hit(id: u64, domain: &'a str) -> Request<'a> {
         Request::Hit(Judge::new(id, domain))
     }
 
-    /// The id that the reply repeats; `None`: the client wants no reply.
+    /// The id that the reply repeats; `None` if the client wants no reply.
     #[must_use]
     pub fn id(&self) -> Option<u64> {
         match self {
@@ -69,57 +69,57 @@ impl<'a> Request<'a> {
     }
 }
 
-/// ACQUIRE, HIT and PEEK.
+/// The fields of ACQUIRE, HIT and PEEK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judge<'a> {
     /// The request's id.
     pub id: u64,
-    /// Whose rules judge.
+    /// The domain whose rules decide.
     pub domain: &'a str,
-    /// What it costs.
+    /// The cost of the request.
     pub cost: Cost<'a>,
-    /// How important it is, in the caller's word.
+    /// The name of its priority.
     pub priority: Option<&'a str>,
-    /// The rest.
+    /// The remaining fields.
     pub options: Options<'a>,
 }
 
 impl<'a> Judge<'a> {
-    /// Cost 1 and nothing else said.
+    /// Makes the fields for cost 1 with default values.
     #[must_use]
     pub fn new(id: u64, domain: &'a str) -> Judge<'a> {
         Judge { id, domain, cost: Cost::Requests(1), priority: None, options: Options::default() }
     }
 }
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost<'a> {
-    /// In the unit `requests`. Above [`COST_MAX`](super::COST_MAX) no rule can ever pass it.
+    /// In the unit `requests`. A cost above [`COST_MAX`](super::COST_MAX) passes no rule.
     Requests(u64),
-    /// In each unit that is named.
+    /// In each named unit.
     Units(Units<'a>),
 }
 
-/// What a CHARGE adds, or gives back when negative.
+/// The amount of a CHARGE; a negative one is a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount<'a> {
     /// In the unit `requests`, within ± [`COST_MAX`](super::COST_MAX).
     Requests(i64),
-    /// In each unit that is named.
+    /// In each named unit.
     Units(Amounts<'a>),
 }
 
-/// CHARGE.
+/// The fields of CHARGE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge<'a> {
-    /// nil: no reply.
+    /// The request's id; `None` for no reply.
     pub id: Option<u64>,
-    /// Whose rules are charged.
+    /// The domain whose rules are charged.
     pub domain: &'a str,
-    /// How much.
+    /// The amount to charge.
     pub amount: Amount<'a>,
-    /// The rest.
+    /// The remaining fields.
     pub options: Options<'a>,
 }
 
@@ -132,43 +132,43 @@ pub enum Of<'a> {
     Lease(u64),
 }
 
-/// What may ride on ACQUIRE, HIT, PEEK and CHARGE.
+/// The optional fields of ACQUIRE, HIT, PEEK and CHARGE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
-    /// A repeat with the same bytes gets the same grant. 1 to 64 bytes.
+    /// The idempotency key, 1 to 64 bytes: a retry with the same key gets the same grant.
     pub idem: Option<&'a [u8]>,
-    /// What a CHARGE of a negative amount refunds.
+    /// The grant or charge that a CHARGE of a negative amount refunds.
     pub of: Option<Of<'a>>,
-    /// Microseconds that the request already waited for the application.
+    /// Microseconds for which the request already waited for the application.
     pub queued_us: Option<u64>,
-    /// The longest wait in microseconds that is acceptable; 0: none, `None`: as long as the rule's queue.
+    /// The longest acceptable wait in microseconds; 0: none, `None`: as long as the rule's queue.
     pub max_wait_us: Option<u64>,
-    /// The reply lists every limit that matched.
+    /// Whether the reply lists every limit that matched.
     pub all: bool,
     /// Decisions made without the daemon since the last good frame.
     pub missed: Missed,
-    /// Requests given up on.
+    /// Requests that the client has abandoned.
     pub abandoned: Abandoned<'a>,
 }
 
-/// HELLO.
+/// The fields of HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello<'a> {
     /// The request's id.
     pub id: u64,
-    /// The highest version the client speaks, 1 or more.
+    /// The highest version of the client, 1 or more.
     pub version: u64,
-    /// Who it is, such as "python/0.1.0".
+    /// The name and version of the client, such as "python/0.1.0".
     pub client: Option<&'a str>,
-    /// One per process; `None`: the connection is its own session.
+    /// The session, one per process; `None`: the connection is its own session.
     pub session: Option<[u8; 16]>,
-    /// The process, as it sees itself.
+    /// The process id in the client's own namespace.
     pub pid: Option<u32>,
-    /// The pool its work counts in, "default" when it said none.
+    /// The pool of the client's requests, "default" if it named none.
     pub pool: &'a str,
-    /// How many requests this process works on at once; 0: unknown.
+    /// The requests that this process handles concurrently; 0: unknown.
     pub slots: u32,
-    /// The client's count of its connections in this session, from 1; 0 when it said none.
+    /// The client's number of this connection in its session, from 1; 0 if it gave none.
     pub connection: u64,
     /// As in [`Options`].
     pub missed: Missed,
@@ -180,7 +180,7 @@ impl Hello<'_> {
     /// The pool of a client that names none.
     pub const POOL: &'static str = "default";
 
-    /// A HELLO of this version with nothing else said.
+    /// Makes a HELLO of this version with default values.
     #[must_use]
     pub fn new(id: u64) -> Self {
         Hello {
@@ -198,12 +198,12 @@ impl Hello<'_> {
     }
 }
 
-/// How work ended.
+/// The outcome of the work under a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkOutcome {
-    /// Well.
+    /// Success.
     Ok = 0,
-    /// Badly, or nothing was said.
+    /// Failure, or no outcome given.
     #[default]
     Error = 1,
     /// Dropped or timed out.
@@ -211,7 +211,7 @@ pub enum WorkOutcome {
 }
 
 impl WorkOutcome {
-    /// The outcome of this number.
+    /// The outcome with this number.
     #[must_use]
     pub const fn from_number(number: u64) -> Option<WorkOutcome> {
         match number {
@@ -229,23 +229,23 @@ impl WorkOutcome {
     }
 }
 
-/// Why a decision was made without the daemon.
+/// The reason of a decision made without the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissReason {
     /// No connection.
     Unreachable,
-    /// No answer in time.
+    /// No reply in time.
     Timeout,
-    /// A doubtful answer, or an ERROR.
+    /// A doubtful reply, or an ERROR.
     Protocol,
-    /// Not asked after repeated failures.
+    /// Not sent after repeated failures.
     Breaker,
     /// The application's own code failed.
     Callback,
 }
 
 impl MissReason {
-    /// All of them, in the protocol's order.
+    /// All reasons, in the protocol's order.
     pub const ALL: [MissReason; 5] = [
         MissReason::Unreachable,
         MissReason::Timeout,
@@ -267,30 +267,30 @@ impl MissReason {
     }
 }
 
-/// How many decisions were made without the daemon, by reason.
+/// The number of decisions made without the daemon, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed([u64; MissReason::ALL.len()]);
 
 impl Missed {
-    /// How many for this reason.
+    /// The number for this reason.
     #[must_use]
     pub fn of(&self, reason: MissReason) -> u64 {
         self.0.get(reason as usize).copied().unwrap_or_default()
     }
 
-    /// Sets how many for this reason.
+    /// Sets the number for this reason.
     pub fn set(&mut self, reason: MissReason, count: u64) {
         if let Some(place) = self.0.get_mut(reason as usize) {
             *place = count;
         }
     }
 
-    /// The reasons that occurred, with how often.
+    /// The reasons that occurred, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (MissReason, u64)> + use<> {
         MissReason::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0)
     }
 
-    /// Whether none were missed.
+    /// Whether all numbers are zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|count| *count == 0)

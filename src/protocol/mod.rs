@@ -1,8 +1,9 @@
-//! BYTES: frames and messages of protocol version 1, read and written; what a decision means is not known here.
+//! BYTES: encodes and decodes frames and messages of protocol version 1. The meaning of a decision is outside of this
+//! room.
 //!
-//! A frame is a 4-byte big-endian length and one MessagePack array. Requests are read straight from the read buffer
-//! without allocating: [`split`] finds a frame, [`decode_request`] reads it, [`encode_reply`] appends the answer.
-//! The way back, [`encode_request`] and [`decode_reply`], serves the command line, the benchmarks and the tests.
+//! A frame is a 4-byte big-endian length and one MessagePack array. Requests are decoded from the read buffer without
+//! allocation: [`split`] finds a frame, [`decode_request`] decodes it, [`encode_reply`] appends the reply. The client's
+//! side, [`encode_request`] and [`decode_reply`], serves the command line, the benchmarks and the tests.
 //!
 //! ```
 //! use tidegate::protocol::{Cost, Descriptors, Request, Split, decode_request, encode_request, split};
@@ -50,20 +51,20 @@ pub use message::{
 };
 pub use reply::{Decision, LimitEntry, Mode, NoteKind, Reply, Verdict};
 
-/// The version spoken here.
+/// The protocol version.
 pub const VERSION: u64 = 1;
 
-/// The largest payload of a frame, either way: 8 descriptors of everyday values fit several times over, and a
-/// connection never needs a buffer above 16 KiB.
+/// The largest payload of a frame, either way: 8 descriptors of typical values fit several times over, and a connection
+/// never needs a buffer above 16 KiB.
 pub const FRAME_BYTES_MAX: usize = 16_384;
 
-/// The length in front of every payload.
+/// The bytes of the length in front of every payload.
 pub const HEADER_BYTES: usize = 4;
 
-/// How deep arrays and maps may stand in each other, the outer array being 1: what `abandoned` needs and no more.
+/// The nesting depth of arrays and maps, the outer array being 1: as much as `abandoned` needs.
 pub const DEPTH_MAX: usize = 4;
 
-/// The largest id and lease number: they must fit the signed integers of every client's language.
+/// The largest id and lease number: fits the signed integers of every client's language.
 pub const ID_MAX: u64 = i64::MAX.unsigned_abs();
 
 /// The largest cost of one unit that can pass, and the largest amount either way that is counted.
@@ -84,7 +85,7 @@ pub const VALUE_BYTES_MAX: usize = 1_024;
 /// The longest `idem`.
 pub const IDEM_BYTES_MAX: usize = 64;
 
-/// The longest `client` in HELLO: it stands in logs and in lists of connections.
+/// The longest `client` in HELLO: it appears in logs and in lists of connections.
 pub const CLIENT_BYTES_MAX: usize = 255;
 
 /// The full scale of a SIGNAL.

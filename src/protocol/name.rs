@@ -1,10 +1,10 @@
-//! What may be a name: domain, priority, pool, unit, attribute key.
+//! Validates names: domain, priority, pool, unit, attribute key.
 
 use ascii::AsAsciiStr;
 
 use super::NAME_BYTES_MAX;
 
-/// The bytes as a text. Most are short and plain: finding that out costs less than the general check.
+/// Returns the bytes as a text. Most are short ASCII, for which this check is cheaper than the general one.
 #[inline]
 pub(super) fn as_text(bytes: &[u8]) -> Option<&str> {
     match bytes.as_ascii_str() {
@@ -13,32 +13,32 @@ pub(super) fn as_text(bytes: &[u8]) -> Option<&str> {
     }
 }
 
-/// The bytes as a name: 1 to 64 bytes without control characters, `:` or `/`.
+/// Returns the bytes as a name: 1 to 64 bytes without control characters, `:` or `/`.
 #[inline]
 pub(super) fn as_name(bytes: &[u8]) -> Option<&str> {
     if bytes.is_empty() || bytes.len() > NAME_BYTES_MAX {
         return None;
     }
-    // Most are made of letters alone.
+    // Most names are lower-case letters only.
     if bytes.iter().all(u8::is_ascii_lowercase) {
         return as_text(bytes);
     }
-    other_name(bytes)
+    as_other_name(bytes)
 }
 
 #[inline(never)]
-fn other_name(bytes: &[u8]) -> Option<&str> {
+fn as_other_name(bytes: &[u8]) -> Option<&str> {
     match bytes.iter().fold(PLAIN, |class, byte| class | class_of(*byte)) {
         PLAIN => as_text(bytes),
-        // Beyond ASCII there are control characters too: U+0080 to U+009F.
+        // Control characters beyond ASCII: U+0080 to U+009F.
         WIDE => str::from_utf8(bytes).ok().filter(|name| !name.chars().any(char::is_control)),
         _ => None,
     }
 }
 
-/// The attribute keys that the clients' middlewares send with every request, known without looking closely.
+/// Returns the attribute key if it is one of those that the clients' middlewares send with every request.
 #[inline]
-pub(super) fn everyday(bytes: &[u8]) -> Option<&'static str> {
+pub(super) fn common_key(bytes: &[u8]) -> Option<&'static str> {
     Some(match bytes {
         b"user" => "user",
         b"path" => "path",
@@ -54,14 +54,14 @@ fn class_of(byte: u8) -> u8 {
     CLASSES.get(usize::from(byte)).copied().unwrap_or(FORBIDDEN)
 }
 
-/// The rule, as messages say it.
+/// The range of a name, for messages.
 pub(super) const RANGE: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";
 
 const PLAIN: u8 = 0;
 const WIDE: u8 = 1;
 const FORBIDDEN: u8 = 2;
 
-/// A table, because names are read with every request.
+/// A table, because every request contains names.
 static CLASSES: [u8; 256] = {
     let mut classes = [PLAIN; 256];
     let mut byte = 0u8;
@@ -83,19 +83,19 @@ static CLASSES: [u8; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::{as_name, everyday};
+    use super::{as_name, common_key};
 
     #[test]
-    fn everyday_keys_are_names() {
+    fn common_keys_are_valid_names() {
         for key in ["user", "path", "method", "ip", "route"] {
-            assert_eq!(everyday(key.as_bytes()), Some(key));
+            assert_eq!(common_key(key.as_bytes()), Some(key));
             assert_eq!(as_name(key.as_bytes()), Some(key));
         }
-        assert_eq!(everyday(b"users"), None);
+        assert_eq!(common_key(b"users"), None);
     }
 
     #[test]
-    fn names() {
+    fn accepts_valid_and_rejects_invalid_names() {
         let longest = "x".repeat(64);
         for name in ["a", "api", "ip v6", "größe", "x-y_z.1", "user*", &*longest] {
             assert_eq!(as_name(name.as_bytes()), Some(name));

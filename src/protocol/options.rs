@@ -1,4 +1,4 @@
-//! Reads the two maps of requests: `options`, and the `info` of HELLO.
+//! Decodes the two maps of requests: `options`, and the `info` of HELLO.
 
 use super::elements::read_map;
 use super::entries::{Abandoned, Entries};
@@ -13,13 +13,13 @@ pub(super) fn read_options<'a>(reader: &mut Reader<'a>) -> Result<Options<'a>, R
     let mut options = Options::default();
     read_map(reader, &OPTIONS, &OPTION_KEYS, |reader, key| {
         match key {
-            "idem" => options.idem = Some(idem(reader).ok_or(Reason::Field(&IDEM))?),
-            "of" => options.of = Some(of(reader).ok_or(Reason::Field(&OF))?),
+            "idem" => options.idem = Some(read_idem(reader).ok_or(Reason::Field(&IDEM))?),
+            "of" => options.of = Some(read_of(reader).ok_or(Reason::Field(&OF))?),
             "queued_us" => options.queued_us = Some(reader.unsigned().ok_or(Reason::Field(&QUEUED))?),
             "max_wait_us" => options.max_wait_us = Some(reader.unsigned().ok_or(Reason::Field(&MAX_WAIT))?),
             "all" => options.all = reader.boolean().ok_or(Reason::Field(&ALL))?,
-            "missed" => options.missed = missed(reader)?,
-            _ => options.abandoned = abandoned(reader)?,
+            "missed" => options.missed = read_missed(reader)?,
+            _ => options.abandoned = read_abandoned(reader)?,
         }
         Ok(())
     })?;
@@ -30,20 +30,20 @@ pub(super) fn read_options<'a>(reader: &mut Reader<'a>) -> Result<Options<'a>, R
 pub(super) fn read_info<'a>(reader: &mut Reader<'a>, hello: &mut Hello<'a>) -> Result<(), Reason> {
     read_map(reader, &INFO, &INFO_KEYS, |reader, key| {
         match key {
-            "client" => hello.client = Some(client(reader).ok_or(Reason::Field(&CLIENT))?),
-            "session" => hello.session = Some(session(reader).ok_or(Reason::Field(&SESSION))?),
-            "pid" => hello.pid = Some(unsigned32(reader).ok_or(Reason::Field(&PID))?),
+            "client" => hello.client = Some(read_client(reader).ok_or(Reason::Field(&CLIENT))?),
+            "session" => hello.session = Some(read_session(reader).ok_or(Reason::Field(&SESSION))?),
+            "pid" => hello.pid = Some(read_unsigned32(reader).ok_or(Reason::Field(&PID))?),
             "pool" => hello.pool = reader.name().ok_or(Reason::Field(&POOL))?,
-            "slots" => hello.slots = unsigned32(reader).ok_or(Reason::Field(&SLOTS))?,
-            "connection" => hello.connection = connection(reader).ok_or(Reason::Field(&CONNECTION))?,
-            "missed" => hello.missed = missed(reader)?,
-            _ => hello.abandoned = abandoned(reader)?,
+            "slots" => hello.slots = read_unsigned32(reader).ok_or(Reason::Field(&SLOTS))?,
+            "connection" => hello.connection = read_connection(reader).ok_or(Reason::Field(&CONNECTION))?,
+            "missed" => hello.missed = read_missed(reader)?,
+            _ => hello.abandoned = read_abandoned(reader)?,
         }
         Ok(())
     })
 }
 
-fn idem<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
+fn read_idem<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
     let mut binary = *reader;
     let bytes = match binary.binary() {
         Some(bytes) => {
@@ -55,32 +55,32 @@ fn idem<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
     (1..=IDEM_BYTES_MAX).contains(&bytes.len()).then_some(bytes)
 }
 
-fn of<'a>(reader: &mut Reader<'a>) -> Option<Of<'a>> {
+fn read_of<'a>(reader: &mut Reader<'a>) -> Option<Of<'a>> {
     let mut lease = *reader;
     if let Some(number) = lease.unsigned_to(ID_MAX) {
         *reader = lease;
         return Some(Of::Lease(number));
     }
-    idem(reader).map(Of::Idem)
+    read_idem(reader).map(Of::Idem)
 }
 
-fn client<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+fn read_client<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     reader.text().filter(|client| client.len() <= CLIENT_BYTES_MAX)
 }
 
-fn session(reader: &mut Reader<'_>) -> Option<[u8; 16]> {
+fn read_session(reader: &mut Reader<'_>) -> Option<[u8; 16]> {
     reader.binary()?.try_into().ok()
 }
 
-fn connection(reader: &mut Reader<'_>) -> Option<u64> {
+fn read_connection(reader: &mut Reader<'_>) -> Option<u64> {
     reader.unsigned().filter(|connection| *connection > 0)
 }
 
-fn unsigned32(reader: &mut Reader<'_>) -> Option<u32> {
+fn read_unsigned32(reader: &mut Reader<'_>) -> Option<u32> {
     u32::try_from(reader.unsigned()?).ok()
 }
 
-fn missed(reader: &mut Reader<'_>) -> Result<Missed, Reason> {
+fn read_missed(reader: &mut Reader<'_>) -> Result<Missed, Reason> {
     let mut missed = Missed::default();
     read_map(reader, &MISSED, &MissReason::ALL.map(MissReason::name), |reader, key| {
         let count = reader.unsigned().ok_or(Reason::Field(&MISSED))?;
@@ -92,9 +92,9 @@ fn missed(reader: &mut Reader<'_>) -> Result<Missed, Reason> {
     Ok(missed)
 }
 
-fn abandoned<'a>(reader: &mut Reader<'a>) -> Result<Abandoned<'a>, Reason> {
-    // Rare, and its entries may be longer than what is known of them: the slow check may look.
-    reader.leave_unchecked();
+fn read_abandoned<'a>(reader: &mut Reader<'a>) -> Result<Abandoned<'a>, Reason> {
+    // Rare, and its entries may be longer than known: leave them to the slow check.
+    reader.mark_unchecked();
     let count = reader.array().ok_or(Reason::Field(&ABANDONED))?;
     Entries::checked(reader, count).ok_or(Reason::Field(&ABANDONED))
 }

@@ -1,14 +1,14 @@
 //! A cursor over the bytes of one payload: reads one MessagePack value at a time and never past the end.
 //!
-//! `None` says "not such a value here" without saying why: the slow check of `wellformed` finds out whether the
-//! bytes or the field are to blame. A hand cursor and not `rmp::decode`: that reads through `std::io::Read`, builds
-//! an error for every miss and bounds nothing; its [`Marker`] is used for all but the commonest forms.
+//! `None` means that the next value has another type, without a reason: the slow check of `wellformed` decides whether
+//! the bytes or the field are at fault. Not `rmp::decode`, which reads through `std::io::Read`, builds an error for
+//! every mismatch and has no bounds; its [`Marker`] is used for all but the most common forms.
 
 use rmp::Marker;
 
-use super::name::{as_name, as_text, everyday};
+use super::name::{as_name, as_text, common_key};
 
-/// Where in the payload reading goes on.
+/// The position in the payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -21,20 +21,20 @@ impl<'a> Reader<'a> {
         Reader { rest: payload, unchecked: false }
     }
 
-    /// What is not read yet.
+    /// The bytes not read yet.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Whether every byte is read and each was looked at.
+    /// Whether every byte was read and none was skipped unchecked.
     #[inline]
     pub(super) fn is_finished_and_checked(&self) -> bool {
         self.rest.is_empty() && !self.unchecked
     }
 
-    /// Notes that something was passed over without looking: the slow check must follow.
-    pub(super) fn leave_unchecked(&mut self) {
+    /// Records that bytes were skipped unchecked: the slow check must follow.
+    pub(super) fn mark_unchecked(&mut self) {
         self.unchecked = true;
     }
 
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an integer that is not negative, whatever its width.
+    /// Reads a non-negative integer of any width.
     #[inline]
     pub(super) fn unsigned(&mut self) -> Option<u64> {
         match self.rest {
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         self.unsigned().filter(|value| *value <= max)
     }
 
-    /// Reads any integer. Outside the 64-bit ranges none can be written.
+    /// Reads any integer; MessagePack has none outside the 64-bit ranges.
     pub(super) fn integer(&mut self) -> Option<i128> {
         match self.rest {
             [small @ ..=0x7f, rest @ ..] => {
@@ -132,11 +132,11 @@ impl<'a> Reader<'a> {
         as_name(self.text_bytes()?)
     }
 
-    /// Reads a name that is likely one of those that every application uses.
+    /// Reads a name that is likely a common attribute key.
     #[inline]
     pub(super) fn key(&mut self) -> Option<&'a str> {
         let bytes = self.text_bytes()?;
-        match everyday(bytes) {
+        match common_key(bytes) {
             Some(key) => Some(key),
             None => as_name(bytes),
         }
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
             }
             _ => self.long_text_length()?,
         };
-        self.take(length)
+        self.take_bytes(length)
     }
 
     #[inline(never)]
@@ -172,10 +172,10 @@ impl<'a> Reader<'a> {
             Marker::Bin32 => self.length32(),
             _ => None,
         }?;
-        self.take(length)
+        self.take_bytes(length)
     }
 
-    /// Reads the head of an array: how many values follow, or are said to.
+    /// Reads the head of an array. Returns the announced number of values.
     #[inline]
     pub(super) fn array(&mut self) -> Option<usize> {
         match self.rest {
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         matches!(self.rest, [0x80..=0x8f | 0xde | 0xdf, ..])
     }
 
-    /// Reads the head of a map: how many keys follow, or are said to.
+    /// Reads the head of a map. Returns the announced number of keys.
     pub(super) fn map(&mut self) -> Option<usize> {
         match self.marker()? {
             Marker::FixMap(count) => Some(usize::from(count)),
@@ -212,9 +212,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over one value and all within it, trusting it; the slow check must have looked or must follow.
+    /// Skips one value with all nested values, unchecked; the slow check must precede or follow.
     ///
-    /// Every turn of the loop reads a byte at least, so counts that lie end with the payload.
+    /// Every iteration reads at least a byte, so wrong counts end with the payload.
     pub(super) fn skip(&mut self) -> Option<()> {
         let mut left: u64 = 1;
         while left > 0 {
@@ -231,14 +231,14 @@ impl<'a> Reader<'a> {
                 }
                 marker => {
                     let length = self.scalar_length(marker)?;
-                    self.take(length)?;
+                    self.take_bytes(length)?;
                 }
             }
         }
         Some(())
     }
 
-    /// How many bytes of a scalar follow its marker and its length, which is read.
+    /// The bytes of a scalar after its marker and its length; reads the length.
     pub(super) fn scalar_length(&mut self, marker: Marker) -> Option<usize> {
         match marker {
             Marker::FixPos(_) | Marker::FixNeg(_) | Marker::Null | Marker::True | Marker::False => Some(0),
@@ -261,9 +261,9 @@ impl<'a> Reader<'a> {
         Some(Marker::from_u8(*head))
     }
 
-    /// Reads that many bytes.
+    /// Reads `count` bytes.
     #[inline]
-    pub(super) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(super) fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)

@@ -1,87 +1,87 @@
-//! Replies, as they are meant.
+//! Decoded replies.
 
 use super::fault::Code;
 
 /// One reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// Answers HELLO.
+    /// The reply to HELLO.
     Welcome {
-        /// The request's.
+        /// The request's id.
         id: u64,
-        /// The smaller of both sides' versions.
+        /// The smaller version of both sides.
         version: u64,
-        /// Who answers, such as "tidegate/0.1.0".
+        /// The name and version of the daemon, such as "tidegate/0.1.0".
         server: &'a str,
-        /// New at every start of the daemon.
+        /// A number that changes at every start of the daemon.
         boot: u64,
-        /// As in HELLO.
+        /// The connection number of HELLO.
         connection: u64,
-        /// The largest payload taken, in bytes.
+        /// The largest accepted payload, in bytes.
         frame_bytes_max: u64,
-        /// Whether refusals are carried out.
+        /// Whether refusals are enforced.
         mode: Mode,
     },
-    /// Answers ACQUIRE, HIT and PEEK.
+    /// The reply to ACQUIRE, HIT and PEEK.
     Decision(Decision<'a>),
-    /// Answers the other requests.
+    /// The reply to the other requests.
     Done {
-        /// The request's.
+        /// The request's id.
         id: u64,
         /// `false`: nothing changed.
         ok: bool,
     },
-    /// Says that a request, or the connection, was not taken.
+    /// A request, or the connection, was rejected.
     Error {
-        /// The request's, when it has one and is known.
+        /// The request's id, if it has one and it is known.
         id: Option<u64>,
-        /// What kind of error.
+        /// The code of the error.
         code: Code,
-        /// In words, for people.
+        /// A text for people.
         message: &'a str,
     },
-    /// The daemon is draining: finish, then reconnect.
+    /// The daemon is draining: the client finishes, then reconnects.
     Goodbye {
-        /// In words, for people.
+        /// A text for people.
         reason: &'a str,
     },
 }
 
-/// What was decided. Durations are microseconds, rounded up.
+/// A decision. Durations are microseconds, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision<'a> {
-    /// The request's.
+    /// The request's id.
     pub id: u64,
-    /// What to do.
+    /// The verdict.
     pub verdict: Verdict,
     /// The binding rule.
     pub rule: Option<&'a str>,
-    /// Its limit, in its unit.
+    /// The limit of the binding rule, in its unit.
     pub limit: Option<u64>,
-    /// The time over which the limit is given out.
+    /// The time over which the limit is granted.
     pub window_us: Option<u64>,
-    /// What is left of the limit.
+    /// The rest of the limit.
     pub remaining: Option<u64>,
     /// The wait after which `remaining` would be larger.
     pub reset_us: Option<u64>,
     /// The wait after which the same request alone would pass; `None`: never.
     pub retry_us: Option<u64>,
-    /// To be released, 1 or more.
+    /// The lease to release, 1 or more.
     pub lease: Option<u64>,
-    /// What else happened; empty is written as nil.
+    /// Additional facts about rules; empty is encoded as nil.
     pub notes: &'a [(NoteKind, &'a str)],
-    /// Every limit that matched, if they were asked for.
+    /// Every limit that matched, if the request asked for them.
     pub all: Option<&'a [LimitEntry<'a>]>,
-    /// The binding rule's word to who is refused.
+    /// The help text of the binding rule for refused callers.
     pub help: Option<&'a str>,
-    /// The binding rule is not advertised.
+    /// Whether the binding rule is hidden from callers.
     pub hide: bool,
-    /// The binding rule's unit; `None`: requests.
+    /// The unit of the binding rule; `None`: requests.
     pub unit: Option<&'a str>,
 }
 
 impl Decision<'_> {
-    /// A decision that no rule with a limit had a part in.
+    /// Makes a decision without a binding rule.
     #[must_use]
     pub fn new(id: u64, verdict: Verdict) -> Self {
         Decision {
@@ -103,7 +103,7 @@ impl Decision<'_> {
     }
 }
 
-/// Where one limit stands.
+/// The level of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitEntry<'a> {
     /// The rule.
@@ -118,27 +118,27 @@ pub struct LimitEntry<'a> {
     pub reset_us: u64,
 }
 
-/// What the application is to do.
+/// The action for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// Proceed.
     Allow = 0,
-    /// Refuse: this caller is over a limit.
+    /// Refuse: the caller exceeds a limit.
     Limit = 1,
     /// Refuse: the host or the fleet is full.
     Shed = 2,
-    /// Go on after `retry_us`.
+    /// Proceed after `retry_us`.
     Wait = 3,
-    /// Refuse: this caller is on a deny list.
+    /// Refuse: the caller is on a deny list.
     Deny = 4,
 }
 
 impl Verdict {
-    /// All of them, by number.
+    /// All verdicts, by number.
     pub const ALL: [Verdict; 5] =
         [Verdict::Allow, Verdict::Limit, Verdict::Shed, Verdict::Wait, Verdict::Deny];
 
-    /// The verdict of this number.
+    /// The verdict with this number.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Verdict> {
         Verdict::ALL.into_iter().find(|verdict| u64::from(verdict.number()) == number)
@@ -164,23 +164,23 @@ impl Verdict {
     }
 }
 
-/// What a note tells about its rule.
+/// The kind of a note about a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteKind {
-    /// It is in shadow and would have refused.
+    /// The rule is in shadow mode and would have refused.
     Shadow,
-    /// Its candidate would have refused.
+    /// The shadow rule beside it would have refused.
     Candidate,
-    /// Passed above its quota.
+    /// The request passed above the rule's quota.
     Over,
-    /// Past its `warn_at`.
+    /// The usage exceeds `warn_at`.
     Near,
-    /// Passed above the quota of a descriptor in quota mode.
+    /// The request passed above the quota of a descriptor in quota mode.
     Quota,
 }
 
 impl NoteKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [NoteKind; 5] =
         [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
 
@@ -197,20 +197,20 @@ impl NoteKind {
     }
 }
 
-/// Whether the daemon carries its refusals out.
+/// The mode of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It does.
+    /// Refusals are enforced.
     #[default]
     Enforce,
-    /// It judges and lets pass.
+    /// Requests are judged and allowed.
     Shadow,
-    /// It does not judge.
+    /// Requests are allowed without a judgement.
     Disabled,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 3] = [Mode::Enforce, Mode::Shadow, Mode::Disabled];
 
     /// The name on the wire.

@@ -1,8 +1,8 @@
-//! The slow check: whether a payload is one MessagePack array as version 1 allows it, down to the parts that no
-//! reader looks at. Runs on what the fast decoder did not like or did not look at.
+//! The slow check: validates a payload as one MessagePack array that version 1 allows, including the parts that the
+//! fast decoder skips. Runs on payloads that the fast decoder rejected or did not read wholly.
 //!
-//! No allocation; recursion ends at [`DEPTH_MAX`]. Work is linear in the bytes: keys of a small map are compared pairwise,
-//! keys of a large one by their hashes.
+//! No allocation; recursion ends at [`DEPTH_MAX`]. Linear in the bytes: keys of a small map are compared pairwise, keys
+//! of a large one by their hashes.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -13,7 +13,7 @@ use super::fault::Flaw;
 use super::reader::Reader;
 use super::{DEPTH_MAX, FRAME_BYTES_MAX};
 
-/// Looks at every byte.
+/// Checks every byte of a payload.
 #[cold]
 #[inline(never)]
 pub(super) fn check(payload: &[u8]) -> Result<(), Flaw> {
@@ -24,17 +24,17 @@ pub(super) fn check(payload: &[u8]) -> Result<(), Flaw> {
         Some(Marker::FixArray(_) | Marker::Array16 | Marker::Array32) => {}
         Some(_) => return Err(Flaw::NotArray),
     }
-    value(&mut reader, 1)?;
+    check_value(&mut reader, 1)?;
     if reader.rest().is_empty() { Ok(()) } else { Err(Flaw::Trailing) }
 }
 
-/// Checks one value that stands at `depth` if it is an array or a map.
-fn value(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+/// Checks one value; `depth` is its level if it is an array or a map.
+fn check_value(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     let mut look = *reader;
     match look.marker().ok_or(Flaw::Truncated)? {
-        Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => array(reader, depth),
-        Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => map(reader, depth),
-        Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => text(reader),
+        Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => check_array(reader, depth),
+        Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => check_map(reader, depth),
+        Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => check_text(reader),
         Marker::F32 | Marker::F64 => Err(Flaw::Float),
         Marker::Reserved => Err(Flaw::Reserved),
         Marker::Ext8
@@ -49,26 +49,26 @@ fn value(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     }
 }
 
-fn text(reader: &mut Reader<'_>) -> Result<(), Flaw> {
+fn check_text(reader: &mut Reader<'_>) -> Result<(), Flaw> {
     let mut look = *reader;
-    // Two reasons for no text: it ends too late, or it is not UTF-8.
+    // Two possible faults: the text is truncated, or it is not UTF-8.
     look.skip().ok_or(Flaw::Truncated)?;
     reader.text().ok_or(Flaw::Utf8)?;
     Ok(())
 }
 
-fn array(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_array(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     if depth > DEPTH_MAX {
         return Err(Flaw::Depth);
     }
-    // However many are claimed, each takes a byte: the loop ends with the payload.
+    // Each announced value takes a byte at least: the loop ends with the payload.
     for _ in 0..reader.array().ok_or(Flaw::Truncated)? {
-        value(reader, depth + 1)?;
+        check_value(reader, depth + 1)?;
     }
     Ok(())
 }
 
-fn map(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_map(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     if depth > DEPTH_MAX {
         return Err(Flaw::Depth);
     }
@@ -77,13 +77,13 @@ fn map(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     for _ in 0..count {
         let mut look = *reader;
         match look.marker().ok_or(Flaw::Truncated)? {
-            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => text(reader)?,
+            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => check_text(reader)?,
             _ => return Err(Flaw::KeyType),
         }
-        value(reader, depth + 1)?;
+        check_value(reader, depth + 1)?;
     }
-    // Only now, when the entries are known to be whole: each key stands in one map, so all maps together cost one
-    // more pass for each level.
+    // Only now are the entries known to be whole. Each key belongs to one map, so all maps together cost one more pass
+    // per level.
     let differ = if count <= PAIRWISE_MAX {
         few_keys_differ(entries, count)
     } else {
@@ -97,11 +97,11 @@ fn few_keys_differ(entries: &[u8], count: usize) -> bool {
     keys(entries, count).all(|(_, key)| !seen.contains(&key) && seen.try_push(key).is_ok())
 }
 
-/// Puts each key into a table of open addressing under a hash that a peer cannot foresee. The table is kept out of the
-/// frames of [`map`], which recurses.
+/// Inserts each key into an open-addressing table under a hash that a peer cannot predict. The table stays out of the
+/// stack frames of [`check_map`], which recurses.
 #[inline(never)]
 fn many_keys_differ(entries: &[u8], count: usize) -> bool {
-    // More keys than can differ: some are the same.
+    // More keys than can differ: there is a duplicate.
     if count > KEYS_MAX {
         return false;
     }
@@ -112,7 +112,7 @@ fn many_keys_differ(entries: &[u8], count: usize) -> bool {
     let mask = slots.len() - 1;
     keys(entries, count).all(|(offset, key)| {
         let mut slot = usize::try_from(hashes.hash_one(key) & mask as u64).unwrap_or_default();
-        // Offsets are kept plus one: 0 is an empty slot.
+        // Offsets are stored plus one: 0 is an empty slot.
         while let Some(taken) = slots.get(slot).and_then(|offset| usize::from(*offset).checked_sub(1)) {
             if key_at(entries, taken) == key {
                 return false;
@@ -128,33 +128,33 @@ fn many_keys_differ(entries: &[u8], count: usize) -> bool {
 }
 
 fn key_at(entries: &[u8], offset: usize) -> &[u8] {
-    key(&mut Reader::new(entries.get(offset..).unwrap_or_default()))
+    read_key(&mut Reader::new(entries.get(offset..).unwrap_or_default()))
 }
 
-/// The keys of a map whose entries are known to be whole, and where each stands.
+/// The keys of a map whose entries are known to be whole, with their offsets.
 fn keys(entries: &[u8], count: usize) -> impl Iterator<Item = (usize, &[u8])> {
     let mut reader = Reader::new(entries);
     (0..count).map_while(move |_| {
         let offset = entries.len() - reader.rest().len();
-        let key = key(&mut reader);
+        let key = read_key(&mut reader);
         reader.skip()?;
         Some((offset, key))
     })
 }
 
-fn key<'a>(reader: &mut Reader<'a>) -> &'a [u8] {
+fn read_key<'a>(reader: &mut Reader<'a>) -> &'a [u8] {
     let bytes = reader
         .marker()
         .and_then(|marker| reader.scalar_length(marker))
-        .and_then(|length| reader.take(length));
+        .and_then(|length| reader.take_bytes(length));
     bytes.unwrap_or_default()
 }
 
-/// Up to here comparing each with each is cheaper than hashing.
+/// Up to this many keys pairwise comparison is cheaper than hashing.
 const PAIRWISE_MAX: usize = 16;
 
-/// The most keys of one map that can differ in [`FRAME_BYTES_MAX`]: the empty one takes 2 bytes with its value, the
-/// 128 of one byte 3 each, all others at least 4.
+/// The most keys of one map that can differ in [`FRAME_BYTES_MAX`]: the empty one takes 2 bytes with its value, the 128
+/// of one byte 3 each, all others at least 4.
 const KEYS_MAX: usize = 1 + 128 + (FRAME_BYTES_MAX - 2 - 3 * 128) / 4;
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     use crate::protocol::Flaw;
 
     #[test]
-    fn keys_may_not_come_twice_however_many_there_are() {
+    fn rejects_duplicate_keys_in_maps_of_any_size() {
         for count in [2u16, 16, 17, 300, 3_000] {
             let frame = |keys: &mut dyn Iterator<Item = u16>| {
                 let mut bytes = vec![0x91, 0xde];
@@ -177,14 +177,14 @@ mod tests {
             assert_eq!(check(&frame(&mut (0..count))), Ok(()), "{count}");
             assert_eq!(check(&frame(&mut (0..count).rev())), Ok(()), "{count}");
             assert_eq!(check(&frame(&mut (0..count - 1).chain([0]))), Err(Flaw::KeyTwice), "{count}");
-            // The same key in a wider form is the same key.
+            // A wider form encodes the same key.
             let mut wide = frame(&mut (0..count - 1));
             wide.extend([0xd9, 2, 0, 0, 0xc0]);
             assert_eq!(check(&wide), Err(Flaw::KeyTwice), "{count}");
         }
     }
 
-    /// The shortest of many tries: whatever else the machine does makes them longer.
+    /// The shortest of many runs, because other load on the machine lengthens them.
     fn nanos(payload: &[u8]) -> u64 {
         let try_once = |_| {
             let began = crate::clock::boot_nanos();
@@ -195,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn costs_as_much_a_key_in_a_large_map_as_in_many_small_ones() {
+    fn large_map_costs_as_much_per_key_as_small_maps() {
         let key = |number: u16| {
             let [high, low] = [number / 128, number % 128].map(|part| u8::try_from(part).unwrap());
             [0xa2, high, low, 0xc0]
         };
-        // In no order.
+        // In a scrambled order.
         let keys: Vec<u16> =
             (0..4_032_u32).map(|number| u16::try_from(number * 2_741 % 4_051).unwrap()).collect();
         let entries = |keys: &[u16]| keys.iter().flat_map(|number| key(*number)).collect::<Vec<u8>>();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_ends_at_four() {
+    fn rejects_depth_above_four() {
         assert_eq!(check(&[0x91, 0x91, 0x91, 0x90]), Ok(()));
         assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0xc0]), Ok(()));
         assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0x90]), Err(Flaw::Depth));

@@ -1,8 +1,8 @@
-//! Appends MessagePack values to a buffer, each in its shortest form, and whole frames around them.
+//! Appends MessagePack values to a buffer, each in its shortest form, and frames them.
 
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
-/// Appends to a buffer that has room: growing it is possible, but not meant.
+/// Appends to a buffer that has room; it grows only in rare cases.
 #[derive(Debug)]
 pub(super) struct Writer<'o> {
     out: &'o mut Vec<u8>,
@@ -10,7 +10,7 @@ pub(super) struct Writer<'o> {
 }
 
 impl<'o> Writer<'o> {
-    /// Starts a frame, leaving room for its length.
+    /// Starts a frame and reserves space for its length.
     #[inline]
     pub(super) fn begin(out: &'o mut Vec<u8>, room: usize) -> Writer<'o> {
         out.reserve(room);
@@ -19,7 +19,7 @@ impl<'o> Writer<'o> {
         Writer { out, start }
     }
 
-    /// Ends the frame. `false`: it is too large, and the buffer is as it was before.
+    /// Ends the frame. Returns `false`, with the buffer as before the frame, if it is too large.
     #[inline]
     #[must_use]
     pub(super) fn finish(self) -> bool {
@@ -40,7 +40,7 @@ impl<'o> Writer<'o> {
         self.out.push(0xc0);
     }
 
-    /// Values that are known as bytes.
+    /// Writes encoded bytes.
     #[inline]
     pub(super) fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
         self.out.extend_from_slice(&bytes);
@@ -61,7 +61,7 @@ impl<'o> Writer<'o> {
 
     #[inline(never)]
     fn wide_unsigned(&mut self, value: u64) {
-        let (bytes, length) = shortest(value);
+        let (bytes, length) = encode_shortest(value);
         self.out.extend_from_slice(bytes.get(..length).unwrap_or_default());
     }
 
@@ -73,7 +73,7 @@ impl<'o> Writer<'o> {
         }
     }
 
-    /// Starts a frame with bytes that are known, an integer, and a byte behind it, all with one write.
+    /// Starts a frame with encoded bytes, an integer and one more byte, all in one write.
     #[inline]
     pub(super) fn begin_with(
         out: &'o mut Vec<u8>,
@@ -82,38 +82,37 @@ impl<'o> Writer<'o> {
         value: u64,
         byte: u8,
     ) -> Writer<'o> {
-        let ([a, b, c, d, e, f, g, h, i], length) = shortest(value);
+        let ([a, b, c, d, e, f, g, h, i], length) = encode_shortest(value);
         let mut bytes = [0, 0, 0, 0, kind_a, kind_b, a, b, c, d, e, f, g, h, i, 0];
         let end = HEADER_BYTES + 2 + length;
-        if let Some(place) = bytes.get_mut(end) {
-            *place = byte;
+        if let Some(slot) = bytes.get_mut(end) {
+            *slot = byte;
         }
         out.reserve(room);
         let mut writer = Writer { start: out.len(), out };
-        writer.part(bytes, end + 1);
+        writer.write_prefix(bytes, end + 1);
         writer
     }
 
-    /// Several integers or nils with one write: asking for room each time costs more than the numbers do.
+    /// Writes several integers or nils at once: a capacity check for each costs more than the numbers.
     #[inline]
     pub(super) fn optional_unsigneds(&mut self, values: [Option<u64>; NUMBERS_AT_ONCE]) {
         let mut bytes = [0; NUMBERS_AT_ONCE * INTEGER_BYTES_MAX];
         let mut end = 0;
         for value in values {
-            let (number, length) = value.map_or(([0xc0, 0, 0, 0, 0, 0, 0, 0, 0], 1), shortest);
-            // Each takes at most its share, so the next one's place is there.
-            if let Some(place) = bytes.get_mut(end..end + INTEGER_BYTES_MAX) {
-                place.copy_from_slice(&number);
+            let (number, length) = value.map_or(([0xc0, 0, 0, 0, 0, 0, 0, 0, 0], 1), encode_shortest);
+            // Each takes at most its share of the bytes, so there is room for the next one.
+            if let Some(slot) = bytes.get_mut(end..end + INTEGER_BYTES_MAX) {
+                slot.copy_from_slice(&number);
             }
             end += length;
         }
-        self.part(bytes, end);
+        self.write_prefix(bytes, end);
     }
 
-    /// The first so many of some bytes: all are written and the rest taken back, for a copy of a length that is
-    /// known needs no call.
+    /// Writes the first `length` bytes: appends all and truncates, because a copy of a constant length needs no call.
     #[inline]
-    fn part<const N: usize>(&mut self, bytes: [u8; N], length: usize) {
+    fn write_prefix<const N: usize>(&mut self, bytes: [u8; N], length: usize) {
         let end = self.out.len() + length;
         self.out.extend_from_slice(&bytes);
         self.out.truncate(end);
@@ -126,14 +125,14 @@ impl<'o> Writer<'o> {
             match value {
                 // From -32 on the byte itself is the value.
                 -32.. => self.out.extend_from_slice(&value.to_be_bytes()),
-                _ => self.marked(0xd0, value.to_be_bytes()),
+                _ => self.write_marked(0xd0, value.to_be_bytes()),
             }
         } else if let Ok(value) = i16::try_from(value) {
-            self.marked(0xd1, value.to_be_bytes());
+            self.write_marked(0xd1, value.to_be_bytes());
         } else if let Ok(value) = i32::try_from(value) {
-            self.marked(0xd2, value.to_be_bytes());
+            self.write_marked(0xd2, value.to_be_bytes());
         } else {
-            self.marked(0xd3, value.to_be_bytes());
+            self.write_marked(0xd3, value.to_be_bytes());
         }
     }
 
@@ -142,7 +141,7 @@ impl<'o> Writer<'o> {
         match u8::try_from(text.len()) {
             Ok(length @ ..=31) => self.out.push(0xa0 | length),
             Ok(length) => self.out.extend_from_slice(&[0xd9, length]),
-            Err(_) => self.length(0xda, text.len()),
+            Err(_) => self.write_length(0xda, text.len()),
         }
         self.out.extend_from_slice(text.as_bytes());
     }
@@ -158,48 +157,50 @@ impl<'o> Writer<'o> {
     pub(super) fn binary(&mut self, bytes: &[u8]) {
         match u8::try_from(bytes.len()) {
             Ok(length) => self.out.extend_from_slice(&[0xc4, length]),
-            Err(_) => self.length(0xc5, bytes.len()),
+            Err(_) => self.write_length(0xc5, bytes.len()),
         }
         self.out.extend_from_slice(bytes);
     }
 
-    /// The head of an array.
+    /// Writes the head of an array.
     #[inline]
     pub(super) fn array(&mut self, count: usize) {
         match u8::try_from(count) {
             Ok(count @ ..=15) => self.out.push(0x90 | count),
-            _ => self.length(0xdc, count),
+            _ => self.write_length(0xdc, count),
         }
     }
 
-    /// The head of a map.
+    /// Writes the head of a map.
     pub(super) fn map(&mut self, count: usize) {
         match u8::try_from(count) {
             Ok(count @ ..=15) => self.out.push(0x80 | count),
-            _ => self.length(0xde, count),
+            _ => self.write_length(0xde, count),
         }
     }
 
-    /// A length in 16 bits, or in 32 with the marker after that of 16.
+    /// Writes a length in 16 bits, or in 32 with the next marker.
     #[inline(never)]
-    fn length(&mut self, marker16: u8, length: usize) {
+    fn write_length(&mut self, marker16: u8, length: usize) {
         match u16::try_from(length) {
-            Ok(length) => self.marked(marker16, length.to_be_bytes()),
-            // More than 32 bits can say makes the frame too large in any case.
-            Err(_) => self.marked(marker16 + 1, u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes()),
+            Ok(length) => self.write_marked(marker16, length.to_be_bytes()),
+            // A length of more than 32 bits makes the frame too large in any case.
+            Err(_) => {
+                self.write_marked(marker16 + 1, u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes())
+            }
         }
     }
 
     #[inline]
-    fn marked<const N: usize>(&mut self, marker: u8, bytes: [u8; N]) {
+    fn write_marked<const N: usize>(&mut self, marker: u8, bytes: [u8; N]) {
         self.out.push(marker);
         self.out.extend_from_slice(&bytes);
     }
 }
 
-/// The shortest form of an integer: so many of the bytes.
+/// The shortest form of an integer, as bytes and the number of them to use.
 #[inline]
-fn shortest(value: u64) -> ([u8; INTEGER_BYTES_MAX], usize) {
+fn encode_shortest(value: u64) -> ([u8; INTEGER_BYTES_MAX], usize) {
     let (marker, left, length) = match value {
         ..=0x7f => {
             let [.., small] = value.to_be_bytes();
@@ -217,5 +218,5 @@ fn shortest(value: u64) -> ([u8; INTEGER_BYTES_MAX], usize) {
 /// A marker and eight bytes.
 const INTEGER_BYTES_MAX: usize = 9;
 
-/// As many as a decision has in a row.
+/// The numbers in a row of a decision.
 const NUMBERS_AT_ONCE: usize = 6;

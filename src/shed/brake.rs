@@ -1,56 +1,56 @@
-//! The brake: while requests queue up before the application, each priority keeps to its band of the slots, so that the
-//! more important find one free. It acts within seconds where the slow law takes minutes, and only while a queue stands;
-//! it looks at no queue itself.
+//! The brake: while requests queue in front of the application, each priority is limited to its band of the slots, so
+//! that more important requests find a free one. It acts within seconds, where the utilization controller takes
+//! minutes, and only during a standing queue. Readings of the queue are arguments.
 //!
-//! Source of the test: the smallest queue over a stretch of time is the standing queue, whatever bursts pass through it
-//! (Nichols, Jacobson, “Controlling Queue Delay”, 2012). The gate is ours: bands that always hold refuse work that a host
-//! with room could do, bands behind a standing queue do not.
+//! Source of the test: the smallest queue over an interval is the standing queue, whatever bursts pass through it
+//! (Nichols, Jacobson, “Controlling Queue Delay”, 2012). The gate is not from a source: permanent bands would refuse
+//! requests for which the host has room, bands behind a standing queue do not.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// Whether the bands hold.
+/// The state of the brake: whether the bands apply.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Brake {
-    run: Option<Run>,
-    /// When there was last cause for it; none while it is off.
+    run: Option<HighRun>,
+    /// The time of the last cause; `None` while the brake is off.
     cause: Option<Timestamp>,
 }
 
-/// Readings of one kind, all of them high, with no gap.
+/// Consecutive high readings of one kind.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    kind: Kind,
+struct HighRun {
+    kind: ReadingKind,
     since: Timestamp,
     last: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ReadingKind {
     Queue,
     Utilization,
 }
 
 impl Brake {
-    /// One that is off.
+    /// Makes a brake that is off.
     #[must_use]
     pub fn new() -> Brake {
         Brake::default()
     }
 
-    /// Whether it is on, as the last tick left it.
+    /// Whether the brake was on after the last tick.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.cause.is_some()
     }
 
-    /// Looks at one pair of readings, called every 250 ms. Returns whether it is on from now.
+    /// Processes one pair of readings; called every 250 ms. Returns whether the brake is on from now.
     ///
-    /// There is cause when the queue has been at least [`queue_min`] for a second, or for two with fewer than
-    /// [`FEW_SLOTS`]: in each reading over that time. `queue` is how many connections wait to be accepted; where that
-    /// cannot be read, utilization at [`FULL`] or above for two seconds is cause. Neither reading is no cause. Readings
-    /// more than [`GAP_MAX`] apart say nothing of the time between. It goes off [`OFF_AFTER`] after the last cause.
+    /// A cause is a queue of at least [`queue_min`] in each reading for a second, or for two with fewer than
+    /// [`FEW_SLOTS`] slots. `queue` is the number of connections waiting to be accepted; if it cannot be read, a
+    /// utilization of at least [`FULL`] for two seconds is a cause. Without both readings there is no cause. Readings
+    /// more than [`GAP_MAX`] apart start a new run. The brake goes off [`OFF_AFTER`] after the last cause.
     pub fn tick(
         &mut self,
         at: Timestamp,
@@ -59,11 +59,11 @@ impl Brake {
         slots: u32,
     ) -> bool {
         let (kind, is_high, span) = match queue {
-            Some(queue) => (Kind::Queue, queue >= queue_min(slots), queue_span(slots)),
-            None => (Kind::Utilization, utilization_now.is_some_and(|u| u >= FULL), LONG_SPAN),
+            Some(queue) => (ReadingKind::Queue, queue >= queue_min(slots), queue_span(slots)),
+            None => (ReadingKind::Utilization, utilization_now.is_some_and(|u| u >= FULL), LONG_SPAN),
         };
         let run = self.run.filter(|run| run.kind == kind && at.since(run.last) <= GAP_MAX);
-        self.run = is_high.then(|| Run { kind, since: run.map_or(at, |run| run.since), last: at });
+        self.run = is_high.then(|| HighRun { kind, since: run.map_or(at, |run| run.since), last: at });
         if self.run.is_some_and(|run| at.since(run.since) >= span) {
             // Off => On, On => On
             self.cause = Some(at);
@@ -75,23 +75,23 @@ impl Brake {
     }
 }
 
-/// The queue that counts as standing: one for each slot, or for each two where slots are few, and never less than two.
+/// The smallest standing queue: one request per slot, or per two slots where slots are few, and at least two.
 #[must_use]
 pub fn queue_min(slots: u32) -> u32 {
-    // With few slots a queue of one for each is rare even when there is too much to do.
+    // With few slots a queue of one per slot is rare even under overload.
     let queue = if slots < FEW_SLOTS { slots / 2 } else { slots };
     queue.max(2)
 }
 
-/// How long it has to stand. With few slots chance alone makes a queue last longer.
+/// The time for which a queue must stand. With few slots a random queue lasts longer.
 fn queue_span(slots: u32) -> Duration {
     if slots < FEW_SLOTS { LONG_SPAN } else { SPAN }
 }
 
-/// How many slots a priority may use while the brake is on: its work is refused when so many are busy, or more.
+/// The number of slots that a priority may use while the brake is on: its requests are refused when as many are busy.
 ///
 /// Rounded up: with four slots a band of 90 % is all of them. Rounded down it would be three, and a small host that is
-/// busy by chance would refuse what it has room for. A band of more than 1000 thousandths is all slots.
+/// busy by chance would refuse requests for which it has room. A band of more than 1000 thousandths is all slots.
 ///
 /// ```
 /// # use tidegate::shed::band_slots;
@@ -108,17 +108,17 @@ pub fn band_slots(slots: u32, band_permille: u16) -> u32 {
 /// A pool with fewer slots than this is judged over a longer time, by a shorter queue.
 pub const FEW_SLOTS: u32 = 8;
 
-/// The utilization that counts as full where no queue can be read: all slots busy but for moments between two requests.
+/// The utilization that counts as full where no queue can be read: all slots are busy except between two requests.
 pub const FULL: f64 = 0.98;
 
-/// How long the brake stays on without cause.
+/// The time for which the brake stays on without cause.
 pub const OFF_AFTER: Duration = Duration::from_secs(2);
 
-/// Readings further apart than this are not a run: of eight ticks in two seconds, three may be missing in a row.
+/// The longest gap within a run: of eight ticks in two seconds, three in a row may be missing.
 pub const GAP_MAX: Duration = Duration::from_secs(1);
 
-/// How long a queue has to stand.
+/// The time for which a queue must stand.
 const SPAN: Duration = Duration::from_secs(1);
 
-/// How long it has to stand with few slots, or how long all slots are to be busy.
+/// The time for which a queue must stand with few slots, or for which all slots must be busy.
 const LONG_SPAN: Duration = Duration::from_secs(2);

@@ -1,13 +1,13 @@
-//! From one severity to the chance of each priority to be refused, the least important first. It draws no lots.
+//! Converts a severity to the shed probability of each priority, the least important first. Uses no random numbers.
 
-/// The chance that a request is refused, from 0 to 1: `clamp(K · max(s, 0) − k, 0, 1)`.
+/// The shed probability of a priority, 0 to 1: `clamp(K · max(s, 0) − k, 0, 1)`.
 ///
-/// `sheddable` is K, how many priorities may be shed; `place` is k, 0 for the least important of them. Each priority is
-/// shed over a K-th of the way of s from 0 to 1, and wholly before the next one is touched. Nothing is ever refused at a
-/// place that is not below `sheddable`, nor for a severity that is not a number.
+/// `sheddable` is K, the number of priorities that may be shed; `place` is k, 0 for the least important of them. Each
+/// priority is shed over a K-th of the range of s from 0 to 1, and wholly before the next one begins. The result is 0
+/// for a `place` of at least `sheddable`, and for a severity of NaN.
 ///
 /// Source: the order of the priorities is that of “Scaling your API with rate limiters” (Stripe, 2017), which gives no
-/// formula; equal parts are ours.
+/// formula; the equal parts are not from it.
 ///
 /// ```
 /// # use tidegate::shed::chance;
@@ -20,11 +20,11 @@ pub fn chance(severity: f64, sheddable: usize, place: usize) -> f64 {
     if place >= sheddable {
         return 0.0;
     }
-    // `max` takes zero for what is not a number.
-    (count(sheddable) * severity.max(0.0) - count(place)).clamp(0.0, 1.0)
+    // `max` returns zero for NaN.
+    (to_f64(sheddable) * severity.max(0.0) - to_f64(place)).clamp(0.0, 1.0)
 }
 
-/// Priorities are few; a number past 2³² stands for itself well enough.
-fn count(priorities: usize) -> f64 {
+/// Converts a number of priorities, saturated at 2³² − 1.
+fn to_f64(priorities: usize) -> f64 {
     u32::try_from(priorities).map_or(f64::from(u32::MAX), f64::from)
 }

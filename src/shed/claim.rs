@@ -1,49 +1,50 @@
-//! How much other work a host lets in where many hosts have one reserve: its claim. Each host says it to all, and hears
-//! what the others claim together, so that all claims fit into what is not kept back, whoever speaks first.
+//! The claim of a host: the number of non-critical requests that it allows where several hosts share one reserve. Each
+//! host publishes its claim and receives the sum of the other claims, so that all claims fit beside the reserve, in any
+//! order of messages.
 //!
 //! ```text
 //!   claims of all hosts ≤ ⌊(1 − reserve) · slots of all⌋
-//!   a host's own part = ⌊(1 − reserve) · its own slots⌋: more is borrowed, and yields to whoever asks for his own
+//!   a host's own part = ⌊(1 − reserve) · its own slots⌋: more is borrowed, and returned when its owner needs it
 //! ```
 //!
-//! Promise: what hosts claim together is never above what they may, as long as each speaks once a second and is heard.
-//! Nobody adds to its claim before it was said to all and found to fit, so stale sums cannot be used twice.
+//! Promise: the sum of all claims never exceeds the bound, if each host publishes once a second and is received. A host
+//! raises its limit only after a claim was published and found to fit, so stale sums cannot be used twice.
 
 use super::FleetSums;
 
 /// The claim of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// What it lets in.
+    /// The number of non-critical requests that the host allows.
     most: u32,
-    /// Its own part when it last spoke.
+    /// The host's own part at the last publication.
     own: u32,
-    /// What it has said that it claims; never less than it lets in, nor than it has in progress.
-    said: u32,
-    /// What all hosts may claim, and what the others do claim, as last heard.
-    all: u64,
-    elsewhere: u64,
-    /// The slots of all hosts, as last heard.
+    /// The published claim; never less than the host allows, nor than it has in progress.
+    published: u32,
+    /// The bound of all claims, and the sum of the other claims, as last received.
+    bound: u64,
+    others_claim: u64,
+    /// The slots of all hosts, as last received.
     slots: u64,
-    /// How often in a row nobody was heard to ask for more than there is.
-    calm: u8,
+    /// The number of consecutive sums in which the claims did not exceed the bound.
+    calm_sums: u8,
 }
 
-/// What there is on this host.
+/// The readings of this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Here {
-    /// Its slots.
+    /// The slots of this host.
     pub slots: u32,
-    /// How much other work it has in progress.
+    /// The non-critical requests in progress.
     pub others: u32,
-    /// What is kept back, in thousandths.
+    /// The reserve, in thousandths.
     pub reserve: u16,
-    /// Whether other work was refused since it last spoke.
+    /// Whether non-critical requests were refused since the last publication.
     pub is_refusing: bool,
 }
 
 impl Here {
-    /// What it may let in where it is alone, which is what it can always have.
+    /// The non-critical requests that a single host may allow; a host can always claim as many.
     #[must_use]
     pub fn own_part(&self) -> u32 {
         FleetSums::default().most_others_here(self.slots, self.reserve)
@@ -51,74 +52,75 @@ impl Here {
 }
 
 impl Claim {
-    /// Of a host that nobody has heard of, or not for long.
+    /// Makes the claim of a host that has just joined, or returns after a long absence.
     #[must_use]
     pub fn of(here: &Here) -> Claim {
         let own = here.own_part();
-        // Nobody is known to ask for any of it.
-        Claim { most: own, own, said: own, calm: 1, ..Claim::default() }
+        // No shortage is known.
+        Claim { most: own, own, published: own, calm_sums: 1, ..Claim::default() }
     }
 
-    /// What it lets in.
+    /// The number of non-critical requests that the host allows.
     #[must_use]
     pub const fn most(&self) -> u32 {
         self.most
     }
 
-    /// What it is about to say that it claims. What it does not need is given back at once where others ask.
+    /// Updates and returns the claim to publish. Where claims exceed the bound, the unneeded part is returned at once.
     pub fn say(&mut self, here: &Here) -> u32 {
         let own = here.own_part();
-        // Slots that came or went since bring or take their own part with them.
+        // Added or removed slots change the own part.
         let most = self.most.saturating_add(own).saturating_sub(self.own).min(here.slots);
         self.own = own;
-        let said = if here.is_refusing || here.others >= most {
-            // One at least: that is how those learn of it who have more than they need. Where others ask already, nobody
-            // who has his own part stands in their way.
-            let is_asked = self.elsewhere.saturating_add(u64::from(most)) > self.all;
-            let more = if is_asked { 0 } else { self.part_of_free(here).min(most / 4 + 1).max(1) };
+        let published = if here.is_refusing || here.others >= most {
+            // At least one more: it tells hosts with spare claims about the demand. Where claims already exceed the
+            // bound, a host that has its own part asks for nothing more.
+            let is_contended = self.others_claim.saturating_add(u64::from(most)) > self.bound;
+            let more = if is_contended { 0 } else { self.part_of_free(here).min(most / 4 + 1).max(1) };
             most.saturating_add(more).max(own).min(here.slots)
-        } else if self.calm == 0 {
-            most.min(needed(here))
-        } else if self.calm >= CALM {
-            // What was lent comes back as far as nobody has it.
+        } else if self.calm_sums == 0 {
+            most.min(needed_claim(here))
+        } else if self.calm_sums >= CALM_SUMS_MIN {
+            // Reclaims the lent part, as far as it is free.
             most.max(own.min(most.saturating_add(self.part_of_free(here))))
         } else {
             most
         };
-        // What is in progress is there, whatever may come.
-        self.said = said.max(here.others);
-        self.most = most.min(self.said);
-        self.said
+        // The claim covers the requests in progress in any case.
+        self.published = published.max(here.others);
+        self.most = most.min(self.published);
+        self.published
     }
 
-    /// What all other hosts together said last, once they have heard this one. Unless it `may_grow`, what others give
-    /// back is left for the time being.
+    /// Applies the latest sums of all other hosts, which include their reaction to this host's claim. Without
+    /// `may_grow` the limit does not rise.
     pub fn hear(&mut self, elsewhere: FleetSums, here: &Here, may_grow: bool) {
         let own = here.own_part();
         let room = elsewhere.most_others_here(here.slots, here.reserve);
-        let most = if may_grow { self.most.max(self.said.min(room)) } else { self.most };
-        // Who has more than its own part yields to whoever asks for his.
+        let most = if may_grow { self.most.max(self.published.min(room)) } else { self.most };
+        // A host above its own part yields to a host below its own.
         self.most = if most > own { most.min(room.max(own)) } else { most };
         let all = FleetSums { others: 0, ..elsewhere }.most_others_here(here.slots, here.reserve);
-        (self.all, self.elsewhere) = (u64::from(all), elsewhere.others);
+        (self.bound, self.others_claim) = (u64::from(all), elsewhere.others);
         self.slots = elsewhere.slots.saturating_add(u64::from(here.slots));
-        let is_short = elsewhere.others.saturating_add(u64::from(self.said)) > self.all;
-        self.calm = if is_short { 0 } else { self.calm.saturating_add(1) };
+        let is_short = elsewhere.others.saturating_add(u64::from(self.published)) > self.bound;
+        self.calm_sums = if is_short { 0 } else { self.calm_sums.saturating_add(1) };
     }
 
-    /// This host's part of what nobody claims, by its slots, rounded up.
+    /// This host's portion, by slots, of the unclaimed slots, rounded up.
     fn part_of_free(&self, here: &Here) -> u32 {
-        let claimed = self.elsewhere.saturating_add(u64::from(self.said));
-        let free = u128::from(self.all.saturating_sub(claimed));
+        let claimed = self.others_claim.saturating_add(u64::from(self.published));
+        let free = u128::from(self.bound.saturating_sub(claimed));
         let part = (free * u128::from(here.slots)).div_ceil(u128::from(self.slots.max(1)));
         u32::try_from(part).unwrap_or(u32::MAX)
     }
 }
 
-/// What a host keeps that lends: what it has at work, a quarter more, and a little for what comes before it can ask.
-fn needed(here: &Here) -> u32 {
+/// The claim that a lending host keeps: its requests in progress, a quarter more, and a margin for arrivals before the
+/// next publication.
+fn needed_claim(here: &Here) -> u32 {
     here.others.saturating_add(here.others / 4).saturating_add(here.slots / 16 + 1)
 }
 
-/// So often in a row must nobody ask for more than there is, before what was lent is taken back without need.
-const CALM: u8 = 5;
+/// The number of consecutive sums without shortage after which a host reclaims the lent part.
+const CALM_SUMS_MIN: u8 = 5;

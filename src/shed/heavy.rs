@@ -1,70 +1,71 @@
-//! Who of the callers sends so much that refusing him or not is refusing too much or too little: above 5 % of the traffic.
-//! His requests are drawn for one by one. It knows callers by a hash alone, and refuses nobody.
+//! Detects heavy callers: more than 5 % of the traffic, so that shedding such a caller or not would shed too much or
+//! too little. Their requests are drawn one by one. Callers are known by a hash only.
 //!
-//! Space-saving (Metwally, Agrawal, El Abbadi, “Efficient Computation of Frequent and Top-k Elements in Data Streams”,
-//! 2005): a caller without a place takes over the smallest count and goes on from there. No count is below the truth, and
-//! none is above it by more than a 64th of the total: who sends 5 % is found, who sends less than 3.4 % is not.
+//! Source: space-saving (Metwally, Agrawal, El Abbadi, “Efficient Computation of Frequent and Top-k Elements in Data
+//! Streams”, 2005): a new caller takes over the smallest count and continues from it. No count is below the true one,
+//! and none exceeds it by more than a 64th of the total: a caller with 5 % is found, one with less than 3.4 % is not.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// The callers of one priority that come most often, about, over the last seconds.
+/// The approximate counts of the most frequent callers of one priority over the last seconds.
 #[derive(Clone, Debug)]
 pub struct Heavy {
-    // Apart, so that looking for a caller or for the smallest count reads little. A place with no count is free.
+    // Separate arrays, so that a search for a caller or for the smallest count reads little. A zero count is a free
+    // slot.
     callers: [u64; PLACES],
     counts: [u32; PLACES],
     total: u32,
-    aged: Option<Timestamp>,
+    aged_at: Option<Timestamp>,
 }
 
 impl Heavy {
-    /// One that has noted nobody.
+    /// Makes an empty sketch.
     #[must_use]
     pub fn new() -> Heavy {
-        Heavy { callers: [0; PLACES], counts: [0; PLACES], total: 0, aged: None }
+        Heavy { callers: [0; PLACES], counts: [0; PLACES], total: 0, aged_at: None }
     }
 
-    /// Notes a request of a caller, given by a hash. Returns whether he makes more than 5 % of what was noted, this one
-    /// included; nobody does before [`NOTED_MIN`] were.
+    /// Counts a request of a caller, given by a hash. Returns whether the caller makes more than 5 % of the requests
+    /// counted, this one included; always `false` for the first [`NOTED_MIN`] requests.
     pub fn note(&mut self, caller: u64) -> bool {
         self.total = self.total.saturating_add(1);
         let total = self.total;
-        let Some(count) = self.place(caller) else { return false };
+        let Some(count) = self.count_slot(caller) else { return false };
         *count = count.saturating_add(1);
         total >= NOTED_MIN && u64::from(*count) * 1_000 > u64::from(total) * HEAVY_PERMILLE
     }
 
-    /// Halves all counts once for every [`HALVED_EVERY`] that has passed, so that who was heavy is forgotten. Called at
-    /// any time; the first call starts the time.
+    /// Halves all counts once per [`HALVED_EVERY`] passed, so that callers stop being heavy. May be called at any time;
+    /// the first call starts the clock.
     pub fn age(&mut self, at: Timestamp) {
-        let aged = *self.aged.get_or_insert(at);
-        let times = at.since(aged).as_nanos() / HALVED_EVERY.as_nanos();
+        let aged_at = *self.aged_at.get_or_insert(at);
+        let times = at.since(aged_at).as_nanos() / HALVED_EVERY.as_nanos();
         if times == 0 {
             return;
         }
         let times = u32::try_from(times).unwrap_or(u32::MAX);
-        self.aged = Some(aged.after(HALVED_EVERY.saturating_mul(times)));
-        // Halved so often, nothing is left.
+        self.aged_at = Some(aged_at.after(HALVED_EVERY.saturating_mul(times)));
+        // A shift of 32 or more leaves nothing.
         let halved = |count: u32| count.checked_shr(times).unwrap_or(0);
         self.counts = self.counts.map(halved);
         self.total = halved(self.total);
     }
 
-    /// The count of a caller, in the place that is his or becomes his.
-    fn place(&mut self, caller: u64) -> Option<&mut u32> {
+    /// The count of a caller, which takes over the smallest count if it has none.
+    fn count_slot(&mut self, caller: u64) -> Option<&mut u32> {
         let known = self.callers.iter().zip(&self.counts);
         let known = known.enumerate().find(|(_, (other, count))| **other == caller && **count > 0);
-        let place = match known {
-            Some((place, _)) => place,
+        let slot = match known {
+            Some((slot, _)) => slot,
             None => {
-                let (place, _) = self.counts.iter().enumerate().min_by_key(|(_, count)| **count)?;
-                *self.callers.get_mut(place)? = caller;
-                place
+                let (slot, _) = self.counts.iter().enumerate().min_by_key(|(_, count)| **count)?;
+                *self.callers.get_mut(slot)? = caller;
+                slot
             }
         };
-        self.counts.get_mut(place)
+        self.counts.get_mut(slot)
     }
 }
 
@@ -74,14 +75,14 @@ impl Default for Heavy {
     }
 }
 
-/// How many callers are counted: a 64th of the total is well below the 5 % that are looked for.
+/// The number of callers counted: a 64th of the total is well below the threshold of 5 %.
 pub const PLACES: usize = 64;
 
-/// Above this share of the traffic, in thousandths, a caller is heavy.
+/// The share of the traffic above which a caller is heavy, in thousandths.
 const HEAVY_PERMILLE: u64 = 50;
 
-/// How many requests are noted before anybody is heavy: of fewer, four would be enough by chance.
+/// The number of requests before any caller is heavy: of fewer, four would suffice by chance.
 pub const NOTED_MIN: u32 = 64;
 
-/// How often all counts are halved.
+/// The interval after which all counts are halved.
 pub const HALVED_EVERY: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
-//! WHEN THE HOST IS FULL: readings in; how hard to shed, and who is refused, out.
+//! LOAD SHEDDING: readings in; shed probability, and the callers to refuse, out.
 //!
-//! One file per piece of the arithmetic. Nothing here takes a reading, locks, logs, fails, allocates or reads a clock.
-//! Whatever the readings are, be they missing, not numbers or absurd, nothing panics, and doubt lets work through.
+//! One file per piece of arithmetic. Nothing here takes a reading, locks, logs, fails, allocates or reads a clock.
+//! Missing, NaN or absurd readings never panic; in doubt requests are allowed.
 
 pub mod brake;
 pub mod chance;

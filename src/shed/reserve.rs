@@ -1,24 +1,23 @@
-//! The reserve: slots that only the most important work may use. Exact, in integers; it counts nothing itself.
+//! The reserve: slots that only critical requests may use. Exact, in integers; the counts are arguments.
 //!
-//! Source: the fleet usage load shedder of Paul Tarjan, “Scaling your API with rate limiters” (Stripe, 2017). Both kinds
-//! are counted here, and the slots are those of live processes, where the published script counts the others against a
-//! constant.
+//! Source: the fleet usage load shedder of Paul Tarjan, “Scaling your API with rate limiters” (Stripe, 2017). Here both
+//! kinds of requests are counted, and the slots are those of live processes; the published script counts non-critical
+//! requests against a constant.
 
-/// What the other hosts of a pool said last, added up; all zero for a host that stands alone.
+/// The sums of the last reports of the other hosts of a pool; all zero for a single host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetSums {
-    /// How many pieces of work they can do at once.
+    /// The slots of the other hosts.
     pub slots: u64,
-    /// Pieces of work in progress for which the reserve is kept. It takes nothing from the others.
+    /// Critical requests in progress. They do not reduce the slots of the others.
     pub critical: u64,
-    /// All others in progress.
+    /// Non-critical requests in progress.
     pub others: u64,
 }
 
 impl FleetSums {
-    /// How many pieces of other work may be in progress on this host: what all hosts together may have,
-    /// `⌊(1 − reserve) · slots⌋`, less what the other hosts have. A reserve of more than 1000 thousandths is all slots.
-    ///
+    /// The non-critical requests that may be in progress on this host: the bound of all hosts together, `⌊(1 − reserve)
+    /// · slots⌋`, less those of the other hosts. A reserve of more than 1000 thousandths is all slots.
     /// ```
     /// # use tidegate::shed::FleetSums;
     /// let alone = FleetSums::default();
@@ -30,12 +29,12 @@ impl FleetSums {
     #[must_use]
     pub fn most_others_here(self, slots_here: u32, reserve_permille: u16) -> u32 {
         let all = self.slots.saturating_add(u64::from(slots_here));
-        let most = share(all, reserve_permille).saturating_sub(self.others);
+        let most = unreserved_slots(all, reserve_permille).saturating_sub(self.others);
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 }
 
-fn share(slots: u64, reserve_permille: u16) -> u64 {
+fn unreserved_slots(slots: u64, reserve_permille: u16) -> u64 {
     let thousandths = u128::from(slots) * u128::from(1_000_u16.saturating_sub(reserve_permille));
     // Not above `slots`, so it fits.
     u64::try_from(thousandths / 1_000).unwrap_or(slots)

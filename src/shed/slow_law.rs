@@ -1,5 +1,5 @@
-//! The slow law: how hard to shed, from how busy the workers are. It takes minutes on purpose, so that it neither flaps
-//! nor answers to a blip; it takes no reading and refuses nobody itself.
+//! The utilization controller: moves a severity by the utilization of the workers. It takes minutes on purpose, so that
+//! it neither oscillates nor reacts to a spike. Readings are arguments, and it refuses no request itself.
 //!
 //! Source: the worker utilization load shedder of Paul Tarjan, “Scaling your API with rate limiters” (Stripe, 2017), and
 //! the script published with it. One number, the severity s, moves by a slope a(u) of the utilization u:
@@ -24,8 +24,8 @@
 
 use std::time::Duration;
 
-/// The numbers of the law. Sensible ones have 0 < `good` ≤ `bad` < 1, `after` ≥ 0, `full` > 0, `leak` ≥ 0; others give a
-/// law of little use, and never a severity that is not a number.
+/// The parameters of the controller. Sensible values have 0 < `good` ≤ `bad` < 1, `after` ≥ 0, `full` > 0, `leak` ≥ 0;
+/// others are of little use, but never yield a severity of NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowLaw {
     /// The share of busy slots below which the host recovers.
@@ -36,12 +36,11 @@ pub struct SlowLaw {
     pub after: f64,
     /// Seconds at full load from the first refusal to the last.
     pub full: f64,
-    /// How much of the severity goes in a second between `good` and `bad`.
+    /// The decrease of the severity per second between `good` and `bad`.
     pub leak: f64,
 }
 
-/// How hard to shed, between `−after ÷ full` at rest and 1; nothing is refused up to 0. And for how long nothing was
-/// known.
+/// The severity, between `−after ÷ full` at rest and 1, and the time without readings. Nothing is refused up to 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Severity {
     value: f64,
@@ -55,7 +54,7 @@ impl SlowLaw {
         if rest.is_finite() { rest.min(0.0) } else { 0.0 }
     }
 
-    /// Severity for each second at this utilization. Below zero counts as zero.
+    /// The change of the severity per second at this utilization. A negative utilization counts as zero.
     fn per_second(&self, utilization: f64) -> f64 {
         let u = utilization.max(0.0);
         if u < self.good {
@@ -63,7 +62,7 @@ impl SlowLaw {
         } else if u < self.bad {
             -self.leak
         } else {
-            // `bad` at 1 leaves no way between: what is not below it is all of it.
+            // With `bad` at 1 there is no range above it: every utilization that is not below counts as full.
             let way = 1.0 - self.bad;
             let slope = if way > 0.0 { (u - self.bad) / way } else { 1.0 };
             slope.min(1.0) / self.full
@@ -72,26 +71,26 @@ impl SlowLaw {
 }
 
 impl Default for SlowLaw {
-    /// The published numbers, with a leak of 1/1800 in a second.
+    /// The published numbers, with a leak of 1/1800 per second.
     fn default() -> SlowLaw {
         SlowLaw { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 1.0 / 1_800.0 }
     }
 }
 
 impl Severity {
-    /// Nothing to shed, and the whole of `after` to go.
+    /// Makes the severity at rest: nothing is shed, and all of `after` is left.
     #[must_use]
     pub fn at_rest(law: &SlowLaw) -> Severity {
         Severity { value: law.rest(), silent: Duration::ZERO }
     }
 
-    /// The severity that had this value when nothing had been known for so long.
+    /// Makes a severity from its value and the time without readings.
     #[must_use]
     pub fn of(law: &SlowLaw, value: f64, silent: Duration) -> Severity {
         Severity { value: value.max(law.rest()).min(1.0), silent: silent.min(HELD) }
     }
 
-    /// What it is after a time of which nothing is known, however long: as without a reading, in one go.
+    /// Returns the severity after a time without readings, of any length: equals the steps without a reading.
     #[must_use]
     pub fn after_silence(mut self, law: &SlowLaw, elapsed: Duration) -> Severity {
         let held = elapsed.min(HELD.saturating_sub(self.silent));
@@ -100,13 +99,13 @@ impl Severity {
         Severity { value: moved.max(law.rest()).min(1.0), ..self }
     }
 
-    /// For how long nothing has been known, as far as s is held for it.
+    /// The time without readings, at most the time for which the severity is held.
     #[must_use]
     pub fn silent(&self) -> Duration {
         self.silent
     }
 
-    /// s itself; below zero while nothing is to be refused.
+    /// The severity s; negative while nothing is refused.
     #[must_use]
     pub fn value(&self) -> f64 {
         self.value
@@ -118,10 +117,11 @@ impl Severity {
         self.value <= law.rest()
     }
 
-    /// One step, called about once a second with the time since the last one, of which [`STEP_MAX`] count.
+    /// Updates the severity; called about once a second with the time since the last call, of which at most
+    /// [`STEP_MAX`] counts.
     ///
-    /// `utilization` is a share: 1 is full. Without one (`None`, not a number, infinite) s is held until that has lasted
-    /// for [`HELD`], and then moves as at half of `good`. Below zero counts as zero.
+    /// `utilization` is a share: 1 is full. Without one (`None`, NaN, infinite) s is held for [`HELD`], and then moves
+    /// as at half of `good`. A negative utilization counts as zero.
     pub fn step(&mut self, law: &SlowLaw, utilization: Option<f64>, elapsed: Duration) {
         let elapsed = elapsed.min(STEP_MAX);
         let (utilization, moving) = match utilization.filter(|u| u.is_finite()) {
@@ -136,14 +136,13 @@ impl Severity {
             }
         };
         let moved = self.value + law.per_second(utilization) * moving.as_secs_f64();
-        // `max` first: it takes the severity at rest for what is not a number.
+        // `max` first: it returns the severity at rest for NaN.
         self.value = moved.max(law.rest()).min(1.0);
     }
 }
 
-/// The longest time that one reading stands for. Two steps: one may come late; a machine that slept learns nothing from
-/// its sleep.
+/// The longest time that one reading stands for. Two steps, because one may come late; time asleep does not count.
 pub const STEP_MAX: Duration = Duration::from_secs(2);
 
-/// How long the severity stands without a reading: long enough for a source to be restarted under load.
+/// The time for which the severity is held without a reading: long enough to restart a source under load.
 pub const HELD: Duration = Duration::from_secs(30);

@@ -1,91 +1,92 @@
-//! How busy the slots were over the last seconds: a mean over time, from two running sums read now and then. It reads no
-//! sums itself, and takes no sample of the moment: one such sample in eight seconds makes the law flap.
+//! Measures the utilization of the slots over the last seconds: a mean over time, from readings of two running sums. It
+//! uses no momentary samples: one such sample in eight seconds makes the controller oscillate.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// Readings of two sums that only grow: the time that slots were busy, and the time that there were slots.
+/// Readings of two growing sums: the busy time of the slots, and their total time.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// A ring: the oldest at `first`. Those in use rise in time.
-    readings: [Reading; READINGS],
+    /// A ring with the oldest reading at `first`; times rise.
+    readings: [SumReading; READINGS],
     first: usize,
     used: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Reading {
+struct SumReading {
     at: Timestamp,
     busy_nanos: u128,
     slot_nanos: u128,
 }
 
 impl Window {
-    /// One without readings.
+    /// Makes a window without readings.
     #[must_use]
     pub fn new() -> Window {
-        Window { readings: [Reading::default(); READINGS], first: 0, used: 0 }
+        Window { readings: [SumReading::default(); READINGS], first: 0, used: 0 }
     }
 
-    /// Adds a reading of both sums, in nanoseconds of one slot. One that is not later than the last is left out. The last
-    /// is replaced while it is less than [`APART_MIN`] after the one before it: 8.25 s of them are always kept.
+    /// Adds a reading of both sums, in nanoseconds of one slot. A reading that is not later than the last is dropped.
+    /// The last one is replaced while it is less than [`APART_MIN`] after the one before it: 8.25 s of readings are
+    /// always kept.
     pub fn push(&mut self, at: Timestamp, busy_nanos: u128, slot_nanos: u128) {
-        let last = self.back(0).map(|reading| reading.at);
+        let last = self.reading_back(0).map(|reading| reading.at);
         if last.is_some_and(|last| at <= last) {
             return;
         }
         let too_close =
-            last.zip(self.back(1)).is_some_and(|(last, before)| last.since(before.at) < APART_MIN);
+            last.zip(self.reading_back(1)).is_some_and(|(last, before)| last.since(before.at) < APART_MIN);
         if !too_close && self.used == READINGS {
             self.first = (self.first + 1) % READINGS;
         } else if !too_close {
             self.used += 1;
         }
-        let place = (self.first + self.used - 1) % READINGS;
-        if let Some(reading) = self.readings.get_mut(place) {
-            *reading = Reading { at, busy_nanos, slot_nanos };
+        let index = (self.first + self.used - 1) % READINGS;
+        if let Some(reading) = self.readings.get_mut(index) {
+            *reading = SumReading { at, busy_nanos, slot_nanos };
         }
     }
 
-    /// Busy slot-time ÷ slot-time over the `span` before the latest reading, or over all that is known if that is less;
-    /// none while there has been no slot-time. Where `span` begins between two readings, the sums are taken to have grown
-    /// evenly from one to the other.
+    /// Busy slot-time ÷ slot-time over the `span` before the latest reading, or over all readings if they span less;
+    /// `None` while there is no slot-time. Between two readings the sums are interpolated linearly.
     ///
-    /// Above one if the sums say so: a caller that counts more busy than there are is not put right here.
+    /// Exceeds one if the sums do: a caller that counts more busy slots than exist is not corrected here.
     #[must_use]
     pub fn over(&self, span: Duration) -> Option<f64> {
-        let latest = self.back(0)?;
+        let latest = self.reading_back(0)?;
         let mut next = latest;
         let mut share = 0.0;
         let mut earliest = latest;
         for back in 1..self.used {
-            earliest = self.back(back)?;
+            earliest = self.reading_back(back)?;
             let known = latest.at.since(next.at);
             let between = next.at.since(earliest.at);
             if known + between >= span {
-                // How much of the time between these two readings lies in the span; they differ in time.
+                // The fraction of the time between these two readings that lies in the span; their times differ.
                 share = span.saturating_sub(known).as_secs_f64() / between.as_secs_f64();
                 break;
             }
             next = earliest;
         }
-        let sum = |of: fn(Reading) -> u128| {
-            float(of(latest).saturating_sub(of(next))) + share * float(of(next).saturating_sub(of(earliest)))
+        let sum = |of: fn(SumReading) -> u128| {
+            to_f64(of(latest).saturating_sub(of(next)))
+                + share * to_f64(of(next).saturating_sub(of(earliest)))
         };
         let slots = sum(|reading| reading.slot_nanos);
         (slots > 0.0).then(|| sum(|reading| reading.busy_nanos) / slots)
     }
 
-    /// Forgets all readings.
+    /// Drops all readings.
     pub fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// The reading so many before the latest.
-    fn back(&self, back: usize) -> Option<Reading> {
-        let place = self.used.checked_sub(back + 1)?;
-        self.readings.get((self.first + place) % READINGS).copied()
+    /// The reading `back` places before the latest.
+    fn reading_back(&self, back: usize) -> Option<SumReading> {
+        let index = self.used.checked_sub(back + 1)?;
+        self.readings.get((self.first + index) % READINGS).copied()
     }
 }
 
@@ -95,14 +96,14 @@ impl Default for Window {
     }
 }
 
-/// Past 2⁵³ the last digits are lost; they are nanoseconds of months.
+/// Above 2⁵³ the last digits are lost; that is months in nanoseconds.
 #[allow(clippy::cast_precision_loss, reason = "a share is wanted, not the sum")]
-fn float(nanos: u128) -> f64 {
+fn to_f64(nanos: u128) -> f64 {
     nanos as f64
 }
 
-/// How many readings are kept. With [`APART_MIN`]: (44 − 1) × 200 ms = 8.6 s, the 8 s that are asked for and a tick more.
+/// The number of readings. With [`APART_MIN`]: (44 − 1) × 200 ms = 8.6 s, the 8 s of the longest span and a tick more.
 const READINGS: usize = 44;
 
-/// Readings nearer to each other than this do not both stay. Ticks come every 250 ms, and may come early by some.
+/// The least distance of two readings. Ticks come every 250 ms, and may come early.
 pub const APART_MIN: Duration = Duration::from_millis(200);

@@ -1,123 +1,126 @@
-//! What is reported of the places of a key to Redis, and what comes of its answer.
+//! Reports of the permits of a key to Redis, and the effect of its replies.
 
-use super::{Calls, Places};
+use super::Places;
 use crate::clock::Timestamp;
-use crate::limit::share::HOLD;
+use crate::limit::share::{HOLD, SyncRequest};
 use std::time::Duration;
 
-/// What a host has of one key, as it is reported.
+/// The report of one key of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// Places that it has and that have not lapsed.
+    /// Permits that have not expired.
     pub held: u32,
-    /// Work in progress, with a place or without.
+    /// Leases in progress, with a permit or without.
     pub in_use: u32,
-    /// The most that was in progress since the last report.
+    /// The largest number of leases in progress since the last report.
     pub peak: u32,
-    /// Asked for since the last report, refused or not.
+    /// Requests since the last report, allowed or refused.
     pub asked: u32,
-    /// Begun of those.
+    /// Requests allowed since the last report.
     pub begun: u32,
-    /// Refused to who could not wait for a call.
+    /// Refused requests that could not wait for a remote check.
     pub unasked: u32,
-    /// Places that are kept for requests that have waited for them.
+    /// Permits reserved for requests that have waited for them.
     pub claimed: u32,
 }
 
 impl Reported {
-    /// What nobody else may have: what is in progress has its place, whoever gave it.
+    /// The permits that no other host may have: every lease in progress counts as holding one.
     #[must_use]
     pub fn hold(&self) -> u32 {
         self.held.max(self.in_use)
     }
 
-    /// What is in progress, or is about to be.
+    /// The leases in progress or about to start.
     #[must_use]
     pub fn taken(&self) -> u32 {
         self.in_use.saturating_add(self.claimed)
     }
 }
 
-/// What Redis has answered.
+/// The reply of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// What was reported to be held.
+    /// Permits reported as held.
     pub hold: u32,
-    /// Places that were granted beside it.
+    /// Permits granted in addition.
     pub granted: u32,
-    /// How many nobody has; below zero where hosts have more than there are.
+    /// Free permits; negative where hosts hold more than there are.
     pub free: i64,
-    /// When the report was first sent: what is held lapses so long after.
+    /// The time at which the report was first sent: permits expire one hold after it.
     pub sent: Timestamp,
-    /// Redis is to be asked again once fewer than this are idle.
+    /// A sync is due when fewer permits than this are idle.
     pub low: u32,
-    /// There was none for who waits: for so long nobody is to ask again. Zero: there was.
+    /// The time for which this host must not ask again, because there was no permit for a waiting request; zero if
+    /// there was.
     pub refused_for: Duration,
-    /// What lies idle from now on is to go back at once.
+    /// Idle permits are returned at once from now on.
     pub is_few: bool,
 }
 
 impl Places {
-    /// Reports what there is of the key, which is kept in touch about from now on. At most `keep` places stay: from now on
-    /// nothing begins on the others.
+    /// Reports the key, which is tracked from now on. At most `keep` permits remain: no lease starts on the others from
+    /// now on.
     pub fn report(&mut self, keep: u32, in_use: u32, now: Timestamp) -> Reported {
-        self.calls = Calls::Told;
+        self.sync_request = SyncRequest::Signalled;
         self.granted = self.held(now).min(keep);
-        if !std::mem::replace(&mut self.in_touch, true) {
-            self.lapses = self.lapses.max(now);
+        if !std::mem::replace(&mut self.tracked, true) {
+            self.expires_at = self.expires_at.max(now);
         }
         let reported = self.look(in_use, now);
         (self.asked, self.begun, self.unasked, self.peak) = (0, 0, 0, in_use);
         reported
     }
 
-    /// Says what there is without changing anything.
+    /// Returns the report without any change.
     #[must_use]
     pub fn look(&self, in_use: u32, now: Timestamp) -> Reported {
         let Places { asked, begun, unasked, claimed, .. } = *self;
         Reported { held: self.held(now), in_use, peak: self.peak.max(in_use), asked, begun, unasked, claimed }
     }
 
-    /// The same, by whoever was told that it calls: what lies idle from now on is told of anew.
+    /// Returns the report for the sync that this key requested; where permits are few, later idle ones request another
+    /// sync.
     #[must_use]
     pub fn visit(&mut self, in_use: u32, now: Timestamp) -> Reported {
         if self.is_few {
-            self.calls = Calls::No;
+            self.sync_request = SyncRequest::Idle;
         }
         self.look(in_use, now)
     }
 
-    /// Takes what Redis has answered, while so much is in progress.
+    /// Applies a reply of Redis while `in_use` leases are in progress.
     pub fn settle(&mut self, settled: &Settled, in_use: u32, now: Timestamp) {
-        let lapses = settled.sent.after(HOLD);
-        if lapses >= self.lapses {
-            // Where all that hosts said they have fits, so does what is in progress here without a place. Where it does
-            // not, others have been given what this host let lapse, and nothing begins in its stead.
+        let expires_at = settled.sent.after(HOLD);
+        if expires_at >= self.expires_at {
+            // Where the permits reported by all hosts fit, the local leases without a permit fit too. Where they do
+            // not, other hosts have been granted the permits that expired here, and no lease may start on them.
             let kept = if settled.free >= 0 { settled.hold } else { self.held(now) };
             self.granted = kept.saturating_add(settled.granted);
-            self.lapses = lapses;
+            self.expires_at = expires_at;
         }
-        if now >= self.lapses {
+        if now >= self.expires_at {
             self.granted = 0;
         }
         self.free = u32::try_from(settled.free.max(0)).unwrap_or(u32::MAX);
         (self.low, self.is_few) = (settled.low, settled.is_few);
         self.refused_until = now.after(settled.refused_for);
-        self.calls = Calls::No;
+        self.sync_request = SyncRequest::Idle;
         if self.asked > 0 && self.held(now).saturating_sub(in_use) < self.low {
-            self.call();
+            self.request_sync();
         }
-        // What ended while the answer was on its way.
+        // Leases may have ended while the reply was on its way.
         self.end(in_use, now);
     }
 
-    /// Nothing more is said of the key until it calls. Returns whether that may be: there is no place and no work.
+    /// Stops tracking the key until it requests a sync. Returns whether that is possible: there is no permit and no
+    /// lease.
     pub fn let_go(&mut self, in_use: u32, now: Timestamp) -> bool {
         let may = in_use == 0 && self.held(now) == 0;
         if may {
-            self.in_touch = false;
+            self.tracked = false;
             self.granted = 0;
-            self.calls = Calls::No;
+            self.sync_request = SyncRequest::Idle;
         }
         may
     }

@@ -1,58 +1,58 @@
-//! Credit: what a host admits before it is charged. And what that goes by: how much Redis has, as far as can be told.
+//! Credit: units that a host may admit before they are charged; and the estimated level of Redis that bounds it.
 
 use super::{Quota, Share, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::token_bucket::Gcra;
 
-/// The credit of a key that nobody was told of, and of which nothing is in hand: that of most keys there are. All in ticks.
-pub(super) struct Unseen {
-    /// Used and not forgiven yet.
+/// The credit of an untracked key without borrowed tokens, as most keys are. All in ticks.
+pub(super) struct UntrackedCredit {
+    /// Credit used and not yet forgiven.
     pub(super) ahead: u64,
     /// One unit.
     pub(super) unit: u64,
-    /// All of it.
+    /// The whole credit.
     pub(super) most: u64,
 }
 
-impl Unseen {
-    /// What one of so many hosts has, so much of it being used; where each has a unit at all, and nobody asks.
+impl UntrackedCredit {
+    /// The credit on one of `hosts` hosts; `None` if it is less than a unit or requests wait for remote checks.
     #[inline(always)]
-    pub(super) fn of(quota: &Quota, hosts: u32, used: Gcra, now: Timestamp) -> Option<Unseen> {
+    pub(super) fn new(quota: &Quota, hosts: u32, used: Gcra, now: Timestamp) -> Option<UntrackedCredit> {
         if quota.may_ask(hosts) {
             return None;
         }
         let units = u64::from(quota.credit_units(hosts));
         let unit = quota.credit_ticks(hosts);
         let ahead = used.ticks_until_full(quota.bucket().scale(), now);
-        // Neither overflows where there is a unit: all of them together are at most as long as the bucket takes to fill.
-        (units > 0).then(|| Unseen { ahead, unit, most: unit.saturating_mul(units) })
+        // Neither overflows if there is a unit: all units together are at most the time that the bucket takes to fill.
+        (units > 0).then(|| UntrackedCredit { ahead, unit, most: unit.saturating_mul(units) })
     }
 
-    /// What is used after so many units more, at least one, if there are as many.
+    /// The credit used after `cost` more units, if `cost` is at least one and the credit suffices.
     #[inline(always)]
     pub(super) fn after(&self, cost: u32) -> Option<u64> {
         let ahead = self.ahead.saturating_add(self.unit.saturating_mul(u64::from(cost)));
         (cost > 0 && ahead <= self.most).then_some(ahead)
     }
 
-    /// Whether so much is to be told of.
-    pub(super) fn is_much(&self, ahead: u64) -> bool {
+    /// Whether this much used credit makes a sync due.
+    pub(super) fn is_sync_due(&self, ahead: u64) -> bool {
         ahead > self.most / 2
     }
 
-    /// Whether another unit is left.
+    /// Whether another unit of credit is left.
     pub(super) fn has_one(&self) -> bool {
         self.ahead.saturating_add(self.unit) <= self.most
     }
 }
 
 impl Quota {
-    /// What Redis has, in millionths of a unit, so many nanoseconds after it said what it had and what all hosts asked for.
+    /// The level in Redis, in millionths of a unit, `age_nanos` after a reply with this level and this fleet demand.
     #[inline]
     pub(super) fn estimate(&self, level: i64, demand: u64, age_nanos: u64) -> i64 {
         let age_ms = age_nanos / NANOS_PER_MILLI;
-        // At the end of the numbers the bucket is full, or far in debt, whatever is beyond. What others ask for is known for
-        // as long as Redis knows it. In thousandths of a unit a second, it is as many millionths in a millisecond.
+        // Saturating arithmetic is exact enough: at the extremes the bucket is full, or far in debt. Demand counts as
+        // long as Redis remembers it. Thousandths of a unit per second are as many millionths per millisecond.
         let earned = signed(self.micro_units_per_second()).saturating_mul(signed(age_ms)) / 1_000;
         let spent = signed(demand.saturating_mul(age_ms.min(DEMAND_LASTS_MS)));
         level.saturating_add(earned).saturating_sub(spent).min(self.derived.full)
@@ -60,18 +60,18 @@ impl Quota {
 }
 
 impl Share {
-    /// What Redis has by now, in millionths of a unit, as far as can be told.
+    /// The estimated level in Redis, in millionths of a unit; `None` without a reply since the last outage.
     pub(super) fn estimate(&self, quota: &Quota, now: Timestamp) -> Option<i64> {
         let seen = self.seen()?;
         let age = now.as_nanos().saturating_sub(seen.at.as_nanos());
         if quota.window().is_some() {
             let spent = signed(seen.demand.saturating_mul((age / NANOS_PER_MILLI).min(DEMAND_LASTS_MS)));
-            return Some(self.left_of_window(quota, now, seen.level.saturating_sub(spent)));
+            return Some(self.window_rest(quota, now, seen.level.saturating_sub(spent)));
         }
         Some(quota.estimate(seen.level, seen.demand, age))
     }
 
-    /// Whether so many units, at least one, may still be admitted before they are charged.
+    /// Whether `need` units, at least one, may be admitted before they are charged.
     pub(super) fn has_credit(&self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) -> bool {
         if quota.credit() == 0 || quota.may_ask(hosts) {
             return false;
@@ -81,61 +81,67 @@ impl Share {
             return false;
         }
         let left = units.max(1) - need;
-        let ahead = self.quiet.ticks_until_full(quota.bucket().scale(), now);
-        // What nobody was told of counts until it is forgiven.
-        let untold = if self.in_touch || ahead == 0 { 0 } else { self.asked };
+        let ahead = self.untracked.ticks_until_full(quota.bucket().scale(), now);
+        // Untracked units count until they are forgiven.
+        let uncharged = if self.tracked || ahead == 0 { 0 } else { self.asked };
         if self.owed > left {
             return false;
         }
         let is_forgiven = if units == 0 {
-            !self.in_touch && self.seen().is_none() && ahead == 0
+            !self.tracked && self.seen().is_none() && ahead == 0
         } else {
-            // Paying a debt to Redis makes no room for another, or there would be no end to it where Redis has nothing
-            // left: credit comes back with time, at θR/N, or where Redis has something to spare.
+            // Paying a debt to Redis frees no credit, or an empty budget would be exceeded without bound: credit
+            // returns with time, at θR/N, or when Redis has tokens to spare.
             ahead <= quota.credit_ticks(hosts).saturating_mul(u64::from(left))
         };
-        is_forgiven || untold.saturating_add(self.owed) <= left && self.is_to_spare(quota, now)
+        is_forgiven || uncharged.saturating_add(self.owed) <= left && self.has_spare_tokens(quota, now)
     }
 
-    /// What there is of a key that nobody was told of, where this host has a unit of credit at all.
+    /// The credit of the key, if it is untracked, has no other state, and this host has at least a unit of credit.
     #[inline(always)]
-    pub(super) fn unseen(&self, quota: &Quota, now: Timestamp) -> Option<Unseen> {
+    pub(super) fn untracked_credit(&self, quota: &Quota, now: Timestamp) -> Option<UntrackedCredit> {
         let standing = quota.standing()?;
-        let is_heard = self.outages == quota.outages(standing) && is_linked(self.outages);
-        if self.in_touch || !is_heard || self.owed > 0 || self.in_hand(now) > 0 {
+        let is_reachable = self.outages == quota.outages(standing) && is_linked(self.outages);
+        if self.tracked || !is_reachable || self.owed > 0 || self.borrowed(now) > 0 {
             return None;
         }
-        Unseen::of(quota, standing.hosts(), self.quiet, now)
+        UntrackedCredit::new(quota, standing.hosts(), self.untracked, now)
     }
 
-    /// Admits a request of a key that nobody was told of, as [`Share::judge`] and [`Share::charge`] would.
+    /// Admits a request of an untracked key with the same result as [`Share::judge`] and [`Share::charge`].
     #[inline(always)]
-    pub(super) fn admit_unseen(&mut self, unseen: &Unseen, quota: &Quota, now: Timestamp, cost: u32) -> bool {
-        let Some(ahead) = unseen.after(cost) else { return false };
-        if unseen.ahead == 0 {
+    pub(super) fn admit_untracked(
+        &mut self,
+        credit: &UntrackedCredit,
+        quota: &Quota,
+        now: Timestamp,
+        cost: u32,
+    ) -> bool {
+        let Some(ahead) = credit.after(cost) else { return false };
+        if credit.ahead == 0 {
             self.asked = 0;
             self.asked_since = now;
         }
         self.asked = self.asked.saturating_add(cost);
-        self.quiet = Gcra::placed(quota.bucket().scale(), now, ahead);
-        if unseen.is_much(ahead) {
-            self.call();
+        self.untracked = Gcra::from_ahead(quota.bucket().scale(), now, ahead);
+        if credit.is_sync_due(ahead) {
+            self.request_sync();
         }
         true
     }
 
-    /// Whether Redis has more than a little, as far as is known.
-    fn is_to_spare(&self, quota: &Quota, now: Timestamp) -> bool {
+    /// Whether Redis has tokens to spare, by the last known level.
+    fn has_spare_tokens(&self, quota: &Quota, now: Timestamp) -> bool {
         let Some(seen) = self.seen() else { return false };
-        // What others ask for does not count twice: where they ask for more than there is, they do not get it.
+        // Demand does not count twice: where hosts ask for more than there is, they do not get it.
         let level = self.estimate(quota, now).unwrap_or(i64::MIN).max(seen.level);
         level >= quota.lends_above(seen.demand)
     }
 
     pub(super) fn use_credit(&mut self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) {
-        if need == 0 && self.in_touch && self.owed == 0 {
-            if self.in_hand(now) < self.low {
-                self.call();
+        if need == 0 && self.tracked && self.owed == 0 {
+            if self.borrowed(now) < self.low {
+                self.request_sync();
             }
             return;
         }
@@ -143,52 +149,52 @@ impl Share {
         let scale = quota.bucket().scale();
         let mut ahead = 0;
         let mut is_forgiven_later = false;
-        if need > 0 && (units > 0 || !self.in_touch) {
-            ahead = self.quiet.ticks_until_full(scale, now);
+        if need > 0 && (units > 0 || !self.tracked) {
+            ahead = self.untracked.ticks_until_full(scale, now);
             ahead = ahead.saturating_add(ticks.saturating_mul(u64::from(need)));
             is_forgiven_later = ahead <= ticks.saturating_mul(units.max(1));
             if is_forgiven_later {
-                self.quiet = self.quiet.moved(scale, now, ahead);
+                self.untracked = self.untracked.with_ahead(scale, now, ahead);
             }
         }
-        if self.in_touch || need > 0 && !is_forgiven_later {
+        if self.tracked || need > 0 && !is_forgiven_later {
             self.owed = self.owed.saturating_add(need);
         }
-        let is_much = if self.in_touch {
-            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.in_hand(now) < self.low
+        let is_sync_due = if self.tracked {
+            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.borrowed(now) < self.low
         } else {
-            // One that is all there is is told of at once: the next one is not to be refused.
+            // A credit of a single unit is reported at once, so that the next request is not refused.
             need > 0 && ahead > ticks.saturating_mul(units) / 2 || self.owed > 0
         };
-        if is_much {
-            self.call();
+        if is_sync_due {
+            self.request_sync();
         }
     }
 
-    /// From now on what is owed is charged.
-    pub(super) fn begin_touch(&mut self, quota: &Quota, hosts: u32, now: Timestamp) {
-        if self.in_touch {
+    /// Starts tracking the key: its debt is charged from now on.
+    pub(super) fn start_tracking(&mut self, quota: &Quota, hosts: u32, now: Timestamp) {
+        if self.tracked {
             return;
         }
-        self.in_touch = true;
+        self.tracked = true;
         let scale = quota.bucket().scale();
-        // Who reports read the clock a moment ago, and it may have been asked for since: of a bucket that was full then it is
-        // not to seem that some of it was used.
+        // The caller read the clock a moment ago, and a request may have arrived since: a full bucket must not seem
+        // partly used.
         let at = now.max(self.asked_since);
-        let used = self.quiet.ticks_until_full(scale, at).div_ceil(quota.credit_ticks(hosts));
-        // What was told of before is not charged a second time. Refused ones count as asked for, too: where some were, one
-        // too many may be.
-        let untold = self.asked.saturating_sub(self.owed);
-        self.owed = self.owed.saturating_add(u32::try_from(used).unwrap_or(u32::MAX).min(untold));
+        let used = self.untracked.ticks_until_full(scale, at).div_ceil(quota.credit_ticks(hosts));
+        // Debt that is already reported is not charged twice. Refused requests count as demand too: after some, one
+        // unit too many may be charged.
+        let uncharged = self.asked.saturating_sub(self.owed);
+        self.owed = self.owed.saturating_add(u32::try_from(used).unwrap_or(u32::MAX).min(uncharged));
     }
 }
 
-/// The end of the numbers is a wall.
+/// Converts to a signed number, saturated at `i64::MAX`.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Redis forgets what hosts ask for after two to four seconds.
+/// Redis forgets the demand of hosts after two to four seconds.
 const DEMAND_LASTS_MS: u64 = 4_000;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;

@@ -1,34 +1,34 @@
-//! Where one key stands, as a reply tells it.
+//! The level of one key in a reply.
 
-use super::credit::Unseen;
+use super::credit::UntrackedCredit;
 use super::{MICRO_UNITS, Quota, Share};
 use crate::clock::{Micros, Timestamp};
 use crate::limit::{Level, Outcome};
 
 impl Quota {
-    /// Of what nobody was told of, all is there but what was used here.
+    /// The level of an untracked key: full except for the units used here.
     #[inline]
-    pub(super) fn level_here(&self, is_untouched: bool) -> Level {
+    pub(super) fn untracked_level(&self, is_untouched: bool) -> Level {
         let limit = self.bucket().burst();
         self.level_of(if is_untouched { limit } else { limit.saturating_sub(1).max(1) })
     }
 
-    /// Where Redis has so much, in millionths of a unit, and so many tokens are in hand.
+    /// The level for `level` millionths of a unit in Redis and `borrowed` borrowed tokens.
     #[inline]
-    pub(super) fn level_known(&self, level: i64, in_hand: u32) -> Level {
+    pub(super) fn known_level(&self, level: i64, borrowed: u32) -> Level {
         let whole = level.max(0).unsigned_abs() / MICRO_UNITS;
-        let remaining = u32::try_from(whole).unwrap_or(u32::MAX).saturating_add(in_hand);
+        let remaining = u32::try_from(whole).unwrap_or(u32::MAX).saturating_add(borrowed);
         self.level_of(remaining.clamp(1, self.bucket().burst()))
     }
 
     #[inline]
     fn level_of(&self, remaining: u32) -> Level {
         let is_full = remaining == self.bucket().burst();
-        self.told(remaining, if is_full { Micros::ZERO } else { self.derived.one_unit })
+        self.level_with(remaining, if is_full { Micros::ZERO } else { self.derived.one_unit })
     }
 
     #[inline]
-    fn told(&self, remaining: u32, reset: Micros) -> Level {
+    fn level_with(&self, remaining: u32, reset: Micros) -> Level {
         let bucket = self.bucket();
         let (limit, remaining) = (u64::from(bucket.burst()), u64::from(remaining));
         Level { limit, window: bucket.window(), remaining, reset }
@@ -36,15 +36,15 @@ impl Quota {
 }
 
 impl Share {
-    /// What a reply says about this key: what this host could admit now, and what it last heard of the rest. An estimate:
-    /// other hosts ask meanwhile.
+    /// The numbers of a reply: the units that this host could admit now, and the last known rest. An estimate, because
+    /// other hosts admit requests meanwhile.
     #[must_use]
     pub fn level(&self, quota: &Quota, now: Timestamp) -> Level {
         let level = self.level_of_bucket(quota, now);
         if quota.window().is_none() {
             return level;
         }
-        // All of it, or a part, is back at a moment, and nothing before.
+        // A window returns all of its units, or a part, at one instant, and none before.
         let reset = match level.remaining {
             0 => level.reset,
             remaining if remaining == level.limit => Micros::ZERO,
@@ -54,27 +54,27 @@ impl Share {
     }
 
     fn level_of_bucket(&self, quota: &Quota, now: Timestamp) -> Level {
-        let Some(standing) = quota.standing() else { return self.alone.level(quota.bucket(), now) };
+        let Some(standing) = quota.standing() else { return self.fallback.level(quota.bucket(), now) };
         if self.seen().is_none()
-            && let Some(unseen) = self.unseen(quota, now).filter(Unseen::has_one)
+            && let Some(credit) = self.untracked_credit(quota, now).filter(UntrackedCredit::has_one)
         {
-            return quota.level_here(unseen.ahead == 0);
+            return quota.untracked_level(credit.ahead == 0);
         }
-        let in_hand = self.in_hand(now);
-        let passes = in_hand > 0 && self.outages == quota.outages(standing);
+        let borrowed = self.borrowed(now);
+        let passes = borrowed > 0 && self.outages == quota.outages(standing);
         if !passes
             && let Outcome::Later(wait) = self.judge(quota, now, 1)
             && !self.may_pass_elsewhere(quota, now, 1)
         {
-            return quota.told(0, wait);
+            return quota.level_with(0, wait);
         }
         match self.estimate(quota, now) {
-            Some(level) => quota.level_known(level, in_hand),
-            None => quota.level_here(self.is_untouched(quota, now)),
+            Some(level) => quota.known_level(level, borrowed),
+            None => quota.untracked_level(self.is_untouched(quota, now)),
         }
     }
 
     fn is_untouched(&self, quota: &Quota, now: Timestamp) -> bool {
-        self.owed == 0 && self.quiet.ticks_until_full(quota.bucket().scale(), now) == 0
+        self.owed == 0 && self.untracked.ticks_until_full(quota.bucket().scale(), now) == 0
     }
 }

@@ -1,126 +1,127 @@
-//! What this host has of one key, and how requests are judged by it.
+//! This host's state of one key, and the judgement of requests by it.
 
-use super::alone::parts_alone;
+use super::fallback::fallback_parts;
 use super::{MICRO_UNITS, NANOS_PER_MICRO, Quota, Standing, WhenDown, is_linked};
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Outcome;
 use crate::limit::token_bucket::Gcra;
 use std::time::Duration;
 
-/// What this host has of one key.
+/// This host's share of the budget for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Tokens in hand, until they lapse.
+    /// Borrowed tokens, until `expires_at`.
     pub(super) tokens: u32,
-    /// What Redis believes to be in hand; what is given back is never more.
-    pub(super) believed: u32,
-    pub(super) lapses: Timestamp,
-    /// Admitted and not charged yet, of a key that is kept in touch about.
+    /// The borrowed tokens as Redis counts them; refunds restore at most these.
+    pub(super) held_in_redis: u32,
+    pub(super) expires_at: Timestamp,
+    /// Units admitted and not charged yet, of a tracked key.
     pub(super) owed: u32,
-    /// Asked for since it was last reported, refused or not.
+    /// Units requested since the last report, allowed or refused.
     pub(super) asked: u32,
-    /// Since when, as long as nobody is told of it.
+    /// Since when, for an untracked key.
     pub(super) asked_since: Timestamp,
-    /// The most that one request lacked since it was last reported.
+    /// The largest number of tokens that one request lacked since the last report.
     pub(super) lacked: u32,
-    /// Redis is to be asked once less than this is in hand.
+    /// A sync is due when fewer tokens than this are left.
     pub(super) low: u32,
-    /// Admitted and not charged, of a key that nobody was told of: forgiven with time.
-    pub(super) quiet: Gcra,
-    /// The bucket of this host alone, while nobody else is heard.
-    pub(super) alone: Gcra,
-    /// What Redis last said.
+    /// Units admitted and not charged, of an untracked key: forgiven with time.
+    pub(super) untracked: Gcra,
+    /// The bucket of this host in an outage.
+    pub(super) fallback: Gcra,
+    /// The level in the last reply of Redis.
     pub(super) seen: Option<Seen>,
-    /// It said so before the last outage.
+    /// The reply predates the last outage.
     pub(super) is_seen_before: bool,
-    /// The outage that it last knew of.
+    /// The value of the outage counter at the last update.
     pub(super) outages: u32,
-    /// Kept in touch about: what is owed is charged, not forgiven.
-    pub(super) in_touch: bool,
-    /// Redis is to be asked soon.
-    pub(super) calls: Calls,
-    /// Redis has refused a request of `refused_cost` and said until when one as large is refused.
+    /// Tracked in Redis: debt is charged, not forgiven.
+    pub(super) tracked: bool,
+    /// The state of the request for a sync.
+    pub(super) sync_request: SyncRequest,
+    /// Redis has refused a request of `refused_cost` units; one as large is refused until then.
     pub(super) refused_until: Timestamp,
     pub(super) refused_cost: u32,
-    /// Paid for by a call, and of no use here: it goes back with the next report. Nobody spends it meanwhile: the bucket may
-    /// have earned it again.
-    pub(super) returns: u32,
-    /// Of what is in hand, so much was brought for requests that are about to be judged: nobody gives it back meanwhile.
-    pub(super) kept: u32,
+    /// Tokens granted by a remote check and not needed: refunded with the next report. They are not spent meanwhile,
+    /// because the bucket may have earned them again.
+    pub(super) refund: u32,
+    /// Borrowed tokens reserved for requests about to be judged: they are not returned meanwhile.
+    pub(super) reserved: u32,
 }
 
-/// What Redis last said of a key.
+/// The level of a key in a reply of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// In millionths of a unit; below zero where it is owed.
+    /// In millionths of a unit; negative for a debt.
     pub level: i64,
-    /// What all hosts ask for, in thousandths of a unit a second.
+    /// The demand of all hosts, in thousandths of a unit per second.
     pub demand: u64,
-    /// When it said so, to a microsecond.
+    /// The time of the reply, rounded to about a microsecond.
     pub at: Timestamp,
 }
 
 impl Seen {
-    /// The same, said at the next moment that 48 bits can tell: nothing is taken for older than it is.
+    /// Returns the level with its time rounded up to 2¹⁰ ns, so that it fits 48 bits and is never dated too early.
     pub(super) fn dated(self) -> Seen {
         let at = self.at.as_nanos().saturating_add((1 << SEEN_SHIFT) - 1) >> SEEN_SHIFT << SEEN_SHIFT;
         Seen { at: Timestamp::from_nanos(at), ..self }
     }
 }
 
-/// What was heard is dated in units of 2¹⁰ ns, of which 47 bits count four years.
+/// The time of a level is stored in units of 2¹⁰ ns; 47 bits of them span four years.
 pub(super) const SEEN_SHIFT: u32 = 10;
 
-/// Whether Redis is to be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Calls {
-    No,
-    /// Somebody is to be told.
-    Yes,
-    /// Somebody was told.
-    Told,
+/// The state of a request for a sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::limit) enum SyncRequest {
+    #[default]
+    Idle,
+    /// The sync task has to be signalled.
+    Due,
+    /// The sync task was signalled.
+    Signalled,
 }
 
-impl Calls {
-    /// Whether somebody is to be told, who is told by this.
-    pub(super) fn tell(&mut self) -> bool {
-        let tells = *self == Calls::Yes;
-        if tells {
-            *self = Calls::Told;
+impl SyncRequest {
+    /// Whether the sync task has to be signalled; the caller does it.
+    pub(in crate::limit) fn take_due(&mut self) -> bool {
+        let is_due = *self == SyncRequest::Due;
+        if is_due {
+            *self = SyncRequest::Signalled;
         }
-        tells
+        is_due
     }
 }
 
 impl Share {
-    /// A key that was never seen.
+    /// The state of a new key.
     #[must_use]
     pub fn fresh(quota: &Quota, now: Timestamp) -> Share {
         let full = Gcra::full(quota.bucket().scale(), now);
         Share {
             tokens: 0,
-            believed: 0,
-            lapses: Timestamp::ORIGIN,
+            held_in_redis: 0,
+            expires_at: Timestamp::ORIGIN,
             owed: 0,
             asked: 0,
             asked_since: now,
             lacked: 0,
             low: 0,
-            quiet: full,
-            alone: full,
+            untracked: full,
+            fallback: full,
             seen: None,
             is_seen_before: false,
             outages: quota.standing().map_or(0, |standing| quota.outages(standing)),
-            in_touch: false,
-            calls: Calls::No,
+            tracked: false,
+            sync_request: SyncRequest::Idle,
             refused_until: Timestamp::ORIGIN,
             refused_cost: 0,
-            returns: 0,
-            kept: 0,
+            refund: 0,
+            reserved: 0,
         }
     }
 
-    /// Judges a request of `cost` units. `Later` is an estimate: what other hosts will ask for is not known.
+    /// Judges a request of `cost` units. `Later` is an estimate: the demand of other hosts is not known.
     pub fn judge(&self, quota: &Quota, now: Timestamp, cost: u32) -> Outcome {
         if cost == 0 {
             return Outcome::Pass;
@@ -128,18 +129,18 @@ impl Share {
         if cost > quota.bucket().burst() {
             return Outcome::Never;
         }
-        let Some(standing) = quota.standing() else { return self.judge_alone(quota, now, cost, 1) };
+        let Some(standing) = quota.standing() else { return self.judge_fallback(quota, now, cost, 1) };
         if self.outages != quota.outages(standing) {
             return self.after_outages(quota, standing, now).judge(quota, now, cost);
         }
-        let need = cost.saturating_sub(self.in_hand(now));
+        let need = cost.saturating_sub(self.borrowed(now));
         if need == 0 {
             return Outcome::Pass;
         }
-        if !quota.is_heard(standing) {
+        if !quota.is_reachable(standing) {
             return match quota.when_down() {
                 WhenDown::Share | WhenDown::Local => {
-                    self.judge_alone(quota, now, need, parts_alone(quota, standing))
+                    self.judge_fallback(quota, now, need, fallback_parts(quota, standing))
                 }
                 WhenDown::Allow => Outcome::Pass,
                 WhenDown::Refuse => Outcome::Later(AGAIN_AFTER),
@@ -149,7 +150,9 @@ impl Share {
             let nanos = self.refused_until.since(now).as_nanos();
             return Outcome::Later(Micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX)));
         }
-        if self.has_credit(quota, standing.hosts(), now, need) || self.has_part(quota, standing, now, need) {
+        if self.has_credit(quota, standing.hosts(), now, need)
+            || self.passes_on_part(quota, standing, now, need)
+        {
             Outcome::Pass
         } else {
             Outcome::Later(self.wait(quota, now, need))
@@ -159,17 +162,17 @@ impl Share {
     /// Judges a request of `cost` units, and charges it if it passes.
     #[inline]
     pub fn admit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Outcome {
-        if self.in_touch {
-            if self.is_at_hand(quota, now, cost) {
+        if self.tracked {
+            if self.only_takes_borrowed(quota, now, cost) {
                 self.tokens -= cost;
                 self.asked = self.asked.saturating_add(cost);
                 if self.tokens < self.low {
-                    self.call();
+                    self.request_sync();
                 }
                 return Outcome::Pass;
             }
-        } else if let Some(unseen) = self.unseen(quota, now)
-            && self.admit_unseen(&unseen, quota, now, cost)
+        } else if let Some(credit) = self.untracked_credit(quota, now)
+            && self.admit_untracked(&credit, quota, now, cost)
         {
             return Outcome::Pass;
         }
@@ -180,162 +183,164 @@ impl Share {
         outcome
     }
 
-    /// Whether such a request, of a key that is kept in touch about, takes tokens in hand and nothing besides.
-    fn is_at_hand(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
-        let is_heard =
+    /// Whether a request of a tracked key takes borrowed tokens and changes nothing else.
+    fn only_takes_borrowed(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
+        let is_reachable =
             |standing: &Standing| self.outages == quota.outages(standing) && is_linked(self.outages);
-        (1..=self.in_hand(now)).contains(&cost)
+        (1..=self.borrowed(now)).contains(&cost)
             && cost <= quota.bucket().burst()
             && self.owed == 0
-            && quota.standing().is_some_and(is_heard)
+            && quota.standing().is_some_and(is_reachable)
     }
 
     /// Charges a request that passed.
     pub fn charge(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
-        let Some(standing) = quota.standing() else { return self.charge_alone(quota, now, cost, 1) };
+        let Some(standing) = quota.standing() else { return self.charge_fallback(quota, now, cost, 1) };
         self.catch_up(quota, standing, now);
-        self.note_asked(quota, now, cost);
-        let need = self.take(now, cost);
-        if !quota.is_heard(standing) {
+        self.count_asked(quota, now, cost);
+        let need = self.take_borrowed(now, cost);
+        if !quota.is_reachable(standing) {
             match quota.when_down() {
                 WhenDown::Share | WhenDown::Local => {
-                    self.charge_alone(quota, now, need, parts_alone(quota, standing));
+                    self.charge_fallback(quota, now, need, fallback_parts(quota, standing));
                 }
                 WhenDown::Allow | WhenDown::Refuse => {}
             }
-            return self.charge_without_calls(quota, standing, now, need);
+            return self.charge_for_next_batch(quota, standing, now, need);
         }
-        if need > 0 && quota.asks_in_vain(standing) {
-            self.owe_at_once(quota, standing, now, need);
+        if need > 0 && quota.remote_checks_fail(standing) {
+            self.owe_now(quota, standing, now, need);
         } else {
             self.use_credit(quota, standing.hosts(), now, need);
         }
     }
 
-    /// Notes a request that this budget refused: it shows what is asked for.
+    /// Records a request that this budget refused as demand.
     pub fn refuse(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
         let Some(standing) = quota.standing() else { return };
         self.catch_up(quota, standing, now);
-        self.note_asked(quota, now, cost);
-        if quota.is_heard(standing) && quota.borrows(standing.hosts()) && !self.is_refused(now, cost) {
+        self.count_asked(quota, now, cost);
+        if quota.is_reachable(standing) && quota.borrows(standing.hosts()) && !self.is_refused(now, cost) {
             self.lacked = self.lacked.max(cost);
-            self.call();
+            self.request_sync();
         }
     }
 
-    /// Charges after the fact, as far as the debt goes.
+    /// Charges after the fact, up to `debt_max` units of debt.
     pub fn owe(&mut self, quota: &Quota, now: Timestamp, amount: u32, debt_max: u32) {
         let Some(standing) = quota.standing() else {
-            self.alone = self.alone.owe(quota.bucket(), now, amount, debt_max);
+            self.fallback = self.fallback.owe(quota.bucket(), now, amount, debt_max);
             return;
         };
         self.catch_up(quota, standing, now);
-        let need = self.take(now, amount);
-        if quota.is_heard(standing) {
-            self.begin_touch(quota, standing.hosts(), now);
+        let need = self.take_borrowed(now, amount);
+        if quota.is_reachable(standing) {
+            self.start_tracking(quota, standing.hosts(), now);
             self.owed = self.owed.saturating_add(need).min(self.owed.max(debt_max));
-            self.call();
+            self.request_sync();
         } else {
-            self.charge_alone(quota, now, need, parts_alone(quota, standing));
-            self.charge_without_calls(quota, standing, now, need);
+            self.charge_fallback(quota, now, need, fallback_parts(quota, standing));
+            self.charge_for_next_batch(quota, standing, now, need);
         }
     }
 
-    /// Gives back what was charged, as far as Redis knows of it or nobody has charged it yet.
+    /// Refunds charged units: cancels debt first, then restores borrowed tokens, at most those that Redis counts.
     pub fn give_back(&mut self, quota: &Quota, now: Timestamp, amount: u32) {
         let Some(standing) = quota.standing() else {
-            self.alone = self.alone.give_back(quota.bucket(), now, amount);
+            self.fallback = self.fallback.give_back(quota.bucket(), now, amount);
             return;
         };
         self.catch_up(quota, standing, now);
         let paid = self.owed.min(amount);
         self.owed -= paid;
-        let room = if now < self.lapses { self.believed.saturating_sub(self.tokens) } else { 0 };
+        let room = if now < self.expires_at { self.held_in_redis.saturating_sub(self.tokens) } else { 0 };
         self.tokens += room.min(amount - paid);
     }
 
-    /// What Redis last said of it, if it has said anything since the last outage.
+    /// The level of the last reply of Redis, if it came after the last outage.
     #[must_use]
     pub fn seen(&self) -> Option<Seen> {
         self.seen.filter(|_| !self.is_seen_before)
     }
 
-    /// Whether it is kept in touch about.
+    /// Whether the key is tracked in Redis.
     #[must_use]
     pub fn is_in_touch(&self) -> bool {
-        self.in_touch
+        self.tracked
     }
 
-    /// Whether somebody is to be told that Redis is to be asked about this key. It says so once.
+    /// Whether a sync of this key is due; returns `true` once per request for a sync.
     pub fn calls(&mut self) -> bool {
-        self.calls.tell()
+        self.sync_request.take_due()
     }
 
-    /// Whether nobody has heard of it: what there is then is what was asked for, and used of its buckets.
-    pub(super) fn is_unknown(&self) -> bool {
-        let is_empty =
-            self.tokens == 0 && self.believed == 0 && self.lapses == Timestamp::ORIGIN && self.low == 0;
+    /// Whether Redis has no record of the key: its state is then demand and the levels of its buckets.
+    pub(super) fn is_unknown_to_redis(&self) -> bool {
+        let is_empty = self.tokens == 0
+            && self.held_in_redis == 0
+            && self.expires_at == Timestamp::ORIGIN
+            && self.low == 0;
         let is_silent =
-            !self.in_touch && self.owed == 0 && self.returns == 0 && self.lacked == 0 && self.kept == 0;
+            !self.tracked && self.owed == 0 && self.refund == 0 && self.lacked == 0 && self.reserved == 0;
         let is_refused = self.refused_until > Timestamp::ORIGIN || self.refused_cost > 0;
         is_empty && is_silent && !is_refused && self.seen.is_none()
     }
 
-    /// Nanoseconds until it equals one that was never seen, on a scale of the bucket's ticks.
+    /// Nanoseconds until the state equals that of a new key, for buckets on this scale.
     #[must_use]
     pub fn nanos_until_fresh(&self, quota_scale: crate::limit::Scale, now: Timestamp) -> u64 {
-        if self.in_touch || self.owed > 0 || self.returns > 0 || self.in_hand(now) > 0 {
+        if self.tracked || self.owed > 0 || self.refund > 0 || self.borrowed(now) > 0 {
             return u64::MAX;
         }
         let ticks = |bucket: Gcra| bucket.ticks_until_full(quota_scale, now);
-        let full = ticks(self.quiet).max(ticks(self.alone)).div_ceil(u64::from(quota_scale.ticks_per_nano()));
+        let full =
+            ticks(self.untracked).max(ticks(self.fallback)).div_ceil(u64::from(quota_scale.ticks_per_nano()));
         let refused = if self.refused_cost < u32::MAX { self.refused_until } else { Timestamp::ORIGIN };
         full.max(refused.as_nanos().saturating_sub(now.as_nanos()))
     }
 
-    /// Tokens in hand that have not lapsed.
-    pub(super) fn in_hand(&self, now: Timestamp) -> u32 {
-        if now < self.lapses { self.tokens } else { 0 }
+    /// Borrowed tokens that have not expired.
+    pub(super) fn borrowed(&self, now: Timestamp) -> u32 {
+        if now < self.expires_at { self.tokens } else { 0 }
     }
 
-    /// Tokens in hand that have lapsed, and were not reported as that yet.
-    pub(super) fn lapsed(&self, now: Timestamp) -> u32 {
-        self.tokens - self.in_hand(now)
+    /// Borrowed tokens that have expired and are not reported as expired yet.
+    pub(super) fn expired(&self, now: Timestamp) -> u32 {
+        self.tokens - self.borrowed(now)
     }
 
-    /// Takes so many of what is in hand, and returns how many are lacking. What has lapsed stays where it is: nobody spends
-    /// it, and how much it was is yet to be told.
-    fn take(&mut self, now: Timestamp, cost: u32) -> u32 {
-        let in_hand = self.in_hand(now);
-        let taken = in_hand.min(cost);
+    /// Takes borrowed tokens and returns the number lacking. Expired tokens stay in place until a report: they are not
+    /// spent, and their number has to be reported.
+    fn take_borrowed(&mut self, now: Timestamp, cost: u32) -> u32 {
+        let borrowed = self.borrowed(now);
+        let taken = borrowed.min(cost);
         self.tokens -= taken;
         cost - taken
     }
 
-    /// Counts what is asked for. Of what nobody is told of, only what is not forgiven yet tells anything.
-    fn note_asked(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
-        if !self.in_touch && self.quiet.ticks_until_full(quota.bucket().scale(), now) == 0 {
+    /// Counts demand. For an untracked key only demand that is not forgiven yet counts.
+    fn count_asked(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
+        if !self.tracked && self.untracked.ticks_until_full(quota.bucket().scale(), now) == 0 {
             self.asked = 0;
             self.asked_since = now;
         }
         self.asked = self.asked.saturating_add(cost);
     }
 
-    pub(super) fn call(&mut self) {
-        if self.calls == Calls::No {
-            self.calls = Calls::Yes;
+    pub(super) fn request_sync(&mut self) {
+        if self.sync_request == SyncRequest::Idle {
+            self.sync_request = SyncRequest::Due;
         }
     }
 
-    /// Knows of the outages that have begun or ended since it was last looked at.
+    /// Applies the outages that have begun or ended since the last update.
     pub(super) fn catch_up(&mut self, quota: &Quota, standing: &Standing, now: Timestamp) {
         if self.outages != quota.outages(standing) {
             *self = self.after_outages(quota, standing, now);
         }
     }
 
-    /// How long until a request may pass: never sooner than Redis could be asked again, and no later where nothing is known
-    /// of the rest.
+    /// The wait until a request may pass: never less than a sync interval, and exactly that if no level is known.
     fn wait(&self, quota: &Quota, now: Timestamp, need: u32) -> Micros {
         let Some(level) = self.estimate(quota, now) else { return SYNC_EVERY };
         let missing = (i64::from(need) * MICRO_UNITS.cast_signed()).saturating_sub(level).max(0);
@@ -349,16 +354,17 @@ impl Share {
             || u64::try_from((u128::from(missing) * u128::from(period)).div_ceil(u128::from(each))),
             |product| Ok(product.div_ceil(each)),
         );
-        // Whatever Redis says: a bucket that has earned nothing is full after its window.
+        // Whatever the level: a bucket is full after its window.
         Micros(micros.unwrap_or(u64::MAX)).min(quota.bucket().window()).max(SYNC_EVERY)
     }
 }
 
-/// How often Redis is asked about a key that is in demand.
+/// The sync interval of a key in demand.
 const SYNC_EVERY: Micros = Micros(100_000);
 
-/// When to come again to what refuses for as long as Redis is not heard.
+/// The retry-after of `WhenDown::Refuse` during an outage.
 const AGAIN_AFTER: Micros = Micros(1_000_000);
 
-/// How long before its hold ends in Redis a host lets go of what it has: [`Settled::lapses`](super::Settled).
+/// The hold on this host: borrowed tokens expire this long after the report was sent, before their hold in Redis ends;
+/// see [`Settled::sent`](super::Settled).
 pub(in crate::limit) const HOLD: Duration = Duration::from_millis(1_900);

@@ -1,120 +1,121 @@
-//! What is reported of a key to Redis, and what comes of its answer.
+//! Reports of a key to Redis, and the effect of its replies.
 
-use super::state::{Calls, HOLD, Seen};
+use super::state::{HOLD, Seen, SyncRequest};
 use super::{More, Quota, Share};
 use crate::clock::Timestamp;
 
-/// What a host has of one key, as it is reported.
+/// The report of one key of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reported {
-    /// Tokens in hand.
+    /// Borrowed tokens.
     pub held: u32,
-    /// Admitted and not charged yet.
+    /// Units admitted and not charged yet.
     pub owed: u32,
-    /// Asked for since the last report, refused or not.
+    /// Units requested since the last report, allowed or refused.
     pub asked: u32,
-    /// Since when that is, if this is the first report.
+    /// The start of that time, for the first report.
     pub since: Timestamp,
-    /// The most that one request lacked since then; zero: none was refused.
+    /// The largest number of tokens that one request lacked since then; zero if none was refused.
     pub lacked: u32,
-    /// Paid for and of no use: it goes back with the report.
+    /// Tokens granted and not needed: refunded with the report.
     pub returns: u32,
-    /// When the first of that was paid by the clock of Redis, in microseconds, where it is of a window and known.
+    /// The time of the first charge among them by the clock of Redis, in microseconds, if it is of a window and known.
     pub paid_us: Option<u64>,
-    /// Tokens that were in hand and lapsed, and were not told of yet: they are nobody's until they are earned again.
+    /// Borrowed tokens that expired since the last report: no host has them until they are earned again.
     pub lapsed: u32,
 }
 
-/// What Redis has answered.
+/// The reply of Redis to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Of what was owed, so much is charged now.
+    /// Units of the debt that are charged now.
     pub paid: u32,
-    /// Tokens that were granted.
+    /// Tokens granted.
     pub granted: u32,
-    /// What Redis has left, in millionths of a unit; below zero where it is owed.
+    /// The remaining level in Redis, in millionths of a unit; negative for a debt.
     pub level: i64,
-    /// What all hosts ask for, in thousandths of a unit a second.
+    /// The demand of all hosts, in thousandths of a unit per second.
     pub demand: u64,
-    /// When the oldest report was first sent that stands for what is in hand: all of it lapses so long after.
+    /// The time at which the oldest report that covers the borrowed tokens was first sent: all expire one hold after
+    /// it.
     pub sent: Timestamp,
-    /// Redis is to be asked again once less than this is in hand.
+    /// A sync is due when fewer tokens than this are left.
     pub low: u32,
-    /// When there is more, of a window.
+    /// The next increase, for a window.
     pub more: Option<More>,
 }
 
 impl Share {
-    /// Reports what there is of the key, which is kept in touch about from now on. `give_back`: so many tokens, if they are
-    /// there and not [kept](Share::judged), leave the hand with the report; what [returns](Reported::returns) goes back besides.
+    /// Reports the key, which is tracked from now on. Up to `give_back` tokens, if they are there and not
+    /// [reserved](Share::judged), are returned with the report, beside [`Reported::returns`]. Returns the report and
+    /// the number of all returned tokens.
     pub fn report(&mut self, quota: &Quota, now: Timestamp, give_back: u32) -> (Reported, u32) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
-            self.begin_touch(quota, standing.hosts(), now);
+            self.start_tracking(quota, standing.hosts(), now);
         }
-        let lapsed = self.lapsed(now);
-        self.tokens = self.in_hand(now);
-        let back = self.unkept(now).min(give_back);
+        let lapsed = self.expired(now);
+        self.tokens = self.borrowed(now);
+        let back = self.unreserved(now).min(give_back);
         self.tokens -= back;
-        self.calls = Calls::Told;
+        self.sync_request = SyncRequest::Signalled;
         let reported = Reported { lapsed, ..self.look(now) };
         self.asked = 0;
         self.lacked = 0;
-        self.returns = 0;
+        self.refund = 0;
         (reported, back.saturating_add(reported.returns))
     }
 
-    /// Says what there is without changing anything.
+    /// Returns the report without any change.
     #[must_use]
     pub fn look(&self, now: Timestamp) -> Reported {
         Reported {
-            held: self.in_hand(now),
+            held: self.borrowed(now),
             owed: self.owed,
             asked: self.asked,
             since: self.asked_since,
             lacked: self.lacked,
-            returns: self.returns,
+            returns: self.refund,
             paid_us: None,
-            lapsed: self.lapsed(now),
+            lapsed: self.expired(now),
         }
     }
 
-    /// Takes what Redis has answered. Returns how many tokens have lapsed, of what was in hand and of what was granted, and
-    /// were not told of yet.
+    /// Applies a reply of Redis. Returns the number of tokens, borrowed or just granted, that have expired and are not
+    /// reported as expired yet.
     pub fn settle(&mut self, quota: &Quota, settled: &Settled, now: Timestamp) -> u32 {
         let seen = Seen { level: settled.level, demand: settled.demand, at: now };
-        self.hear(quota, now, settled.paid, seen);
-        self.hear_more(quota, now, settled.more);
-        let lapses = settled.sent.after(HOLD);
+        self.apply_level(quota, now, settled.paid, seen);
+        self.apply_more(quota, now, settled.more);
+        let expires_at = settled.sent.after(HOLD);
         let there = self.tokens.saturating_add(settled.granted);
-        if lapses >= self.lapses {
-            // What was in hand was reported with the same words, so it is held as long.
-            self.tokens = self.in_hand(now).saturating_add(settled.granted);
-            self.lapses = lapses;
-        } else if now < lapses {
-            self.take_in_hand(settled.granted, lapses, now);
+        if expires_at >= self.expires_at {
+            // The same report covered the borrowed tokens, so Redis holds them as long.
+            self.tokens = self.borrowed(now).saturating_add(settled.granted);
+            self.expires_at = expires_at;
+        } else if now < expires_at {
+            self.add_borrowed(settled.granted, expires_at, now);
         }
-        self.tokens = self.in_hand(now);
-        self.believed = self.tokens;
+        self.tokens = self.borrowed(now);
+        self.held_in_redis = self.tokens;
         self.low = settled.low;
-        self.calls = Calls::No;
-        if self.asked > 0 && self.tokens < self.low || self.owed > 0 || self.returns > 0 {
-            self.call();
+        self.sync_request = SyncRequest::Idle;
+        if self.asked > 0 && self.tokens < self.low || self.owed > 0 || self.refund > 0 {
+            self.request_sync();
         }
         there.saturating_sub(self.tokens)
     }
 
-    /// Nothing more is said of the key, and nobody is told of it any more. Returns whether that may be: nothing is in hand
-    /// and nothing is owed.
+    /// Stops tracking the key. Returns whether that is possible: there are no borrowed tokens and no debt.
     pub fn let_go(&mut self, now: Timestamp) -> bool {
-        let may = self.owed == 0 && self.returns == 0 && self.in_hand(now) == 0;
+        let may = self.owed == 0 && self.refund == 0 && self.borrowed(now) == 0;
         if may {
-            self.in_touch = false;
+            self.tracked = false;
             self.tokens = 0;
             self.asked = 0;
         }
-        // Who owes something may call again.
-        self.calls = Calls::No;
+        // A key with a debt may request a sync again.
+        self.sync_request = SyncRequest::Idle;
         may
     }
 }

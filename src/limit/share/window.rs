@@ -1,5 +1,5 @@
-//! Windows that many hosts share. What is in hand is judged as that of a bucket is; what differs is when there is more: not
-//! a little with every moment, but all of it, or what leaves, at one that Redis tells.
+//! Windows shared by several hosts. Borrowed tokens are judged as for a bucket. The difference is the refill: not
+//! continuous, but all units, or those that leave the window, at an instant that Redis reports.
 
 use super::{Quota, Share};
 use crate::clock::{Micros, Now, Timestamp};
@@ -7,52 +7,51 @@ use crate::limit::{self, Rate, RateError, Scale, fixed_window, sliding_window, t
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How the windows of a budget turn.
+/// The windows of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// What each host would count for itself.
+    /// The equivalent quota of a single host.
     like: limit::Quota,
     turns: Turns,
 }
 
-/// What turns windows, in microseconds of Unix time.
+/// The schedule of windows, in microseconds of Unix time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turns {
-    /// All are of one length.
+    /// All windows have the same length.
     Every {
-        /// How many sub-buckets count: one of a fixed window, one more than there are in one that slides.
+        /// The number of sub-buckets that count: one for a fixed window, parts + 1 for a sliding one.
         slots: u32,
-        /// How long each of them is.
+        /// The length of a sub-bucket.
         step: u64,
-        /// Where one of them began.
+        /// The start of one of them.
         origin: u64,
     },
-    /// They are those of a calendar: [`Window::edges`] tells which.
+    /// Calendar windows: see [`Window::edges`].
     Calendar,
 }
 
-/// Why hosts cannot share a window.
+/// The reason why hosts cannot share a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowFault {
-    /// It begins with the first request of a key, of which other hosts know nothing.
+    /// The windows begin with the first request of a key, which other hosts do not know.
     #[error("its windows begin with the first request of a key")]
     OfEachKey,
-    /// It is over before hosts have heard of each other.
+    /// The windows end before hosts have exchanged their counts.
     #[error("its windows are shorter than a second")]
     TooShort,
-    /// It is of another algorithm.
-    #[error("it is no window")]
+    /// The algorithm has no window.
+    #[error("it has no window")]
     NoWindow,
-    /// It cannot be counted.
+    /// The rate or window is invalid.
     #[error(transparent)]
     Rate(#[from] RateError),
 }
 
 impl Quota {
-    /// A budget of so much in each window as this one, which counts on one host.
+    /// Makes a budget with the limit and the windows of a single host's quota.
     ///
-    /// # Errors
-    /// A window that hosts cannot share.
+    /// # Errors A window that hosts cannot share.
     pub fn of_window(
         like: limit::Quota,
         credit: u16,
@@ -60,78 +59,76 @@ impl Quota {
     ) -> Result<Quota, WindowFault> {
         let (count, nanos, turns) = match &like {
             limit::Quota::FixedWindow(window) => {
-                (window.count(), window.window().0.saturating_mul(NANOS_PER_MICRO), of_fixed(window)?)
+                (window.count(), window.window().0.saturating_mul(NANOS_PER_MICRO), fixed_turns(window)?)
             }
             limit::Quota::SlidingWindow(window) => {
-                (window.count(), window.window_nanos(), of_sliding(window))
+                (window.count(), window.window_nanos(), sliding_turns(window))
             }
             _ => return Err(WindowFault::NoWindow),
         };
         if nanos < WINDOW_NANOS_MIN {
             return Err(WindowFault::TooShort);
         }
-        // One scale for all budgets of a rule, overrides included: that of their windows.
+        // One scale for all budgets of a rule, overrides included: the scale of their windows.
         let scale = if nanos <= FINE_NANOS_MAX { Scale::FINEST } else { Scale::of(Rate::new(1, nanos)?) };
         let bucket = token_bucket::Quota::on_scale(Rate::new(count, nanos)?, count, scale)?;
-        // Credit comes back within a window: half at once and half in its course are all of it.
+        // Credit is forgiven within a window: half of it at once and half in the course of the window are all of it.
         let credit = if credit == 0 { 0 } else { (credit / 2).max(1) };
         let window = Some(Arc::new(Window { like, turns }));
         Ok(Quota { window, ..Quota::new(bucket, credit, when_down) })
     }
 
-    /// The time over which the limit is given out.
+    /// The time over which the limit is granted.
     #[must_use]
     pub fn span(&self) -> Micros {
         self.window().map_or(self.bucket.window(), |window| window.like.window())
     }
 
-    /// How its windows turn; `None`: it is a bucket.
+    /// The windows of the budget; `None` for a bucket.
     #[must_use]
     pub fn window(&self) -> Option<&Window> {
         self.window.as_deref()
     }
 }
 
-fn of_fixed(window: &fixed_window::Quota) -> Result<Turns, WindowFault> {
-    if window.is_of_each_key() {
+fn fixed_turns(window: &fixed_window::Quota) -> Result<Turns, WindowFault> {
+    if window.is_per_key() {
         return Err(WindowFault::OfEachKey);
     }
-    let whole = |(step, origin): &(u64, u64)| {
+    let is_whole_micros = |(step, origin): &(u64, u64)| {
         step.is_multiple_of(NANOS_PER_MICRO) && origin.is_multiple_of(NANOS_PER_MICRO)
     };
-    Ok(window.regular().filter(whole).map_or(Turns::Calendar, |(step, origin)| Turns::Every {
-        slots: 1,
-        step: step / NANOS_PER_MICRO,
-        origin: origin / NANOS_PER_MICRO,
+    Ok(window.uniform_period().filter(is_whole_micros).map_or(Turns::Calendar, |(step, origin)| {
+        Turns::Every { slots: 1, step: step / NANOS_PER_MICRO, origin: origin / NANOS_PER_MICRO }
     }))
 }
 
-fn of_sliding(window: &sliding_window::Quota) -> Turns {
+fn sliding_turns(window: &sliding_window::Quota) -> Turns {
     let parts = u32::from(window.buckets()).max(PARTS_MIN);
     let step = window.window_nanos().div_ceil(NANOS_PER_MICRO).div_ceil(u64::from(parts));
     Turns::Every { slots: parts + 1, step, origin: 0 }
 }
 
 impl Window {
-    /// What each host would count for itself.
+    /// The equivalent quota of a single host.
     #[must_use]
     pub const fn like(&self) -> &limit::Quota {
         &self.like
     }
 
-    /// How it turns.
+    /// The schedule of the windows.
     #[must_use]
     pub const fn turns(&self) -> Turns {
         self.turns
     }
 
-    /// Whether it slides: then there is more whenever something leaves, and else at its end.
+    /// Whether the window slides: it then refills whenever units leave it, a fixed one at its end.
     #[must_use]
     pub const fn slides(&self) -> bool {
         matches!(self.turns, Turns::Every { slots: 2.., .. })
     }
 
-    /// How long the window lasts, or the part of one that slides, by the clock of this host.
+    /// The time until the end of the window, or of the part of a sliding one, by the clock of this host.
     #[must_use]
     pub fn until_edge(&self, now: Now) -> Micros {
         let unix_nanos = now.at.as_nanos().saturating_add_signed(now.utc);
@@ -146,8 +143,8 @@ impl Window {
         Micros(edge.saturating_sub(unix_nanos).div_ceil(NANOS_PER_MICRO))
     }
 
-    /// Where the window begins that lies around a moment, where the next one takes its place, and where that ends: all in
-    /// microseconds of Unix time. The moment may be a little off: it is taken for an earlier one, by a part of a window.
+    /// The start and the end of the window that contains an instant, and the end of the next window, in microseconds of
+    /// Unix time. The instant may be imprecise and is moved to an earlier one, by at most a quarter of a window.
     #[must_use]
     pub fn edges(&self, unix_us: u64) -> (u64, u64, u64) {
         let limit::Quota::FixedWindow(window) = &self.like else { return (0, 0, 0) };
@@ -159,19 +156,20 @@ impl Window {
     }
 }
 
-/// When there is more of a window, as Redis has said.
+/// The next increase of a window, as reported by Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct More {
-    /// From then on.
+    /// The instant of the increase.
     pub at: Timestamp,
-    /// Nobody gets any before.
+    /// No host obtains a unit before that.
     pub is_spent_out: bool,
 }
 
 impl Share {
-    /// Takes what Redis has said of a window: from what cost on a request is refused before there is more. Whatever it says,
-    /// a window is over after its length; a month may be longer than thirty days, and a day than 24 hours.
-    pub(super) fn hear_more(&mut self, quota: &Quota, now: Timestamp, more: Option<More>) {
+    /// Applies the report of Redis about a window: requests from some cost on are refused until the next increase.
+    /// Whatever the report, a window ends after its length, and a tenth more: months and days of a calendar may exceed
+    /// the nominal length.
+    pub(super) fn apply_more(&mut self, quota: &Quota, now: Timestamp, more: Option<More>) {
         if let Some(More { at, is_spent_out }) = more {
             let span = Duration::from_micros(quota.span().0);
             self.refused_until = at.min(now.after(span + span / 10));
@@ -179,34 +177,35 @@ impl Share {
         }
     }
 
-    /// What Redis has of a window by now, in millionths of a unit, given what it had and what others have taken since.
-    pub(super) fn left_of_window(&self, quota: &Quota, now: Timestamp, level: i64) -> i64 {
+    /// The estimated rest of a window in Redis, in millionths of a unit, from its level less the demand of other hosts
+    /// since.
+    pub(super) fn window_rest(&self, quota: &Quota, now: Timestamp, level: i64) -> i64 {
         let is_full = now >= self.refused_until && self.refused_until > Timestamp::ORIGIN;
         match quota.window() {
-            // What leaves one that slides is not known: at the least enough for one.
+            // The units that leave a sliding window are not known: assume at least one.
             Some(window) if is_full && window.slides() => level.max(super::MICRO_UNITS.cast_signed()),
             Some(_) if is_full => quota.derived.full,
             _ => level.min(quota.derived.full),
         }
     }
 
-    /// How long until there is more of a window, as far as is known.
+    /// The time until the next increase of a window, if it is known.
     pub(super) fn until_more(&self, now: Timestamp) -> Option<Micros> {
         let nanos = self.refused_until.as_nanos().checked_sub(now.as_nanos()).filter(|nanos| *nanos > 0)?;
         Some(Micros(nanos.div_ceil(NANOS_PER_MICRO)))
     }
 }
 
-/// Shorter ones are over before hosts have heard of each other.
+/// A shorter window ends before hosts have exchanged their counts.
 const WINDOW_NANOS_MIN: u64 = 1_000_000_000;
 
-/// What the finest scale holds of time.
+/// The longest time that the finest scale can hold.
 const FINE_NANOS_MAX: u64 = 180 * 86_400 * 1_000_000_000;
 
-/// Parts of a window that slides, where its rule says fewer: what is counted leaves up to a part too late.
+/// The least number of parts of a sliding window: units leave the window up to one part late.
 const PARTS_MIN: u32 = 10;
 
-/// A host that has just heard the clock of Redis does not know it better than this.
+/// The largest error of an instant by the clock of Redis on a host that has just received it.
 const EARLY_US: u64 = 5_000_000;
 
 const NANOS_PER_MICRO: u64 = 1_000;

@@ -1,0 +1,373 @@
+//! A share in the compact form of the key table. Most decisions change the compact form in place; the others unfold it,
+//! change the [`Share`] and fold it again. Results equal those of the [`Share`].
+//!
+//! ```text
+//!   table:  digest │ used, asked, …                               untracked
+//!           digest │ tokens, until when, level │ ──▶ Share        anything else
+//! ```
+
+use super::credit::UntrackedCredit;
+use super::state::{SEEN_SHIFT, SyncRequest};
+use super::{Quota, Share, is_linked};
+use crate::clock::Timestamp;
+use crate::limit::heap::block_bytes;
+use crate::limit::token_bucket::Gcra;
+use crate::limit::{Level, Scale};
+
+/// A share in compact form.
+#[derive(Debug)]
+pub struct Folded(Form);
+
+#[derive(Debug)]
+enum Form {
+    Untracked(Untracked),
+    Boxed(Boxed),
+}
+
+/// The state of an untracked key without borrowed tokens, debt or known level, as most keys are.
+#[derive(Debug)]
+struct Untracked {
+    /// The one of the two buckets that is not full: the credit, or the fallback.
+    used: Gcra,
+    is_fallback: bool,
+    asked_since: Timestamp,
+    asked: u32,
+    /// The low bits of the outage counter: outages are too rare to wrap it.
+    outages: u16,
+    sync_request: SyncRequest,
+}
+
+/// Any other state.
+#[derive(Debug)]
+struct Boxed {
+    fast: FastPath,
+    share: Box<Share>,
+}
+
+/// The data of a decision that only takes borrowed tokens: reading the boxed share would be another cache miss.
+#[derive(Clone, Copy, Debug)]
+struct FastPath {
+    /// Borrowed tokens. Tokens taken since folding are also demand.
+    tokens: u32,
+    /// Below this many tokens the share has more to do than to take them.
+    floor: u16,
+    /// The level of the last reply of Redis, and its time in `at`.
+    level: Int48,
+    demand: u32,
+    at: Int48,
+    /// The time after `at` for which tokens can be taken so, in units of 2²⁴ ns; zero: not at all.
+    lasts: u8,
+    /// The low bits of the outage counter: within seconds it cannot wrap.
+    outages: u8,
+}
+
+/// A signed number of 48 bits in six bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(2))]
+struct Int48 {
+    low: u32,
+    high: i16,
+}
+
+impl Int48 {
+    const ZERO: Int48 = Int48 { low: 0, high: 0 };
+
+    /// Packs a number; `None` if it needs more than 48 bits.
+    fn new(number: i64) -> Option<Int48> {
+        let high = i16::try_from(number >> 32).ok()?;
+        let [a, b, c, d, ..] = number.to_le_bytes();
+        Some(Int48 { low: u32::from_le_bytes([a, b, c, d]), high })
+    }
+
+    #[inline]
+    fn get(self) -> i64 {
+        i64::from(self.high) << 32 | i64::from(self.low)
+    }
+}
+
+impl Folded {
+    /// The state of a new key.
+    #[must_use]
+    pub fn fresh(quota: &Quota, now: Timestamp) -> Folded {
+        Folded(Form::Untracked(Untracked {
+            used: Gcra::full(quota.bucket().scale(), now),
+            is_fallback: false,
+            asked_since: now,
+            asked: 0,
+            outages: low_bits(outage_counter(quota)),
+            sync_request: SyncRequest::Idle,
+        }))
+    }
+
+    /// Folds a share.
+    #[must_use]
+    pub fn of(share: Share, quota: &Quota, now: Timestamp) -> Folded {
+        Folded(
+            Untracked::from_share(&share, quota, now)
+                .map_or_else(|| Form::Boxed(Boxed::new(share, quota)), Form::Untracked),
+        )
+    }
+
+    /// Unfolds the share.
+    #[must_use]
+    pub fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
+        match &self.0 {
+            Form::Untracked(untracked) => untracked.unfold(quota, now),
+            Form::Boxed(boxed) => boxed.unfold(),
+        }
+    }
+
+    /// Unfolds the share, changes it and folds it again. Returns the result of `change`.
+    pub fn change<T>(&mut self, quota: &Quota, now: Timestamp, change: impl FnOnce(&mut Share) -> T) -> T {
+        let mut share = self.unfold(quota, now);
+        let changed = change(&mut share);
+        match (&mut self.0, Untracked::from_share(&share, quota, now)) {
+            (form, Some(untracked)) => *form = Form::Untracked(untracked),
+            (Form::Boxed(boxed), None) => boxed.fold(share, quota),
+            (form @ Form::Untracked(_), None) => *form = Form::Boxed(Boxed::new(share, quota)),
+        }
+        changed
+    }
+
+    /// Admits a request of at least one unit, as [`Share::admit`] would, and returns its level. `None`, without any
+    /// change, if the compact form does not suffice to decide.
+    #[inline]
+    pub fn admit_at_once(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+        match &mut self.0 {
+            Form::Boxed(boxed) => boxed.fast.take_borrowed(quota, now, cost),
+            Form::Untracked(untracked) => untracked.use_credit(quota, now, cost),
+        }
+    }
+
+    /// See [`Share::calls`].
+    pub fn calls(&mut self) -> bool {
+        match &mut self.0 {
+            Form::Boxed(boxed) => boxed.share.calls(),
+            Form::Untracked(untracked) => untracked.sync_request.take_due(),
+        }
+    }
+
+    /// See [`Share::nanos_until_fresh`].
+    #[must_use]
+    pub fn nanos_until_fresh(&self, scale: Scale, now: Timestamp) -> u64 {
+        match &self.0 {
+            Form::Untracked(untracked) => {
+                untracked.used.ticks_until_full(scale, now).div_ceil(u64::from(scale.ticks_per_nano()))
+            }
+            Form::Boxed(boxed) if boxed.fast.age(now).is_some() => u64::MAX,
+            // Tokens taken in the meantime belong to a tracked key.
+            Form::Boxed(boxed) => boxed.share.nanos_until_fresh(scale, now),
+        }
+    }
+
+    /// See [`Share::is_in_touch`].
+    #[must_use]
+    pub fn is_in_touch(&self) -> bool {
+        match &self.0 {
+            Form::Untracked(_) => false,
+            Form::Boxed(boxed) => boxed.share.is_in_touch(),
+        }
+    }
+
+    /// The heap bytes of this share.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Form::Untracked(_) => 0,
+            Form::Boxed(_) => HEAP_BYTES,
+        }
+    }
+
+    /// The most heap bytes of any share.
+    #[must_use]
+    pub const fn heap_bytes_max() -> usize {
+        HEAP_BYTES
+    }
+}
+
+impl Untracked {
+    /// Folds a share whose only state is that of an untracked key; otherwise `None`.
+    fn from_share(share: &Share, quota: &Quota, now: Timestamp) -> Option<Untracked> {
+        if !share.is_unknown_to_redis() {
+            return None;
+        }
+        let is_full = |bucket: Gcra| bucket.ticks_until_full(quota.bucket().scale(), now) == 0;
+        let is_fallback = !is_full(share.fallback);
+        if is_fallback && !is_full(share.untracked) {
+            return None;
+        }
+        Some(Untracked {
+            used: if is_fallback { share.fallback } else { share.untracked },
+            is_fallback,
+            asked_since: share.asked_since,
+            asked: share.asked,
+            outages: low_bits(share.outages),
+            sync_request: share.sync_request,
+        })
+    }
+
+    fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
+        let full = Gcra::full(quota.bucket().scale(), now);
+        let (untracked, fallback) = if self.is_fallback { (full, self.used) } else { (self.used, full) };
+        Share {
+            untracked,
+            fallback,
+            asked: self.asked,
+            asked_since: self.asked_since,
+            outages: self.outages(outage_counter(quota)),
+            sync_request: self.sync_request,
+            ..Share::fresh(quota, now)
+        }
+    }
+
+    /// The full outage counter that the low bits stand for, given its current value.
+    #[inline]
+    fn outages(&self, so_far: u32) -> u32 {
+        so_far.wrapping_sub(u32::from(low_bits(so_far).wrapping_sub(self.outages)))
+    }
+
+    /// Uses credit, if another unit is left afterwards and no sync becomes due.
+    #[inline]
+    fn use_credit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+        let standing = quota.standing()?;
+        let outages = quota.outages(standing);
+        let is_reachable = self.outages == low_bits(outages) && is_linked(outages);
+        if !is_reachable
+            || self.is_fallback
+            || self.sync_request == SyncRequest::Due
+            || quota.window().is_some()
+        {
+            return None;
+        }
+        let credit = UntrackedCredit::new(quota, standing.hosts(), self.used, now)?;
+        let ahead = credit.after(cost)?;
+        let is_sync_due = credit.is_sync_due(ahead) && self.sync_request == SyncRequest::Idle;
+        if is_sync_due || !(UntrackedCredit { ahead, ..credit }).has_one() {
+            return None;
+        }
+        if credit.ahead == 0 {
+            self.asked = 0;
+            self.asked_since = now;
+        }
+        self.asked = self.asked.saturating_add(cost);
+        self.used = Gcra::from_ahead(quota.bucket().scale(), now, ahead);
+        Some(quota.untracked_level(false))
+    }
+}
+
+impl Boxed {
+    fn new(share: Share, quota: &Quota) -> Boxed {
+        Boxed { fast: FastPath::new(&share, quota), share: Box::new(share) }
+    }
+
+    fn fold(&mut self, share: Share, quota: &Quota) {
+        self.fast = FastPath::new(&share, quota);
+        *self.share = share;
+    }
+
+    fn unfold(&self) -> Share {
+        let (mut share, tokens) = (*self.share, self.fast.tokens);
+        share.asked = share.asked.saturating_add(share.tokens.saturating_sub(tokens));
+        share.tokens = tokens;
+        share
+    }
+}
+
+impl FastPath {
+    fn new(share: &Share, quota: &Quota) -> FastPath {
+        let tokens = share.tokens;
+        let (level, at) = (Int48::ZERO, Int48::ZERO);
+        let nothing = FastPath { tokens, floor: u16::MAX, level, demand: 0, at, lasts: 0, outages: 0 };
+        FastPath::from_share(share, quota).unwrap_or(nothing)
+    }
+
+    /// The fast path of a share, if a decision can take tokens and change nothing else: it has borrowed tokens, no
+    /// debt, and no sync is due. `None` also where the numbers do not fit.
+    fn from_share(share: &Share, quota: &Quota) -> Option<FastPath> {
+        // The next increase of a window is stored in the boxed share.
+        let may = quota.window().is_none()
+            && share.tracked
+            && share.owed == 0
+            && share.sync_request != SyncRequest::Due
+            && is_linked(share.outages)
+            && share.tokens <= quota.bucket().burst()
+            // The demand counter must not overflow before the tokens run out.
+            && share.asked.checked_add(share.tokens).is_some();
+        let seen = share.seen().filter(|_| may)?;
+        let nanos = share.expires_at.as_nanos().saturating_sub(seen.at.as_nanos()).min(LASTS_NANOS_MAX);
+        // The last token is not taken so: the level of its reply depends on more than the last known level.
+        let floor = if share.sync_request == SyncRequest::Idle { share.low.max(1) } else { 1 };
+        let [outages, ..] = share.outages.to_le_bytes();
+        Some(FastPath {
+            tokens: share.tokens,
+            floor: u16::try_from(floor).ok()?,
+            level: Int48::new(seen.level)?,
+            demand: u32::try_from(seen.demand).ok()?,
+            at: Int48::new(seen.at.as_nanos().cast_signed() >> SEEN_SHIFT)?,
+            lasts: u8::try_from(nanos >> LASTS_SHIFT).ok()?,
+            outages,
+        })
+    }
+
+    /// The age of the last known level in nanoseconds, if tokens can still be taken.
+    #[inline]
+    fn age(&self, now: Timestamp) -> Option<u64> {
+        let at = self.at.get().cast_unsigned() << SEEN_SHIFT;
+        let age = now.as_nanos().saturating_sub(at);
+        (age >> LASTS_SHIFT < u64::from(self.lasts)).then_some(age)
+    }
+
+    #[inline]
+    fn take_borrowed(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+        let age = self.age(now)?;
+        let outages = quota.outages(quota.standing()?);
+        let left = self.tokens.checked_sub(cost).filter(|left| *left >= u32::from(self.floor))?;
+        let [outages, ..] = outages.to_le_bytes();
+        if outages != self.outages {
+            return None;
+        }
+        self.tokens = left;
+        let level = quota.estimate(self.level.get(), u64::from(self.demand), age);
+        Some(quota.known_level(level, left))
+    }
+}
+
+/// The outage counter; odd during an outage.
+fn outage_counter(quota: &Quota) -> u32 {
+    quota.standing().map_or(0, |standing| quota.outages(standing))
+}
+
+/// The lowest sixteen bits.
+#[inline]
+fn low_bits(number: u32) -> u16 {
+    let [low, high, ..] = number.to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+/// The heap bytes of a boxed share.
+const HEAP_BYTES: usize = block_bytes(size_of::<Share>());
+
+/// 2²⁴ ns, a sixtieth of a second: the fast path ends up to this much early.
+const LASTS_SHIFT: u32 = 24;
+
+/// Four seconds: later the demand of other hosts is less certain. Borrowed tokens expire sooner.
+const LASTS_NANOS_MAX: u64 = 4_000_000_000;
+
+/// 48 bytes with the digest of its key. Aligning each entry to its own cache line was slower: fewer entries fit.
+const _: () = assert!(size_of::<Folded>() == 32);
+
+#[cfg(test)]
+mod tests {
+    use super::Int48;
+
+    #[test]
+    fn packs_48_bits_and_rejects_larger_numbers() {
+        let max = (1 << 47) - 1;
+        for number in [0, 1, -1, 1 << 31, 1 << 32, -(1 << 32), 0x1234_5678_9abc, max, -max - 1] {
+            assert_eq!(Int48::new(number).map(Int48::get), Some(number));
+        }
+        for number in [max + 1, -max - 2, i64::MAX, i64::MIN] {
+            assert!(Int48::new(number).is_none(), "{number}");
+        }
+    }
+}

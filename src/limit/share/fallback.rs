@@ -1,0 +1,105 @@
+//! The fallback of a host in an outage: its own bucket, which starts with the N-th part of the last known level, and
+//! the debt that remains after the outage.
+
+use super::state::Seen;
+use super::{MICRO_UNITS, Quota, Share, Standing, WhenDown, is_linked};
+use crate::clock::Timestamp;
+use crate::limit::Outcome;
+use crate::limit::token_bucket::{Gcra, micros_up};
+
+impl Share {
+    pub(super) fn judge_fallback(&self, quota: &Quota, now: Timestamp, cost: u32, hosts: u32) -> Outcome {
+        let (ahead, most) = self.fallback_ahead(quota, now, cost, hosts);
+        if ahead <= most {
+            Outcome::Pass
+        } else {
+            Outcome::Later(micros_up(ahead - most, quota.bucket().scale()))
+        }
+    }
+
+    pub(super) fn charge_fallback(&mut self, quota: &Quota, now: Timestamp, cost: u32, hosts: u32) {
+        if cost > 0 {
+            let (ahead, _) = self.fallback_ahead(quota, now, cost, hosts);
+            self.fallback = self.fallback.with_ahead(quota.bucket().scale(), now, ahead);
+        }
+    }
+
+    /// The ticks ahead of the N-th part of the bucket after such a request, and the most allowed: at least one unit.
+    fn fallback_ahead(&self, quota: &Quota, now: Timestamp, cost: u32, hosts: u32) -> (u64, u64) {
+        let bucket = quota.bucket();
+        let unit = bucket.ticks_of(1).saturating_mul(u64::from(hosts));
+        let ahead = self.fallback.ticks_until_full(bucket.scale(), now);
+        (ahead.saturating_add(unit.saturating_mul(u64::from(cost))), bucket.capacity().max(unit))
+    }
+
+    pub(super) fn after_outages(&self, quota: &Quota, standing: &Standing, now: Timestamp) -> Share {
+        let mut share = *self;
+        let unit = fallback_unit_ticks(quota, standing);
+        if !is_linked(self.outages) {
+            // Redis has earned meanwhile and has no record of the units admitted here.
+            let owed = self.fallback_debt(quota, now).saturating_add(unit / 2).checked_div(unit).unwrap_or(0);
+            share.owed = self.owed.max(u32::try_from(owed).unwrap_or(u32::MAX));
+            share.fallback = Gcra::full(quota.bucket().scale(), now);
+        }
+        if !quota.is_reachable(standing) {
+            // Starts with the N-th part of the last known level and of the units earned since, less this host's debt:
+            // the time until the host notices the outage grants nothing extra.
+            share.reset_fallback(quota, now, unit.saturating_mul(u64::from(share.owed)));
+        }
+        // A key that always uses remote checks keeps the last known level also while remote checks time out.
+        share.is_seen_before |= !quota.always_checks_remotely();
+        share.refused_until = Timestamp::ORIGIN;
+        share.outages = quota.outages(standing);
+        share
+    }
+
+    /// Sets the fallback bucket to the last known level less `beyond` ticks.
+    fn reset_fallback(&mut self, quota: &Quota, now: Timestamp, beyond: u64) {
+        let scale = quota.bucket().scale();
+        let ahead = self.bucket_in_redis(quota, now).ticks_until_full(scale, now).saturating_add(beyond);
+        self.fallback = Gcra::full(scale, now).with_ahead(scale, now, ahead);
+    }
+
+    /// The units admitted in the outage and not earned since, with the debt from before, in ticks.
+    fn fallback_debt(&self, quota: &Quota, now: Timestamp) -> u64 {
+        let ahead = |bucket: Gcra| bucket.ticks_until_full(quota.bucket().scale(), now);
+        ahead(self.fallback).saturating_sub(ahead(self.bucket_in_redis(quota, now)))
+    }
+
+    /// Applies the level of a reply of Redis, and `paid` charged units. The reply may arrive after the request for it
+    /// timed out.
+    pub(super) fn apply_level(&mut self, quota: &Quota, now: Timestamp, paid: u32, seen: Seen) {
+        let paid = paid.min(self.owed);
+        let fallback = quota.standing().filter(|_| !is_linked(self.outages));
+        let beyond = fallback.map(|standing| {
+            self.fallback_debt(quota, now)
+                .saturating_sub(fallback_unit_ticks(quota, standing).saturating_mul(u64::from(paid)))
+        });
+        self.owed -= paid;
+        self.seen = Some(seen.dated());
+        self.is_seen_before = false;
+        if let Some(beyond) = beyond {
+            self.reset_fallback(quota, now, beyond);
+        }
+    }
+
+    /// The bucket in Redis by its last reply, if no token had been taken since; full if there was no reply.
+    fn bucket_in_redis(&self, quota: &Quota, now: Timestamp) -> Gcra {
+        let scale = quota.bucket().scale();
+        let Some(seen) = self.seen else { return Gcra::full(scale, now) };
+        let missing = quota.derived.full.saturating_sub(seen.level).clamp(0, quota.derived.full);
+        let ticks = u128::from(quota.bucket().ticks_of(1)) * u128::from(missing.unsigned_abs());
+        let ahead = u64::try_from(ticks / u128::from(MICRO_UNITS)).unwrap_or(u64::MAX);
+        Gcra::from_ahead(scale, seen.at, ahead)
+    }
+}
+
+/// One unit of the fallback bucket, in ticks.
+fn fallback_unit_ticks(quota: &Quota, standing: &Standing) -> u64 {
+    quota.bucket().ticks_of(1).saturating_mul(u64::from(fallback_parts(quota, standing)))
+}
+
+/// The number of parts into which the budget is divided in an outage.
+pub(super) fn fallback_parts(quota: &Quota, standing: &Standing) -> u32 {
+    if quota.when_down() == WhenDown::Share { standing.hosts() } else { 1 }
+}

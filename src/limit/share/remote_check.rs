@@ -1,0 +1,306 @@
+//! Remote checks: a request that lacks tokens waits for one Redis command, and is then judged again with the tokens
+//! granted.
+
+use super::state::{HOLD, Seen};
+use super::{MICRO_UNITS, More, Quota, Share, Standing, WhenDown, is_linked};
+use crate::clock::{Micros, Timestamp};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Whether a request may wait for a remote check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asks {
+    /// No request waits.
+    #[default]
+    Never,
+    /// A request for which this host has too few tokens, where a host's part of the credit is less than a unit.
+    WhereCreditIsLess,
+    /// A request for which this host has too few tokens.
+    OnMiss,
+    /// Every request: nothing is borrowed ahead.
+    Always,
+}
+
+/// The reply to a remote check of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brought {
+    /// Units charged in Redis for this host.
+    pub granted: u32,
+    /// The remaining level in Redis, in millionths of a unit.
+    pub level: i64,
+    /// The units that Redis refused, and for how long; `None` as the time if they can never pass.
+    pub refused: Option<(u32, Option<Micros>)>,
+    /// The time at which the check was first sent: granted tokens expire one hold after it.
+    pub sent: Timestamp,
+    /// The next increase, for a window.
+    pub more: Option<More>,
+    /// The time of the charge by the clock of Redis, in microseconds: a refund goes to the window of the charge.
+    pub paid_us: u64,
+}
+
+impl Quota {
+    /// Returns the budget with this mode of remote checks.
+    #[must_use]
+    pub fn asking(self, asks: Asks) -> Quota {
+        Quota { asks, ..self }
+    }
+
+    /// Returns the budget with this longest wait for a remote check.
+    #[must_use]
+    pub fn waiting(self, patience: Duration) -> Quota {
+        Quota { patience, ..self }
+    }
+
+    /// The longest wait of a request for a remote check.
+    #[must_use]
+    pub const fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Whether requests may wait for a remote check at any number of hosts.
+    #[must_use]
+    pub fn ever_asks(&self) -> bool {
+        self.asks != Asks::Never
+    }
+
+    /// Whether requests may wait for a remote check at the current number of hosts.
+    #[must_use]
+    pub fn asks_now(&self) -> bool {
+        self.ever_asks() && self.standing().is_some_and(|standing| self.may_ask(standing.hosts()))
+    }
+
+    /// Whether requests may wait for a remote check at `hosts` hosts.
+    #[must_use]
+    pub fn may_ask(&self, hosts: u32) -> bool {
+        match self.asks {
+            Asks::Never => false,
+            Asks::WhereCreditIsLess => self.credit_units(hosts) == 0,
+            Asks::OnMiss | Asks::Always => true,
+        }
+    }
+
+    /// Whether remote checks are configured but off, because Redis does not answer in time.
+    pub(super) fn remote_checks_fail(&self, standing: &Standing) -> bool {
+        self.may_ask(standing.hosts()) && !standing.is_answering()
+    }
+
+    /// Whether nothing is borrowed ahead.
+    pub(super) fn always_checks_remotely(&self) -> bool {
+        self.asks == Asks::Always
+    }
+
+    /// Whether tokens are borrowed ahead of demand. A tiny budget would be spread over hosts that do not need it.
+    #[must_use]
+    pub fn borrows(&self, hosts: u32) -> bool {
+        match self.asks {
+            Asks::Always => false,
+            Asks::Never => true,
+            Asks::WhereCreditIsLess | Asks::OnMiss => !(self.may_ask(hosts) && self.is_tiny(hosts)),
+        }
+    }
+
+    fn is_tiny(&self, hosts: u32) -> bool {
+        u64::from(self.bucket.burst()) < 2 * u64::from(hosts)
+    }
+
+    /// Whether Redis is reachable, and in time for budgets that always use remote checks.
+    pub(super) fn is_reachable(&self, standing: &Standing) -> bool {
+        is_linked(self.outages(standing))
+    }
+
+    /// The outage counter of this budget. A budget that borrows has tokens as long as Redis is reachable, however late
+    /// it replies.
+    pub(super) fn outages(&self, standing: &Standing) -> u32 {
+        if self.always_checks_remotely() {
+            standing.remote_check_outages.load(Ordering::Relaxed)
+        } else {
+            standing.outages()
+        }
+    }
+}
+
+impl Share {
+    /// The tokens that a refused request of `cost` units lacks, if a remote check could obtain them; otherwise `None`.
+    #[must_use]
+    pub fn lacks(&self, quota: &Quota, now: Timestamp, cost: u32) -> Option<u32> {
+        let standing = quota.standing().filter(|standing| quota.may_ask(standing.hosts()))?;
+        if self.outages != quota.outages(standing) {
+            return self.after_outages(quota, standing, now).lacks(quota, now, cost);
+        }
+        let need = cost.checked_sub(self.borrowed(now)).filter(|need| *need > 0)?;
+        let may = cost <= quota.bucket().burst() && standing.is_answering() && !self.is_refused(now, need);
+        may.then_some(need)
+    }
+
+    /// Whether a remote check might allow a request that is refused here, by the last known level.
+    #[must_use]
+    pub fn may_pass_elsewhere(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
+        self.lacks(quota, now, cost).is_some_and(|need| {
+            let known = self.estimate(quota, now);
+            known.is_none_or(|level| level >= i64::from(need) * MICRO_UNITS.cast_signed())
+        })
+    }
+
+    /// Applies the reply to a remote check. The granted tokens are reserved for the waiting request until it is
+    /// [judged](Share::judged).
+    pub fn bring(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
+        if let Some(standing) = quota.standing() {
+            self.catch_up(quota, standing, now);
+            // A key that was checked a moment ago is in use: borrow tokens for later requests.
+            let is_in_use = self.seen().is_some_and(|seen| now.since(seen.at) < HOLD);
+            if is_in_use && quota.borrows(standing.hosts()) {
+                self.request_sync();
+            }
+        }
+        let demand = self.seen.map_or(0, |seen| seen.demand);
+        self.apply_level(quota, now, 0, Seen { level: brought.level, demand, at: now });
+        self.refused_until = Timestamp::ORIGIN;
+        self.apply_more(quota, now, brought.more);
+        let knows_more = brought.more.is_some_and(|more| more.is_spent_out);
+        if let Some((cost, wait)) = brought.refused.filter(|_| !knows_more) {
+            // Redis may lie: no key is refused for longer than the window of its rule.
+            let wait = wait.map_or(quota.bucket().window(), |wait| wait.min(quota.span())).max(REFUSED_MIN);
+            let is_late = quota.window().is_some() && now.since(brought.sent) >= LATE;
+            self.refused_until = if is_late { brought.sent } else { now }.after(wait.into());
+            self.refused_cost = cost;
+        }
+        self.reserve(brought.granted, brought.sent.after(HOLD), now);
+    }
+
+    /// Applies the fallback to a request that lacks `need` tokens and whose remote check timed out; tokens granted so
+    /// are charged later. Returns the tokens reserved for the request until it is [judged](Share::judged).
+    pub fn miss(&mut self, quota: &Quota, now: Timestamp, need: u32) -> u32 {
+        let Some(standing) = quota.standing() else { return 0 };
+        self.catch_up(quota, standing, now);
+        if !quota.is_reachable(standing) || need == 0 {
+            // Judging applies the fallback anyway.
+            return 0;
+        }
+        if !self.is_within_part(quota, standing, now, need) {
+            return 0;
+        }
+        self.owe_now(quota, standing, now, need);
+        self.reserve(need, now.after(HOLD), now);
+        need
+    }
+
+    /// Whether a request that lacks `need` tokens passes while remote checks time out though Redis is reachable.
+    pub(super) fn passes_on_part(
+        &self,
+        quota: &Quota,
+        standing: &Standing,
+        now: Timestamp,
+        need: u32,
+    ) -> bool {
+        quota.remote_checks_fail(standing) && self.is_within_part(quota, standing, now, need)
+    }
+
+    /// Whether `need` tokens are within this host's part of the last known level.
+    fn is_within_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
+        let hosts = match quota.when_down() {
+            WhenDown::Share => u64::from(standing.hosts()),
+            WhenDown::Local => 1,
+            WhenDown::Allow => return true,
+            WhenDown::Refuse => return false,
+        };
+        let burst = i64::from(quota.bucket().burst());
+        let left = self.estimate(quota, now).map_or(burst, |level| level / MICRO_UNITS.cast_signed());
+        let left = u64::try_from(left).unwrap_or(0);
+        let part = (left / hosts.max(1)).max(left.min(1));
+        u64::from(self.owed) + u64::from(need) <= part
+    }
+
+    /// Adds a debt that is charged with the next batch.
+    pub(super) fn owe_now(&mut self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) {
+        self.start_tracking(quota, standing.hosts(), now);
+        self.owed = self.owed.saturating_add(need);
+        self.request_sync();
+    }
+
+    /// Ends the reservation of `kept` tokens, because the request has been judged.
+    pub fn judged(&mut self, kept: u32) {
+        self.reserved = self.reserved.saturating_sub(kept);
+    }
+
+    /// Borrowed tokens that are not reserved.
+    pub(super) fn unreserved(&self, now: Timestamp) -> u32 {
+        self.borrowed(now).saturating_sub(self.reserved)
+    }
+
+    /// Records units allowed while remote checks were off. Where only the remote checks time out, the units are charged
+    /// with the next batch, else once Redis is reachable.
+    pub(super) fn charge_for_next_batch(
+        &mut self,
+        quota: &Quota,
+        standing: &Standing,
+        now: Timestamp,
+        units: u32,
+    ) {
+        if units > 0 && quota.always_checks_remotely() && standing.is_linked() {
+            self.start_tracking(quota, standing.hosts(), now);
+            self.owed = self.owed.saturating_add(units);
+            self.request_sync();
+        }
+    }
+
+    /// Applies the reply to a remote check whose request no longer waits: the granted tokens are refunded.
+    pub fn bring_back(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
+        self.bring(quota, now, &Brought { granted: 0, ..*brought });
+        self.queue_refund(brought.granted);
+    }
+
+    /// Refunds the unspent tokens, at most `brought`, of a request that has been judged.
+    pub fn hand_back(&mut self, now: Timestamp, brought: u32) {
+        self.judged(brought);
+        let unspent = self.unreserved(now).min(brought);
+        self.tokens = self.tokens.saturating_sub(unspent);
+        self.held_in_redis = self.held_in_redis.saturating_sub(unspent);
+        self.queue_refund(unspent);
+    }
+
+    fn queue_refund(&mut self, tokens: u32) {
+        self.refund = self.refund.saturating_add(tokens);
+        if tokens > 0 {
+            self.request_sync();
+        }
+    }
+
+    pub(super) fn is_refused(&self, now: Timestamp, need: u32) -> bool {
+        now < self.refused_until && need >= self.refused_cost
+    }
+
+    /// Adds borrowed tokens and reserves them.
+    fn reserve(&mut self, tokens: u32, expires_at: Timestamp, now: Timestamp) {
+        if tokens == 0 {
+            return;
+        }
+        self.add_borrowed(tokens, expires_at, now);
+        self.reserved = self.reserved.saturating_add(tokens);
+    }
+
+    pub(super) fn add_borrowed(&mut self, tokens: u32, expires_at: Timestamp, now: Timestamp) {
+        let before = self.borrowed(now);
+        if before == 0 || self.expires_at < now.after(LAPSING) {
+            // Tokens about to expire are dropped.
+            self.tokens = tokens;
+            self.held_in_redis = tokens;
+            self.expires_at = expires_at;
+        } else {
+            self.tokens = before.saturating_add(tokens);
+            self.held_in_redis = self.held_in_redis.saturating_add(tokens);
+            self.expires_at = self.expires_at.min(expires_at);
+        }
+    }
+}
+
+/// The default wait of a request for a remote check.
+pub const PATIENCE: Duration = Duration::from_millis(5);
+
+/// The least time between two remote checks after a refusal.
+const REFUSED_MIN: Micros = Micros(1_000);
+
+/// A reply later than this may have been computed long before.
+const LATE: Duration = Duration::from_millis(100);
+
+/// Tokens that expire within this time are not worth keeping.
+const LAPSING: Duration = Duration::from_millis(100);
