@@ -240,7 +240,7 @@ enum Left {
 /// Waits until a process has ended, or its session has without it.
 async fn await_end(shared: Arc<Shared>, key: SessionKey, process: OwnedFd, left: Arc<Notify>) {
     let processes = &shared.processes;
-    let process = match sys::ProcessEnd::of(process) {
+    let process = match sys::ProcessExit::new(process) {
         Ok(process) => process,
         Err(error) => {
             let mut book = processes.book();
@@ -259,7 +259,7 @@ async fn await_end(shared: Arc<Shared>, key: SessionKey, process: OwnedFd, left:
         };
         tokio::select! {
             biased;
-            () = process.come() => return processes.end(&shared, &key),
+            () = process.wait() => return processes.end(&shared, &key),
             () = again => {}
         }
         wait = match processes.forget_left(&key, shared.clock.now().at) {

@@ -46,7 +46,7 @@ impl Crashes {
         if recent == 0 && !notes.is_empty() {
             file.set_len(0)?;
         }
-        sys::note_aborts(file.try_clone()?, clock)?;
+        sys::record_aborts(file.try_clone()?, clock)?;
         Ok(Crashes { file, clock, recent })
     }
 
@@ -67,11 +67,11 @@ impl Crashes {
     /// Notes that the daemon ends by a panic.
     pub fn note(&self) {
         // An end that cannot be noted is not counted.
-        let _ = (&self.file).write_all(&sys::crash_note(boot_nanos(), self.clock));
+        let _ = (&self.file).write_all(&sys::encode_crash_record(boot_nanos(), self.clock));
     }
 }
 
-const NOTE_BYTES: usize = sys::CRASH_NOTE_BYTES;
+const NOTE_BYTES: usize = sys::CRASH_RECORD_BYTES;
 
 /// More notes are not looked at: so many ends within a minute are a loop in any case.
 const NOTES_BYTES_MAX: u64 = 4_096 * NOTE_BYTES as u64;
@@ -85,7 +85,7 @@ pub const CRASH_LOOP_SPAN: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::{Crashes, Moment, NOTE_BYTES};
-    use crate::sys::crash_note;
+    use crate::sys::encode_crash_record;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -94,7 +94,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("crashes");
         let mut notes: Vec<u8> =
-            seconds.iter().flat_map(|second| crash_note(second * SECOND, clock)).collect();
+            seconds.iter().flat_map(|second| encode_crash_record(second * SECOND, clock)).collect();
         notes.truncate(notes.len() - torn);
         std::fs::write(&path, notes).unwrap();
         let here = Moment { clock: Some(7), boot_nanos: 100 * SECOND, unix_nanos: 0 };
