@@ -91,7 +91,9 @@ pub fn messages(datagram: &[u8], sequence: u32) -> impl Iterator<Item = Message<
                 error if error < 0 => Message::Refused(error.saturating_neg()),
                 _ => Message::Done,
             },
-            Some(NLMSG_ERROR) => Message::Refused(read_u32(body, 0).map_or(0, u32::cast_signed).saturating_neg()),
+            Some(NLMSG_ERROR) => {
+                Message::Refused(read_u32(body, 0).map_or(0, u32::cast_signed).saturating_neg())
+            }
             _ => Message::Other,
         }
     })

@@ -57,9 +57,9 @@ impl Pressure {
         }
         let Some(file) = &self.file else { return Ok(None) };
         let mut buffer = [0; BYTES_MAX];
-        let total = file
-            .read(&mut buffer)
-            .and_then(|text| parse_total_micros(text, self.resource.psi_line()).ok_or_else(|| file.malformed()));
+        let total = file.read(&mut buffer).and_then(|text| {
+            parse_total_micros(text, self.resource.psi_line()).ok_or_else(|| file.malformed())
+        });
         match total {
             Ok(micros) => {
                 let share = self.window.push(now.at, micros.saturating_mul(1_000));

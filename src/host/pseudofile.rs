@@ -26,7 +26,8 @@ impl Pseudofile {
 
     /// Reads its current text, as far as it fits into the buffer.
     pub(super) fn read<'b>(&self, buffer: &'b mut [u8; BYTES_MAX]) -> Result<&'b str, SignalError> {
-        let read = self.file.read_at(buffer, 0).map_err(|error| SignalError::from_file(&self.path, &error))?;
+        let read =
+            self.file.read_at(buffer, 0).map_err(|error| SignalError::from_file(&self.path, &error))?;
         let text = buffer.get(..read).and_then(|bytes| std::str::from_utf8(bytes).ok());
         text.ok_or_else(|| self.malformed())
     }

@@ -81,8 +81,10 @@ impl SockDiag {
                 Err(rustix::io::Errno::INTR) => continue,
                 received => received?,
             };
-            let datagram =
-                self.datagram.get(..bytes).ok_or_else(|| io::Error::other("the netlink reply is too long"))?;
+            let datagram = self
+                .datagram
+                .get(..bytes)
+                .ok_or_else(|| io::Error::other("the netlink reply is too long"))?;
             for message in messages(datagram, self.sequence) {
                 match message {
                     Message::Socket(body) => {
