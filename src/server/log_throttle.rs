@@ -1,28 +1,26 @@
-//! A word in the log that is not repeated each time: a client that tries again at once must not fill the disk. It never
-//! writes the word itself.
+//! Rate limit of a log line, so that a client that retries at once does not fill the disk. The caller writes the line.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// When it was last said, and how often it was not.
+/// The time of the last line and the events since then.
 #[derive(Debug, Default)]
-pub(super) struct Word {
-    told_at: Option<Timestamp>,
-    untold: u64,
+pub(super) struct LogThrottle {
+    logged_at: Option<Timestamp>,
+    unlogged: u64,
 }
 
-impl Word {
-    /// Counts one more occasion; how many there were since the last word, when it is time for another.
-    pub(super) fn is_due(&mut self, now: Timestamp) -> Option<u64> {
-        self.untold += 1;
-        let is_due = self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
-        is_due.then(|| {
-            self.told_at = Some(now);
-            std::mem::take(&mut self.untold)
+impl LogThrottle {
+    /// Counts an event. Returns the number of events since the last line if another line is due.
+    pub(super) fn count_event(&mut self, now: Timestamp) -> Option<u64> {
+        self.unlogged += 1;
+        let due = self.logged_at.is_none_or(|logged| now.since(logged) >= LOG_INTERVAL_MIN);
+        due.then(|| {
+            self.logged_at = Some(now);
+            std::mem::take(&mut self.unlogged)
         })
     }
 }
 
-/// Often enough to be noticed, seldom enough to be read.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);

@@ -1,6 +1,6 @@
-//! What one connection holds beyond what it has at rest, charged to the account of its user. It frees nothing itself.
+//! Memory of one connection beyond its idle size, charged to the account of its user. It frees nothing itself.
 //!
-//! Charged when a buffer grows for a large frame, when replies must wait for a peer that does not read, and for requests
+//! Charged when a buffer grows for a large frame, when replies wait for a peer that does not read, and for requests
 //! that wait for a remote check: a healthy connection does none of these and pays nothing.
 
 use std::sync::{Arc, PoisonError};
@@ -10,27 +10,28 @@ use tracing::warn;
 use super::Shared;
 use crate::engine::{Account, Use};
 
-/// What one connection holds for one use. Given back when it drops.
+/// The charge of one connection for one use, credited by its drop.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct MemoryCharge {
     shared: Arc<Shared>,
     user: u32,
     account: Arc<Account>,
-    what: Use,
+    purpose: Use,
     bytes: usize,
 }
 
-impl Held {
-    pub(super) fn nothing(shared: Arc<Shared>, user: u32, what: Use) -> Held {
+impl MemoryCharge {
+    /// Makes a charge of 0 bytes.
+    pub(super) fn new(shared: Arc<Shared>, user: u32, purpose: Use) -> MemoryCharge {
         let account = shared.engine.account(user);
-        Held { shared, user, account, what, bytes: 0 }
+        MemoryCharge { shared, user, account, purpose, bytes: 0 }
     }
 
-    /// Notes that the connection holds so many bytes now; whether it may. If not, nothing is noted.
-    pub(super) fn set(&mut self, bytes: usize) -> bool {
+    /// Sets the charge. Returns false, without a change, if the account has no room.
+    pub(super) fn set_bytes(&mut self, bytes: usize) -> bool {
         if bytes > self.bytes {
-            if !self.account.grow(self.what, bytes - self.bytes) {
-                self.tell_full();
+            if !self.account.grow(self.purpose, bytes - self.bytes) {
+                self.log_full();
                 return false;
             }
         } else {
@@ -40,14 +41,15 @@ impl Held {
         true
     }
 
-    /// Says that connections are closed. Requests that cannot wait have a metric of their own.
+    /// Logs that connections are closed. Requests that cannot wait have a metric instead.
     #[cold]
-    fn tell_full(&self) {
-        if self.what != Use::Buffers {
+    fn log_full(&self) {
+        if self.purpose != Use::Buffers {
             return;
         }
         let now = self.shared.clock.now().at;
-        let due = self.shared.full.lock().unwrap_or_else(PoisonError::into_inner).is_due(now);
+        let throttle = &self.shared.account_throttle;
+        let due = throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
         if let Some(connections) = due {
             warn!(
                 user = self.user,
@@ -59,8 +61,8 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
-        self.set(0);
+        self.set_bytes(0);
     }
 }

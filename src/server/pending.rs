@@ -1,6 +1,6 @@
-//! Requests of one connection that wait for a call, and for nothing else: what comes behind them is answered meanwhile.
+//! Requests of one connection that wait for remote checks. Later requests are answered meanwhile.
 //!
-//! Empty it costs nothing: no timer, no memory. What it holds is counted as its user's.
+//! Without pending requests there is no timer and no memory. Their memory is charged to the user's account.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,53 +8,53 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::held::Held;
-use super::telemetry::NotParked;
+use super::memory_charge::MemoryCharge;
+use super::telemetry::NotPending;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Asker, Brought, Ticket};
 
-/// The requests that wait, those first that came first.
+/// The pending requests, oldest first.
 #[derive(Debug)]
-pub(super) struct Parked {
-    waiting: Vec<Waiting>,
-    /// Of the requests themselves.
-    bytes: usize,
-    held: Held,
-    last: u64,
-    answers: Option<Arc<Answers>>,
+pub(super) struct PendingRequests {
+    requests: Vec<PendingRequest>,
+    /// The size of their payloads.
+    payload_bytes: usize,
+    charge: MemoryCharge,
+    last_number: u64,
+    results: Option<Arc<CheckResults>>,
 }
 
-/// A request that waits.
+/// A request that waits for its remote check.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingRequest {
     number: u64,
-    /// What it came as.
+    /// The payload of its frame.
     pub(super) payload: Box<[u8]>,
     pub(super) ticket: Arc<Ticket>,
-    /// Whether it has waited once before.
+    /// Whether it has waited for a check before.
     pub(super) is_second: bool,
-    due: Timestamp,
+    deadline: Timestamp,
 }
 
-/// What was brought for requests that wait. For one that does not any more nothing is kept: it goes into the shares of this
-/// host, and back from there.
+/// The results of remote checks. The result of a request that no longer waits is dropped, which returns its tokens by
+/// way of the shares of this host.
 #[derive(Debug, Default)]
-struct Answers {
-    open: Mutex<Open>,
+struct CheckResults {
+    open: Mutex<OpenChecks>,
     arrived: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Open {
-    by_number: HashMap<u64, Place>,
+struct OpenChecks {
+    by_number: HashMap<u64, ResultSlot>,
     arrived: Vec<u64>,
 }
 
-/// Where an answer goes, and the answer once it is there.
-type Place = Option<Option<Brought>>;
+/// The result of a check, once it has completed.
+type ResultSlot = Option<Option<Brought>>;
 
-impl Answers {
-    fn change<T>(&self, change: impl FnOnce(&mut Open) -> T) -> T {
+impl CheckResults {
+    fn change<T>(&self, change: impl FnOnce(&mut OpenChecks) -> T) -> T {
         change(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -62,128 +62,129 @@ impl Answers {
         self.change(|open| open.by_number.remove(&number)).flatten().flatten()
     }
 
-    fn put(&self, number: u64, brought: Option<Brought>) {
-        let too_late = self.change(|open| match open.by_number.get_mut(&number) {
-            Some(place) => {
+    fn put(&self, number: u64, result: Option<Brought>) {
+        let unused = self.change(|open| match open.by_number.get_mut(&number) {
+            Some(slot) => {
                 open.arrived.push(number);
-                place.replace(brought)
+                slot.replace(result)
             }
-            None => Some(brought),
+            None => Some(result),
         });
-        drop(too_late);
+        // Dropped without the lock, as the drop takes locks of the engine.
+        drop(unused);
         self.arrived.notify_one();
     }
 }
 
-impl Parked {
-    /// Nothing waits yet; `held`: of the user, and nothing so far.
-    pub(super) fn new(held: Held) -> Parked {
-        Parked { waiting: Vec::new(), bytes: 0, held, last: 0, answers: None }
+impl PendingRequests {
+    /// Makes an empty list; `charge` is one of 0 bytes to the user's account.
+    pub(super) fn new(charge: MemoryCharge) -> PendingRequests {
+        PendingRequests { requests: Vec::new(), payload_bytes: 0, charge, last_number: 0, results: None }
     }
 
-    /// Nobody waits any more: what is brought goes back.
+    /// Drops all pending requests and returns their tokens.
     pub(super) fn clear(&mut self) {
-        self.waiting = Vec::new();
-        self.bytes = 0;
-        self.held.set(0);
-        if let Some(answers) = self.answers.take() {
-            drop(answers.change(std::mem::take));
+        self.requests = Vec::new();
+        self.payload_bytes = 0;
+        self.charge.set_bytes(0);
+        if let Some(results) = self.results.take() {
+            drop(results.change(std::mem::take));
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.requests.is_empty()
     }
 
-    /// Puts a request aside.
+    /// Adds a request and starts its remote check.
     ///
     /// # Errors
-    /// There is no room, or nobody takes its call.
-    pub(super) fn park(
+    /// There is no room, or the check cannot start.
+    pub(super) fn add(
         &mut self,
         payload: &[u8],
         ticket: &Arc<Ticket>,
         is_second: bool,
         now: Timestamp,
         asker: &Asker,
-    ) -> Result<(), NotParked> {
-        let bytes = self.bytes + payload.len();
-        if self.waiting.len() >= PARKED_MAX || bytes > BYTES_MAX {
-            return Err(NotParked::Connection);
+    ) -> Result<(), NotPending> {
+        let payload_bytes = self.payload_bytes + payload.len();
+        if self.requests.len() >= PENDING_MAX || payload_bytes > PAYLOAD_BYTES_MAX {
+            return Err(NotPending::Connection);
         }
-        if !self.held.set(bytes + (self.waiting.len() + 1) * WAITING_BYTES) {
-            return Err(NotParked::User);
+        if !self.charge.set_bytes(payload_bytes + (self.requests.len() + 1) * REQUEST_BYTES) {
+            return Err(NotPending::User);
         }
-        self.last += 1;
-        let number = self.last;
-        let answers = Arc::clone(self.answers.get_or_insert_default());
-        answers.change(|open| open.by_number.insert(number, None));
-        let (to, due) = (Arc::clone(&answers), now.after(ticket.patience));
-        if !asker.ask(Arc::clone(ticket), due, Box::new(move |brought| to.put(number, brought))) {
-            answers.take(number);
-            self.count();
-            return Err(NotParked::Calls);
+        self.last_number += 1;
+        let number = self.last_number;
+        let results = Arc::clone(self.results.get_or_insert_default());
+        results.change(|open| open.by_number.insert(number, None));
+        let (to, deadline) = (Arc::clone(&results), now.after(ticket.patience));
+        if !asker.ask(Arc::clone(ticket), deadline, Box::new(move |result| to.put(number, result))) {
+            results.take(number);
+            self.update_charge();
+            return Err(NotPending::Calls);
         }
-        self.bytes = bytes;
+        self.payload_bytes = payload_bytes;
         let ticket = Arc::clone(ticket);
-        self.waiting.push(Waiting { number, payload: payload.into(), ticket, is_second, due });
+        self.requests.push(PendingRequest { number, payload: payload.into(), ticket, is_second, deadline });
         Ok(())
     }
 
-    /// Waits until there is an answer, or the first is due. Cancelled, it has lost nothing.
+    /// Waits until a check completes or the first deadline passes. Cancel-safe.
     pub(super) async fn ready(&mut self, clock: &Clock) {
-        let (Some(due), Some(answers)) =
-            (self.waiting.iter().map(|waiting| waiting.due).min(), &self.answers)
+        let (Some(deadline), Some(results)) =
+            (self.requests.iter().map(|request| request.deadline).min(), &self.results)
         else {
             return std::future::pending().await;
         };
-        let left = due.since(clock.now().at);
+        let left = deadline.since(clock.now().at);
         tokio::select! {
             biased;
-            () = answers.arrived.notified() => {}
+            () = results.arrived.notified() => {}
             () = sleep(left) => {}
         }
     }
 
-    /// The next to be answered, with what was brought for it; nothing, where that did not come in time. `all`: those that
-    /// could still wait, too.
-    pub(super) fn next(&mut self, all: bool, now: Timestamp) -> Option<(Waiting, Option<Brought>)> {
-        let answers = Arc::clone(self.answers.as_ref()?);
-        while let Some(number) = answers.change(|open| open.arrived.pop()) {
-            let brought = answers.take(number);
-            if let Some(at) = self.waiting.iter().position(|waiting| waiting.number == number) {
-                return Some((self.take(at), brought));
+    /// Removes the next request to answer. Returns it with the result of its check, `None` if the check failed or timed
+    /// out. With `all`, also requests that could still wait are removed.
+    pub(super) fn next(&mut self, all: bool, now: Timestamp) -> Option<(PendingRequest, Option<Brought>)> {
+        let results = Arc::clone(self.results.as_ref()?);
+        while let Some(number) = results.change(|open| open.arrived.pop()) {
+            let result = results.take(number);
+            if let Some(index) = self.requests.iter().position(|request| request.number == number) {
+                return Some((self.remove(index), result));
             }
         }
-        let due = self.waiting.iter().position(|waiting| all || waiting.due <= now)?;
-        let waiting = self.take(due);
-        let brought = answers.take(waiting.number);
-        Some((waiting, brought))
+        let index = self.requests.iter().position(|request| all || request.deadline <= now)?;
+        let request = self.remove(index);
+        let result = results.take(request.number);
+        Some((request, result))
     }
 
-    fn take(&mut self, at: usize) -> Waiting {
-        let waiting = self.waiting.remove(at);
-        self.bytes -= waiting.payload.len();
-        self.count();
-        waiting
+    fn remove(&mut self, index: usize) -> PendingRequest {
+        let request = self.requests.remove(index);
+        self.payload_bytes -= request.payload.len();
+        self.update_charge();
+        request
     }
 
-    fn count(&mut self) {
-        self.held.set(self.bytes + self.waiting.len() * WAITING_BYTES);
+    fn update_charge(&mut self) {
+        self.charge.set_bytes(self.payload_bytes + self.requests.len() * REQUEST_BYTES);
     }
 }
 
-impl Drop for Parked {
+impl Drop for PendingRequests {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-/// Requests of one connection that wait at once; what comes beyond is judged as if its call were not answered in time.
-const PARKED_MAX: usize = 256;
+/// The most pending requests of one connection. Further ones are decided as after a timeout of their check.
+const PENDING_MAX: usize = 256;
 
-/// What they take: some 80 bytes each, at the common size.
-const BYTES_MAX: usize = 64 * 1_024;
+/// The most bytes of their payloads: about 80 each at the typical size.
+const PAYLOAD_BYTES_MAX: usize = 64 * 1_024;
 
-/// What one takes besides: its place, its ticket and its answer, each with up to eight keys.
-const WAITING_BYTES: usize = 1_024;
+/// The size of a pending request besides its payload: its entry, ticket and result, each with up to eight keys.
+const REQUEST_BYTES: usize = 1_024;

@@ -1,17 +1,17 @@
-//! What whoever records is told: what was asked and what came of it, on the way of those who decide. It waits for nobody,
-//! and while nobody records it is not reached.
+//! Passes requests, decisions and session events to the recorder, from the decision threads. It never waits, and is not
+//! called while the recorder is off.
 
 use super::Shared;
-use super::judge::Asking;
 use super::processes::SessionKey;
+use super::request::RequestContext;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{self, Parting, Session, Verdict};
 use crate::record::{What, Who};
 
 impl Shared {
-    /// A connection has said HELLO.
+    /// Records the HELLO of a connection.
     #[cold]
-    pub(super) fn note_hello(
+    pub(super) fn record_hello(
         &self,
         key: &SessionKey,
         session: &Session,
@@ -19,57 +19,63 @@ impl Shared {
         slots: u32,
         at: Timestamp,
     ) {
-        self.note(key, session, What::Hello { pool: pool.into(), slots }, at);
+        self.record(key, session, What::Hello { pool: pool.into(), slots }, at);
     }
 
-    /// A connection has ended.
+    /// Records the end of a connection.
     #[cold]
-    pub(super) fn note_parting(&self, key: &SessionKey, session: &Session, parting: Parting, at: Timestamp) {
+    pub(super) fn record_parting(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+        parting: Parting,
+        at: Timestamp,
+    ) {
         match parting {
             Parting::Stays => {}
-            Parting::EndsAt(ends_at) => self.note(key, session, What::Left(ends_at), at),
-            Parting::Ends => self.note_gone(key, session, at),
+            Parting::EndsAt(ends_at) => self.record(key, session, What::Left(ends_at), at),
+            Parting::Ends => self.record_session_end(key, session, at),
         }
     }
 
-    /// A session has ended.
+    /// Records the end of a session.
     #[cold]
-    pub(super) fn note_gone(&self, key: &SessionKey, session: &Session, at: Timestamp) {
-        self.note(key, session, What::Gone, at);
+    pub(super) fn record_session_end(&self, key: &SessionKey, session: &Session, at: Timestamp) {
+        self.record(key, session, What::Gone, at);
     }
 
-    /// Leases have ended that nobody waits for any more.
+    /// Records the end of leases whose replies or requests were dropped.
     #[cold]
-    pub(super) fn note_dropped(&self, key: &SessionKey, session: &Session, leases: &[u64], at: Timestamp) {
+    pub(super) fn record_dropped(&self, key: &SessionKey, session: &Session, leases: &[u64], at: Timestamp) {
         for lease in leases {
-            self.note(key, session, What::Ended(*lease, engine::WorkOutcome::Dropped), at);
+            self.record(key, session, What::Ended(*lease, engine::WorkOutcome::Dropped), at);
         }
     }
 
-    fn note(&self, key: &SessionKey, session: &Session, what: What, at: Timestamp) {
-        let who = Who { user: key.user(), named: key.named(), session: session.clone() };
-        self.recorder.note(at, Some(who), what);
+    fn record(&self, key: &SessionKey, session: &Session, event: What, at: Timestamp) {
+        let origin = Who { user: key.user(), named: key.to_bytes(), session: session.clone() };
+        self.recorder.note(at, Some(origin), event);
     }
 
-    /// The engine has done what happens by itself.
-    pub(super) fn note_tick(&self, now: Now) {
+    /// Records a tick of the engine.
+    pub(super) fn record_tick(&self, now: Now) {
         if self.recorder.is_on() {
             self.recorder.note(now.at, None, What::Tick);
         }
     }
 }
 
-impl Asking<'_> {
-    /// A request was judged.
+impl RequestContext<'_> {
+    /// Records a decision.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_judged(&self, domain: &str, decision: &engine::Decision<'_>) {
+    pub(super) fn record_decision(&self, domain: &str, decision: &engine::Decision<'_>) {
         if !self.shared.recorder.wants(domain) {
             return;
         }
         let is_refused = !matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
         let refused_by = decision.rule_name().filter(|_| is_refused).map(Into::into);
-        self.note(What::Judged {
+        self.record(What::Judged {
             payload: self.payload.into(),
             verdict: decision.verdict,
             refused_by,
@@ -77,18 +83,18 @@ impl Asking<'_> {
         });
     }
 
-    /// Something was charged.
+    /// Records a charge.
     #[cold]
-    pub(super) fn note_charged(&self, domain: &str) {
+    pub(super) fn record_charge(&self, domain: &str) {
         if self.shared.recorder.wants(domain) {
-            self.note(What::Charged(self.payload.into()));
+            self.record(What::Charged(self.payload.into()));
         }
     }
 
-    /// Something happened to this session or its work.
+    /// Records an event of this session.
     #[cold]
-    pub(super) fn note(&self, what: What) {
-        let who = Who { user: self.user, named: *self.named, session: self.session.clone() };
-        self.shared.recorder.note(self.now.at, Some(who), what);
+    pub(super) fn record(&self, event: What) {
+        let origin = Who { user: self.user, named: *self.session_name, session: self.session.clone() };
+        self.shared.recorder.note(self.now.at, Some(origin), event);
     }
 }
