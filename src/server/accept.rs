@@ -9,9 +9,9 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::Shared;
+use super::ServerState;
 use super::accepted_queue::AcceptedQueue;
-use super::connections::{ConnectionPermit, Connections, Refusal};
+use super::connections::{ConnectionPermit, ConnectionRefusal, ConnectionRegistry};
 use super::decision_thread::DecisionThread;
 use super::listener::{BACKLOG, Listener};
 use super::log_throttle::LogThrottle;
@@ -21,7 +21,7 @@ use crate::protocol::{Code, Reply, encode_reply};
 /// Accepts until shutdown. Errors of single connections and a lack of descriptors do not end it.
 pub(super) async fn run(
     listener: &Listener,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     threads: &[DecisionThread],
     shutdown: &CancellationToken,
 ) -> io::Result<()> {
@@ -96,7 +96,7 @@ async fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
 }
 
 /// Admits the connections that wait in the backlog at shutdown: their requests are answered during the drain.
-pub(super) fn admit_backlog(listener: &Listener, shared: &Arc<Shared>, threads: &[DecisionThread]) {
+pub(super) fn admit_backlog(listener: &Listener, shared: &Arc<ServerState>, threads: &[DecisionThread]) {
     let mut refusals = RefusalLog::default();
     // At most one backlog: clients keep connecting to a passed socket, and wait for the next daemon.
     for thread in threads.iter().cycle().take(usize::from(BACKLOG)) {
@@ -119,22 +119,22 @@ fn peer_uid(socket: &UnixStream) -> io::Result<u32> {
 
 /// Admits a connection, or replies to its peer that a limit is reached.
 fn admit(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     socket: &Arc<UnixStream>,
     user: u32,
     refusals: &mut RefusalLog,
 ) -> Option<ConnectionPermit> {
-    let admitted = Connections::admit(shared, socket, user);
+    let admitted = ConnectionRegistry::admit(shared, socket, user);
     if let Err(refusal) = &admitted {
         shared.telemetry.count_refused(*refusal);
     }
     let (throttle, message) = match admitted {
         Ok(permit) => return Some(permit),
-        Err(Refusal::Draining) => return None,
-        Err(Refusal::Full) => {
+        Err(ConnectionRefusal::Draining) => return None,
+        Err(ConnectionRefusal::Full) => {
             (&mut refusals.full, "there are as many connections as `connections.max` allows")
         }
-        Err(Refusal::FullForUser) => (
+        Err(ConnectionRefusal::FullForUser) => (
             &mut refusals.full_for_user,
             "this user has as many connections as `connections.per_user` allows",
         ),

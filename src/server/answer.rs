@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use tracing::error;
 
-use super::Shared;
+use super::ServerState;
 use super::grants::UnwrittenGrants;
 use super::membership::{ConnectionInfo, Membership};
 use super::memory_charge::MemoryCharge;
@@ -54,7 +54,7 @@ pub(super) struct FrameHandler {
     /// The membership in the session, once HELLO is answered. It drops first, so that its leases are free when the
     /// connection is seen to close.
     member: Option<Membership>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     info: ConnectionInfo,
     /// Whether any domain is closed to the user.
     restricted: bool,
@@ -70,7 +70,7 @@ pub(super) struct FrameHandler {
 
 impl FrameHandler {
     /// Makes the handler of a connection whose HELLO was not received yet.
-    pub(super) fn new(shared: Arc<Shared>, info: ConnectionInfo) -> FrameHandler {
+    pub(super) fn new(shared: Arc<ServerState>, info: ConnectionInfo) -> FrameHandler {
         let charge = MemoryCharge::new(Arc::clone(&shared), info.user, Use::Waits);
         FrameHandler {
             member: None,
@@ -372,7 +372,7 @@ struct SeenDomains(ArrayVec<Box<str>, SEEN_DOMAINS_MAX>);
 
 impl SeenDomains {
     #[inline]
-    fn add(&mut self, domain: &str, shared: &Shared, user: u32) {
+    fn add(&mut self, domain: &str, shared: &ServerState, user: u32) {
         if self.0.last().is_none_or(|last| **last != *domain) {
             self.add_new(domain, shared, user);
         }
@@ -380,7 +380,7 @@ impl SeenDomains {
 
     /// Adds a domain that has rules. Other names are arbitrary text of the client and are ignored.
     #[cold]
-    fn add_new(&mut self, domain: &str, shared: &Shared, user: u32) {
+    fn add_new(&mut self, domain: &str, shared: &ServerState, user: u32) {
         let is_known = self.0.iter().any(|known| **known == *domain);
         if !is_known && !self.0.is_full() && shared.engine.has_domain(domain) {
             shared.telemetry.add_domain_user(domain, user);

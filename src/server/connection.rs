@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{Sleep, sleep};
 
-use super::Shared;
+use super::ServerState;
 use super::activity::Activity;
 use super::answer::{FrameHandler, NextStep};
 use super::connections::ConnectionPermit;
@@ -25,14 +25,14 @@ pub(super) async fn serve(
     socket: Arc<UnixStream>,
     permit: ConnectionPermit,
     seat: Seat,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     decider: Arc<Mutex<Decider>>,
 ) {
     // Setting up a connection takes as long as a batch.
     seat.admit().await;
     let activity = permit.activity();
     let info = ConnectionInfo { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
-    let connection = Stream::new(socket).map(|stream| Connection {
+    let connection = Stream::new(socket).map(|stream| ClientConnection {
         stream,
         seat,
         activity,
@@ -54,7 +54,7 @@ pub(super) async fn serve(
     }
 }
 
-struct Connection<'p> {
+struct ClientConnection<'p> {
     stream: Stream,
     seat: Seat,
     activity: &'p Activity,
@@ -78,8 +78,8 @@ struct Connection<'p> {
     clock: Arc<Clock>,
 }
 
-impl Connection<'_> {
-    async fn run(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
+impl ClientConnection<'_> {
+    async fn run(&mut self, shared: &ServerState, decider: &Mutex<Decider>) -> io::Result<()> {
         let mut next = NextStep::Read { frame_bytes: HEADER_BYTES };
         loop {
             match next {
@@ -121,8 +121,8 @@ impl Connection<'_> {
     }
 
     /// Answers pending requests after the peer has closed its writing side, as it may still read.
-    async fn await_pending(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
-        let is_awaited = |connection: &Connection<'_>| {
+    async fn await_pending(&mut self, shared: &ServerState, decider: &Mutex<Decider>) -> io::Result<()> {
+        let is_awaited = |connection: &ClientConnection<'_>| {
             !connection.handler.pending.is_empty()
                 && !connection.write_closed
                 && !connection.stream.is_closed()
@@ -255,7 +255,7 @@ impl Connection<'_> {
     }
 
     /// During a drain, answers all pending requests and writes GOODBYE.
-    async fn write_goodbye(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
+    async fn write_goodbye(&mut self, shared: &ServerState, decider: &Mutex<Decider>) -> io::Result<()> {
         if !shared.connections.is_draining() {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Shared;
+use super::ServerState;
 use super::activity::Activity;
 use super::processes::SessionKey;
 use crate::clock::Timestamp;
@@ -26,7 +26,7 @@ pub struct ConnectionLimits {
 
 /// All connections.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct ConnectionRegistry {
     limits: ConnectionLimits,
     table: Mutex<ConnectionTable>,
 }
@@ -54,23 +54,23 @@ struct ConnectionEntry {
 
 /// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ConnectionRefusal {
     Full,
     FullForUser,
     Draining,
 }
 
-impl Connections {
-    pub(super) fn new(limits: ConnectionLimits) -> Connections {
-        Connections { limits, table: Mutex::default() }
+impl ConnectionRegistry {
+    pub(super) fn new(limits: ConnectionLimits) -> ConnectionRegistry {
+        ConnectionRegistry { limits, table: Mutex::default() }
     }
 
     /// Admits a stream. Its slot is freed when the permit drops.
     pub(super) fn admit(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         stream: &Arc<UnixStream>,
         user: u32,
-    ) -> Result<ConnectionPermit, Refusal> {
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
         let connections = &shared.connections;
         let mut table = connections.table();
         let mut closed = Vec::new();
@@ -130,13 +130,13 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    fn refusal(&self, limits: ConnectionLimits, user: u32) -> Option<Refusal> {
+    fn refusal(&self, limits: ConnectionLimits, user: u32) -> Option<ConnectionRefusal> {
         if self.draining {
-            Some(Refusal::Draining)
+            Some(ConnectionRefusal::Draining)
         } else if self.entries.len() >= limits.max {
-            Some(Refusal::Full)
+            Some(ConnectionRefusal::Full)
         } else if self.is_full_for(limits, user) {
-            Some(Refusal::FullForUser)
+            Some(ConnectionRefusal::FullForUser)
         } else {
             None
         }
@@ -176,7 +176,7 @@ impl ConnectionTable {
 /// The right to a connection. Its drop frees the slot.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     number: u64,
     user: u32,
     activity: Arc<Activity>,

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::connections::ConnectionPermit;
 use super::fair_queue::FairQueue;
-use super::{Shared, connection, pulse};
+use super::{ServerState, connection, pulse};
 use crate::engine::{Decider, Engine};
 use crate::sys;
 
@@ -30,7 +30,7 @@ impl DecisionThread {
     pub(super) fn start(
         number: usize,
         engine: &Arc<Engine>,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         short_slices: bool,
     ) -> std::io::Result<DecisionThread> {
         let fair_queue = Arc::new(FairQueue::new(Arc::clone(&shared.clock)));
@@ -90,7 +90,7 @@ fn take_runtime(slot: &Mutex<Option<Runtime>>) -> Option<Runtime> {
 async fn serve_connections(
     mut assigned: UnboundedReceiver<Assignment>,
     fair_queue: &Arc<FairQueue>,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     decider: &Arc<Mutex<Decider>>,
 ) {
     let connections = TaskTracker::new();

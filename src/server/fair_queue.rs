@@ -29,14 +29,14 @@ pub(super) struct FairQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    users: HashMap<u32, User>,
+    users: HashMap<u32, UserQueue>,
     round: u64,
     /// The user of the batch in progress and when it began. `None` while the thread sleeps.
     running: Option<(u32, Timestamp)>,
 }
 
 #[derive(Debug, Default)]
-struct User {
+struct UserQueue {
     connections: usize,
     /// The last round in which it ran, and the time that it used in it.
     round: u64,
@@ -125,7 +125,7 @@ impl State {
     }
 }
 
-impl User {
+impl UserQueue {
     fn enter_round(&mut self, round: u64) {
         if self.round != round {
             self.round = round;

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use super::Shared;
+use super::ServerState;
 use super::pool_access::PoolRefusal;
 use super::processes::{SessionKey, WatchError};
 use crate::clock::{Now, Timestamp};
@@ -25,7 +25,7 @@ pub(super) struct ConnectionInfo {
 /// A membership in a session, ended by its drop.
 #[derive(Debug)]
 pub(super) struct Membership {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     session: Session,
     key: SessionKey,
     number: u64,
@@ -57,7 +57,7 @@ impl HelloRefusal {
 impl Membership {
     /// Joins the session that HELLO names, or starts it.
     pub(super) fn join(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         info: &ConnectionInfo,
         hello: &Hello<'_>,
         now: Now,

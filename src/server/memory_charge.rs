@@ -7,13 +7,13 @@ use std::sync::{Arc, PoisonError};
 
 use tracing::warn;
 
-use super::Shared;
+use super::ServerState;
 use crate::engine::{Account, Use};
 
 /// The charge of one connection for one use, credited by its drop.
 #[derive(Debug)]
 pub(super) struct MemoryCharge {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     user: u32,
     account: Arc<Account>,
     purpose: Use,
@@ -22,7 +22,7 @@ pub(super) struct MemoryCharge {
 
 impl MemoryCharge {
     /// Makes a charge of 0 bytes.
-    pub(super) fn new(shared: Arc<Shared>, user: u32, purpose: Use) -> MemoryCharge {
+    pub(super) fn new(shared: Arc<ServerState>, user: u32, purpose: Use) -> MemoryCharge {
         let account = shared.engine.account(user);
         MemoryCharge { shared, user, account, purpose, bytes: 0 }
     }

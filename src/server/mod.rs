@@ -46,7 +46,7 @@ pub use units::engine_cost;
 use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
 use crate::record::Recorder;
-use connections::Connections;
+use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
 use hello::Greeting;
 use log_throttle::LogThrottle;
@@ -79,10 +79,10 @@ pub struct Options {
 
 /// The state that all connections share.
 #[derive(Debug)]
-struct Shared {
+struct ServerState {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
-    connections: Connections,
+    connections: ConnectionRegistry,
     processes: Processes,
     access: DomainAccess,
     pools: PoolAccess,
@@ -100,7 +100,7 @@ struct Shared {
     clock_throttle: Mutex<LogThrottle>,
 }
 
-impl Shared {
+impl ServerState {
     /// Adds a client's report of decisions made without the daemon.
     fn add_missed(&self, client: ClientKind, missed: &crate::protocol::Missed) {
         if !missed.is_empty() {
@@ -139,7 +139,7 @@ impl Shared {
 /// A server with running decision threads.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     threads: Vec<DecisionThread>,
 }
 
@@ -148,10 +148,10 @@ pub struct Server {
 /// # Errors
 /// No thread can be started.
 pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: Options) -> std::io::Result<Server> {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ServerState {
         engine: Arc::clone(engine),
         clock: Arc::clone(clock),
-        connections: Connections::new(options.connections),
+        connections: ConnectionRegistry::new(options.connections),
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
@@ -194,7 +194,7 @@ impl Server {
 
 async fn serve(
     listener: Listener,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     threads: Vec<DecisionThread>,
     shutdown: &CancellationToken,
 ) -> std::io::Result<()> {
@@ -219,7 +219,7 @@ async fn serve(
 }
 
 /// Runs housekeeping and restarts it after a panic: without ticks, leases would never expire.
-async fn supervise_housekeeping(shared: Arc<Shared>) {
+async fn supervise_housekeeping(shared: Arc<ServerState>) {
     loop {
         // The drop of a `JoinSet` aborts its task.
         let mut task = JoinSet::new();
@@ -231,7 +231,7 @@ async fn supervise_housekeeping(shared: Arc<Shared>) {
 }
 
 /// Runs periodic work: the engine's ticks and audit, samples of the wall clock, the log line about missed decisions.
-async fn run_housekeeping(shared: Arc<Shared>) {
+async fn run_housekeeping(shared: Arc<ServerState>) {
     let engine = &shared.engine;
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MILLIS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -58,11 +58,11 @@ impl CheckResults {
         change(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self, number: u64) -> Option<Brought> {
+    fn remove(&self, number: u64) -> Option<Brought> {
         self.change(|open| open.by_number.remove(&number)).flatten().flatten()
     }
 
-    fn put(&self, number: u64, result: Option<Brought>) {
+    fn complete(&self, number: u64, result: Option<Brought>) {
         let unused = self.change(|open| match open.by_number.get_mut(&number) {
             Some(slot) => {
                 open.arrived.push(number);
@@ -120,8 +120,8 @@ impl PendingRequests {
         let results = Arc::clone(self.results.get_or_insert_default());
         results.change(|open| open.by_number.insert(number, None));
         let (to, deadline) = (Arc::clone(&results), now.after(ticket.patience));
-        if !asker.ask(Arc::clone(ticket), deadline, Box::new(move |result| to.put(number, result))) {
-            results.take(number);
+        if !asker.ask(Arc::clone(ticket), deadline, Box::new(move |result| to.complete(number, result))) {
+            results.remove(number);
             self.update_charge();
             return Err(NotPending::Calls);
         }
@@ -151,14 +151,14 @@ impl PendingRequests {
     pub(super) fn next(&mut self, all: bool, now: Timestamp) -> Option<(PendingRequest, Option<Brought>)> {
         let results = Arc::clone(self.results.as_ref()?);
         while let Some(number) = results.change(|open| open.arrived.pop()) {
-            let result = results.take(number);
+            let result = results.remove(number);
             if let Some(index) = self.requests.iter().position(|request| request.number == number) {
                 return Some((self.remove(index), result));
             }
         }
         let index = self.requests.iter().position(|request| all || request.deadline <= now)?;
         let request = self.remove(index);
-        let result = results.take(request.number);
+        let result = results.remove(request.number);
         Some((request, result))
     }
 

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use super::Shared;
+use super::ServerState;
 use super::connections::ConnectionLimits;
 use super::log_throttle::LogThrottle;
 use super::membership::ConnectionInfo;
@@ -102,7 +102,7 @@ impl Processes {
     /// kernel has `confirmed` the process.
     pub(super) fn watch(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         key: SessionKey,
         info: &ConnectionInfo,
         session: &Session,
@@ -181,7 +181,7 @@ impl Processes {
     }
 
     /// Ends the session of a process that has exited, and closes its connections.
-    fn end_session(&self, shared: &Shared, key: &SessionKey) {
+    fn end_session(&self, shared: &ServerState, key: &SessionKey) {
         let now = shared.clock.now();
         let last = self.table().watched.get(key).map(|watched| watched.last.clone());
         // Before the entry is removed: a connection that joins meanwhile is still added to it, and closed below.
@@ -240,7 +240,7 @@ enum Grace {
 }
 
 /// Waits until a process exits, or its session has ended before.
-async fn await_exit(shared: Arc<Shared>, key: SessionKey, process: OwnedFd, left: Arc<Notify>) {
+async fn await_exit(shared: Arc<ServerState>, key: SessionKey, process: OwnedFd, left: Arc<Notify>) {
     let processes = &shared.processes;
     let process = match sys::ProcessExit::new(process) {
         Ok(process) => process,

@@ -1,14 +1,14 @@
 //! Passes requests, decisions and session events to the recorder, from the decision threads. It never waits, and is not
 //! called while the recorder is off.
 
-use super::Shared;
+use super::ServerState;
 use super::processes::SessionKey;
 use super::request::RequestContext;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{self, Parting, Session, Verdict};
 use crate::record::{What, Who};
 
-impl Shared {
+impl ServerState {
     /// Records the HELLO of a connection.
     #[cold]
     pub(super) fn record_hello(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Shared;
+use super::ServerState;
 use super::answer::AfterFrame;
 use super::grants::UnwrittenGrants;
 use super::telemetry::ClientKind;
@@ -20,7 +20,7 @@ use crate::record::{SESSION_BYTES, What};
 /// One request and its client.
 #[derive(Clone, Copy)]
 pub(super) struct RequestContext<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a ServerState,
     /// The payload of its frame.
     pub(super) payload: &'a [u8],
     pub(super) descriptors: &'a Descriptors<'a>,

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 
-use super::connections::Refusal;
+use super::connections::ConnectionRefusal;
 use crate::protocol::{Code, MissReason, Missed};
 
 /// Counts since the start, and the number of open connections.
@@ -152,7 +152,7 @@ impl Telemetry {
         self.reclaimed.fetch_add(connections, Ordering::Relaxed);
     }
 
-    pub(super) fn count_refused(&self, refusal: Refusal) {
+    pub(super) fn count_refused(&self, refusal: ConnectionRefusal) {
         let counts = REFUSALS.iter().zip(&self.refused);
         counts.filter(|((known, _), _)| *known == refusal).for_each(|(_, count)| add(count, 1));
     }
@@ -178,7 +178,8 @@ fn add(count: &AtomicU64, more: u64) {
 }
 
 /// The limits behind refused connections, as metrics name them.
-const REFUSALS: [(Refusal, &str); 2] = [(Refusal::Full, "max"), (Refusal::FullForUser, "per_user")];
+const REFUSALS: [(ConnectionRefusal, &str); 2] =
+    [(ConnectionRefusal::Full, "max"), (ConnectionRefusal::FullForUser, "per_user")];
 
 /// The limits behind requests that cannot wait, as metrics name them.
 const NOT_PENDING: [(NotPending, &str); 3] =

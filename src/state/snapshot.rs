@@ -120,7 +120,7 @@ pub fn write_tables(
     whole.write_all(&version.to_le_bytes())?;
     whole.write_all(&fingerprint_key(key).to_le_bytes())?;
     let mut sections = SectionWriter::new(whole, key.0);
-    let head = Head { here: *here, at: now.at, is_final, keys: engine.count_keys() };
+    let head = SnapshotHead { here: *here, at: now.at, is_final, keys: engine.count_keys() };
     encode::encode_head(&mut sections, &head);
     // After an error the rest is still copied, but not written.
     engine.copy_out(now, &mut |kept| encode::encode_entry(&mut sections, kept));
@@ -181,7 +181,7 @@ pub fn read_tables(
 
 /// The first section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head {
+struct SnapshotHead {
     /// When the snapshot was written, by the machine's clocks.
     here: Moment,
     /// The same moment on the engine's timeline.

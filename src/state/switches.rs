@@ -60,7 +60,7 @@ pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, Unreadable> {
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > BYTES_MAX {
         return Err(Unreadable::Damaged("it is larger than tidegate writes"));
     }
-    let document: Document =
+    let document: SwitchesDocument =
         serde_json::from_str(&text).map_err(|_| Unreadable::Damaged("it is cut short or damaged"))?;
     if document.sum != checksum(document.orders.get()) {
         return Err(Unreadable::Damaged("its checksum does not match its content"));
@@ -77,7 +77,7 @@ pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, Unreadable> {
 /// File system errors; the old file stays then.
 pub fn write_orders(path: &Path, version: u32, orders: &Orders, now: Now) -> io::Result<()> {
     let orders = to_raw_value(&StoredOrders::from_orders(orders, now))?;
-    let document = Document { version, sum: checksum(orders.get()), orders };
+    let document = SwitchesDocument { version, sum: checksum(orders.get()), orders };
     write_whole(path, &serde_json::to_vec(&document)?)
 }
 
@@ -89,7 +89,7 @@ fn map_invalid_data(error: io::Error) -> Result<(), Unreadable> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct SwitchesDocument {
     version: u32,
     sum: String,
     orders: Box<RawValue>,

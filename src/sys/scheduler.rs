@@ -13,7 +13,7 @@ use std::time::Duration;
 pub fn ask_for_short_slice() -> io::Result<()> {
     // The call sets all attributes, so the nice value is passed unchanged: lowering it needs a privilege.
     let nice = rustix::process::getpriority_process(None)?;
-    set_attributes(&Attributes { nice, runtime_nanos: SLICE_NANOS, ..Attributes::default() })
+    set_attributes(&SchedAttributes { nice, runtime_nanos: SLICE_NANOS, ..SchedAttributes::default() })
 }
 
 /// Lowers the priority of the calling thread: on a busy CPU it gets a tenth of another thread's share.
@@ -22,12 +22,12 @@ pub fn ask_for_short_slice() -> io::Result<()> {
 /// `sched_setattr` fails, for instance under a seccomp filter.
 pub fn give_way() -> io::Result<()> {
     let nice = rustix::process::getpriority_process(None)?.max(NICE);
-    set_attributes(&Attributes { nice, ..Attributes::default() })
+    set_attributes(&SchedAttributes { nice, ..SchedAttributes::default() })
 }
 
-fn set_attributes(attributes: &Attributes) -> io::Result<()> {
-    let size = u32::try_from(size_of::<Attributes>()).unwrap_or_default();
-    let attributes = Attributes { size, policy: SCHED_OTHER, ..*attributes };
+fn set_attributes(attributes: &SchedAttributes) -> io::Result<()> {
+    let size = u32::try_from(size_of::<SchedAttributes>()).unwrap_or_default();
+    let attributes = SchedAttributes { size, policy: SCHED_OTHER, ..*attributes };
     // SAFETY: the kernel reads `size` bytes at the pointer, which is exactly the initialised, live `attributes`,
     // and keeps no reference to it. 0 is the calling thread; no flags.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
@@ -39,8 +39,8 @@ fn set_attributes(attributes: &Attributes) -> io::Result<()> {
 /// # Errors
 /// `sched_getattr` fails, for instance under a seccomp filter.
 pub fn slice() -> io::Result<Duration> {
-    let mut attributes = Attributes::default();
-    let size = size_of::<Attributes>();
+    let mut attributes = SchedAttributes::default();
+    let size = size_of::<SchedAttributes>();
     // SAFETY: the kernel writes at most `size` bytes at the pointer, which is exactly the live `attributes`, for which
     // every bit pattern is valid, and keeps no reference to it. 0 is the calling thread; no flags.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
@@ -53,7 +53,7 @@ pub fn slice() -> io::Result<Duration> {
 /// `struct sched_attr` of linux/sched/types.h in its first version, which every kernel since 3.14 reads.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Attributes {
+struct SchedAttributes {
     size: u32,
     policy: u32,
     flags: u64,

@@ -2,14 +2,14 @@
 
 use super::bytes::ByteReader;
 use super::section::SectionKind;
-use super::{Head, Moment, Useless};
+use super::{Moment, SnapshotHead, Useless};
 use crate::clock::Timestamp;
 use crate::engine::kept::{
     Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptRule, KeptSession, KeptSpent, KeptTie,
 };
 use crate::engine::{NoteKind, Verdict};
 
-pub(super) fn decode_head(bytes: &mut ByteReader<'_>) -> Result<Head, Useless> {
+pub(super) fn decode_head(bytes: &mut ByteReader<'_>) -> Result<SnapshotHead, Useless> {
     let has_clock = bytes.bool()?;
     let clock = u128::from_le_bytes(bytes.array()?);
     let here = Moment {
@@ -22,7 +22,7 @@ pub(super) fn decode_head(bytes: &mut ByteReader<'_>) -> Result<Head, Useless> {
     if !bytes.is_empty() {
         return Err(Useless::Damaged("its head holds extra bytes"));
     }
-    Ok(Head { here, at, is_final, keys })
+    Ok(SnapshotHead { here, at, is_final, keys })
 }
 
 /// Decodes one entry of a section of this kind.

@@ -1,12 +1,12 @@
 //! Encoding of snapshot entries; the inverse of decode.rs.
 
-use super::Head;
+use super::SnapshotHead;
 use super::section::{SectionKind, SectionWriter};
 use crate::engine::kept::{Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptSession, KeptTie};
 use crate::engine::{NoteKind, Verdict};
 
-pub(super) fn encode_head(sections: &mut SectionWriter, head: &Head) {
-    let Head { here, at, is_final, keys } = *head;
+pub(super) fn encode_head(sections: &mut SectionWriter, head: &SnapshotHead) {
+    let SnapshotHead { here, at, is_final, keys } = *head;
     sections.entry(SectionKind::Head, |to| {
         to.push(u8::from(here.clock.is_some()));
         to.extend(here.clock.unwrap_or_default().to_le_bytes());
