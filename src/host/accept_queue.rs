@@ -1,5 +1,5 @@
-//! How many connections wait to be accepted at one port or Unix socket. Those that the kernel has not yet greeted,
-//! and those it dropped because the queue was full, are not among them.
+//! Length of the accept queue of one TCP port or Unix socket. Connections whose handshake is not complete, and those
+//! that the kernel dropped because the queue was full, are not counted.
 
 use std::io;
 
@@ -7,94 +7,96 @@ use super::Listen;
 use super::netlink::{
     Family, UnixId, ask_tcp_listeners, ask_unix_listeners, ask_unix_queue, tcp_queue, unix_listener,
 };
-use super::sock_diag::{Answered, SockDiag};
-use super::unreadable::Unreadable;
+use super::signal_error::SignalError;
+use super::sock_diag::{Lookup, SockDiag};
 
 /// The accept queue of one application.
 #[derive(Debug)]
 pub(super) struct AcceptQueue {
     listen: Listen,
-    /// The Unix socket, once it was found, and the file that it was found by.
-    found: Option<(UnixId, File)>,
+    /// The Unix socket, once it was found, and the identity of its path at that time.
+    found: Option<(UnixId, FileId)>,
 }
 
-/// The device and inode of a path.
-type File = (u64, u64);
+/// Device and inode of a path.
+type FileId = (u64, u64);
 
 impl AcceptQueue {
     pub(super) fn new(listen: Listen) -> AcceptQueue {
         AcceptQueue { listen, found: None }
     }
 
-    /// Connections that wait now.
-    pub(super) fn read(&mut self, kernel: &mut SockDiag) -> Result<u32, Unreadable> {
+    /// Returns the number of connections that wait to be accepted.
+    pub(super) fn read(&mut self, kernel: &mut SockDiag) -> Result<u32, SignalError> {
         match &self.listen {
-            Listen::Port(port) => waiting_at_port(*port, kernel),
-            Listen::Path(path) => waiting_at_path(path, &mut self.found, kernel),
+            Listen::Port(port) => count_at_port(*port, kernel),
+            Listen::Path(path) => count_at_path(path, &mut self.found, kernel),
         }
     }
 }
 
-/// The sum over every listener on a port: processes that listen apart (SO_REUSEPORT) have a queue each.
-fn waiting_at_port(port: u16, kernel: &mut SockDiag) -> Result<u32, Unreadable> {
+/// Sums over all listeners on a port: with SO_REUSEPORT each has a queue of its own.
+fn count_at_port(port: u16, kernel: &mut SockDiag) -> Result<u32, SignalError> {
     let mut waiting: Option<u32> = None;
     for family in [Family::V4, Family::V6] {
-        let ask = |request: &mut Vec<u8>, sequence| ask_tcp_listeners(request, family, port, sequence);
-        let asked = kernel.ask_all(ask, |socket| {
+        let write = |request: &mut Vec<u8>, sequence| ask_tcp_listeners(request, family, port, sequence);
+        let dumped = kernel.dump(write, |socket| {
             if let Some(queue) = tcp_queue(socket, port) {
                 waiting = Some(waiting.unwrap_or_default().saturating_add(queue.waiting));
             }
         });
-        asked.map_err(|error| Unreadable::sock_diag(&error))?;
+        dumped.map_err(|error| SignalError::from_sock_diag(&error))?;
     }
-    waiting.ok_or(Unreadable::NoTcpListener { port })
+    waiting.ok_or(SignalError::NoTcpListener { port })
 }
 
-/// Looked for among all Unix sockets once, then asked for by its number, until that or the file is another.
-fn waiting_at_path(
+/// Finds the socket once among all Unix sockets, then queries it by its number until that or the path's file changes.
+fn count_at_path(
     path: &str,
-    found: &mut Option<(UnixId, File)>,
+    found: &mut Option<(UnixId, FileId)>,
     kernel: &mut SockDiag,
-) -> Result<u32, Unreadable> {
-    let file = file_of(path)?;
-    if let Some((socket, _)) = found.filter(|(_, by)| *by == file)
-        && let Some(waiting) = waiting_at_socket(socket, kernel)?
+) -> Result<u32, SignalError> {
+    let file = identify_file(path)?;
+    if let Some((socket, _)) = found.filter(|(_, known)| *known == file)
+        && let Some(waiting) = count_at_socket(socket, kernel)?
     {
         return Ok(waiting);
     }
     *found = None;
-    let socket = find(path, file, kernel)?;
+    let socket = find_listener(path, file, kernel)?;
     *found = Some((socket, file));
-    // Gone in between: the next reading finds whoever took its place.
-    waiting_at_socket(socket, kernel)?.ok_or_else(|| Unreadable::NoUnixListener { path: path.into() })
+    // If the socket closed in between, the next sample finds its successor.
+    count_at_socket(socket, kernel)?.ok_or_else(|| SignalError::NoUnixListener { path: path.into() })
 }
 
-fn waiting_at_socket(socket: UnixId, kernel: &mut SockDiag) -> Result<Option<u32>, Unreadable> {
+fn count_at_socket(socket: UnixId, kernel: &mut SockDiag) -> Result<Option<u32>, SignalError> {
     let mut waiting = None;
-    let ask = |request: &mut Vec<u8>, sequence| ask_unix_queue(request, socket, sequence);
-    let answered = kernel.ask_one(ask, |body| waiting = unix_listener(body).and_then(|found| found.queue));
-    match answered.map_err(|error| Unreadable::sock_diag(&error))? {
-        Answered::Whole => Ok(waiting.map(|queue| queue.waiting)),
-        Answered::NoSuchSocket => Ok(None),
+    let write = |request: &mut Vec<u8>, sequence| ask_unix_queue(request, socket, sequence);
+    let lookup = kernel.query(write, |body| waiting = unix_listener(body).and_then(|found| found.queue));
+    match lookup.map_err(|error| SignalError::from_sock_diag(&error))? {
+        Lookup::Complete => Ok(waiting.map(|queue| queue.waiting)),
+        Lookup::NotFound => Ok(None),
     }
 }
 
-fn file_of(path: &str) -> Result<File, Unreadable> {
+fn identify_file(path: &str) -> Result<FileId, SignalError> {
     match rustix::fs::stat(path) {
         Ok(stat) => Ok((stat.st_dev, stat.st_ino)),
-        Err(rustix::io::Errno::NOENT) => Err(Unreadable::NoSocketFile { path: path.into() }),
-        Err(error) => Err(Unreadable::file(path.as_ref(), &io::Error::from(error))),
+        Err(rustix::io::Errno::NOENT) => Err(SignalError::NoSocketFile { path: path.into() }),
+        Err(error) => Err(SignalError::from_file(path.as_ref(), &io::Error::from(error))),
     }
 }
 
-/// The listener of a path. By the file, since an application may have bound to another way of writing the path and
-/// one that was replaced may listen on; by the name where the file system has numbers of its own (overlayfs). Of
-/// several by that name, the latest made.
-fn find(path: &str, file: File, kernel: &mut SockDiag) -> Result<UnixId, Unreadable> {
+/// Finds the listener of a path.
+///
+/// By the file first: the application may have bound another spelling of the path, and a listener whose path was
+/// replaced may still listen. Otherwise by name, as the inode numbers of overlayfs differ from those the kernel reports;
+/// of several listeners with this name, the newest.
+fn find_listener(path: &str, file: FileId, kernel: &mut SockDiag) -> Result<UnixId, SignalError> {
     let (mut by_file, mut by_name) = (None, None);
-    let asked = kernel.ask_all(ask_unix_listeners, |body| {
+    let dumped = kernel.dump(ask_unix_listeners, |body| {
         let Some(listener) = unix_listener(body) else { return };
-        if listener.file == Some(as_told_by_kernel(file)) {
+        if listener.file == Some(to_kernel_file_id(file)) {
             by_file = Some(listener.id);
         }
         if listener.name == path.as_bytes()
@@ -103,12 +105,12 @@ fn find(path: &str, file: File, kernel: &mut SockDiag) -> Result<UnixId, Unreada
             by_name = Some(listener.id);
         }
     });
-    asked.map_err(|error| Unreadable::sock_diag(&error))?;
-    by_file.or(by_name).ok_or_else(|| Unreadable::NoUnixListener { path: path.into() })
+    dumped.map_err(|error| SignalError::from_sock_diag(&error))?;
+    by_file.or(by_name).ok_or_else(|| SignalError::NoUnixListener { path: path.into() })
 }
 
-/// The kernel's own numbering of a file: the low half of the inode, and 12 bits of major over 20 bits of minor.
-fn as_told_by_kernel((device, inode): (u64, u64)) -> (u32, u32) {
+/// Converts to the numbering of `unix_diag`: the low 32 bits of the inode, and 12 bits of major over 20 bits of minor.
+fn to_kernel_file_id((device, inode): (u64, u64)) -> (u32, u32) {
     let device = (rustix::fs::major(device) << 20) | (rustix::fs::minor(device) & 0x000f_ffff);
     (u32::try_from(inode & u64::from(u32::MAX)).unwrap_or(u32::MAX), device)
 }

@@ -1,53 +1,52 @@
-//! CPU time used, of what the machine has; time that a hypervisor took away counts as used. It is looked at once for
-//! all pools.
+//! CPU utilization of the whole machine, sampled once for all pools. Time stolen by a hypervisor counts as used.
 
 use std::fmt;
 
 use sysinfo::{CpuRefreshKind, System};
 
-use super::unreadable::Unreadable;
-use super::window::Window;
+use super::signal_error::SignalError;
+use super::usage_window::UsageWindow;
 use crate::clock::{Now, Timestamp};
 
 /// The CPUs of the machine, all together.
 pub(super) struct Cpu {
     system: Option<System>,
-    /// How long they have been busy since the first look, in nanoseconds of one that does all their work.
-    busy: u64,
+    /// Busy time since the first sample, in nanoseconds, averaged over the CPUs.
+    busy_nanos: u64,
     last: Option<Timestamp>,
-    window: Window,
+    window: UsageWindow,
 }
 
 impl Cpu {
     pub(super) fn new() -> Cpu {
-        Cpu { system: System::new().ok(), busy: 0, last: None, window: Window::new() }
+        Cpu { system: System::new().ok(), busy_nanos: 0, last: None, window: UsageWindow::new() }
     }
 
-    /// Thousandths of the time. None: not yet.
-    pub(super) fn read(&mut self, now: Now) -> Result<Option<u32>, Unreadable> {
-        let system = self.system.as_mut().ok_or(Unreadable::NoCpuTime)?;
+    /// Returns the busy share of the time in thousandths; `None` until there are two samples.
+    pub(super) fn read(&mut self, now: Now) -> Result<Option<u32>, SignalError> {
+        let system = self.system.as_mut().ok_or(SignalError::NoCpuTime)?;
         system.refresh_cpu_specifics(CpuRefreshKind::nothing().with_usage());
         let percent = system.global_cpu_usage();
         if system.cpus().is_empty() || !percent.is_finite() {
-            return Err(Unreadable::NoCpuTime);
+            return Err(SignalError::NoCpuTime);
         }
-        // The first figure is that since the machine was started.
+        // The first figure is the average since boot.
         if let Some(last) = self.last.replace(now.at) {
             let span = u64::try_from(now.at.since(last).as_nanos()).unwrap_or(u64::MAX);
-            self.busy =
-                self.busy.saturating_add((span / 1_000).saturating_mul(u64::from(thousandths(percent))));
+            let busy = (span / 1_000).saturating_mul(u64::from(to_thousandths(percent)));
+            self.busy_nanos = self.busy_nanos.saturating_add(busy);
         }
-        Ok(self.window.push(now.at, self.busy).map(|share| share.thousandths_of(1, 1)))
+        Ok(self.window.push(now.at, self.busy_nanos).map(|share| share.thousandths_of(1, 1)))
     }
 }
 
 impl fmt::Debug for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cpu").field("busy", &self.busy).finish_non_exhaustive()
+        f.debug_struct("Cpu").field("busy_nanos", &self.busy_nanos).finish_non_exhaustive()
     }
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1 000")]
-fn thousandths(percent: f32) -> u32 {
+fn to_thousandths(percent: f32) -> u32 {
     (percent.clamp(0.0, 100.0) * 10.0).round() as u32
 }

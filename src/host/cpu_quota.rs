@@ -1,181 +1,182 @@
-//! CPU time used by the application's control group, of what it may use: the fullest of its own quota, those of the
-//! groups above it, and the CPUs it may run on. The quota of a group is shared with everything in it, so each is
-//! compared with what that whole group used.
+//! CPU utilization of the application's control group: the highest share of its own quota, of the quotas of the groups
+//! above it, and of the CPUs it may run on. Everything in a group shares the group's quota, so each quota is compared
+//! with the usage of its whole group.
 
 use std::path::Path;
 
-use super::control_group::{ControlGroup, Hierarchy, find, mounts, path_in};
-use super::process::Process;
-use super::pseudofile::{Awaited, BYTES_MAX, Pseudofile};
-use super::unreadable::Unreadable;
-use super::window::Window;
+use super::control_group::{ControlGroup, Hierarchy, find_group, group_path, read_mounts};
+use super::process_groups::ProcessGroups;
+use super::pseudofile::{BYTES_MAX, LazyPseudofile, Pseudofile};
+use super::signal_error::SignalError;
+use super::usage_window::UsageWindow;
 use crate::clock::Now;
 
 /// The CPU time of one application.
 #[derive(Debug, Default)]
 pub(super) struct CpuQuota {
-    process: Process,
-    /// Of the group itself and of those above it, upwards.
-    levels: Vec<Level>,
-    /// A list of the CPUs that the group may run on.
+    process: ProcessGroups,
+    /// The group itself and those above it, upwards.
+    levels: Vec<GroupLevel>,
+    /// The list of CPUs that the group may run on.
     cpus: Option<Pseudofile>,
 }
 
 /// One control group.
 #[derive(Debug)]
-struct Level {
-    usage: Usage,
-    quota: Quota,
-    window: Window,
+struct GroupLevel {
+    usage: UsageFile,
+    quota: QuotaFiles,
+    window: UsageWindow,
 }
 
-/// Where the CPU time used is told.
+/// The file that has the CPU time used.
 #[derive(Debug)]
-enum Usage {
+enum UsageFile {
     /// `cpu.stat`: a line `usage_usec N`.
-    Micros(Awaited),
+    Micros(LazyPseudofile),
     /// `cpuacct.usage`: N.
-    Nanos(Awaited),
+    Nanos(LazyPseudofile),
 }
 
-/// Where the quota is told. Where there is no such file the group has none: it is the topmost, or the controller is
-/// not switched on for it, which may happen at any time.
+/// The files that have the quota. Without them the group has no quota: it is the topmost, or its controller is off,
+/// which can change at any time.
 #[derive(Debug)]
-enum Quota {
+enum QuotaFiles {
     /// `cpu.max`: `max PERIOD` or `QUOTA PERIOD`.
-    Max(Awaited),
-    /// `cpu.cfs_quota_us`, -1 being none, and `cpu.cfs_period_us`.
-    Pair(Awaited, Awaited),
+    Max(LazyPseudofile),
+    /// `cpu.cfs_quota_us`, -1 for no quota, and `cpu.cfs_period_us`.
+    Pair(LazyPseudofile, LazyPseudofile),
 }
 
 impl CpuQuota {
-    /// Thousandths of what may be used. None: not yet.
+    /// Returns the used share of the allowed CPU time in thousandths; `None` until there are two samples.
     pub(super) fn read(
         &mut self,
         root: &Path,
         pid: Option<u32>,
         now: Now,
-    ) -> Result<Option<u32>, Unreadable> {
-        let Some(pid) = pid else { return Err(Unreadable::NoProcess) };
-        let read = self.process.look(root, Some(pid)).and_then(|moved| {
+    ) -> Result<Option<u32>, SignalError> {
+        let Some(pid) = pid else { return Err(SignalError::NoProcess) };
+        let share = self.process.refresh(root, Some(pid)).and_then(|moved| {
             if moved || self.levels.is_empty() {
-                self.find(root, pid)?;
+                self.find_levels(root, pid)?;
             }
-            self.fullest(now)
+            self.read_highest_share(now)
         });
-        if read.is_err() {
-            self.process.forget_groups();
+        if share.is_err() {
+            self.process.clear_groups();
         }
-        read
+        share
     }
 
-    fn fullest(&mut self, now: Now) -> Result<Option<u32>, Unreadable> {
+    fn read_highest_share(&mut self, now: Now) -> Result<Option<u32>, SignalError> {
         let cpus = match &self.cpus {
-            Some(file) => cpus_of(file)?,
-            None => return Err(Unreadable::NoCpuTime),
+            Some(file) => count_cpus(file)?,
+            None => return Err(SignalError::NoCpuTime),
         };
-        let mut fullest = None;
+        let mut highest = None;
         for (above, level) in self.levels.iter_mut().enumerate() {
             let quota = level.quota.read()?;
             if above > 0 && quota.is_none() {
                 continue;
             }
-            let share = level.window.push(now.at, level.usage.nanos()?);
+            let share = level.window.push(now.at, level.usage.read_nanos()?);
             let of_quota = quota.and_then(|(quota, period)| Some(share?.thousandths_of(quota, period)));
             let of_cpus = share.filter(|_| above == 0).map(|share| share.thousandths_of(cpus, 1));
-            fullest = fullest.max(of_quota).max(of_cpus);
+            highest = highest.max(of_quota).max(of_cpus);
         }
-        Ok(fullest)
+        Ok(highest)
     }
 
-    fn find(&mut self, root: &Path, pid: u32) -> Result<(), Unreadable> {
+    fn find_levels(&mut self, root: &Path, pid: u32) -> Result<(), SignalError> {
         self.levels.clear();
-        let mounts = mounts(root);
+        let mounts = read_mounts(root);
         let groups = self.process.groups();
-        // The controller is either in a hierarchy of version 1 or in that of version 2, wherever others are.
-        let old =
-            path_in(groups, Hierarchy::Controller("cpu")).map(|path| (Hierarchy::Controller("cpu"), path));
-        let new = || path_in(groups, Hierarchy::Unified).map(|path| (Hierarchy::Unified, path));
-        let (hierarchy, path) = old.or_else(new).ok_or(Unreadable::NoCpuGroups)?;
-        let group = find(root, &mounts, hierarchy, path)
-            .ok_or_else(|| Unreadable::GroupElsewhere { pid, group: path.into() })?;
+        // A controller belongs to either a version 1 hierarchy or version 2, independently of the other controllers.
+        let v1_cpu = Hierarchy::Controller("cpu");
+        let v1 = group_path(groups, v1_cpu).map(|path| (v1_cpu, path));
+        let v2 = || group_path(groups, Hierarchy::Unified).map(|path| (Hierarchy::Unified, path));
+        let (hierarchy, path) = v1.or_else(v2).ok_or(SignalError::NoCpuGroups)?;
+        let group = find_group(root, &mounts, hierarchy, path)
+            .ok_or_else(|| SignalError::GroupElsewhere { pid, group: path.into() })?;
         self.levels = if hierarchy == Hierarchy::Unified {
-            group.upwards().map(|directory| Level::of_version_2(&directory)).collect()
+            group.ancestors().map(|directory| GroupLevel::new_v2(&directory)).collect()
         } else {
-            let used = group.beside(root, &mounts, Hierarchy::Controller("cpuacct"));
-            let used = used.ok_or(Unreadable::NoCpuGroups)?;
-            let pairs = group.upwards().zip(used.upwards());
-            pairs.map(|(directory, used)| Level::of_version_1(&directory, &used)).collect()
+            let usage_group = group.in_hierarchy(root, &mounts, Hierarchy::Controller("cpuacct"));
+            let usage_group = usage_group.ok_or(SignalError::NoCpuGroups)?;
+            let pairs = group.ancestors().zip(usage_group.ancestors());
+            pairs.map(|(directory, usage)| GroupLevel::new_v1(&directory, &usage)).collect()
         };
-        self.cpus = cpu_list(root, &mounts, groups, &group, hierarchy);
+        self.cpus = open_cpu_list(root, &mounts, groups, &group, hierarchy);
         Ok(())
     }
 }
 
-impl Level {
-    fn of_version_2(directory: &Path) -> Level {
-        let file = |name| Awaited::new(directory.join(name));
-        Level {
-            usage: Usage::Micros(file("cpu.stat")),
-            quota: Quota::Max(file("cpu.max")),
-            window: Window::new(),
+impl GroupLevel {
+    fn new_v2(directory: &Path) -> GroupLevel {
+        let file = |name| LazyPseudofile::new(directory.join(name));
+        GroupLevel {
+            usage: UsageFile::Micros(file("cpu.stat")),
+            quota: QuotaFiles::Max(file("cpu.max")),
+            window: UsageWindow::new(),
         }
     }
 
-    fn of_version_1(directory: &Path, used: &Path) -> Level {
-        let file = |name| Awaited::new(directory.join(name));
-        let usage = Usage::Nanos(Awaited::new(used.join("cpuacct.usage")));
-        let quota = Quota::Pair(file("cpu.cfs_quota_us"), file("cpu.cfs_period_us"));
-        Level { usage, quota, window: Window::new() }
+    fn new_v1(directory: &Path, usage_directory: &Path) -> GroupLevel {
+        let file = |name| LazyPseudofile::new(directory.join(name));
+        let usage = UsageFile::Nanos(LazyPseudofile::new(usage_directory.join("cpuacct.usage")));
+        let quota = QuotaFiles::Pair(file("cpu.cfs_quota_us"), file("cpu.cfs_period_us"));
+        GroupLevel { usage, quota, window: UsageWindow::new() }
     }
 }
 
-impl Usage {
-    fn nanos(&mut self) -> Result<u64, Unreadable> {
+impl UsageFile {
+    fn read_nanos(&mut self) -> Result<u64, SignalError> {
         let mut buffer = [0; BYTES_MAX];
         let (file, nanos) = match self {
-            Usage::Micros(file) => {
-                let file = file.file()?;
+            UsageFile::Micros(file) => {
+                let file = file.open()?;
                 let micros =
                     file.read(&mut buffer)?.lines().find_map(|line| line.strip_prefix("usage_usec "));
                 (file, micros.and_then(|micros| micros.parse::<u64>().ok()?.checked_mul(1_000)))
             }
-            Usage::Nanos(file) => {
-                let file = file.file()?;
+            UsageFile::Nanos(file) => {
+                let file = file.open()?;
                 (file, file.read(&mut buffer)?.trim_end().parse().ok())
             }
         };
-        nanos.ok_or_else(|| file.nonsense())
+        nanos.ok_or_else(|| file.malformed())
     }
 }
 
-impl Quota {
-    /// Quota and period, in microseconds; none: as much as there is.
-    fn read(&mut self) -> Result<Option<(u64, u64)>, Unreadable> {
+impl QuotaFiles {
+    /// Returns quota and period in microseconds; `None` without a quota.
+    fn read(&mut self) -> Result<Option<(u64, u64)>, SignalError> {
         let (mut first, mut second) = ([0; BYTES_MAX], [0; BYTES_MAX]);
         let (file, quota, period) = match self {
-            Quota::Max(file) => {
-                let Some(file) = file.if_there() else { return Ok(None) };
+            QuotaFiles::Max(file) => {
+                let Some(file) = file.open_if_exists() else { return Ok(None) };
                 let text = file.read(&mut first)?.trim_end();
-                let (quota, period) = text.split_once(' ').ok_or_else(|| file.nonsense())?;
+                let (quota, period) = text.split_once(' ').ok_or_else(|| file.malformed())?;
                 (file, quota, period)
             }
-            Quota::Pair(quota, period) => {
-                let Some(file) = quota.if_there() else { return Ok(None) };
-                (file, file.read(&mut first)?.trim_end(), period.file()?.read(&mut second)?.trim_end())
+            QuotaFiles::Pair(quota, period) => {
+                let Some(file) = quota.open_if_exists() else { return Ok(None) };
+                (file, file.read(&mut first)?.trim_end(), period.open()?.read(&mut second)?.trim_end())
             }
         };
         if quota == "max" || quota == "-1" {
             return Ok(None);
         }
         let pair = quota.parse().ok().zip(period.parse().ok());
-        // Neither is ever zero; a share of nothing is no reading.
-        pair.filter(|(quota, period)| *quota > 0 && *period > 0).map(Some).ok_or_else(|| file.nonsense())
+        // The kernel allows neither to be zero, and a share of zero is undefined.
+        pair.filter(|(quota, period)| *quota > 0 && *period > 0).map(Some).ok_or_else(|| file.malformed())
     }
 }
 
-/// The list of CPUs that a group may run on: its own, that of the nearest group above it that has one, or all.
-fn cpu_list(
+/// Opens the list of CPUs that a group may run on: its own, that of the nearest group above it that has one, or that of
+/// the machine.
+fn open_cpu_list(
     root: &Path,
     mounts: &str,
     groups: &str,
@@ -183,22 +184,22 @@ fn cpu_list(
     hierarchy: Hierarchy,
 ) -> Option<Pseudofile> {
     let cpuset = Hierarchy::Controller("cpuset");
-    let in_old = path_in(groups, cpuset).and_then(|path| find(root, mounts, cpuset, path));
-    let own = in_old.or_else(|| (hierarchy == Hierarchy::Unified).then(|| group.clone()));
-    let lists = own.iter().flat_map(ControlGroup::upwards).flat_map(|directory| {
+    let v1 = group_path(groups, cpuset).and_then(|path| find_group(root, mounts, cpuset, path));
+    let own = v1.or_else(|| (hierarchy == Hierarchy::Unified).then(|| group.clone()));
+    let lists = own.iter().flat_map(ControlGroup::ancestors).flat_map(|directory| {
         ["cpuset.cpus.effective", "cpuset.effective_cpus"].map(|name| directory.join(name))
     });
     let machine = root.join("sys/devices/system/cpu/online");
     lists.chain([machine]).find_map(|path| Pseudofile::open(path).ok())
 }
 
-/// How many CPUs a list such as `0-3,8` names.
-fn cpus_of(file: &Pseudofile) -> Result<u64, Unreadable> {
+/// Counts the CPUs in a list such as `0-3,8`.
+fn count_cpus(file: &Pseudofile) -> Result<u64, SignalError> {
     let mut buffer = [0; BYTES_MAX];
     let ranges = file.read(&mut buffer)?.trim_end().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
     });
     let cpus = ranges.sum::<Option<u64>>().filter(|cpus| *cpus > 0);
-    cpus.ok_or_else(|| file.nonsense())
+    cpus.ok_or_else(|| file.malformed())
 }

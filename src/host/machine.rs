@@ -1,37 +1,38 @@
-//! What tells this machine from others, also from one whose disk was copied to it.
+//! Identity of this machine, also distinct from a machine whose disk was copied to it.
 
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-/// The marks of this machine, each named: its machine-id, its host name, the addresses of its network cards. What cannot be
-/// read is no mark; interfaces that no card is behind come and go. `root` is `/` but in tests.
+/// Returns the identity marks of this machine as `name=value`: its machine-id, its host name, the addresses of its
+/// network cards. Unreadable marks are left out, as are virtual interfaces, which come and go. `root` is `/` except in
+/// tests.
 #[must_use]
 pub fn machine_marks(root: &Path) -> Vec<Vec<u8>> {
     let mut marks = Vec::new();
-    let mut note = |name: &str, value: &[u8]| marks.push([name.as_bytes(), b"=", value].concat());
-    if let Some(id) = read(&root.join("etc/machine-id")) {
-        note("machine-id", &id);
+    let mut add_mark = |name: &str, value: &[u8]| marks.push([name.as_bytes(), b"=", value].concat());
+    if let Some(id) = read_line(&root.join("etc/machine-id")) {
+        add_mark("machine-id", &id);
     }
-    if let Some(name) = read(&root.join("proc/sys/kernel/hostname")) {
-        note("hostname", &name);
+    if let Some(name) = read_line(&root.join("proc/sys/kernel/hostname")) {
+        add_mark("hostname", &name);
     }
     let mut cards: Vec<Vec<u8>> = fs::read_dir(root.join("sys/class/net"))
         .into_iter()
         .flatten()
         .flatten()
         .filter(|entry| entry.path().join("device").exists())
-        .filter_map(|entry| read(&entry.path().join("address")))
+        .filter_map(|entry| read_line(&entry.path().join("address")))
         .collect();
     cards.sort_unstable();
     for card in cards.iter().take(CARDS_MAX) {
-        note("card", card);
+        add_mark("card", card);
     }
     marks
 }
 
-/// One line; `None`: there is none.
-fn read(path: &Path) -> Option<Vec<u8>> {
+/// Reads a file of one line; `None` if it is empty or cannot be read.
+fn read_line(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
     let line = bytes.trim_ascii().to_vec();
@@ -48,7 +49,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    fn card(root: &Path, name: &str, address: &str, is_card: bool) {
+    fn add_card(root: &Path, name: &str, address: &str, is_card: bool) {
         let directory = root.join("sys/class/net").join(name);
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("address"), format!("{address}\n")).unwrap();
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_of_the_machine_and_not_of_what_comes_and_goes() {
+    fn marks_exclude_virtual_interfaces() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         assert!(machine_marks(root).is_empty(), "nothing can be read");
@@ -67,13 +68,13 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        card(root, "eth0", "02:00:00:00:00:01", true);
+        add_card(root, "eth0", "02:00:00:00:00:01", true);
         let marks = machine_marks(root);
-        let said: Vec<_> = marks.iter().map(|mark| String::from_utf8_lossy(mark).into_owned()).collect();
-        assert_eq!(said, ["machine-id=0123", "hostname=web-1", "card=02:00:00:00:00:01"]);
-        card(root, "veth12", "7a:00:00:00:00:09", false);
-        assert_eq!(machine_marks(root), marks, "a container came");
-        card(root, "eth1", "02:00:00:00:00:00", true);
+        let texts: Vec<_> = marks.iter().map(|mark| String::from_utf8_lossy(mark).into_owned()).collect();
+        assert_eq!(texts, ["machine-id=0123", "hostname=web-1", "card=02:00:00:00:00:01"]);
+        add_card(root, "veth12", "7a:00:00:00:00:09", false);
+        assert_eq!(machine_marks(root), marks, "a container started");
+        add_card(root, "eth1", "02:00:00:00:00:00", true);
         assert_ne!(machine_marks(root), marks);
     }
 }

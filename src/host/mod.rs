@@ -1,5 +1,5 @@
-//! THE MACHINE: accept queues, pressure and CPU time into readings. Nothing here decides, nor does a decision wait
-//! for anything here.
+//! THE MACHINE: samples accept queues, pressure and CPU time as signals. This room decides nothing, and no decision waits
+//! for it.
 
 mod accept_queue;
 mod control_group;
@@ -8,15 +8,15 @@ mod cpu_quota;
 mod machine;
 pub mod netlink;
 mod pressure;
-mod process;
+mod process_groups;
 mod pseudofile;
 mod resident;
 mod sampler;
 mod sensor;
 mod sensors;
+mod signal_error;
 mod sock_diag;
-mod unreadable;
-mod window;
+mod usage_window;
 
 pub use machine::machine_marks;
 pub use resident::resident_bytes;
@@ -28,12 +28,12 @@ pub use crate::engine::{Listen, Source, Wanted};
 use crate::clock::Now;
 use crate::engine::Engine;
 
-/// Who wants readings and is told them.
+/// The receiver of samples, which also says which signals to sample.
 pub trait Readings: Send + Sync {
-    /// What is to be read, as of now.
+    /// Returns the signals to sample now.
     fn wanted(&self) -> Vec<Wanted>;
 
-    /// A reading: connections that wait for an accept queue, else thousandths; none: it cannot be read.
+    /// Takes a sample: waiting connections for an accept queue, else thousandths; `None` if it cannot be read.
     fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now);
 }
 

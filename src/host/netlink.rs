@@ -1,7 +1,7 @@
-//! Questions about listening sockets and the kernel's answers, as bytes: linux/netlink.h, linux/inet_diag.h,
-//! linux/unix_diag.h. It knows bytes, not sockets.
+//! Encoding of sock_diag requests about listening sockets and decoding of the replies: linux/netlink.h,
+//! linux/inet_diag.h, linux/unix_diag.h. It does no I/O.
 
-/// IPv4 or IPv6. A listener on both is an IPv6 one and stands there alone.
+/// IPv4 or IPv6. A listener on both is listed under IPv6 only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// AF_INET.
@@ -10,39 +10,39 @@ pub enum Family {
     V6,
 }
 
-/// A Unix socket as the kernel tells it apart from all others.
+/// The kernel's identification of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnixId {
-    /// The inode of the socket itself, which is not that of its path.
+    /// The inode of the socket itself, not of its path.
     pub inode: u32,
-    /// Never the same for two sockets, even if the inode comes again.
+    /// Unique, even if the inode is reused.
     pub cookie: [u8; 8],
 }
 
-/// Writes the question for all TCP listeners on a port, by one family. The kernel picks them out.
+/// Writes the request for all TCP listeners of one family on a port. The kernel filters them.
 pub fn ask_tcp_listeners(request: &mut Vec<u8>, family: Family, port: u16, sequence: u32) {
-    header(request, HEADER_BYTES + 56, NLM_F_REQUEST | NLM_F_DUMP, sequence);
+    write_header(request, HEADER_BYTES + 56, NLM_F_REQUEST | NLM_F_DUMP, sequence);
     request.extend([if family == Family::V4 { AF_INET } else { AF_INET6 }, IPPROTO_TCP, 0, 0]);
     request.extend(LISTENING.to_ne_bytes());
     request.extend(port.to_be_bytes());
-    // The other port, two addresses, an interface: any. The cookie: any.
+    // Any remote port, addresses, interface and cookie.
     request.extend([0; 2 + 16 + 16 + 4]);
     request.extend(ANY_COOKIE);
 }
 
-/// Writes the question for all listening Unix sockets, with their names.
+/// Writes the request for all listening Unix sockets, with their names.
 pub fn ask_unix_listeners(request: &mut Vec<u8>, sequence: u32) {
     let any = UnixId { inode: 0, cookie: ANY_COOKIE };
-    ask_unix(request, NLM_F_REQUEST | NLM_F_DUMP, any, SHOW_NAME | SHOW_VFS, sequence);
+    write_unix_request(request, NLM_F_REQUEST | NLM_F_DUMP, any, SHOW_NAME | SHOW_VFS, sequence);
 }
 
-/// Writes the question for the queue of one Unix socket.
+/// Writes the request for the queue of one Unix socket.
 pub fn ask_unix_queue(request: &mut Vec<u8>, socket: UnixId, sequence: u32) {
-    ask_unix(request, NLM_F_REQUEST, socket, SHOW_RQLEN, sequence);
+    write_unix_request(request, NLM_F_REQUEST, socket, SHOW_RQLEN, sequence);
 }
 
-fn ask_unix(request: &mut Vec<u8>, flags: u16, socket: UnixId, show: u32, sequence: u32) {
-    header(request, HEADER_BYTES + 24, flags, sequence);
+fn write_unix_request(request: &mut Vec<u8>, flags: u16, socket: UnixId, show: u32, sequence: u32) {
+    write_header(request, HEADER_BYTES + 24, flags, sequence);
     request.extend([AF_UNIX, 0, 0, 0]);
     request.extend(LISTENING.to_ne_bytes());
     request.extend(socket.inode.to_ne_bytes());
@@ -50,95 +50,99 @@ fn ask_unix(request: &mut Vec<u8>, flags: u16, socket: UnixId, show: u32, sequen
     request.extend(socket.cookie);
 }
 
-fn header(request: &mut Vec<u8>, bytes: u32, flags: u16, sequence: u32) {
+fn write_header(request: &mut Vec<u8>, bytes: u32, flags: u16, sequence: u32) {
     request.clear();
     request.extend(bytes.to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(flags.to_ne_bytes());
     request.extend(sequence.to_ne_bytes());
-    // To the kernel, which has number 0.
+    // The port number of the kernel.
     request.extend([0; 4]);
 }
 
-/// One message of the kernel.
+/// One message from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'b> {
-    /// A socket, as its family describes it.
+    /// A socket, in the structure of its family.
     Socket(&'b [u8]),
-    /// Nothing more comes.
+    /// The last message of a dump.
     Done,
-    /// The question was refused, with this number of an error; 0: it was taken.
+    /// The request failed with this error number; 0 acknowledges it.
     Refused(i32),
-    /// Something that was not asked for.
+    /// Any other message.
     Other,
 }
 
-/// The messages of one datagram that answer the question of this sequence number, until one is cut short.
+/// Iterates over the messages of a datagram that have this sequence number, until one is truncated.
 pub fn messages(datagram: &[u8], sequence: u32) -> impl Iterator<Item = Message<'_>> {
     let mut rest = datagram;
     let all = std::iter::from_fn(move || {
-        let bytes = usize::try_from(word(rest, 0)?).ok()?;
+        let bytes = usize::try_from(read_u32(rest, 0)?).ok()?;
         let message = rest.get(..bytes).filter(|message| message.len() >= HEADER_BYTES as usize)?;
         rest = rest.get(aligned(bytes)..).unwrap_or_default();
         Some(message)
     });
-    all.filter(move |message| word(message, 8) == Some(sequence)).map(|message| {
+    all.filter(move |message| read_u32(message, 8) == Some(sequence)).map(|message| {
         let body = message.get(HEADER_BYTES as usize..).unwrap_or_default();
-        match half(message, 4) {
+        match read_u16(message, 4) {
             Some(SOCK_DIAG_BY_FAMILY) => Message::Socket(body),
-            // The kernel counts errors downwards. A dump that failed says so in its last message.
-            Some(NLMSG_DONE) => match word(body, 0).map_or(0, u32::cast_signed) {
+            // Error numbers are negative. A failed dump has one in its last message.
+            Some(NLMSG_DONE) => match read_u32(body, 0).map_or(0, u32::cast_signed) {
                 error if error < 0 => Message::Refused(error.saturating_neg()),
                 _ => Message::Done,
             },
-            Some(NLMSG_ERROR) => Message::Refused(word(body, 0).map_or(0, u32::cast_signed).saturating_neg()),
+            Some(NLMSG_ERROR) => {
+                Message::Refused(read_u32(body, 0).map_or(0, u32::cast_signed).saturating_neg())
+            }
             _ => Message::Other,
         }
     })
 }
 
-/// What waits at a listening socket.
+/// The accept queue of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// Connections that wait to be accepted.
     pub waiting: u32,
-    /// How many may, less one.
+    /// The most that may wait, less one.
     pub backlog: u32,
 }
 
-/// The queue of a TCP socket that listens on this port: `inet_diag_msg`. None: it is another's, or cut short.
+/// Reads the queue of a TCP socket that listens on this port (`inet_diag_msg`); `None` if the message is about another
+/// socket or truncated.
 #[must_use]
 pub fn tcp_queue(body: &[u8], port: u16) -> Option<Queue> {
     let its_port = u16::from_be_bytes(*body.get(4..)?.first_chunk()?);
     let listens = body.get(1) == Some(&STATE_LISTEN) && its_port == port;
-    let queue = Queue { waiting: word(body, 56)?, backlog: word(body, 60)? };
+    let queue = Queue { waiting: read_u32(body, 56)?, backlog: read_u32(body, 60)? };
     listens.then_some(queue)
 }
 
-/// A listening Unix socket: `unix_diag_msg` and what follows it.
+/// A listening Unix socket: `unix_diag_msg` and its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnixListener<'b> {
-    /// Which it is.
+    /// Its identification.
     pub id: UnixId,
-    /// What it was bound to, as the application wrote it: a path, or a zero byte and a name. Empty: nothing.
+    /// The name it was bound to, as the application wrote it: a path, or a zero byte and an abstract name. Empty if
+    /// unbound.
     pub name: &'b [u8],
-    /// Inode and device (of the kernel's making) of the path that it was bound to.
+    /// Inode and device of its path, in the kernel's numbering.
     pub file: Option<(u32, u32)>,
-    /// What waits, when it was asked for.
+    /// Its queue, if requested.
     pub queue: Option<Queue>,
 }
 
-/// Reads a listening Unix socket. None: it does not listen, or is cut short.
+/// Reads a listening Unix socket; `None` if it does not listen or the message is truncated.
 #[must_use]
 pub fn unix_listener(body: &[u8]) -> Option<UnixListener<'_>> {
-    let id = UnixId { inode: word(body, 4)?, cookie: *body.get(8..)?.first_chunk()? };
+    let id = UnixId { inode: read_u32(body, 4)?, cookie: *body.get(8..)?.first_chunk()? };
     let mut listener = UnixListener { id, name: &[], file: None, queue: None };
     let mut rest = body.get(16..)?;
-    while let (Some(bytes), Some(kind)) = (half(rest, 0), half(rest, 2)) {
+    while let (Some(bytes), Some(kind)) = (read_u16(rest, 0), read_u16(rest, 2)) {
         let value = rest.get(4..usize::from(bytes))?;
-        let pair = || Some((word(value, 0)?, word(value, 4)?));
+        let pair = || Some((read_u32(value, 0)?, read_u32(value, 4)?));
         match kind {
-            // A path may end with a zero byte, a name may begin with one.
+            // A path may end with a zero byte; an abstract name begins with one.
             UNIX_DIAG_NAME => listener.name = value.strip_suffix(&[0]).unwrap_or(value),
             UNIX_DIAG_VFS => listener.file = pair(),
             UNIX_DIAG_RQLEN => {
@@ -151,16 +155,16 @@ pub fn unix_listener(body: &[u8]) -> Option<UnixListener<'_>> {
     (body.get(2) == Some(&STATE_LISTEN)).then_some(listener)
 }
 
-/// Messages and attributes begin at multiples of four.
+/// Rounds up to a multiple of four, at which messages and attributes begin.
 const fn aligned(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
@@ -178,7 +182,7 @@ const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 /// TCP_LISTEN, for Unix sockets as well.
 const STATE_LISTEN: u8 = 10;
-/// A set of states with that one in it.
+/// The set of states that contains only `STATE_LISTEN`.
 const LISTENING: u32 = 1 << STATE_LISTEN;
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 

@@ -1,19 +1,19 @@
-//! Pressure stall information (Documentation/accounting/psi.rst of the kernel): the share of time in which work stood
-//! still for want of something. From the running total, not from the kernel's own averages, which lag behind.
+//! Pressure stall information (Documentation/accounting/psi.rst of the kernel): the share of time in which tasks stalled
+//! for lack of a resource. Computed from the running total, as the kernel's own averages lag behind.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tracing::info;
 
-use super::control_group::{Hierarchy, find, mounts, path_in};
-use super::process::Process;
+use super::control_group::{Hierarchy, find_group, group_path, read_mounts};
+use super::process_groups::ProcessGroups;
 use super::pseudofile::{BYTES_MAX, Pseudofile};
-use super::unreadable::Unreadable;
-use super::window::Window;
+use super::signal_error::SignalError;
+use super::usage_window::UsageWindow;
 use crate::clock::Now;
 
-/// What is wanted.
+/// A resource that tasks may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     Cpu,
@@ -21,79 +21,79 @@ pub(super) enum Resource {
     Io,
 }
 
-/// The pressure on the application's control group where the kernel tells it, else on the machine.
+/// The pressure on the application's control group if the kernel accounts for it, else on the machine.
 #[derive(Debug)]
 pub(super) struct Pressure {
     resource: Resource,
-    process: Process,
+    process: ProcessGroups,
     file: Option<Pseudofile>,
-    /// The file that was last said to be read.
-    told: PathBuf,
-    window: Window,
+    /// The path in the last log line.
+    logged_path: PathBuf,
+    window: UsageWindow,
 }
 
 impl Pressure {
     pub(super) fn new(resource: Resource) -> Pressure {
         Pressure {
             resource,
-            process: Process::default(),
+            process: ProcessGroups::default(),
             file: None,
-            told: PathBuf::new(),
-            window: Window::new(),
+            logged_path: PathBuf::new(),
+            window: UsageWindow::new(),
         }
     }
 
-    /// Thousandths of the time. None: not yet.
+    /// Returns the stalled share of the time in thousandths; `None` until there are two samples.
     pub(super) fn read(
         &mut self,
         root: &Path,
         pid: Option<u32>,
         now: Now,
-    ) -> Result<Option<u32>, Unreadable> {
-        // A process that cannot be looked at leaves the machine.
-        let moved = self.process.look(root, pid).unwrap_or(false);
+    ) -> Result<Option<u32>, SignalError> {
+        // Without a readable process, the pressure on the machine is sampled.
+        let moved = self.process.refresh(root, pid).unwrap_or(false);
         if moved || self.file.is_none() {
             self.open(root)?;
         }
         let Some(file) = &self.file else { return Ok(None) };
         let mut buffer = [0; BYTES_MAX];
-        let total = file
-            .read(&mut buffer)
-            .and_then(|text| total_micros(text, self.resource.line()).ok_or_else(|| file.nonsense()));
+        let total = file.read(&mut buffer).and_then(|text| {
+            parse_total_micros(text, self.resource.psi_line()).ok_or_else(|| file.malformed())
+        });
         match total {
             Ok(micros) => {
                 let share = self.window.push(now.at, micros.saturating_mul(1_000));
                 Ok(share.map(|share| share.thousandths_of(1, 1)))
             }
             Err(cause) => {
-                // The group is gone, or its accounting was switched off: look again for what there is.
+                // The group was removed, or its accounting switched off: find the file again next time.
                 self.file = None;
-                self.process.forget_groups();
+                self.process.clear_groups();
                 Err(cause)
             }
         }
     }
 
-    fn open(&mut self, root: &Path) -> Result<(), Unreadable> {
-        let file = match self.of_group(root) {
+    fn open(&mut self, root: &Path) -> Result<(), SignalError> {
+        let file = match self.open_group_file(root) {
             Some(file) => file,
-            None => self.of_machine(root)?,
+            None => self.open_machine_file(root)?,
         };
         self.window.clear();
-        if self.told != file.path() {
-            self.told = file.path().into();
-            info!(file = %self.told.display(), "pressure is read here");
+        if self.logged_path != file.path() {
+            self.logged_path = file.path().into();
+            info!(file = %self.logged_path.display(), "pressure is sampled from this file");
         }
         self.file = Some(file);
         Ok(())
     }
 
-    /// None also where the accounting of the group is switched off (`cgroup.pressure`).
-    fn of_group(&self, root: &Path) -> Option<Pseudofile> {
-        let path = path_in(self.process.groups(), Hierarchy::Unified)?;
-        let group = find(root, &mounts(root), Hierarchy::Unified, path)?;
+    /// Opens the group's file; `None` also if the accounting of the group is off (`cgroup.pressure`).
+    fn open_group_file(&self, root: &Path) -> Option<Pseudofile> {
+        let path = group_path(self.process.groups(), Hierarchy::Unified)?;
+        let group = find_group(root, &read_mounts(root), Hierarchy::Unified, path)?;
         if group.is_topmost() {
-            // The whole machine, which says so in /proc.
+            // The topmost group is the machine, whose file is in /proc.
             return None;
         }
         let file =
@@ -102,9 +102,9 @@ impl Pressure {
         Some(file)
     }
 
-    fn of_machine(&self, root: &Path) -> Result<Pseudofile, Unreadable> {
+    fn open_machine_file(&self, root: &Path) -> Result<Pseudofile, SignalError> {
         let path = root.join(format!("proc/pressure/{}", self.resource.name()));
-        let refused = |error: &io::Error| Unreadable::NoPressure {
+        let refused = |error: &io::Error| SignalError::NoPressure {
             path: path.as_path().into(),
             cause: error.to_string().into(),
         };
@@ -121,9 +121,9 @@ impl Resource {
         }
     }
 
-    /// Somebody waits, or everybody does: without memory all stand still before one is killed; that somebody waits
-    /// for it happens whenever a file is read for the first time.
-    const fn line(self) -> &'static str {
+    /// Returns the line to read: `some` (at least one task stalls) or `full` (all do). For memory `some` is too sensitive:
+    /// a task stalls for memory whenever it reads a file for the first time.
+    const fn psi_line(self) -> &'static str {
         match self {
             Resource::Cpu | Resource::Io => "some",
             Resource::Memory => "full",
@@ -131,8 +131,8 @@ impl Resource {
     }
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=12345`, in microseconds.
-fn total_micros(text: &str, line: &str) -> Option<u64> {
+/// Reads the total in microseconds from `some avg10=0.00 avg60=0.00 avg300=0.00 total=12345`.
+fn parse_total_micros(text: &str, line: &str) -> Option<u64> {
     let mut fields = text
         .lines()
         .map(|line| line.split(' '))

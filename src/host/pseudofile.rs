@@ -1,13 +1,13 @@
-//! One file that the kernel writes as it is read: kept open, read from its start each time. Nothing is written.
+//! A file that the kernel generates when it is read: kept open, read from its start each time, never written.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::unreadable::Unreadable;
+use super::signal_error::SignalError;
 
-/// A file of /proc or /sys, open.
+/// An open file of /proc or /sys.
 #[derive(Debug)]
 pub(super) struct Pseudofile {
     path: PathBuf,
@@ -24,50 +24,51 @@ impl Pseudofile {
         &self.path
     }
 
-    /// What it says now, as far as it fits.
-    pub(super) fn read<'b>(&self, buffer: &'b mut [u8; BYTES_MAX]) -> Result<&'b str, Unreadable> {
-        let read = self.file.read_at(buffer, 0).map_err(|error| Unreadable::file(&self.path, &error))?;
+    /// Reads its current text, as far as it fits into the buffer.
+    pub(super) fn read<'b>(&self, buffer: &'b mut [u8; BYTES_MAX]) -> Result<&'b str, SignalError> {
+        let read =
+            self.file.read_at(buffer, 0).map_err(|error| SignalError::from_file(&self.path, &error))?;
         let text = buffer.get(..read).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.ok_or_else(|| self.nonsense())
+        text.ok_or_else(|| self.malformed())
     }
 
-    /// What it says now is not what such a file says.
-    pub(super) fn nonsense(&self) -> Unreadable {
-        Unreadable::Nonsense { path: self.path.as_path().into() }
+    /// Makes the error for unexpected text.
+    pub(super) fn malformed(&self) -> SignalError {
+        SignalError::Malformed { path: self.path.as_path().into() }
     }
 }
 
-/// A file that may come later than what it tells about: it is opened when it is there.
+/// A file that may not exist yet: it is opened on first use.
 #[derive(Debug)]
-pub(super) struct Awaited {
+pub(super) struct LazyPseudofile {
     path: PathBuf,
     file: Option<Pseudofile>,
 }
 
-impl Awaited {
-    pub(super) fn new(path: PathBuf) -> Awaited {
-        Awaited { path, file: None }
+impl LazyPseudofile {
+    pub(super) fn new(path: PathBuf) -> LazyPseudofile {
+        LazyPseudofile { path, file: None }
     }
 
-    /// None: it is not there.
-    pub(super) fn if_there(&mut self) -> Option<&Pseudofile> {
+    /// Opens the file; `None` if it does not exist.
+    pub(super) fn open_if_exists(&mut self) -> Option<&Pseudofile> {
         if self.file.is_none() {
             self.file = Pseudofile::open(self.path.clone()).ok();
         }
         self.file.as_ref()
     }
 
-    /// The file, which must be there by now.
-    pub(super) fn file(&mut self) -> Result<&Pseudofile, Unreadable> {
+    /// Opens the file, which must exist.
+    pub(super) fn open(&mut self) -> Result<&Pseudofile, SignalError> {
         match &mut self.file {
             Some(file) => Ok(file),
             none => {
                 let opened = Pseudofile::open(self.path.clone());
-                Ok(none.insert(opened.map_err(|error| Unreadable::file(&self.path, &error))?))
+                Ok(none.insert(opened.map_err(|error| SignalError::from_file(&self.path, &error))?))
             }
         }
     }
 }
 
-/// The longest of them, the control groups of a process, has a line for each of at most 16 hierarchies.
+/// The longest of these files, the control groups of a process, has a line for each of at most 16 hierarchies.
 pub(super) const BYTES_MAX: usize = 4 << 10;

@@ -1,11 +1,11 @@
-//! How much memory this process has resident. It is asked for when somebody scrapes, and by nobody else.
+//! Resident memory of this process. It is read only when metrics are scraped.
 
 use std::path::Path;
 
 use super::pseudofile::{BYTES_MAX, Pseudofile};
 
-/// The resident memory of the whole process in bytes, code and what it shares with others included; `None`: it cannot be
-/// read. `root` is `/` but in tests.
+/// Reads the resident memory of the whole process in bytes, including code and shared pages; `None` if it cannot be read.
+/// `root` is `/` except in tests.
 #[must_use]
 pub fn resident_bytes(root: &Path) -> Option<u64> {
     let mut buffer = [0; BYTES_MAX];
@@ -23,7 +23,7 @@ mod tests {
     use super::resident_bytes;
 
     #[test]
-    fn it_is_what_the_kernel_says_or_nothing() {
+    fn reads_vmrss_or_returns_none() {
         let cases = [
             ("Name:\ttidegate\nVmHWM:\t    9000 kB\nVmRSS:\t    8192 kB\nRssAnon:\t 1 kB\n", Some(8 << 20)),
             ("Name:\ttidegate\n", None),

@@ -1,4 +1,4 @@
-//! The work of the thread that takes readings. Nothing waits for it.
+//! The sampling thread. No other thread waits for it.
 
 use std::io;
 use std::path::Path;
@@ -9,23 +9,23 @@ use std::thread::JoinHandle;
 use super::{Readings, Sensors};
 use crate::clock::Clock;
 
-/// Takes readings until it is dropped.
+/// Samples signals until it is dropped.
 #[derive(Debug)]
 pub struct Sampler {
-    /// Dropped first: the thread ends when nobody holds it.
+    /// Dropped first: the thread exits once this is dropped.
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sampler {
-    /// A sampler, and the work of its thread, which ends soon after the sampler is dropped: a reading may take as long as
-    /// the kernel likes.
+    /// Makes a sampler and the work of its thread. The work ends after the sampler is dropped and the sample in progress,
+    /// whose duration is up to the kernel, is complete.
     pub fn new(readings: Arc<dyn Readings>, clock: Arc<Clock>) -> (Sampler, impl FnMut() + Send + 'static) {
         let (stop, stopped) = sync_channel(0);
         (Sampler { stop: Some(stop), thread: None }, move || run(&*readings, &clock, &stopped))
     }
 
-    /// The same on a thread that the drop of the sampler waits for.
+    /// Starts a sampler on a thread of its own, which is joined when the sampler drops.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -39,7 +39,7 @@ impl Sampler {
 impl Drop for Sampler {
     fn drop(&mut self) {
         self.stop = None;
-        // A panic there has been told already.
+        // A panic of the thread has been logged already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

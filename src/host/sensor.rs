@@ -1,5 +1,4 @@
-//! One reading that is wanted: what takes it, and what was last said about it. A reading that cannot be taken is no
-//! reading; it is never zero.
+//! Samples one signal and logs when that fails. A failed sample is no sample, never zero.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,56 +8,56 @@ use tracing::{info, warn};
 use super::accept_queue::AcceptQueue;
 use super::cpu_quota::CpuQuota;
 use super::pressure::{Pressure, Resource};
+use super::signal_error::SignalError;
 use super::sock_diag::SockDiag;
-use super::unreadable::Unreadable;
 use super::{Readings, Source, Wanted};
 use crate::clock::{Now, Timestamp};
 
-/// A reading that is wanted and what takes it.
+/// A wanted signal and its probe.
 #[derive(Debug)]
 pub(super) struct Sensor {
     wanted: Wanted,
-    taker: Taker,
-    /// Why it could not be read, as it was last told.
-    told: Option<Unreadable>,
-    told_at: Option<Timestamp>,
+    probe: Probe,
+    /// The error in the last log line.
+    logged: Option<SignalError>,
+    logged_at: Option<Timestamp>,
 }
 
 #[derive(Debug)]
-enum Taker {
+enum Probe {
     AcceptQueue(AcceptQueue),
     Pressure(Pressure),
     CpuQuota(CpuQuota),
     Cpu,
 }
 
-/// What all sensors share.
-pub(super) struct Machine<'m> {
+/// The inputs that all sensors share in one round.
+pub(super) struct SampleContext<'m> {
     pub(super) root: &'m Path,
     pub(super) sockets: &'m mut SockDiag,
-    /// Whether this is the moment to read shares.
+    /// Whether signals other than accept queues are due.
     pub(super) shares_due: bool,
-    /// The share of the CPUs, if it is.
-    pub(super) cpu: Result<Option<u32>, Unreadable>,
+    /// The CPU utilization, if `shares_due`.
+    pub(super) cpu: Result<Option<u32>, SignalError>,
 }
 
 impl Sensor {
-    /// None: nothing of the machine is to be read.
+    /// Makes a sensor; `None` for a signal that the application pushes.
     pub(super) fn new(wanted: Wanted) -> Option<Sensor> {
-        let taker = match &wanted.source {
-            Source::AcceptQueue(listen) => Taker::AcceptQueue(AcceptQueue::new(listen.clone())),
-            Source::CpuPressure => Taker::Pressure(Pressure::new(Resource::Cpu)),
-            Source::MemoryPressure => Taker::Pressure(Pressure::new(Resource::Memory)),
-            Source::IoPressure => Taker::Pressure(Pressure::new(Resource::Io)),
-            Source::CpuQuota => Taker::CpuQuota(CpuQuota::default()),
-            Source::Cpu => Taker::Cpu,
+        let probe = match &wanted.source {
+            Source::AcceptQueue(listen) => Probe::AcceptQueue(AcceptQueue::new(listen.clone())),
+            Source::CpuPressure => Probe::Pressure(Pressure::new(Resource::Cpu)),
+            Source::MemoryPressure => Probe::Pressure(Pressure::new(Resource::Memory)),
+            Source::IoPressure => Probe::Pressure(Pressure::new(Resource::Io)),
+            Source::CpuQuota => Probe::CpuQuota(CpuQuota::default()),
+            Source::Cpu => Probe::Cpu,
             Source::Pushed => return None,
         };
-        Some(Sensor { wanted, taker, told: None, told_at: None })
+        Some(Sensor { wanted, probe, logged: None, logged_at: None })
     }
 
-    /// Whether this is what takes it. If so, it is of this process from now on.
-    pub(super) fn takes(&mut self, wanted: &Wanted) -> bool {
+    /// Whether this sensor samples `wanted`; if so, takes over its process.
+    pub(super) fn matches_and_update(&mut self, wanted: &Wanted) -> bool {
         let same = self.wanted.pool == wanted.pool
             && self.wanted.signal == wanted.signal
             && self.wanted.source == wanted.source;
@@ -68,54 +67,55 @@ impl Sensor {
         same
     }
 
-    pub(super) fn is_of_cpu(&self) -> bool {
-        matches!(self.taker, Taker::Cpu)
+    pub(super) fn needs_cpu(&self) -> bool {
+        matches!(self.probe, Probe::Cpu)
     }
 
-    /// Whether it is read each time. The rest are shares of several seconds.
-    pub(super) fn is_quick(&self) -> bool {
-        matches!(self.taker, Taker::AcceptQueue(_))
+    /// Whether it is sampled every round. The other signals are shares of several seconds.
+    pub(super) fn is_accept_queue(&self) -> bool {
+        matches!(self.probe, Probe::AcceptQueue(_))
     }
 
-    /// Reads it and hands it on, if it is due.
-    pub(super) fn take(&mut self, machine: &mut Machine<'_>, readings: &dyn Readings, now: Now) {
-        if !machine.shares_due && !self.is_quick() {
+    /// Samples the signal, if it is due, and passes the result to `readings`.
+    pub(super) fn sample(&mut self, context: &mut SampleContext<'_>, readings: &dyn Readings, now: Now) {
+        if !context.shares_due && !self.is_accept_queue() {
             return;
         }
         let pid = self.wanted.pid;
-        let reading = match &mut self.taker {
-            Taker::AcceptQueue(queue) => queue.read(machine.sockets).map(Some),
-            Taker::Pressure(pressure) => pressure.read(machine.root, pid, now),
-            Taker::CpuQuota(quota) => quota.read(machine.root, pid, now),
-            Taker::Cpu => machine.cpu.clone(),
+        let sample = match &mut self.probe {
+            Probe::AcceptQueue(queue) => queue.read(context.sockets).map(Some),
+            Probe::Pressure(pressure) => pressure.read(context.root, pid, now),
+            Probe::CpuQuota(quota) => quota.read(context.root, pid, now),
+            Probe::Cpu => context.cpu.clone(),
         };
         let (pool, signal) = (&self.wanted.pool, &self.wanted.signal);
-        match reading {
+        match sample {
             Ok(None) => {}
             Ok(Some(value)) => {
                 readings.observe(pool, signal, Some(value), now);
-                self.tell(None, now);
+                self.log_change(None, now);
             }
-            Err(cause) => {
+            Err(error) => {
                 readings.observe(pool, signal, None, now);
-                self.tell(Some(cause), now);
+                self.log_change(Some(error), now);
             }
         }
     }
 
-    /// Says in the log what is different from what was last said there.
-    fn tell(&mut self, cause: Option<Unreadable>, now: Now) {
-        if self.told == cause || self.told_at.is_some_and(|told| now.at.since(told) < TOLD_APART) {
+    /// Logs an error that differs from the last one, or its end.
+    fn log_change(&mut self, error: Option<SignalError>, now: Now) {
+        let throttled = self.logged_at.is_some_and(|logged| now.at.since(logged) < LOG_INTERVAL_MIN);
+        if self.logged == error || throttled {
             return;
         }
         let (pool, signal) = (&self.wanted.pool, &self.wanted.signal);
-        match &cause {
-            Some(cause) => warn!(%pool, %signal, "no reading: {cause}"),
-            None => info!(%pool, %signal, "there are readings again"),
+        match &error {
+            Some(error) => warn!(%pool, %signal, "cannot sample this signal: {error}"),
+            None => info!(%pool, %signal, "this signal is sampled again"),
         }
-        (self.told, self.told_at) = (cause, Some(now.at));
+        (self.logged, self.logged_at) = (error, Some(now.at));
     }
 }
 
-/// An application that starts and stops all the time is no reason to fill the log.
-const TOLD_APART: Duration = Duration::from_secs(10);
+/// Bounds the log of an application that starts and stops all the time.
+const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! The kernel's own account of sockets, asked over netlink (sock_diag(7)). Only of this network namespace, and only
-//! by the sampling thread: a question may take as long as walking the table of sockets.
+//! Queries the kernel's socket table over netlink (sock_diag(7)), in this network namespace only. Used on the sampling
+//! thread alone: a dump may take as long as a walk over all sockets.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,89 +11,91 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::netlink::{Message, messages};
 
-/// A netlink socket that is made when it is first needed, and again after an error.
+/// A netlink socket, opened on first use and again after an error.
 #[derive(Debug)]
 pub(super) struct SockDiag {
     socket: Option<OwnedFd>,
     sequence: u32,
     request: Vec<u8>,
-    answer: Box<[u8]>,
+    datagram: Box<[u8]>,
 }
 
-/// How an answer ended.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answered {
-    /// As it should.
-    Whole,
-    /// There is no such socket.
-    NoSuchSocket,
+pub(super) enum Lookup {
+    /// All messages of the reply were received.
+    Complete,
+    /// The socket does not exist.
+    NotFound,
 }
 
 impl SockDiag {
     pub(super) fn new() -> SockDiag {
-        SockDiag { socket: None, sequence: 0, request: Vec::with_capacity(128), answer: Box::default() }
+        SockDiag { socket: None, sequence: 0, request: Vec::with_capacity(128), datagram: Box::default() }
     }
 
-    /// Asks for all sockets of a kind, each handed to `each`. `write` writes the question with the sequence number
-    /// that it is given.
-    pub(super) fn ask_all(
+    /// Requests all sockets of a kind and calls `each` for each. `write` writes the request with the given sequence
+    /// number.
+    pub(super) fn dump(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>, u32),
         each: impl FnMut(&[u8]),
-    ) -> io::Result<Answered> {
-        self.ask(write, each, false)
+    ) -> io::Result<Lookup> {
+        self.request(write, each, false)
     }
 
-    /// Asks for one socket.
-    pub(super) fn ask_one(
+    /// Requests one socket.
+    pub(super) fn query(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>, u32),
         each: impl FnMut(&[u8]),
-    ) -> io::Result<Answered> {
-        self.ask(write, each, true)
+    ) -> io::Result<Lookup> {
+        self.request(write, each, true)
     }
 
-    fn ask(
+    fn request(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>, u32),
         each: impl FnMut(&[u8]),
         one: bool,
-    ) -> io::Result<Answered> {
+    ) -> io::Result<Lookup> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
             None => open()?,
         };
-        if self.answer.is_empty() {
-            self.answer = vec![0; ANSWER_BYTES].into_boxed_slice();
+        if self.datagram.is_empty() {
+            self.datagram = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
         }
         self.sequence = self.sequence.wrapping_add(1);
         write(&mut self.request, self.sequence);
         sendto(&socket, &self.request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-        let answered = self.receive(&socket, each, one)?;
-        // Kept only now: after an error the rest of an answer may still lie in it.
+        let lookup = self.receive(&socket, each, one)?;
+        // Reused only after success: after an error the rest of a reply may still be queued in the socket.
         self.socket = Some(socket);
-        Ok(answered)
+        Ok(lookup)
     }
 
-    fn receive(&mut self, socket: &OwnedFd, mut each: impl FnMut(&[u8]), one: bool) -> io::Result<Answered> {
+    fn receive(&mut self, socket: &OwnedFd, mut each: impl FnMut(&[u8]), one: bool) -> io::Result<Lookup> {
         loop {
-            let (_, bytes) = match recv(socket, &mut *self.answer, RecvFlags::TRUNC) {
+            let (_, bytes) = match recv(socket, &mut *self.datagram, RecvFlags::TRUNC) {
                 Err(rustix::io::Errno::INTR) => continue,
                 received => received?,
             };
-            let datagram =
-                self.answer.get(..bytes).ok_or_else(|| io::Error::other("an answer is too long"))?;
+            let datagram = self
+                .datagram
+                .get(..bytes)
+                .ok_or_else(|| io::Error::other("the netlink reply is too long"))?;
             for message in messages(datagram, self.sequence) {
                 match message {
                     Message::Socket(body) => {
                         each(body);
                         if one {
-                            return Ok(Answered::Whole);
+                            return Ok(Lookup::Complete);
                         }
                     }
-                    Message::Done | Message::Refused(0) => return Ok(Answered::Whole),
+                    Message::Done | Message::Refused(0) => return Ok(Lookup::Complete),
                     Message::Refused(libc::ENOENT | libc::ESTALE) if one => {
-                        return Ok(Answered::NoSuchSocket);
+                        return Ok(Lookup::NotFound);
                     }
                     Message::Refused(error) => return Err(io::Error::from_raw_os_error(error)),
                     Message::Other => {}
@@ -105,12 +107,12 @@ impl SockDiag {
 
 fn open() -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(RECEIVE_TIMEOUT))?;
     Ok(socket)
 }
 
-/// The kernel puts as much into one datagram as was ever asked for, and never more than this.
-const ANSWER_BYTES: usize = 32 << 10;
+/// The kernel sizes the datagrams of a dump by the largest receive buffer used so far, up to this limit.
+const DATAGRAM_BYTES_MAX: usize = 32 << 10;
 
-/// It answers while it is asked; this is for a kernel that never does.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The kernel replies during the request; this bounds a kernel that does not.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Lets connections in and deals them to the decision threads, round robin, users in rotation.
+//! Accepts connections and assigns them to the decision threads in round robin, by user in rotation.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -9,29 +9,29 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::Shared;
-use super::connections::{Connections, Permit, Refusal};
+use super::ServerState;
+use super::accepted_queue::AcceptedQueue;
+use super::connections::{ConnectionPermit, ConnectionRefusal, ConnectionRegistry};
 use super::decision_thread::DecisionThread;
-use super::entrance::Entrance;
 use super::listener::{BACKLOG, Listener};
-use super::word::Word;
+use super::log_throttle::LogThrottle;
 use crate::clock::Timestamp;
 use crate::protocol::{Code, Reply, encode_reply};
 
-/// Accepts until shut down. No error of one connection, nor a lack of descriptors, ends it.
+/// Accepts until shutdown. Errors of single connections and a lack of descriptors do not end it.
 pub(super) async fn run(
     listener: &Listener,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     threads: &[DecisionThread],
     shutdown: &CancellationToken,
 ) -> io::Result<()> {
     let watched = listener.watch()?;
     let mut next_thread = threads.iter().cycle();
-    let mut entrance = Entrance::new();
+    let mut queue = AcceptedQueue::new();
     let mut shortage = Shortage::default();
-    let mut refused = Refused::default();
+    let mut refusals = RefusalLog::default();
     while !shutdown.is_cancelled() {
-        let first = if entrance.is_empty() {
+        let first = if queue.is_empty() {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -43,48 +43,48 @@ pub(super) async fn run(
         };
         let accepted = accept_some(first, listener, |socket, user| {
             let socket = Arc::new(socket);
-            if let Some(permit) = admit(shared, &socket, user, &mut refused) {
-                entrance.push(user, (socket, permit));
+            if let Some(permit) = admit(shared, &socket, user, &mut refusals) {
+                queue.push(user, (socket, permit));
             }
         });
-        for thread in next_thread.by_ref().take(LET_IN_AT_ONCE) {
-            let Some((socket, permit)) = entrance.pop() else { break };
-            thread.take(socket, permit);
+        for thread in next_thread.by_ref().take(ASSIGNED_PER_ROUND) {
+            let Some((socket, permit)) = queue.pop() else { break };
+            thread.assign(socket, permit);
         }
         match accepted {
             Ok(()) => shortage.pause = None,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => shortage.pause = None,
-            // Those who have a place are let in first.
-            Err(error) if is_shortage(&error) && !entrance.is_empty() => {}
+            // Connections with a permit are assigned before the pause.
+            Err(error) if is_shortage(&error) && !queue.is_empty() => {}
             Err(error) if is_shortage(&error) => {
-                // Who is here is served meanwhile; who comes waits in the backlog.
-                let pause = shortage.note(&error, shared.clock.now().at);
+                // Open connections are served meanwhile; new ones wait in the backlog.
+                let pause = shortage.begin_pause(&error, shared.clock.now().at);
                 tokio::select! {
                     () = shutdown.cancelled() => break,
                     () = tokio::time::sleep(pause) => {}
                 }
             }
-            Err(error) => debug!(%error, "a connection ended before it was let in"),
+            Err(error) => debug!(%error, "a connection closed before it was admitted"),
         }
     }
-    // What they sent is answered, too.
+    // The requests that admitted connections sent are answered during the drain.
     for thread in next_thread {
-        let Some((socket, permit)) = entrance.pop() else { break };
-        thread.take(socket, permit);
+        let Some((socket, permit)) = queue.pop() else { break };
+        thread.assign(socket, permit);
     }
     Ok(())
 }
 
-/// Accepts some connections without waiting; `first` was waited for.
+/// Accepts up to [`ACCEPTED_PER_ROUND`] connections without waiting, `first` included.
 fn accept_some(
     first: Option<io::Result<UnixStream>>,
     listener: &Listener,
     mut accepted: impl FnMut(UnixStream, u32),
 ) -> io::Result<()> {
-    let others = std::iter::repeat_with(|| listener.accept_waiting());
-    for socket in first.into_iter().chain(others).take(ACCEPTED_AT_ONCE) {
+    let others = std::iter::repeat_with(|| listener.try_accept());
+    for socket in first.into_iter().chain(others).take(ACCEPTED_PER_ROUND) {
         let socket = socket?;
-        let user = user_of(&socket)?;
+        let user = peer_uid(&socket)?;
         accepted(socket, user);
     }
     Ok(())
@@ -95,55 +95,61 @@ async fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     socket.into_std()
 }
 
-/// Lets in who has connected and could not be let in before the end began: what they sent is answered, too.
-pub(super) fn let_in_who_waits(listener: &Listener, shared: &Arc<Shared>, threads: &[DecisionThread]) {
-    let mut refused = Refused::default();
-    // No more than can wait at once: at a path that stays, others come meanwhile, and wait for the next daemon.
+/// Admits the connections that wait in the backlog at shutdown: their requests are answered during the drain.
+pub(super) fn admit_backlog(listener: &Listener, shared: &Arc<ServerState>, threads: &[DecisionThread]) {
+    let mut refusals = RefusalLog::default();
+    // At most one backlog: clients keep connecting to a passed socket, and wait for the next daemon.
     for thread in threads.iter().cycle().take(usize::from(BACKLOG)) {
-        match listener.accept_waiting().and_then(|socket| Ok((user_of(&socket)?, socket))) {
+        match listener.try_accept().and_then(|socket| Ok((peer_uid(&socket)?, socket))) {
             Ok((user, socket)) => {
                 let socket = Arc::new(socket);
-                if let Some(permit) = admit(shared, &socket, user, &mut refused) {
-                    thread.take(socket, permit);
+                if let Some(permit) = admit(shared, &socket, user, &mut refusals) {
+                    thread.assign(socket, permit);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock || is_shortage(&error) => return,
-            Err(error) => debug!(%error, "a connection ended before it was let in"),
+            Err(error) => debug!(%error, "a connection closed before it was admitted"),
         }
     }
 }
 
-fn user_of(socket: &UnixStream) -> io::Result<u32> {
+fn peer_uid(socket: &UnixStream) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }
 
-/// Admits a connection, or tells its peer that there is no place.
-fn admit(shared: &Arc<Shared>, socket: &Arc<UnixStream>, user: u32, refused: &mut Refused) -> Option<Permit> {
-    let admitted = Connections::admit(shared, socket, user);
+/// Admits a connection, or replies to its peer that a limit is reached.
+fn admit(
+    shared: &Arc<ServerState>,
+    socket: &Arc<UnixStream>,
+    user: u32,
+    refusals: &mut RefusalLog,
+) -> Option<ConnectionPermit> {
+    let admitted = ConnectionRegistry::admit(shared, socket, user);
     if let Err(refusal) = &admitted {
-        shared.telemetry.not_let_in(*refusal);
+        shared.telemetry.count_refused(*refusal);
     }
-    let (word, message) = match admitted {
+    let (throttle, message) = match admitted {
         Ok(permit) => return Some(permit),
-        Err(Refusal::Draining) => return None,
-        Err(Refusal::Full) => {
-            (&mut refused.full, "there are as many connections as `connections.max` allows")
+        Err(ConnectionRefusal::Draining) => return None,
+        Err(ConnectionRefusal::Full) => {
+            (&mut refusals.full, "there are as many connections as `connections.max` allows")
         }
-        Err(Refusal::FullForUser) => {
-            (&mut refused.full_for_user, "this user has as many connections as `connections.per_user` allows")
-        }
+        Err(ConnectionRefusal::FullForUser) => (
+            &mut refusals.full_for_user,
+            "this user has as many connections as `connections.per_user` allows",
+        ),
     };
-    if let Some(refused) = word.is_due(shared.clock.now().at) {
+    if let Some(refused) = throttle.count_event(shared.clock.now().at) {
         warn!(user, refused, "{message}: more are refused");
     }
     let mut reply = Vec::new();
     encode_reply(&mut reply, &Reply::Error { id: None, code: Code::Busy, message });
-    // A fresh socket has room for it; where it has not, the end of the connection says as much.
+    // A new socket has room for it. On an error the closed connection is the reply.
     let _ = (&**socket).write_all(&reply);
     None
 }
 
-/// The process or the machine has run out of something that a connection needs.
+/// Whether the process or the machine lacks a resource that a connection needs.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC];
     error.raw_os_error().is_some_and(|code| shortages.contains(&code))
@@ -153,12 +159,13 @@ fn is_shortage(error: &io::Error) -> bool {
 #[derive(Debug, Default)]
 struct Shortage {
     pause: Option<Duration>,
-    word: Word,
+    throttle: LogThrottle,
 }
 
 impl Shortage {
-    fn note(&mut self, error: &io::Error, now: Timestamp) -> Duration {
-        if self.word.is_due(now).is_some() {
+    /// Logs the shortage and returns the next pause.
+    fn begin_pause(&mut self, error: &io::Error, now: Timestamp) -> Duration {
+        if self.throttle.count_event(now).is_some() {
             warn!(%error, "no connection can be let in: raise the limit of open files (LimitNOFILE=, ulimit -n)");
         }
         let pause = self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
@@ -167,18 +174,19 @@ impl Shortage {
     }
 }
 
-/// Those who were not let in, by reason.
+/// The throttles of log lines about refused connections, by reason.
 #[derive(Debug, Default)]
-struct Refused {
-    full: Word,
-    full_for_user: Word,
+struct RefusalLog {
+    full: LogThrottle,
+    full_for_user: LogThrottle,
 }
 
-/// Accepted between two yields, at which housekeeping runs.
-const ACCEPTED_AT_ONCE: usize = 64;
+/// Connections accepted between two yields, at which housekeeping runs.
+const ACCEPTED_PER_ROUND: usize = 64;
 
-/// Given to decision threads between two yields: fewer than are accepted, so that a later user is dealt before the rest.
-const LET_IN_AT_ONCE: usize = 16;
+/// Connections assigned between two yields: fewer than are accepted, so that a user that connects later gets a turn
+/// before the rest of a flood.
+const ASSIGNED_PER_ROUND: usize = 16;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -1,27 +1,27 @@
-//! Which users may ask about which domains, as the settings say. It knows numbers of users, never who they are.
+//! Access of users to domains, by the settings. Users are numbers (uids) here, never names.
 
 use std::sync::{Mutex, PoisonError};
 
 use tracing::warn;
 
-use super::word::Word;
+use super::log_throttle::LogThrottle;
 use crate::clock::Timestamp;
 
-/// The domains that are not open to every user whom the socket lets in.
+/// The domains that not every user may use.
 #[derive(Debug, Default)]
 pub struct DomainAccess {
-    /// In order of their names.
-    restricted: Box<[Restricted]>,
-    /// The domains in which a negative charge need not name what it refunds, in order.
-    trusting: Box<[Box<str>]>,
-    word: Mutex<Word>,
+    /// Sorted by name.
+    restricted: Box<[RestrictedDomain]>,
+    /// The domains in which a negative charge need not name the charge that it refunds, sorted.
+    trusted_refunds: Box<[Box<str>]>,
+    throttle: Mutex<LogThrottle>,
 }
 
-/// A domain, and the users to whom it is open, in order.
-type Restricted = (Box<str>, Box<[u32]>);
+/// A domain and the users that may use it, sorted.
+type RestrictedDomain = (Box<str>, Box<[u32]>);
 
 impl DomainAccess {
-    /// Domains and the users who may ask about each. One without users is open to all, as is every other.
+    /// Makes the access from domains and their users. A domain without users, or not listed, is open to all.
     #[must_use]
     pub fn new(domains: impl IntoIterator<Item = (Box<str>, Vec<u32>)>) -> DomainAccess {
         let restricted =
@@ -34,22 +34,22 @@ impl DomainAccess {
         DomainAccess { restricted: restricted.into_boxed_slice(), ..DomainAccess::default() }
     }
 
-    /// The same, with domains in which a negative charge need not name what it refunds.
+    /// Sets the domains in which a negative charge need not name the charge that it refunds.
     #[must_use]
     pub fn trusting_refunds(mut self, domains: impl IntoIterator<Item = Box<str>>) -> DomainAccess {
-        self.trusting = domains.into_iter().collect();
-        self.trusting.sort_unstable();
+        self.trusted_refunds = domains.into_iter().collect();
+        self.trusted_refunds.sort_unstable();
         self
     }
 
-    /// Whether a negative charge in a domain need not name what it refunds.
+    /// Whether a negative charge in a domain need not name the charge that it refunds.
     pub(super) fn trusts_refunds(&self, domain: &str) -> bool {
-        self.trusting.binary_search_by(|name| (**name).cmp(domain)).is_ok()
+        self.trusted_refunds.binary_search_by(|name| (**name).cmp(domain)).is_ok()
     }
 
-    /// Whether some domain is closed to this user. Asked once for each connection: of nearly all there is no more to
-    /// ask.
-    pub(super) fn confines(&self, user: u32) -> bool {
+    /// Whether any domain is closed to this user. Checked once per connection, so that most requests need no check of
+    /// their domain.
+    pub(super) fn is_restricted(&self, user: u32) -> bool {
         self.restricted.iter().any(|(_, users)| users.binary_search(&user).is_err())
     }
 
@@ -60,17 +60,17 @@ impl DomainAccess {
         users.is_none_or(|users| users.binary_search(&user).is_ok())
     }
 
-    /// Says in the log that somebody was turned away, for his requests go on without limits. The domain is one of the
-    /// settings, so this is no text of a caller.
-    pub(super) fn tell(&self, domain: &str, user: u32, now: Timestamp) {
-        let due = self.word.lock().unwrap_or_else(PoisonError::into_inner).is_due(now);
+    /// Logs a refused request: the application goes on without limits. The domain comes from the settings, so this logs
+    /// no text of a client.
+    pub(super) fn log_refusal(&self, domain: &str, user: u32, now: Timestamp) {
+        let due = self.throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
         if let Some(requests) = due {
             warn!(
                 domain,
                 user,
                 requests,
-                "this domain is not open to this user: what it asks is not judged; \
-                 put the user into `domains.{domain}.uids` if it should be"
+                "this domain is not open to this user: its requests are not checked; \
+                 help: add the user to `domains.{domain}.uids`"
             );
         }
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_is_open_to_its_users_and_every_other_domain_to_all() {
+    fn restricted_domain_is_open_only_to_its_users() {
         let access = access(&[("mail", &[33, 0, 1000]), ("open", &[]), ("api", &[1000])]);
         let table = [
             ("mail", 0, true),
@@ -105,10 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn only_who_meets_a_closed_domain_is_confined() {
-        assert!(!DomainAccess::default().confines(1000));
-        assert!(!access(&[("open", &[])]).confines(1000));
+    fn user_is_restricted_when_any_domain_is_closed_to_it() {
+        assert!(!DomainAccess::default().is_restricted(1000));
+        assert!(!access(&[("open", &[])]).is_restricted(1000));
         let access = access(&[("a", &[1, 2]), ("b", &[2, 3])]);
-        assert_eq!([1, 2, 3, 4].map(|user| access.confines(user)), [true, false, true, true]);
+        assert_eq!([1, 2, 3, 4].map(|user| access.is_restricted(user)), [true, false, true, true]);
     }
 }

@@ -1,26 +1,26 @@
-//! Whether a connection works, rests or is to end: one word, so that its task and the thread that lets connections in never
-//! both write to its socket. It writes nothing itself.
+//! Whether a connection is working, idle or ending: one atomic, so that its task and the accepting thread never both write
+//! to its socket. This module does not write to it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// `WORKING`, `ENDING`, or the moment plus one since which the connection rests.
+/// `WORKING`, `ENDING`, or the start of idleness in nanoseconds plus one.
 #[derive(Debug, Default)]
 pub(super) struct Activity(AtomicU64);
 
 impl Activity {
-    /// The connection has answered everything and waits for requests. Called by its task.
-    pub(super) fn rest(&self, since: Timestamp) {
+    /// Marks the connection idle: all requests are answered. Called by its task.
+    pub(super) fn set_idle(&self, since: Timestamp) {
         let since = since.as_nanos().saturating_add(1).min(ENDING - 1);
-        // No other thread changes the word of a connection that works.
+        // No other thread changes the state of a working connection.
         self.0.store(since, Ordering::Release);
     }
 
-    /// The connection is about to read. Called by its task. Returns false if the connection is to end instead.
+    /// Marks the connection working, before it reads. Called by its task. Returns false if the connection must end.
     #[must_use]
-    pub(super) fn work(&self) -> bool {
+    pub(super) fn set_working(&self) -> bool {
         let now = self.0.load(Ordering::Acquire);
         now == WORKING || (now != ENDING && self.exchange(now, WORKING))
     }
@@ -29,20 +29,21 @@ impl Activity {
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Since when the connection rests.
-    pub(super) fn resting_since(&self) -> Option<Timestamp> {
+    /// Returns the start of idleness; `None` while working or ending.
+    pub(super) fn idle_since(&self) -> Option<Timestamp> {
         let since = self.0.load(Ordering::Acquire);
         (since != WORKING && since != ENDING).then(|| Timestamp::from_nanos(since - 1))
     }
 
-    /// Ends the connection if it has rested for `least`. If so, its task reads and writes no more.
+    /// Marks the connection ending if it has been idle for `least`. Returns whether it was: its task then reads and
+    /// writes no more.
     #[must_use]
-    pub(super) fn end_if_resting(&self, least: Duration, now: Timestamp) -> bool {
-        let Some(since) = self.resting_since().filter(|since| now.since(*since) >= least) else {
+    pub(super) fn end_if_idle(&self, least: Duration, now: Timestamp) -> bool {
+        let Some(since) = self.idle_since().filter(|since| now.since(*since) >= least) else {
             return false;
         };
-        let resting = since.as_nanos() + 1;
-        self.exchange(resting, ENDING)
+        let idle = since.as_nanos() + 1;
+        self.exchange(idle, ENDING)
     }
 }
 
@@ -58,18 +59,18 @@ mod tests {
     use crate::clock::Timestamp;
 
     #[test]
-    fn ends_only_what_rests_long_enough() {
+    fn ends_only_after_idle_time() {
         let (activity, second) = (Activity::default(), Duration::from_secs(1));
         let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-        assert!(!activity.end_if_resting(second, at(9)), "it works");
-        activity.rest(at(8));
-        assert_eq!(activity.resting_since(), Some(at(8)));
-        assert!(!activity.end_if_resting(2 * second, at(9)), "not for long");
-        assert!(activity.work());
-        assert!(!activity.end_if_resting(second, at(20)), "it works again");
-        activity.rest(at(10));
-        assert!(activity.end_if_resting(second, at(12)));
-        assert!(!activity.work(), "its task does not read any more");
-        assert!(!activity.end_if_resting(second, at(20)), "once");
+        assert!(!activity.end_if_idle(second, at(9)), "it works");
+        activity.set_idle(at(8));
+        assert_eq!(activity.idle_since(), Some(at(8)));
+        assert!(!activity.end_if_idle(2 * second, at(9)), "not for long");
+        assert!(activity.set_working());
+        assert!(!activity.end_if_idle(second, at(20)), "it works again");
+        activity.set_idle(at(10));
+        assert!(activity.end_if_idle(second, at(12)));
+        assert!(!activity.set_working(), "its task does not read any more");
+        assert!(!activity.end_if_idle(second, at(20)), "once");
     }
 }

@@ -1,4 +1,4 @@
-//! Frames in, replies out: what one read brought is answered together.
+//! Answers the frames of one connection in batches: the frames of one read are answered together.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use tracing::error;
 
-use super::Shared;
-use super::grants::Grants;
-use super::held::Held;
-use super::judge::{Asking, Waits};
-use super::membership::{Line, Membership};
-use super::parked::Parked;
+use super::ServerState;
+use super::grants::UnwrittenGrants;
+use super::membership::{ConnectionInfo, Membership};
+use super::memory_charge::MemoryCharge;
+use super::pending::PendingRequests;
 use super::processes::SessionKey;
-use super::telemetry::Client;
+use super::request::{RemoteCheck, RequestContext};
+use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{CallResult, Decider, Op, Ticket, Use};
 use crate::protocol::{
@@ -23,107 +23,118 @@ use crate::protocol::{
 };
 use crate::record::SESSION_BYTES;
 
-/// What became of the bytes that were read.
+/// The result of one batch.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Turn {
-    /// Bytes that are done with.
+pub(super) struct BatchResult {
+    /// Bytes of the buffer that are answered.
     pub(super) consumed: usize,
-    /// What comes next.
-    pub(super) next: Next,
-    /// When it began.
+    /// The connection's next step.
+    pub(super) next: NextStep,
+    /// The start of the batch.
     pub(super) at: Timestamp,
 }
 
-/// What a connection does once its replies are written.
+/// The next step of a connection after a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Another frame may be there already: let the other connections have a turn, then go on.
+pub(super) enum NextStep {
+    /// Write the replies, yield to other connections, and answer another batch.
     #[default]
     Continue,
-    /// The same, and the replies so far are held: frames that were read together are answered in one write.
+    /// Like `Continue`, but keep the replies: frames that were read together are answered in one write.
     Pause,
-    /// No whole frame is left: read. The one that has begun, if one has, is this long in all.
+    /// No complete frame is left: write and read. The incomplete frame, if any, has this length.
     Read { frame_bytes: usize },
-    /// The connection is of no more use.
+    /// Write the replies and close the connection.
     Close,
 }
 
-/// One connection's way to its answers.
+/// Handles the frames of one connection.
 #[derive(Debug)]
-pub(super) struct Peer {
-    /// Its place in its session, once HELLO was said and answered. It drops first: whoever sees the connection end finds
-    /// free what it held.
+pub(super) struct FrameHandler {
+    /// The membership in the session, once HELLO is answered. It drops first, so that its leases are free when the
+    /// connection is seen to close.
     member: Option<Membership>,
-    shared: Arc<Shared>,
-    line: Line,
-    /// Whether some domain is not open to the user at the other end.
-    confined: bool,
-    /// Who asks, for the names of repeated requests: the session that HELLO names, else the connection itself.
-    named: [u8; SESSION_BYTES],
-    grants: Grants,
-    asked: Asked,
-    /// Requests that wait for calls.
-    pub(super) parked: Parked,
-    /// What it is written in, as HELLO says.
-    client: Client,
+    shared: Arc<ServerState>,
+    info: ConnectionInfo,
+    /// Whether any domain is closed to the user.
+    restricted: bool,
+    /// The scope of idempotency keys: the session that HELLO names, else the connection itself.
+    session_name: [u8; SESSION_BYTES],
+    grants: UnwrittenGrants,
+    domains: SeenDomains,
+    /// Requests that wait for remote checks.
+    pub(super) pending: PendingRequests,
+    /// The client library, as HELLO has it.
+    client: ClientKind,
 }
 
-impl Peer {
-    /// A peer that has yet to say HELLO.
-    pub(super) fn new(shared: Arc<Shared>, line: Line) -> Peer {
-        let named = SessionKey::new(None, line.user, line.number).named();
-        let confined = shared.access.confines(line.user);
-        let held = Held::nothing(Arc::clone(&shared), line.user, Use::Waits);
-        let (grants, parked) = (Grants::default(), Parked::new(held));
-        let asked = Asked::default();
-        Peer { member: None, shared, line, confined, named, grants, asked, parked, client: Client::Other }
+impl FrameHandler {
+    /// Makes the handler of a connection whose HELLO was not received yet.
+    pub(super) fn new(shared: Arc<ServerState>, info: ConnectionInfo) -> FrameHandler {
+        let charge = MemoryCharge::new(Arc::clone(&shared), info.user, Use::Waits);
+        FrameHandler {
+            member: None,
+            restricted: shared.access.is_restricted(info.user),
+            session_name: SessionKey::new(None, info.user, info.number).to_bytes(),
+            shared,
+            info,
+            grants: UnwrittenGrants::default(),
+            domains: SeenDomains::default(),
+            pending: PendingRequests::new(charge),
+            client: ClientKind::Other,
+        }
     }
 
-    /// Whether HELLO was said and answered.
+    /// Whether HELLO was received and answered.
     pub(super) fn is_greeted(&self) -> bool {
         self.member.is_some()
     }
 
-    /// So many bytes of the replies have been written, and no more will be.
-    pub(super) fn told(&mut self, written: usize) {
+    /// Takes back the leases whose replies are incomplete after `written` bytes. Called when no more will be written.
+    pub(super) fn revoke_unwritten(&mut self, written: usize) {
         if let Some(member) = &self.member {
-            for lease in self.grants.untold(written) {
+            for lease in self.grants.drain_unwritten(written) {
                 let now = self.shared.clock.now();
                 self.shared.engine.take_back(member.session(), lease, now);
-                member.note_dropped(&[lease], now.at);
+                member.record_dropped(&[lease], now.at);
             }
         }
     }
 
-    /// Answers as many whole frames as fit into one turn.
-    pub(super) fn answer(&mut self, decider: &mut Decider, buffer: &[u8], replies: &mut Vec<u8>) -> Turn {
+    /// Answers the complete frames in `buffer`, as many as one batch may have.
+    pub(super) fn answer_batch(
+        &mut self,
+        decider: &mut Decider,
+        buffer: &[u8],
+        replies: &mut Vec<u8>,
+    ) -> BatchResult {
         let now = self.shared.clock.now();
         let timed = decider.is_timed();
-        let (turn, answered) = self.answer_at(now, decider, buffer, replies);
+        let (batch, answered) = self.answer_batch_at(now, decider, buffer, replies);
         if timed && answered > 0 {
             let took = self.shared.clock.now().at.as_nanos().saturating_sub(now.at.as_nanos());
             decider.took(took, answered);
         }
-        turn
+        batch
     }
 
-    /// The same at a moment, and how many frames it were.
-    fn answer_at(
+    /// Answers a batch at `now`. Returns also the number of its frames.
+    fn answer_batch_at(
         &mut self,
         now: Now,
         decider: &mut Decider,
         buffer: &[u8],
         replies: &mut Vec<u8>,
-    ) -> (Turn, u64) {
+    ) -> (BatchResult, u64) {
         let mut consumed = 0;
         let mut effort = 0;
-        for answered in 0..FRAMES_A_BATCH {
-            if replies.len() >= REPLY_BYTES_A_BATCH || effort >= EFFORT_BETWEEN_LOOKS {
-                if replies.len() >= REPLY_BYTES_A_BATCH {
-                    return (Turn { consumed, next: Next::Continue, at: now.at }, answered);
+        for answered in 0..FRAMES_PER_BATCH {
+            if replies.len() >= REPLY_BYTES_PER_BATCH || effort >= EFFORT_PER_CLOCK_READ {
+                if replies.len() >= REPLY_BYTES_PER_BATCH {
+                    return (BatchResult { consumed, next: NextStep::Continue, at: now.at }, answered);
                 }
                 if self.shared.clock.now().at.since(now.at) >= BATCH_TIME_MAX {
-                    return (Turn { consumed, next: Next::Pause, at: now.at }, answered);
+                    return (BatchResult { consumed, next: NextStep::Pause, at: now.at }, answered);
                 }
                 effort = 0;
             }
@@ -131,24 +142,24 @@ impl Peer {
                 Split::Frame { payload, consumed: frame } => {
                     consumed += frame;
                     effort += FRAME_EFFORT + frame;
-                    if self.answer_frame(decider, payload, replies, now) == Standing::Ended {
-                        return (Turn { consumed, next: Next::Close, at: now.at }, answered + 1);
+                    if self.answer_frame(decider, payload, replies, now) == AfterFrame::Close {
+                        return (BatchResult { consumed, next: NextStep::Close, at: now.at }, answered + 1);
                     }
                 }
                 Split::More { needed } => {
                     return (
-                        Turn { consumed, next: Next::Read { frame_bytes: needed }, at: now.at },
+                        BatchResult { consumed, next: NextStep::Read { frame_bytes: needed }, at: now.at },
                         answered,
                     );
                 }
                 Split::Broken(fault) => {
-                    self.shared.telemetry.error(fault.code);
+                    self.shared.telemetry.count_error(fault.code);
                     encode_fault(replies, &fault);
-                    return (Turn { consumed, next: Next::Close, at: now.at }, answered + 1);
+                    return (BatchResult { consumed, next: NextStep::Close, at: now.at }, answered + 1);
                 }
             }
         }
-        (Turn { consumed, next: Next::Continue, at: now.at }, FRAMES_A_BATCH)
+        (BatchResult { consumed, next: NextStep::Continue, at: now.at }, FRAMES_PER_BATCH)
     }
 
     fn answer_frame(
@@ -157,44 +168,44 @@ impl Peer {
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
-    ) -> Standing {
+    ) -> AfterFrame {
         let mut ticket = None;
         let may_wait = self.shared.asker.is_some();
-        let call = Waits { result: None, may_wait, ticket: &mut ticket };
-        let standing = self.answer_call(decider, payload, replies, now, call);
+        let check = RemoteCheck { result: None, may_wait, ticket: &mut ticket };
+        let after = self.answer_checked(decider, payload, replies, now, check);
         match ticket {
-            None => standing,
-            Some(ticket) => self.park(decider, payload, replies, now, &ticket),
+            None => after,
+            Some(ticket) => self.defer(decider, payload, replies, now, &ticket),
         }
     }
 
-    /// Answers a request that may have waited for a call. A panic on the way ends this connection and nothing else.
+    /// Answers a request, possibly with the result of its remote check. A panic closes this connection only.
     #[inline]
-    fn answer_call(
+    fn answer_checked(
         &mut self,
         decider: &mut Decider,
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
-        call: Waits<'_>,
-    ) -> Standing {
+        check: RemoteCheck<'_>,
+    ) -> AfterFrame {
         let begin = replies.len();
         let mut id = None;
-        let answer = AssertUnwindSafe(|| self.answer_request(&mut id, decider, payload, replies, now, call));
-        if let Ok(standing) = catch_unwind(answer) {
-            return standing;
+        let answer = AssertUnwindSafe(|| self.answer_request(&mut id, decider, payload, replies, now, check));
+        if let Ok(after) = catch_unwind(answer) {
+            return after;
         }
         replies.truncate(begin);
         decider.panicked();
-        self.shared.telemetry.error(Code::Internal);
-        error!("a request panicked: its connection is closed, nothing else is touched");
+        self.shared.telemetry.count_error(Code::Internal);
+        error!("a request panicked: its connection is closed, others are not affected");
         let message = "the daemon failed to answer this";
         encode_reply(replies, &Reply::Error { id, code: Code::Internal, message });
-        // The protocol keeps a connection after `internal`; after a panic its state is unknown.
-        Standing::Ended
+        // The protocol keeps a connection open after `internal`, but after a panic its state is unknown.
+        AfterFrame::Close
     }
 
-    /// Answers a request, and sets `id` as soon as it is known.
+    /// Answers a request. Sets `id` as soon as it is decoded, for the reply after a panic.
     #[inline]
     fn answer_request(
         &mut self,
@@ -203,93 +214,97 @@ impl Peer {
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
-        call: Waits<'_>,
-    ) -> Standing {
-        let Some(member) = &self.member else { return self.greet(payload, replies, now) };
+        check: RemoteCheck<'_>,
+    ) -> AfterFrame {
+        let Some(member) = &self.member else { return self.handle_first(payload, replies, now) };
         let grants = &mut self.grants;
         let mut descriptors = Descriptors::new();
         let request = decode_request(payload, &mut descriptors);
         *id = request.as_ref().ok().and_then(Request::id);
         if let Ok(Request::Hit(judge) | Request::Acquire(judge) | Request::Peek(judge)) = &request {
-            self.asked.note(judge.domain, &self.shared, self.line.user);
+            self.domains.add(judge.domain, &self.shared, self.info.user);
         }
-        let asking = Asking {
+        let context = RequestContext {
             shared: &self.shared,
             payload,
             descriptors: &descriptors,
-            user: self.line.user,
-            confined: self.confined,
+            user: self.info.user,
+            restricted: self.restricted,
             session: member.session(),
-            named: &self.named,
+            session_name: &self.session_name,
             client: self.client,
             now,
         };
         match request {
-            Ok(Request::Hit(judge)) => asking.judge(Op::Hit, &judge, call, decider, replies, grants),
-            Ok(Request::Acquire(judge)) => asking.judge(Op::Acquire, &judge, call, decider, replies, grants),
-            Ok(Request::Peek(judge)) => asking.judge(Op::Peek, &judge, call, decider, replies, grants),
-            Ok(Request::Charge(charge)) => asking.charge(&charge, decider, replies),
+            Ok(Request::Hit(judge)) => context.decide(Op::Hit, &judge, check, decider, replies, grants),
+            Ok(Request::Acquire(judge)) => {
+                context.decide(Op::Acquire, &judge, check, decider, replies, grants)
+            }
+            Ok(Request::Peek(judge)) => context.decide(Op::Peek, &judge, check, decider, replies, grants),
+            Ok(Request::Charge(charge)) => context.charge(&charge, decider, replies),
             Ok(Request::Ping { id }) => {
                 encode_reply(replies, &Reply::Done { id, ok: true });
-                Standing::Kept
+                AfterFrame::Continue
             }
-            Ok(Request::Hello(hello)) => self.refuse(&Fault::second_hello(hello.id), replies),
-            Ok(Request::Release { id, lease, outcome }) => asking.release(id, lease, outcome, replies),
-            Ok(Request::Renew { id, lease }) => asking.renew(id, lease, replies),
+            Ok(Request::Hello(hello)) => self.write_fault(&Fault::second_hello(hello.id), replies),
+            Ok(Request::Release { id, lease, outcome }) => context.release(id, lease, outcome, replies),
+            Ok(Request::Renew { id, lease }) => context.renew(id, lease, replies),
             Ok(Request::Signal { id, pool, name, permille }) => {
-                asking.signal(id, pool, name, permille, replies)
+                context.signal(id, pool, name, permille, replies)
             }
-            Err(fault) => self.refuse(&fault, replies),
+            Err(fault) => self.write_fault(&fault, replies),
         }
     }
 
-    /// Puts a request aside until the call that it needs has come to something. What nobody takes the call for is judged as
-    /// if it had not been answered in time.
+    /// Keeps a request until its remote check completes. If it cannot wait, it is decided at once, as after a timeout of
+    /// the check.
     #[cold]
     #[inline(never)]
-    fn park(
+    fn defer(
         &mut self,
         decider: &mut Decider,
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
         ticket: &Arc<Ticket>,
-    ) -> Standing {
-        if self.is_parked(payload, ticket, false, now) {
-            return Standing::Kept;
+    ) -> AfterFrame {
+        if self.try_defer(payload, ticket, false, now) {
+            return AfterFrame::Continue;
         }
-        self.answer_missed(decider, payload, replies, now, ticket)
+        self.answer_unchecked(decider, payload, replies, now, ticket)
     }
 
-    /// Puts it aside, if that may be.
-    fn is_parked(&mut self, payload: &[u8], ticket: &Arc<Ticket>, is_second: bool, now: Now) -> bool {
+    /// Adds a request to the pending ones. Returns whether it was added.
+    fn try_defer(&mut self, payload: &[u8], ticket: &Arc<Ticket>, is_second: bool, now: Now) -> bool {
         let Some(asker) = self.shared.asker.clone() else { return false };
-        let parked = self.parked.park(payload, ticket, is_second, now.at, &asker);
-        parked.inspect_err(|why| self.shared.note_not_parked(*why, now.at)).is_ok()
+        let added = self.pending.add(payload, ticket, is_second, now.at, &asker);
+        added.inspect_err(|reason| self.shared.count_not_pending(*reason, now.at)).is_ok()
     }
 
-    fn answer_missed(
+    /// Decides a request whose remote check has no result.
+    fn answer_unchecked(
         &mut self,
         decider: &mut Decider,
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
         ticket: &Ticket,
-    ) -> Standing {
+    ) -> AfterFrame {
         let result = Some(CallResult::Missed(ticket));
-        let call = Waits { result, may_wait: false, ticket: &mut None };
-        self.answer_call(decider, payload, replies, now, call)
+        let check = RemoteCheck { result, may_wait: false, ticket: &mut None };
+        self.answer_checked(decider, payload, replies, now, check)
     }
 
-    /// Answers the requests whose calls have come to something, or `all` that wait. Returns whether the connection goes on.
+    /// Answers the pending requests whose remote checks have completed or timed out, or `all` pending requests. Returns
+    /// false if the connection must close.
     #[cold]
     #[inline(never)]
-    pub(super) fn answer_parked(&mut self, all: bool, decider: &mut Decider, replies: &mut Vec<u8>) -> bool {
+    pub(super) fn answer_pending(&mut self, all: bool, decider: &mut Decider, replies: &mut Vec<u8>) -> bool {
         let now = self.shared.clock.now();
-        while let Some((parked, brought)) = self.parked.next(all, now.at) {
+        while let Some((pending, brought)) = self.pending.next(all, now.at) {
             let Some(brought) = brought else {
-                if self.answer_missed(decider, &parked.payload, replies, now, &parked.ticket)
-                    == Standing::Ended
+                if self.answer_unchecked(decider, &pending.payload, replies, now, &pending.ticket)
+                    == AfterFrame::Close
                 {
                     return false;
                 }
@@ -297,14 +312,15 @@ impl Peer {
             };
             let mut ticket = None;
             let result = Some(CallResult::Brought(brought));
-            let call = Waits { result, may_wait: !parked.is_second && !all, ticket: &mut ticket };
-            if self.answer_call(decider, &parked.payload, replies, now, call) == Standing::Ended {
+            let check = RemoteCheck { result, may_wait: !pending.is_second && !all, ticket: &mut ticket };
+            if self.answer_checked(decider, &pending.payload, replies, now, check) == AfterFrame::Close {
                 return false;
             }
             let Some(ticket) = ticket else { continue };
-            // Somebody else has taken what was brought: once more, and no more often.
-            if !self.is_parked(&parked.payload, &ticket, true, now)
-                && self.answer_missed(decider, &parked.payload, replies, now, &ticket) == Standing::Ended
+            // Another request has spent the borrowed tokens: the request waits for a second check, and for no third.
+            if !self.try_defer(&pending.payload, &ticket, true, now)
+                && self.answer_unchecked(decider, &pending.payload, replies, now, &ticket)
+                    == AfterFrame::Close
             {
                 return false;
             }
@@ -312,62 +328,62 @@ impl Peer {
         true
     }
 
-    /// The first frame: HELLO and nothing else.
-    fn greet(&mut self, payload: &[u8], replies: &mut Vec<u8>, now: Now) -> Standing {
+    /// Handles the first frame, which must be HELLO.
+    fn handle_first(&mut self, payload: &[u8], replies: &mut Vec<u8>, now: Now) -> AfterFrame {
         match decode_first(payload) {
-            Ok(hello) => self.join(&hello, replies, now),
-            Err(fault) => self.refuse(&fault, replies),
+            Ok(hello) => self.handle_hello(&hello, replies, now),
+            Err(fault) => self.write_fault(&fault, replies),
         }
     }
 
-    fn join(&mut self, hello: &Hello<'_>, replies: &mut Vec<u8>, now: Now) -> Standing {
+    fn handle_hello(&mut self, hello: &Hello<'_>, replies: &mut Vec<u8>, now: Now) -> AfterFrame {
         let shared = &self.shared;
-        self.client = Client::of(hello.client);
-        shared.report(self.client, &hello.missed);
-        let member = match Membership::begin(shared, &self.line, hello, now) {
+        self.client = ClientKind::parse(hello.client);
+        shared.add_missed(self.client, &hello.missed);
+        let member = match Membership::join(shared, &self.info, hello, now) {
             Ok(member) => member,
-            Err(not) => {
-                let (code, message) = (not.code(), not.to_string());
-                shared.telemetry.error(code);
+            Err(refusal) => {
+                let (code, message) = (refusal.code(), refusal.to_string());
+                shared.telemetry.count_error(code);
                 encode_reply(replies, &Reply::Error { id: Some(hello.id), code, message: &message });
-                return if code.closes() { Standing::Ended } else { Standing::Kept };
+                return if code.closes() { AfterFrame::Close } else { AfterFrame::Continue };
             }
         };
         if !hello.abandoned.is_empty() {
             let ended = shared.engine.abandon(member.session(), &mut hello.abandoned.iter(), now);
-            member.note_dropped(&ended, now.at);
+            member.record_dropped(&ended, now.at);
         }
         encode_reply(replies, &shared.greeting.welcome(hello, shared.engine.mode()));
-        self.named = member.named();
+        self.session_name = member.session_name();
         self.member = Some(member);
-        Standing::Kept
+        AfterFrame::Continue
     }
 
-    fn refuse(&self, fault: &Fault, replies: &mut Vec<u8>) -> Standing {
-        self.shared.telemetry.error(fault.code);
+    fn write_fault(&self, fault: &Fault, replies: &mut Vec<u8>) -> AfterFrame {
+        self.shared.telemetry.count_error(fault.code);
         encode_fault(replies, fault);
-        if fault.code.closes() { Standing::Ended } else { Standing::Kept }
+        if fault.code.closes() { AfterFrame::Close } else { AfterFrame::Continue }
     }
 }
 
-/// The domains that a connection has asked about, so that each is noted once.
+/// The domains that a connection has used, so that each is counted once.
 #[derive(Debug, Default)]
-struct Asked(ArrayVec<Box<str>, ASKED_MAX>);
+struct SeenDomains(ArrayVec<Box<str>, SEEN_DOMAINS_MAX>);
 
-impl Asked {
+impl SeenDomains {
     #[inline]
-    fn note(&mut self, domain: &str, shared: &Shared, user: u32) {
+    fn add(&mut self, domain: &str, shared: &ServerState, user: u32) {
         if self.0.last().is_none_or(|last| **last != *domain) {
-            self.note_another(domain, shared, user);
+            self.add_new(domain, shared, user);
         }
     }
 
-    /// A domain that has no rules is no domain: its name is a text of the client's.
+    /// Adds a domain that has rules. Other names are arbitrary text of the client and are ignored.
     #[cold]
-    fn note_another(&mut self, domain: &str, shared: &Shared, user: u32) {
+    fn add_new(&mut self, domain: &str, shared: &ServerState, user: u32) {
         let is_known = self.0.iter().any(|known| **known == *domain);
         if !is_known && !self.0.is_full() && shared.engine.has_domain(domain) {
-            shared.telemetry.asked_about(domain, user);
+            shared.telemetry.add_domain_user(domain, user);
             self.0.push(domain.into());
         }
     }
@@ -375,19 +391,19 @@ impl Asked {
 
 /// Whether a connection goes on after a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    Kept,
-    Ended,
+pub(super) enum AfterFrame {
+    Continue,
+    Close,
 }
 
-/// Domains of one connection that are noted: most applications ask about one.
-const ASKED_MAX: usize = 4;
+/// Domains remembered for one connection: most applications use one.
+const SEEN_DOMAINS_MAX: usize = 4;
 
-/// Frames of a batch. Their bytes are bounded by the buffer: one frame of the largest size.
-const FRAMES_A_BATCH: u64 = 64;
+/// The most frames of a batch. Their bytes are bounded by the buffer: one frame of the largest size.
+const FRAMES_PER_BATCH: u64 = 64;
 
-/// Replies waiting to be written. One more than this is never begun.
-const REPLY_BYTES_A_BATCH: usize = 64 * 1_024;
+/// The size of unwritten replies at which a batch ends.
+const REPLY_BYTES_PER_BATCH: usize = 64 * 1_024;
 
 /// A batch ends after the frame in which it reaches this time. A full batch of ordinary frames takes 45 µs.
 const BATCH_TIME_MAX: Duration = Duration::from_micros(250);
@@ -395,5 +411,5 @@ const BATCH_TIME_MAX: Duration = Duration::from_micros(250);
 /// The fixed effort of a frame, in bytes that take as long to decode.
 const FRAME_EFFORT: usize = 400;
 
-/// The clock is read each time the frames since the last reading have reached this effort: after at most 16 frames.
-const EFFORT_BETWEEN_LOOKS: usize = 16 * FRAME_EFFORT;
+/// The effort of frames after which the clock is read again: at most 16 frames.
+const EFFORT_PER_CLOCK_READ: usize = 16 * FRAME_EFFORT;

@@ -1,4 +1,4 @@
-//! One connection: read, answer all that came, write once.
+//! One connection: reads frames, answers a batch of them, writes the replies at once.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -8,110 +8,110 @@ use std::time::Duration;
 
 use tokio::time::{Sleep, sleep};
 
-use super::Shared;
+use super::ServerState;
 use super::activity::Activity;
-use super::answer::{Next, Peer};
-use super::connections::Permit;
+use super::answer::{FrameHandler, NextStep};
+use super::connections::ConnectionPermit;
 use super::fair_queue::Seat;
-use super::held::Held;
-use super::membership::Line;
+use super::membership::ConnectionInfo;
+use super::memory_charge::MemoryCharge;
 use super::stream::Stream;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Decider, Use};
 use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
 
-/// Serves a connection until its peer ends it, breaks it, or the daemon drains.
+/// Serves a connection until its peer closes it, violates the protocol, or the daemon drains.
 pub(super) async fn serve(
     socket: Arc<UnixStream>,
-    permit: Permit,
+    permit: ConnectionPermit,
     seat: Seat,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     decider: Arc<Mutex<Decider>>,
 ) {
-    // To set a connection up takes as long as a batch.
+    // Setting up a connection takes as long as a batch.
     seat.admit().await;
     let activity = permit.activity();
-    let line = Line { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
-    let connection = Stream::new(socket).map(|stream| Connection {
+    let info = ConnectionInfo { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
+    let connection = Stream::new(socket).map(|stream| ClientConnection {
         stream,
         seat,
         activity,
-        answered_at: Timestamp::ORIGIN,
-        peer: Peer::new(Arc::clone(&shared), line),
+        last_batch_at: Timestamp::ORIGIN,
+        handler: FrameHandler::new(Arc::clone(&shared), info),
         buffer: vec![0; BUFFER_BYTES],
         filled: 0,
         may_have_more: false,
         replies: Vec::new(),
-        held: Held::nothing(Arc::clone(&shared), permit.user(), Use::Buffers),
-        hello_due: Some(Box::pin(sleep(HELLO_PATIENCE))),
-        frame_due: None,
-        is_deaf: false,
+        charge: MemoryCharge::new(Arc::clone(&shared), permit.user(), Use::Buffers),
+        hello_deadline: Some(Box::pin(sleep(HELLO_TIMEOUT))),
+        frame_deadline: None,
+        write_closed: false,
         clock: Arc::clone(&shared.clock),
     });
     if let Ok(mut connection) = connection {
-        // However it ended, the peer knows as much as we do, and it alone is concerned.
+        // An I/O error concerns this connection only, and its peer sees it too.
         let _ = connection.run(&shared, &decider).await;
     }
 }
 
-struct Connection<'p> {
+struct ClientConnection<'p> {
     stream: Stream,
     seat: Seat,
     activity: &'p Activity,
-    /// When the last batch began.
-    answered_at: Timestamp,
-    peer: Peer,
+    /// The start of the last batch.
+    last_batch_at: Timestamp,
+    handler: FrameHandler,
     buffer: Vec<u8>,
-    /// So many bytes of the buffer wait to be answered.
+    /// Bytes of the buffer that are read and not answered.
     filled: usize,
     /// The last read filled the buffer.
     may_have_more: bool,
     replies: Vec<u8>,
-    /// What the two buffers take beyond what they have at rest, as far as they keep it.
-    held: Held,
-    /// When HELLO must have come. A healthy connection has neither this nor the next and pays for no timer.
-    hello_due: Option<Pin<Box<Sleep>>>,
-    /// When the frame that has begun must be whole.
-    frame_due: Option<Pin<Box<Sleep>>>,
-    /// Nobody is there to read any more. What came before that is done all the same: a release may be behind it.
-    is_deaf: bool,
+    /// The charge for the two buffers beyond their idle size.
+    charge: MemoryCharge,
+    /// The deadline of HELLO. A healthy connection has neither deadline and needs no timer.
+    hello_deadline: Option<Pin<Box<Sleep>>>,
+    /// The deadline of an incomplete frame.
+    frame_deadline: Option<Pin<Box<Sleep>>>,
+    /// The peer reads no more. Frames that it sent before are still handled, as one may be a RELEASE.
+    write_closed: bool,
     clock: Arc<Clock>,
 }
 
-impl Connection<'_> {
-    async fn run(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
-        let mut next = Next::Read { frame_bytes: HEADER_BYTES };
+impl ClientConnection<'_> {
+    async fn run(&mut self, shared: &ServerState, decider: &Mutex<Decider>) -> io::Result<()> {
+        let mut next = NextStep::Read { frame_bytes: HEADER_BYTES };
         loop {
             match next {
-                Next::Close => return Ok(()),
-                Next::Continue | Next::Pause => {
+                NextStep::Close => return Ok(()),
+                NextStep::Continue | NextStep::Pause => {
                     tokio::task::yield_now().await;
                     self.seat.admit().await;
                 }
-                Next::Read { frame_bytes } => {
+                NextStep::Read { frame_bytes } => {
                     if self.read(frame_bytes).await? == Some(0) {
-                        self.outwait(shared, decider).await?;
-                        return self.say_goodbye(shared, decider).await;
+                        self.await_pending(shared, decider).await?;
+                        return self.write_goodbye(shared, decider).await;
                     }
                 }
             }
             next = self.answer(decider);
-            if next != Next::Pause && !self.replies.is_empty() {
-                self.tell().await?;
+            if next != NextStep::Pause && !self.replies.is_empty() {
+                self.write_replies().await?;
             }
         }
     }
 
-    /// Tells the replies to whoever reads them.
-    async fn tell(&mut self) -> io::Result<()> {
+    /// Writes the replies and takes back the leases of those that were not written.
+    async fn write_replies(&mut self) -> io::Result<()> {
         let mut count = 0;
-        let written = if self.is_deaf { Ok(()) } else { self.send(&mut count).await };
-        self.peer.told(count);
+        let written = if self.write_closed { Ok(()) } else { self.send(&mut count).await };
+        self.handler.revoke_unwritten(count);
         match written {
             Err(error) if is_hang_up(&error) => {
-                self.is_deaf = true;
-                // Whoever is gone waits for nothing: what is brought for him goes back.
-                self.peer.parked.clear();
+                self.write_closed = true;
+                // Drop the pending requests and return their tokens.
+                self.handler.pending.clear();
             }
             written => written?,
         }
@@ -120,18 +120,20 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Who sends no more may still read: what waits for a call is answered first.
-    async fn outwait(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
-        let is_awaited = |connection: &Connection<'_>| {
-            !connection.peer.parked.is_empty() && !connection.is_deaf && !connection.stream.is_gone()
+    /// Answers pending requests after the peer has closed its writing side, as it may still read.
+    async fn await_pending(&mut self, shared: &ServerState, decider: &Mutex<Decider>) -> io::Result<()> {
+        let is_awaited = |connection: &ClientConnection<'_>| {
+            !connection.handler.pending.is_empty()
+                && !connection.write_closed
+                && !connection.stream.is_closed()
         };
         while is_awaited(self) && !shared.connections.is_draining() {
-            self.peer.parked.ready(&self.clock).await;
+            self.handler.pending.ready(&self.clock).await;
             let goes_on = {
                 let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
-                self.peer.answer_parked(false, &mut decider, &mut self.replies)
+                self.handler.answer_pending(false, &mut decider, &mut self.replies)
             };
-            self.tell().await?;
+            self.write_replies().await?;
             if !goes_on {
                 break;
             }
@@ -139,46 +141,46 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Sends the replies, waiting for a peer that does not read as long as its user does not hold too much.
+    /// Writes the replies. Waits for a slow peer if its user's account has room for them.
     async fn send(&mut self, written: &mut usize) -> io::Result<()> {
         if self.stream.write_now(&self.replies, written)? {
             return Ok(());
         }
-        let of_frames = beyond_rest(&self.buffer);
-        if !self.held.set(of_frames + beyond_rest(&self.replies)) {
+        let read_excess = excess_bytes(&self.buffer);
+        if !self.charge.set_bytes(read_excess + excess_bytes(&self.replies)) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let sent = self.stream.write_rest(&self.replies, WRITE_PATIENCE, written).await;
-        self.held.set(of_frames);
+        let sent = self.stream.write_rest(&self.replies, WRITE_TIMEOUT, written).await;
+        self.charge.set_bytes(read_excess);
         sent
     }
 
-    /// Reads behind what is there, with room for the frame that has begun. 0 is the end; `None`: nothing was read, and a
-    /// request that waits is to be answered.
+    /// Reads more bytes into the buffer, with room for the current frame. Returns their number, 0 at the end of the
+    /// stream or at a deadline; `None` if nothing was read but a pending request is ready.
     async fn read(&mut self, frame_bytes: usize) -> io::Result<Option<usize>> {
         if frame_bytes > self.buffer.len() {
-            if !self.held.set(HEADER_BYTES + FRAME_BYTES_MAX - BUFFER_BYTES) {
+            if !self.charge.set_bytes(HEADER_BYTES + FRAME_BYTES_MAX - BUFFER_BYTES) {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             self.buffer.resize(HEADER_BYTES + FRAME_BYTES_MAX, 0);
         } else if self.filled == 0 && self.buffer.len() > BUFFER_BYTES {
             self.buffer = vec![0; BUFFER_BYTES];
-            self.held.set(0);
+            self.charge.set_bytes(0);
         }
         loop {
             if self.has_answered_all() {
-                self.activity.rest(self.answered_at);
+                self.activity.set_idle(self.last_batch_at);
             }
-            let awaited = self.await_input().await?;
-            if !self.activity.work() {
+            let wakeup = self.await_wakeup().await?;
+            if !self.activity.set_working() {
                 self.stream.discard_unread(&mut self.buffer);
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            if awaited == Awaited::Late {
+            if wakeup == Wakeup::Timeout {
                 return Ok(Some(0));
             }
             self.seat.admit().await;
-            if awaited == Awaited::Call {
+            if wakeup == Wakeup::PendingReady {
                 return Ok(None);
             }
             let room = self.buffer.get_mut(self.filled..).unwrap_or_default();
@@ -190,119 +192,119 @@ impl Connection<'_> {
         }
     }
 
-    /// Whether the connection could end here and no request would go without an answer that had been read.
+    /// Whether the connection can be closed without dropping a request that was read.
     fn has_answered_all(&self) -> bool {
-        self.peer.is_greeted() && self.filled == 0 && self.peer.parked.is_empty() && !self.is_deaf
+        self.handler.is_greeted() && self.filled == 0 && self.handler.pending.is_empty() && !self.write_closed
     }
 
-    /// Waits for whatever is next, without reading it.
-    async fn await_input(&mut self) -> io::Result<Awaited> {
+    /// Waits for input, a deadline or a pending request. Reads nothing.
+    async fn await_wakeup(&mut self) -> io::Result<Wakeup> {
         if std::mem::take(&mut self.may_have_more) {
-            // A socket that is never empty never makes its task wait.
+            // `readable` returns at once while the socket has input, so the task must yield here.
             tokio::task::yield_now().await;
         }
-        if self.hello_due.is_none() && self.frame_due.is_none() && self.peer.parked.is_empty() {
+        if self.hello_deadline.is_none() && self.frame_deadline.is_none() && self.handler.pending.is_empty() {
             self.stream.readable().await?;
-            return Ok(Awaited::Bytes);
+            return Ok(Wakeup::Input);
         }
         tokio::select! {
             biased;
-            readable = self.stream.readable() => readable.map(|()| Awaited::Bytes),
-            () = passed(&mut self.hello_due) => Ok(Awaited::Late),
-            () = passed(&mut self.frame_due) => Ok(Awaited::Late),
-            () = self.peer.parked.ready(&self.clock) => Ok(Awaited::Call),
+            readable = self.stream.readable() => readable.map(|()| Wakeup::Input),
+            () = await_deadline(&mut self.hello_deadline) => Ok(Wakeup::Timeout),
+            () = await_deadline(&mut self.frame_deadline) => Ok(Wakeup::Timeout),
+            () = self.handler.pending.ready(&self.clock) => Ok(Wakeup::PendingReady),
         }
     }
 
-    /// Answers what has been read, in one turn of the decision thread.
-    fn answer(&mut self, decider: &Mutex<Decider>) -> Next {
+    /// Answers one batch of the frames in the buffer.
+    fn answer(&mut self, decider: &Mutex<Decider>) -> NextStep {
         let read = self.buffer.get(..self.filled).unwrap_or_default();
-        let turn = {
-            // One thread, one decider: nobody else is in here, and nothing below waits.
+        let batch = {
+            // Uncontended: each thread has its own decider, and this block does not await.
             let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut turn = self.peer.answer(&mut decider, read, &mut self.replies);
-            if !self.peer.parked.is_empty() {
-                // At the end of a connection nobody waits any longer.
-                let ends = turn.next == Next::Close;
-                if !self.peer.answer_parked(ends, &mut decider, &mut self.replies) {
-                    turn.next = Next::Close;
+            let mut batch = self.handler.answer_batch(&mut decider, read, &mut self.replies);
+            if !self.handler.pending.is_empty() {
+                // Before the connection closes, all pending requests are answered.
+                let closes = batch.next == NextStep::Close;
+                if !self.handler.answer_pending(closes, &mut decider, &mut self.replies) {
+                    batch.next = NextStep::Close;
                 }
             }
-            turn
+            batch
         };
-        self.answered_at = turn.at;
-        if turn.consumed > 0 {
-            self.buffer.copy_within(turn.consumed..self.filled, 0);
-            self.filled -= turn.consumed;
+        self.last_batch_at = batch.at;
+        if batch.consumed > 0 {
+            self.buffer.copy_within(batch.consumed..self.filled, 0);
+            self.filled -= batch.consumed;
         }
-        self.keep_time(turn.consumed > 0, turn.next);
-        turn.next
+        self.update_deadlines(batch.consumed > 0, batch.next);
+        batch.next
     }
 
-    /// Sets and clears what is due. More bytes of the same frame do not give it more time.
-    fn keep_time(&mut self, progress: bool, next: Next) {
-        if self.peer.is_greeted() {
-            self.hello_due = None;
+    /// Sets and clears the deadlines. Further bytes of the same frame do not extend its deadline.
+    fn update_deadlines(&mut self, progress: bool, next: NextStep) {
+        if self.handler.is_greeted() {
+            self.hello_deadline = None;
         }
-        let half_a_frame = self.filled > 0 && matches!(next, Next::Read { .. });
-        if !half_a_frame {
-            self.frame_due = None;
-        } else if progress || self.frame_due.is_none() {
-            self.frame_due = Some(Box::pin(sleep(FRAME_PATIENCE)));
+        let frame_incomplete = self.filled > 0 && matches!(next, NextStep::Read { .. });
+        if !frame_incomplete {
+            self.frame_deadline = None;
+        } else if progress || self.frame_deadline.is_none() {
+            self.frame_deadline = Some(Box::pin(sleep(FRAME_TIMEOUT)));
         }
     }
 
-    /// At the end of a connection that the daemon ended: all that came was answered.
-    async fn say_goodbye(&mut self, shared: &Shared, decider: &Mutex<Decider>) -> io::Result<()> {
+    /// During a drain, answers all pending requests and writes GOODBYE.
+    async fn write_goodbye(&mut self, shared: &ServerState, decider: &Mutex<Decider>) -> io::Result<()> {
         if !shared.connections.is_draining() {
             return Ok(());
         }
-        if !self.peer.parked.is_empty() {
+        if !self.handler.pending.is_empty() {
             let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
-            self.peer.answer_parked(true, &mut decider, &mut self.replies);
+            self.handler.answer_pending(true, &mut decider, &mut self.replies);
         }
         encode_reply(&mut self.replies, &Reply::Goodbye { reason: "draining" });
-        self.stream.write_rest(&self.replies, WRITE_PATIENCE, &mut 0).await
+        self.stream.write_rest(&self.replies, WRITE_TIMEOUT, &mut 0).await
     }
 }
 
-/// What a connection has waited for.
+/// The event that ends the wait of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Awaited {
-    /// Bytes, or the end of them.
-    Bytes,
-    /// A request that waits for a call is to be answered.
-    Call,
-    /// HELLO, or the rest of a frame, did not come in time.
-    Late,
+enum Wakeup {
+    /// Bytes, or the end of the stream.
+    Input,
+    /// A pending request can be answered.
+    PendingReady,
+    /// HELLO, or the rest of a frame, was not received in time.
+    Timeout,
 }
 
-/// Whether the other end is gone, which says nothing of what it sent before.
+/// Whether the peer has closed the socket. Frames that it sent before may still be read.
 fn is_hang_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// What a buffer takes beyond what it has at rest.
-fn beyond_rest(buffer: &Vec<u8>) -> usize {
+/// Returns the capacity of a buffer beyond its idle size.
+fn excess_bytes(buffer: &Vec<u8>) -> usize {
     buffer.capacity().saturating_sub(BUFFER_BYTES)
 }
 
-/// Waits for a time that is set; for ever for one that is not.
-async fn passed(due: &mut Option<Pin<Box<Sleep>>>) {
-    match due {
-        Some(due) => due.await,
+/// Waits for a deadline; forever without one.
+async fn await_deadline(deadline: &mut Option<Pin<Box<Sleep>>>) {
+    match deadline {
+        Some(deadline) => deadline.await,
         None => std::future::pending().await,
     }
 }
 
-/// Room for some eighty requests of the common size; grows to one frame for as long as it takes.
+/// The idle size: room for about 80 typical requests. It grows to one frame of the largest size while needed.
 const BUFFER_BYTES: usize = 4_096;
 
-/// A peer that connects and says nothing holds a place that others could use.
-const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// Frees the permit of a peer that connects and sends nothing.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Counted from the first byte of a frame, so that a drip does not stretch it.
-const FRAME_PATIENCE: Duration = Duration::from_secs(1);
+/// Counted from the first byte of a frame, so that a slow trickle of bytes does not extend it.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A peer that takes no byte of its replies for so long will not come back for them.
-const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for a peer that reads none of its replies.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
-//! Who is connected: counted against the limits, and reached when the daemon drains.
+//! The table of connections: enforces the limits, and reaches every connection at a drain.
 //!
-//! When all places are taken, idle connections of sessions that have many are ended before anyone is refused.
+//! At a limit, idle connections of sessions that have many are closed before a new one is refused.
 
 mod surplus;
 
@@ -9,133 +9,134 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::Shared;
+use super::ServerState;
 use super::activity::Activity;
 use super::processes::SessionKey;
 use crate::clock::Timestamp;
 use crate::engine::Account;
 
-/// How many may be connected at once.
+/// Limits on simultaneous connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// By all users: descriptors are finite, and every connection costs a few kilobytes.
+    /// Of all users: descriptors are finite, and every connection costs a few kilobytes.
     pub max: usize,
-    /// By one user: one application must not shut out the others.
+    /// Of one user, so that one application does not lock out others.
     pub per_user: usize,
 }
 
-/// Everyone who is connected.
+/// All connections.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct ConnectionRegistry {
     limits: ConnectionLimits,
-    book: Mutex<Book>,
+    table: Mutex<ConnectionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    present: HashMap<u64, Present>,
+struct ConnectionTable {
+    entries: HashMap<u64, ConnectionEntry>,
     by_user: HashMap<u32, usize>,
-    last: u64,
+    last_number: u64,
     draining: bool,
-    /// The last search for surplus connections that found none, of one user or of all, and until when it is not repeated.
-    searched: Option<(Option<u32>, Timestamp)>,
+    /// The last search for surplus connections that found none: the user, or `None` for all, and the end of the pause
+    /// before it is repeated.
+    empty_search: Option<(Option<u32>, Timestamp)>,
 }
 
 /// A connection.
 #[derive(Debug)]
-struct Present {
+struct ConnectionEntry {
     stream: Weak<UnixStream>,
     user: u32,
-    /// What HELLO named.
+    /// The session of its HELLO.
     session: Option<SessionKey>,
     activity: Arc<Activity>,
 }
 
-/// Why somebody is not let in.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ConnectionRefusal {
     Full,
     FullForUser,
     Draining,
 }
 
-impl Connections {
-    pub(super) fn new(limits: ConnectionLimits) -> Connections {
-        Connections { limits, book: Mutex::default() }
+impl ConnectionRegistry {
+    pub(super) fn new(limits: ConnectionLimits) -> ConnectionRegistry {
+        ConnectionRegistry { limits, table: Mutex::default() }
     }
 
-    /// Lets a stream in. Its place is given back when the permit drops.
+    /// Admits a stream. Its slot is freed when the permit drops.
     pub(super) fn admit(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         stream: &Arc<UnixStream>,
         user: u32,
-    ) -> Result<Permit, Refusal> {
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
         let connections = &shared.connections;
-        let mut book = connections.book();
-        let mut ended = Vec::new();
-        if book.refusal(connections.limits, user).is_some() && !book.draining {
-            // A place of another user is of no use to a user that has all of its own.
-            let of_user = book.is_full_for(connections.limits, user).then_some(user);
-            ended = book.end_surplus(of_user, shared.clock.now().at);
+        let mut table = connections.table();
+        let mut closed = Vec::new();
+        if table.refusal(connections.limits, user).is_some() && !table.draining {
+            // For a user at its own limit, only one of its own connections frees a slot.
+            let of_user = table.is_full_for(connections.limits, user).then_some(user);
+            closed = table.remove_surplus(of_user, shared.clock.now().at);
         }
-        let admitted = match book.refusal(connections.limits, user) {
+        let admitted = match table.refusal(connections.limits, user) {
             Some(refusal) => Err(refusal),
-            None => Ok(book.add(stream, user)),
+            None => Ok(table.add(stream, user)),
         };
-        drop(book);
-        surplus::say_goodbye(&ended);
-        shared.telemetry.reclaimed(ended.len() as u64);
+        drop(table);
+        surplus::write_goodbye(&closed);
+        shared.telemetry.count_reclaimed(closed.len() as u64);
         let (number, activity) = admitted?;
-        shared.telemetry.came();
+        shared.telemetry.count_opened();
         let account = shared.engine.account(user);
         account.connect();
-        Ok(Permit { shared: Arc::clone(shared), number, user, activity, account })
+        Ok(ConnectionPermit { shared: Arc::clone(shared), number, user, activity, account })
     }
 
-    /// Notes the session of a connection.
-    pub(super) fn join(&self, number: u64, session: SessionKey) {
-        if let Some(present) = self.book().present.get_mut(&number) {
-            present.session = Some(session);
+    /// Sets the session of a connection.
+    pub(super) fn set_session(&self, number: u64, session: SessionKey) {
+        if let Some(entry) = self.table().entries.get_mut(&number) {
+            entry.session = Some(session);
         }
     }
 
-    /// Lets nobody in any more and ends what can still arrive: a peer's next write fails at once, what it wrote
-    /// before is still there to be read and answered.
+    /// Refuses new connections and shuts down the reading side of all others: a peer's next write fails at once, while
+    /// the bytes it wrote before are still read and answered.
     pub(super) fn drain(&self) {
-        let mut book = self.book();
-        book.draining = true;
-        for stream in book.present.values().filter_map(|present| present.stream.upgrade()) {
-            // A peer that is already gone needs no telling.
+        let mut table = self.table();
+        table.draining = true;
+        for stream in table.entries.values().filter_map(|entry| entry.stream.upgrade()) {
+            // It fails only if the peer has closed already.
             let _ = stream.shutdown(Shutdown::Read);
         }
     }
 
-    /// Ends what can still arrive from one: what it wrote before is answered.
-    pub(super) fn hang_up(&self, number: u64) {
-        let stream = self.book().present.get(&number).and_then(|present| present.stream.upgrade());
+    /// Shuts down the reading side of one connection. The bytes that its peer wrote before are answered.
+    pub(super) fn shut_down_reading(&self, number: u64) {
+        let stream = self.table().entries.get(&number).and_then(|entry| entry.stream.upgrade());
         if let Some(stream) = stream {
-            // A peer that is already gone needs no telling.
+            // It fails only if the peer has closed already.
             let _ = stream.shutdown(Shutdown::Read);
         }
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        self.book().draining
+        self.table().draining
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
-    fn refusal(&self, limits: ConnectionLimits, user: u32) -> Option<Refusal> {
+impl ConnectionTable {
+    fn refusal(&self, limits: ConnectionLimits, user: u32) -> Option<ConnectionRefusal> {
         if self.draining {
-            Some(Refusal::Draining)
-        } else if self.present.len() >= limits.max {
-            Some(Refusal::Full)
+            Some(ConnectionRefusal::Draining)
+        } else if self.entries.len() >= limits.max {
+            Some(ConnectionRefusal::Full)
         } else if self.is_full_for(limits, user) {
-            Some(Refusal::FullForUser)
+            Some(ConnectionRefusal::FullForUser)
         } else {
             None
         }
@@ -147,58 +148,61 @@ impl Book {
 
     fn add(&mut self, stream: &Arc<UnixStream>, user: u32) -> (u64, Arc<Activity>) {
         *self.by_user.entry(user).or_default() += 1;
-        self.last += 1;
+        self.last_number += 1;
         let activity = Arc::<Activity>::default();
-        let present =
-            Present { stream: Arc::downgrade(stream), user, session: None, activity: Arc::clone(&activity) };
-        self.present.insert(self.last, present);
-        (self.last, activity)
+        let entry = ConnectionEntry {
+            stream: Arc::downgrade(stream),
+            user,
+            session: None,
+            activity: Arc::clone(&activity),
+        };
+        self.entries.insert(self.last_number, entry);
+        (self.last_number, activity)
     }
 
-    /// Gives a place back. One that was taken away before is not given back twice.
-    fn remove(&mut self, number: u64) -> Option<Present> {
-        let present = self.present.remove(&number)?;
-        if let Some(of_user) = self.by_user.get_mut(&present.user) {
+    /// Removes a connection; `None` if it was removed before, as surplus.
+    fn remove(&mut self, number: u64) -> Option<ConnectionEntry> {
+        let entry = self.entries.remove(&number)?;
+        if let Some(of_user) = self.by_user.get_mut(&entry.user) {
             *of_user -= 1;
             if *of_user == 0 {
-                self.by_user.remove(&present.user);
+                self.by_user.remove(&entry.user);
             }
         }
-        Some(present)
+        Some(entry)
     }
 }
 
-/// A place among the connections.
+/// The right to a connection. Its drop frees the slot.
 #[derive(Debug)]
-pub(super) struct Permit {
-    shared: Arc<Shared>,
+pub(super) struct ConnectionPermit {
+    shared: Arc<ServerState>,
     number: u64,
     user: u32,
     activity: Arc<Activity>,
     account: Arc<Account>,
 }
 
-impl Permit {
-    /// The connection's number, no other's since the start.
+impl ConnectionPermit {
+    /// Returns the connection's number, unique since the start.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The user at the other end.
+    /// Returns the user of the peer.
     pub(super) fn user(&self) -> u32 {
         self.user
     }
 
-    /// Whether it works or rests.
     pub(super) fn activity(&self) -> &Activity {
         &self.activity
     }
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.shared.connections.book().remove(self.number);
+        self.shared.connections.table().remove(self.number);
         self.account.disconnect();
-        self.shared.telemetry.went();
+        self.shared.telemetry.count_closed();
     }
 }

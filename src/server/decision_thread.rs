@@ -1,4 +1,4 @@
-//! One thread that decides: a runtime of its own, its share of the connections, one decider.
+//! A decision thread: a single-threaded runtime, its share of the connections, one decider.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,28 +9,28 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use super::connections::Permit;
+use super::connections::ConnectionPermit;
 use super::fair_queue::FairQueue;
-use super::{Shared, connection, pulse};
+use super::{ServerState, connection, pulse};
 use crate::engine::{Decider, Engine};
 use crate::sys;
 
-/// A handle to one.
+/// A handle to a decision thread.
 #[derive(Debug)]
 pub(super) struct DecisionThread {
-    /// As many can wait here as may be connected.
-    deal: UnboundedSender<Dealt>,
+    /// Bounded by the connection limits.
+    assignments: UnboundedSender<Assignment>,
     ended: oneshot::Receiver<()>,
 }
 
 /// A connection on its way to its thread.
-type Dealt = (Arc<UnixStream>, Permit);
+type Assignment = (Arc<UnixStream>, ConnectionPermit);
 
 impl DecisionThread {
     pub(super) fn start(
         number: usize,
         engine: &Arc<Engine>,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         short_slices: bool,
     ) -> std::io::Result<DecisionThread> {
         let fair_queue = Arc::new(FairQueue::new(Arc::clone(&shared.clock)));
@@ -39,61 +39,62 @@ impl DecisionThread {
             .enable_all()
             .on_thread_park(move || sleeping.sleep())
             .build()?;
-        // Without a thread it is left here: a runtime must not be dropped in another, as the closure would do.
+        // If the thread cannot be started, the runtime is shut down here: dropped with the closure, inside of the
+        // caller's runtime, it would panic.
         let slot = Arc::new(Mutex::new(Some(runtime)));
-        let left = Arc::clone(&slot);
+        let own_slot = Arc::clone(&slot);
         let decider = Arc::new(Mutex::new(engine.decider()));
         let shared = Arc::clone(shared);
-        let (deal, dealt) = unbounded_channel();
+        let (assignments, assigned) = unbounded_channel();
         let (end, ended) = oneshot::channel();
         let spawned = std::thread::Builder::new().name(pulse::thread_name(number)).spawn(move || {
-            let Some(runtime) = take(&slot) else { return };
+            let Some(runtime) = take_runtime(&slot) else { return };
             if short_slices && let Err(error) = sys::ask_for_short_slice() {
                 debug!(%error, "the scheduler grants no short slice: decisions wait longer on a busy host");
             }
-            let (beat, clock) = (Arc::clone(&shared.pulse), Arc::clone(&shared.clock));
-            // Both end with the runtime, and wait for no connection's admission.
-            runtime.spawn(pulse::keep_beating(number, beat, clock, Arc::clone(&decider)));
+            let (pulse, clock) = (Arc::clone(&shared.pulse), Arc::clone(&shared.clock));
+            // Both end with the runtime, and are not subject to the fair queue.
+            runtime.spawn(pulse::run_self_checks(number, pulse, clock, Arc::clone(&decider)));
             runtime.spawn(Arc::clone(&fair_queue).begin_rounds());
-            runtime.block_on(serve_connections(dealt, &fair_queue, &shared, &decider));
-            // Nobody waits any more when the drain took too long.
+            runtime.block_on(serve_connections(assigned, &fair_queue, &shared, &decider));
+            // The receiver is gone if the drain timed out.
             let _ = end.send(());
         });
         if let Err(error) = spawned {
-            take(&left).into_iter().for_each(Runtime::shutdown_background);
+            take_runtime(&own_slot).into_iter().for_each(Runtime::shutdown_background);
             return Err(error);
         }
-        Ok(DecisionThread { deal, ended })
+        Ok(DecisionThread { assignments, ended })
     }
 
-    /// Hands a connection over.
-    pub(super) fn take(&self, socket: Arc<UnixStream>, permit: Permit) {
-        if self.deal.send((socket, permit)).is_err() {
-            // The connection is closed by dropping it: its client goes on without us and reports it.
-            warn!("a decision thread has ended; a connection is refused");
+    /// Passes a connection to the thread.
+    pub(super) fn assign(&self, socket: Arc<UnixStream>, permit: ConnectionPermit) {
+        if self.assignments.send((socket, permit)).is_err() {
+            // Dropping the connection closes it: its client decides on its own and reports that later.
+            warn!("a decision thread has exited; a connection is refused");
         }
     }
 
-    /// Waits until its connections have ended.
+    /// Waits until all its connections are closed.
     pub(super) async fn join(self) {
-        drop(self.deal);
-        // A thread that panicked has ended, too.
+        drop(self.assignments);
+        // An error means that the thread panicked, which ends it too.
         let _ = self.ended.await;
     }
 }
 
-fn take(slot: &Mutex<Option<Runtime>>) -> Option<Runtime> {
+fn take_runtime(slot: &Mutex<Option<Runtime>>) -> Option<Runtime> {
     slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 async fn serve_connections(
-    mut dealt: UnboundedReceiver<Dealt>,
+    mut assigned: UnboundedReceiver<Assignment>,
     fair_queue: &Arc<FairQueue>,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     decider: &Arc<Mutex<Decider>>,
 ) {
     let connections = TaskTracker::new();
-    while let Some((socket, permit)) = dealt.recv().await {
+    while let Some((socket, permit)) = assigned.recv().await {
         let seat = fair_queue.join(permit.user());
         connections.spawn(connection::serve(socket, permit, seat, Arc::clone(shared), Arc::clone(decider)));
     }

@@ -1,4 +1,4 @@
-//! Deals the time of one decision thread by user: deficit round robin over users, then over the connections of each.
+//! Shares the time of one decision thread by user: deficit round robin over users, then over the connections of each.
 //!
 //! tokio runs ready tasks first in, first out, so a user with 900 busy connections would have 900 batches for each batch
 //! of another user. Before each batch a connection calls [`FairQueue::admit`]. While its user has used less than a quantum
@@ -16,35 +16,35 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Timestamp};
 
-/// The users of one decision thread, and those of their connections that wait.
+/// The users of one decision thread and their waiting connections.
 #[derive(Debug)]
 pub(super) struct FairQueue {
     clock: Arc<Clock>,
-    /// How many users are connected. Kept beside `state` so that a lone user takes no lock.
+    /// The number of connected users. Kept beside `state` so that a single user takes no lock.
     user_count: AtomicUsize,
     state: Mutex<State>,
-    /// A connection waits: rounds are to begin until none does.
+    /// Notified when a connection waits: rounds begin until none waits.
     round_wanted: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    users: HashMap<u32, User>,
+    users: HashMap<u32, UserQueue>,
     round: u64,
     /// The user of the batch in progress and when it began. `None` while the thread sleeps.
     running: Option<(u32, Timestamp)>,
 }
 
 #[derive(Debug, Default)]
-struct User {
+struct UserQueue {
     connections: usize,
-    /// The last round in which it ran, and the time that it used there.
+    /// The last round in which it ran, and the time that it used in it.
     round: u64,
     used: Duration,
     waiting: VecDeque<Arc<Notify>>,
 }
 
-/// One connection's place in the queue. Given back when it drops.
+/// One connection's membership in the queue, ended by its drop.
 #[derive(Debug)]
 pub(super) struct Seat {
     queue: Arc<FairQueue>,
@@ -67,13 +67,13 @@ impl FairQueue {
         let mut state = self.state();
         state.users.entry(user).or_default().connections += 1;
         self.user_count.store(state.users.len(), Ordering::Relaxed);
-        // Nothing was noted while there was one user.
+        // Running time is not recorded while there is one user.
         state.running = None;
         drop(state);
         Seat { queue: Arc::clone(self), user, admitted: Arc::new(Notify::new()) }
     }
 
-    /// Ends the round because the thread is about to sleep: the time until the next batch belongs to no user.
+    /// Ends the round because the thread is about to sleep: the time until the next batch is charged to no user.
     pub(super) fn sleep(&self) {
         if self.serves_one_user() {
             return;
@@ -93,7 +93,7 @@ impl FairQueue {
         }
     }
 
-    /// Wakes one waiting connection of each user; it wakes the next when it is admitted. Returns whether any waited.
+    /// Wakes one waiting connection of each user, which wakes the next when it is admitted. Returns whether any waited.
     fn begin_round(&self) -> bool {
         let mut state = self.state();
         state.round += 1;
@@ -125,7 +125,7 @@ impl State {
     }
 }
 
-impl User {
+impl UserQueue {
     fn enter_round(&mut self, round: u64) {
         if self.round != round {
             self.round = round;
@@ -140,7 +140,7 @@ impl User {
 }
 
 impl Seat {
-    /// Waits until this connection may work on one batch.
+    /// Waits until this connection may answer one batch.
     pub(super) async fn admit(&self) {
         if self.queue.serves_one_user() {
             return;
@@ -182,7 +182,7 @@ impl Drop for Seat {
         let mut state = self.queue.state();
         let Some(user) = state.users.get_mut(&self.user) else { return };
         user.connections -= 1;
-        // A connection that ends while it waits, as at the end of the runtime, leaves an entry that wakes no task.
+        // A connection that closes while it waits, as at the end of the runtime, leaves an entry that wakes no task.
         if user.connections == 0 {
             state.users.remove(&self.user);
         }
@@ -190,7 +190,7 @@ impl Drop for Seat {
     }
 }
 
-/// The time of one user in one round: some five batches of 64 small frames.
+/// The time of one user in one round: about five batches of 64 small frames.
 const QUANTUM: Duration = Duration::from_micros(250);
 
 #[cfg(test)]
@@ -202,14 +202,14 @@ mod tests {
     use super::FairQueue;
     use crate::clock::Clock;
 
-    /// A batch of 100 µs.
-    fn work(clock: &Clock) {
+    /// Spends 100 µs, like a batch.
+    fn spend_batch(clock: &Clock) {
         let began = clock.now().at;
         while clock.now().at.since(began) < Duration::from_micros(100) {}
     }
 
     #[test]
-    fn deals_rounds_by_user_whatever_the_number_of_connections() {
+    fn shares_time_by_user_not_by_connection() {
         let clock = Arc::new(Clock::start());
         let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
         let sleeping = Arc::clone(&queue);
@@ -222,7 +222,7 @@ mod tests {
             runtime.spawn(async move {
                 loop {
                     seat.admit().await;
-                    work(&clock);
+                    spend_batch(&clock);
                     batches.fetch_add(1, Ordering::Relaxed);
                     tokio::task::yield_now().await;
                 }
@@ -235,28 +235,28 @@ mod tests {
                 tokio::task::yield_now().await;
                 let before = batches.load(Ordering::Relaxed);
                 seat.admit().await;
-                work(&clock);
-                // From here to the next time that this task runs, others have their batches.
+                spend_batch(&clock);
+                // Until this task runs again, other connections run their batches.
                 tokio::task::yield_now().await;
                 between.push(batches.load(Ordering::Relaxed) - before);
             }
             between
         });
         between.sort_unstable();
-        // Two quanta of two or three batches each; in turn with every connection it would be four hundred.
+        // Two quanta of two or three batches each; rotation over connections would give 400.
         assert!(between[25] <= 20, "{between:?}");
         assert!(batches.load(Ordering::Relaxed) > 50, "the other user has its share");
     }
 
     #[test]
-    fn wakes_the_connections_of_a_user_one_after_the_other() {
+    fn wakes_connections_of_a_user_one_at_a_time() {
         let clock = Arc::new(Clock::start());
         let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
         let [first, second, third, late] = [(); 4].map(|()| queue.join(1));
         let _other = queue.join(2);
         let waiting = || queue.state().users[&1].waiting.len();
         assert!(first.begin_batch(false));
-        (0..3).for_each(|_| work(&clock));
+        (0..3).for_each(|_| spend_batch(&clock));
         assert!(!second.begin_batch(false) && !third.begin_batch(false), "the quantum is used up");
         assert!(queue.begin_round());
         assert_eq!(waiting(), 1, "one is woken");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_the_connections_of_a_user_in_turn() {
+    fn rotates_connections_of_a_user() {
         let clock = Arc::new(Clock::start());
         let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -277,7 +277,7 @@ mod tests {
             runtime.spawn(async move {
                 loop {
                     seat.admit().await;
-                    work(&clock);
+                    spend_batch(&clock);
                     batches[number].fetch_add(1, Ordering::Relaxed);
                     tokio::task::yield_now().await;
                 }

@@ -1,10 +1,10 @@
-//! How a connection begins.
+//! The reply to HELLO.
 
 use crate::engine::Mode;
 use crate::protocol::{self, FRAME_BYTES_MAX, Hello, Reply, VERSION};
 use crate::sys;
 
-/// What every client is greeted with.
+/// The part of the reply that is the same for all clients.
 #[derive(Debug)]
 pub(super) struct Greeting {
     boot: u64,
@@ -15,7 +15,7 @@ impl Greeting {
         Greeting { boot: random_boot() }
     }
 
-    /// Answers HELLO, in the older of both versions, with the mode that the daemon is in just now.
+    /// Makes the reply to HELLO, in the older of both protocol versions, with the current mode.
     pub(super) fn welcome(&self, hello: &Hello<'_>, mode: Mode) -> Reply<'static> {
         let mode = match mode {
             Mode::Enforce => protocol::Mode::Enforce,
@@ -34,9 +34,9 @@ impl Greeting {
     }
 }
 
-/// A number that is new at every start, so that a client sees a restart.
+/// Returns a number that differs at every start, so that a client detects a restart.
 fn random_boot() -> u64 {
-    // Without randomness two starts would look like one; nothing else hangs on it.
+    // Without randomness a client misses a restart; nothing else depends on this number.
     u64::from_le_bytes(sys::drawn().unwrap_or_default()) >> 1
 }
 

@@ -1,9 +1,9 @@
-//! The socket at its path: born with its final mode, never taken from a daemon that lives; or one that was passed by a
-//! service manager, which is used as it is and neither changed nor removed.
+//! The listening socket: bound at a path with its final mode, never taken from a running daemon; or passed by a service
+//! manager, then neither changed nor removed.
 //!
-//! A lock file beside the socket decides who may have the path: whoever holds it and finds that nobody answers there
-//! may replace what is left. The new socket is made under another name and renamed into place, so the path is at no
-//! moment missing, half made, or open to more users than it will be.
+//! A lock file beside the socket decides ownership of the path: the daemon that holds the lock may replace a socket that
+//! refuses connections. The new socket is made under a temporary name and renamed into place, so the path is never
+//! missing, incomplete, or open to more users than it will be.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -23,20 +23,20 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    /// `None`: the path is somebody else's, who passed the socket.
-    ours: Option<Ours>,
+    /// `None` for a passed socket, whose path belongs to the service manager.
+    owned: Option<OwnedPath>,
 }
 
-/// A path that is ours.
+/// A path that this process owns.
 #[derive(Debug)]
-struct Ours {
-    /// What we put there: device and inode.
+struct OwnedPath {
+    /// Device and inode of the socket.
     identity: (u64, u64),
-    /// Held until the end; the file stays, for a lock on a file that is removed locks nobody out.
+    /// Held until the end. The lock file is not removed, as a lock on a removed file excludes no other process.
     _lock: File,
 }
 
-/// Why a path cannot be listened at.
+/// Why binding a path failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum BindError {
@@ -52,7 +52,7 @@ pub enum BindError {
     Io { path: PathBuf, doing: &'static str, source: io::Error },
 }
 
-/// Why a socket that was passed cannot be listened on.
+/// Why a passed socket cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum NotTaken {
@@ -62,40 +62,40 @@ pub enum NotTaken {
         "it is a Unix socket of another kind than a stream: write ListenStream=, not ListenDatagram= or the like"
     )]
     NotStream,
-    #[error("nobody can connect to it, for it does not listen: write Accept=no, or leave it out")]
+    #[error("it does not listen: write Accept=no, or leave it out")]
     NotListening,
     #[error(
         "it has no path that could have a mode, so every user could connect: write a path as ListenStream="
     )]
     WithoutPath,
-    #[error("it is no socket that can be used: {0}")]
+    #[error("it is not a usable socket: {0}")]
     Io(io::Error),
 }
 
 impl Listener {
-    /// Listens at a path: mode such as 0o660, group if it is not to be that of the process.
+    /// Binds a path with a mode such as 0o660, and a group if it differs from that of the process.
     ///
     /// # Errors
-    /// See [`BindError`]. Whatever was at the path before is then still there.
+    /// See [`BindError`]. The path is unchanged then.
     pub fn bind(path: &Path, mode: u32, group: Option<u32>) -> Result<Listener, BindError> {
         let bytes = path.as_os_str().len();
         if bytes > PATH_BYTES_MAX {
             return Err(BindError::TooLong { path: path.into(), bytes });
         }
         let failed = |doing| move |source| BindError::Io { path: path.into(), doing, source };
-        let lock = take_lock(path)?;
-        make_sure_nobody_listens(path)?;
-        let birth = birth_path(path);
-        clear_left_over(&birth)?;
-        let socket = bind_with_mode(&birth, mode).map_err(failed("cannot listen"))?;
-        let identity = place(&birth, path, group).inspect_err(|_| drop(std::fs::remove_file(&birth)));
-        let identity = identity.map_err(failed("cannot put the socket in its place"))?;
+        let lock = acquire_lock(path)?;
+        ensure_not_listening(path)?;
+        let temporary = temporary_path(path);
+        remove_stale(&temporary)?;
+        let socket = bind_with_mode(&temporary, mode).map_err(failed("cannot listen"))?;
+        let identity = publish(&temporary, path, group);
+        let identity = identity.inspect_err(|_| drop(std::fs::remove_file(&temporary)));
+        let identity = identity.map_err(failed("cannot move the socket to its path"))?;
         socket.set_nonblocking(true).map_err(failed("cannot listen"))?;
-        Ok(Listener { socket, path: path.into(), ours: Some(Ours { identity, _lock: lock }) })
+        Ok(Listener { socket, path: path.into(), owned: Some(OwnedPath { identity, _lock: lock }) })
     }
 
-    /// Takes a socket that listens already, as a service manager passes it. Its path, mode and group stay as they are,
-    /// also when this ends.
+    /// Takes a listening socket passed by a service manager. Its path, mode and group never change.
     ///
     /// # Errors
     /// It is not a listening Unix stream socket with a path.
@@ -114,23 +114,23 @@ impl Listener {
         let address = socket.local_addr().map_err(NotTaken::Io)?;
         let path = address.as_pathname().ok_or(NotTaken::WithoutPath)?.to_owned();
         socket.set_nonblocking(true).map_err(NotTaken::Io)?;
-        Ok(Listener { socket, path, ours: None })
+        Ok(Listener { socket, path, owned: None })
     }
 
-    /// Where it listens.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Device and inode of the socket at the path; `None`: the path of a socket that was passed leads nowhere.
+    /// Returns device and inode of the socket at the path; `None` if the path of a passed socket does not exist.
     #[must_use]
     pub fn identity(&self) -> Option<(u64, u64)> {
-        let passed = || std::fs::metadata(&self.path).ok().as_ref().map(identity);
-        self.ours.as_ref().map(|ours| ours.identity).or_else(passed)
+        let passed = || std::fs::metadata(&self.path).ok().as_ref().map(file_identity);
+        self.owned.as_ref().map(|owned| owned.identity).or_else(passed)
     }
 
-    /// The same socket once more, for who accepts by himself.
+    /// Duplicates the socket, for a caller that accepts on its own.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -138,24 +138,25 @@ impl Listener {
         self.socket.try_clone()
     }
 
-    /// The same socket, watched by the current runtime.
+    /// Duplicates the socket and registers it with the current runtime.
     pub(super) fn watch(&self) -> io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.socket.try_clone()?)
     }
 
-    /// Removes the path if it is still the one that was made: who comes now finds no socket, instead of one that
-    /// nobody serves. The path of a socket that was passed stays: who comes waits there for the next daemon.
-    pub(super) fn leave(&self) {
-        let Some(ours) = &self.ours else { return };
-        let is_ours = std::fs::symlink_metadata(&self.path).is_ok_and(|now| identity(&now) == ours.identity);
-        if is_ours {
-            // What cannot be removed is found stale by the next start.
+    /// Removes the path if it still is this socket: a client then finds no socket, instead of one without a server. The
+    /// path of a passed socket stays: clients wait there for the next daemon.
+    pub(super) fn remove_path(&self) {
+        let Some(owned) = &self.owned else { return };
+        let unchanged =
+            std::fs::symlink_metadata(&self.path).is_ok_and(|now| file_identity(&now) == owned.identity);
+        if unchanged {
+            // After an error, the next start finds a stale socket and replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
-    /// Somebody who has come already; `WouldBlock` when there is nobody.
-    pub(super) fn accept_waiting(&self) -> io::Result<UnixStream> {
+    /// Accepts a waiting connection; `WouldBlock` if there is none.
+    pub(super) fn try_accept(&self) -> io::Result<UnixStream> {
         let (socket, _) = self.socket.accept()?;
         socket.set_nonblocking(true)?;
         Ok(socket)
@@ -164,15 +165,15 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.leave();
+        self.remove_path();
     }
 }
 
-fn take_lock(path: &Path) -> Result<File, BindError> {
+fn acquire_lock(path: &Path) -> Result<File, BindError> {
     let lock_path = with_suffix(path, LOCK_SUFFIX);
     let failed = |source| BindError::Io { path: lock_path.clone(), doing: "cannot lock", source };
     let mut options = OpenOptions::new();
-    // A link that somebody planted is not followed.
+    // A planted link is not followed.
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     let lock = options.open(&lock_path).map_err(failed)?;
     match lock.try_lock() {
@@ -182,9 +183,9 @@ fn take_lock(path: &Path) -> Result<File, BindError> {
     }
 }
 
-/// A socket that refuses connections is left over; one that accepts belongs to somebody without our lock.
-fn make_sure_nobody_listens(path: &Path) -> Result<(), BindError> {
-    let failed = |source| BindError::Io { path: path.into(), doing: "cannot look at it", source };
+/// Fails if another process listens at the path without holding the lock. A socket that refuses connections is stale.
+fn ensure_not_listening(path: &Path) -> Result<(), BindError> {
+    let failed = |source| BindError::Io { path: path.into(), doing: "cannot inspect it", source };
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
@@ -193,7 +194,7 @@ fn make_sure_nobody_listens(path: &Path) -> Result<(), BindError> {
     }
     match probe(path) {
         Ok(()) => Err(BindError::InUse { path: path.into() }),
-        // A full backlog, too, is somebody's.
+        // A full backlog belongs to a listening process too.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(BindError::InUse { path: path.into() })
         }
@@ -214,7 +215,7 @@ fn probe(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Binds under a mask that leaves just the mode: there is no moment at which others could connect.
+/// Binds under a umask that leaves only the mode, so that other users cannot connect even for a moment.
 fn bind_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
     use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen, socket_with};
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -227,33 +228,33 @@ fn bind_with_mode(path: &Path, mode: u32) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Gives the socket its group and its name.
-fn place(birth: &Path, path: &Path, group: Option<u32>) -> io::Result<(u64, u64)> {
+/// Sets the group of the socket and renames it to its path. Returns its identity.
+fn publish(temporary: &Path, path: &Path, group: Option<u32>) -> io::Result<(u64, u64)> {
     if let Some(group) = group {
-        rustix::fs::chownat(CWD, birth, None, Some(Gid::from_raw(group)), AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::chownat(CWD, temporary, None, Some(Gid::from_raw(group)), AtFlags::SYMLINK_NOFOLLOW)?;
     }
-    let identity = identity(&std::fs::symlink_metadata(birth)?);
-    std::fs::rename(birth, path)?;
+    let identity = file_identity(&std::fs::symlink_metadata(temporary)?);
+    std::fs::rename(temporary, path)?;
     Ok(identity)
 }
 
-fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
+fn file_identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Removes what a start that was cut short has left where sockets are made. Nobody listens there: the lock is ours.
-fn clear_left_over(birth: &Path) -> Result<(), BindError> {
-    let failed = |source| BindError::Io { path: birth.into(), doing: "cannot clear the way", source };
-    match std::fs::symlink_metadata(birth) {
+/// Removes the temporary socket of an interrupted start. No process listens on it, as this process holds the lock.
+fn remove_stale(temporary: &Path) -> Result<(), BindError> {
+    let failed = |source| BindError::Io { path: temporary.into(), doing: "cannot remove it", source };
+    match std::fs::symlink_metadata(temporary) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(failed(error)),
-        Ok(there) if there.file_type().is_socket() => std::fs::remove_file(birth).map_err(failed),
-        Ok(_) => Err(BindError::NotASocket { path: birth.into() }),
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(temporary).map_err(failed),
+        Ok(_) => Err(BindError::NotASocket { path: temporary.into() }),
     }
 }
 
-/// The name under which the socket is made: as long as its own, so that it fits wherever that does.
-fn birth_path(path: &Path) -> PathBuf {
+/// Returns the temporary path of the socket, of the same length as its path, so that it fits as well.
+fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().as_bytes().to_vec();
     if let Some(last) = name.last_mut() {
         *last = if *last == b'~' { b'-' } else { b'~' };
@@ -272,5 +273,5 @@ const PATH_BYTES_MAX: usize = 107;
 
 const LOCK_SUFFIX: &str = ".lock";
 
-/// Every process of every application may come back at once after a restart.
+/// All processes of all applications may reconnect at once after a restart.
 pub(super) const BACKLOG: u16 = 4_096;

@@ -1,31 +1,31 @@
-//! One connection's place in a session of the engine, from HELLO to its end. It judges nothing itself.
+//! A connection's membership in a session of the engine, from HELLO to its close.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use super::Shared;
-use super::pool_access::Closed;
-use super::processes::{NotWatched, SessionKey};
+use super::ServerState;
+use super::pool_access::PoolRefusal;
+use super::processes::{SessionKey, WatchError};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{NotOpened, Opening, Session};
 use crate::protocol::{Code, Hello};
 use crate::record::SESSION_BYTES;
 use crate::sys;
 
-/// The other end of a connection, as the kernel knows it.
+/// A connection and its user, as the kernel reports it.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct ConnectionInfo {
     pub(super) socket: Arc<UnixStream>,
-    /// The user at the other end.
+    /// The user of the peer.
     pub(super) user: u32,
-    /// The connection's number, no other's since the start.
+    /// The connection's number, unique since the start.
     pub(super) number: u64,
 }
 
-/// A place in a session. Given back when it drops.
+/// A membership in a session, ended by its drop.
 #[derive(Debug)]
 pub(super) struct Membership {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     session: Session,
     key: SessionKey,
     number: u64,
@@ -33,61 +33,61 @@ pub(super) struct Membership {
 
 /// Why HELLO is refused.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotMember {
+pub(super) enum HelloRefusal {
     #[error("{0}")]
     NotOpened(#[from] NotOpened),
     #[error("{0}")]
-    Closed(#[from] Closed),
-    #[error("the process of this session has ended")]
-    Ended,
+    Pool(#[from] PoolRefusal),
+    #[error("the process of this session has exited")]
+    ProcessExited,
 }
 
-impl NotMember {
+impl HelloRefusal {
     pub(super) fn code(&self) -> Code {
         match self {
-            NotMember::NotOpened(NotOpened::TooMany) => Code::Busy,
-            NotMember::NotOpened(_) | NotMember::Ended | NotMember::Closed(Closed::Slots { .. }) => {
-                Code::Forbidden
-            }
-            NotMember::Closed(Closed::User { .. }) => Code::NotAllowed,
+            HelloRefusal::NotOpened(NotOpened::TooMany) => Code::Busy,
+            HelloRefusal::NotOpened(_)
+            | HelloRefusal::ProcessExited
+            | HelloRefusal::Pool(PoolRefusal::Slots { .. }) => Code::Forbidden,
+            HelloRefusal::Pool(PoolRefusal::User { .. }) => Code::NotAllowed,
         }
     }
 }
 
 impl Membership {
-    /// Joins the session that HELLO names, or begins it.
-    pub(super) fn begin(
-        shared: &Arc<Shared>,
-        line: &Line,
+    /// Joins the session that HELLO names, or starts it.
+    pub(super) fn join(
+        shared: &Arc<ServerState>,
+        info: &ConnectionInfo,
         hello: &Hello<'_>,
         now: Now,
-    ) -> Result<Membership, NotMember> {
-        shared.pools.check(hello.pool, line.user, hello.slots, now.at)?;
-        // What a peer says of itself counts only where the kernel says the same.
-        let known = || sys::peer_pid(&line.socket).ok().flatten();
-        let pid = hello.pid.filter(|pid| known() == Some(*pid));
+    ) -> Result<Membership, HelloRefusal> {
+        shared.pools.check(hello.pool, info.user, hello.slots, now.at)?;
+        // The pid of HELLO is used only if the kernel confirms it.
+        let kernel_pid = || sys::peer_pid(&info.socket).ok().flatten();
+        let pid = hello.pid.filter(|pid| kernel_pid() == Some(*pid));
         let opening = Opening {
             name: hello.session,
-            user: line.user,
+            user: info.user,
             pool: hello.pool,
             slots: hello.slots,
             connection: hello.connection,
             pid,
         };
         let session = shared.engine.open(&opening, now)?;
-        let key = SessionKey::new(hello.session, line.user, line.number);
-        let member = Membership { shared: Arc::clone(shared), session, key, number: line.number };
-        shared.connections.join(line.number, key);
+        let key = SessionKey::new(hello.session, info.user, info.number);
+        let member = Membership { shared: Arc::clone(shared), session, key, number: info.number };
+        shared.connections.set_session(info.number, key);
         if shared.recorder.is_on() {
-            shared.note_hello(&key, &member.session, hello.pool, hello.slots, now.at);
+            shared.record_hello(&key, &member.session, hello.pool, hello.slots, now.at);
         }
-        let watched = shared.processes.watch(shared, key, line, &member.session, pid.is_some());
-        if watched == Err(NotWatched::Ended) {
+        let watched = shared.processes.watch(shared, key, info, &member.session, pid.is_some());
+        if watched == Err(WatchError::Exited) {
             shared.engine.end(&member.session, now);
             if shared.recorder.is_on() {
-                shared.note_gone(&key, &member.session, now.at);
+                shared.record_session_end(&key, &member.session, now.at);
             }
-            return Err(NotMember::Ended);
+            return Err(HelloRefusal::ProcessExited);
         }
         Ok(member)
     }
@@ -96,15 +96,15 @@ impl Membership {
         &self.session
     }
 
-    /// What its session is called.
-    pub(super) fn named(&self) -> [u8; SESSION_BYTES] {
-        self.key.named()
+    /// Returns the name of its session for idempotency keys.
+    pub(super) fn session_name(&self) -> [u8; SESSION_BYTES] {
+        self.key.to_bytes()
     }
 
-    /// Leases of it have ended that nobody waits for any more.
-    pub(super) fn note_dropped(&self, leases: &[u64], at: Timestamp) {
+    /// Records the end of leases whose replies or requests were dropped.
+    pub(super) fn record_dropped(&self, leases: &[u64], at: Timestamp) {
         if self.shared.recorder.is_on() {
-            self.shared.note_dropped(&self.key, &self.session, leases, at);
+            self.shared.record_dropped(&self.key, &self.session, leases, at);
         }
     }
 }
@@ -112,10 +112,10 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
-        self.shared.processes.leave(&self.key, self.number, now.at);
+        self.shared.processes.remove_connection(&self.key, self.number, now.at);
         let parting = self.shared.engine.close(&self.session, now);
         if self.shared.recorder.is_on() {
-            self.shared.note_parting(&self.key, &self.session, parting, now.at);
+            self.shared.record_parting(&self.key, &self.session, parting, now.at);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Decisions that clients made without us, as they report them: somebody is told.
+//! Decisions that clients made without the daemon, as they report them, summed up for the log.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing::warn;
@@ -8,52 +8,56 @@ use tracing::warn;
 use crate::clock::Timestamp;
 use crate::protocol;
 
-/// Adds reports up and logs the sum now and then, so that no client can fill the log.
+/// The reports since the last log line. Their sum is logged at intervals, so that no client can fill the log.
 #[derive(Debug, Default)]
-pub(super) struct Missed {
-    book: Mutex<Book>,
+pub(super) struct MissedReports {
+    sums: Mutex<MissedSums>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    untold: protocol::Missed,
-    told_at: Option<Timestamp>,
+struct MissedSums {
+    unlogged: protocol::Missed,
+    logged_at: Option<Timestamp>,
 }
 
-impl Missed {
-    /// Takes a client's report.
-    pub(super) fn report(&self, missed: &protocol::Missed) {
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+impl MissedReports {
+    /// Adds a client's report.
+    pub(super) fn add(&self, missed: &protocol::Missed) {
+        let mut sums = self.lock();
         for (reason, more) in missed.iter() {
-            let sum = book.untold.of(reason).saturating_add(more);
-            book.untold.set(reason, sum);
+            let sum = sums.unlogged.of(reason).saturating_add(more);
+            sums.unlogged.set(reason, sum);
         }
     }
 
-    /// Logs what was reported since the last time, at most every [`TELL_EVERY`].
-    pub(super) fn tell(&self, now: Timestamp) {
-        let untold = {
-            let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_due = book.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
-            if !is_due || book.untold.is_empty() {
+    /// Logs the reports since the last line, at most every [`LOG_INTERVAL_MIN`].
+    pub(super) fn log_if_due(&self, now: Timestamp) {
+        let unlogged = {
+            let mut sums = self.lock();
+            let due = sums.logged_at.is_none_or(|logged| now.since(logged) >= LOG_INTERVAL_MIN);
+            if !due || sums.unlogged.is_empty() {
                 return;
             }
-            book.told_at = Some(now);
-            std::mem::take(&mut book.untold)
+            sums.logged_at = Some(now);
+            std::mem::take(&mut sums.unlogged)
         };
-        log(&untold);
+        log(&unlogged);
     }
 
-    /// Logs what has not been logged yet.
-    pub(super) fn tell_now(&self) {
-        let untold = std::mem::take(&mut self.book.lock().unwrap_or_else(PoisonError::into_inner).untold);
-        if !untold.is_empty() {
-            log(&untold);
+    /// Logs the reports since the last line at once.
+    pub(super) fn log_now(&self) {
+        let unlogged = std::mem::take(&mut self.lock().unlogged);
+        if !unlogged.is_empty() {
+            log(&unlogged);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, MissedSums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Outside the lock, which a decision may need.
+/// Writes the line. Called without the lock, which a decision may need.
 fn log(missed: &protocol::Missed) {
     let [unreachable, timeout, protocol, breaker, callback] =
         protocol::MissReason::ALL.map(|reason| missed.of(reason));
@@ -63,5 +67,4 @@ fn log(missed: &protocol::Missed) {
     );
 }
 
-/// Often enough to be noticed, seldom enough to be read.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);

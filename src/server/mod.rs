@@ -1,31 +1,32 @@
-//! SOCKETS: listen, one connection, drain. Nothing here holds a limit of its own; time is read here, once a batch.
+//! SOCKETS: listens, serves connections, drains. This room has no rate limits of its own. It reads the clock, once per
+//! batch.
 
 mod accept;
+mod accepted_queue;
 mod access;
 mod activity;
 mod answer;
 mod connection;
 mod connections;
 mod decision_thread;
-mod entrance;
 mod fair_queue;
 mod grants;
-mod held;
 mod hello;
-mod judge;
+mod lease_requests;
 mod listener;
+mod log_throttle;
 mod membership;
+mod memory_charge;
 mod missed;
-mod noting;
-mod parked;
+mod pending;
 mod pool_access;
 mod processes;
 mod pulse;
+mod recording;
+mod request;
 mod stream;
 mod telemetry;
 mod units;
-mod word;
-mod work;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,134 +46,134 @@ pub use units::engine_cost;
 use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
 use crate::record::Recorder;
-use connections::Connections;
+use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
 use hello::Greeting;
-use missed::Missed;
+use log_throttle::LogThrottle;
+use missed::MissedReports;
 use processes::Processes;
-use telemetry::{Client, NotParked};
-use word::Word;
+use telemetry::{ClientKind, NotPending};
 
-/// How the server is to run.
+/// The settings of the server.
 #[derive(Debug)]
 pub struct Options {
     /// Decision threads, at least 1.
     pub threads: usize,
-    /// How many may be connected.
+    /// Limits on connections.
     pub connections: ConnectionLimits,
-    /// Who may ask about which domain.
+    /// Access of users to domains.
     pub access: DomainAccess,
-    /// Who may work in which pool.
+    /// Access of users to pools.
     pub pools: PoolAccess,
-    /// What is counted.
+    /// Counters of the server.
     pub telemetry: Arc<Telemetry>,
-    /// Whether decision threads ask the scheduler for short slices.
+    /// Whether decision threads request short slices from the scheduler.
     pub short_slices: bool,
-    /// Where threads note that they are there, made for as many as there are.
+    /// The health of the threads, made for `threads` decision threads.
     pub pulse: Arc<Pulse>,
-    /// Makes the calls that requests wait for, where there is somebody to call.
+    /// Starts remote checks; `None` without a fleet.
     pub asker: Option<Asker>,
-    /// Where what is judged is put aside while somebody records.
+    /// Receives requests and decisions while a recording runs.
     pub recorder: Arc<Recorder>,
 }
 
-/// What every connection needs.
+/// The state that all connections share.
 #[derive(Debug)]
-struct Shared {
+struct ServerState {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
-    connections: Connections,
+    connections: ConnectionRegistry,
     processes: Processes,
     access: DomainAccess,
     pools: PoolAccess,
     greeting: Greeting,
-    missed: Missed,
+    missed: MissedReports,
     pulse: Arc<Pulse>,
     telemetry: Arc<Telemetry>,
     asker: Option<Asker>,
     recorder: Arc<Recorder>,
-    /// What is said of requests that find no room to wait in.
-    crowd: Mutex<Word>,
-    /// Limits the log lines about connections closed because the account of their user is full.
-    full: Mutex<Word>,
-    /// What is said of a wall clock that was set back.
-    clock_word: Mutex<Word>,
+    /// Throttles log lines about requests that cannot wait for their remote check.
+    pending_throttle: Mutex<LogThrottle>,
+    /// Throttles log lines about connections that are closed because the account of their user is full.
+    account_throttle: Mutex<LogThrottle>,
+    /// Throttles log lines about a wall clock that was set back.
+    clock_throttle: Mutex<LogThrottle>,
 }
 
-impl Shared {
-    /// Takes a client's report of decisions made without us.
-    fn report(&self, client: Client, missed: &crate::protocol::Missed) {
+impl ServerState {
+    /// Adds a client's report of decisions made without the daemon.
+    fn add_missed(&self, client: ClientKind, missed: &crate::protocol::Missed) {
         if !missed.is_empty() {
-            self.missed.report(missed);
-            self.telemetry.missed_by(client, missed);
+            self.missed.add(missed);
+            self.telemetry.add_missed(client, missed);
         }
     }
 
-    /// Says that the wall clock went back. The log is not written under the lock.
-    fn note_clock_step(&self, by: Duration, now: Timestamp) {
-        self.telemetry.clock_stepped_back();
-        let due = self.clock_word.lock().unwrap_or_else(PoisonError::into_inner).is_due(now);
+    /// Counts and logs a step back of the wall clock. The log is not written under the lock.
+    fn log_clock_step(&self, by: Duration, now: Timestamp) {
+        self.telemetry.count_clock_step_back();
+        let due = self.clock_throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
         if let Some(steps) = due {
             warn!(
                 by_seconds = by.as_secs_f64(),
-                steps, "the wall clock was set back: no window counts longer for it than its own length"
+                steps, "the wall clock was set back: windows still last no longer than their own length"
             );
         }
     }
 
-    /// A request that a call might have helped is judged at once.
+    /// Counts and logs a request that is decided without waiting for its remote check.
     #[cold]
-    fn note_not_parked(&self, why: NotParked, now: Timestamp) {
-        self.telemetry.was_not_parked(why);
-        // The lock is not held while the line is put together.
-        let due = self.crowd.lock().unwrap_or_else(PoisonError::into_inner).is_due(now);
+    fn count_not_pending(&self, reason: NotPending, now: Timestamp) {
+        self.telemetry.count_not_pending(reason);
+        // The log is not written under the lock.
+        let due = self.pending_throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
         if let Some(requests) = due {
             warn!(
                 requests,
-                "more requests wait for calls of Redis than there is room for: the others go by `on_redis_down`"
+                "too many requests wait for remote checks: further ones are decided by `on_redis_down`"
             );
         }
     }
 }
 
-/// A server whose decision threads run.
+/// A server with running decision threads.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     threads: Vec<DecisionThread>,
 }
 
-/// Starts the decision threads, as many as can be had. To be called in the runtime that the server is to run in.
+/// Starts the decision threads, as many as the system allows. Call it in the runtime of the server.
 ///
 /// # Errors
-/// Not one can be started.
+/// No thread can be started.
 pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: Options) -> std::io::Result<Server> {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ServerState {
         engine: Arc::clone(engine),
         clock: Arc::clone(clock),
-        connections: Connections::new(options.connections),
+        connections: ConnectionRegistry::new(options.connections),
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
         greeting: Greeting::new(),
-        missed: Missed::default(),
+        missed: MissedReports::default(),
         pulse: options.pulse,
         telemetry: options.telemetry,
         asker: options.asker,
         recorder: options.recorder,
-        crowd: Mutex::default(),
-        full: Mutex::default(),
-        clock_word: Mutex::default(),
+        pending_throttle: Mutex::default(),
+        account_throttle: Mutex::default(),
+        clock_throttle: Mutex::default(),
     });
     let mut threads = Vec::new();
     for number in 0..options.threads.max(1) {
         match DecisionThread::start(number, engine, &shared, options.short_slices) {
             Ok(thread) => threads.push(thread),
             Err(error) if number == 0 => return Err(error),
-            // One decides as well, with less to spare.
+            // Fewer threads serve all requests too, with less capacity.
             Err(error) => {
                 warn!(%error, threads = number, wanted = options.threads, "fewer decision threads run than `threads` says: raise TasksMax of the unit and restart");
-                shared.pulse.go_without(number);
+                shared.pulse.mark_not_started(number);
                 break;
             }
         }
@@ -181,10 +182,10 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: Options) -> std:
 }
 
 impl Server {
-    /// Serves until `shutdown` is cancelled, then drains: every request that was received is answered.
+    /// Serves until `shutdown` is cancelled, then drains: every received request is answered.
     ///
     /// # Errors
-    /// A listener that cannot be watched.
+    /// The listener cannot be registered with the runtime.
     pub async fn run(self, listener: Listener, shutdown: CancellationToken) -> std::io::Result<()> {
         let Server { shared, threads } = self;
         serve(listener, &shared, threads, &shutdown).await
@@ -193,15 +194,15 @@ impl Server {
 
 async fn serve(
     listener: Listener,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     threads: Vec<DecisionThread>,
     shutdown: &CancellationToken,
 ) -> std::io::Result<()> {
-    let housekeeping = tokio::spawn(keep_keeping_house(Arc::clone(shared)));
+    let housekeeping = tokio::spawn(supervise_housekeeping(Arc::clone(shared)));
     accept::run(&listener, shared, &threads, shutdown).await?;
-    listener.leave();
-    accept::let_in_who_waits(&listener, shared, &threads);
-    // With it goes the lock: another daemon may start while this one drains.
+    listener.remove_path();
+    accept::admit_backlog(&listener, shared, &threads);
+    // Releases the lock: another daemon may start while this one drains.
     drop(listener);
     shared.connections.drain();
     let drained = tokio::time::timeout(DRAIN_MAX, async {
@@ -213,24 +214,24 @@ async fn serve(
         warn!("some clients did not read their last replies in time");
     }
     housekeeping.abort();
-    shared.missed.tell_now();
+    shared.missed.log_now();
     Ok(())
 }
 
-/// Keeps house, again after a panic of it: without ticks leases would stay for ever.
-async fn keep_keeping_house(shared: Arc<Shared>) {
+/// Runs housekeeping and restarts it after a panic: without ticks, leases would never expire.
+async fn supervise_housekeeping(shared: Arc<ServerState>) {
     loop {
-        // Dropped, it takes the task along.
+        // The drop of a `JoinSet` aborts its task.
         let mut task = JoinSet::new();
-        task.spawn(keep_house(Arc::clone(&shared)));
+        task.spawn(run_housekeeping(Arc::clone(&shared)));
         let _ = task.join_next().await;
-        error!("housekeeping panicked: it is begun again, please report this");
+        error!("housekeeping panicked and is restarted; please report this");
         tokio::time::sleep(AFTER_PANIC).await;
     }
 }
 
-/// What happens by itself: the engine's ticks, the wall clock, the word about decisions made without us.
-async fn keep_house(shared: Arc<Shared>) {
+/// Runs periodic work: the engine's ticks and audit, samples of the wall clock, the log line about missed decisions.
+async fn run_housekeeping(shared: Arc<ServerState>) {
     let engine = &shared.engine;
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MILLIS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -239,23 +240,22 @@ async fn keep_house(shared: Arc<Shared>) {
         ticks.tick().await;
         let stepped_back = shared.clock.sample_utc();
         let now = shared.clock.now();
-        if let Some(by) = stepped_back.filter(|by| *by >= STEP_TOLD) {
-            shared.note_clock_step(by, now.at);
+        if let Some(by) = stepped_back.filter(|by| *by >= LOGGED_STEP_MIN) {
+            shared.log_clock_step(by, now.at);
         }
         engine.tick(now);
-        shared.note_tick(now);
+        shared.record_tick(now);
         engine.sweep(now);
         shared.pulse.beat_accepting(now.at);
         if now.at.since(audited) >= AUDIT_EVERY {
             audited = now.at;
             audit(engine, now);
         }
-        shared.missed.tell(now.at);
+        shared.missed.log_if_due(now.at);
     }
 }
 
-/// Whoever holds a place has a lease, and the other way round: else something is wrong with us, and somebody is to know. The
-/// counters are put right meanwhile.
+/// Compares leases with the concurrency counters and repairs the counters. A difference is a bug and is logged.
 fn audit(engine: &Engine, now: Now) {
     let (audit, repaired) = engine.repair(now);
     let Audit { held, counted, differing, pools } = audit;
@@ -272,14 +272,14 @@ fn audit(engine: &Engine, now: Now) {
     }
 }
 
-/// A step of the wall clock that is worth a word: time servers set a clock by less.
-const STEP_TOLD: Duration = Duration::from_millis(100);
+/// The smallest step of the wall clock that is logged: corrections by time servers are smaller.
+const LOGGED_STEP_MIN: Duration = Duration::from_millis(100);
 
-/// How often leases are counted against counters.
+/// The interval at which leases are compared with counters.
 const AUDIT_EVERY: Duration = Duration::from_secs(10);
 
-/// Housekeeping that always panics costs nothing.
+/// The pause before a restart, so that housekeeping that always panics does not use the CPU.
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
-/// A drain takes no longer: whoever has not read his replies by then loses them.
+/// The longest drain: a client that has not read its replies by then loses them.
 const DRAIN_MAX: Duration = Duration::from_secs(1);

@@ -1,35 +1,35 @@
-//! Which users may say that they work in which pools, and with how many slots, as the settings say. It knows numbers of
-//! users, never who they are.
+//! Access of users to pools, and the slots their processes may claim, by the settings. Users are numbers (uids) here,
+//! never names.
 
 use std::sync::{Mutex, PoisonError};
 
 use tracing::warn;
 
-use super::word::Word;
+use super::log_throttle::LogThrottle;
 use crate::clock::Timestamp;
 
-/// The pools that something is said of.
+/// The pools that have limits in the settings.
 #[derive(Debug, Default)]
 pub struct PoolAccess {
-    /// In order of their names.
+    /// Sorted by name.
     pools: Box<[PoolLimits]>,
-    word: Mutex<Word>,
+    throttle: Mutex<LogThrottle>,
 }
 
-/// What holds for one pool.
+/// The limits of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
     /// Its name.
     pub name: Box<str>,
-    /// The users whose processes may work in it; none: whoever the socket lets in.
+    /// The users whose processes may join it; empty for all users.
     pub users: Vec<u32>,
-    /// The most slots that one process may say it has; `None`: any number.
+    /// The most slots that one process may claim; `None` for any number.
     pub slots_max: Option<u32>,
 }
 
-/// Why a process may not work in a pool.
+/// Why a process may not join a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Closed {
+pub(super) enum PoolRefusal {
     #[error("the pool `{pool}` is not open to user {user}")]
     User { pool: Box<str>, user: u32 },
     #[error("{slots} slots are more than the pool `{pool}` allows a process, which is {max}")]
@@ -37,39 +37,39 @@ pub(super) enum Closed {
 }
 
 impl PoolAccess {
-    /// What holds for each pool. One that is not named is open to all.
+    /// Makes the access from the limits of pools. A pool that is not listed is open to all.
     #[must_use]
     pub fn new(pools: impl IntoIterator<Item = PoolLimits>) -> PoolAccess {
         let mut pools: Vec<_> = pools.into_iter().collect();
         pools.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        PoolAccess { pools: pools.into_boxed_slice(), word: Mutex::default() }
+        PoolAccess { pools: pools.into_boxed_slice(), throttle: Mutex::default() }
     }
 
-    /// Whether a process of this user may work in this pool, with so many slots. Says in the log when not, for then its
-    /// requests go on without limits.
-    pub(super) fn check(&self, pool: &str, user: u32, slots: u32, now: Timestamp) -> Result<(), Closed> {
+    /// Checks that a process of this user may join this pool with this number of slots. Logs a refusal, as the
+    /// application then goes on without limits.
+    pub(super) fn check(&self, pool: &str, user: u32, slots: u32, now: Timestamp) -> Result<(), PoolRefusal> {
         let found = self.pools.binary_search_by(|known| (*known.name).cmp(pool));
         let Some(limits) = found.ok().and_then(|index| self.pools.get(index)) else { return Ok(()) };
-        let closed = if !limits.users.is_empty() && !limits.users.contains(&user) {
-            Closed::User { pool: limits.name.clone(), user }
+        let refusal = if !limits.users.is_empty() && !limits.users.contains(&user) {
+            PoolRefusal::User { pool: limits.name.clone(), user }
         } else if let Some(max) = limits.slots_max.filter(|max| slots > *max) {
-            Closed::Slots { pool: limits.name.clone(), slots, max }
+            PoolRefusal::Slots { pool: limits.name.clone(), slots, max }
         } else {
             return Ok(());
         };
-        self.tell(&closed, user, now);
-        Err(closed)
+        self.log_refusal(&refusal, user, now);
+        Err(refusal)
     }
 
-    /// The pool is one of the settings, so this is no text of a caller.
-    fn tell(&self, closed: &Closed, user: u32, now: Timestamp) {
-        let due = self.word.lock().unwrap_or_else(PoisonError::into_inner).is_due(now);
+    /// Logs a refusal. The pool comes from the settings, so this logs no text of a client.
+    fn log_refusal(&self, refusal: &PoolRefusal, user: u32, now: Timestamp) {
+        let due = self.throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
         if let Some(connections) = due {
-            let (Closed::User { pool, .. } | Closed::Slots { pool, .. }) = closed;
+            let (PoolRefusal::User { pool, .. } | PoolRefusal::Slots { pool, .. }) = refusal;
             warn!(
                 user,
                 connections,
-                "{closed}: what it asks is not judged; see `pools.{pool}` of the settings if it should be"
+                "{refusal}: its requests are not checked; help: see `pools.{pool}` in the settings"
             );
         }
     }
@@ -77,19 +77,19 @@ impl PoolAccess {
 
 #[cfg(test)]
 mod tests {
-    use super::{Closed, PoolAccess, PoolLimits};
+    use super::{PoolAccess, PoolLimits, PoolRefusal};
     use crate::clock::Timestamp;
 
     #[test]
-    fn a_pool_is_open_to_its_users_up_to_its_slots_and_every_other_pool_to_all() {
+    fn pool_refuses_other_users_and_too_many_slots() {
         let limits = |name: &str, users: &[u32], slots_max| PoolLimits {
             name: name.into(),
             users: users.into(),
             slots_max,
         };
         let access = PoolAccess::new([limits("web", &[33, 0], Some(8)), limits("any", &[], Some(0))]);
-        let user = |user| Err(Closed::User { pool: "web".into(), user });
-        let slots = |pool: &str, slots, max| Err(Closed::Slots { pool: pool.into(), slots, max });
+        let user = |user| Err(PoolRefusal::User { pool: "web".into(), user });
+        let slots = |pool: &str, slots, max| Err(PoolRefusal::Slots { pool: pool.into(), slots, max });
         let table = [
             ("web", 33, 8, Ok(())),
             ("web", 0, 0, Ok(())),

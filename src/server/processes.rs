@@ -1,8 +1,8 @@
-//! The processes behind sessions: when one has ended, so has its session, whoever still holds its sockets. Nobody is
-//! signalled.
+//! Watches the processes of sessions: when a process exits, its session ends, even if another process still holds its
+//! sockets. No process is signalled.
 //!
-//! One descriptor for each session whose process the kernel confirms, not for each connection. Without it, on an older
-//! kernel or when there are too many, a session ends five seconds after its last connection, and its leases with it.
+//! There is one descriptor for each session whose process the kernel confirms, not for each connection. Without it (an
+//! older kernel, or too many processes) a session and its leases end five seconds after its last connection.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,10 +15,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use super::Shared;
+use super::ServerState;
 use super::connections::ConnectionLimits;
-use super::membership::Line;
-use super::word::Word;
+use super::log_throttle::LogThrottle;
+use super::membership::ConnectionInfo;
 use crate::clock::Timestamp;
 use crate::engine::Session;
 use crate::record::SESSION_BYTES;
@@ -27,32 +27,34 @@ use crate::sys;
 /// The sessions whose process is watched.
 #[derive(Debug)]
 pub(super) struct Processes {
-    /// Where the watching is done: not on a decision thread, for many may end at once.
+    /// The runtime of the watching tasks: not that of a decision thread, as many processes may exit at once.
     runtime: Handle,
     limits: ConnectionLimits,
-    book: Mutex<Book>,
+    table: Mutex<WatchTable>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    watched: HashMap<SessionKey, Watched>,
+struct WatchTable {
+    watched: HashMap<SessionKey, WatchedSession>,
     by_user: HashMap<u32, usize>,
-    without_pidfds: bool,
-    too_many: Word,
+    /// Whether the kernel's lack of process descriptors was logged.
+    lack_logged: bool,
+    too_many: LogThrottle,
 }
 
 /// A session whose process is watched.
 #[derive(Debug)]
-struct Watched {
-    /// Its connections by number. They are ended with it: what they ask for afterwards would have no lease.
-    here: HashMap<u64, Session>,
-    /// For when no connection is left.
+struct WatchedSession {
+    /// Its connections by number. They are closed with it, as later requests would have no lease.
+    connections: HashMap<u64, Session>,
+    /// The session of the last connection, used when no connection is left.
     last: Session,
+    /// When the last connection closed.
     left_at: Option<Timestamp>,
     left: Arc<Notify>,
 }
 
-/// Which session: one by name, or a connection that is its own.
+/// The identity of a session: a name, or the number of a connection without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SessionKey {
     user: u32,
@@ -70,145 +72,145 @@ impl SessionKey {
         self.user
     }
 
-    /// What it is called among those of its user: by name, or as a connection that is its own. Neither is ever taken for
-    /// the other.
-    pub(super) fn named(&self) -> [u8; SESSION_BYTES] {
-        let mut named = [0; SESSION_BYTES];
+    /// Encodes the identity, unique among the sessions of its user. A name never equals the number of a connection.
+    pub(super) fn to_bytes(self) -> [u8; SESSION_BYTES] {
+        let mut encoded = [0; SESSION_BYTES];
         let number = self.number.to_le_bytes();
         let bytes = self.name.as_ref().map_or(&number[..], |name| name);
         let bytes = [u8::from(self.name.is_some())].into_iter().chain(bytes.iter().copied());
-        named.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
-        named
+        encoded.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        encoded
     }
 }
 
 /// Why a process is not watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotWatched {
-    /// It has ended.
-    Ended,
-    /// The session ends with its connections.
+pub(super) enum WatchError {
+    /// It has exited.
+    Exited,
+    /// It cannot be watched: the session ends with its connections.
     Unable,
 }
 
 impl Processes {
-    /// Watches on the current runtime, as many as may be connected.
+    /// Makes a watcher on the current runtime. The connection limits also bound the number of watched processes.
     pub(super) fn new(limits: ConnectionLimits) -> Processes {
-        Processes { runtime: Handle::current(), limits, book: Mutex::default() }
+        Processes { runtime: Handle::current(), limits, table: Mutex::default() }
     }
 
-    /// Notes a connection of a session whose process is watched, and has it watched if this is its first one. Only a
-    /// process that is `confirmed` by the kernel is.
+    /// Adds a connection of a session, and watches the process of the session if this is its first connection and the
+    /// kernel has `confirmed` the process.
     pub(super) fn watch(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         key: SessionKey,
-        line: &Line,
+        info: &ConnectionInfo,
         session: &Session,
         confirmed: bool,
-    ) -> Result<(), NotWatched> {
-        let mut book = self.book();
-        if let Some(watched) = book.watched.get_mut(&key) {
-            watched.here.insert(line.number, session.clone());
+    ) -> Result<(), WatchError> {
+        let mut table = self.table();
+        if let Some(watched) = table.watched.get_mut(&key) {
+            watched.connections.insert(info.number, session.clone());
             watched.last = session.clone();
             watched.left_at = None;
             return Ok(());
         }
         if !confirmed {
-            return Err(NotWatched::Unable);
+            return Err(WatchError::Unable);
         }
-        if !book.has_room(key.user, self.limits) {
-            let due = book.too_many.is_due(shared.clock.now().at);
-            drop(book);
+        if !table.has_room(key.user, self.limits) {
+            let due = table.too_many.count_event(shared.clock.now().at);
+            drop(table);
             if let Some(sessions) = due {
                 warn!(
                     user = key.user,
                     sessions,
                     "more processes than `connections` allows connections: \
-                     the leases of one that dies end with its connections"
+                     leases of further processes end with their connections"
                 );
             }
-            return Err(NotWatched::Unable);
+            return Err(WatchError::Unable);
         }
-        let process = match sys::peer_pidfd(&line.socket) {
+        let process = match sys::peer_pidfd(&info.socket) {
             Ok(process) => process,
             Err(error) => {
-                let (not_watched, is_first) = book.cannot_watch(&error);
-                drop(book);
+                let (watch_error, is_first) = table.classify_error(&error);
+                drop(table);
                 if is_first {
                     info!(
                         %error,
-                        "processes cannot be watched (that takes Linux 5.3): \
-                         the leases of one that dies end with its connections"
+                        "processes cannot be watched (this needs Linux 5.3): \
+                         leases of a process that dies end with its connections"
                     );
                 }
-                return Err(not_watched);
+                return Err(watch_error);
             }
         };
         let left = Arc::new(Notify::new());
-        let here = HashMap::from([(line.number, session.clone())]);
-        let watched = Watched { here, last: session.clone(), left_at: None, left: Arc::clone(&left) };
-        book.watched.insert(key, watched);
-        *book.by_user.entry(key.user).or_default() += 1;
-        self.runtime.spawn(await_end(Arc::clone(shared), key, process, left));
+        let connections = HashMap::from([(info.number, session.clone())]);
+        let watched =
+            WatchedSession { connections, last: session.clone(), left_at: None, left: Arc::clone(&left) };
+        table.watched.insert(key, watched);
+        *table.by_user.entry(key.user).or_default() += 1;
+        self.runtime.spawn(await_exit(Arc::clone(shared), key, process, left));
         Ok(())
     }
 
-    /// A connection of a session has ended.
-    pub(super) fn leave(&self, key: &SessionKey, number: u64, now: Timestamp) {
-        let mut book = self.book();
-        let Some(watched) = book.watched.get_mut(key) else { return };
-        watched.here.remove(&number);
-        if watched.here.is_empty() {
+    /// Removes a closed connection of a session.
+    pub(super) fn remove_connection(&self, key: &SessionKey, number: u64, now: Timestamp) {
+        let mut table = self.table();
+        let Some(watched) = table.watched.get_mut(key) else { return };
+        watched.connections.remove(&number);
+        if watched.connections.is_empty() {
             watched.left_at = Some(now);
             watched.left.notify_one();
         }
     }
 
-    /// Forgets a session that nobody came back to; how long to go on waiting, else.
-    fn forget_left(&self, key: &SessionKey, now: Timestamp) -> Left {
-        let mut book = self.book();
-        let Some(watched) = book.watched.get(key) else { return Left::ForGood };
-        let Some(left_at) = watched.left_at else { return Left::CameBack };
+    /// Stops watching a session without connections, once its grace period is over.
+    fn expire(&self, key: &SessionKey, now: Timestamp) -> Grace {
+        let mut table = self.table();
+        let Some(watched) = table.watched.get(key) else { return Grace::Over };
+        let Some(left_at) = watched.left_at else { return Grace::Reconnected };
         let waited = now.since(left_at);
-        if key.name.is_none() || waited >= GRACE {
-            book.forget(key);
-            return Left::ForGood;
+        if key.name.is_none() || waited >= GRACE_PERIOD {
+            table.remove(key);
+            return Grace::Over;
         }
-        Left::MayComeBack(GRACE.saturating_sub(waited))
+        Grace::Remaining(GRACE_PERIOD.saturating_sub(waited))
     }
 
-    /// Ends the session of a process that has ended, and its connections.
-    fn end(&self, shared: &Shared, key: &SessionKey) {
+    /// Ends the session of a process that has exited, and closes its connections.
+    fn end_session(&self, shared: &ServerState, key: &SessionKey) {
         let now = shared.clock.now();
-        let last = self.book().watched.get(key).map(|watched| watched.last.clone());
-        // First of all: a connection that comes meanwhile is noted still, and ended below.
+        let last = self.table().watched.get(key).map(|watched| watched.last.clone());
+        // Before the entry is removed: a connection that joins meanwhile is still added to it, and closed below.
         if let Some(session) = &last {
             shared.engine.end(session, now);
             if shared.recorder.is_on() {
-                shared.note_gone(key, session, now.at);
+                shared.record_session_end(key, session, now.at);
             }
         }
-        let Some(watched) = self.book().forget(key) else { return };
-        for (number, session) in watched.here {
-            // Mostly the same one: then nothing is left to end.
+        let Some(watched) = self.table().remove(key) else { return };
+        for (number, session) in watched.connections {
+            // No effect on the session that was ended above.
             shared.engine.end(&session, now);
-            shared.connections.hang_up(number);
+            shared.connections.shut_down_reading(number);
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, WatchTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
+impl WatchTable {
     fn has_room(&self, user: u32, limits: ConnectionLimits) -> bool {
         let of_user = self.by_user.get(&user).copied().unwrap_or_default();
         self.watched.len() < limits.max && of_user < limits.per_user
     }
 
-    fn forget(&mut self, key: &SessionKey) -> Option<Watched> {
+    fn remove(&mut self, key: &SessionKey) -> Option<WatchedSession> {
         let watched = self.watched.remove(key)?;
         if let Entry::Occupied(mut of_user) = self.by_user.entry(key.user) {
             *of_user.get_mut() -= 1;
@@ -219,33 +221,33 @@ impl Book {
         Some(watched)
     }
 
-    /// What follows from an error, and whether it is the first one to be logged.
-    fn cannot_watch(&mut self, error: &io::Error) -> (NotWatched, bool) {
+    /// Classifies an error, and returns whether it must be logged: only the first one is.
+    fn classify_error(&mut self, error: &io::Error) -> (WatchError, bool) {
         if error.raw_os_error() == Some(libc::ESRCH) {
-            return (NotWatched::Ended, false);
+            return (WatchError::Exited, false);
         }
-        (NotWatched::Unable, !std::mem::replace(&mut self.without_pidfds, true))
+        (WatchError::Unable, !std::mem::replace(&mut self.lack_logged, true))
     }
 }
 
-/// What has become of a session whose last connection has ended.
-enum Left {
-    /// A connection has come.
-    CameBack,
-    MayComeBack(Duration),
-    /// It is watched no more.
-    ForGood,
+/// The grace period of a session whose last connection has closed.
+enum Grace {
+    /// A new connection has ended it.
+    Reconnected,
+    Remaining(Duration),
+    /// It is over: the session is no longer watched.
+    Over,
 }
 
-/// Waits until a process has ended, or its session has without it.
-async fn await_end(shared: Arc<Shared>, key: SessionKey, process: OwnedFd, left: Arc<Notify>) {
+/// Waits until a process exits, or its session has ended before.
+async fn await_exit(shared: Arc<ServerState>, key: SessionKey, process: OwnedFd, left: Arc<Notify>) {
     let processes = &shared.processes;
-    let process = match sys::ProcessEnd::of(process) {
+    let process = match sys::ProcessExit::new(process) {
         Ok(process) => process,
         Err(error) => {
-            let mut book = processes.book();
-            book.cannot_watch(&error);
-            book.forget(&key);
+            let mut table = processes.table();
+            table.classify_error(&error);
+            table.remove(&key);
             return;
         }
     };
@@ -259,16 +261,16 @@ async fn await_end(shared: Arc<Shared>, key: SessionKey, process: OwnedFd, left:
         };
         tokio::select! {
             biased;
-            () = process.come() => return processes.end(&shared, &key),
+            () = process.wait() => return processes.end_session(&shared, &key),
             () = again => {}
         }
-        wait = match processes.forget_left(&key, shared.clock.now().at) {
-            Left::ForGood => return,
-            Left::CameBack => None,
-            Left::MayComeBack(wait) => Some(wait),
+        wait = match processes.expire(&key, shared.clock.now().at) {
+            Grace::Over => return,
+            Grace::Reconnected => None,
+            Grace::Remaining(wait) => Some(wait),
         };
     }
 }
 
-/// As long as the engine waits for a session without a connection.
-const GRACE: Duration = Duration::from_secs(5);
+/// The time that the engine keeps a session without a connection.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! One socket, watched in one direction at a time: for reading, and for writing only while the peer does not read.
+//! One socket, registered for one direction at a time: for reading, or for writing while the peer does not read.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use crate::sys;
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: Arc<UnixStream>,
-    /// Watches for reading. Gone while the peer does not read its replies.
+    /// The registration for reading; `None` while the peer does not read its replies.
     reading: Option<AsyncFd<Arc<UnixStream>>>,
 }
 
@@ -25,7 +25,7 @@ impl Stream {
         Ok(Stream { socket, reading: Some(reading) })
     }
 
-    /// Waits until there may be something to read, the end included. Cancelled, it has read nothing.
+    /// Waits until there may be something to read, or the end. Cancel-safe.
     pub(super) async fn readable(&mut self) -> io::Result<()> {
         let reading = match &mut self.reading {
             Some(reading) => reading,
@@ -35,7 +35,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads once without waiting; 0 at the end. `None`: there is nothing to read.
+    /// Reads once without waiting. Returns 0 at the end, `None` if there is nothing to read.
     pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let Some(reading) = &self.reading else { return Ok(None) };
         let mut short = None;
@@ -46,8 +46,8 @@ impl Stream {
                     read => break read?,
                 }
             };
-            // Edge-triggered: a short read has emptied the socket, so the next one must wait for the next edge, and the
-            // read that would find nothing is saved. This error is how tokio learns of it.
+            // A short read has emptied the socket. As epoll is edge-triggered here, this error makes tokio wait for the
+            // next edge, which saves a read that would find nothing.
             if count < buffer.len() && count > 0 {
                 short = Some(count);
                 return Err(ErrorKind::WouldBlock.into());
@@ -60,8 +60,8 @@ impl Stream {
         }
     }
 
-    /// Reads what has arrived, to no end: the kernel tells a peer of unread bytes as a broken connection. Nothing more may
-    /// arrive, and the peer had room for no more than [`UNREAD_MAX`].
+    /// Reads and discards all received bytes: the kernel reports unread bytes to the peer as a reset. Reading must have
+    /// been shut down. The peer had room for no more than [`UNREAD_MAX`].
     pub(super) fn discard_unread(&self, buffer: &mut [u8]) {
         let mut discarded = 0;
         while let Ok(count @ 1..) = (&*self.socket).read(buffer)
@@ -71,15 +71,15 @@ impl Stream {
         }
     }
 
-    /// Whether nobody is at the other end any more, not even to read.
-    pub(super) fn is_gone(&self) -> bool {
+    /// Whether the peer has closed both directions.
+    pub(super) fn is_closed(&self) -> bool {
         let mut ends = [PollFd::new(&*self.socket, PollFlags::empty())];
         let polled = poll(&mut ends, Some(&Timespec::default()));
         polled.is_ok() && ends.iter().any(|end| end.revents().intersects(PollFlags::HUP | PollFlags::ERR))
     }
 
-    /// Writes what the kernel takes now, behind the `written` bytes that it has taken already, and counts there what the
-    /// peer can read, also where it fails. Whether that was all.
+    /// Writes the bytes after `written` without waiting, and advances `written`, also before an error. Returns whether all
+    /// bytes are written.
     pub(super) fn write_now(&self, bytes: &[u8], written: &mut usize) -> io::Result<bool> {
         while let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) {
             match (&*self.socket).write(rest) {
@@ -93,22 +93,22 @@ impl Stream {
         Ok(true)
     }
 
-    /// Writes the rest of it. A peer that takes nothing for `patience` is given up on.
+    /// Writes the bytes after `written`. Fails with `TimedOut` if the peer reads nothing for `timeout`.
     pub(super) async fn write_rest(
         &mut self,
         bytes: &[u8],
-        patience: Duration,
+        timeout: Duration,
         written: &mut usize,
     ) -> io::Result<()> {
         while !self.write_now(bytes, written)? {
-            tokio::time::timeout(patience, self.writable())
+            tokio::time::timeout(timeout, self.writable())
                 .await
                 .map_err(|_| io::Error::from(ErrorKind::TimedOut))??;
         }
         Ok(())
     }
 
-    /// Waits until the peer has read something. Meanwhile nothing watches for more requests.
+    /// Waits until the peer has read something. Meanwhile requests are not watched.
     async fn writable(&mut self) -> io::Result<()> {
         self.reading = None;
         let writing = sys::register(Arc::clone(&self.socket), Interest::WRITABLE)?;
@@ -117,5 +117,5 @@ impl Stream {
     }
 }
 
-/// Twice what Linux lets a Unix socket hold by default, its bookkeeping included.
+/// Twice the default buffer of a Unix socket on Linux, including its bookkeeping.
 const UNREAD_MAX: usize = 425_984;

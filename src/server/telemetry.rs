@@ -1,5 +1,5 @@
-//! What the server counts of its own: connections, errors answered, decisions that clients made alone. Whoever looks,
-//! looks while it changes; nothing waits for it.
+//! Counters of the server: connections, error replies, decisions that clients made without the daemon. Reads are not
+//! consistent with each other and block no writer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,37 +7,37 @@ use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 
-use super::connections::Refusal;
+use super::connections::ConnectionRefusal;
 use crate::protocol::{Code, MissReason, Missed};
 
-/// Counts since the start, and how many are connected now.
+/// Counts since the start, and the number of open connections.
 #[derive(Debug, Default)]
 pub struct Telemetry {
     connections: AtomicU64,
     refused: [AtomicU64; REFUSALS.len()],
     reclaimed: AtomicU64,
     errors: [AtomicU64; Code::ALL.len()],
-    missed: [[AtomicU64; MissReason::ALL.len()]; Client::ALL.len()],
-    not_parked: [AtomicU64; NOT_PARKED.len()],
+    missed: [[AtomicU64; MissReason::ALL.len()]; ClientKind::ALL.len()],
+    not_pending: [AtomicU64; NOT_PENDING.len()],
     clock_steps_back: AtomicU64,
-    /// Who has asked about which domain of the rules.
+    /// The first users of each domain of the rules.
     users: Mutex<BTreeMap<Box<str>, ArrayVec<u32, USERS_MAX>>>,
 }
 
-/// Why a request that a call might have helped was judged without waiting for one.
+/// Why a request was decided without waiting for its remote check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotParked {
-    /// As many of its connection wait as may.
+pub(super) enum NotPending {
+    /// Its connection has the most pending requests.
     Connection,
-    /// The connections of its user hold too much.
+    /// The account of its user is full.
     User,
-    /// More calls are asked for at once than are taken.
+    /// The queue of remote checks is full.
     Calls,
 }
 
-/// What a client is written in, as far as it says what is known: its own text goes nowhere.
+/// The client library, if known. Unknown names are not stored, as they are arbitrary text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Client {
+pub(super) enum ClientKind {
     #[default]
     Other,
     Cli,
@@ -46,78 +46,79 @@ pub(super) enum Client {
     Go,
 }
 
-impl Client {
-    const ALL: [Client; 5] = [Client::Other, Client::Cli, Client::Python, Client::Ruby, Client::Go];
+impl ClientKind {
+    const ALL: [ClientKind; 5] =
+        [ClientKind::Other, ClientKind::Cli, ClientKind::Python, ClientKind::Ruby, ClientKind::Go];
 
-    /// Of what HELLO says: `python/0.1.0`.
-    pub(super) fn of(said: Option<&str>) -> Client {
-        let name = said.and_then(|said| said.split('/').next()).unwrap_or_default();
-        Client::ALL.into_iter().find(|client| client.name() == name).unwrap_or_default()
+    /// Parses the client of HELLO, such as `python/0.1.0`.
+    pub(super) fn parse(client: Option<&str>) -> ClientKind {
+        let name = client.and_then(|client| client.split('/').next()).unwrap_or_default();
+        ClientKind::ALL.into_iter().find(|client| client.name() == name).unwrap_or_default()
     }
 
     fn name(self) -> &'static str {
         match self {
-            Client::Other => "other",
-            Client::Cli => "cli",
-            Client::Python => "python",
-            Client::Ruby => "ruby",
-            Client::Go => "go",
+            ClientKind::Other => "other",
+            ClientKind::Cli => "cli",
+            ClientKind::Python => "python",
+            ClientKind::Ruby => "ruby",
+            ClientKind::Go => "go",
         }
     }
 }
 
 impl Telemetry {
-    /// How many are connected.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Connections that were not let in, by what was full.
+    /// Returns the refused connections, by limit.
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = REFUSALS.iter().map(|(_, name)| *name);
         names.zip(self.refused.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// Idle surplus connections that were ended so that others could be let in.
+    /// Returns the number of idle surplus connections that were closed to admit others.
     #[must_use]
     pub fn connections_reclaimed(&self) -> u64 {
         self.reclaimed.load(Ordering::Relaxed)
     }
 
-    /// Frames that were answered by an ERROR, or would have been had they asked for an answer, by its code.
+    /// Returns the frames answered by an ERROR, by code. Frames that requested no reply are included.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = Code::ALL.into_iter().map(Code::name);
         names.zip(self.errors.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// Decisions that clients made without us, by what the client is written in and by its reason.
+    /// Returns the decisions that clients made without the daemon, by client library and reason.
     pub fn missed(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        Client::ALL.into_iter().zip(&self.missed).flat_map(|(client, counts)| {
+        ClientKind::ALL.into_iter().zip(&self.missed).flat_map(|(client, counts)| {
             let each = MissReason::ALL.into_iter().zip(counts);
             each.map(move |(reason, count)| (client.name(), reason.name(), count.load(Ordering::Relaxed)))
         })
     }
 
-    /// Requests that were judged without waiting for the call that their rules ask for, by what was full.
+    /// Returns the requests that were decided without waiting for their remote check, by limit.
     pub fn not_parked(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = NOT_PARKED.iter().map(|(_, name)| *name);
-        names.zip(self.not_parked.iter().map(|count| count.load(Ordering::Relaxed)))
+        let names = NOT_PENDING.iter().map(|(_, name)| *name);
+        names.zip(self.not_pending.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// The domains about which several users have asked, with the first of them.
+    /// Returns the domains that several users have used, with the first of these users.
     pub fn shared_domains(&self) -> Vec<(Box<str>, Vec<u32>)> {
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = users.iter().filter(|(_, users)| users.len() > 1);
         shared.map(|(domain, users)| (domain.clone(), users.to_vec())).collect()
     }
 
-    /// A user has asked about a domain of the rules, of which there are few.
-    pub(super) fn asked_about(&self, domain: &str, user: u32) {
+    /// Adds a user of a domain. The domain must be one of the rules, of which there are few.
+    pub(super) fn add_domain_user(&self, domain: &str, user: u32) {
         let mut known = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(users) = known.get_mut(domain) {
             if !users.contains(&user) {
-                // More than are told need not be known.
+                // Further users are not stored.
                 let _ = users.try_push(user);
             }
         } else if known.len() < DOMAINS_MAX {
@@ -125,45 +126,45 @@ impl Telemetry {
         }
     }
 
-    /// How often the wall clock was set back.
+    /// Returns how often the wall clock was set back.
     pub fn clock_steps_back(&self) -> u64 {
         self.clock_steps_back.load(Ordering::Relaxed)
     }
 
-    pub(super) fn clock_stepped_back(&self) {
+    pub(super) fn count_clock_step_back(&self) {
         add(&self.clock_steps_back, 1);
     }
 
-    pub(super) fn was_not_parked(&self, why: NotParked) {
-        let places = NOT_PARKED.iter().zip(&self.not_parked);
-        places.filter(|((known, _), _)| *known == why).for_each(|(_, count)| add(count, 1));
+    pub(super) fn count_not_pending(&self, reason: NotPending) {
+        let counts = NOT_PENDING.iter().zip(&self.not_pending);
+        counts.filter(|((known, _), _)| *known == reason).for_each(|(_, count)| add(count, 1));
     }
 
-    pub(super) fn came(&self) {
+    pub(super) fn count_opened(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn went(&self) {
+    pub(super) fn count_closed(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn reclaimed(&self, connections: u64) {
+    pub(super) fn count_reclaimed(&self, connections: u64) {
         self.reclaimed.fetch_add(connections, Ordering::Relaxed);
     }
 
-    pub(super) fn not_let_in(&self, refusal: Refusal) {
-        let places = REFUSALS.iter().zip(&self.refused);
-        places.filter(|((known, _), _)| *known == refusal).for_each(|(_, count)| add(count, 1));
+    pub(super) fn count_refused(&self, refusal: ConnectionRefusal) {
+        let counts = REFUSALS.iter().zip(&self.refused);
+        counts.filter(|((known, _), _)| *known == refusal).for_each(|(_, count)| add(count, 1));
     }
 
     #[cold]
-    pub(super) fn error(&self, code: Code) {
-        let places = Code::ALL.iter().zip(&self.errors);
-        places.filter(|(known, _)| **known == code).for_each(|(_, count)| add(count, 1));
+    pub(super) fn count_error(&self, code: Code) {
+        let counts = Code::ALL.iter().zip(&self.errors);
+        counts.filter(|(known, _)| **known == code).for_each(|(_, count)| add(count, 1));
     }
 
-    pub(super) fn missed_by(&self, client: Client, missed: &Missed) {
-        let counts = Client::ALL.iter().zip(&self.missed).find(|(known, _)| **known == client);
+    pub(super) fn add_missed(&self, client: ClientKind, missed: &Missed) {
+        let counts = ClientKind::ALL.iter().zip(&self.missed).find(|(known, _)| **known == client);
         let Some((_, counts)) = counts else { return };
         for (reason, count) in MissReason::ALL.into_iter().zip(counts) {
             add(count, missed.of(reason));
@@ -171,52 +172,53 @@ impl Telemetry {
     }
 }
 
-/// What a peer says may be any number: a sum that would run over stays where it is.
+/// Adds to a counter, saturating, as clients may report any number.
 fn add(count: &AtomicU64, more: u64) {
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| Some(sum.saturating_add(more)));
 }
 
-/// What is full when somebody is not let in.
-const REFUSALS: [(Refusal, &str); 2] = [(Refusal::Full, "max"), (Refusal::FullForUser, "per_user")];
+/// The limits behind refused connections, as metrics name them.
+const REFUSALS: [(ConnectionRefusal, &str); 2] =
+    [(ConnectionRefusal::Full, "max"), (ConnectionRefusal::FullForUser, "per_user")];
 
-/// What is full when a request is not put aside.
-const NOT_PARKED: [(NotParked, &str); 3] =
-    [(NotParked::Connection, "connection"), (NotParked::User, "user"), (NotParked::Calls, "calls")];
+/// The limits behind requests that cannot wait, as metrics name them.
+const NOT_PENDING: [(NotPending, &str); 3] =
+    [(NotPending::Connection, "connection"), (NotPending::User, "user"), (NotPending::Calls, "calls")];
 
-/// Users of a domain that are told apart: more say no more.
+/// Users stored for each domain.
 const USERS_MAX: usize = 4;
 
-/// As many as rules can have.
+/// The most domains that rules can have.
 const DOMAINS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, Telemetry};
+    use super::{ClientKind, Telemetry};
     use crate::protocol::{MissReason, Missed};
 
     #[test]
-    fn a_client_is_what_it_says_if_that_is_known() {
+    fn parses_known_clients_only() {
         let table = [
-            (Some("python/0.1.0"), Client::Python),
-            (Some("go"), Client::Go),
-            (Some("python-evil{x=\"y\"}/1"), Client::Other),
-            (Some(""), Client::Other),
-            (None, Client::Other),
+            (Some("python/0.1.0"), ClientKind::Python),
+            (Some("go"), ClientKind::Go),
+            (Some("python-evil{x=\"y\"}/1"), ClientKind::Other),
+            (Some(""), ClientKind::Other),
+            (None, ClientKind::Other),
         ];
-        for (said, client) in table {
-            assert_eq!(Client::of(said), client, "{said:?}");
+        for (text, client) in table {
+            assert_eq!(ClientKind::parse(text), client, "{text:?}");
         }
     }
 
     #[test]
-    fn what_clients_report_is_added_up_and_never_runs_over() {
+    fn sums_of_reports_saturate() {
         let telemetry = Telemetry::default();
         let mut missed = Missed::default();
         missed.set(MissReason::Timeout, u64::MAX - 1);
-        telemetry.missed_by(Client::Ruby, &missed);
-        telemetry.missed_by(Client::Ruby, &missed);
+        telemetry.add_missed(ClientKind::Ruby, &missed);
+        telemetry.add_missed(ClientKind::Ruby, &missed);
         let found: Vec<_> = telemetry.missed().filter(|(.., count)| *count > 0).collect();
         assert_eq!(found, [("ruby", "timeout", u64::MAX)]);
-        assert_eq!(telemetry.missed().count(), Client::ALL.len() * MissReason::ALL.len());
+        assert_eq!(telemetry.missed().count(), ClientKind::ALL.len() * MissReason::ALL.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Costs and amounts by unit, as the engine asks for them, in the bytes of a frame.
+//! Costs and amounts by unit, read from a frame for the engine.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,33 +8,33 @@ use arrayvec::ArrayVec;
 use crate::engine::{self, UnitAmounts, UnitCosts};
 use crate::protocol::{self, Amounts, COST_MAX, Entries, Entry, Units};
 
-/// A cost for the engine, and whether it is above what rules can count.
+/// Converts a cost for the engine. Returns also whether it is above the largest cost that rules can count.
 pub fn engine_cost<'c>(cost: &'c protocol::Cost<'_>) -> (engine::Cost<'c>, bool) {
     match cost {
-        protocol::Cost::Requests(cost) => (engine::Cost::Requests(counted(*cost)), is_oversized(*cost)),
+        protocol::Cost::Requests(cost) => (engine::Cost::Requests(saturate_cost(*cost)), is_oversized(*cost)),
         protocol::Cost::Units(named) => {
             (engine::Cost::Units(named), named.iter().any(|(_, cost)| is_oversized(cost)))
         }
     }
 }
 
-/// The cost as rules count it.
-fn counted(cost: u64) -> u32 {
+/// Converts to the largest cost that rules can count, saturating.
+fn saturate_cost(cost: u64) -> u32 {
     u32::try_from(cost).unwrap_or(COST_MAX)
 }
 
-/// Whether a cost is above what rules can count.
+/// Whether a cost is above the largest that rules can count.
 fn is_oversized(cost: u64) -> bool {
     cost > u64::from(COST_MAX)
 }
 
 impl UnitCosts for Units<'_> {
     fn of(&self, unit: &str) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| counted(cost))
+        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| saturate_cost(cost))
     }
 
     fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.iter().for_each(|(unit, cost)| visit(unit, counted(cost)));
+        self.iter().for_each(|(unit, cost)| visit(unit, saturate_cost(cost)));
     }
 }
 
@@ -48,38 +48,38 @@ impl UnitAmounts for Amounts<'_> {
     }
 }
 
-/// A long list of units, read once for each unit that rules name. The engine asks once for each rule that matches, and a
-/// frame has room for 4 000 units.
+/// A long list of units with a cache of lookups: the engine looks a unit up for each matching rule, and a frame has room
+/// for 4 000 units.
 pub(super) struct LongUnits<'a, N> {
     entries: Entries<'a, (&'a str, N)>,
-    asked: RefCell<ArrayVec<(Box<str>, Option<N>), ASKED_MAX>>,
+    cache: RefCell<ArrayVec<(Box<str>, Option<N>), CACHED_MAX>>,
 }
 
 impl<'a, N: Copy> LongUnits<'a, N>
 where
     (&'a str, N): Entry<'a>,
 {
-    /// The list, if it is long.
+    /// Wraps a list; `None` if it is short.
     pub(super) fn new(entries: Entries<'a, (&'a str, N)>) -> Option<LongUnits<'a, N>> {
         let is_long = entries.iter().nth(SHORT_MAX).is_some();
-        is_long.then(|| LongUnits { entries, asked: RefCell::default() })
+        is_long.then(|| LongUnits { entries, cache: RefCell::default() })
     }
 
     fn find(&self, unit: &str) -> Option<N> {
-        let mut asked = self.asked.borrow_mut();
-        if let Some((_, found)) = asked.iter().find(|(known, _)| **known == *unit) {
+        let mut cache = self.cache.borrow_mut();
+        if let Some((_, found)) = cache.iter().find(|(known, _)| **known == *unit) {
             return *found;
         }
         let found = self.entries.iter().find(|(name, _)| *name == unit).map(|(_, number)| number);
-        // Rules that count in still other units cost a pass each.
-        let _ = asked.try_push((unit.into(), found));
+        // Lookups of further units are not cached.
+        let _ = cache.try_push((unit.into(), found));
         found
     }
 }
 
 impl UnitCosts for LongUnits<'_, u64> {
     fn of(&self, unit: &str) -> Option<u32> {
-        self.find(unit).map(counted)
+        self.find(unit).map(saturate_cost)
     }
 
     fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
@@ -103,34 +103,34 @@ impl<N> fmt::Debug for LongUnits<'_, N> {
     }
 }
 
-/// A list up to this length is read again each time: that is quicker than to remember.
+/// The longest list for which a scan is faster than the cache.
 const SHORT_MAX: usize = 8;
 
-/// Units whose cost is remembered. The rules of a host rarely count in more.
-const ASKED_MAX: usize = 16;
+/// The units in the cache. The rules of a host rarely count in more.
+const CACHED_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::{ASKED_MAX, LongUnits, SHORT_MAX};
+    use super::{CACHED_MAX, LongUnits, SHORT_MAX};
     use crate::engine::UnitCosts;
     use crate::protocol::Entries;
 
     #[test]
-    fn reads_a_long_list_once_for_each_unit() {
+    fn caches_lookups_in_long_list() {
         let names: Vec<String> = (0..100).map(|number| format!("u{number}")).collect();
         let costs: Vec<(&str, u64)> = names.iter().map(String::as_str).zip(0..).collect();
         assert!(LongUnits::new(Entries::from(&costs[..SHORT_MAX])).is_none());
         let long = LongUnits::new(Entries::from(&*costs)).unwrap();
-        for asked in 1..=2 * ASKED_MAX {
-            // Those before it are remembered, and it is none of them.
-            let number = u32::try_from(asked - 1).unwrap();
+        for looked_up in 1..=2 * CACHED_MAX {
+            // The units before it are cached, and it is not.
+            let number = u32::try_from(looked_up - 1).unwrap();
             for _ in 0..3 {
                 assert_eq!(
                     (long.of(&format!("u{number}")), long.of("u99"), long.of("none")),
                     (Some(number), Some(99), None)
                 );
             }
-            assert_eq!(long.asked.borrow().len(), (asked + 2).min(ASKED_MAX));
+            assert_eq!(long.cache.borrow().len(), (looked_up + 2).min(CACHED_MAX));
         }
     }
 }

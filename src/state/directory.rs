@@ -1,5 +1,5 @@
-//! The directory of what is kept: who keeps in it, the secret of the digests, and what is set aside. Whatever is wrong
-//! with it, the daemon goes on without.
+//! The state directory: its lock, the key of the digests, and the paths of its files. The daemon runs without it if it is
+//! unusable.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -10,48 +10,46 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::files::{OWNER_ONLY, SmallFile, open_no_follow, open_regular, write_whole};
 use super::record::StateFile;
-use super::regular::{open_planted, open_regular};
-use super::small_file::SmallFile;
-use super::tables::{KeyBytes, Stamp, VERSION};
-use super::whole::{OWNER_ONLY, write_whole};
+use super::snapshot::{KeyBytes, Stamp, VERSION};
 
-/// A directory that one daemon keeps its state in.
+/// The state directory of one daemon.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     key: KeyBytes,
     versions_ahead: u8,
-    lock: Lock,
+    lock: DirectoryLock,
 }
 
-/// Held while the directory is ours.
+/// The lock file of the directory, once this daemon holds the lock.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lock(Arc<OnceLock<File>>);
+pub(super) struct DirectoryLock(Arc<OnceLock<File>>);
 
-impl Lock {
-    /// Lets the next daemon have the directory: the kernel would do so only when the last thread has left this process, and
-    /// a disk may hold one for as long as it likes.
-    pub(super) fn give_up(&self) {
+impl DirectoryLock {
+    /// Releases the lock for the next daemon. Otherwise the kernel releases it when the last thread of this process has
+    /// exited, and a slow disk may block one.
+    pub(super) fn release(&self) {
         if let Some(lock) = self.0.get() {
-            // Then it is given up when the process is gone.
+            // After an error the kernel releases it at exit.
             let _ = flock(lock, FlockOperation::Unlock);
         }
     }
 }
 
 impl Directory {
-    /// Takes a directory, with the key that is kept in it, or else this one. What keeps it from being written does not
-    /// matter yet: [`Directory::prepare`] says it.
+    /// Locks a directory and reads its key; without one, the key is `new_key`. Errors that prevent writing are reported
+    /// later, by [`Directory::prepare`].
     ///
-    /// Waits for up to [`LOCK_WAIT`] for another daemon that is just about to end. `versions_ahead` is 0 but where an
-    /// upgrade is tested: by so many versions all files are newer than ours are.
+    /// Waits up to [`LOCK_WAIT`] for another daemon that is about to exit. `versions_ahead` is added to the version of
+    /// all files; it is 0 except in tests of upgrades.
     #[must_use]
-    pub fn take(path: &Path, otherwise: KeyBytes, versions_ahead: u8) -> Directory {
+    pub fn take(path: &Path, new_key: KeyBytes, versions_ahead: u8) -> Directory {
         let mut directory =
-            Directory { path: path.to_owned(), key: otherwise, versions_ahead, lock: Lock::default() };
+            Directory { path: path.to_owned(), key: new_key, versions_ahead, lock: DirectoryLock::default() };
         for _ in 0..LOCK_TRIES {
-            match directory.hold() {
+            match directory.acquire_lock() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     std::thread::sleep(LOCK_WAIT / LOCK_TRIES);
                 }
@@ -64,103 +62,103 @@ impl Directory {
         directory
     }
 
-    /// The secret of the digests.
+    /// Returns the key of the digests.
     #[must_use]
     pub fn key(&self) -> KeyBytes {
         self.key
     }
 
-    /// What its tables say of themselves.
+    /// Returns the stamp of its snapshots.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         Stamp { version: VERSION + u64::from(self.versions_ahead), key: self.key }
     }
 
-    /// By how many versions its files are newer than ours are.
+    /// Returns the number added to the version of its files, 0 except in tests of upgrades.
     #[must_use]
     pub fn versions_ahead(&self) -> u8 {
         self.versions_ahead
     }
 
-    /// The file of tables.
+    /// Returns the path of the snapshot.
     #[must_use]
     pub fn tables(&self) -> PathBuf {
         self.path.join(StateFile::Tables.name())
     }
 
-    /// The file of the rules that were last good.
+    /// Returns the path of the last good rules.
     #[must_use]
     pub fn rules(&self) -> PathBuf {
         self.path.join(StateFile::Rules.name())
     }
 
-    /// The file of the last rules under which a daemon ran for a minute.
+    /// Returns the path of the last rules under which a daemon ran for a minute.
     #[must_use]
     pub fn proven_rules(&self) -> PathBuf {
         self.path.join(StateFile::ProvenRules.name())
     }
 
-    /// The file of ends by a panic or an abort.
+    /// Returns the path of the crash records.
     #[must_use]
     pub fn crashes(&self) -> PathBuf {
         self.path.join(CRASHES)
     }
 
-    /// The file of what holds over the rules.
+    /// Returns the path of the switches and blocks.
     #[must_use]
     pub fn switches(&self) -> PathBuf {
         self.path.join(StateFile::Switches.name())
     }
 
-    /// Who this host is among others.
+    /// Returns the file of this host's fleet identity.
     #[must_use]
     pub fn fleet_identity(&self) -> SmallFile {
-        SmallFile::at(self.path.join(FLEET_IDENTITY), IDENTITY_BYTES_MAX)
+        SmallFile::new(self.path.join(FLEET_IDENTITY), IDENTITY_BYTES_MAX)
     }
 
-    /// The newest document of fleet overrides.
+    /// Returns the file of the newest fleet overrides.
     #[must_use]
     pub fn fleet_overrides(&self) -> SmallFile {
-        SmallFile::at(self.path.join(StateFile::Overrides.name()), OVERRIDES_BYTES_MAX)
+        SmallFile::new(self.path.join(StateFile::Overrides.name()), OVERRIDES_BYTES_MAX)
     }
 
-    pub(super) fn lock(&self) -> Lock {
+    pub(super) fn lock(&self) -> DirectoryLock {
         self.lock.clone()
     }
 
-    /// Where it is.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Sees to it that what is written is of use to the next daemon: nobody else writes here, and the key is kept.
+    /// Prepares for writing: acquires the lock and saves the key.
     ///
     /// # Errors
-    /// What the file system says; `WouldBlock`: another daemon keeps its state here.
+    /// File system errors; `WouldBlock` if another daemon uses the directory.
     pub fn prepare(&mut self) -> io::Result<()> {
-        self.hold()?;
-        // Read each time: a directory that was emptied meanwhile lacks it, and tables are of no use without it.
+        self.acquire_lock()?;
+        // Read at each write: after the directory was emptied, tables without their key would be of no use.
         if self.read_key().is_none_or(|kept| kept.0 != self.key.0) {
             write_whole(&self.path.join(KEY), &self.key.0)?;
         }
         Ok(())
     }
 
-    /// Whether another daemon keeps its state here: then nothing here is ours to read.
+    /// Whether another daemon uses the directory: then this one must not read it.
     pub fn is_anothers(&mut self) -> bool {
-        self.hold().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.acquire_lock().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    fn hold(&mut self) -> io::Result<()> {
+    fn acquire_lock(&mut self) -> io::Result<()> {
         if self.lock.0.get().is_some() {
             return Ok(());
         }
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(OWNER_ONLY);
-        let lock = open_planted(&self.path.join(LOCK), &mut options)?;
+        let lock = open_no_follow(&self.path.join(LOCK), &mut options)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        // Nobody else takes it meanwhile: this is the one directory.
+        // `&mut self` excludes a concurrent `set`.
         let _ = self.lock.0.set(lock);
         Ok(())
     }
@@ -178,16 +176,17 @@ const KEY_BYTES: u64 = 16;
 
 const FLEET_IDENTITY: &str = "fleet-identity";
 
-/// Far more than it has.
+/// Far more than an identity has.
 const IDENTITY_BYTES_MAX: u64 = 1_024;
 
-/// One more than a document has at most.
+/// One more than the largest document, so that a larger file is detected.
 const OVERRIDES_BYTES_MAX: u64 = 65_537;
+
 const CRASHES: &str = "crashes";
 
 const LOCK: &str = "lock";
 
-/// As long as a drain and a last write take.
+/// The time that a drain and the last write take.
 pub const LOCK_WAIT: Duration = Duration::from_millis(1_500);
 
 const LOCK_TRIES: u32 = 75;

@@ -1,5 +1,5 @@
-//! Writes the tables every minute and at the end, on a thread of its own. Nobody waits for the disk but, at the very end
-//! and for a moment only, who ends the daemon.
+//! Writes the snapshot every minute and at exit, on a thread of its own. Only the exit waits for the disk, for at most
+//! [`LAST_WRITE_MAX`].
 
 use std::io;
 use std::path::PathBuf;
@@ -10,87 +10,87 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-use super::directory::{Directory, Lock};
+use super::directory::{Directory, DirectoryLock};
 use super::moment::Moment;
 use super::record::Record;
-use super::tables::write_tables;
+use super::snapshot::write_tables;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::Engine;
 
-/// Keeps the engine's tables on disk.
+/// A handle to the thread that writes snapshots.
 #[derive(Debug)]
 pub struct Keeper {
     end: Sender<()>,
     ended: Receiver<bool>,
-    lock: Lock,
+    lock: DirectoryLock,
 }
 
-/// What a keeper needs.
+/// Settings of a keeper.
 #[derive(Debug)]
 pub struct Keeping {
-    /// Where.
+    /// The directory to write to.
     pub directory: Directory,
-    /// Of whom.
+    /// The engine whose state is written.
     pub engine: Arc<Engine>,
-    /// By which clock.
+    /// The clock of the engine.
     pub clock: Arc<Clock>,
-    /// The file that names this boot.
+    /// The file that identifies this boot.
     pub boot_id: PathBuf,
-    /// How often, give or take a tenth. Mostly [`WRITE_EVERY`].
+    /// The interval of writes, varied by a tenth. [`WRITE_EVERY`] except in tests.
     pub every: Duration,
-    /// What is told of it.
+    /// The statistics to update.
     pub record: Arc<Record>,
 }
 
 impl Keeper {
-    /// A keeper, and the work of its thread.
+    /// Makes a keeper and the work of its thread.
     pub fn new(keeping: Keeping) -> (Keeper, impl FnMut() + Send + 'static) {
-        let ((end, ends), (says_ended, ended)) = (channel(), channel());
+        let ((end, end_requested), (report_end, ended)) = (channel(), channel());
         let lock = keeping.directory.lock();
-        let mut worker = Worker { keeping, failing_since: None, turns: 0 };
+        let mut worker = KeeperWorker { keeping, failure_logged_at: None, writes: 0 };
         let work = move || {
-            let written = worker.run(&ends);
-            // The end may have waited long enough.
-            let _ = says_ended.send(written);
+            let written = worker.run(&end_requested);
+            // `Keeper::finish` may have timed out.
+            let _ = report_end.send(written);
         };
         (Keeper { end, ended, lock }, work)
     }
 
-    /// Writes for the last time: nobody asks the engine any more. Returns whether that was done within
-    /// [`LAST_WRITE_MAX`]; else what was last written stands. The directory is the next daemon's either way: this process is
-    /// to end now.
+    /// Writes the last snapshot, after the engine's last decision, and releases the directory to the next daemon. Returns
+    /// whether the write was complete within [`LAST_WRITE_MAX`]; otherwise the previous snapshot stays. The process must
+    /// exit afterwards.
     #[must_use]
     pub fn finish(self) -> bool {
         drop(self.end);
         let written = self.ended.recv_timeout(LAST_WRITE_MAX).unwrap_or(false);
-        self.lock.give_up();
+        self.lock.release();
         written
     }
 }
 
-struct Worker {
+struct KeeperWorker {
     keeping: Keeping,
-    /// When it was last said that nothing can be written, until something can.
-    failing_since: Option<Timestamp>,
-    turns: u64,
+    /// When a failure was last logged; `None` after a successful write.
+    failure_logged_at: Option<Timestamp>,
+    writes: u64,
 }
 
-impl Worker {
-    fn run(&mut self, ends: &Receiver<()>) -> bool {
+impl KeeperWorker {
+    fn run(&mut self, end_requested: &Receiver<()>) -> bool {
         loop {
-            match ends.recv_timeout(self.next()) {
+            match end_requested.recv_timeout(self.next_pause()) {
                 Err(RecvTimeoutError::Timeout) => self.write(false),
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return self.write(true),
             };
         }
     }
 
-    /// Not all hosts of a fleet that was started together write in the same second.
-    fn next(&mut self) -> Duration {
-        self.turns += 1;
+    /// Returns the time until the next write, varied so that hosts that were started together write at different times.
+    fn next_pause(&mut self) -> Duration {
+        self.writes += 1;
         let tenth = self.keeping.every / 10;
         let random = siphasher::sip::SipHasher13::new_with_key(&self.keeping.directory.key().0)
-            .hash(&self.turns.to_le_bytes());
+            .hash(&self.writes.to_le_bytes());
         let share = u32::try_from(random % 2_000).unwrap_or_default();
         self.keeping.every - tenth + tenth / 1_000 * share
     }
@@ -98,7 +98,7 @@ impl Worker {
     fn write(&mut self, is_final: bool) -> bool {
         let Keeping { directory, engine, clock, boot_id, record, .. } = &mut self.keeping;
         let now = clock.now();
-        // One reading for both, so that the next daemon's timeline goes on to the nanosecond.
+        // Both times come from one reading, so that the next daemon's timeline continues exactly.
         let here = Moment::when(boot_id, clock.boot_nanos_at(now.at));
         let path = directory.tables();
         let written = directory
@@ -114,16 +114,16 @@ impl Worker {
                 let seconds = u64::try_from(here.unix_nanos).unwrap_or_default() / NANOS_PER_SECOND;
                 record.written_unix_seconds.store(seconds, Ordering::Relaxed);
                 debug!(bytes, took_micros, "the tables were written");
-                if self.failing_since.take().is_some() {
+                if self.failure_logged_at.take().is_some() {
                     info!(path = %path.display(), "the tables can be written again");
                 }
             }
             Err(ref error) => {
                 record.failures.fetch_add(1, Ordering::Relaxed);
-                let is_told = self.failing_since.is_some_and(|since| now.at.since(since) < TELL_EVERY);
-                if !is_told {
-                    self.failing_since = Some(now.at);
-                    tell(error, &path);
+                let throttled = self.failure_logged_at.is_some_and(|at| now.at.since(at) < LOG_INTERVAL_MIN);
+                if !throttled {
+                    self.failure_logged_at = Some(now.at);
+                    log_failure(error, &path);
                 }
             }
         }
@@ -131,25 +131,25 @@ impl Worker {
     }
 }
 
-fn tell(error: &io::Error, path: &std::path::Path) {
+fn log_failure(error: &io::Error, path: &std::path::Path) {
     let path = path.display();
     if error.kind() == io::ErrorKind::WouldBlock {
-        let mend = "give each daemon a `state` of its own";
-        warn!(%path, "another tidegate keeps its state here, so a restart of this one begins afresh: {mend}");
+        let help = "give each daemon its own `state` directory";
+        warn!(%path, "another tidegate uses this directory, so a restart of this one loses its state; help: {help}");
         return;
     }
-    let mend = "see that the directory is there, is this user's and has room";
-    warn!(%path, "the tables cannot be written, so a restart loses what came since: {error}: {mend}; tried again");
+    let help = "check that the directory exists, belongs to this user and has space";
+    warn!(%path, "the tables cannot be written, so a restart loses newer state: {error}; will retry; help: {help}");
 }
 
-/// How often the tables are written: what a crash gives again is at most what this time admitted.
+/// The interval of writes. After a crash, the requests admitted since the last write are not counted.
 pub const WRITE_EVERY: Duration = Duration::from_secs(60);
 
-/// How long the end waits for the last write: a million keys take a fraction of it, and a disk that takes longer than this
-/// holds up a restart no further.
+/// The most that the exit waits for the last write. A million keys take a fraction of it; a slower disk does not delay a
+/// restart further.
 pub const LAST_WRITE_MAX: Duration = Duration::from_millis(800);
 
-/// A disk that stays full is said again after so long.
-const TELL_EVERY: Duration = Duration::from_secs(3_600);
+/// The interval of log lines while writes fail.
+const LOG_INTERVAL_MIN: Duration = Duration::from_secs(3_600);
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

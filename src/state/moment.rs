@@ -1,4 +1,4 @@
-//! A moment by every clock that there is, and how much time has passed between two of them, also over a reboot.
+//! A moment by all clocks of the machine, and the time between two moments, also across a reboot.
 
 use std::hash::Hasher;
 use std::path::Path;
@@ -11,32 +11,32 @@ use crate::clock::{boot_nanos, unix_nanos};
 /// A moment on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Which boot-time clock this is: that of one boot, in one time namespace. `None`: it cannot be told, so it is like no
+    /// The identity of the boot-time clock: of one boot, in one time namespace. `None` if unknown; it then equals no
     /// other.
     pub clock: Option<u128>,
-    /// What it shows.
+    /// The boot-time clock, in nanoseconds.
     pub boot_nanos: u64,
-    /// What the wall clock shows, in nanoseconds since 1970.
+    /// The wall clock, in nanoseconds since 1970.
     pub unix_nanos: i64,
 }
 
 impl Moment {
-    /// Now and here. `boot_id` is the file that names the boot, mostly [`BOOT_ID_FILE`].
+    /// Reads all clocks. `boot_id` is the file that identifies the boot, [`BOOT_ID_FILE`] except in tests.
     #[must_use]
     pub fn here(boot_id: &Path) -> Moment {
         Moment::when(boot_id, boot_nanos())
     }
 
-    /// The same for a reading of the boot-time clock that was just taken.
+    /// Makes a moment from a reading of the boot-time clock that was just taken.
     #[must_use]
     pub fn when(boot_id: &Path, boot_nanos: u64) -> Moment {
-        Moment { clock: which_clock(boot_id), boot_nanos, unix_nanos: unix_nanos() }
+        Moment { clock: identify_clock(boot_id), boot_nanos, unix_nanos: unix_nanos() }
     }
 
-    /// How much time has passed since an earlier moment; `None` where no clock says so.
+    /// Returns the time since an earlier moment; `None` if no clock can measure it.
     ///
-    /// The same boot-time clock tells it exactly, whatever the wall clock was set to meanwhile: as it is for a daemon that
-    /// has not ended. Over a reboot, and into another time namespace, the wall clock tells it, unless it has gone back.
+    /// Within one boot the boot-time clock is exact, even if the wall clock was set in between. Across a reboot or time
+    /// namespaces the wall clock is used, unless it went back.
     #[must_use]
     pub fn since(&self, earlier: &Moment) -> Option<Duration> {
         let by_wall = i128::from(self.unix_nanos) - i128::from(earlier.unix_nanos);
@@ -46,10 +46,10 @@ impl Moment {
     }
 }
 
-/// The boot and the time namespace, in which the clock of one boot may show anything.
-fn which_clock(boot_id: &Path) -> Option<u128> {
+/// Hashes the boot ID and the offsets of the time namespace, which shift the boot-time clock.
+fn identify_clock(boot_id: &Path) -> Option<u128> {
     let boot = std::fs::read(boot_id).ok().filter(|id| !id.is_empty())?;
-    // Kernels that know no time namespaces have no such file, and one clock.
+    // Kernels without time namespaces lack this file and have one clock.
     let offsets = std::fs::read(OFFSETS_FILE).unwrap_or_default();
     let mut hasher = SipHasher13::new();
     hasher.write_u64(boot.len() as u64);
@@ -58,8 +58,8 @@ fn which_clock(boot_id: &Path) -> Option<u128> {
     Some(hasher.finish128().as_u128())
 }
 
-/// What names this boot.
+/// The file that identifies the boot.
 pub const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 
-/// By how much a time namespace moves its clocks.
+/// The file with the clock offsets of the time namespace.
 const OFFSETS_FILE: &str = "/proc/self/timens_offsets";

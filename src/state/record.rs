@@ -1,36 +1,36 @@
-//! What is to be told of what is kept: how writing goes, and what was of no use at the start.
+//! Statistics of the state directory: writes of the snapshot, and unusable files found at the start.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is to be told of it. Written by the keeper alone, but for what was of no use.
+/// Statistics for metrics. Only the keeper writes them, except for unusable files.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// Files written.
+    /// Snapshots written.
     pub writes: AtomicU64,
-    /// Writings that failed.
+    /// Failed writes.
     pub failures: AtomicU64,
-    /// When the last one was written, in seconds of Unix time; 0: none was.
+    /// Unix time of the last snapshot in seconds; 0 if there is none.
     pub written_unix_seconds: AtomicU64,
-    /// How large it is, in bytes.
+    /// Size of the last snapshot in bytes.
     pub bytes: AtomicU64,
-    /// How long it took, in microseconds.
+    /// Duration of the last write in microseconds.
     pub took_micros: AtomicU64,
-    /// By [`StateFile`].
+    /// Unusable files, by [`StateFile`].
     bad: [AtomicU64; StateFile::ALL.len()],
 }
 
 /// A file of the state directory that a start reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateFile {
-    /// The tables, and what goes with them.
+    /// The snapshot of the engine.
     Tables,
-    /// What holds over the rules.
+    /// Switches and blocks.
     Switches,
-    /// The rules that were last good.
+    /// The last good rules.
     Rules,
-    /// The newest document of fleet overrides.
+    /// The newest fleet overrides.
     Overrides,
     /// The last rules under which a daemon ran for a minute.
     ProvenRules,
@@ -46,7 +46,7 @@ impl StateFile {
         StateFile::ProvenRules,
     ];
 
-    /// Its name in the directory.
+    /// Returns its name in the directory.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl StateFile {
         }
     }
 
-    /// The name that it is set aside under. One is kept, for who wants to know what was wrong with it.
+    /// Returns the name under which an unusable file is set aside. The last one is kept for inspection.
     #[must_use]
     pub const fn aside(self) -> &'static str {
         match self {
@@ -69,32 +69,30 @@ impl StateFile {
             StateFile::ProvenRules => "rules-proven.bad",
         }
     }
-}
 
-impl StateFile {
-    /// The name that it is kept under as evidence of a crash loop.
+    /// Returns the name under which the file is kept as evidence of a crash loop.
     #[must_use]
     pub fn evidence(self) -> String {
         format!("{}.crash-loop", self.name())
     }
 }
 
-/// Moves a file of the state directory out of the way, in place of one that was moved before. Where it cannot be moved it
-/// is written over in the end.
+/// Renames an unusable file of the state directory, replacing one that was set aside before. Returns the new path. A file
+/// that cannot be renamed is overwritten by the next write.
 ///
 /// # Errors
-/// What the file system says.
+/// File system errors.
 pub fn set_aside(path: &Path, file: StateFile) -> io::Result<PathBuf> {
     let aside = path.with_file_name(file.aside());
     std::fs::rename(path, &aside)?;
     Ok(aside)
 }
 
-/// Moves a file of the state directory out of the way as evidence of a crash loop. The evidence of the first loop stays until it
-/// is removed by hand; of later ones the last stays beside it.
+/// Renames a file of the state directory as evidence of a crash loop. Returns the new path; `None` if there is no such
+/// file. The evidence of the first loop stays until it is removed by hand; that of the latest loop is kept beside it.
 ///
 /// # Errors
-/// What the file system says; a file that is not there is none.
+/// File system errors.
 pub fn keep_evidence(path: &Path, file: StateFile) -> io::Result<Option<PathBuf>> {
     let first = path.with_file_name(file.evidence());
     let aside = if first.exists() { first.with_added_extension("latest") } else { first };
@@ -106,14 +104,14 @@ pub fn keep_evidence(path: &Path, file: StateFile) -> io::Result<Option<PathBuf>
 }
 
 impl Record {
-    /// A file was of no use at the start.
+    /// Counts a file that was unusable at the start.
     pub fn found_bad(&self, file: StateFile) {
         if let Some(count) = self.bad.get(file as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often each file was of no use.
+    /// Returns how often each file was unusable.
     #[must_use]
     pub fn bad(&self) -> [(StateFile, u64); StateFile::ALL.len()] {
         let count =

@@ -1,4 +1,4 @@
-//! Has an abort of this process by itself noted in a file: a broken invariant, or no memory. It prevents nothing.
+//! Records aborts that this process raises itself (a broken invariant, no memory) in a file. It does not prevent them.
 
 use std::fs::File;
 use std::io;
@@ -7,21 +7,21 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::clock::boot_nanos;
 
-/// From now on, an abort of this process by itself appends a note to a file before the process ends. An abort by another
-/// process, as of a service manager's watchdog, appends nothing.
+/// Installs a SIGABRT handler that appends a crash record to a file before the process ends. A SIGABRT sent by another
+/// process, such as a service manager's watchdog, appends nothing. `clock` identifies the boot-time clock.
 ///
 /// # Errors
 /// The handler cannot be installed.
-pub fn note_aborts(file: File, clock: u128) -> io::Result<()> {
+pub fn record_aborts(file: File, clock: u128) -> io::Result<()> {
     let own = rustix::process::getpid();
-    // SAFETY: the handler only calls what POSIX allows in one: `clock_gettime`, `write` to a descriptor that is never
+    // SAFETY: the handler calls only async-signal-safe functions: `clock_gettime`, `write` to a descriptor that is never
     // closed (the closure owns it and is never unregistered), `sigaction` and `raise`. It takes no lock and allocates
     // nothing. `si_pid` is set for SIGABRT: it is sent by `kill` or `tgkill` only, and other fields are not read.
     unsafe {
         signal_hook_registry::register_sigaction(libc::SIGABRT, move |info| {
             if info.si_pid() == own.as_raw_nonzero().get() {
-                // An end that cannot be noted is not counted.
-                let _ = rustix::io::write(&file, &crash_note(boot_nanos(), clock));
+                // A crash that cannot be recorded is not counted.
+                let _ = rustix::io::write(&file, &encode_crash_record(boot_nanos(), clock));
             }
             let _ = emulate_default_handler(libc::SIGABRT);
         })?;
@@ -29,15 +29,15 @@ pub fn note_aborts(file: File, clock: u128) -> io::Result<()> {
     Ok(())
 }
 
-/// The note of an end at a time of the boot-time clock that is named by a number.
+/// Encodes the record of a crash: `nanos` of the boot-time clock, then the number that identifies this clock.
 #[must_use]
-pub fn crash_note(nanos: u64, clock: u128) -> [u8; CRASH_NOTE_BYTES] {
-    let mut note = [0; CRASH_NOTE_BYTES];
-    let (time, of) = note.split_at_mut(size_of::<u64>());
-    time.copy_from_slice(&nanos.to_le_bytes());
-    of.copy_from_slice(&clock.to_le_bytes());
-    note
+pub fn encode_crash_record(nanos: u64, clock: u128) -> [u8; CRASH_RECORD_BYTES] {
+    let mut record = [0; CRASH_RECORD_BYTES];
+    let (time_bytes, clock_bytes) = record.split_at_mut(size_of::<u64>());
+    time_bytes.copy_from_slice(&nanos.to_le_bytes());
+    clock_bytes.copy_from_slice(&clock.to_le_bytes());
+    record
 }
 
-/// The size of a note.
-pub const CRASH_NOTE_BYTES: usize = size_of::<u64>() + size_of::<u128>();
+/// The size of a crash record.
+pub const CRASH_RECORD_BYTES: usize = size_of::<u64>() + size_of::<u128>();

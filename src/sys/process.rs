@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket, and a descriptor that says when that process has ended. Nobody is signalled.
+//! The process at the other end of a socket: its number, and a descriptor of it. No process is signalled.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::process::{Pid, PidfdFlags};
 
-/// A descriptor of a process that becomes readable when it has ended, whoever is its parent.
+/// Opens a descriptor of a process that becomes readable when the process has exited. It need not be a child.
 ///
 /// The number may belong to another process by now: use [`peer_pidfd`] where there is a socket.
 ///
@@ -19,17 +19,17 @@ pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// A descriptor of the process that connected to, or made, the other end of a socket.
+/// Opens a descriptor of the process that connected to, or made, the other end of a socket.
 ///
-/// By SO_PEERPIDFD, which cannot be mistaken; kernels before 6.5 do not know it and are asked by number, which
-/// another process may bear if the peer ended in between.
+/// SO_PEERPIDFD identifies the process exactly. On kernels before 6.5, which lack it, the process is looked up by
+/// number, which another process may have taken if the peer exited in between.
 ///
 /// # Errors
-/// The peer has ended already, is in another space of process numbers (before 6.5), or no descriptor is left.
+/// The peer has exited, is in another PID namespace (before 6.5), or no descriptor is left.
 pub fn peer_pidfd(socket: &UnixStream) -> io::Result<OwnedFd> {
     // SAFETY: any bytes are a valid `c_int`.
     match unsafe { option::<libc::c_int>(socket, SO_PEERPIDFD) } {
-        // SAFETY: the kernel has just made this descriptor for the caller; nobody else knows its number.
+        // SAFETY: the kernel has just made this descriptor for the caller; no other value owns its number.
         Ok(descriptor) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => match peer_pid(socket)? {
             Some(pid) => pidfd_open(pid),
@@ -39,11 +39,11 @@ pub fn peer_pidfd(socket: &UnixStream) -> io::Result<OwnedFd> {
     }
 }
 
-/// The number of the process that connected to, or made, the other end of a socket; none: it lives in another space
-/// of process numbers, as in a container of its own.
+/// Returns the number of the process that connected to, or made, the other end of a socket; `None` if it is in another
+/// PID namespace, such as a container's.
 ///
 /// # Errors
-/// What the kernel says.
+/// `getsockopt` fails.
 pub fn peer_pid(socket: &UnixStream) -> io::Result<Option<u32>> {
     // SAFETY: three integers; any bytes are a valid `ucred`.
     let peer: libc::ucred = unsafe { option(socket, libc::SO_PEERCRED) }?;
@@ -71,9 +71,9 @@ unsafe fn option<T>(socket: &UnixStream, name: libc::c_int) -> io::Result<T> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: zeroed, then written by the kernel, and the caller answers for every such value being valid.
+    // SAFETY: zeroed, then written by the kernel; the caller guarantees that every such value is valid.
     Ok(unsafe { value.assume_init() })
 }
 
-/// Of asm-generic/socket.h since Linux 6.5: x86-64, arm64 and whatever else takes that page as it is.
+/// From asm-generic/socket.h since Linux 6.5: x86-64, arm64 and all architectures that use that header unchanged.
 const SO_PEERPIDFD: libc::c_int = 77;

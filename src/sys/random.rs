@@ -1,11 +1,11 @@
-//! What the kernel draws at random.
+//! Random bytes from the kernel.
 
 use std::io;
 
-/// So many bytes.
+/// Returns `BYTES` random bytes.
 ///
 /// # Errors
-/// The kernel gives none.
+/// `getrandom` fails.
 pub fn drawn<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

@@ -1,49 +1,48 @@
-//! What a decision thread asks of the scheduler, and what it is given.
+//! Scheduler attributes of the calling thread: its slice and its nice value.
 
 use std::io;
 use std::time::Duration;
 
-/// Asks that the calling thread be given short slices, 0.1 ms: on a busy CPU it then runs soon after it wakes,
-/// instead of after the others' full slices (p99 2.7 ms → 0.05 ms). It gets no more CPU for it than its share.
+/// Requests slices of 0.1 ms for the calling thread: on a busy CPU it then runs soon after it wakes, instead of after
+/// the full slices of other threads (p99 2.7 ms → 0.05 ms). Its share of the CPU does not grow.
 ///
-/// Unprivileged. Kernels before 6.12 ignore the wish.
+/// Unprivileged. Kernels before 6.12 ignore the request.
 ///
 /// # Errors
-/// What the kernel says, for instance under a filter of system calls. Nothing is lost but the speed.
+/// `sched_setattr` fails, for instance under a seccomp filter. The thread works on, with higher latency.
 pub fn ask_for_short_slice() -> io::Result<()> {
-    // As it is: the kernel takes all of these at once, and grants no thread a better one without a privilege.
+    // The call sets all attributes, so the nice value is passed unchanged: lowering it needs a privilege.
     let nice = rustix::process::getpriority_process(None)?;
-    ask(&Attributes { nice, runtime_nanos: SLICE_NANOS, ..Attributes::default() })
+    set_attributes(&SchedAttributes { nice, runtime_nanos: SLICE_NANOS, ..SchedAttributes::default() })
 }
 
-/// Asks that the calling thread give way to all others that want the CPU: it then has a tenth of what they have.
+/// Lowers the priority of the calling thread: on a busy CPU it gets a tenth of another thread's share.
 ///
 /// # Errors
-/// What the kernel says, for instance under a filter of system calls.
+/// `sched_setattr` fails, for instance under a seccomp filter.
 pub fn give_way() -> io::Result<()> {
     let nice = rustix::process::getpriority_process(None)?.max(NICE);
-    ask(&Attributes { nice, ..Attributes::default() })
+    set_attributes(&SchedAttributes { nice, ..SchedAttributes::default() })
 }
 
-fn ask(attributes: &Attributes) -> io::Result<()> {
-    let size = u32::try_from(size_of::<Attributes>()).unwrap_or_default();
-    let attributes = Attributes { size, policy: SCHED_OTHER, ..*attributes };
+fn set_attributes(attributes: &SchedAttributes) -> io::Result<()> {
+    let size = u32::try_from(size_of::<SchedAttributes>()).unwrap_or_default();
+    let attributes = SchedAttributes { size, policy: SCHED_OTHER, ..*attributes };
     // SAFETY: the kernel reads `size` bytes at the pointer, which is exactly the initialised, live `attributes`,
     // and keeps no reference to it. 0 is the calling thread; no flags.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The slice that the calling thread has. Zero: the kernel does not tell, for it knows no slices of a thread's own, as before
-/// 6.12.
+/// Returns the slice of the calling thread; zero on kernels before 6.12, which have no slices by thread.
 ///
 /// # Errors
-/// What the kernel says, for instance under a filter of system calls.
+/// `sched_getattr` fails, for instance under a seccomp filter.
 pub fn slice() -> io::Result<Duration> {
-    let mut attributes = Attributes::default();
-    let size = size_of::<Attributes>();
-    // SAFETY: the kernel writes at most `size` bytes at the pointer, which is exactly the live `attributes`, every pattern of
-    // whose bits is valid, and keeps no reference to it. 0 is the calling thread; no flags.
+    let mut attributes = SchedAttributes::default();
+    let size = size_of::<SchedAttributes>();
+    // SAFETY: the kernel writes at most `size` bytes at the pointer, which is exactly the live `attributes`, for which
+    // every bit pattern is valid, and keeps no reference to it. 0 is the calling thread; no flags.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -54,19 +53,19 @@ pub fn slice() -> io::Result<Duration> {
 /// `struct sched_attr` of linux/sched/types.h in its first version, which every kernel since 3.14 reads.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Attributes {
+struct SchedAttributes {
     size: u32,
     policy: u32,
     flags: u64,
     nice: i32,
     priority: u32,
-    /// For SCHED_OTHER since 6.12: the slice.
+    /// The slice, for SCHED_OTHER since 6.12.
     runtime_nanos: u64,
     deadline_nanos: u64,
     period_nanos: u64,
 }
 
-/// Weighs 110 where others weigh 1 024.
+/// Weight 110, where nice 0 has 1 024.
 const NICE: i32 = 10;
 
 const SCHED_OTHER: u32 = 0;
@@ -74,7 +73,7 @@ const SCHED_OTHER: u32 = 0;
 /// The shortest slice that the kernel grants.
 const SLICE_NANOS: u64 = 100_000;
 
-/// What is asked for.
+/// The slice that decision threads request.
 pub const SHORT_SLICE: Duration = Duration::from_nanos(SLICE_NANOS);
 
 #[cfg(test)]
@@ -84,9 +83,9 @@ mod tests {
     use super::ask_for_short_slice;
 
     #[test]
-    fn who_started_the_daemon_with_another_nice_value_keeps_it() {
+    fn short_slice_keeps_nice_value() {
         let thread = std::thread::spawn(|| {
-            // On Linux each thread has its own.
+            // On Linux each thread has its own nice value.
             setpriority_process(None, 7).unwrap();
             ask_for_short_slice().unwrap();
             getpriority_process(None).unwrap()

@@ -62,7 +62,7 @@ def served(kept, directory):
 
 
 def written_at(daemon):
-    """When the tables that stand there began to be copied, from their head: see src/state/tables.rs."""
+    """When the tables that stand there began to be copied, from their head: see src/state/snapshot.rs."""
     tables = (daemon.state / "tables").read_bytes()[:64]
     assert tables[:16] == b"tidegate" + (1).to_bytes(8, "little")
     return int.from_bytes(tables[24 + 12 + 17 :][:8], "little")

@@ -1,4 +1,4 @@
-//! Idle connections of sessions that have many: they give way before a newcomer is refused. No session loses its last.
+//! Closes idle connections of sessions that have many, before a new connection is refused. A session keeps at least four.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -7,53 +7,53 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Book, SessionKey};
+use super::{ConnectionTable, SessionKey};
 use crate::clock::Timestamp;
 use crate::protocol::{Reply, encode_reply};
 
-impl Book {
-    /// Takes the places of some idle surplus connections, those first that have rested longest: of one user, or of all.
-    /// Their tasks read and write no more; their sockets are to be passed to [`say_goodbye`] once no lock is held.
-    pub(super) fn end_surplus(&mut self, user: Option<u32>, now: Timestamp) -> Vec<Arc<UnixStream>> {
-        if self.searched.is_some_and(|(of_user, until)| of_user == user && now < until) {
+impl ConnectionTable {
+    /// Removes some idle surplus connections of one user, or of all: those first that have been idle longest. Their tasks
+    /// read and write no more. Pass the returned sockets to [`write_goodbye`] after the lock is released.
+    pub(super) fn remove_surplus(&mut self, user: Option<u32>, now: Timestamp) -> Vec<Arc<UnixStream>> {
+        if self.empty_search.is_some_and(|(of_user, until)| of_user == user && now < until) {
             return Vec::new();
         }
-        let mut ended = Vec::new();
-        for number in self.surplus(user, now) {
-            if ended.len() == ENDED_AT_ONCE {
+        let mut removed = Vec::new();
+        for number in self.find_surplus(user, now) {
+            if removed.len() == REMOVED_AT_ONCE {
                 break;
             }
-            let Some(present) = self.present.get(&number) else { continue };
-            if present.activity.end_if_resting(IDLE, now) {
-                ended.extend(self.remove(number).and_then(|present| present.stream.upgrade()));
+            let Some(entry) = self.entries.get(&number) else { continue };
+            if entry.activity.end_if_idle(IDLE_MIN, now) {
+                removed.extend(self.remove(number).and_then(|entry| entry.stream.upgrade()));
             }
         }
-        if ended.is_empty() {
-            // To search costs a look at every connection.
-            self.searched = Some((user, now.after(SEARCH_PAUSE)));
+        if removed.is_empty() {
+            // A search visits every connection.
+            self.empty_search = Some((user, now.after(SEARCH_PAUSE)));
         }
-        ended
+        removed
     }
 
-    /// The connections that a session has beyond a few and that are idle, those first that have rested longest.
-    fn surplus(&self, user: Option<u32>, now: Timestamp) -> Vec<u64> {
+    /// Returns the idle connections that sessions have beyond [`KEPT_PER_SESSION`], those first that have been idle
+    /// longest.
+    fn find_surplus(&self, user: Option<u32>, now: Timestamp) -> Vec<u64> {
         let mut sessions: HashMap<SessionKey, (usize, Vec<(Timestamp, u64)>)> = HashMap::new();
-        for (number, present) in &self.present {
-            let Some(session) = present.session.filter(|_| user.is_none_or(|user| user == present.user))
-            else {
+        for (number, entry) in &self.entries {
+            let Some(session) = entry.session.filter(|_| user.is_none_or(|user| user == entry.user)) else {
                 continue;
             };
-            let (count, resting) = sessions.entry(session).or_default();
+            let (count, idle) = sessions.entry(session).or_default();
             *count += 1;
-            let since = present.activity.resting_since().filter(|since| now.since(*since) >= IDLE);
-            resting.extend(since.map(|since| (since, *number)));
+            let since = entry.activity.idle_since().filter(|since| now.since(*since) >= IDLE_MIN);
+            idle.extend(since.map(|since| (since, *number)));
         }
         let mut surplus: Vec<_> = sessions
             .into_values()
-            .flat_map(|(count, mut resting)| {
-                resting.sort_unstable();
-                resting.truncate(count.saturating_sub(KEPT_A_SESSION));
-                resting
+            .flat_map(|(count, mut idle)| {
+                idle.sort_unstable();
+                idle.truncate(count.saturating_sub(KEPT_PER_SESSION));
+                idle
             })
             .collect();
         surplus.sort_unstable();
@@ -61,29 +61,28 @@ impl Book {
     }
 }
 
-/// Tells the peers of connections that are to end, then wakes their tasks. What a peer has written and the daemon has not
-/// read is not judged.
-pub(super) fn say_goodbye(ended: &[Arc<UnixStream>]) {
+/// Writes GOODBYE to removed connections, then wakes their tasks. Unread requests are not answered.
+pub(super) fn write_goodbye(removed: &[Arc<UnixStream>]) {
     let mut goodbye = Vec::new();
     encode_reply(&mut goodbye, &Reply::Goodbye { reason: "idle" });
-    for stream in ended {
-        // All replies were written before, so there is room, unless the peer reads none. It finds the end all the same.
+    for stream in removed {
+        // There is room, as all replies were written, unless the peer reads none. It sees the end in any case.
         let _ = (&**stream).write(&goodbye);
         let _ = stream.shutdown(Shutdown::Read);
     }
 }
 
-/// A session keeps so many: a client that is busy again need not connect first.
-const KEPT_A_SESSION: usize = 4;
+/// Connections that a session keeps, so that a client that is busy again need not reconnect.
+const KEPT_PER_SESSION: usize = 4;
 
-/// A connection that has not been used for so long is idle: a burst has ended, and requests that wait for a place would be
-/// refused by then. A client that comes back opens another.
-const IDLE: Duration = Duration::from_millis(100);
+/// The idle time after which a connection may be closed: longer than the gaps in a burst, and short enough for clients
+/// that wait to connect. A client that needs more connections again opens them.
+const IDLE_MIN: Duration = Duration::from_millis(100);
 
-/// So many places are freed in one search, so that a crowd of newcomers does not cause one each.
-const ENDED_AT_ONCE: usize = 32;
+/// Connections removed by one search, so that many new connections do not each cause a search.
+const REMOVED_AT_ONCE: usize = 32;
 
-/// After a search that found nothing.
+/// The pause after a search that found nothing.
 const SEARCH_PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -92,38 +91,38 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
-    use super::{ENDED_AT_ONCE, say_goodbye};
+    use super::{REMOVED_AT_ONCE, write_goodbye};
     use crate::clock::Timestamp;
-    use crate::server::connections::Book;
+    use crate::server::connections::ConnectionTable;
     use crate::server::processes::SessionKey;
 
-    /// A book of connections, each with a stream that outlives it.
+    /// A table of connections and their streams, which outlive it.
     #[derive(Default)]
-    struct Office {
-        book: Book,
+    struct Fixture {
+        table: ConnectionTable,
         streams: Vec<[Arc<UnixStream>; 2]>,
     }
 
-    impl Office {
-        /// Adds connections of a session, which rest since so many milliseconds; none: it works.
-        fn join(&mut self, user: u32, session: u8, resting: &[Option<u64>]) {
-            for since in resting {
+    impl Fixture {
+        /// Adds connections of a session, idle since these milliseconds; `None` for a working one.
+        fn join(&mut self, user: u32, session: u8, idle_since: &[Option<u64>]) {
+            for since in idle_since {
                 let (ours, theirs) = UnixStream::pair().unwrap();
                 let streams = [ours, theirs].map(Arc::new);
-                let (number, activity) = self.book.add(&streams[0], user);
+                let (number, activity) = self.table.add(&streams[0], user);
                 let key = SessionKey::new((session > 0).then_some([session; 16]), user, number);
-                self.book.present.get_mut(&number).unwrap().session = Some(key);
-                since.iter().for_each(|since| activity.rest(at(*since)));
+                self.table.entries.get_mut(&number).unwrap().session = Some(key);
+                since.iter().for_each(|since| activity.set_idle(at(*since)));
                 self.streams.push(streams);
             }
         }
 
-        /// The numbers of those that are ended, in order.
-        fn end(&mut self, user: Option<u32>, millis: u64) -> Vec<usize> {
-            let ended = self.book.end_surplus(user, at(millis));
+        /// Removes surplus connections and returns their numbers, in order.
+        fn remove(&mut self, user: Option<u32>, millis: u64) -> Vec<usize> {
+            let removed = self.table.remove_surplus(user, at(millis));
             let is_of = |stream: &Arc<UnixStream>, streams: &[_; 2]| Arc::ptr_eq(stream, &streams[0]);
             let number = |stream| self.streams.iter().position(|streams| is_of(stream, streams)).unwrap() + 1;
-            ended.iter().map(number).collect()
+            removed.iter().map(number).collect()
         }
     }
 
@@ -132,48 +131,48 @@ mod tests {
     }
 
     #[test]
-    fn ends_first_those_that_have_rested_longest_and_leaves_each_session_four() {
-        let mut office = Office::default();
-        office.join(7, 1, &[Some(500), None, Some(100), Some(400), Some(200), None, Some(300)]);
-        office.join(7, 2, &[Some(250); 4]);
+    fn removes_longest_idle_first_and_keeps_four_per_session() {
+        let mut fixture = Fixture::default();
+        fixture.join(7, 1, &[Some(500), None, Some(100), Some(400), Some(200), None, Some(300)]);
+        fixture.join(7, 2, &[Some(250); 4]);
         // Each is a session of its own.
-        office.join(7, 0, &[Some(0); 6]);
-        // All but 19 have rested for 99 ms.
-        office.join(8, 3, &[Some(901), Some(150), Some(901), Some(901), Some(901), Some(901)]);
-        assert_eq!(office.end(None, 1_000), [3, 19, 5, 7], "four of session 1 stay");
-        assert_eq!(office.book.by_user[&7], 14);
-        assert_eq!(office.end(None, 1_000), [0; 0]);
+        fixture.join(7, 0, &[Some(0); 6]);
+        // All but 19 have been idle for 99 ms.
+        fixture.join(8, 3, &[Some(901), Some(150), Some(901), Some(901), Some(901), Some(901)]);
+        assert_eq!(fixture.remove(None, 1_000), [3, 19, 5, 7], "four of session 1 stay");
+        assert_eq!(fixture.table.by_user[&7], 14);
+        assert_eq!(fixture.remove(None, 1_000), [0; 0]);
     }
 
     #[test]
-    fn searches_among_one_user_and_not_again_at_once_where_none_was_found() {
-        let mut office = Office::default();
-        office.join(7, 1, &[Some(0); 6]);
-        office.join(8, 2, &[Some(950); 6]);
-        assert_eq!(office.end(Some(8), 1_000), [0; 0], "none is idle");
-        office.join(8, 3, &[Some(0); 5]);
-        assert_eq!(office.end(Some(8), 1_019), [0; 0], "it has just been searched");
-        assert_eq!(office.end(Some(7), 1_019), [1, 2], "another user has not");
-        assert_eq!(office.end(Some(8), 1_020), [13]);
+    fn pauses_search_for_user_after_finding_none() {
+        let mut fixture = Fixture::default();
+        fixture.join(7, 1, &[Some(0); 6]);
+        fixture.join(8, 2, &[Some(950); 6]);
+        assert_eq!(fixture.remove(Some(8), 1_000), [0; 0], "none is idle");
+        fixture.join(8, 3, &[Some(0); 5]);
+        assert_eq!(fixture.remove(Some(8), 1_019), [0; 0], "the search for this user pauses");
+        assert_eq!(fixture.remove(Some(7), 1_019), [1, 2], "the search for another user does not");
+        assert_eq!(fixture.remove(Some(8), 1_020), [13]);
     }
 
     #[test]
-    fn frees_some_places_at_once() {
-        let mut office = Office::default();
-        office.join(7, 1, &[Some(0); 4 + ENDED_AT_ONCE + 8]);
-        assert_eq!(office.end(None, 100).len(), ENDED_AT_ONCE);
-        assert_eq!(office.end(None, 100).len(), 8);
+    fn removes_bounded_number_per_search() {
+        let mut fixture = Fixture::default();
+        fixture.join(7, 1, &[Some(0); 4 + REMOVED_AT_ONCE + 8]);
+        assert_eq!(fixture.remove(None, 100).len(), REMOVED_AT_ONCE);
+        assert_eq!(fixture.remove(None, 100).len(), 8);
     }
 
     #[test]
-    fn says_goodbye_and_reads_no_more() {
+    fn goodbye_shuts_down_reading() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let ours = Arc::new(ours);
-        say_goodbye(&[Arc::clone(&ours)]);
-        assert_eq!((&*ours).read(&mut [0; 8]).unwrap(), 0, "the end, though the peer has not ended");
+        write_goodbye(&[Arc::clone(&ours)]);
+        assert_eq!((&*ours).read(&mut [0; 8]).unwrap(), 0, "the end, though the peer has not closed");
         drop(ours);
-        let mut said = Vec::new();
-        theirs.read_to_end(&mut said).unwrap();
-        assert!(said.ends_with(b"idle"), "{said:?}");
+        let mut received = Vec::new();
+        theirs.read_to_end(&mut received).unwrap();
+        assert!(received.ends_with(b"idle"), "{received:?}");
     }
 }

@@ -59,13 +59,13 @@ fn a_cause_is_told_once_and_so_is_its_end() {
         samples(&mut machine, 30);
         let told = journal.lines();
         assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("pressure is read here"), "{told:?}");
-        assert!(told[1].contains("INFO") && told[1].contains("there are readings again"), "{told:?}");
+        assert!(told[0].contains("pressure is sampled from this file"), "{told:?}");
+        assert!(told[1].contains("INFO") && told[1].contains("this signal is sampled again"), "{told:?}");
         machine.write("proc/pressure/cpu", "some\n");
         samples(&mut machine, 30);
         let told = journal.lines();
         assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("does not say what such a file says"), "{told:?}");
+        assert!(told[0].contains("unexpected content"), "{told:?}");
     });
 }
 
@@ -86,7 +86,7 @@ fn what_changes_all_the_time_is_told_now_and_then() {
 #[test]
 fn each_cause_says_how_to_mend_it() {
     let table = [
-        (Source::AcceptQueue(Listen::Port(1)), "TCP port 1 ", "start the application, mend `listen`"),
+        (Source::AcceptQueue(Listen::Port(1)), "TCP port 1 ", "start the application, correct `listen`"),
         (Source::AcceptQueue(Listen::Path("/nowhere".into())), "/nowhere", "start the application"),
         (Source::CpuQuota, "no process", "HELLO"),
         (Source::IoPressure, "proc/pressure/io", "psi=1"),

@@ -28,7 +28,7 @@ fn a_damaged_file_is_set_aside_and_one_is_kept() {
     let mut plan = plan();
     for damage in ["first", "second"] {
         fs::write(state(&plan).join("tables"), damage).unwrap();
-        plan = serves_and_says(plan, &["ERROR", "of no use: it is no file of tables", "begins afresh"]);
+        plan = serves_and_says(plan, &["ERROR", "of no use: it is not a tidegate snapshot", "begins afresh"]);
         assert_eq!(fs::read(state(&plan).join("tables.bad")).unwrap(), damage.as_bytes());
         fs::remove_file(state(&plan).join("tables")).unwrap();
     }
@@ -119,7 +119,7 @@ fn two_daemons_do_not_write_into_one_another() {
     let mut second = often(Plan::new());
     second.settings = format!("state: {}", state(&first.plan).display());
     let second = second.start();
-    second.await_log(&["WARN", "another tidegate keeps its state here"]);
+    second.await_log(&["WARN", "another tidegate uses this directory"]);
     assert_eq!(allowed(&mut second.greeted(), "u", 6), 5);
     end(second);
     assert!(!state(&first.plan).join("tables").exists(), "it is the other's to write");

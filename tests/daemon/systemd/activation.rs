@@ -174,7 +174,7 @@ fn what_is_passed_to_another_process_is_left_alone() {
     plan.start().greeted().assert_served();
     // A descriptor that is no socket, one that is not open, and too many.
     let table = [
-        ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3</dev/null", "it is no socket that can be used"),
+        ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3</dev/null", "it is not a usable socket"),
         ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3<&-", "cannot be taken"),
         ("LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=a exec \"$@\" 3</dev/null 4</dev/null", "must agree"),
         ("LISTEN_PID=$$ LISTEN_FDS=900 exec \"$@\" 3</dev/null", "more than 16"),

@@ -81,7 +81,7 @@ fn of_one_connection_256_wait_and_the_next_is_judged_at_once() {
         // Each of them that waited did so behind fewer than 256.
         assert!(declined <= 1.0, "{declined} of 257 were not let wait");
         if declined > 0.0 {
-            host.await_log(&["WARN", "more requests wait for calls of Redis than there is room for"]);
+            host.await_log(&["WARN", "too many requests wait for remote checks"]);
         }
         id_of(&replies[0]) == 257 && declined == 1.0
     });

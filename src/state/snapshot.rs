@@ -1,19 +1,19 @@
-//! The file of tables: all that the engine keeps over a restart, in sections that each prove themselves.
+//! The snapshot (the file `tables`): the engine's state across a restart, in sections with checksums.
 //!
 //! ```text
-//!   "tidegate" │ version │ which key │ section │ section │ … │ the end
+//!   "tidegate" │ version │ key print │ section │ section │ … │ the end
 //!                8 bytes    8 bytes
 //!   section:  kind │ entries │ bytes │ entries … │ checksum
 //!             4       4         4                  8
 //! ```
 //!
-//! All numbers are little-endian. A checksum is SipHash-1-3 under the key of the digests: it is in the tree already, as
-//! fast as the disk, and a file that was made under another key, which would be of no use, does not pass. Each runs on
-//! from the one before, so the last is over all of it: a section that is cut off, left out, moved or taken from another
-//! file is found, as is a single bit.
+//! All numbers are little-endian. A checksum is SipHash-1-3 under the key of the digests: it is in the tree already, is
+//! as fast as the disk, and rejects a file made under another key, which would be useless. Each checksum includes the one
+//! before, so the last covers the whole file: a truncated, missing, moved or foreign section is detected, as is a flipped
+//! bit.
 //!
-//! A reader of version N reads N. What it does not know, a newer version or a kind of section, it sets aside whole: then
-//! a restart begins afresh, as it does where there is no file. A version that reads older ones does so by their number.
+//! A reader of version N reads N. A file with another version or an unknown kind of section is set aside whole; the
+//! daemon then starts with empty state, as without a file. A version that reads older ones dispatches on their number.
 
 mod bytes;
 mod decode;
@@ -24,50 +24,49 @@ use std::io::{self, BufReader, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use super::files::{Whole, open_regular};
 use super::moment::Moment;
-use super::regular::open_regular;
-use super::whole::Whole;
 use crate::clock::{Now, Timestamp};
 use crate::engine::Engine;
 use crate::engine::kept::{Kept, Unfit};
-use bytes::Bytes;
-use section::{Kind, SectionReader, SectionWriter};
+use bytes::ByteReader;
+use section::{SectionKind, SectionReader, SectionWriter};
 
-/// The secret of the digests, as it is kept.
+/// The key of the digests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyBytes(pub [u8; 16]);
 
-/// A secret is not for logs.
+/// Hides the key, as it must not appear in logs.
 impl std::fmt::Debug for KeyBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeyBytes(…)")
     }
 }
 
-/// What a file of tables says of itself before all else.
+/// The version and key of a snapshot, checked before its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// What its bytes mean; mostly [`VERSION`].
+    /// The format version; [`VERSION`] except in tests.
     pub version: u64,
-    /// Under which key it is made.
+    /// The key of its digests and checksums.
     pub key: KeyBytes,
 }
 
-/// Of this version.
+/// Makes a stamp of this version.
 impl From<KeyBytes> for Stamp {
     fn from(key: KeyBytes) -> Stamp {
         Stamp { version: VERSION, key }
     }
 }
 
-/// Why a file of tables is of no use.
+/// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Useless {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// It is no file of tables.
-    #[error("it is no file of tables")]
+    /// It does not begin with the magic bytes.
+    #[error("it is not a tidegate snapshot")]
     Strange,
     /// It is of another version.
     #[error("it is of version {found}, and this tidegate reads version {reads}")]
@@ -76,37 +75,37 @@ pub enum Useless {
     /// It was made under another key.
     #[error("it was made under another hash key")]
     OtherKey,
-    /// It is larger than what this daemon could have written.
-    #[error("it has {0} bytes, more than tables of this memory budget come to")]
+    /// It is larger than this daemon could have written.
+    #[error("it has {0} bytes, more than this memory budget can produce")]
     TooLarge(u64),
-    /// It is not as it was written.
+    /// Its bytes are inconsistent.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
-    /// It holds what no engine hands out.
+    /// It holds state that no engine writes.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// No clock says how much time has passed since it was written.
-    #[error("the clocks have gone back since it was written: how much time has passed is not known")]
+    /// No clock can measure the time since it was written.
+    #[error("the clocks have gone back since it was written, so its age is unknown")]
     NoTime,
 }
 
-/// What was put back.
+/// The result of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PutBack {
-    /// The moment of the engine's timeline that it was then, at the start.
+    /// The current moment of the engine's timeline.
     pub at: Timestamp,
-    /// How much time had passed since the file was written.
+    /// The age of the snapshot.
     pub passed: Duration,
-    /// Whether it was written at an orderly end.
+    /// Whether it was written at an orderly exit.
     pub is_final: bool,
-    /// How many things were put back.
+    /// The number of restored entries.
     pub entries: u64,
 }
 
-/// Writes all that an engine keeps, beside what stands there until it is whole. Returns its size in bytes.
+/// Writes a snapshot of an engine, atomically. Returns its size in bytes.
 ///
 /// # Errors
-/// What the file system says; the old file stands then.
+/// File system errors; the old file stays then.
 pub fn write_tables(
     path: &Path,
     stamp: impl Into<Stamp>,
@@ -119,20 +118,21 @@ pub fn write_tables(
     let mut whole = Whole::begin(path)?;
     whole.write_all(MAGIC)?;
     whole.write_all(&version.to_le_bytes())?;
-    whole.write_all(&key_print(key).to_le_bytes())?;
+    whole.write_all(&fingerprint_key(key).to_le_bytes())?;
     let mut sections = SectionWriter::new(whole, key.0);
-    encode::head(&mut sections, &Head { here: *here, at: now.at, is_final, keys: engine.count_keys() });
-    // The first error ends the writing, not the copying: nobody waits for that.
-    engine.copy_out(now, &mut |kept| encode::entry(&mut sections, kept));
+    let head = SnapshotHead { here: *here, at: now.at, is_final, keys: engine.count_keys() };
+    encode::encode_head(&mut sections, &head);
+    // After an error the rest is still copied, but not written.
+    engine.copy_out(now, &mut |kept| encode::encode_entry(&mut sections, kept));
     let (whole, bytes) = sections.end()?;
     whole.finish()?;
     Ok(bytes + PREAMBLE_BYTES)
 }
 
-/// Reads a file of tables into an engine that is empty. After an error that engine is of no use.
+/// Restores a snapshot into an empty engine. After an error the engine must be dropped.
 ///
 /// # Errors
-/// Why the file is of no use; it stays where it is.
+/// Why the snapshot cannot be used; the file is not moved.
 pub fn read_tables(
     path: &Path,
     stamp: impl Into<Stamp>,
@@ -147,11 +147,11 @@ pub fn read_tables(
         return Err(Useless::TooLarge(metadata.len()));
     }
     let mut file = BufReader::with_capacity(READ_BYTES, file);
-    preamble(&mut file, stamp)?;
+    check_preamble(&mut file, stamp)?;
     let mut sections = SectionReader::new(file, stamp.key.0);
     let head = match sections.next()? {
-        Some((Kind::Head, 1, payload)) => decode::head(&mut Bytes::new(payload))?,
-        _ => return Err(Useless::Damaged("it has no head")),
+        Some((SectionKind::Head, 1, payload)) => decode::decode_head(&mut ByteReader::new(payload))?,
+        _ => return Err(Useless::Damaged("its head is missing")),
     };
     let passed = here.since(&head.here).ok_or(Useless::NoTime)?;
     let at = head.at.after(passed);
@@ -159,16 +159,16 @@ pub fn read_tables(
         return Err(Useless::NoTime);
     }
     let now = Now { at, utc: here.unix_nanos.saturating_sub_unsigned(at.as_nanos()) };
-    // A hint, no more: it is bounded by what the file can hold.
+    // The expected number of keys is only a hint, bounded by the size of the file.
     let fit =
         |keys: usize, bytes: u64| keys.min(usize::try_from(metadata.len() / bytes).unwrap_or(usize::MAX));
     engine.expect_keys(fit(head.keys.0, encode::BUCKET_BYTES), fit(head.keys.1, encode::WINDOW_BYTES));
     let mut putting = engine.putting_back(now);
     let mut entries = 0;
     while let Some((kind, count, payload)) = sections.next()? {
-        let mut bytes = Bytes::new(payload);
+        let mut bytes = ByteReader::new(payload);
         for _ in 0..count {
-            let kept: Kept = decode::entry(kind, &mut bytes)?;
+            let kept: Kept = decode::decode_entry(kind, &mut bytes)?;
             putting.put(kept)?;
             entries += 1;
         }
@@ -181,17 +181,17 @@ pub fn read_tables(
 
 /// The first section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head {
-    /// When it was written, by the machine's clocks.
+struct SnapshotHead {
+    /// When the snapshot was written, by the machine's clocks.
     here: Moment,
-    /// When that was on the engine's timeline.
+    /// The same moment on the engine's timeline.
     at: Timestamp,
     is_final: bool,
-    /// About how many buckets and fixed windows follow.
+    /// The approximate numbers of buckets and fixed windows that follow.
     keys: (usize, usize),
 }
 
-fn preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), Useless> {
+fn check_preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), Useless> {
     let mut word = || -> Result<[u8; 8], Useless> {
         let mut word = [0; 8];
         match file.read_exact(&mut word) {
@@ -207,19 +207,19 @@ fn preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), Useless> {
     if found != stamp.version {
         return Err(Useless::Version { found, reads: stamp.version });
     }
-    if u64::from_le_bytes(word()?) != key_print(stamp.key) {
+    if u64::from_le_bytes(word()?) != fingerprint_key(stamp.key) {
         return Err(Useless::OtherKey);
     }
     Ok(())
 }
 
-/// Tells a key from others, and nothing about it.
-fn key_print(key: KeyBytes) -> u64 {
+/// Returns a number that distinguishes keys and does not reveal them.
+fn fingerprint_key(key: KeyBytes) -> u64 {
     siphasher::sip::SipHasher13::new_with_key(&key.0).hash(b"which key")
 }
 
-/// More than what the tables of a memory budget, and the leases beside them, come to on the disk: a file that is larger is
-/// no file of ours.
+/// Returns an upper bound on the size of a snapshot under a memory budget, leases included. A larger file is not a
+/// snapshot of this daemon.
 #[must_use]
 pub fn file_bytes_max(memory_bytes_max: u64) -> u64 {
     memory_bytes_max.saturating_mul(2).saturating_add(LEASES_BYTES)
@@ -227,16 +227,16 @@ pub fn file_bytes_max(memory_bytes_max: u64) -> u64 {
 
 const MAGIC: &[u8; 8] = b"tidegate";
 
-/// Of the file's layout and of what its entries mean: the states of the algorithms, and the digests of their keys.
+/// The version of the layout and of the meaning of entries: the states of the algorithms, and the digests of their keys.
 pub const VERSION: u64 = 1;
 
 const PREAMBLE_BYTES: u64 = 24;
 
-/// A million leases, and what is tied to them.
+/// A million leases with their ties.
 const LEASES_BYTES: u64 = 256 << 20;
 
-/// Read from the kernel at a time.
+/// Bytes read from the kernel at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// 146 years: half of all time, so that no sum of times comes to its end.
+/// 146 years, a quarter of the range, so that sums of times do not overflow.
 const AT_MAX: Timestamp = Timestamp::from_nanos(1 << 62);

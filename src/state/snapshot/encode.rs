@@ -1,14 +1,13 @@
-//! Entries as bytes. What is here has its mirror in the file beside it.
+//! Encoding of snapshot entries; the inverse of decode.rs.
 
-use super::Head;
-use super::section::{Kind, SectionWriter};
+use super::SnapshotHead;
+use super::section::{SectionKind, SectionWriter};
 use crate::engine::kept::{Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptSession, KeptTie};
 use crate::engine::{NoteKind, Verdict};
 
-/// Writes the head.
-pub(super) fn head(sections: &mut SectionWriter, head: &Head) {
-    let Head { here, at, is_final, keys } = *head;
-    sections.entry(Kind::Head, |to| {
+pub(super) fn encode_head(sections: &mut SectionWriter, head: &SnapshotHead) {
+    let SnapshotHead { here, at, is_final, keys } = *head;
+    sections.entry(SectionKind::Head, |to| {
         to.push(u8::from(here.clock.is_some()));
         to.extend(here.clock.unwrap_or_default().to_le_bytes());
         to.extend(here.boot_nanos.to_le_bytes());
@@ -20,79 +19,81 @@ pub(super) fn head(sections: &mut SectionWriter, head: &Head) {
     });
 }
 
-/// Writes one thing.
-pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
+/// Writes one entry into the section of its kind.
+pub(super) fn encode_entry(sections: &mut SectionWriter, kept: Kept) {
     match kept {
-        Kept::Bucket(KeptKey(key), arrival) => sections.entry(Kind::Bucket, |to| {
+        Kept::Bucket(KeptKey(key), arrival) => sections.entry(SectionKind::Bucket, |to| {
             to.extend(key);
             to.extend(arrival.to_le_bytes());
         }),
-        Kept::Window(KeptKey(key), began, count) => sections.entry(Kind::WindowBegan, |to| {
+        Kept::Window(KeptKey(key), began, count) => sections.entry(SectionKind::WindowBegan, |to| {
             to.extend(key);
             to.extend(began.as_nanos().to_le_bytes());
             to.extend(count.to_le_bytes());
         }),
-        Kept::SlidingWindow(KeptKey(key), began, counts) => sections.entry(Kind::SlidingWindowBegan, |to| {
-            to.extend(key);
-            to.extend(began.as_nanos().to_le_bytes());
-            list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
-        }),
-        // They are read, and never copied out.
+        Kept::SlidingWindow(KeptKey(key), began, counts) => {
+            sections.entry(SectionKind::SlidingWindowBegan, |to| {
+                to.extend(key);
+                to.extend(began.as_nanos().to_le_bytes());
+                encode_list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
+            })
+        }
+        // Read from older snapshots, never written.
         Kept::OldWindow(..) | Kept::OldSlidingWindow(..) => {}
-        Kept::Log(KeptKey(key), entries) => sections.entry(Kind::Log, |to| {
+        Kept::Log(KeptKey(key), entries) => sections.entry(SectionKind::Log, |to| {
             to.extend(key);
-            list(&entries, to, |(nanos, units), to| {
+            encode_list(&entries, to, |(nanos, units), to| {
                 to.extend(nanos.to_le_bytes());
                 to.extend(units.to_le_bytes());
             });
         }),
-        Kept::Block(KeptKey(key), until) => sections.entry(Kind::Block, |to| {
+        Kept::Block(KeptKey(key), until) => sections.entry(SectionKind::Block, |to| {
             to.extend(key);
             to.extend(until.as_nanos().to_le_bytes());
         }),
-        Kept::Soft(KeptKey(key), since, ends) => sections.entry(Kind::Soft, |to| {
+        Kept::Soft(KeptKey(key), since, ends) => sections.entry(SectionKind::Soft, |to| {
             to.extend(key);
             to.extend(since.as_nanos().to_le_bytes());
             to.extend(ends.as_nanos().to_le_bytes());
         }),
-        Kept::Places(KeptKey(key), budget) => sections.entry(Kind::Places, |to| {
+        Kept::Places(KeptKey(key), budget) => sections.entry(SectionKind::Places, |to| {
             to.extend(key);
             to.extend(budget.to_le_bytes());
         }),
-        Kept::Rules(names) => sections.entry(Kind::Rules, |to| to.extend(names.to_le_bytes())),
-        Kept::Rule(rule) => sections.entry(Kind::Rule, |to| {
+        Kept::Rules(names) => sections.entry(SectionKind::Rules, |to| to.extend(names.to_le_bytes())),
+        Kept::Rule(rule) => sections.entry(SectionKind::Rule, |to| {
             to.extend(rule.identity.to_le_bytes());
             let mark = |(print, mark): (u64, u8), to: &mut Vec<u8>| {
                 to.extend(print.to_le_bytes());
                 to.push(mark);
             };
             mark(rule.own, to);
-            maybe(rule.candidate, to, mark);
+            encode_optional(rule.candidate, to, mark);
         }),
-        Kept::Pool(pool) => sections.entry(Kind::Pool, |to| self::pool(&pool, to)),
-        Kept::Repeat(grant) => sections.entry(Kind::Repeat, |to| self::grant(&grant, to)),
-        Kept::Spent(spent) => sections.entry(Kind::Spent, |to| {
+        Kept::Pool(pool) => sections.entry(SectionKind::Pool, |to| encode_pool(&pool, to)),
+        Kept::Repeat(grant) => sections.entry(SectionKind::Repeat, |to| encode_grant(&grant, to)),
+        Kept::Spent(spent) => sections.entry(SectionKind::Spent, |to| {
             to.extend(spent.name.0);
             to.extend(spent.at.as_nanos().to_le_bytes());
             to.extend(spent.print.to_le_bytes());
-            list(&spent.costs, to, |(unit, cost), to| {
+            encode_list(&spent.costs, to, |(unit, cost), to| {
                 to.extend(unit.to_le_bytes());
                 to.extend(cost.to_le_bytes());
             });
         }),
-        Kept::Session(session) => sections.entry(Kind::Session, |to| self::session(&session, to)),
-        Kept::Lease(lease) => sections.entry(Kind::Lease, |to| self::lease(&lease, to)),
+        Kept::Session(session) => sections.entry(SectionKind::Session, |to| encode_session(&session, to)),
+        Kept::Lease(lease) => sections.entry(SectionKind::Lease, |to| encode_lease(&lease, to)),
     }
 }
 
-fn pool(pool: &KeptPool, to: &mut Vec<u8>) {
-    text(&pool.name, to);
+fn encode_pool(pool: &KeptPool, to: &mut Vec<u8>) {
+    encode_text(&pool.name, to);
     pool.law.iter().chain([&pool.severity]).for_each(|number| to.extend(number.to_bits().to_le_bytes()));
     to.extend(pool.silent_nanos.to_le_bytes());
     to.extend(pool.stepped.as_nanos().to_le_bytes());
 }
 
-fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
+fn encode_grant(grant: &KeptGrant, to: &mut Vec<u8>) {
     to.extend(grant.name.0);
     to.extend(grant.asks.to_le_bytes());
     to.extend(grant.at.as_nanos().to_le_bytes());
@@ -104,14 +105,14 @@ fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
         Verdict::Shed => 4,
     });
     to.extend(grant.wait_micros.to_le_bytes());
-    maybe(grant.lease, to, |lease, to| to.extend(lease.to_le_bytes()));
-    maybe(grant.binding.as_ref(), to, |(number, name, shown), to| {
+    encode_optional(grant.lease, to, |lease, to| to.extend(lease.to_le_bytes()));
+    encode_optional(grant.binding.as_ref(), to, |(number, name, shown), to| {
         to.extend(number.to_le_bytes());
-        text(name, to);
-        level(shown, to);
+        encode_text(name, to);
+        encode_level(shown, to);
     });
-    maybe(grant.listed.as_ref(), to, |name, to| text(name, to));
-    list(&grant.notes, to, |(kind, number), to| {
+    encode_optional(grant.listed.as_ref(), to, |name, to| encode_text(name, to));
+    encode_list(&grant.notes, to, |(kind, number), to| {
         to.push(match kind {
             NoteKind::Shadow => 0,
             NoteKind::Candidate => 1,
@@ -121,35 +122,35 @@ fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
         });
         to.extend(number.to_le_bytes());
     });
-    list(&grant.all, to, |(number, shown), to| {
+    encode_list(&grant.all, to, |(number, shown), to| {
         to.extend(number.to_le_bytes());
-        level(shown, to);
+        encode_level(shown, to);
     });
     to.push(u8::from(grant.is_current));
 }
 
-fn level(level: &KeptLevel, to: &mut Vec<u8>) {
+fn encode_level(level: &KeptLevel, to: &mut Vec<u8>) {
     for number in [level.limit, level.window_micros, level.remaining, level.reset_micros] {
         to.extend(number.to_le_bytes());
     }
 }
 
-fn session(session: &KeptSession, to: &mut Vec<u8>) {
+fn encode_session(session: &KeptSession, to: &mut Vec<u8>) {
     to.extend(session.name);
     to.extend(session.user.to_le_bytes());
-    maybe(session.pid, to, |pid, to| to.extend(pid.to_le_bytes()));
-    text(&session.pool, to);
+    encode_optional(session.pid, to, |pid, to| to.extend(pid.to_le_bytes()));
+    encode_text(&session.pool, to);
     to.extend(session.slots.to_le_bytes());
 }
 
-fn lease(lease: &KeptLease, to: &mut Vec<u8>) {
+fn encode_lease(lease: &KeptLease, to: &mut Vec<u8>) {
     to.extend(lease.number.to_le_bytes());
     to.extend(lease.ends_at.as_nanos().to_le_bytes());
     to.extend(lease.lasts_millis.to_le_bytes());
     to.extend(lease.request.to_le_bytes());
     to.extend(lease.connection.to_le_bytes());
     to.push(u8::from(lease.is_other));
-    list(&lease.ties, to, |tie, to| match tie {
+    encode_list(&lease.ties, to, |tie, to| match tie {
         KeptTie::Place(KeptKey(key)) => {
             to.push(0);
             to.extend(key);
@@ -185,30 +186,30 @@ fn lease(lease: &KeptLease, to: &mut Vec<u8>) {
     });
 }
 
-fn maybe<T>(some: Option<T>, to: &mut Vec<u8>, write: impl FnOnce(T, &mut Vec<u8>)) {
+fn encode_optional<T>(some: Option<T>, to: &mut Vec<u8>, write: impl FnOnce(T, &mut Vec<u8>)) {
     to.push(u8::from(some.is_some()));
     if let Some(some) = some {
         write(some, to);
     }
 }
 
-/// A list, its length before it. None is longer: a log has at most ten thousand entries, a domain fewer rules.
-fn list<T>(list: &[T], to: &mut Vec<u8>, mut write: impl FnMut(&T, &mut Vec<u8>)) {
+/// Writes a list, preceded by its length, which fits 16 bits: a log has at most 10 000 entries, a domain fewer rules.
+fn encode_list<T>(list: &[T], to: &mut Vec<u8>, mut write: impl FnMut(&T, &mut Vec<u8>)) {
     let len = u16::try_from(list.len()).unwrap_or(u16::MAX);
     to.extend(len.to_le_bytes());
     list.iter().take(usize::from(len)).for_each(|item| write(item, to));
 }
 
-/// A text, its length before it. Names have at most a few hundred bytes.
-fn text(text: &str, to: &mut Vec<u8>) {
+/// Writes a text, preceded by its length. Names have at most a few hundred bytes.
+fn encode_text(text: &str, to: &mut Vec<u8>) {
     let end = text.floor_char_boundary(usize::from(u16::MAX));
     let text = text.get(..end).unwrap_or_default();
     to.extend(u16::try_from(text.len()).unwrap_or_default().to_le_bytes());
     to.extend(text.as_bytes());
 }
 
-/// Of one bucket.
+/// The size of the entry of a bucket.
 pub(super) const BUCKET_BYTES: u64 = 24;
 
-/// Of one fixed window.
+/// The size of the entry of a fixed window.
 pub(super) const WINDOW_BYTES: u64 = 28;

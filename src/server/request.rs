@@ -1,11 +1,11 @@
-//! A request from its frame to the engine, and what the engine says into a frame.
+//! Passes requests from frames to the engine, and writes the engine's answers as replies.
 
 use std::sync::Arc;
 
-use super::Shared;
-use super::answer::Standing;
-use super::grants::Grants;
-use super::telemetry::Client;
+use super::ServerState;
+use super::answer::AfterFrame;
+use super::grants::UnwrittenGrants;
+use super::telemetry::ClientKind;
 use super::units::{LongUnits, engine_cost};
 use crate::clock::{Micros, Now};
 use crate::engine::{
@@ -17,52 +17,52 @@ use crate::protocol::{
 };
 use crate::record::{SESSION_BYTES, What};
 
-/// One request, and who asks it.
+/// One request and its client.
 #[derive(Clone, Copy)]
-pub(super) struct Asking<'a> {
-    pub(super) shared: &'a Shared,
-    /// As it came.
+pub(super) struct RequestContext<'a> {
+    pub(super) shared: &'a ServerState,
+    /// The payload of its frame.
     pub(super) payload: &'a [u8],
     pub(super) descriptors: &'a Descriptors<'a>,
     pub(super) user: u32,
-    /// Whether some domain is not open to this user: only then it is asked whether this one is.
-    pub(super) confined: bool,
+    /// Whether any domain is closed to this user; otherwise the domain need not be checked.
+    pub(super) restricted: bool,
     pub(super) session: &'a Session,
-    /// What the session is called in the names of repeated requests.
-    pub(super) named: &'a [u8; SESSION_BYTES],
-    /// What the client is written in.
-    pub(super) client: Client,
+    /// The scope of idempotency keys.
+    pub(super) session_name: &'a [u8; SESSION_BYTES],
+    /// The client library.
+    pub(super) client: ClientKind,
     pub(super) now: Now,
 }
 
-/// Whether a request may wait for a call, and what came of one.
-pub(super) struct Waits<'a> {
-    /// What came of the call that it waited for.
+/// The remote check of a request: its result, or whether it may begin.
+pub(super) struct RemoteCheck<'a> {
+    /// The result, if the request has waited for it.
     pub(super) result: Option<CallResult<'a>>,
     pub(super) may_wait: bool,
-    /// What to call for, where it is to wait.
+    /// Set if the request must wait for a check.
     pub(super) ticket: &'a mut Option<Arc<Ticket>>,
 }
 
-impl<'a> Asking<'a> {
-    /// Judges, and writes what comes of it, unless it is to wait for a call.
-    pub(super) fn judge(
+impl<'a> RequestContext<'a> {
+    /// Decides the request and writes the reply, unless it must wait for a remote check: then sets `check.ticket`.
+    pub(super) fn decide(
         &self,
         op: Op,
         judge: &Judge<'_>,
-        call: Waits<'_>,
+        check: RemoteCheck<'_>,
         decider: &mut Decider,
         replies: &mut Vec<u8>,
-        grants: &mut Grants,
-    ) -> Standing {
-        if call.result.is_none() {
-            self.take_reports(&judge.options);
+        grants: &mut UnwrittenGrants,
+    ) -> AfterFrame {
+        if check.result.is_none() {
+            self.apply_reports(&judge.options);
         }
         if self.is_closed(judge.domain) {
-            return self.turn_away(Some(judge.id), judge.domain, replies);
+            return self.refuse_domain(Some(judge.id), judge.domain, replies);
         }
         #[cfg(debug_assertions)]
-        stall_if_asked(self.descriptors);
+        stall_if_requested(self.descriptors);
         let long;
         let (cost, oversized) = match (&judge.cost, engine_cost(&judge.cost)) {
             (protocol::Cost::Units(named), (cost, oversized)) => {
@@ -76,15 +76,15 @@ impl<'a> Asking<'a> {
             oversized,
             priority: judge.priority,
             wait_max: judge.options.max_wait_us.map(Micros),
-            repeat: judge.options.idem.map(|name| self.repeat(name)),
+            repeat: judge.options.idem.map(|name| self.idempotency_key(name)),
             session: Some(self.session),
             id: judge.id,
             queued: judge.options.queued_us.map(Micros),
             all: judge.options.all,
-            may_wait: call.may_wait,
-            ..engine::Request::new(op, judge.domain, self.of_engine())
+            may_wait: check.may_wait,
+            ..engine::Request::new(op, judge.domain, self.engine_descriptors())
         };
-        let answer = match call.result {
+        let answer = match check.result {
             None => decider.decide(&request, self.now),
             Some(result) => decider.resume(&request, result, self.now),
         };
@@ -94,29 +94,29 @@ impl<'a> Asking<'a> {
                 lease.into_iter().for_each(|lease| grants.add(lease));
                 write_decision(replies, judge, &decision);
                 if self.shared.recorder.is_on() {
-                    self.note_judged(judge.domain, &decision);
+                    self.record_decision(judge.domain, &decision);
                 }
                 if lease.is_some() {
-                    grants.end_at(replies.len());
+                    grants.set_reply_end(replies.len());
                 }
             }
             Answer::Conflict => self.write_conflict(replies, Some(judge.id)),
             Answer::Quota => self.write_quota(replies, judge.id),
-            Answer::Ask(ticket) => *call.ticket = Some(ticket),
+            Answer::Ask(ticket) => *check.ticket = Some(ticket),
         }
-        Standing::Kept
+        AfterFrame::Continue
     }
 
-    /// Charges, and says whether there was what to charge.
+    /// Charges, and replies whether anything was charged.
     pub(super) fn charge(
         &self,
         charge: &Charge<'_>,
         decider: &mut Decider,
         replies: &mut Vec<u8>,
-    ) -> Standing {
-        self.take_reports(&charge.options);
+    ) -> AfterFrame {
+        self.apply_reports(&charge.options);
         if self.is_closed(charge.domain) {
-            return self.turn_away(charge.id, charge.domain, replies);
+            return self.refuse_domain(charge.id, charge.domain, replies);
         }
         let long;
         let amount = match &charge.amount {
@@ -128,15 +128,15 @@ impl<'a> Asking<'a> {
         };
         let request = engine::Charge {
             domain: charge.domain,
-            descriptors: self.of_engine(),
+            descriptors: self.engine_descriptors(),
             amount,
-            repeat: charge.options.idem.map(|name| self.repeat(name)),
-            of: charge.options.of.map(|of| engine::RefundBy { user: self.user, of: named(of) }),
+            repeat: charge.options.idem.map(|name| self.idempotency_key(name)),
+            of: charge.options.of.map(|of| engine::RefundBy { user: self.user, of: refund_target(of) }),
             trusted: self.shared.access.trusts_refunds(charge.domain),
         };
         let charged = decider.charge(&request, self.now);
         if self.shared.recorder.is_on() && charged.is_ok() {
-            self.note_charged(charge.domain);
+            self.record_charge(charge.domain);
         }
         match (charged, charge.id) {
             (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
@@ -144,16 +144,16 @@ impl<'a> Asking<'a> {
             (Err(NotCharged::RefundsNothing), id) => self.write_bare_refund(replies, id),
             (Ok(_), None) => {}
         }
-        Standing::Kept
+        AfterFrame::Continue
     }
 
-    /// The reports that ride on a request have arrived whatever becomes of it.
-    fn take_reports(&self, options: &Options<'_>) {
-        self.shared.report(self.client, &options.missed);
+    /// Applies the reports in a request's options, also if the request itself is refused.
+    fn apply_reports(&self, options: &Options<'_>) {
+        self.shared.add_missed(self.client, &options.missed);
         if !options.abandoned.is_empty() {
             let ended = self.engine().abandon(self.session, &mut options.abandoned.iter(), self.now);
             if self.shared.recorder.is_on() {
-                let dropped = |lease| self.note(What::Ended(lease, engine::WorkOutcome::Dropped));
+                let dropped = |lease| self.record(What::Ended(lease, engine::WorkOutcome::Dropped));
                 ended.into_iter().for_each(dropped);
             }
         }
@@ -164,29 +164,29 @@ impl<'a> Asking<'a> {
     }
 
     fn is_closed(&self, domain: &str) -> bool {
-        self.confined && !self.shared.access.is_open(domain, self.user)
+        self.restricted && !self.shared.access.is_open(domain, self.user)
     }
 
-    /// Answers who may not ask about a domain. Nothing was looked at and nothing changes.
+    /// Replies that the domain is closed to the user. The request changes nothing.
     #[cold]
-    fn turn_away(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> Standing {
-        self.shared.access.tell(domain, self.user, self.now.at);
-        self.shared.telemetry.error(Code::NotAllowed);
+    fn refuse_domain(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> AfterFrame {
+        self.shared.access.log_refusal(domain, self.user, self.now.at);
+        self.shared.telemetry.count_error(Code::NotAllowed);
         if id.is_some() {
             let message = format!("the domain `{domain}` is not open to user {}", self.user);
             encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
         }
-        Standing::Kept
+        AfterFrame::Continue
     }
 
     fn write_quota(&self, replies: &mut Vec<u8>, id: u64) {
-        self.shared.telemetry.error(Code::Quota);
+        self.shared.telemetry.count_error(Code::Quota);
         let message = "this session or its user holds too many leases: release what has ended";
         encode_reply(replies, &Reply::Error { id: Some(id), code: Code::Quota, message });
     }
 
     fn write_conflict(&self, replies: &mut Vec<u8>, id: Option<u64>) {
-        self.shared.telemetry.error(Code::Invalid);
+        self.shared.telemetry.count_error(Code::Invalid);
         if id.is_some() {
             let message =
                 "`idem` was used for another request: descriptors, cost and priority must be the same";
@@ -195,7 +195,7 @@ impl<'a> Asking<'a> {
     }
 
     fn write_bare_refund(&self, replies: &mut Vec<u8>, id: Option<u64>) {
-        self.shared.telemetry.error(Code::NotAllowed);
+        self.shared.telemetry.count_error(Code::NotAllowed);
         if id.is_some() {
             let message = "a negative amount must name in `of` the `idem` or lease that it refunds, unless the settings \
                            say `refunds: trusted` of its domain";
@@ -203,28 +203,28 @@ impl<'a> Asking<'a> {
         }
     }
 
-    fn of_engine(&self) -> engine::Descriptors<'a> {
+    fn engine_descriptors(&self) -> engine::Descriptors<'a> {
         engine::Descriptors { attributes: self.descriptors.attributes(), ends: self.descriptors.ends() }
     }
 
-    fn repeat<'n>(&self, name: &'n [u8]) -> Repeat<'n>
+    fn idempotency_key<'n>(&self, name: &'n [u8]) -> Repeat<'n>
     where
         'a: 'n,
     {
-        Repeat { session: self.named, user: self.user, name }
+        Repeat { session: self.session_name, user: self.user, name }
     }
 }
 
-/// The hook by which tests see what becomes of a thread that hangs. Not in a release build.
+/// Blocks the thread if the request has the stall attribute, to test a hanging thread. Debug builds only.
 #[cfg(debug_assertions)]
-fn stall_if_asked(descriptors: &Descriptors<'_>) {
-    let asked = descriptors.attributes().iter().find(|(name, _)| *name == STALL_ATTRIBUTE);
-    if let Some(millis) = asked.and_then(|(_, millis)| millis.parse().ok()) {
+fn stall_if_requested(descriptors: &Descriptors<'_>) {
+    let attribute = descriptors.attributes().iter().find(|(name, _)| *name == STALL_ATTRIBUTE);
+    if let Some(millis) = attribute.and_then(|(_, millis)| millis.parse().ok()) {
         std::thread::sleep(std::time::Duration::from_millis(millis));
     }
 }
 
-/// The attribute that makes a debug build hang while judging, for so many milliseconds.
+/// The attribute that makes a debug build block for its value in milliseconds.
 #[cfg(debug_assertions)]
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
@@ -254,8 +254,8 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
     encode_decision(replies, &reply);
 }
 
-/// What a refund names.
-fn named(of: protocol::Of<'_>) -> engine::Of<'_> {
+/// Converts the reference to the charge that a refund names.
+fn refund_target(of: protocol::Of<'_>) -> engine::Of<'_> {
     match of {
         protocol::Of::Idem(name) => engine::Of::Idem(name),
         protocol::Of::Lease(lease) => engine::Of::Lease(lease),

@@ -1,4 +1,5 @@
-//! Sections: entries of one kind with their checksum. Nothing of a section is believed before all of it has been proved.
+//! Sections of a snapshot: entries of one kind and their checksum. No entry is decoded before the checksum of its section
+//! was verified.
 
 use std::hash::Hasher;
 use std::io::{self, Read, Write};
@@ -6,11 +7,11 @@ use std::io::{self, Read, Write};
 use siphasher::sip::SipHasher13;
 
 use super::Useless;
-use crate::state::whole::Whole;
+use crate::state::files::Whole;
 
-/// What a section holds.
+/// The kind of a section's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SectionKind {
     Head,
     Rules,
     Rule,
@@ -31,104 +32,104 @@ pub(super) enum Kind {
     SlidingWindowBegan,
 }
 
-/// By their numbers, which begin at 1 and stay.
-const KINDS: [Kind; 18] = [
-    Kind::Head,
-    Kind::Rules,
-    Kind::Rule,
-    Kind::Pool,
-    Kind::Bucket,
-    Kind::Window,
-    Kind::SlidingWindow,
-    Kind::Log,
-    Kind::Block,
-    Kind::Soft,
-    Kind::Repeat,
-    Kind::Session,
-    Kind::Lease,
-    Kind::End,
-    Kind::Places,
-    Kind::Spent,
-    Kind::WindowBegan,
-    Kind::SlidingWindowBegan,
+/// All kinds in the order of their numbers, which begin at 1 and never change.
+const KINDS: [SectionKind; 18] = [
+    SectionKind::Head,
+    SectionKind::Rules,
+    SectionKind::Rule,
+    SectionKind::Pool,
+    SectionKind::Bucket,
+    SectionKind::Window,
+    SectionKind::SlidingWindow,
+    SectionKind::Log,
+    SectionKind::Block,
+    SectionKind::Soft,
+    SectionKind::Repeat,
+    SectionKind::Session,
+    SectionKind::Lease,
+    SectionKind::End,
+    SectionKind::Places,
+    SectionKind::Spent,
+    SectionKind::WindowBegan,
+    SectionKind::SlidingWindowBegan,
 ];
 
-impl Kind {
+impl SectionKind {
     fn number(self) -> u32 {
         KINDS.iter().zip(1..).find(|(kind, _)| **kind == self).map_or(0, |(_, number)| number)
     }
 
-    fn of(number: u32) -> Option<Kind> {
+    fn from_number(number: u32) -> Option<SectionKind> {
         KINDS.get(usize::try_from(number.checked_sub(1)?).ok()?).copied()
     }
 }
 
-/// Checksums that run on from each other.
+/// A chain of checksums, each of which includes the one before.
 #[derive(Debug)]
-struct Chain {
+struct ChecksumChain {
     key: [u8; 16],
-    before: u64,
+    last: u64,
 }
 
-impl Chain {
-    fn next(&mut self, head: [u8; HEAD_BYTES], payload: &[u8]) -> u64 {
+impl ChecksumChain {
+    fn add_section(&mut self, head: [u8; HEAD_BYTES], payload: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.key);
-        hasher.write_u64(self.before);
+        hasher.write_u64(self.last);
         hasher.write(&head);
         hasher.write(payload);
-        self.before = hasher.finish();
-        self.before
+        self.last = hasher.finish();
+        self.last
     }
 }
 
-/// Writes sections. After an error it writes no more, and says so at the end.
+/// A writer of sections. After an error it writes no more; [`SectionWriter::end`] returns the error.
 #[derive(Debug)]
 pub(super) struct SectionWriter {
     whole: Whole,
-    chain: Chain,
-    kind: Kind,
+    chain: ChecksumChain,
+    kind: SectionKind,
     count: u32,
     payload: Vec<u8>,
     bytes: u64,
-    failed: Option<io::Error>,
+    error: Option<io::Error>,
 }
 
 impl SectionWriter {
     pub(super) fn new(whole: Whole, key: [u8; 16]) -> SectionWriter {
         SectionWriter {
             whole,
-            chain: Chain { key, before: 0 },
-            kind: Kind::Head,
+            chain: ChecksumChain { key, last: 0 },
+            kind: SectionKind::Head,
             count: 0,
             payload: Vec::with_capacity(2 * SECTION_BYTES),
             bytes: 0,
-            failed: None,
+            error: None,
         }
     }
 
-    /// One entry more, which is written behind what is there.
-    pub(super) fn entry(&mut self, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds an entry. `write` appends its bytes.
+    pub(super) fn entry(&mut self, kind: SectionKind, write: impl FnOnce(&mut Vec<u8>)) {
         if kind != self.kind || self.payload.len() >= SECTION_BYTES {
-            self.section();
+            self.finish_section();
             self.kind = kind;
         }
         write(&mut self.payload);
         self.count += 1;
     }
 
-    /// The end. Returns how many bytes all sections have.
+    /// Writes the end. Returns the file and the size of all sections in bytes.
     pub(super) fn end(mut self) -> io::Result<(Whole, u64)> {
-        self.entry(Kind::End, |_| {});
-        self.section();
-        match self.failed {
+        self.entry(SectionKind::End, |_| {});
+        self.finish_section();
+        match self.error {
             Some(error) => Err(error),
             None => Ok((self.whole, self.bytes)),
         }
     }
 
-    fn section(&mut self) {
-        if self.count > 0 && self.failed.is_none() {
-            self.failed = self.write_section().err();
+    fn finish_section(&mut self) {
+        if self.count > 0 && self.error.is_none() {
+            self.error = self.write_section().err();
         }
         self.payload.clear();
         self.count = 0;
@@ -136,9 +137,9 @@ impl SectionWriter {
 
     fn write_section(&mut self) -> io::Result<()> {
         let length = u32::try_from(self.payload.len()).ok().filter(|bytes| *bytes <= SECTION_BYTES_MAX);
-        let length = length.ok_or_else(|| io::Error::other("an entry is too large to be kept"))?;
-        let head = head([self.kind.number(), self.count, length]);
-        let checksum = self.chain.next(head, &self.payload);
+        let length = length.ok_or_else(|| io::Error::other("an entry is too large for a section"))?;
+        let head = encode_head([self.kind.number(), self.count, length]);
+        let checksum = self.chain.add_section(head, &self.payload);
         self.whole.write_all(&head)?;
         self.whole.write_all(&self.payload)?;
         self.whole.write_all(&checksum.to_le_bytes())?;
@@ -147,45 +148,45 @@ impl SectionWriter {
     }
 }
 
-/// A section that was proved: its kind, how many entries it has, and their bytes.
-pub(super) type Section<'s> = (Kind, u32, &'s [u8]);
+/// A verified section: its kind, the number of its entries, and their bytes.
+pub(super) type Section<'s> = (SectionKind, u32, &'s [u8]);
 
-/// Reads sections and proves them.
+/// A reader of sections that verifies their checksums.
 #[derive(Debug)]
 pub(super) struct SectionReader<R> {
     from: R,
-    chain: Chain,
+    chain: ChecksumChain,
     payload: Vec<u8>,
 }
 
 impl<R: Read> SectionReader<R> {
     pub(super) fn new(from: R, key: [u8; 16]) -> SectionReader<R> {
-        SectionReader { from, chain: Chain { key, before: 0 }, payload: Vec::new() }
+        SectionReader { from, chain: ChecksumChain { key, last: 0 }, payload: Vec::new() }
     }
 
-    /// The next section. `None` at the end, behind which nothing
-    /// stands.
+    /// Reads the next section; `None` at the end, after which no byte may follow.
     pub(super) fn next(&mut self) -> Result<Option<Section<'_>>, Useless> {
         let mut head = [0; HEAD_BYTES];
         self.read(|from, _| from.read_exact(&mut head))?;
-        let [kind, count, length] = words(head);
+        let [kind, count, length] = decode_head(head);
         if length > SECTION_BYTES_MAX {
-            return Err(Useless::Damaged("a section is longer than any is"));
+            return Err(Useless::Damaged("a section is too long"));
         }
         self.payload.clear();
         self.payload.resize(usize::try_from(length).unwrap_or_default(), 0);
         self.read(R::read_exact)?;
         let mut checksum = [0; 8];
         self.read(|from, _| from.read_exact(&mut checksum))?;
-        if u64::from_le_bytes(checksum) != self.chain.next(head, &self.payload) {
+        if u64::from_le_bytes(checksum) != self.chain.add_section(head, &self.payload) {
             return Err(Useless::Damaged("a checksum is wrong"));
         }
-        let kind = Kind::of(kind).ok_or(Useless::Damaged("it has a section of an unknown kind"))?;
-        if kind != Kind::End {
+        let kind =
+            SectionKind::from_number(kind).ok_or(Useless::Damaged("it has a section of an unknown kind"))?;
+        if kind != SectionKind::End {
             return Ok(Some((kind, count, &self.payload)));
         }
         if self.from.read(&mut [0])? > 0 {
-            return Err(Useless::Damaged("there is something behind its end"));
+            return Err(Useless::Damaged("bytes follow its end"));
         }
         Ok(None)
     }
@@ -198,7 +199,7 @@ impl<R: Read> SectionReader<R> {
     }
 }
 
-fn head(words: [u32; 3]) -> [u8; HEAD_BYTES] {
+fn encode_head(words: [u32; 3]) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     for (place, word) in head.chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
@@ -206,16 +207,15 @@ fn head(words: [u32; 3]) -> [u8; HEAD_BYTES] {
     head
 }
 
-fn words(head: [u8; HEAD_BYTES]) -> [u32; 3] {
+fn decode_head(head: [u8; HEAD_BYTES]) -> [u32; 3] {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = head;
     [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_le_bytes)
 }
 
 const HEAD_BYTES: usize = 12;
 
-/// A section ends once it has so many.
+/// The size at which a section ends.
 const SECTION_BYTES: usize = 64 << 10;
 
-/// And has at most so many: its last entry, a log of ten thousand, has twice the others' bytes. So much is reserved for a
-/// length that a file tells.
+/// The largest section: its last entry may be a log of 10 000. It bounds the memory reserved for the length in a file.
 const SECTION_BYTES_MAX: u32 = 1 << 20;

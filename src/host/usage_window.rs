@@ -1,39 +1,39 @@
-//! A total that only grows, as a share of the last few seconds. Integers; time is an argument.
+//! The increase of a monotonic total over the last few seconds. Integers; time is an argument.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// What was added to a total over the last [`WINDOW`].
+/// The samples of a total over the last [`WINDOW`].
 #[derive(Debug)]
-pub(super) struct Window {
-    /// When, and what the total was, oldest first.
+pub(super) struct UsageWindow {
+    /// Time and total, oldest first.
     samples: VecDeque<(Timestamp, u64)>,
 }
 
-/// How much was added in how much time, both in nanoseconds.
+/// An increase and the time in which it happened, both in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct UsageShare {
     pub(super) added: u64,
     pub(super) span: u64,
 }
 
-impl Window {
-    pub(super) fn new() -> Window {
-        Window { samples: VecDeque::with_capacity(SAMPLES_MAX + 1) }
+impl UsageWindow {
+    pub(super) fn new() -> UsageWindow {
+        UsageWindow { samples: VecDeque::with_capacity(SAMPLES_MAX + 1) }
     }
 
-    /// Forgets everything: the next total is of something else.
+    /// Drops all samples: the next total counts something else.
     pub(super) fn clear(&mut self) {
         self.samples.clear();
     }
 
-    /// Takes the total as it is now, in nanoseconds. None: there is nothing yet to compare it with.
+    /// Adds the current total in nanoseconds. Returns the increase over the window; `None` for the first sample.
     ///
-    /// A total that went back counts something else, and one that was not looked at for long would stand for a time
-    /// nobody asks about, or for one in which the machine slept: both begin afresh.
-    pub(super) fn push(&mut self, at: Timestamp, total: u64) -> Option<Share> {
+    /// The window is cleared if the total decreased, as it then counts something else, and after a gap of more than
+    /// [`GAP_MAX`], as the machine may have slept.
+    pub(super) fn push(&mut self, at: Timestamp, total: u64) -> Option<UsageShare> {
         if let Some(&(last, before)) = self.samples.back()
             && (total < before || at.since(last) > GAP_MAX)
         {
@@ -47,12 +47,12 @@ impl Window {
         }
         let (first, before) = *self.samples.front()?;
         let span = u64::try_from(at.since(first).as_nanos()).unwrap_or(u64::MAX);
-        (span > 0).then(|| Share { added: total.saturating_sub(before), span })
+        (span > 0).then(|| UsageShare { added: total.saturating_sub(before), span })
     }
 }
 
-impl Share {
-    /// In thousandths of what could have been added: `parts` ÷ `whole` in each unit of time.
+impl UsageShare {
+    /// Returns the increase in thousandths of the possible increase, which is `parts` ÷ `whole` per unit of time.
     pub(super) fn thousandths_of(self, parts: u64, whole: u64) -> u32 {
         let added = u128::from(self.added).saturating_mul(1_000).saturating_mul(u128::from(whole));
         let possible = u128::from(self.span).saturating_mul(u128::from(parts));
@@ -60,13 +60,13 @@ impl Share {
     }
 }
 
-/// Long enough that one busy moment is no overload, short enough to be as quick as the law that reads it.
+/// Long enough that one busy moment is no overload, short enough for the shedding controller that uses the signal.
 const WINDOW: Duration = Duration::from_secs(8);
 
-/// Totals are looked at once a second.
+/// Totals are sampled once a second.
 const GAP_MAX: Duration = Duration::from_secs(5);
 
-/// One a second over the window, and as many again for a thread that was woken late.
+/// One sample a second over the window, and as many again for a thread that wakes irregularly.
 const SAMPLES_MAX: usize = 18;
 
 #[cfg(test)]
@@ -80,9 +80,9 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_that_of_the_last_eight_seconds() {
-        let mut window = Window::new();
-        assert_eq!(window.push(at(100), 7 * SECOND), None, "one total says nothing");
+    fn share_covers_last_eight_seconds() {
+        let mut window = UsageWindow::new();
+        assert_eq!(window.push(at(100), 7 * SECOND), None, "one sample has no increase");
         // Half of the time for ten seconds, then none of it.
         let busy = (1..=10).map(|second| window.push(at(100 + second), 7 * SECOND + second * SECOND / 2));
         let busy: Vec<u32> = busy.map(|share| share.unwrap().thousandths_of(1, 1)).collect();
@@ -93,22 +93,22 @@ mod tests {
     }
 
     #[test]
-    fn a_total_that_went_back_or_was_not_looked_at_begins_afresh() {
-        let mut window = Window::new();
+    fn clears_samples_after_decrease_or_gap() {
+        let mut window = UsageWindow::new();
         window.push(at(1), 100);
         assert_eq!(window.push(at(2), 99), None);
-        assert_eq!(window.push(at(3), 199), Some(Share { added: 100, span: SECOND }));
+        assert_eq!(window.push(at(3), 199), Some(UsageShare { added: 100, span: SECOND }));
         assert_eq!(window.push(at(9), 299), None);
         assert_eq!(window.push(at(9), 299), None, "no time has passed");
     }
 
     #[test]
-    fn a_share_is_of_what_could_have_been_added() {
-        let share = Share { added: 3 * SECOND, span: 2 * SECOND };
+    fn thousandths_are_relative_to_possible_increase() {
+        let share = UsageShare { added: 3 * SECOND, span: 2 * SECOND };
         let table = [((1, 1), 1_500), ((2, 1), 750), ((50_000, 100_000), 3_000), ((0, 1), 0)];
         for ((parts, whole), expected) in table {
             assert_eq!(share.thousandths_of(parts, whole), expected, "{parts}/{whole}");
         }
-        assert_eq!(Share { added: u64::MAX, span: 1 }.thousandths_of(1, u64::MAX), u32::MAX);
+        assert_eq!(UsageShare { added: u64::MAX, span: 1 }.thousandths_of(1, u64::MAX), u32::MAX);
     }
 }

@@ -1,20 +1,20 @@
-//! Work in progress, from its frames to the engine: RELEASE, RENEW and SIGNAL.
+//! RELEASE, RENEW and SIGNAL, from frames to the engine.
 
-use super::answer::Standing;
-use super::judge::Asking;
+use super::answer::AfterFrame;
+use super::request::RequestContext;
 use crate::engine;
 use crate::protocol::{Code, Reply, WorkOutcome, encode_reply};
 use crate::record::What;
 
-impl Asking<'_> {
-    /// Ends a lease, and says whether there was one.
+impl RequestContext<'_> {
+    /// Ends a lease, and replies whether there was one.
     pub(super) fn release(
         &self,
         id: Option<u64>,
         lease: u64,
         outcome: WorkOutcome,
         replies: &mut Vec<u8>,
-    ) -> Standing {
+    ) -> AfterFrame {
         let outcome = match outcome {
             WorkOutcome::Ok => engine::WorkOutcome::Ok,
             WorkOutcome::Error => engine::WorkOutcome::Error,
@@ -22,21 +22,21 @@ impl Asking<'_> {
         };
         let ok = self.engine().release(self.session, lease, outcome, self.now);
         if ok && self.shared.recorder.is_on() {
-            self.note(What::Ended(lease, outcome));
+            self.record(What::Ended(lease, outcome));
         }
-        done(id, ok, replies)
+        write_done(id, ok, replies)
     }
 
-    /// Starts the time of a lease again, and says whether there is one.
-    pub(super) fn renew(&self, id: u64, lease: u64, replies: &mut Vec<u8>) -> Standing {
+    /// Restarts the time of a lease, and replies whether there is one.
+    pub(super) fn renew(&self, id: u64, lease: u64, replies: &mut Vec<u8>) -> AfterFrame {
         let ok = self.engine().renew(self.session, lease, self.now);
         if ok && self.shared.recorder.is_on() {
-            self.note(What::Renewed(lease));
+            self.record(What::Renewed(lease));
         }
-        done(Some(id), ok, replies)
+        write_done(Some(id), ok, replies)
     }
 
-    /// Takes a reading that the application pushes.
+    /// Takes a sample of a signal that the application pushes.
     pub(super) fn signal(
         &self,
         id: Option<u64>,
@@ -44,37 +44,37 @@ impl Asking<'_> {
         name: &str,
         permille: u16,
         replies: &mut Vec<u8>,
-    ) -> Standing {
+    ) -> AfterFrame {
         #[cfg(debug_assertions)]
         assert!(name != PANIC_SIGNAL, "asked to panic");
         let taken = self.engine().signal(self.session, pool, name, permille, self.now);
         if taken.is_ok() && self.shared.recorder.is_on() {
-            self.note(What::Signal { name: name.into(), permille });
+            self.record(What::Signal { name: name.into(), permille });
         }
         match (taken, id) {
             (Err(not_its_pool), Some(_)) => {
-                self.shared.telemetry.error(Code::NotAllowed);
+                self.shared.telemetry.count_error(Code::NotAllowed);
                 let message = format!("{not_its_pool}, which `{pool}` is not");
                 encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
-                Standing::Kept
+                AfterFrame::Continue
             }
             (Err(_), None) => {
-                self.shared.telemetry.error(Code::NotAllowed);
-                Standing::Kept
+                self.shared.telemetry.count_error(Code::NotAllowed);
+                AfterFrame::Continue
             }
-            (Ok(()), id) => done(id, true, replies),
+            (Ok(()), id) => write_done(id, true, replies),
         }
     }
 }
 
-/// The signal that makes a debug build panic, so that tests see a panic outside a judgement.
+/// The signal that makes a debug build panic, to test a panic outside of a decision.
 #[cfg(debug_assertions)]
 const PANIC_SIGNAL: &str = "debug-panic";
 
-/// Replies, unless the client wants no reply.
-fn done(id: Option<u64>, ok: bool, replies: &mut Vec<u8>) -> Standing {
+/// Writes the reply, unless the client requested none.
+fn write_done(id: Option<u64>, ok: bool, replies: &mut Vec<u8>) -> AfterFrame {
     if let Some(id) = id {
         encode_reply(replies, &Reply::Done { id, ok });
     }
-    Standing::Kept
+    AfterFrame::Continue
 }

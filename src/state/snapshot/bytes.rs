@@ -1,14 +1,14 @@
-//! Numbers in bytes, little-endian, read and written one after the other. It reads nothing past the end.
+//! A reader of little-endian numbers, texts and lists. It never reads past the end.
 
 use super::Useless;
 
-/// Bytes that are read.
+/// The bytes that are left to read.
 #[derive(Debug)]
-pub(super) struct Bytes<'b>(&'b [u8]);
+pub(super) struct ByteReader<'b>(&'b [u8]);
 
-impl<'b> Bytes<'b> {
-    pub(super) fn new(bytes: &'b [u8]) -> Bytes<'b> {
-        Bytes(bytes)
+impl<'b> ByteReader<'b> {
+    pub(super) fn new(bytes: &'b [u8]) -> ByteReader<'b> {
+        ByteReader(bytes)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -17,7 +17,7 @@ impl<'b> Bytes<'b> {
 
     #[inline]
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Useless> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        let (taken, rest) = self.0.split_first_chunk().ok_or(TRUNCATED)?;
         self.0 = rest;
         Ok(*taken)
     }
@@ -44,7 +44,7 @@ impl<'b> Bytes<'b> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Useless::Damaged("a mark is neither yes nor no")),
+            _ => Err(Useless::Damaged("a boolean is neither 0 nor 1")),
         }
     }
 
@@ -52,31 +52,31 @@ impl<'b> Bytes<'b> {
         self.u64().map(f64::from_bits)
     }
 
-    /// Something that may be there.
-    pub(super) fn maybe<T>(
+    /// Reads an optional value, preceded by a boolean.
+    pub(super) fn optional<T>(
         &mut self,
-        read: impl FnOnce(&mut Bytes<'b>) -> Result<T, Useless>,
+        read: impl FnOnce(&mut ByteReader<'b>) -> Result<T, Useless>,
     ) -> Result<Option<T>, Useless> {
         if self.bool()? { read(self).map(Some) } else { Ok(None) }
     }
 
-    /// A list, its length before it. It grows as it is read: a length alone reserves nothing.
+    /// Reads a list, preceded by its length. It grows as it is read, so a wrong length does not reserve memory.
     pub(super) fn list<T>(
         &mut self,
-        mut read: impl FnMut(&mut Bytes<'b>) -> Result<T, Useless>,
+        mut read: impl FnMut(&mut ByteReader<'b>) -> Result<T, Useless>,
     ) -> Result<Vec<T>, Useless> {
         let len = self.u16()?;
         (0..len).map(|_| read(self)).collect()
     }
 
-    /// A text of at most 65 535 bytes.
+    /// Reads a text of at most 65 535 bytes, preceded by its length.
     pub(super) fn text(&mut self) -> Result<Box<str>, Useless> {
         let len = usize::from(self.u16()?);
-        let (text, rest) = self.0.split_at_checked(len).ok_or(SHORT)?;
+        let (text, rest) = self.0.split_at_checked(len).ok_or(TRUNCATED)?;
         self.0 = rest;
-        let text = std::str::from_utf8(text).map_err(|_| Useless::Damaged("a text is no text"))?;
+        let text = std::str::from_utf8(text).map_err(|_| Useless::Damaged("a text is not UTF-8"))?;
         Ok(text.into())
     }
 }
 
-const SHORT: Useless = Useless::Damaged("a section holds less than its entries");
+const TRUNCATED: Useless = Useless::Damaged("a section holds less than its entries");

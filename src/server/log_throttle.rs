@@ -1,0 +1,26 @@
+//! Rate limit of a log line, so that a client that retries at once does not fill the disk. The caller writes the line.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+
+/// The time of the last line and the events since then.
+#[derive(Debug, Default)]
+pub(super) struct LogThrottle {
+    logged_at: Option<Timestamp>,
+    unlogged: u64,
+}
+
+impl LogThrottle {
+    /// Counts an event. Returns the number of events since the last line if another line is due.
+    pub(super) fn count_event(&mut self, now: Timestamp) -> Option<u64> {
+        self.unlogged += 1;
+        let due = self.logged_at.is_none_or(|logged| now.since(logged) >= LOG_INTERVAL_MIN);
+        due.then(|| {
+            self.logged_at = Some(now);
+            std::mem::take(&mut self.unlogged)
+        })
+    }
+}
+
+const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);

@@ -1,0 +1,100 @@
+//! Passes requests, decisions and session events to the recorder, from the decision threads. It never waits, and is not
+//! called while the recorder is off.
+
+use super::ServerState;
+use super::processes::SessionKey;
+use super::request::RequestContext;
+use crate::clock::{Now, Timestamp};
+use crate::engine::{self, Parting, Session, Verdict};
+use crate::record::{What, Who};
+
+impl ServerState {
+    /// Records the HELLO of a connection.
+    #[cold]
+    pub(super) fn record_hello(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+        pool: &str,
+        slots: u32,
+        at: Timestamp,
+    ) {
+        self.record(key, session, What::Hello { pool: pool.into(), slots }, at);
+    }
+
+    /// Records the end of a connection.
+    #[cold]
+    pub(super) fn record_parting(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+        parting: Parting,
+        at: Timestamp,
+    ) {
+        match parting {
+            Parting::Stays => {}
+            Parting::EndsAt(ends_at) => self.record(key, session, What::Left(ends_at), at),
+            Parting::Ends => self.record_session_end(key, session, at),
+        }
+    }
+
+    /// Records the end of a session.
+    #[cold]
+    pub(super) fn record_session_end(&self, key: &SessionKey, session: &Session, at: Timestamp) {
+        self.record(key, session, What::Gone, at);
+    }
+
+    /// Records the end of leases whose replies or requests were dropped.
+    #[cold]
+    pub(super) fn record_dropped(&self, key: &SessionKey, session: &Session, leases: &[u64], at: Timestamp) {
+        for lease in leases {
+            self.record(key, session, What::Ended(*lease, engine::WorkOutcome::Dropped), at);
+        }
+    }
+
+    fn record(&self, key: &SessionKey, session: &Session, event: What, at: Timestamp) {
+        let origin = Who { user: key.user(), named: key.to_bytes(), session: session.clone() };
+        self.recorder.note(at, Some(origin), event);
+    }
+
+    /// Records a tick of the engine.
+    pub(super) fn record_tick(&self, now: Now) {
+        if self.recorder.is_on() {
+            self.recorder.note(now.at, None, What::Tick);
+        }
+    }
+}
+
+impl RequestContext<'_> {
+    /// Records a decision.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn record_decision(&self, domain: &str, decision: &engine::Decision<'_>) {
+        if !self.shared.recorder.wants(domain) {
+            return;
+        }
+        let is_refused = !matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
+        let refused_by = decision.rule_name().filter(|_| is_refused).map(Into::into);
+        self.record(What::Judged {
+            payload: self.payload.into(),
+            verdict: decision.verdict,
+            refused_by,
+            lease: decision.lease,
+        });
+    }
+
+    /// Records a charge.
+    #[cold]
+    pub(super) fn record_charge(&self, domain: &str) {
+        if self.shared.recorder.wants(domain) {
+            self.record(What::Charged(self.payload.into()));
+        }
+    }
+
+    /// Records an event of this session.
+    #[cold]
+    pub(super) fn record(&self, event: What) {
+        let origin = Who { user: self.user, named: *self.session_name, session: self.session.clone() };
+        self.shared.recorder.note(self.now.at, Some(origin), event);
+    }
+}

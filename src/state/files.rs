@@ -1,0 +1,168 @@
+//! File access in the state directory: atomic replacement, and opening of regular files only.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+
+/// A new file that replaces another one atomically: a reader finds the old content or the new, also after a power cut.
+/// Dropped before [`Whole::finish`], it leaves nothing behind.
+#[derive(Debug)]
+pub struct Whole {
+    path: PathBuf,
+    /// The path of the new file until it replaces the old one.
+    temporary: PathBuf,
+    file: Option<BufWriter<File>>,
+}
+
+/// Replaces a file by these bytes, atomically.
+///
+/// # Errors
+/// File system errors: no space, read-only, no such directory, a failing disk. The old file stays then.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut whole = Whole::begin(path)?;
+    whole.write_all(bytes)?;
+    whole.finish()
+}
+
+impl Whole {
+    /// Creates the new file, readable by its owner only. An unfinished file of an earlier process is removed.
+    ///
+    /// # Errors
+    /// File system errors.
+    pub fn begin(path: &Path) -> io::Result<Whole> {
+        let temporary = temporary_path(path);
+        match std::fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // `create_new` does not write through a planted link.
+        let file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&temporary)?;
+        Ok(Whole {
+            path: path.to_owned(),
+            temporary,
+            file: Some(BufWriter::with_capacity(BUFFER_BYTES, file)),
+        })
+    }
+
+    /// Syncs the new file and moves it over the old one.
+    ///
+    /// # Errors
+    /// File system errors; the old file stays then. After a failed sync dirty pages may be lost, so the same file is not
+    /// synced again.
+    pub fn finish(mut self) -> io::Result<()> {
+        let Some(file) = self.file.take() else { return Ok(()) };
+        let done = self.replace_old(file);
+        if done.is_err() {
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+        done
+    }
+
+    fn replace_old(&self, file: BufWriter<File>) -> io::Result<()> {
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        drop(file);
+        std::fs::rename(&self.temporary, &self.path)?;
+        // Without a sync of the directory, a power cut may bring back the old file.
+        File::open(parent_directory(&self.path))?.sync_all()
+    }
+}
+
+impl Write for Whole {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.as_mut().map_or(Ok(bytes.len()), |file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), BufWriter::flush)
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            // Discards the buffer instead of flushing it.
+            drop(file.into_parts());
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Returns the path of the unfinished file: one fixed name, so that a crash leaves at most one.
+fn temporary_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    path.with_file_name(name)
+}
+
+fn parent_directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(directory) if directory != Path::new("") => directory,
+        _ => Path::new("."),
+    }
+}
+
+/// Opens a regular file for reading. Links are followed.
+///
+/// # Errors
+/// File system errors; `InvalidInput` if it is not a regular file, as a named pipe would block the start.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    open(path, OpenOptions::new().read(true), OFlags::empty())
+}
+
+/// Opens a regular file like [`open_regular`], with these options and without following a link.
+pub(super) fn open_no_follow(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    open(path, options, OFlags::NOFOLLOW)
+}
+
+fn open(path: &Path, options: &mut OpenOptions, more: OFlags) -> io::Result<File> {
+    // Opening a named pipe does not block, and a terminal does not become the controlling one.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | more;
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    }
+}
+
+/// A small file whose content is opaque to this room: the identity of this host, or the fleet overrides. The lock
+/// serializes writers.
+#[derive(Debug)]
+pub struct SmallFile {
+    path: Mutex<PathBuf>,
+    bytes_max: u64,
+}
+
+impl SmallFile {
+    pub(super) fn new(path: PathBuf, bytes_max: u64) -> SmallFile {
+        SmallFile { path: Mutex::new(path), bytes_max }
+    }
+
+    /// Reads at most `bytes_max` bytes; `None` if the file cannot be read.
+    #[must_use]
+    pub fn read(&self) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = open_no_follow(&self.path.lock(), OpenOptions::new().read(true)).ok()?;
+        file.take(self.bytes_max).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Replaces the file, readable by its owner only.
+    ///
+    /// # Errors
+    /// File system errors; the old file stays then.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        write_whole(&self.path.lock(), bytes)
+    }
+}
+
+/// The state shows which user did how much, so only the daemon's user may read it.
+pub(super) const OWNER_ONLY: u32 = 0o600;
+
+/// Bytes written to the kernel at a time.
+const BUFFER_BYTES: usize = 64 << 10;

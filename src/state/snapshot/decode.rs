@@ -1,0 +1,173 @@
+//! Decoding of snapshot entries; the inverse of encode.rs.
+
+use super::bytes::ByteReader;
+use super::section::SectionKind;
+use super::{Moment, SnapshotHead, Useless};
+use crate::clock::Timestamp;
+use crate::engine::kept::{
+    Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptRule, KeptSession, KeptSpent, KeptTie,
+};
+use crate::engine::{NoteKind, Verdict};
+
+pub(super) fn decode_head(bytes: &mut ByteReader<'_>) -> Result<SnapshotHead, Useless> {
+    let has_clock = bytes.bool()?;
+    let clock = u128::from_le_bytes(bytes.array()?);
+    let here = Moment {
+        clock: has_clock.then_some(clock),
+        boot_nanos: bytes.u64()?,
+        unix_nanos: i64::from_le_bytes(bytes.array()?),
+    };
+    let (at, is_final) = (decode_time(bytes)?, bytes.bool()?);
+    let keys = (decode_count(bytes)?, decode_count(bytes)?);
+    if !bytes.is_empty() {
+        return Err(Useless::Damaged("its head holds extra bytes"));
+    }
+    Ok(SnapshotHead { here, at, is_final, keys })
+}
+
+/// Decodes one entry of a section of this kind.
+pub(super) fn decode_entry(kind: SectionKind, bytes: &mut ByteReader<'_>) -> Result<Kept, Useless> {
+    Ok(match kind {
+        SectionKind::Bucket => Kept::Bucket(decode_key(bytes)?, bytes.u64()?),
+        SectionKind::WindowBegan => Kept::Window(decode_key(bytes)?, decode_time(bytes)?, bytes.u32()?),
+        SectionKind::SlidingWindowBegan => {
+            Kept::SlidingWindow(decode_key(bytes)?, decode_time(bytes)?, bytes.list(ByteReader::u32)?)
+        }
+        SectionKind::Window => {
+            let (key, _end) = (decode_key(bytes)?, bytes.u64()?);
+            Kept::OldWindow(key, bytes.u32()?)
+        }
+        SectionKind::SlidingWindow => {
+            Kept::OldSlidingWindow(decode_key(bytes)?, bytes.u64()?, bytes.list(ByteReader::u32)?)
+        }
+        SectionKind::Log => {
+            Kept::Log(decode_key(bytes)?, bytes.list(|bytes| Ok((bytes.u64()?, bytes.u32()?)))?)
+        }
+        SectionKind::Block => Kept::Block(decode_key(bytes)?, decode_time(bytes)?),
+        SectionKind::Soft => Kept::Soft(decode_key(bytes)?, decode_time(bytes)?, decode_time(bytes)?),
+        SectionKind::Places => Kept::Places(decode_key(bytes)?, bytes.u64()?),
+        SectionKind::Rules => Kept::Rules(bytes.u64()?),
+        SectionKind::Rule => Kept::Rule(KeptRule {
+            identity: bytes.u64()?,
+            own: (bytes.u64()?, bytes.u8()?),
+            candidate: bytes.optional(|bytes| Ok((bytes.u64()?, bytes.u8()?)))?,
+        }),
+        SectionKind::Pool => Kept::Pool(Box::new(decode_pool(bytes)?)),
+        SectionKind::Repeat => Kept::Repeat(Box::new(decode_grant(bytes)?)),
+        SectionKind::Spent => Kept::Spent(Box::new(KeptSpent {
+            name: decode_key(bytes)?,
+            at: decode_time(bytes)?,
+            print: bytes.u32()?,
+            costs: bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?,
+        })),
+        SectionKind::Session => Kept::Session(Box::new(KeptSession {
+            name: bytes.array()?,
+            user: bytes.u32()?,
+            pid: bytes.optional(ByteReader::u32)?,
+            pool: bytes.text()?,
+            slots: bytes.u32()?,
+        })),
+        SectionKind::Lease => Kept::Lease(Box::new(decode_lease(bytes)?)),
+        SectionKind::Head | SectionKind::End => return Err(Useless::Damaged("it has a second head")),
+    })
+}
+
+fn decode_pool(bytes: &mut ByteReader<'_>) -> Result<KeptPool, Useless> {
+    let name = bytes.text()?;
+    let mut law = [0.0; 5];
+    for number in &mut law {
+        *number = bytes.f64()?;
+    }
+    Ok(KeptPool {
+        name,
+        law,
+        severity: bytes.f64()?,
+        silent_nanos: bytes.u64()?,
+        stepped: decode_time(bytes)?,
+    })
+}
+
+fn decode_grant(bytes: &mut ByteReader<'_>) -> Result<KeptGrant, Useless> {
+    Ok(KeptGrant {
+        name: decode_key(bytes)?,
+        asks: bytes.u64()?,
+        at: decode_time(bytes)?,
+        verdict: match bytes.u8()? {
+            0 => Verdict::Allow,
+            1 => Verdict::Limit,
+            2 => Verdict::Wait,
+            3 => Verdict::Deny,
+            4 => Verdict::Shed,
+            _ => return Err(Useless::Damaged("a verdict has an unknown number")),
+        },
+        wait_micros: bytes.u64()?,
+        lease: bytes.optional(ByteReader::u64)?,
+        binding: bytes.optional(|bytes| Ok((bytes.u32()?, bytes.text()?, decode_level(bytes)?)))?,
+        listed: bytes.optional(ByteReader::text)?,
+        notes: bytes.list(|bytes| {
+            let kind = match bytes.u8()? {
+                0 => NoteKind::Shadow,
+                1 => NoteKind::Candidate,
+                2 => NoteKind::Over,
+                3 => NoteKind::Near,
+                4 => NoteKind::Quota,
+                _ => return Err(Useless::Damaged("a note has an unknown number")),
+            };
+            Ok((kind, bytes.u32()?))
+        })?,
+        all: bytes.list(|bytes| Ok((bytes.u32()?, decode_level(bytes)?)))?,
+        is_current: bytes.bool()?,
+    })
+}
+
+fn decode_level(bytes: &mut ByteReader<'_>) -> Result<KeptLevel, Useless> {
+    Ok(KeptLevel {
+        limit: bytes.u64()?,
+        window_micros: bytes.u64()?,
+        remaining: bytes.u64()?,
+        reset_micros: bytes.u64()?,
+    })
+}
+
+fn decode_lease(bytes: &mut ByteReader<'_>) -> Result<KeptLease, Useless> {
+    Ok(KeptLease {
+        number: bytes.u64()?,
+        ends_at: decode_time(bytes)?,
+        lasts_millis: bytes.u32()?,
+        request: bytes.u64()?,
+        connection: bytes.u32()?,
+        is_other: bytes.bool()?,
+        ties: bytes.list(|bytes| {
+            Ok(match bytes.u8()? {
+                0 => KeptTie::Place(decode_key(bytes)?),
+                1 => KeptTie::Repeat(decode_key(bytes)?),
+                2 => KeptTie::Refund {
+                    rule: bytes.u64()?,
+                    key: decode_key(bytes)?,
+                    salt: bytes.u64()?,
+                    allowance: bytes.u32()?,
+                    cost: bytes.u32()?,
+                    of_candidate: bytes.bool()?,
+                    is_beyond: bytes.bool()?,
+                },
+                3 => KeptTie::Spent(decode_key(bytes)?),
+                4 => KeptTie::Cost { unit: bytes.u32()?, cost: bytes.u32()? },
+                5 => KeptTie::Print { print: bytes.u32()?, cost: bytes.u32()? },
+                _ => return Err(Useless::Damaged("a tie has an unknown number")),
+            })
+        })?,
+    })
+}
+
+#[inline]
+fn decode_key(bytes: &mut ByteReader<'_>) -> Result<KeptKey, Useless> {
+    bytes.array().map(KeptKey)
+}
+
+fn decode_time(bytes: &mut ByteReader<'_>) -> Result<Timestamp, Useless> {
+    bytes.u64().map(Timestamp::from_nanos)
+}
+
+fn decode_count(bytes: &mut ByteReader<'_>) -> Result<usize, Useless> {
+    bytes.u64().map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+}
