@@ -165,7 +165,7 @@ impl TakenUp {
         let path = directory.path().join(StateFile::Overrides.name());
         let moved = set_aside(&path, StateFile::Overrides);
         let help = "fleet overrides hold again once Redis is heard; see `tidegate switch`";
-        error!(path = %path.display(), is_kept = moved.is_ok(), "no fleet secret authenticates the fleet overrides kept here: {help}");
+        error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
     }
 
     /// How keeping it goes.

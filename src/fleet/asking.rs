@@ -18,7 +18,6 @@ use super::dice::Dice;
 use super::page::{cell_window, terms};
 use super::redis_clock::RedisClock;
 use super::reply::{Answer, Kind, Paid, Wait};
-use super::turn::Turn;
 use super::window::Stands;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{Brought, Budget, Engine, More, Need, OnBrought, Standing, Ticket};
@@ -59,7 +58,6 @@ pub struct Asking {
     breaker: Breaker,
     clock: RedisClock,
     asked: Asked,
-    turn: Turn,
 }
 
 /// A ticket that somebody waits for.
@@ -101,7 +99,6 @@ impl Asking {
             breaker: Breaker::Closed { misses: 0 },
             clock: RedisClock::default(),
             asked: Asked::default(),
-            turn: Turn::default(),
         }
     }
 
@@ -165,10 +162,6 @@ impl Asking {
         let row = place.bucket.of_each(&mut self.rows);
         let Some(flight) = row.land(place) else { return };
         match answer.kind {
-            // It was paid by the name of before, after all have turned to another: that brings nothing.
-            Kind::Done(_) if self.turn.is_unheard(answer.now_us, |turned| flight.sent < turned) => {
-                self.settle(&flight, &[], answer.now_us, now);
-            }
             Kind::Done(paid) => {
                 row.nonce = Some(answer.nonce);
                 self.clock.heard(answer.now_us, now.at);
@@ -187,16 +180,6 @@ impl Asking {
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
         payment.place.bucket.of_each(&mut self.rows).repeat(&payment.place, again);
-    }
-
-    /// All turn to another secret then, by the clock of Redis, and this host has not.
-    pub fn turns(&mut self, from_us: Option<u64>) {
-        self.turn.turns(from_us);
-    }
-
-    /// This host has turned.
-    pub fn turned(&mut self, now: Timestamp) {
-        self.turn.turned(now);
     }
 
     /// Redis is heard again: whatever was not answered in time before is forgotten.

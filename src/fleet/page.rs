@@ -1,7 +1,6 @@
 //! What is known of one key that others are kept in touch with about: what Redis believes, how much is asked for here, and
 //! from that what to ask of Redis, and when.
 
-mod carry;
 mod demand;
 mod pace;
 mod reports;
@@ -11,7 +10,6 @@ use super::cell::{Ask, Said, TOKEN, Terms};
 use super::window::{CellWindow, Returned, Stands, WindowAsk};
 use crate::clock::Timestamp;
 use crate::engine::{Budget, Reported, SharedKey};
-pub(super) use carry::Carry;
 use demand::{needed, own_part, token_takes};
 pub(super) use pace::Pace;
 use reports::Reports;
@@ -42,8 +40,6 @@ pub(super) struct Page {
     half_way: Duration,
     /// In which time this host's part of what is earned is a token, as last said.
     token_takes: Duration,
-    /// Its cell is being read or written.
-    pub(super) is_on_way: bool,
     /// A request was refused before it was last asked about.
     pub(super) refused: bool,
     /// It has called since it was last asked about: it does not call again before it is.
@@ -56,10 +52,6 @@ pub(super) struct Page {
     pub(super) due: Timestamp,
     /// It is looked at when its bucket has room, and not before.
     pub(super) waits: bool,
-    /// Its cell is yet to come here from where it lay.
-    pub(super) carry: Option<Box<Carry>>,
-    /// It is of the secret of before: nothing is asked of it any more.
-    pub(super) is_former: bool,
 }
 
 /// What to do about a key that was looked at.
@@ -88,15 +80,12 @@ impl Page {
             is_paced: false,
             half_way: Duration::ZERO,
             token_takes: EVERY,
-            is_on_way: false,
             refused: false,
             calls: false,
             asked: 0,
             busy: now,
             due: now,
             waits: false,
-            carry: None,
-            is_former: false,
         }
     }
 
@@ -286,12 +275,12 @@ impl Page {
 
     /// Whether nothing can be said of it until there is an answer.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_on_way || self.reports.is_busy()
+        self.reports.is_busy()
     }
 
     /// Whether anything of it is on its way.
     pub(super) fn in_flight(&self) -> bool {
-        self.is_on_way || self.reports.in_flight()
+        self.reports.in_flight()
     }
 
     /// Whether a question about it was heard will never be known.
@@ -306,7 +295,6 @@ impl Page {
 
     /// Nobody knows what Redis believes.
     pub(super) fn forget(&mut self) {
-        self.is_on_way = false;
         self.reports.forget();
     }
 

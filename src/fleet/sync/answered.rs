@@ -25,7 +25,7 @@ impl Sync {
                 let before = lanes.nonce.replace(answer.nonce);
                 self.happened.flushed += u64::from(before.is_some_and(|nonce| nonce != answer.nonce));
                 self.happened.batches += 1;
-                self.settle(&flight, (&said, answer.now_us), engine, now);
+                self.settle(&flight, &said, engine, now);
             }
             Kind::Stale => {
                 self.happened.stale += 1;
@@ -40,7 +40,7 @@ impl Sync {
         }
     }
 
-    fn settle(&mut self, flight: &Flight, (said, said_us): (&[Said], u64), engine: &Engine, now: Now) {
+    fn settle(&mut self, flight: &Flight, said: &[Said], engine: &Engine, now: Now) {
         let pace = self.pace(now.at);
         // One that is said again may have been answered long ago.
         let heard = if flight.is_repeated { flight.sent.after(pace.round_trip).min(now.at) } else { now.at };
@@ -54,15 +54,9 @@ impl Sync {
             self.happened.lost += u64::from(said.lost);
             let below = said.level.min(0).unsigned_abs();
             self.happened.excess += below.min(ask.owed) / TOKEN;
-            let is_unheard = self.is_unheard(*number, said_us);
             let Some(page) = self.book.page_of(*number, &ask.key) else {
                 continue;
             };
-            if is_unheard {
-                page.forget();
-                self.book.schedule(*number, now.at.after(EVERY));
-                continue;
-            }
             let Some(since) = page.hear((ask, said), (flight.sent, heard), &pace) else { continue };
             let mistake = self.tallies.hears(page.key.budget(), (ask, said), page.refused, now.at);
             self.happened.false_refusals += u64::from(mistake);
