@@ -40,7 +40,7 @@ impl Paged for Page {
     }
 
     fn in_flight(&self) -> bool {
-        self.is_busy()
+        self.in_flight
     }
 }
 

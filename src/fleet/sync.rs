@@ -268,7 +268,7 @@ impl Sync {
             };
             let page = self.book.page_mut(number);
             page.calls = true;
-            if !page.is_busy() && !page.waits {
+            if !page.in_flight && !page.waits {
                 let soonest = page.soonest(now.at);
                 if soonest < page.due || page.due <= now.at {
                     self.book.schedule(number, soonest);
@@ -336,10 +336,6 @@ impl Sync {
                 self.happened.lapsed += u64::from(reported.lapsed);
                 let window = page::cell_window(budget, self.clock.unix_us(now));
                 let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
-                if !page.is_busy() {
-                    let at = page.after(budget, now.at);
-                    self.book.schedule(number, at);
-                }
                 Some((bucket, ask))
             }
         }

@@ -57,7 +57,9 @@ impl Sync {
             let Some(page) = self.book.page_of(*number, &ask.key) else {
                 continue;
             };
-            let Some(since) = page.hear((ask, said), (flight.sent, heard), &pace) else { continue };
+            if !page.hear((ask, said), (flight.sent, heard), &pace) {
+                continue;
+            }
             let mistake = self.tallies.hears(page.key.budget(), (ask, said), page.refused, now.at);
             self.happened.false_refusals += u64::from(mistake);
             let Some(budget) = self.budgets.get(&page.key.budget()) else {
@@ -70,7 +72,7 @@ impl Sync {
                 // While others may be away, what there is is theirs as well: nothing is lent on it.
                 level: if pace.others_are_away { said.level.min(0) } else { said.level },
                 demand: said.demand,
-                sent: since,
+                sent: flight.sent,
                 more: said.window.and_then(|said| more(&said, heard.after(pace.round_trip + TURNS))),
                 low: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
             };

@@ -38,10 +38,9 @@ impl Sync {
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number);
-        if page.in_flight() {
+        if page.in_flight {
             return Some(Last::Later);
         }
-        page.end_double();
         let budget = self.budgets.get(&page.key.budget())?;
         let there = engine.look_at(&page.key, budget, now)?;
         if there.held == 0 && there.owed == 0 && there.returns == 0 && !page.is_believed() {
