@@ -45,11 +45,11 @@ impl Sync {
         // One that is said again may have been answered long ago.
         let heard = if flight.is_repeated { flight.sent.after(pace.round_trip).min(now.at) } else { now.at };
         assert_eq!(
-            flight.pages.len(),
+            flight.about.len(),
             said.len(),
             "a reply is read cell by cell: without its own a page waits on"
         );
-        for ((number, ask), said) in flight.pages.iter().zip(&flight.batch.asks).zip(said) {
+        for ((number, ask), said) in flight.about.iter().zip(&flight.batch.asks).zip(said) {
             self.happened.cells += 1;
             self.happened.lost += u64::from(said.lost);
             let below = said.level.min(0).unsigned_abs();
@@ -84,7 +84,7 @@ impl Sync {
 
     /// What these cells were told is not known: nothing is taken for said.
     pub(super) fn start_over(&mut self, flight: &Flight, now: Timestamp) {
-        for (number, ask) in flight.pages.iter().zip(&flight.batch.asks) {
+        for (number, ask) in flight.about.iter().zip(&flight.batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.book.page_of(*number, &ask.key) {
                 page.lose(flight.sent);
