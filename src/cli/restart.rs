@@ -158,7 +158,7 @@ impl TakenUp {
         (!directory.is_anothers()).then(|| directory.fleet_overrides())
     }
 
-    /// Sets that document aside: no fleet secret of this host authenticates it.
+    /// Sets that document aside: the fleet secret does not authenticate it.
     pub(super) fn set_overrides_aside(&self) {
         self.record.found_bad(StateFile::Overrides);
         let Some(directory) = &self.directory else { return };

@@ -78,7 +78,7 @@ impl Host {
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = crate::random::mixed(plan.seed ^ (u64::from(number) << 32));
         let options = sync::Options { host: name, epoch: 1, buckets: sync::BUCKETS, seed };
-        let mut member = Member::new(Arc::clone(&engine), standing, options, []);
+        let mut member = Member::new(Arc::clone(&engine), standing, options);
         member.set_heard(true, at(0).at);
         Host { decider: engine.decider(), member, waiting: Waiting::new() }
     }

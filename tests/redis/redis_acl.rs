@@ -122,7 +122,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     Ok(())
 }
 
-fn calls() -> [Call; 8] {
+fn calls() -> [Call; 6] {
     let terms = Terms { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let place = |lane| Place {
         bucket: Bucket::from_number(0),

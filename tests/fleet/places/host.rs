@@ -83,7 +83,7 @@ impl Host {
         let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
         let options = sync::Options { host: name, epoch: life, buckets: plan.base.buckets, seed };
-        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options, []);
+        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let opening = Opening { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
         let at = Now { at: local(drift_ppm, at_us), utc: 0 };
         let session = engine.open(&opening, at).unwrap();

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::certificates::server;
-use super::daemon::{BINARY, Daemon, Plan, eventually};
+use super::daemon::{BINARY, Daemon, eventually};
 use super::hosts::{LINKED, ask_all, await_counted, count_log, most_at_once, passed, plan, rules};
 use super::http::get;
 use super::leaving::end;
