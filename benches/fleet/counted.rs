@@ -110,9 +110,9 @@ impl Host {
             seed: u64::from(number) + 1,
         };
         let decider = engine.decider();
-        let mut member = Member::new(engine, Arc::clone(&standing), options, []);
+        let mut member = Member::new(engine, Arc::clone(&standing), options);
         member.expect(u32::from(HOSTS), at_micros(0).at);
-        member.set_heard(true, at_micros(0));
+        member.set_heard(true, at_micros(0).at);
         Host { decider, standing, member, calls: Vec::new() }
     }
 

@@ -13,6 +13,8 @@ use tidegate::engine::{
 };
 use tidegate::fleet::identity::Identity;
 use tidegate::fleet::link;
+use tidegate::fleet::overrides::Seal;
+use tidegate::fleet::secrets::Mark;
 use tidegate::fleet::task::{Fleet, Plan};
 use tidegate::rules::{RuleSet, read_text};
 
@@ -162,7 +164,8 @@ impl Host {
         };
         let marks = Vec::new();
         let identity = Identity::fresh(&marks, [number + 1; 32]);
-        let plan = Plan { link, identity, marks, secrets: Vec::new(), seals: Vec::new(), keep: None };
+        let plan =
+            Plan { link, identity, marks, secret: Mark::default(), seal: Seal::new(&[9; 32]), keep: None };
         let fleet = Fleet::start(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;
         Ok(Host { decider: engine.decider(), clock, standing, fleet })
     }

@@ -74,16 +74,13 @@ struct Host {
 impl Host {
     fn new(hosts: u8) -> Host {
         let engine = new_engine();
-        let keys = [1, 2].map(|secret| HashKey::from_bytes([secret; 16])).to_vec();
-        let standing = engine.join_fleet_with(keys);
+        let standing = engine.join_fleet(HashKey::from_bytes([1; 16]));
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
         drop(engine.install(RuleSet::new(loaded.domains)));
         let now = Now { at: Timestamp::from_nanos(1_000_000_000), utc: 1_772_539_200_000_000_000 };
         let options = sync::Options { host: [5; 16], epoch: 3, buckets: 4, seed: 7 };
-        // Without secrets to agree on, the host is linked as soon as Redis is heard.
-        let marks = [1, 2].iter().take(usize::from(hosts % 3)).map(|digest| Mark::of_digest([*digest; 8]));
-        let mut member = Member::new(Arc::clone(&engine), standing, options, marks);
+        let mut member = Member::new(Arc::clone(&engine), standing, options);
         member.expect(u32::from(hosts).max(1), now.at);
         let opening =
             Opening { name: Some([4; 16]), user: 1, pool: "web", slots: 8, connection: 1, pid: None };
@@ -111,7 +108,7 @@ impl Host {
             5 => self.advance(u64::from(input.byte()) * 1_000_000_000),
             6 | 7 => self.reply(input),
             8 => self.fail(),
-            9 => drop(self.member.set_heard(input.byte().is_multiple_of(2), self.now)),
+            9 => drop(self.member.set_heard(input.byte().is_multiple_of(2), self.now.at)),
             10 => self.beat(input),
             _ => self.rare(input.byte()),
         }
@@ -178,7 +175,6 @@ impl Host {
 
     fn advance(&mut self, nanos: u64) {
         self.now.at = Timestamp::from_nanos(self.now.at.as_nanos() + nanos);
-        let _ = self.member.attend_secret(self.now);
         self.member.tick(self.now, &mut self.calls);
         self.member.ask_versions(&mut self.calls);
         self.engine.tick(self.now);
@@ -206,10 +202,10 @@ impl Host {
     }
 
     fn beat(&mut self, input: &mut Input<'_>) {
-        let secrets = (input.byte().is_multiple_of(2)).then(|| self.member.says_secrets(self.now.at));
-        let call = Call::Beat(Beat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secrets });
+        let secret = Mark::default();
+        let call = Call::Beat(Beat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secret });
         if let Some(Reply::Beat(beaten)) = decoded(&call, input) {
-            let _ = self.member.beaten(&beaten, self.now);
+            self.member.beaten(&beaten, self.now.at);
         }
     }
 

@@ -1,7 +1,5 @@
 //! How this host stands with those that it shares budgets with: as who talks to them tells it, and what each rule comes to.
 
-mod secrets;
-
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -14,7 +12,6 @@ use super::switches::everywhere;
 use crate::clock::Timestamp;
 use crate::engine::{Engine, PlacesSum, PoolView, RuleInForce, RuleKind};
 use crate::rules::{FleetBound, FleetTerms};
-pub use secrets::FleetSecrets;
 
 /// How it stands. All zero where the settings name no Redis, but that this host is there.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,8 +20,10 @@ pub struct FleetRecord {
     pub is_set: bool,
     /// By what the other hosts know this one: the first of its digits.
     pub host: String,
-    /// How it stands with the secrets of all.
-    pub secrets: FleetSecrets,
+    /// The first digits of a digest of the fleet secret; `None`: there is none.
+    pub secret: Option<String>,
+    /// Hosts with another fleet secret, or an older version.
+    pub unlike: u32,
     /// Whether there is any budget to share: without one nobody is spoken to.
     pub is_needed: bool,
     /// Whether Redis is heard.
@@ -82,11 +81,25 @@ pub struct OverridesRecord {
     pub is_forged: bool,
 }
 
+impl FleetRecord {
+    /// Hosts with another fleet secret, and the help.
+    pub(super) fn secret_warning(&self) -> Option<String> {
+        (self.unlike > 0).then(|| {
+            format!(
+                "{} hosts have another fleet secret than this one ({}), or an older version: this host shares no budget with the hosts \
+                 of another secret; give all hosts the same file in `fleet_secret_files`",
+                self.unlike,
+                self.secret.as_deref().unwrap_or("none")
+            )
+        })
+    }
+}
+
 impl OverridesRecord {
     /// What an operator should know of it.
     pub(super) fn warning(&self) -> Option<String> {
         self.is_forged.then(|| {
-            "FORGED fleet overrides in Redis are ignored: no fleet secret of this host authenticates them; find out who writes to \
+            "FORGED fleet overrides in Redis are ignored: the fleet secret of this host does not authenticate them; find out who writes to \
              `tg:{tm}:overrides`"
                 .to_owned()
         })
@@ -272,7 +285,7 @@ pub(super) fn summary(fleet: &FleetRecord) -> Value {
     json!({
         "redis": fleet.is_set,
         "host": fleet.host,
-        "secret": fleet.secrets.json(),
+        "secret": {"uses": fleet.secret, "other_hosts": fleet.unlike},
         "needed": fleet.is_needed,
         "linked": fleet.is_linked,
         "hosts": fleet.hosts,

@@ -31,7 +31,7 @@ pub use control::{
     ThreadRecord,
 };
 pub use doors::{Door, Doors};
-pub use fleet::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets, OverridesRecord};
+pub use fleet::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
 pub use front::SAFETY;
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};

@@ -128,17 +128,13 @@ fn host(fleet: &Value) -> &str {
     }
 }
 
-/// Which secret is in use, where there is more to be said than that there is one.
+/// The digits of the secret, and how many hosts have another one.
 fn secret(fleet: &Value) -> Option<String> {
-    let uses = match word(fleet, "/secret/uses") {
-        "" if list(fleet, "/secret/has").is_empty() => return None,
-        "" => "not known yet which is in use",
-        uses => uses,
-    };
-    match word(fleet, "/secret/next") {
-        "" => Some(uses.to_owned()),
-        next => Some(format!("{uses}; {next}")),
-    }
+    let uses = Some(word(fleet, "/secret/uses")).filter(|uses| !uses.is_empty())?;
+    Some(match number(fleet, "/secret/other_hosts") {
+        0 => uses.to_owned(),
+        others => format!("{uses}; {} hosts have another one, or an older version", count(others)),
+    })
 }
 
 fn nodes(fleet: &Value) -> Option<String> {

@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::admin::{BudgetCounts, FleetNode, FleetRecord, FleetSecrets, OverridesRecord};
+use crate::admin::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
 use crate::clock::Timestamp;
 use crate::fleet::counters::{Counters, View};
 use crate::fleet::link::{Class, NodeStatus, State};
 use crate::fleet::overrides::OverridesView;
-use crate::fleet::secrets::Mark;
 use crate::fleet::tally::Tally;
-use crate::fleet::turning::SecretsView;
 
 /// How it stands; `None`: the settings name no Redis. Every name that is ever counted is there from the start.
 pub(super) fn fleet_record(counters: Option<&Counters>, now: Timestamp) -> FleetRecord {
@@ -23,7 +21,8 @@ pub(super) fn fleet_record(counters: Option<&Counters>, now: Timestamp) -> Fleet
     FleetRecord {
         is_set,
         host: if is_set { host } else { String::new() },
-        secrets: secrets(&view.secrets),
+        secret: is_set.then(|| view.secret.to_string()),
+        unlike: view.unlike,
         is_needed: view.is_needed,
         is_linked: view.is_linked,
         hosts: if is_set { view.hosts } else { 0 },
@@ -61,18 +60,6 @@ pub(super) fn fleet_record(counters: Option<&Counters>, now: Timestamp) -> Fleet
 
 fn overrides(view: &OverridesView) -> OverridesRecord {
     OverridesRecord { version: view.version, rejected: view.rejected.to_vec(), is_forged: view.is_forged }
-}
-
-fn secrets(view: &SecretsView) -> FleetSecrets {
-    let shown = |mark: &Mark| mark.to_string();
-    FleetSecrets {
-        uses: view.uses.as_ref().map(shown),
-        has: view.has.iter().map(shown).collect(),
-        lacks: view.lacks.as_ref().map(shown),
-        turns_to: view.turns_to.as_ref().map(|(mark, seconds)| (shown(mark), *seconds)),
-        lacking: view.lacking.clone(),
-        spare: view.spare.as_ref().map(|(mark, seconds)| (shown(mark), *seconds)),
-    }
 }
 
 /// By every class, also before there is a connection.

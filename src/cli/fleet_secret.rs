@@ -5,12 +5,11 @@ use std::fmt;
 use std::fs::{Metadata, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 
 use super::redis_settings::how_to_make;
-use crate::fleet::secrets::Mark;
 use crate::rules::source::about_file;
 use crate::rules::{Problem, Severity, Wrong};
 
@@ -24,15 +23,6 @@ impl FleetSecret {
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
-
-    /// What tells it from others, and nothing about it.
-    #[must_use]
-    pub fn mark(&self) -> Mark {
-        let mut hasher = sha1_smol::Sha1::from(b"tidegate: which secret of a fleet\0");
-        hasher.update(&self.0);
-        let digest = hasher.digest().bytes();
-        Mark::of_digest(digest.first_chunk().copied().unwrap_or_default())
-    }
 }
 
 impl fmt::Debug for FleetSecret {
@@ -41,28 +31,13 @@ impl fmt::Debug for FleetSecret {
     }
 }
 
-/// Reads the files in their order: the first makes the keys. What is wrong with one is among the problems; none of them
-/// stops a daemon, which limits on its own host then.
+/// Reads the file. Its problems stop no daemon, which limits on its own host without the secret.
 #[must_use]
-pub fn fleet_secrets(files: &[PathBuf]) -> (Vec<FleetSecret>, Vec<Problem>) {
-    let (mut secrets, mut problems) = (Vec::new(), Vec::new());
-    for path in files {
-        match read(path) {
-            Ok((secret, doubt)) => {
-                if secrets.contains(&secret) {
-                    let wrong = Wrong::new(
-                        "it holds the same secret as the file before it",
-                        "make another, or name one",
-                    );
-                    problems.push(warning(path, wrong));
-                }
-                secrets.push(secret);
-                problems.extend(doubt.map(|wrong| warning(path, wrong)));
-            }
-            Err(wrong) => problems.push(about_file(path, wrong)),
-        }
+pub fn fleet_secret(path: &Path) -> (Option<FleetSecret>, Option<Problem>) {
+    match read(path) {
+        Ok((secret, doubt)) => (Some(secret), doubt.map(|wrong| warning(path, wrong))),
+        Err(wrong) => (None, Some(about_file(path, wrong))),
     }
-    (secrets, problems)
 }
 
 fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {

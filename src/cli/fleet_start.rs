@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use super::fleet_secret::{FleetSecret, fleet_secrets};
+use super::fleet_secret::{FleetSecret, fleet_secret};
 use super::helpers::Helpers;
 use super::redis_settings::RedisSettings;
 use super::restart::TakenUp;
@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::engine::{Engine, HashKey, Standing};
 use crate::fleet::identity::Identity;
 use crate::fleet::overrides::{Document, Seal};
+use crate::fleet::secrets::Mark;
 use crate::fleet::task::{Fleet, Keep, Plan};
 use crate::host::machine_marks;
 use crate::sys;
@@ -29,14 +30,14 @@ pub(super) struct Joined {
 /// Joins the fleet of the settings, before there are rules. `None`: there is none, or it cannot be joined, which is told.
 pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option<Joined> {
     let redis = redis?;
-    let (secrets, problems) = fleet_secrets(&redis.fleet_secret_files);
-    problems.iter().for_each(log_problem);
-    if secrets.is_empty() {
+    let (secret, problem) = redis.fleet_secret_file.as_deref().map(fleet_secret).unwrap_or_default();
+    problem.iter().for_each(log_problem);
+    let Some(secret) = secret else {
         error!(
             "no fleet secret: rules of the fleet limit on this host alone until `fleet_secret_files` names one"
         );
         return None;
-    }
+    };
     let link = redis.link_options();
     if let Err(wrong) = link.check() {
         error!(
@@ -46,11 +47,11 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
     }
     let marks = machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
-    let standing = taken.engine.join_fleet_with(secrets.iter().map(hash_key).collect());
-    let seals = secrets.iter().map(|secret| Seal::new(secret.mark(), secret.bytes())).collect::<Vec<_>>();
-    put_back_overrides(&seals, taken);
-    let secrets = secrets.iter().map(FleetSecret::mark).collect();
-    Some(Joined { standing, plan: Plan { link, identity, marks, secrets, seals, keep } })
+    let standing = taken.engine.join_fleet(hash_key(&secret));
+    let seal = Seal::new(secret.bytes());
+    put_back_overrides(&seal, taken);
+    let secret = Mark::of_secret(secret.bytes());
+    Some(Joined { standing, plan: Plan { link, identity, marks, secret, seal, keep } })
 }
 
 impl Joined {
@@ -65,9 +66,9 @@ impl Joined {
 }
 
 /// The fleet overrides of the process before hold until Redis has newer ones.
-fn put_back_overrides(seals: &[Seal], taken: &mut TakenUp) {
+fn put_back_overrides(seal: &Seal, taken: &mut TakenUp) {
     let Some(kept) = taken.fleet_overrides().and_then(|file| file.read()) else { return };
-    let Some(document) = Document::open(&kept, seals) else { return taken.set_overrides_aside() };
+    let Some(document) = Document::open(&kept, seal) else { return taken.set_overrides_aside() };
     let overrides = document.overrides(taken.clock.now());
     for switch in &overrides.switches {
         info!(by = %switch.by, "still switched on all hosts: {} is {}", switch.target, switch.mode);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::admin_client::AdminClient;
-use super::fleet_secret::fleet_secrets;
+use super::fleet_secret::fleet_secret;
 use super::redis_settings::fleet_alone;
 use super::settings::{SETTINGS_FILE, Settings};
 use super::settings_file::holds_settings;
@@ -66,7 +66,10 @@ impl RulesRead {
                     read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
                 }
                 match &settings.redis {
-                    Some(redis) => read.problems.extend(fleet_secrets(&redis.fleet_secret_files).1),
+                    Some(redis) => {
+                        let file = redis.fleet_secret_file.as_deref();
+                        read.problems.extend(file.and_then(|file| fleet_secret(file).1));
+                    }
                     None => read.problems.extend(fleet_alone(&read.domains)),
                 }
                 read.daemon = Some(AdminClient::of_settings(&settings));

@@ -23,7 +23,7 @@ pub struct RedisSettings {
     /// The authorities that a certificate may be from; none: those of this host.
     pub ca_file: Option<PathBuf>,
     /// What makes keys that only this fleet knows: the one that is used, and the one before it or after it.
-    pub fleet_secret_files: Vec<PathBuf>,
+    pub fleet_secret_file: Option<PathBuf>,
     /// The part of every fleet limit that belongs to the hosts of this Redis, in thousandths; none: all of it.
     pub region_weight: Option<u16>,
 }
@@ -57,7 +57,7 @@ pub(super) fn read(node: &Node, directory: &Path, report: &mut Report<'_>) -> Op
     let weight = fields.get("region_weight");
     let region_weight = weight
         .and_then(|node| report.settle(node.at, percent::read(node, "region_weight", percent::WHOLE_SHARE)));
-    let fleet_secret_files = secrets(&fields, directory, report);
+    let fleet_secret_file = secret(&fields, directory, report);
     let urls = urls?;
     let is_tls = |url: &Url| url.to_string().starts_with("rediss:");
     if let Some(node) = fields.get("ca_file").filter(|_| !urls.iter().any(is_tls)) {
@@ -71,7 +71,7 @@ pub(super) fn read(node: &Node, directory: &Path, report: &mut Report<'_>) -> Op
         report.error(node.at, message, "write the urls of some nodes, or leave `cluster` out");
     }
     let settings =
-        RedisSettings { urls, cluster, user, password_file, ca_file, fleet_secret_files, region_weight };
+        RedisSettings { urls, cluster, user, password_file, ca_file, fleet_secret_file, region_weight };
     Some(settings)
 }
 
@@ -120,7 +120,7 @@ fn urls(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Url>> {
     (report.errors() == errors_before).then_some(urls)
 }
 
-fn secrets(fields: &Fields<'_>, directory: &Path, report: &mut Report<'_>) -> Vec<PathBuf> {
+fn secret(fields: &Fields<'_>, directory: &Path, report: &mut Report<'_>) -> Option<PathBuf> {
     let Some(node) = fields.get("fleet_secret_files") else {
         let message = "`redis` without `fleet_secret_files`: each host limits by itself";
         report.warning(
@@ -128,25 +128,18 @@ fn secrets(fields: &Fields<'_>, directory: &Path, report: &mut Report<'_>) -> Ve
             message,
             format!("{}, the same on every host", how_to_make("/etc/tidegate/fleet-secret")),
         );
-        return Vec::new();
+        return None;
     };
     let mend = "write a list of paths: [/etc/tidegate/fleet-secret]";
     let items = list(node, "fleet_secret_files", mend, report).unwrap_or_default();
-    if items.is_empty() || items.len() > SECRETS_MAX {
-        let message = format!("`fleet_secret_files` has {} entries", items.len());
-        let mend = "write one; two while one is replaced: the one that is used, then the other";
+    let [item] = items else {
+        let message = format!("`fleet_secret_files` has {} entries, and takes one", items.len());
+        let mend = "write the file that all hosts use; to replace the secret, name the new file on each host and restart it";
         report.error(node.at, message, mend);
-    }
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for item in items {
-        let Some(path) = super::settings_file::path(item, "fleet_secret_files", report) else { continue };
-        let path = directory.join(path);
-        if paths.contains(&path) {
-            report.error(item.at, format!("{} is written twice", shown(&path.to_string_lossy())), "keep one");
-        }
-        paths.push(path);
-    }
-    paths
+        return None;
+    };
+    let path = super::settings_file::path(item, "fleet_secret_files", report)?;
+    Some(directory.join(path))
 }
 
 /// What is to be said of rules of the fleet where the settings name no Redis.
@@ -180,9 +173,6 @@ const REDIS: &[Field] = &[
 ];
 
 const EXAMPLE: &str = "write redis://HOST:6379, rediss://HOST:6379 for TLS, or unix:///run/redis/redis.sock";
-
-/// One that is used and one that is coming or going.
-const SECRETS_MAX: usize = 2;
 
 /// More Redis than any fleet of ours needs; past that it is a list of something else.
 const URLS_MAX: usize = 64;

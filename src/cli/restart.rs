@@ -158,14 +158,14 @@ impl TakenUp {
         (!directory.is_anothers()).then(|| directory.fleet_overrides())
     }
 
-    /// Sets that document aside: no fleet secret of this host authenticates it.
+    /// Sets that document aside: the fleet secret does not authenticate it.
     pub(super) fn set_overrides_aside(&self) {
         self.record.found_bad(StateFile::Overrides);
         let Some(directory) = &self.directory else { return };
         let path = directory.path().join(StateFile::Overrides.name());
         let moved = set_aside(&path, StateFile::Overrides);
         let help = "fleet overrides hold again once Redis is heard; see `tidegate switch`";
-        error!(path = %path.display(), is_kept = moved.is_ok(), "no fleet secret authenticates the fleet overrides kept here: {help}");
+        error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
     }
 
     /// How keeping it goes.

@@ -211,11 +211,6 @@ impl Engine {
         self.control.lock().is_at_rest()
     }
 
-    /// Puts the rules in force once more: what they are made of is other than before.
-    pub(super) fn enact_now(&self) {
-        self.enact(&mut self.control.lock());
-    }
-
     /// Puts what is said in force. What it replaces is freed by a later tick, never by a decision. Before there are rules
     /// there is nothing to say it of: they come with it.
     fn enact(&self, control: &mut Control) {

@@ -10,7 +10,6 @@ use super::ruling::comparable_share;
 use super::shards::{Shard, Shards};
 use super::sync::Mutex;
 use super::tag::Tag;
-use super::turn::Moved;
 use crate::clock::Now;
 use crate::limit::Quota;
 use crate::limit::share;
@@ -69,8 +68,6 @@ pub struct Budget {
     pub rule: Arc<str>,
     /// What all hosts together may admit.
     pub quota: share::Quota,
-    /// By which number other hosts know it, under the secret in use.
-    pub known_as: u64,
     /// What tells the states of its keys from those that cannot be compared.
     states: (Tag, Salt),
 }
@@ -94,8 +91,6 @@ pub struct ShareHere {
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     pub(super) joined: OnceLock<Joined>,
-    /// Keys that are known by another digest than before.
-    pub(super) moved: Mutex<Vec<Moved>>,
     /// Those of the rules in force, by number.
     budgets: Mutex<Arc<HashMap<u64, Budget>>>,
     /// The same of limits on work at once.
@@ -106,37 +101,15 @@ pub(super) struct Fleet {
 
 #[derive(Debug)]
 pub(super) struct Joined {
-    /// Those of the settings, in their order.
-    secrets: Vec<HashKey>,
-    pub(super) turn: Mutex<Turn>,
+    /// Made of the fleet secret.
+    key: HashKey,
     standing: Arc<Standing>,
-}
-
-/// Which of the secrets makes the keys, and which did until of late.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turn {
-    pub(super) uses: usize,
-    pub(super) former: Option<usize>,
 }
 
 impl Fleet {
     /// The secret that the keys of a rule are hashed with: that of all hosts, where the rule is theirs.
     pub(super) fn hash_key<'k>(&'k self, is_shared: bool, own: &'k HashKey) -> &'k HashKey {
-        self.joined.get().filter(|_| is_shared).map_or(own, |joined| joined.in_use(own))
-    }
-
-    /// The secret that the keys of all hosts were hashed with until of late.
-    pub(super) fn former_key(&self) -> Option<&HashKey> {
-        let joined = self.joined.get()?;
-        let former = joined.turn.lock().former?;
-        joined.secrets.get(former)
-    }
-
-    /// The other secret that this host has: who has it alone says by it what is meant for all.
-    pub(super) fn other_key(&self) -> Option<&HashKey> {
-        let joined = self.joined.get()?;
-        let uses = joined.turn.lock().uses;
-        joined.secrets.iter().enumerate().find(|(number, _)| *number != uses).map(|(_, secret)| secret)
+        self.joined.get().filter(|_| is_shared).map_or(own, |joined| &joined.key)
     }
 
     /// Whether there are others that know keys by the same digests.
@@ -156,19 +129,17 @@ impl Fleet {
                     match allowance.as_ref().map(|it| &it.quota) {
                         Some(Quota::Share(quota)) => {
                             let name: Arc<str> = name();
-                            let budget = budget_number(own, &name, number);
+                            let budget = budget_number(&joined.key, &name, number);
                             quota.join(&joined.standing, budget);
                             let states = comparable_share(quota, own);
-                            let known_as = budget_number(joined.in_use(own), &name, number);
                             let quota = quota.clone();
-                            budgets.insert(budget, Budget { rule: name, quota, known_as, states });
+                            budgets.insert(budget, Budget { rule: name, quota, states });
                         }
                         Some(Quota::Places(quota)) => {
                             let name: Arc<str> = name();
-                            let budget = budget_number(own, &name, number);
+                            let budget = budget_number(&joined.key, &name, number);
                             quota.join(&joined.standing, budget);
-                            let known_as = budget_number(joined.in_use(own), &name, number);
-                            limits.insert(budget, PlacesBudget::new(name, quota, known_as, own));
+                            limits.insert(budget, PlacesBudget::new(name, quota, own));
                         }
                         _ => {}
                     }
@@ -180,14 +151,7 @@ impl Fleet {
     }
 }
 
-impl Joined {
-    fn in_use<'k>(&'k self, own: &'k HashKey) -> &'k HashKey {
-        let uses = self.turn.lock().uses;
-        self.secrets.get(uses).unwrap_or(own)
-    }
-}
-
-/// The number of a rule's budget, and of which of its allowances: this host's own, which no turn changes, or that of all hosts.
+/// The number of a rule's budget, and of which of its allowances: the same on all hosts with the same secret.
 fn budget_number(key: &HashKey, rule: &str, allowance: usize) -> u64 {
     key.of_rule(rule, &allowance.to_string(), "budget").digest_bytes(b"").hash()
 }
@@ -226,12 +190,7 @@ impl Engine {
     /// Shares the budgets of rules that are of the fleet, from the next rules that are installed. Keys are then known by
     /// the same digests on all hosts that have the same secret. Done once, before there are rules.
     pub fn join_fleet(&self, secret: HashKey) -> Arc<Standing> {
-        self.join_fleet_with(vec![secret])
-    }
-
-    /// The same with several secrets, of which the first makes the keys until another is [used](Engine::use_secret).
-    pub fn join_fleet_with(&self, secrets: Vec<HashKey>) -> Arc<Standing> {
-        let joined = || Joined { secrets, turn: Mutex::default(), standing: Arc::default() };
+        let joined = || Joined { key: secret, standing: Arc::default() };
         Arc::clone(&self.fleet.joined.get_or_init(joined).standing)
     }
 

@@ -5,7 +5,6 @@
 
 mod asking;
 mod leases;
-mod turn;
 
 use std::sync::Arc;
 

@@ -71,7 +71,6 @@ impl<'d> Judgement<'d> {
             return Answer::Decided(decision);
         }
         workspace.gather(self.domain, self.terms, selection, request);
-        self.bring_along(workspace);
         if let Some(entry) = entry {
             // It would have been denied; what follows goes on as if it had passed.
             workspace.notes.push((NoteKind::Shadow, entry.number));

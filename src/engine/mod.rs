@@ -43,7 +43,6 @@ mod sync;
 mod table;
 mod tag;
 mod totals;
-mod turn;
 mod watch;
 mod work;
 mod workspace;
@@ -78,7 +77,6 @@ pub use request::{
     UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
-pub use turn::Moved;
 pub use work::Wanted;
 
 /// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.

@@ -4,7 +4,6 @@
 
 mod block;
 mod charge;
-mod former;
 mod places;
 mod refund;
 mod settle;

@@ -22,15 +22,13 @@ pub struct PlacesBudget {
     pub rule: Arc<str>,
     /// How much at once on all hosts together.
     pub quota: places::Quota,
-    /// By which number other hosts know it, under the secret in use.
-    pub known_as: u64,
     /// What tells the states of its keys from all others.
     salt: Salt,
 }
 
 impl PlacesBudget {
-    pub(super) fn new(rule: Arc<str>, quota: &places::Quota, known_as: u64, own: &HashKey) -> PlacesBudget {
-        PlacesBudget { rule, quota: quota.clone(), known_as, salt: salt_of_places(own) }
+    pub(super) fn new(rule: Arc<str>, quota: &places::Quota, own: &HashKey) -> PlacesBudget {
+        PlacesBudget { rule, quota: quota.clone(), salt: salt_of_places(own) }
     }
 
     fn state(&self, key: &SharedKey) -> Digest {

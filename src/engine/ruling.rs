@@ -64,8 +64,6 @@ pub(super) struct DomainTerms {
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) key_hash: KeyHash,
-    /// What hashed its keys until all hosts turned to another secret: for some time what is known of a key goes along.
-    pub(super) former: Option<KeyHash>,
     /// What it is known by, also after a reload.
     pub(super) identity: u64,
     pub(super) slot: Slot,
@@ -249,11 +247,9 @@ impl Terms {
         let keys = fleet.hash_key(is_shared(rule), hash_key);
         let of_rule = |key: &HashKey| key.of_rule(domain.name(), &rule.name, &counts_by(rule));
         let key_hash = of_rule(keys);
-        let former = fleet.former_key().filter(|_| is_shared(rule)).map(of_rule);
         let blocked = said.blocked(domain.name(), &rule.name);
         let everywhere = said.blocked_everywhere(domain.name(), &rule.name);
-        let here = blocked.clone().filter(|_| is_shared(rule));
-        let everywhere = Everywhere::of(fleet, hash_key, of_rule, everywhere, here);
+        let everywhere = Everywhere::of(fleet, hash_key, of_rule, everywhere);
         let is_blocked = blocked.is_some() || everywhere.as_ref().is_some_and(|it| it.blocked.is_some());
         let guarding = said.guards.of(domain.name(), &rule.name).cloned();
         let slot = slots.of(domain.name(), &rule.name);
@@ -275,7 +271,6 @@ impl Terms {
         let own = States::new(&rule.limit, own, hash_key);
         Terms {
             key_hash,
-            former,
             identity,
             slot,
             answered: if enforced { slot } else { slots.of_domain(domain.name()) },

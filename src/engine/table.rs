@@ -181,15 +181,11 @@ impl<S: Fading> Table<S> {
 
     /// Forgets a key.
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
-        drop(self.take(digest, memory));
-    }
-
-    /// Takes a key out, with its tag.
-    pub(super) fn take(&mut self, digest: &Digest, memory: &Memory) -> Option<(Tag, S)> {
         let is = |entry: &Entry<S>| entry.digest.is_of_same_state(digest);
-        let (entry, _) = self.entries.find_entry(digest.hash(), is).ok()?.remove();
-        memory.settle(self.kind, entry.state.heap_bytes(), 0);
-        Some((entry.digest.tag(), entry.state))
+        if let Ok(found) = self.entries.find_entry(digest.hash(), is) {
+            let (entry, _) = found.remove();
+            memory.settle(self.kind, entry.state.heap_bytes(), 0);
+        }
     }
 
     /// Looks at the next `buckets` buckets and drops what is as good as new. Returns whether those were the last;

@@ -10,7 +10,6 @@ use super::leases::Tie;
 use super::part::{Part, Stage, Stand};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
 use super::ruling::{DomainTerms, Terms};
-use super::turn::Former;
 use crate::limit::Level;
 use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
 
@@ -19,8 +18,6 @@ use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
 pub(super) struct Workspace {
     pub(super) matching: Vec<u32>,
     pub(super) parts: Vec<Part>,
-    /// Keys that were known by another digest until of late.
-    pub(super) formers: Vec<Former>,
     pub(super) notes: Vec<(NoteKind, u32)>,
     pub(super) all: Vec<(u32, Level)>,
     /// What shedders in shadow would have refused, behind the notes of rules.
@@ -52,7 +49,6 @@ impl Workspace {
     pub(super) fn clear(&mut self) {
         self.clear_notes();
         self.parts.clear();
-        self.formers.clear();
         self.shed_notes.clear();
         self.ties.clear();
         self.lasts = None;
@@ -132,10 +128,6 @@ impl Workspace {
             let key = terms.key_hash.digest(tree.key_values(*hit, descriptor));
             let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
             let refused_until = terms.blocked_everywhere(|| tree.key_values(*hit, descriptor));
-            if let Some(former) = &terms.former {
-                let key = former.digest(tree.key_values(*hit, descriptor));
-                self.formers.push(Former { part: self.parts.len(), key });
-            }
             let part = Part::new(hit.rule, terms, stand, key, 0, cost.saturating_mul(*times));
             self.parts.push(part.refused_until(refused_until));
         }
@@ -178,24 +170,15 @@ impl Workspace {
         selection: &Selection<'_>,
         cost: u32,
     ) {
-        let (key, allowance, refused_until, former) = if domain.key_is_plain(number) {
+        let (key, allowance, refused_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
             let allowance = domain.allowance_of(number, selection, values());
-            let former = terms.former.as_ref().map(|former| former.digest(values()));
-            (terms.key_hash.digest(values()), allowance, terms.blocked_everywhere(values), former)
+            (terms.key_hash.digest(values()), allowance, terms.blocked_everywhere(values))
         } else {
             let key = domain.transformed_key(number, selection, &mut self.key);
             let allowance = domain.allowance_of(number, selection, key.values());
-            let former = terms.former.as_ref().map(|former| former.digest(key.values()));
-            (
-                terms.key_hash.digest(key.values()),
-                allowance,
-                terms.blocked_everywhere(|| key.values()),
-                former,
-            )
+            (terms.key_hash.digest(key.values()), allowance, terms.blocked_everywhere(|| key.values()))
         };
-        let part = self.parts.len();
-        self.formers.extend(former.map(|key| Former { part, key }));
         let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
         self.parts.push(Part::new(number, terms, stand, key, allowance, cost).refused_until(refused_until));
         if rule.candidate.is_some() {

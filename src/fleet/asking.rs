@@ -10,21 +10,19 @@
 
 mod breaker;
 mod places;
-mod row;
 
 use super::call::{Bucket, Call, Cost, Host, Payment};
 use super::cell::{TOKEN, Terms};
 use super::dice::Dice;
+use super::lanes::{self, Lanes};
 use super::page::{cell_window, terms};
 use super::redis_clock::RedisClock;
 use super::reply::{Answer, Kind, Paid, Wait};
-use super::turn::Turn;
 use super::window::Stands;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{Brought, Budget, Engine, More, Need, OnBrought, Standing, Ticket};
 use breaker::Breaker;
 use places::Queue;
-use row::{Flight, Row};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +40,8 @@ pub struct Asked {
     pub stopped: u64,
 }
 
+type Flight = lanes::Flight<Payment>;
+
 /// The calls of this host that requests wait for.
 pub struct Asking {
     engine: Arc<Engine>,
@@ -50,7 +50,7 @@ pub struct Asking {
     host: Host,
     buckets: u16,
     dice: Dice,
-    rows: Vec<Row>,
+    lanes: Vec<Lanes<Payment>>,
     tickets: HashMap<u64, Open>,
     last: u64,
     told: HashMap<[u8; 16], Heard>,
@@ -59,7 +59,6 @@ pub struct Asking {
     breaker: Breaker,
     clock: RedisClock,
     asked: Asked,
-    turn: Turn,
 }
 
 /// A ticket that somebody waits for.
@@ -85,7 +84,7 @@ impl Asking {
     #[must_use]
     pub fn new(engine: Arc<Engine>, standing: Arc<Standing>, buckets: u16, seed: u64) -> Asking {
         let buckets = buckets.clamp(1, 256);
-        let rows = (0..buckets).filter_map(|bucket| u8::try_from(bucket).ok());
+        let lanes = (0..buckets).filter_map(|bucket| u8::try_from(bucket).ok());
         let mut dice = Dice::new(seed);
         Asking {
             engine,
@@ -93,7 +92,7 @@ impl Asking {
             host: dice.bytes(),
             buckets,
             dice,
-            rows: rows.map(|bucket| Row::new(Bucket::from_number(bucket))).collect(),
+            lanes: lanes.map(|bucket| Lanes::new(Bucket::from_number(bucket))).collect(),
             tickets: HashMap::new(),
             last: 0,
             told: HashMap::new(),
@@ -101,7 +100,6 @@ impl Asking {
             breaker: Breaker::Closed { misses: 0 },
             clock: RedisClock::default(),
             asked: Asked::default(),
-            turn: Turn::default(),
         }
     }
 
@@ -132,9 +130,12 @@ impl Asking {
         let number = self.last;
         let left = costs.len() + self.queue_up(ticket, number);
         for (bucket, costs) in costs {
-            let who = (self.host, self.dice.bytes());
-            let payment = bucket.of_each(&mut self.rows).send(who, costs, number, now.at);
-            out.push(Call::Exact(payment.clone()));
+            let who = (self.host, 1, self.dice.bytes());
+            let (needs, costs): (Vec<Need>, Vec<Cost>) = costs.into_iter().unzip();
+            match bucket.of_each(&mut self.lanes).send(who, costs, (needs, number), now.at) {
+                Ok(payment) => out.push(Call::Exact(payment.clone())),
+                Err(_) => unreachable!("`costs` sees that there is room: else the ticket would wait in vain"),
+            }
         }
         let brought = Brought::new(&self.engine, now);
         self.tickets.insert(number, Open { due, left, is_told: false, brought, on_brought });
@@ -143,10 +144,12 @@ impl Asking {
     /// What is to be said again, and who has waited too long.
     pub fn tick(&mut self, now: Now, out: &mut Vec<Call>) {
         self.expire(now.at);
-        self.rows.iter_mut().for_each(|row| row.give_up(now.at));
+        self.lanes.iter_mut().for_each(|lanes| drop(lanes.give_up(now.at)));
         if self.standing.is_linked() {
             self.offer_probe(now.at);
-            let due = self.rows.iter_mut().flat_map(|row| row.due(now.at));
+            let due = self.lanes.iter_mut().flat_map(Lanes::flights);
+            let due = due
+                .filter_map(|flight| flight.again.take_if(|again| *again <= now.at).map(|_| &flight.batch));
             out.extend(due.cloned().map(Call::Exact));
         }
     }
@@ -154,7 +157,7 @@ impl Asking {
     /// Whether some were not answered yet.
     #[must_use]
     pub fn has_calls(&self) -> bool {
-        self.rows.iter().any(Row::is_busy)
+        self.lanes.iter().any(Lanes::is_busy)
     }
 
     /// Takes the answer to a payment.
@@ -162,22 +165,18 @@ impl Asking {
         // What comes after its deadline is late, also where nobody has noticed yet.
         self.expire(now.at);
         let place = &payment.place;
-        let row = place.bucket.of_each(&mut self.rows);
-        let Some(flight) = row.land(place) else { return };
+        let lanes = place.bucket.of_each(&mut self.lanes);
+        let Some(flight) = lanes.land(place) else { return };
         match answer.kind {
-            // It was paid by the name of before, after all have turned to another: that brings nothing.
-            Kind::Done(_) if self.turn.is_unheard(answer.now_us, |turned| flight.sent < turned) => {
-                self.settle(&flight, &[], answer.now_us, now);
-            }
             Kind::Done(paid) => {
-                row.nonce = Some(answer.nonce);
+                lanes.nonce = Some(answer.nonce);
                 self.clock.heard(answer.now_us, now.at);
                 self.note_told(&flight, &paid, now.at);
                 self.settle(&flight, &paid, answer.now_us, now);
             }
             // A later call has been there, or the number is somebody else's: what it did will not be known.
             Kind::Stale | Kind::Unknown => {
-                row.renew(place.lane);
+                lanes.renew(place.lane);
                 self.settle(&flight, &[], answer.now_us, now);
             }
         }
@@ -186,17 +185,7 @@ impl Asking {
     /// Whether a payment was heard is not known: it will be said once more, in the same words.
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
-        payment.place.bucket.of_each(&mut self.rows).repeat(&payment.place, again);
-    }
-
-    /// All turn to another secret then, by the clock of Redis, and this host has not.
-    pub fn turns(&mut self, from_us: Option<u64>) {
-        self.turn.turns(from_us);
-    }
-
-    /// This host has turned.
-    pub fn turned(&mut self, now: Timestamp) {
-        self.turn.turned(now);
+        payment.place.bucket.of_each(&mut self.lanes).repeat(&payment.place, again);
     }
 
     /// Redis is heard again: whatever was not answered in time before is forgotten.
@@ -229,14 +218,14 @@ impl Asking {
             costs.entry(Bucket::of(&key, self.buckets)).or_default().push((*need, cost));
         }
         let has_room =
-            |bucket: &Bucket| self.rows.get(usize::from(bucket.number())).is_some_and(Row::has_room);
+            |bucket: &Bucket| self.lanes.get(usize::from(bucket.number())).is_some_and(Lanes::has_room);
         costs.keys().all(has_room).then_some(costs)
     }
 
     /// Passes on what was said. Nothing said: what became of it is not known.
     fn settle(&mut self, flight: &Flight, paid: &[Paid], paid_us: u64, now: Now) {
         let mut late = None;
-        let in_time = self.tickets.get_mut(&flight.ticket);
+        let in_time = self.tickets.get_mut(&flight.about.1);
         let is_late = in_time.is_none();
         let brought = match in_time {
             Some(open) => &mut open.brought,
@@ -244,11 +233,11 @@ impl Asking {
             None => late.insert(Brought::new(&self.engine, now)),
         };
         assert!(
-            paid.is_empty() || paid.len() == flight.needs.len(),
+            paid.is_empty() || paid.len() == flight.about.0.len(),
             "what is paid for a need without an answer is lost"
         );
         let is_paid = !paid.is_empty() && paid.iter().all(|paid| paid.wait == Wait::No);
-        for (need, paid) in flight.needs.iter().zip(paid) {
+        for (need, paid) in flight.about.0.iter().zip(paid) {
             match paid.wait {
                 Wait::No if is_paid => brought.paid(need, paid.level, flight.sent),
                 Wait::No => brought.not_taken(need, paid.level, flight.sent),
@@ -266,7 +255,7 @@ impl Asking {
         if is_late {
             return;
         }
-        self.came(flight.ticket, now);
+        self.came(flight.about.1, now);
     }
 
     /// One of the things that a ticket waits for has come to something. The last of them ends it.
@@ -289,7 +278,7 @@ impl Asking {
         if self.told.len() >= TOLD_MAX {
             return;
         }
-        for (cost, paid) in flight.payment.costs.iter().zip(paid) {
+        for (cost, paid) in flight.batch.costs.iter().zip(paid) {
             let kept = match (cost.window, &paid.window) {
                 (Some(window), Some(said)) => window.lasts_us(said),
                 _ => cost.terms.kept_us(paid.level),

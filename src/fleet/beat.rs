@@ -4,7 +4,7 @@ use super::call::{CallFault, Encoded, Host};
 use super::cell::HOSTS_MAX;
 use super::reply::{Received, Reply, ReplyFault};
 use super::scripts;
-use super::secrets::{Agreed, Held};
+use super::secrets::Mark;
 use super::wire::{EXACT_MAX, Reader, Writer, hex};
 
 /// A beat of one host.
@@ -18,8 +18,8 @@ pub struct Beat {
     pub seq: u64,
     /// Its pools, at most [`POOLS_MAX`], each once.
     pub pools: Vec<PoolReport>,
-    /// Its secrets; `None`: they are told to another server.
-    pub secrets: Option<Held>,
+    /// What tells its fleet secret from others.
+    pub secret: Mark,
 }
 
 /// What one pool has on this host.
@@ -53,8 +53,8 @@ pub struct Beaten {
     pub rank: u32,
     /// The pools in the order of the beat.
     pub pools: Vec<PoolSaid>,
-    /// What hosts have agreed on, where the beat told of secrets.
-    pub agreed: Option<Agreed>,
+    /// How many of them have the same secret.
+    pub alike: u32,
 }
 
 /// What one pool has on all hosts.
@@ -82,6 +82,7 @@ impl Beat {
             return Err(CallFault::Count { found: self.pools.len(), max: POOLS_MAX });
         }
         let mut keys: Vec<_> = KEYS.iter().map(|key| key.to_vec()).collect();
+        keys.push(format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes());
         let mut reports = Writer::default();
         for PoolReport { pool, load } in &self.pools {
             keys.push(format!("tg:{{tm}}:p:{pool}").into_bytes());
@@ -90,21 +91,18 @@ impl Beat {
         let mut number = Writer::default();
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
-        let mut secrets = Writer::default();
-        self.secrets.iter().for_each(|held| held.write(&mut secrets));
-        let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes, secrets.bytes];
+        let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes];
         Ok(Encoded { script: &scripts::BEAT, keys, args })
     }
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
-        let of_secrets = self.secrets.as_ref().map_or(0, |_| Agreed::BYTES);
-        let mut from = Reader::of(bytes, HEADER_BYTES + of_secrets + self.pools.len() * POOL_BYTES)?;
+        let mut from = Reader::of(bytes, HEADER_BYTES + self.pools.len() * POOL_BYTES)?;
         let now_us = from.amount(EXACT_MAX);
         let hosts = from.small(HOSTS_MAX);
         let rank = from.small(HOSTS_MAX);
-        let agreed = self.secrets.as_ref().map(|_| Agreed::read(&mut from, now_us));
+        let alike = from.small(HOSTS_MAX);
         let pools = self.pools.iter().map(|_| PoolSaid::read(&mut from)).collect();
-        let reply = Reply::Beat(Beaten { now_us, hosts, rank, pools, agreed });
+        let reply = Reply::Beat(Beaten { now_us, hosts, rank, alike, pools });
         Ok(Received { reply, clamped: from.clamped })
     }
 }
@@ -127,10 +125,10 @@ impl PoolSaid {
 }
 
 /// What a beat touches besides its pools.
-const KEYS: [&[u8]; 3] = [b"tg:{tm}:hosts", b"tg:{tm}:ranks", b"tg:{tm}:secrets"];
+const KEYS: [&[u8]; 2] = [b"tg:{tm}:hosts", b"tg:{tm}:ranks"];
 /// Pools of one beat.
 pub const POOLS_MAX: usize = 64;
 /// More than any host, or all hosts, together have of anything.
 const COUNT_MAX: u64 = 1_000_000_000_000;
-const HEADER_BYTES: usize = 16;
+const HEADER_BYTES: usize = 20;
 const POOL_BYTES: usize = 30;

@@ -13,8 +13,6 @@ pub(super) trait Paged {
 
     fn key(&self) -> &SharedKey;
 
-    fn key_mut(&mut self) -> &mut SharedKey;
-
     /// When to look at it next.
     fn due(&mut self) -> &mut Timestamp;
 
@@ -33,10 +31,6 @@ impl Paged for Page {
         &self.key
     }
 
-    fn key_mut(&mut self) -> &mut SharedKey {
-        &mut self.key
-    }
-
     fn due(&mut self) -> &mut Timestamp {
         &mut self.due
     }
@@ -46,7 +40,7 @@ impl Paged for Page {
     }
 
     fn in_flight(&self) -> bool {
-        self.is_busy()
+        self.in_flight
     }
 }
 
@@ -127,17 +121,6 @@ impl<P: Paged> Book<P> {
         }
         self.by_key.insert((key.name(), key.budget()), number);
         number
-    }
-
-    /// The page is that of another key from now on. False: that has one.
-    pub(super) fn rename(&mut self, number: usize, key: SharedKey) -> bool {
-        if self.find(&key).is_some() {
-            return false;
-        }
-        let before = std::mem::replace(self.page_mut(number).key_mut(), key);
-        self.by_key.remove(&(before.name(), before.budget()));
-        self.by_key.insert((key.name(), key.budget()), number);
-        true
     }
 
     /// Closes a page. The number of its budget, if it was open.

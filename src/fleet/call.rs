@@ -4,7 +4,6 @@
 //! they lie in one slot of a cluster.
 
 use super::beat::Beat;
-use super::carry::{Lift, Plant};
 use super::cell::{AMOUNT_MAX, ASK_BYTES, Ask, Terms};
 use super::link::Script;
 use super::look::{Peek, Reset};
@@ -40,10 +39,6 @@ pub enum Call {
     Reset(Reset),
     /// Reads, or replaces, the fleet overrides.
     Overrides(OverridesCall),
-    /// Reads cells that are to go by other names.
-    Lift(Lift),
-    /// Has them go by these.
-    Plant(Plant),
 }
 
 /// What is sent to run a call.
@@ -72,8 +67,6 @@ impl Call {
             Call::Peek(peek) => peek.encode(),
             Call::Reset(reset) => Ok(reset.encode()),
             Call::Overrides(overrides) => Ok(overrides.encode()),
-            Call::Lift(lift) => lift.encode(),
-            Call::Plant(plant) => plant.encode(),
         }
     }
 
@@ -92,8 +85,6 @@ impl Call {
             Call::Places(places) => places.place.bucket.tag(),
             Call::Peek(peek) => peek.bucket.tag(),
             Call::Reset(reset) => reset.bucket.tag(),
-            Call::Lift(lift) => lift.bucket.tag(),
-            Call::Plant(plant) => plant.bucket.tag(),
             Call::Beat(_) | Call::Version(_) | Call::Overrides(_) => OF_ALL.to_owned(),
         }
     }

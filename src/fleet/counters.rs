@@ -4,9 +4,9 @@ use super::asking::Asked;
 use super::call::Host;
 use super::link::{Class, NodeStatus};
 use super::overrides::OverridesView;
+use super::secrets::Mark;
 use super::sync::Happened;
 use super::tally::Tally;
-use super::turning::SecretsView;
 use crate::clock::Timestamp;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -28,8 +28,10 @@ pub struct View {
     pub host: Host,
     /// Whether there is any budget to share: without one nobody is spoken to.
     pub is_needed: bool,
-    /// How it stands with the secrets of all.
-    pub secrets: SecretsView,
+    /// What tells the fleet secret of this host from others.
+    pub secret: Mark,
+    /// Hosts with another fleet secret that were alive at the last beat.
+    pub unlike: u32,
     /// Whether Redis is heard.
     pub is_linked: bool,
     /// Hosts that budgets are shared with, this one included: the most of the last half minute.

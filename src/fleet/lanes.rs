@@ -1,15 +1,26 @@
 //! The batches of one bucket of cells that are on their way: one in each lane, under a number, to be repeated with the same
 //! bytes until somebody answers.
 
-use super::call::{Batch, Bucket, Host, Nonce, Place};
+use super::call::{Batch, Bucket, Cost, Host, Nonce, Payment, Place};
 use super::cell::Ask;
 use super::places::{Places, PlacesAsk};
 use crate::clock::Timestamp;
+use crate::engine::Need;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Calls of one kind, each with a number in its lane.
 pub(super) trait Numbered {
     type Ask;
+
+    /// What an answer is needed for.
+    type About: std::fmt::Debug;
+
+    /// Calls of one bucket in flight at once.
+    const LANES: u8;
+
+    /// A lane that is idle for longer begins anew before its next call.
+    const IDLE_MAX: Duration;
 
     /// The first of the lanes that are for such calls alone.
     const LANE_FIRST: u8;
@@ -21,6 +32,13 @@ pub(super) trait Numbered {
 
 impl Numbered for Batch {
     type Ask = Ask;
+
+    /// The pages, in the order of the asks.
+    type About = Vec<usize>;
+
+    const LANES: u8 = LANES;
+
+    const IDLE_MAX: Duration = Duration::MAX;
 
     const LANE_FIRST: u8 = 0;
 
@@ -36,6 +54,13 @@ impl Numbered for Batch {
 impl Numbered for Places {
     type Ask = PlacesAsk;
 
+    /// The pages, in the order of the asks.
+    type About = Vec<usize>;
+
+    const LANES: u8 = LANES;
+
+    const IDLE_MAX: Duration = Duration::MAX;
+
     const LANE_FIRST: u8 = 32;
 
     fn new(place: Place, asks: Vec<PlacesAsk>) -> Places {
@@ -47,9 +72,32 @@ impl Numbered for Places {
     }
 }
 
+impl Numbered for Payment {
+    type Ask = Cost;
+
+    /// The needs, in the order of the costs, and the number of the ticket.
+    type About = (Vec<Need>, u64);
+
+    const LANES: u8 = 192;
+
+    // Redis would say that it knows nothing of such a lane, and the call would be in vain.
+    const IDLE_MAX: Duration = REMEMBERED;
+
+    // Payments go by a host name of their own.
+    const LANE_FIRST: u8 = 0;
+
+    fn new(place: Place, costs: Vec<Cost>) -> Payment {
+        Payment { place, costs }
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
 /// The lanes of one bucket.
 #[derive(Debug)]
-pub(super) struct Lanes<B = Batch> {
+pub(super) struct Lanes<B: Numbered = Batch> {
     bucket: Bucket,
     lanes: Vec<Lane<B>>,
     /// The life of the bucket, as last heard.
@@ -59,18 +107,18 @@ pub(super) struct Lanes<B = Batch> {
 }
 
 #[derive(Debug)]
-struct Lane<B> {
+struct Lane<B: Numbered> {
     epoch: u64,
     seq: u64,
+    used: Timestamp,
     flight: Option<Flight<B>>,
 }
 
 /// A batch that nobody has answered yet.
 #[derive(Debug)]
-pub(super) struct Flight<B = Batch> {
+pub(super) struct Flight<B: Numbered = Batch> {
     pub(super) batch: B,
-    /// The pages that it is about, in its order.
-    pub(super) pages: Vec<usize>,
+    pub(super) about: B::About,
     /// When it was first sent.
     pub(super) sent: Timestamp,
     /// When to send it again; `None`: it is on its way.
@@ -86,7 +134,12 @@ impl<B: Numbered> Lanes<B> {
 
     /// Whether a batch can be sent.
     pub(super) fn has_room(&self) -> bool {
-        self.lanes.len() < usize::from(LANES) || self.lanes.iter().any(|lane| lane.flight.is_none())
+        self.lanes.len() < usize::from(B::LANES) || self.lanes.iter().any(|lane| lane.flight.is_none())
+    }
+
+    /// Whether any batch is in flight.
+    pub(super) fn is_busy(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.flight.is_some())
     }
 
     /// A page waits until a lane is free.
@@ -107,26 +160,30 @@ impl<B: Numbered> Lanes<B> {
     /// Sends a batch off.
     ///
     /// # Errors
-    /// No lane is free: the pages, of which nothing was said.
+    /// No lane is free: what the batch was for.
     pub(super) fn send(
         &mut self,
         (host, epoch, offer): (Host, u64, Nonce),
         asks: Vec<B::Ask>,
-        pages: Vec<usize>,
+        about: B::About,
         now: Timestamp,
-    ) -> Result<&B, Vec<usize>> {
+    ) -> Result<&B, B::About> {
         if !self.has_room() {
-            return Err(pages);
+            return Err(about);
         }
         let free = self.lanes.iter().position(|lane| lane.flight.is_none());
         let index = free.unwrap_or(self.lanes.len());
         if free.is_none() {
-            self.lanes.push(Lane { epoch, seq: 0, flight: None });
+            self.lanes.push(Lane { epoch, seq: 0, used: now, flight: None });
         }
         let (Some(lane), Ok(number)) = (self.lanes.get_mut(index), u8::try_from(index)) else {
-            return Err(pages);
+            return Err(about);
         };
+        if now.since(lane.used) >= B::IDLE_MAX {
+            lane.renew();
+        }
         lane.seq += 1;
+        lane.used = now;
         let place = Place {
             bucket: self.bucket,
             host,
@@ -136,7 +193,7 @@ impl<B: Numbered> Lanes<B> {
             offer,
             known: self.nonce,
         };
-        let flight = Flight { batch: B::new(place, asks), pages, sent: now, again: None, is_repeated: false };
+        let flight = Flight { batch: B::new(place, asks), about, sent: now, again: None, is_repeated: false };
         Ok(&lane.flight.insert(flight).batch)
     }
 
@@ -175,11 +232,11 @@ impl<B: Numbered> Lanes<B> {
         self.lanes.iter_mut().filter_map(|lane| lane.flight.as_mut())
     }
 
-    /// Takes the batches that were first sent before a moment: whether they were heard will never be known.
-    pub(super) fn give_up(&mut self, before: Timestamp) -> Vec<Flight<B>> {
+    /// Takes the batches that Redis may have forgotten the numbers of: whether they were heard will never be known.
+    pub(super) fn give_up(&mut self, now: Timestamp) -> Vec<Flight<B>> {
         let mut given_up = Vec::new();
         for lane in &mut self.lanes {
-            if let Some(flight) = lane.flight.take_if(|flight| flight.sent < before) {
+            if let Some(flight) = lane.flight.take_if(|flight| now.since(flight.sent) > REMEMBERED) {
                 given_up.push(flight);
                 lane.renew();
             }
@@ -188,12 +245,15 @@ impl<B: Numbered> Lanes<B> {
     }
 }
 
-impl<B> Lane<B> {
+impl<B: Numbered> Lane<B> {
     fn renew(&mut self) {
         self.epoch += 1;
         self.seq = 0;
     }
 }
+
+/// Redis remembers the numbers of calls for so long, and ten seconds.
+const REMEMBERED: Duration = Duration::from_secs(50);
 
 /// Batches of one bucket on their way at once: with two buckets a thousand cells, which is two thousand a second of a Redis that is
 /// half a second away.
@@ -215,7 +275,7 @@ mod tests {
         assert_eq!(send(&mut lanes, 99), Err(vec![99]), "no lane is free");
         [5, 4, 6].into_iter().for_each(|page| lanes.wait(page));
         assert!(!lanes.has_room_for_waiting() && lanes.take_waiting().is_none());
-        assert_eq!(lanes.land(&places[2]).unwrap().pages, [2]);
+        assert_eq!(lanes.land(&places[2]).unwrap().about, [2]);
         let taken: Vec<_> = std::iter::from_fn(|| lanes.take_waiting()).collect();
         assert_eq!(taken, [5, 4, 6]);
         let again = send(&mut lanes, 99).unwrap();

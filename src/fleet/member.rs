@@ -8,15 +8,12 @@ use super::call::Call;
 use super::crowd::Crowd;
 use super::questions::Question;
 use super::reply::Reply;
-use super::secrets::{Held, Mark};
 use super::sync::{Options, Sync};
-use super::turning::{SecretsView, Turning, lasts};
 use super::versions::Versions;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Budget, Engine, PlacesBudget, Standing};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// This host among the others.
 #[derive(Debug)]
@@ -27,35 +24,14 @@ pub struct Member {
     places: Arc<HashMap<u64, PlacesBudget>>,
     sync: Sync,
     asking: Asking,
-    /// Requests that wait for cells that go along with a turn.
-    held: Vec<Question>,
-    turning: Turning,
-    /// Which secret it goes by, and whether the others have none of its own.
-    uses: Option<(usize, bool)>,
-    /// For how long a cell has something to say.
-    lasts: Duration,
     versions: Versions,
     crowd: Crowd,
-}
-
-/// A secret makes the keys from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SecretUsed {
-    /// No other did before.
-    pub is_first: bool,
-    /// The others use one that this host does not have.
-    pub lacks: bool,
 }
 
 impl Member {
     /// One that has said nothing yet, of the rules that the engine has.
     #[must_use]
-    pub fn new(
-        engine: Arc<Engine>,
-        standing: Arc<Standing>,
-        options: Options,
-        secrets: impl IntoIterator<Item = Mark>,
-    ) -> Member {
+    pub fn new(engine: Arc<Engine>, standing: Arc<Standing>, options: Options) -> Member {
         let (of_asking, seed) = (Arc::clone(&standing), options.seed.rotate_left(17));
         let mut member = Member {
             sync: Sync::new(options, Arc::clone(&standing)),
@@ -64,10 +40,6 @@ impl Member {
             standing,
             budgets: Arc::default(),
             places: Arc::default(),
-            held: Vec::new(),
-            turning: Turning::new(secrets),
-            uses: None,
-            lasts: Duration::ZERO,
             versions: Versions::default(),
             crowd: Crowd::default(),
         };
@@ -87,17 +59,6 @@ impl Member {
         &self.asking
     }
 
-    /// How its secrets stand.
-    #[must_use]
-    pub fn secrets(&self, now: Now) -> SecretsView {
-        self.turning.view(now)
-    }
-
-    /// What is to be said of its secrets, now.
-    pub fn says_secrets(&mut self, now: Timestamp) -> Held {
-        self.turning.says(now)
-    }
-
     /// Until somebody says otherwise there are as many hosts as this.
     pub fn expect(&mut self, hosts: u32, now: Timestamp) {
         self.standing.set_hosts(hosts);
@@ -111,7 +72,6 @@ impl Member {
             self.sync.set_places(Arc::clone(&places));
             self.sync.set_budgets(Arc::clone(&budgets));
             self.versions.set(&budgets, &places);
-            self.lasts = lasts(&budgets);
             (self.budgets, self.places) = (budgets, places);
         }
     }
@@ -140,43 +100,12 @@ impl Member {
         self.sync.rename();
     }
 
-    /// Turns to another secret, if it is time. Returns which, if it did.
-    pub fn attend_secret(&mut self, now: Now) -> Option<SecretUsed> {
-        self.turns(self.turning.turns_us());
-        let choice = self.turning.turns(self.lasts, now)?;
-        let before = self.uses.replace((choice.uses, choice.lacks));
-        self.engine.use_secret(choice.uses, choice.former.map(|(former, _)| former));
-        self.take_budgets();
-        if before == Some((choice.uses, choice.lacks)) {
-            return None;
-        }
-        if choice.has_turned {
-            // Before it was told for the first time it asked for nothing.
-            self.turned(before.is_some_and(|(uses, _)| uses != choice.uses), now.at);
-        }
-        Some(SecretUsed { is_first: before.is_none(), lacks: choice.lacks })
-    }
-
-    /// All turn to another secret then, by the clock of Redis, and this host has not.
-    pub fn turns(&mut self, from_us: Option<u64>) {
-        self.sync.turns(from_us);
-        self.asking.turns(from_us);
-    }
-
-    /// This host has turned. `is_renamed`: its keys have other names from now on.
-    pub fn turned(&mut self, is_renamed: bool, now: Timestamp) {
-        self.sync.turned(is_renamed, now);
-        self.asking.turned(now);
-    }
-
-    /// Redis is heard, or not any more. Returns whether that is a change: who does not know which secret to go by is not heard
-    /// either.
-    pub fn set_heard(&mut self, is_heard: bool, now: Now) -> bool {
-        let is_heard = is_heard && self.turning.is_settled(now);
+    /// Redis is heard, or not any more. Returns whether that is a change.
+    pub fn set_heard(&mut self, is_heard: bool, now: Timestamp) -> bool {
         if is_heard == self.standing.is_linked() {
             return false;
         }
-        self.sync.set_linked(is_heard, now.at);
+        self.sync.set_linked(is_heard, now);
         if is_heard {
             self.asking.linked();
             // It may be another one than before, or have forgotten everything.
@@ -188,33 +117,16 @@ impl Member {
     /// What is to be said now.
     pub fn tick(&mut self, now: Now, out: &mut Vec<Call>) {
         self.sync.tick(&self.engine, now, out);
-        self.ask_held(now, out);
         self.asking.tick(now, out);
         self.tend_places(now, out);
     }
 
-    /// A request waits for a call. One about a key whose cell is on its way waits for that first. Who waits for places is
-    /// [tended](Member::tend_places) once all have asked.
+    /// Makes the calls of a request that waits. Requests that wait for places are [served](Member::tend_places) once all have
+    /// asked.
     pub fn ask(&mut self, question: Question, now: Now, out: &mut Vec<Call>) {
-        // A key is moved before its request is asked about, by a thread that does not wait for this one: what came after the
-        // others were taken may have moved since.
-        self.sync.take_moved(&self.engine, now.at);
-        let is_carried = question.ticket.needs.iter().any(|need| self.sync.is_carried(&need.key));
-        if is_carried && now.at < question.due && self.held.len() < HELD_MAX {
-            self.held.push(question);
-            return;
-        }
         let Question { ticket, due, on_brought } = question;
-        let due = if is_carried { now.at } else { due };
         let sync = &self.sync;
         self.asking.ask((&*ticket, due), on_brought, |budget| sync.version(budget), now, out);
-    }
-
-    /// Requests that waited for cells may ask about them, where these are there.
-    fn ask_held(&mut self, now: Now, out: &mut Vec<Call>) {
-        for question in std::mem::take(&mut self.held) {
-            self.ask(question, now, out);
-        }
     }
 
     /// Hands out places to requests that wait for them, and has asked for what is lacking.
@@ -232,14 +144,6 @@ impl Member {
                 self.tend_places(now, out);
             }
             (Call::Exact(payment), Reply::Exact(answer)) => self.asking.answered(payment, answer, now),
-            (Call::Lift(lift), Reply::Lift(lifted)) => {
-                self.sync.lifted(lift, lifted, now.at);
-                self.after_carry(now, out);
-            }
-            (Call::Plant(plant), Reply::Plant(now_us)) => {
-                self.sync.planted(plant, now_us, now.at);
-                self.after_carry(now, out);
-            }
             (Call::Version(call), Reply::Version(version)) => {
                 if let Some(budget) = self.versions.answered(call, version) {
                     self.sync.set_version(budget, version);
@@ -252,23 +156,10 @@ impl Member {
         }
     }
 
-    /// A cell has come a step on: requests may wait for it.
-    fn after_carry(&mut self, now: Now, out: &mut Vec<Call>) {
-        self.sync.carry(now.at, out);
-        self.ask_held(now, out);
-    }
-
-    /// Takes what the answer to a beat says of the hosts and their secrets. Returns which secret makes the keys from now on, if
-    /// it is another.
-    pub fn beaten(&mut self, beaten: &Beaten, now: Now) -> Option<SecretUsed> {
-        let mut used = None;
-        if let Some(agreed) = &beaten.agreed {
-            self.turning.heard(agreed, beaten.now_us, now.at);
-            used = self.attend_secret(now);
-        }
-        self.standing.set_hosts(self.crowd.heard(beaten.hosts, now.at));
-        self.sync.set_alive(beaten.hosts, now.at);
-        used
+    /// Takes from the answer to a beat how many hosts are alive.
+    pub fn beaten(&mut self, beaten: &Beaten, now: Timestamp) {
+        self.standing.set_hosts(self.crowd.heard(beaten.hosts, now));
+        self.sync.set_alive(beaten.hosts, now);
     }
 
     /// Whether a call about budgets or cells was heard is not known.
@@ -278,8 +169,6 @@ impl Member {
             Call::Places(call) => self.sync.places_failed(call, now),
             Call::Exact(payment) => self.asking.failed(payment, now),
             Call::Version(call) => self.versions.failed(call),
-            Call::Lift(lift) => self.sync.carry_failed(lift.cells.iter().copied(), now),
-            Call::Plant(plant) => self.sync.carry_failed(plant.cells.iter().map(|(name, _)| *name), now),
             _ => {}
         }
     }
@@ -291,9 +180,6 @@ impl Member {
         is_left || self.standing.is_linked() && self.asking.has_calls()
     }
 }
-
-/// Requests that wait for cells: more than are decided while one is carried; who comes then goes by `on_redis_down`.
-const HELD_MAX: usize = 4_096;
 
 /// Rules may be many when they are read; a thousand turns pass in ten seconds.
 const VERSIONS_AT_ONCE: usize = 16;

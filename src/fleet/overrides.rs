@@ -16,7 +16,6 @@ pub(super) use exchange::{Change, Exchange};
 use super::call::{Encoded, Host};
 use super::reply::{Received, Reply, ReplyFault};
 use super::scripts;
-use super::secrets::Mark;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Blocked, By, FleetChange, FleetOverrides, Mode, RuleName, Switch, Target};
 use ring::hmac;
@@ -24,12 +23,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// Authenticates documents with one fleet secret.
+/// Authenticates documents with the fleet secret.
 #[derive(Clone)]
-pub struct Seal {
-    mark: Mark,
-    key: hmac::Key,
-}
+pub struct Seal(hmac::Key);
 
 /// An authentic document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +35,6 @@ pub struct Document {
     entries: Vec<Entry>,
     /// Entries that this version of tidegate does not know.
     unknown: u64,
-    /// The secret that authenticates it.
-    mark: Mark,
 }
 
 type Name = (Box<str>, Box<str>);
@@ -97,39 +91,39 @@ pub enum OverridesSaid {
 }
 
 impl Seal {
-    /// Of a fleet secret, with its mark.
+    /// Derives the key from a fleet secret.
     #[must_use]
-    pub fn new(mark: Mark, secret: &[u8]) -> Seal {
+    pub fn new(secret: &[u8]) -> Seal {
         let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), PURPOSE);
-        Seal { mark, key: hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()) }
+        Seal(hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()))
     }
 
     fn document(&self, version: u64, entries: Vec<Entry>) -> Result<Document, TooLong> {
         let json = serde_json::to_vec(&entries).map_err(|_| TooLong)?;
         let mut bytes = [&version.to_be_bytes()[..], &json].concat();
-        let mac = hmac::sign(&self.key, &[KEY, &bytes].concat());
+        let mac = hmac::sign(&self.0, &[KEY, &bytes].concat());
         bytes.extend(mac.as_ref());
         let fits = bytes.len() <= DOCUMENT_BYTES_MAX && entries.len() <= ENTRIES_MAX;
-        let document = Document { bytes, version, entries, unknown: 0, mark: self.mark };
+        let document = Document { bytes, version, entries, unknown: 0 };
         if fits { Ok(document) } else { Err(TooLong) }
     }
 }
 
 impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seal").field("mark", &self.mark).finish_non_exhaustive()
+        f.write_str("Seal(…)")
     }
 }
 
 impl Document {
-    /// Reads a document that one of the secrets authenticates; `None`: none does.
+    /// Reads a document that the secret authenticates; `None`: it does not.
     #[must_use]
-    pub fn open(bytes: &[u8], seals: &[Seal]) -> Option<Document> {
+    pub fn open(bytes: &[u8], seal: &Seal) -> Option<Document> {
         let (body, mac) =
             bytes.split_last_chunk::<MAC_BYTES>().filter(|_| bytes.len() <= DOCUMENT_BYTES_MAX)?;
         let (version, json) = body.split_first_chunk::<8>()?;
         let signed = [KEY, body].concat();
-        let seal = seals.iter().find(|seal| hmac::verify(&seal.key, &signed, mac).is_ok())?;
+        hmac::verify(&seal.0, &signed, mac).ok()?;
         let found: Option<Vec<serde_json::Value>> = serde_json::from_slice(json).ok();
         let (mut entries, mut unknown) = (Vec::new(), u64::from(found.is_none()));
         for entry in found.unwrap_or_default() {
@@ -138,7 +132,7 @@ impl Document {
             entries.extend(entry);
         }
         let version = u64::from_be_bytes(*version);
-        Some(Document { bytes: bytes.to_vec(), version, entries, unknown, mark: seal.mark })
+        Some(Document { bytes: bytes.to_vec(), version, entries, unknown })
     }
 
     /// As it stands in Redis.
@@ -211,11 +205,6 @@ impl Document {
         entries.extend(added);
         let version = known.map_or(0, |known| known.version).saturating_add(1);
         seal.document(version, entries).map(Some)
-    }
-
-    /// The same entries in the next version, authenticated by another secret.
-    fn resealed(&self, seal: &Seal) -> Option<Document> {
-        seal.document(self.version.saturating_add(1), self.entries.clone()).ok()
     }
 
     /// Of two documents of one version all hosts choose the same: that of the larger MAC.

@@ -1,20 +1,16 @@
 //! What is known of one key that others are kept in touch with about: what Redis believes, how much is asked for here, and
 //! from that what to ask of Redis, and when.
 
-mod carry;
 mod demand;
 mod pace;
-mod reports;
 mod window;
 
-use super::cell::{Ask, Said, TOKEN, Terms};
+use super::cell::{Ask, Report, Said, TOKEN, Terms};
 use super::window::{CellWindow, Returned, Stands, WindowAsk};
 use crate::clock::Timestamp;
 use crate::engine::{Budget, Reported, SharedKey};
-pub(super) use carry::Carry;
 use demand::{needed, own_part, token_takes};
 pub(super) use pace::Pace;
-use reports::Reports;
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
 
@@ -22,7 +18,12 @@ pub(super) use window::{cell_window, terms};
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) key: SharedKey,
-    reports: Reports,
+    /// The last report that Redis surely has; `None`: it is not known what Redis has.
+    last: Option<Report>,
+    /// When it was last asked about.
+    asked_at: Option<Timestamp>,
+    /// Whether a request about it is in flight.
+    pub(super) in_flight: bool,
     /// What is asked for here, in thousandths of a token a second.
     demand: u64,
     /// When there is more of a window, and whether nobody gets any before.
@@ -38,12 +39,8 @@ pub(super) struct Page {
     is_short: bool,
     /// Less was wanted than is needed, for others are not back yet.
     is_paced: bool,
-    /// Half of the way there and back, as last known.
-    half_way: Duration,
     /// In which time this host's part of what is earned is a token, as last said.
     token_takes: Duration,
-    /// Its cell is being read or written.
-    pub(super) is_on_way: bool,
     /// A request was refused before it was last asked about.
     pub(super) refused: bool,
     /// It has called since it was last asked about: it does not call again before it is.
@@ -56,10 +53,6 @@ pub(super) struct Page {
     pub(super) due: Timestamp,
     /// It is looked at when its bucket has room, and not before.
     pub(super) waits: bool,
-    /// Its cell is yet to come here from where it lay.
-    pub(super) carry: Option<Box<Carry>>,
-    /// It is of the secret of before: nothing is asked of it any more.
-    pub(super) is_former: bool,
 }
 
 /// What to do about a key that was looked at.
@@ -77,7 +70,9 @@ impl Page {
     pub(super) fn new(key: SharedKey, now: Timestamp) -> Page {
         Page {
             key,
-            reports: Reports::default(),
+            last: None,
+            asked_at: None,
+            in_flight: false,
             demand: 0,
             more: None,
             known: None,
@@ -86,17 +81,13 @@ impl Page {
             is_rising: false,
             is_short: false,
             is_paced: false,
-            half_way: Duration::ZERO,
             token_takes: EVERY,
-            is_on_way: false,
             refused: false,
             calls: false,
             asked: 0,
             busy: now,
             due: now,
             waits: false,
-            carry: None,
-            is_former: false,
         }
     }
 
@@ -107,8 +98,7 @@ impl Page {
             (true, true) => EVERY / 10,
             (true, false) => self.token_takes.clamp(EVERY / 2, EVERY),
         };
-        let gap = if self.reports.is_double() { gap.max(self.half_way) } else { gap };
-        self.reports.asked_at().map_or(now, |asked| asked.after(gap)).max(now)
+        self.asked_at.map_or(now, |asked| asked.after(gap)).max(now)
     }
 
     /// What to do, given what there is.
@@ -119,7 +109,7 @@ impl Page {
         }
         self.turn(budget, pace.now);
         let borrows = budget.quota.borrows(pace.hosts);
-        let Some(asked_at) = self.reports.asked_at() else {
+        let Some(asked_at) = self.asked_at else {
             return Next::Ask(if borrows { 0 } else { there.held });
         };
         let has_plenty = self.has_plenty(budget);
@@ -138,13 +128,13 @@ impl Page {
         let is_wanted = there.asked > 0
             && !self.is_spent_out()
             && (self.calls || self.is_short && there.held < target || there.held < self.low(budget, pace));
-        let is_to_be_told =
-            !has_plenty && is_over && pace.now < asked_at.after(FORGOTTEN) && self.reports.is_in_demand();
+        let is_to_be_told = !has_plenty
+            && is_over
+            && pace.now < asked_at.after(FORGOTTEN)
+            && self.last.is_some_and(|last| last.demand > 0);
         let is_lapsing =
             there.held > 0 && self.renews(has_plenty).is_some_and(|after| pace.now >= asked_at.after(after));
-        let owed = u64::from(there.owed) * TOKEN;
-        let is_owed = owed > self.reports.owed_on_way()
-            && (self.calls || !has_plenty || pace.now >= asked_at.after(OWED_MAX));
+        let is_owed = there.owed > 0 && (self.calls || !has_plenty || pace.now >= asked_at.after(OWED_MAX));
         let is_to_be_settled = is_owed || there.returns > 0 || excess > 0;
         if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
             let soonest = self.soonest(pace.now);
@@ -169,7 +159,7 @@ impl Page {
 
     /// When to look at a key about which nothing is to be said now, unless it calls before.
     fn look_again(&self, holds: bool, has_plenty: bool, now: Timestamp) -> Timestamp {
-        let asked_at = self.reports.asked_at().unwrap_or(now);
+        let asked_at = self.asked_at.unwrap_or(now);
         let end = self.busy.after(KEEP);
         let report = self.renews(has_plenty).filter(|_| holds).map(|after| asked_at.after(after));
         let mut look = report.unwrap_or(end).min(end);
@@ -192,9 +182,8 @@ impl Page {
         pace: &Pace,
         dice: u32,
     ) -> Ask {
-        let asked_at = self.reports.asked_at();
-        let is_first = asked_at.is_none();
-        let waited = asked_at.map_or(EVERY, |asked| pace.now.since(asked));
+        let is_first = self.asked_at.is_none();
+        let waited = self.asked_at.map_or(EVERY, |asked| pace.now.since(asked));
         let before = self.demand;
         let seen = if is_first {
             self.begin_demand(reported, pace.now)
@@ -220,8 +209,7 @@ impl Page {
         let wanted = wanted.min(u64::from(budget.quota.bucket().burst()));
         let borrows = back == 0 && budget.quota.borrows(pace.hosts);
         let want = if borrows { wanted.saturating_sub(u64::from(reported.held)) } else { 0 };
-        let turn = self.reports.turn(pace.now);
-        let needed = want.saturating_mul(TOKEN).saturating_sub(turn.coming);
+        let needed = want.saturating_mul(TOKEN);
         let paced =
             if pace.others_are_away { needed.min(own_part(waited, dice, budget, pace)) } else { needed };
         self.is_paced = paced < needed;
@@ -231,35 +219,37 @@ impl Page {
         let returned = Returned { amount: u64::from(reported.returns) * TOKEN, paid_us: reported.paid_us };
         // What goes back to a window from the hand was never spent: it is said apart from what was.
         let back = if window.is_some() { back.saturating_sub(reported.returns) } else { back };
-        let waited = turn.asked_at.map_or(waited, |asked| pace.now.since(asked));
-        let ask = Ask {
+        (self.asked_at, self.in_flight) = (Some(pace.now), true);
+        Ask {
             key: self.key.name(),
             terms,
-            last: turn.last,
-            hold: turn.hold(u64::from(reported.held) * TOKEN),
+            last: self.last,
+            hold: u64::from(reported.held) * TOKEN,
             back: u64::from(back) * TOKEN,
-            owed: turn.owed(u64::from(reported.owed) * TOKEN),
+            owed: u64::from(reported.owed) * TOKEN,
             want,
-            demand: turn.demand(self.demand),
+            demand: self.demand,
             waited_us: micros(waited.min(WAITED_MAX)),
             dice,
             knew_us: knew.map(|(age, _)| micros(age)),
             window: window.map(|window| WindowAsk { window, returned }),
-        };
-        self.reports.ask(&turn, &ask, pace.now);
-        ask
+        }
     }
 
-    /// Takes what Redis said, at the latest at the moment `heard`, to what was asked when it was `sent`. Since when all that is
-    /// held is reported; `None`: nobody waits for this answer.
+    /// Takes what Redis said, at the latest at the moment `heard`, to what was asked when it was `sent`. Returns whether it was
+    /// the answer to the request in flight.
     pub(super) fn hear(
         &mut self,
         (ask, said): (&Ask, &Said),
         (sent, heard): (Timestamp, Timestamp),
         pace: &Pace,
-    ) -> Option<Timestamp> {
+    ) -> bool {
         let now = pace.now;
-        let since = self.reports.hear(sent, ask, said)?;
+        if !self.in_flight || self.asked_at != Some(sent) {
+            return false;
+        }
+        let report = Report { hold: ask.hold + said.grant, demand: ask.demand, generation: said.generation };
+        (self.in_flight, self.last) = (false, Some(report));
         let window = ask.window.zip(said.window);
         let kept_us = match &window {
             Some((ask, said)) => ask.window.lasts_us(said),
@@ -276,50 +266,36 @@ impl Page {
             Some(_) => EVERY,
             None => token_takes(ask.terms.rate, self.demand, said.demand),
         };
-        self.half_way = pace.round_trip / 2;
-        // Where a question brings less than a token, more of them only divide what there is into parts too small to use.
-        let is_worth_two = self.is_short && self.token_takes <= self.half_way;
-        let is_far = window.is_none() && pace.round_trip > EVERY;
-        self.reports.set_double(is_far && is_worth_two, is_far, now);
-        Some(since)
-    }
-
-    /// Whether nothing can be said of it until there is an answer.
-    pub(super) fn is_busy(&self) -> bool {
-        self.is_on_way || self.reports.is_busy()
-    }
-
-    /// Whether anything of it is on its way.
-    pub(super) fn in_flight(&self) -> bool {
-        self.is_on_way || self.reports.in_flight()
+        true
     }
 
     /// Whether a question about it was heard will never be known.
     pub(super) fn lose(&mut self, sent: Timestamp) {
-        self.reports.lose(sent);
-    }
-
-    /// There is one row of reports from now on.
-    pub(super) fn end_double(&mut self) {
-        self.reports.end_double();
+        if self.asked_at == Some(sent) {
+            self.forget();
+        }
     }
 
     /// Nobody knows what Redis believes.
     pub(super) fn forget(&mut self) {
-        self.is_on_way = false;
-        self.reports.forget();
+        (self.in_flight, self.last) = (false, None);
     }
 
     /// Whether others may believe that this host has or wants something.
     pub(super) fn is_believed(&self) -> bool {
-        self.reports.is_believed()
+        self.last.is_none_or(|last| last.hold > 0 || last.demand > 0)
+    }
+
+    /// What it was last reported to hold, µtok.
+    fn held(&self) -> u64 {
+        self.last.map_or(0, |last| last.hold)
     }
 
     /// When to look again at a key that was just spoken of.
     pub(super) fn after(&self, budget: &Budget, now: Timestamp) -> Timestamp {
-        let asked = self.reports.asked_at().unwrap_or(now);
+        let asked = self.asked_at.unwrap_or(now);
         if let Some((at, true)) = self.more
-            && self.reports.held() == 0
+            && self.held() == 0
         {
             return at.min(now.after(KEEP)).max(now);
         }
@@ -329,11 +305,10 @@ impl Page {
         if self.is_short {
             // Twice for each token is often enough.
             let again = (self.token_takes / 2).clamp(EVERY, REPORT_EVERY);
-            let again = if self.reports.is_double() { self.half_way } else { again };
             return asked.after(again.min(self.silence())).max(now);
         }
         if self.has_plenty(budget) {
-            return self.look_again(self.reports.held() > 0, true, now);
+            return self.look_again(self.held() > 0, true, now);
         }
         asked.after(BACK_AFTER.min(self.silence())).max(now)
     }

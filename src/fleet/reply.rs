@@ -3,7 +3,6 @@
 
 use super::beat::Beaten;
 use super::call::{Batch, Call, Nonce, Payment};
-use super::carry::Lifted;
 use super::cell::{BURST_MAX, DEBT_MAX, GENERATION_US, SAID_BYTES, Said};
 use super::look::Peeked;
 use super::overrides::OverridesSaid;
@@ -39,10 +38,6 @@ pub enum Reply {
     Reset(bool),
     /// To [`Call::Overrides`].
     Overrides(OverridesSaid),
-    /// To [`Call::Lift`].
-    Lift(Lifted),
-    /// To [`Call::Plant`]: the clock of Redis.
-    Plant(u64),
 }
 
 /// What is said to a call that has its number in a lane.
@@ -110,17 +105,13 @@ impl Reply {
                 Ok(Received { reply: Reply::Reset(found != 0), clamped: u32::from(found > 1) })
             }
             Call::Overrides(_) => OverridesSaid::decode(bytes),
-            Call::Lift(lift) => lift.decode(bytes),
-            Call::Version(_) => number(bytes, Reply::Version),
-            Call::Plant(_) => number(bytes, Reply::Plant),
+            Call::Version(_) => {
+                let mut from = Reader::of(bytes, 8)?;
+                let version = from.amount(EXACT_MAX);
+                Ok(Received { reply: Reply::Version(version), clamped: from.clamped })
+            }
         }
     }
-}
-
-fn number(bytes: &[u8], reply: impl FnOnce(u64) -> Reply) -> Result<Received, ReplyFault> {
-    let mut from = Reader::of(bytes, 8)?;
-    let number = from.amount(EXACT_MAX);
-    Ok(Received { reply: reply(number), clamped: from.clamped })
 }
 
 fn sync(batch: &Batch, bytes: &[u8]) -> Result<Received, ReplyFault> {

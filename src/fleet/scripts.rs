@@ -19,14 +19,12 @@ script!(EXACT, "exact", "cell", "window", "guard", "exact");
 script!(PLACES, "places", "cell", "share", "guard", "places");
 script!(PEEK, "peek", "cell", "window", "peek");
 script!(RESET, "reset", "cell", "window", "reset");
-script!(BEAT, "beat", "secrets", "beat");
-script!(LIFT, "lift", "cell", "window", "lift");
-script!(PLANT, "plant", "cell", "window", "plant");
+script!(BEAT, "beat", "beat");
 script!(VERSION, "version", "version");
 script!(OVERRIDES, "overrides", "overrides");
 
 /// All of them, to be loaded when a connection is made: a short one first, by which it is seen whether anything may be loaded.
 #[must_use]
-pub fn all() -> [&'static Script; 10] {
-    [&VERSION, &SYNC, &EXACT, &PLACES, &PEEK, &RESET, &BEAT, &OVERRIDES, &LIFT, &PLANT]
+pub fn all() -> [&'static Script; 8] {
+    [&VERSION, &SYNC, &EXACT, &PLACES, &PEEK, &RESET, &BEAT, &OVERRIDES]
 }

@@ -4,7 +4,6 @@
 mod absence;
 mod answered;
 mod leave;
-mod moving;
 mod places;
 mod sending;
 
@@ -20,7 +19,6 @@ use super::tally::{Tallies, Tally};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Budget, Engine, SharedKey, Standing};
 use absence::Absence;
-use moving::Moving;
 use places::PlacesTalk;
 pub use places::PlacesTold;
 use sending::AGAIN_AFTER;
@@ -89,7 +87,6 @@ pub struct Sync {
     tallies: Tallies,
     calls: Vec<SharedKey>,
     places: PlacesTalk,
-    moving: Moving,
 }
 
 impl Sync {
@@ -114,7 +111,6 @@ impl Sync {
             tallies: Tallies::default(),
             calls: Vec::new(),
             places: PlacesTalk::new(options.buckets),
-            moving: Moving::default(),
         }
     }
 
@@ -209,7 +205,6 @@ impl Sync {
             look_at(self, number);
         }
         self.send_rest(asks, now.at, out);
-        self.carry(now.at, out);
         self.tick_places(engine, now, out);
     }
 
@@ -259,11 +254,11 @@ impl Sync {
 
     fn answer_calls(&mut self, engine: &Engine, now: Now) {
         let mut calls = std::mem::take(&mut self.calls);
-        self.take_calls(engine, &mut calls, now.at);
+        engine.take_calls(&mut calls);
         for key in calls.drain(..) {
             let number = match self.book.find(&key) {
                 Some(number) => number,
-                None if self.book.len() < PAGES_MAX && !self.calls_late(now.at) => self.open(key, now.at),
+                None if self.book.len() < PAGES_MAX => self.open(key, now.at),
                 None => {
                     if let Some(budget) = self.budgets.get(&key.budget()) {
                         engine.let_go(&key, budget, now);
@@ -273,7 +268,7 @@ impl Sync {
             };
             let page = self.book.page_mut(number);
             page.calls = true;
-            if !page.is_busy() && !page.waits && !page.is_former {
+            if !page.in_flight && !page.waits {
                 let soonest = page.soonest(now.at);
                 if soonest < page.due || page.due <= now.at {
                     self.book.schedule(number, soonest);
@@ -296,9 +291,6 @@ impl Sync {
 
     /// Looks at a key that is due; what comes of it may be a question.
     fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, Ask)> {
-        if self.looks_elsewhere(engine, number, now) {
-            return None;
-        }
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number);
@@ -344,10 +336,6 @@ impl Sync {
                 self.happened.lapsed += u64::from(reported.lapsed);
                 let window = page::cell_window(budget, self.clock.unix_us(now));
                 let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
-                if !page.is_busy() {
-                    let at = page.after(budget, now.at);
-                    self.book.schedule(number, at);
-                }
                 Some((bucket, ask))
             }
         }

@@ -28,10 +28,10 @@ pub struct Plan {
     pub identity: Identity,
     /// What tells this machine from others.
     pub marks: Vec<Vec<u8>>,
-    /// What tells its secrets from others, in the order of the engine's.
-    pub secrets: Vec<Mark>,
-    /// What authenticates fleet overrides: of each secret.
-    pub seals: Vec<Seal>,
+    /// What tells its fleet secret from others.
+    pub secret: Mark,
+    /// Authenticates fleet overrides.
+    pub seal: Seal,
     /// Keeps who this host is, if that is kept.
     pub keep: Option<Keep>,
 }

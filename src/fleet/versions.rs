@@ -14,8 +14,6 @@ pub(super) struct Versions {
 
 #[derive(Debug)]
 struct Known {
-    /// By which number other hosts know the budget: another one once there is another secret.
-    known_as: u64,
     terms: Fingerprint,
     /// The numbers that this host had before, and their version.
     before: Option<(Fingerprint, u64)>,
@@ -43,26 +41,19 @@ impl Versions {
                 Some(window) => Fingerprint::of_window(&terms, &window),
                 None => Fingerprint::of(&terms),
             };
-            Some((number, budget.known_as, print))
+            Some((*number, print))
         });
-        let places = places
-            .iter()
-            .map(|(number, limit)| (number, limit.known_as, Fingerprint::of_places(limit.quota.max())));
-        for (number, known_as, terms) in tokens.chain(places) {
-            let before = match self.known.get_mut(number) {
-                Some(known) if known.terms == terms => {
-                    if known.known_as != known_as {
-                        // The same numbers under another name: who knows their version says it.
-                        (known.known_as, known.standing) = (known_as, Standing::Due);
-                    }
-                    continue;
-                }
+        let places =
+            places.iter().map(|(number, limit)| (*number, Fingerprint::of_places(limit.quota.max())));
+        for (number, terms) in tokens.chain(places) {
+            let before = match self.known.get(&number) {
+                Some(known) if known.terms == terms => continue,
                 Some(Known { terms, version: Some(version), .. }) => Some((terms.clone(), *version)),
                 Some(known) => known.before.clone(),
                 None => None,
             };
-            let known = Known { known_as, terms, before, version: None, standing: Standing::Due };
-            self.known.insert(*number, known);
+            let known = Known { terms, before, version: None, standing: Standing::Due };
+            self.known.insert(number, known);
         }
     }
 
@@ -75,14 +66,14 @@ impl Versions {
 
     /// The next that is to be asked about, which is on its way from now on.
     pub(super) fn next(&mut self) -> Option<VersionCall> {
-        let known = self.known.values_mut().find(|known| known.standing == Standing::Due)?;
+        let (number, known) = self.known.iter_mut().find(|(_, known)| known.standing == Standing::Due)?;
         known.standing = Standing::Asked;
         let before = match known.version {
             // The same as ever.
             Some(version) => Some((known.terms.clone(), version)),
             None => known.before.clone(),
         };
-        Some(VersionCall { rule: name(known.known_as), terms: known.terms.clone(), before })
+        Some(VersionCall { rule: name(*number), terms: known.terms.clone(), before })
     }
 
     /// Takes an answer. Returns the budget that it is about, if its numbers are still those.
@@ -107,9 +98,9 @@ impl Versions {
     }
 
     fn asked(&mut self, call: &VersionCall) -> Option<(u64, &mut Known)> {
-        let known_as = number(&call.rule);
-        let (number, known) = self.known.iter_mut().find(|(_, known)| known.known_as == known_as)?;
-        (known.terms == call.terms && known.standing == Standing::Asked).then_some((*number, known))
+        let number = number(&call.rule);
+        let known = self.known.get_mut(&number)?;
+        (known.terms == call.terms && known.standing == Standing::Asked).then_some((number, known))
     }
 }
 

@@ -78,8 +78,8 @@ impl Host {
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = crate::random::mixed(plan.seed ^ (u64::from(number) << 32));
         let options = sync::Options { host: name, epoch: 1, buckets: sync::BUCKETS, seed };
-        let mut member = Member::new(Arc::clone(&engine), standing, options, []);
-        member.set_heard(true, at(0));
+        let mut member = Member::new(Arc::clone(&engine), standing, options);
+        member.set_heard(true, at(0).at);
         Host { decider: engine.decider(), member, waiting: Waiting::new() }
     }
 
@@ -351,42 +351,6 @@ fn what_passes_was_paid_for_whatever_becomes_of_the_calls() {
     }
     println!("used {:.3} of what might have passed", used.0 / used.1);
     assert!(used.0 >= 0.9 * used.1, "{used:?}");
-}
-
-#[test]
-fn what_was_paid_by_the_name_of_before_once_all_have_turned_brings_nothing() {
-    let paid_us = 1_700_000_000_000_000;
-    // When all turn; whether this host turned, long ago, or between the call and its answer; how many pass.
-    for (turns_us, before, meanwhile, passes) in [
-        (None, false, false, 1),
-        (None, true, false, 1),
-        (Some(paid_us + 1), false, false, 1),
-        (Some(paid_us), false, false, 0),
-        (Some(paid_us), true, false, 0),
-        (Some(paid_us), false, true, 0),
-    ] {
-        let plan = Plan { hosts: 1, asks: Asks::Always, ..TINY };
-        let (mut host, mut store) = (Host::new(&plan, 0), Store::default());
-        let (mut seen, mut out) = (Seen::default(), Vec::new());
-        if before {
-            host.member.turned(true, at(0).at);
-        }
-        let ticket = host.judge(false, None, true, 1_000).expect_err("each waits");
-        host.park(ticket, false, false, 1_000, &mut out);
-        let call = out.pop().unwrap();
-        let reply = store.call(&call, paid_us);
-        host.member.turns(turns_us);
-        if meanwhile {
-            host.member.turned(true, at(1_500).at);
-        }
-        host.answered(&call, reply, 2_000, &mut out);
-        host.resume(2_000, &mut seen, &mut out);
-        assert_eq!(
-            seen.admitted_us.len(),
-            passes,
-            "{turns_us:?}, turned before {before}, meanwhile {meanwhile}"
-        );
-    }
 }
 
 #[test]

@@ -38,8 +38,7 @@ pub(crate) struct Host {
     /// It has nothing to do before this, unless something is asked of it or comes.
     next: Timestamp,
     out: Vec<Call>,
-    /// Whether what it has of secrets is said.
-    says_secrets: bool,
+    secret: Mark,
     /// Requests that wait, by their tenant.
     waiting: Waiting<u32>,
     /// Whether there may be some.
@@ -48,12 +47,12 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(plan: &Plan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> Host {
-        Host::with_secrets(&[SECRET], plan, (number, life), drift_ppm, at_us)
+        Host::with_secret(SECRET, plan, (number, life), drift_ppm, at_us)
     }
 
-    /// One with these secrets: which host, and in which life.
-    pub(crate) fn with_secrets(
-        secrets: &[u8],
+    /// One with this secret: which host, and in which life.
+    pub(crate) fn with_secret(
+        secret: u8,
         plan: &Plan,
         (number, life): (u32, u64),
         drift_ppm: i64,
@@ -62,9 +61,7 @@ impl Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
         let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
-        let keys = secrets.iter().map(|secret| HashKey::from_bytes([*secret; 16]));
-        let standing = engine.join_fleet_with(keys.collect());
-        let says_secrets = !plan.faults.rollouts.is_empty();
+        let standing = engine.join_fleet(HashKey::from_bytes([secret; 16]));
         engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan)])]));
         let decider = engine.decider();
         let mut name = [0; 16];
@@ -72,9 +69,7 @@ impl Host {
         let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
         let options = sync::Options { host: name, epoch: life, buckets: plan.buckets, seed };
-        // Where nobody says which secrets there are, nobody waits to be told which to use.
-        let marks = secrets.iter().filter(|_| says_secrets).map(|secret| Mark::of_digest([*secret; 8]));
-        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options, marks);
+        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
         let (waiting, asks) = (Waiting::new(), plan.asks != Asks::Never);
@@ -93,7 +88,7 @@ impl Host {
             pending,
             next,
             out,
-            says_secrets,
+            secret: Mark::of_secret(&[secret]),
             waiting,
             asks,
         }
@@ -197,8 +192,8 @@ impl Host {
 
     /// Whether a tick would change anything. A daemon looks all the same; most of a simulation's looks are in vain.
     pub(crate) fn is_due(&self, us: u64) -> bool {
-        // When to turn is told from turn to turn, and so is who has waited for too long.
-        self.says_secrets || self.asks || self.now(us).at >= self.next
+        // Whether a request has waited for too long is looked at in each tick.
+        self.asks || self.now(us).at >= self.next
     }
 
     /// What is to be sent now.
@@ -206,11 +201,10 @@ impl Host {
         let now = self.now(us);
         let timeout = self.member.sync().timeout();
         self.link.is_cut_off(true, timeout, now.at);
-        self.member.attend_secret(now);
-        self.member.set_heard(self.link.is_linked(), now);
+        self.member.set_heard(self.link.is_linked(), now.at);
         if self.link.takes_beat(now.at) {
-            let secrets = self.says_secrets.then(|| self.member.says_secrets(now.at));
-            self.out.push(Call::Beat(Beat { host: self.name, epoch: 0, seq: 0, pools: Vec::new(), secrets }));
+            let (host, secret) = (self.name, self.secret);
+            self.out.push(Call::Beat(Beat { host, epoch: 0, seq: 0, pools: Vec::new(), secret }));
         }
         self.member.tick(now, &mut self.out);
         self.next = self.member.sync().next().min(self.link.next(true, timeout));
@@ -230,16 +224,13 @@ impl Host {
         self.pending.remove(&number);
         self.link.heard(now.at);
         match (call, reply) {
-            (Call::Beat(_), Reply::Beat(beaten)) => drop(self.member.beaten(&beaten, now)),
-            (Call::Sync(_), reply @ Reply::Sync(_))
-            | (Call::Exact(_), reply @ Reply::Exact(_))
-            | (Call::Lift(_), reply @ Reply::Lift(_))
-            | (Call::Plant(_), reply @ Reply::Plant(_)) => {
+            (Call::Beat(_), Reply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
+            (Call::Sync(_), reply @ Reply::Sync(_)) | (Call::Exact(_), reply @ Reply::Exact(_)) => {
                 self.member.answered(call, reply, now, &mut self.out);
             }
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
-        self.member.set_heard(self.link.is_linked(), now);
+        self.member.set_heard(self.link.is_linked(), now.at);
         self.has_heard |= self.standing.is_linked();
     }
 

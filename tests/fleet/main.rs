@@ -32,11 +32,11 @@ mod quiet;
 #[path = "../shedding/random.rs"]
 mod random;
 mod reserve;
+mod rotation;
 mod runs;
 #[allow(unused_imports, reason = "the test that holds the store against Redis uses the rest")]
 mod store;
 mod table;
-mod turn;
 mod waiting;
 mod windows;
 mod world;

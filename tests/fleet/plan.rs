@@ -67,12 +67,12 @@ impl Crash {
     }
 }
 
-/// A host that is started anew with other secrets, of which the first is the one it is to come to.
+/// A host that is restarted with another secret.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rollout {
     pub(crate) host: u32,
     pub(crate) at_ms: u64,
-    pub(crate) secrets: Vec<u8>,
+    pub(crate) secret: u8,
 }
 
 /// What goes wrong.
@@ -96,8 +96,6 @@ pub(crate) struct Faults {
     /// Nothing passes there but what is in hand.
     pub(crate) alone_refuses: bool,
     pub(crate) rollouts: Vec<Rollout>,
-    /// Other servers that have a part of the keys: how far the clock of each is from that of the first.
-    pub(crate) skews_us: Vec<i64>,
 }
 
 impl Faults {

@@ -18,6 +18,7 @@ use tidegate::fleet::call::Call;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::reply::Reply;
 use tidegate::fleet::reserve::Reserves;
+use tidegate::fleet::secrets::Mark;
 use tidegate::rules::{RuleSet, read_text};
 
 use crate::network::{Event, Network, To};
@@ -162,7 +163,7 @@ impl Host {
             return None;
         }
         let (seq, pools) = self.reserves.report(&self.engine, at);
-        let beat = Beat { host: self.name, epoch: self.life, seq, pools, secrets: None };
+        let beat = Beat { host: self.name, epoch: self.life, seq, pools, secret: Mark::default() };
         self.link.sent(at);
         self.said.push(beat.clone());
         Some(beat)

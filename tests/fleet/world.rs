@@ -16,8 +16,7 @@ pub(crate) struct World<'p> {
     plan: &'p Plan,
     hosts: Vec<Option<Host>>,
     lives: Vec<u64>,
-    /// The first, and those whose clocks are so far from its own.
-    stores: Vec<(Store, i64)>,
+    store: Store,
     /// What the clock of Redis shows at the start.
     pub(crate) store_us: u64,
     network: Network,
@@ -26,7 +25,7 @@ pub(crate) struct World<'p> {
     pub(crate) audit: Option<Audit>,
     tenants: Vec<String>,
     /// By host.
-    secrets: Vec<Vec<u8>>,
+    secrets: Vec<u8>,
     looks: Looks,
 }
 
@@ -60,13 +59,13 @@ pub(crate) fn run_looking(plan: &Plan, looks: Looks) -> World<'_> {
         plan,
         hosts: Vec::new(),
         lives: vec![0; plan.hosts as usize],
-        stores: [0].iter().chain(&plan.faults.skews_us).map(|skew| (Store::default(), *skew)).collect(),
+        store: Store::default(),
         store_us,
         network: Network::new(plan),
         random,
         measure: Measure::new(plan),
         audit: plan.audited.then(Audit::default),
-        secrets: vec![vec![SECRET]; plan.hosts as usize],
+        secrets: vec![SECRET; plan.hosts as usize],
         tenants: (0..plan.tenants).map(|tenant| format!("t{tenant}")).collect(),
         looks,
     };
@@ -100,11 +99,10 @@ impl World<'_> {
     fn join(&mut self, number: u32, us: u64) {
         let life = &mut self.lives[number as usize];
         *life += 1;
-        let secrets = &self.secrets[number as usize];
+        let secret = self.secrets[number as usize];
         let most = self.plan.faults.drift_ppm;
         let drift = i64::from(self.random.below(2 * most + 1)) - i64::from(most);
-        self.hosts[number as usize] =
-            Some(Host::with_secrets(secrets, self.plan, (number, *life), drift, us));
+        self.hosts[number as usize] = Some(Host::with_secret(secret, self.plan, (number, *life), drift, us));
     }
 
     /// What of a host's tokens has lapsed since it last did anything.
@@ -129,13 +127,13 @@ impl World<'_> {
             }
         }
         for rollout in faults.rollouts.iter().filter(|rollout| rollout.at_ms == ms) {
-            self.secrets[rollout.host as usize].clone_from(&rollout.secrets);
+            self.secrets[rollout.host as usize] = rollout.secret;
             self.join(rollout.host, us);
         }
         let comes_back_empty =
             |at: u64| faults.outages.iter().any(|outage| outage.empty && outage.to_ms == at);
         if comes_back_empty(ms) || faults.flushes_ms.contains(&ms) {
-            self.stores.iter_mut().for_each(|(store, _)| store.flush());
+            self.store.flush();
         }
         if faults.steps && ms.is_multiple_of(500) {
             let host = self.random.below(self.plan.hosts) as usize;
@@ -185,9 +183,7 @@ impl World<'_> {
         if self.is_out(to.host, us) {
             return;
         }
-        let place = usize::from(bucket(&call)) % self.stores.len();
-        let (store, skew_us) = &mut self.stores[place];
-        let reply = store.call(&call, (self.store_us + us).saturating_add_signed(*skew_us));
+        let reply = self.store.call(&call, self.store_us + us);
         if let Some(audit) = &mut self.audit {
             audit.done(&call, &reply);
         }
@@ -263,25 +259,9 @@ impl World<'_> {
         }
     }
 
-    /// Those that are there.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Host> {
-        self.hosts.iter().flatten()
-    }
-
     /// What all hosts counted.
     pub(crate) fn happened(&self) -> Vec<tidegate::fleet::sync::Happened> {
         self.hosts.iter().flatten().map(|host| host.member.sync().happened()).collect()
-    }
-}
-
-/// Of which bucket it is: servers have buckets of their own.
-fn bucket(call: &Call) -> u8 {
-    match call {
-        Call::Sync(batch) => batch.place.bucket.number(),
-        Call::Exact(payment) => payment.place.bucket.number(),
-        Call::Lift(lift) => lift.bucket.number(),
-        Call::Plant(plant) => plant.bucket.number(),
-        _ => 0,
     }
 }
 

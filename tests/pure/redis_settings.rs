@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use tidegate::cli::fleet_secret::fleet_secrets;
+use tidegate::cli::fleet_secret::fleet_secret;
 use tidegate::cli::settings::{Environment, Settings};
 use tidegate::rules::source::Source;
 use tidegate::rules::{Problem, Scope};
@@ -22,7 +22,7 @@ fn good(text: &str) -> (Settings, Vec<Problem>) {
 fn a_line_says_what_it_says() {
     let (settings, problems) = good(
         "redis:\n  urls: [\"rediss://one.example:7000\", \"unix:///run/redis.sock\"]\n  user: gate\n  \
-         password_file: pass\n  ca_file: /etc/ssl/ca.pem\n  fleet_secret_files: [new, /etc/old]\n  region_weight: 25%\n",
+         password_file: pass\n  ca_file: /etc/ssl/ca.pem\n  fleet_secret_files: [secret]\n  region_weight: 25%\n",
     );
     assert_eq!(problems, Vec::new());
     let redis = settings.redis.unwrap();
@@ -32,8 +32,7 @@ fn a_line_says_what_it_says() {
     // Paths are relative to the file that names them.
     assert_eq!(redis.password_file.unwrap(), std::path::Path::new("/etc/tidegate/pass"));
     assert_eq!(redis.ca_file.unwrap(), std::path::Path::new("/etc/ssl/ca.pem"));
-    let secrets: Vec<_> = redis.fleet_secret_files.iter().map(|path| path.to_str().unwrap()).collect();
-    assert_eq!(secrets, ["/etc/tidegate/new", "/etc/old"]);
+    assert_eq!(redis.fleet_secret_file.unwrap(), std::path::Path::new("/etc/tidegate/secret"));
     let (settings, _) = good("redis: {url: redis://127.0.0.1, cluster: true, fleet_secret_files: [a]}");
     assert!(settings.redis.unwrap().cluster);
 }
@@ -69,9 +68,8 @@ fn a_wrong_line_is_told_where_and_how() {
     }
     for (files, message) in [
         ("x", "`fleet_secret_files` is a list"),
-        ("[]", "`fleet_secret_files` has 0 entries"),
-        ("[a, b, c]", "`fleet_secret_files` has 3 entries"),
-        ("[a, a]", "`/etc/tidegate/a` is written twice"),
+        ("[]", "`fleet_secret_files` has 0 entries, and takes one"),
+        ("[new, old]", "`fleet_secret_files` has 2 entries, and takes one"),
     ] {
         let problems = read(&format!("redis: {{url: unix:///r, fleet_secret_files: {files}}}")).unwrap_err();
         assert!(problems[0].message.contains(message), "{problems:#?}");
@@ -135,24 +133,16 @@ fn a_fleet_secret_is_long_enough_and_not_for_others() {
         (folder.path().into(), 0, Some((true, "cannot read the fleet secret", "let the daemon's user"))),
     ];
     for (path, count, expected) in table {
-        let (secrets, problems) = fleet_secrets(std::slice::from_ref(&path));
-        assert_eq!(secrets.len(), count, "{}", path.display());
-        assert_eq!(problems.len(), usize::from(expected.is_some()), "{problems:#?}");
-        let Some((is_error, message, mend)) = expected else { continue };
-        let problem = &problems[0];
+        let (secret, problem) = fleet_secret(&path);
+        assert_eq!(secret.iter().count(), count, "{}", path.display());
+        let shown = secret.map(|secret| format!("{secret:?}"));
+        assert!(shown.is_none_or(|shown| shown == "FleetSecret(…)"), "a secret is never shown");
+        assert_eq!(problem.is_some(), expected.is_some(), "{problem:#?}");
+        let Some((problem, (is_error, message, mend))) = problem.zip(expected) else { continue };
         assert_eq!(problem.is_error(), is_error, "{problem}");
         assert!(
             problem.message.contains(message) && problem.mend.as_deref().unwrap().contains(mend),
             "{problem}"
         );
     }
-    // The first makes the keys; none of them is ever shown.
-    let two = [folder.path().join("b"), folder.path().join("a")];
-    let (secrets, problems) = fleet_secrets(&two);
-    assert_eq!(problems, Vec::new());
-    assert_eq!([secrets[0].bytes()[0], secrets[1].bytes()[0]], [b'b', b'a']);
-    assert_eq!(format!("{:?}", secrets[0]), "FleetSecret(…)");
-    fs::copy(&two[0], &two[1]).unwrap();
-    let (_, problems) = fleet_secrets(&two);
-    assert!(problems[0].message.contains("the same secret"), "{problems:#?}");
 }

@@ -37,7 +37,7 @@ fn redis(url: &str) -> RedisSettings {
         user: None,
         password_file: None,
         ca_file: None,
-        fleet_secret_files: Vec::new(),
+        fleet_secret_file: None,
         region_weight: None,
     }
 }
@@ -87,7 +87,7 @@ fn every_line_of_the_packaged_file_can_be_read() {
         metrics: Some("127.0.0.1:9631".parse().unwrap()),
         redis: Some(RedisSettings {
             password_file: Some("/etc/tidegate/redis-password".into()),
-            fleet_secret_files: vec!["/etc/tidegate/fleet-secret".into()],
+            fleet_secret_file: Some("/etc/tidegate/fleet-secret".into()),
             ..redis("redis://127.0.0.1:6379")
         }),
         ..settings

@@ -6,14 +6,13 @@ use std::fs;
 use redis_server::{Redis, is_installed};
 use tidegate::fleet::beat::{Beat, PoolLoad, PoolReport};
 use tidegate::fleet::call::{Batch, Bucket, Call, Cost, Payment, Place};
-use tidegate::fleet::carry::{CellName, Lift, Plant};
 use tidegate::fleet::cell::{Ask, CellRate, Terms};
 use tidegate::fleet::link::{Class, Link, LinkError, Options, Script, State};
 use tidegate::fleet::look::Reset;
 use tidegate::fleet::overrides::OverridesCall;
 use tidegate::fleet::rights::Rights;
 use tidegate::fleet::scripts;
-use tidegate::fleet::secrets::{Held, Mark};
+use tidegate::fleet::secrets::Mark;
 use tidegate::fleet::version::{Fingerprint, VersionCall};
 
 const PASSWORD: &str = "correct-horse-battery";
@@ -123,7 +122,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     Ok(())
 }
 
-fn calls() -> [Call; 8] {
+fn calls() -> [Call; 6] {
     let terms = Terms { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let place = |lane| Place {
         bucket: Bucket::from_number(0),
@@ -150,9 +149,6 @@ fn calls() -> [Call; 8] {
     };
     let load = PoolLoad { slots: 4, critical: 1, other: 1 };
     let pools = vec![PoolReport { pool: "web".into(), load }];
-    let has = [Mark::of_digest([1; 8])].into_iter().collect();
-    let secrets = Some(Held { uses: None, has });
-    let (bucket, name) = (place(0).bucket, CellName { key: [0; 16], window: false });
     let before = Some((Fingerprint::of(&Terms { burst: 1_000_000, ..terms }), 1));
     [
         Call::Sync(Batch { place: place(0), asks: vec![ask] }),
@@ -161,18 +157,8 @@ fn calls() -> [Call; 8] {
             costs: vec![Cost { key: [0; 16], terms, cost: 1_000_000, knew_us: None, window: None }],
         }),
         Call::Reset(Reset { bucket: place(0).bucket, key: [0; 16], window: false }),
-        Call::Beat(Beat { host: [1; 16], epoch: 1, seq: 1, pools, secrets }),
+        Call::Beat(Beat { host: [1; 16], epoch: 1, seq: 1, pools, secret: Mark::default() }),
         Call::Version(VersionCall { rule: [7; 16], terms: Fingerprint::of(&terms), before }),
-        Call::Lift(Lift { bucket, from_us: 0, cells: vec![name] }),
-        Call::Plant(Plant { bucket, from_us: 0, cells: vec![(name, planted())] }),
         Call::Overrides(OverridesCall { seen: String::new(), put: Some(vec![1]) }),
     ]
-}
-
-/// A full cell of one token a second.
-fn planted() -> Vec<u8> {
-    let mut bytes = 1_u64.to_le_bytes().to_vec();
-    [1_u32; 2].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
-    bytes.resize(84, 0);
-    bytes
 }

@@ -47,7 +47,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.counter("fleet_cells_lost", help, &fleet.lost)?;
     let help = "Numbers of Redis that were absurd, and cut to what can be";
     sheet.counter("fleet_clamped", help, &fleet.clamped)?;
-    let help = "Fleet overrides that were ignored: forged, no fleet secret authenticates the value in Redis; stale, of an \
+    let help = "Fleet overrides that were ignored: forged, the fleet secret does not authenticate the value in Redis; stale, of an \
                 older version; unreadable, no text or too long; unknown, an entry that this version does not know";
     let rejected = fleet.overrides.rejected.iter().map(|(reason, count)| ([("reason", *reason)], *count));
     sheet.counters("fleet_overrides_rejected", help, rejected)?;

@@ -57,7 +57,7 @@ pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
         format!("{refused} connections were not let in: raise connections.max or .per_user")
     });
     warnings.extend(of_fleet(moment));
-    warnings.extend(moment.fleet.secrets.warning());
+    warnings.extend(moment.fleet.secret_warning());
     warnings.extend(moment.fleet.overrides.warning());
     warnings.extend(everything_everywhere(desk));
     warnings.extend(of_pools(moment));

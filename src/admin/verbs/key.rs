@@ -43,13 +43,10 @@ struct Wanted<'a> {
 /// It is noted when it is heard, here as on the other hosts. They know no value of it, so none is shown.
 fn block_everywhere(desk: &Desk, wanted: Wanted<'_>, now: Now) -> Result<Value, Refusal> {
     let Wanted { rule, key, until, by } = wanted;
-    let keys = desk.engine.keys_everywhere(&rule, &key).map_err(|error| refused(&error))?;
-    let block = |key: [u64; 2]| Blocked { rule: rule.clone(), key, text: None, until, by };
-    let digest = keys.first().map(|key| block(*key).digest());
-    // Under each secret, so that it holds whichever is removed.
-    for key in keys {
-        desk.control.change_fleet_overrides(FleetChange::Block(block(key))).map_err(Refusal::failed)?;
-    }
+    let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
+    let blocked = Blocked { rule: rule.clone(), key, text: None, until, by };
+    let digest = blocked.digest();
+    desk.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(Refusal::failed)?;
     let (until, mode) = (utc(until, now), mode_of(desk, &rule));
     let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
     Ok(json!({"said": said, "key": digest, "warning": desk.control.keep().err()}))
@@ -57,13 +54,9 @@ fn block_everywhere(desk: &Desk, wanted: Wanted<'_>, now: Now) -> Result<Value, 
 
 fn unblock_everywhere(desk: &Desk, by: By, asked: &Asked<'_>) -> Result<Value, Refusal> {
     let (rule, key) = rule_and_key(desk, asked)?;
-    let mut some = false;
-    for key in desk.engine.keys_everywhere(&rule, &key).map_err(|error| refused(&error))? {
-        some |= desk
-            .control
-            .change_fleet_overrides(FleetChange::Free(rule.clone(), key))
-            .map_err(Refusal::failed)?;
-    }
+    let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
+    let change = FleetChange::Free(rule.clone(), key);
+    let some = desk.control.change_fleet_overrides(change).map_err(Refusal::failed)?;
     if some {
         let by = engine::By::User(by.uid).to_string();
         desk.ledger.enter(&by, &format!("freed a key of {rule} on all hosts"), desk.clock.now());
@@ -120,9 +113,9 @@ pub(super) fn rule_and_key<'a>(desk: &Desk, asked: &Asked<'a>) -> Result<(RuleNa
 
 /// What frees a key here does not free it of what was said to all hosts.
 fn still_blocked(desk: &Desk, rule: &RuleName, key: &Pairs<'_>) -> &'static str {
-    let Ok(keys) = desk.engine.keys_everywhere(rule, key) else { return "" };
+    let Ok(key) = desk.engine.key_everywhere(rule, key) else { return "" };
     let overrides = desk.engine.fleet_overrides();
-    let is_blocked = overrides.blocks.iter().any(|block| block.rule == *rule && keys.contains(&block.key));
+    let is_blocked = overrides.blocks.iter().any(|block| block.rule == *rule && block.key == key);
     if is_blocked { "; it is blocked on all hosts: `tidegate unblock … --fleet`" } else { "" }
 }
 

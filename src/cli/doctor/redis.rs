@@ -1,12 +1,12 @@
 //! The Redis that hosts share: reached, as the right user, set up so that it keeps what it is told. And the fleet secret.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::super::admin_client::AdminClient;
-use super::super::fleet_secret::fleet_secrets;
+use super::super::fleet_secret::fleet_secret;
 use super::super::redis_settings::RedisSettings;
 use super::super::settings::Settings;
 use super::files::of_problem;
@@ -18,7 +18,7 @@ use crate::fleet::rights::Rights;
 /// All of it; nothing where the settings name no Redis.
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let Some(redis) = &settings.redis else { return Vec::new() };
-    let mut findings = secrets(&redis.fleet_secret_files);
+    let mut findings: Vec<Finding> = redis.fleet_secret_file.iter().map(|file| secret(file)).collect();
     let looked = match look(redis) {
         Ok(looked) => looked,
         Err(message) => {
@@ -30,7 +30,7 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let now_us = (i128::from(clock.now().utc) + i128::from(clock.now().at.as_nanos())) / 1_000;
     let fleet = AdminClient::of_settings(settings).get_json("/fleet").ok();
     let told = fleet.as_ref().and_then(|fleet| fleet.get("hosts")?.as_u64());
-    findings.extend(fleet.as_ref().and_then(secret_in_use));
+    findings.extend(fleet.as_ref().and_then(other_secrets));
     for (url, looked) in looked {
         match looked {
             Ok(rights) => findings.extend(of_rights(&url, &rights, now_us, redis, told)),
@@ -40,29 +40,19 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn secrets(files: &[PathBuf]) -> Vec<Finding> {
-    let (readable, hidden): (Vec<_>, Vec<_>) = files.iter().cloned().partition(|path| !is_hidden(path));
-    let (secrets, problems) = fleet_secrets(&readable);
-    let mut findings: Vec<Finding> = problems.iter().map(|problem| of_problem(SECRET, problem)).collect();
-    findings.extend(hidden.iter().map(|path| {
-        let message = format!("{} may not be read by who runs this", path.display());
-        Finding::unseen(SECRET, message, "run this as root or as the daemon's user")
-    }));
-    if findings.is_empty() && !secrets.is_empty() {
-        let message = format!("{} can be read, and by nobody else", shown(files));
-        findings.push(Finding::well(SECRET, message));
+fn secret(file: &Path) -> Finding {
+    if is_hidden(file) {
+        let message = format!("{} may not be read by who runs this", file.display());
+        return Finding::unseen(SECRET, message, "run this as root or as the daemon's user");
     }
-    findings
+    let well = || Finding::well(SECRET, format!("{} can be read, and by nobody else", file.display()));
+    fleet_secret(file).1.map_or_else(well, |problem| of_problem(SECRET, &problem))
 }
 
 /// Whether a file is there that only others may read.
 fn is_hidden(path: &Path) -> bool {
     let opened = std::fs::File::open(path);
     opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
-}
-
-fn shown(files: &[PathBuf]) -> String {
-    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// What each server says.
@@ -216,14 +206,11 @@ fn hosts(beating: u64, told: Option<u64>) -> Finding {
     }
 }
 
-/// How it stands with the secret of all hosts, where there is something to say.
-fn secret_in_use(fleet: &Value) -> Option<Finding> {
-    let secret = fleet.get("secret")?;
-    let said = secret.get("next")?.as_str()?;
-    Some(match secret.get("lacks").is_some_and(Value::is_string) {
-        true => Finding::wrong(SECRET, said, "the same files in `fleet_secret_files` as on the other hosts"),
-        false => Finding::well(SECRET, said.to_owned()),
-    })
+/// Hosts with another fleet secret, where there are some.
+fn other_secrets(fleet: &Value) -> Option<Finding> {
+    let hosts = fleet.pointer("/secret/other_hosts")?.as_u64().filter(|hosts| *hosts > 0)?;
+    let message = format!("{hosts} hosts have another fleet secret, or an older version");
+    Some(Finding::wrong(SECRET, message, "give all hosts the same file in `fleet_secret_files`"))
 }
 
 const WHAT: &str = "redis";
@@ -247,7 +234,7 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 #[cfg(test)]
 mod tests {
     use super::super::finding::Severity;
-    use super::{clock, hosts, policy, secret_in_use};
+    use super::{clock, hosts, other_secrets, policy};
     use crate::fleet::rights::Rights;
 
     #[test]
@@ -270,14 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_the_secret_of_the_others_is_told() {
-        let of = |lacks: Option<&str>, next: Option<&str>| {
-            let secret = serde_json::json!({"lacks": lacks, "next": next});
-            secret_in_use(&serde_json::json!({"secret": secret})).map(|found| found.severity)
+    fn reports_hosts_with_another_secret() {
+        let of = |hosts: u64| {
+            other_secrets(&serde_json::json!({"secret": {"other_hosts": hosts}})).map(|found| found.severity)
         };
-        assert_eq!(of(None, None), None);
-        assert_eq!(of(None, Some("abc may be removed")), Some(Severity::Well));
-        assert_eq!(of(Some("abc"), Some("this host does not have it")), Some(Severity::Wrong));
+        assert_eq!([of(0), of(2)], [None, Some(Severity::Wrong)]);
     }
 
     #[test]

@@ -161,8 +161,8 @@ impl Engine {
 
     fn free(&self, control: &mut Control, rule: &RuleName, found: &Found) -> bool {
         let before = control.blocks.len();
-        let keys = [Some(found.key), found.other].map(|key| key.as_ref().map(pair));
-        control.blocks.retain(|block| block.rule != *rule || !keys.contains(&Some(block.key)));
+        let key = pair(&found.key);
+        control.blocks.retain(|block| block.rule != *rule || block.key != key);
         let some = control.blocks.len() < before;
         if some {
             self.enact(control);
@@ -177,8 +177,6 @@ pub(super) struct Found {
     pub(super) number: u32,
     pub(super) values: Vec<String>,
     key: Digest,
-    /// The same under the other secret of the fleet that this host has.
-    other: Option<Digest>,
     /// Under what each of its states lies.
     states: Vec<Digest>,
 }
@@ -206,10 +204,8 @@ impl Found {
         let (_, terms) = ruling.find(&name.domain).ok_or_else(no_rule)?;
         let terms = terms.rules.get(number as usize).ok_or_else(no_rule)?;
         let key = terms.key_hash.digest(values.iter().map(String::as_str));
-        let other = terms.everywhere.as_ref().and_then(|everywhere| everywhere.other);
-        let other = other.map(|hash| hash.digest(values.iter().map(String::as_str)));
         let states = states(terms, &key);
-        Ok(Found { domain: Arc::clone(domain), number, values, key, other, states })
+        Ok(Found { domain: Arc::clone(domain), number, values, key, states })
     }
 
     /// Looks at each state under its lock.

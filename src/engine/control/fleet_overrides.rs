@@ -78,15 +78,11 @@ impl Engine {
         }
     }
 
-    /// What all hosts know a key of a rule by: under the secret in use, and under the other one that this host has.
+    /// The digest by which all hosts know a key of a rule.
     ///
     /// # Errors
     /// The attributes name no key of the rule; or its keys are known to nobody else, for there is no fleet.
-    pub fn keys_everywhere(
-        &self,
-        rule: &RuleName,
-        attributes: &[(&str, &str)],
-    ) -> Result<Vec<[u64; 2]>, KeyError> {
+    pub fn key_everywhere(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<[u64; 2], KeyError> {
         let control = self.control.lock();
         let found = Found::of(self, &control, rule, attributes)?;
         if found.values.is_empty() {
@@ -95,9 +91,8 @@ impl Engine {
         let ruling = self.ruling.load();
         let terms = ruling.find(&rule.domain).and_then(|(_, terms)| terms.rules.get(found.number as usize));
         let everywhere = terms.and_then(|terms| terms.everywhere.as_ref());
-        let Everywhere { hash, other, .. } = everywhere.ok_or_else(|| KeyError::Alone(rule.clone()))?;
-        let digest = |hash: &KeyHash| pair(&hash.digest(found.values.iter().map(String::as_str)));
-        Ok([Some(hash), other.as_ref()].into_iter().flatten().map(digest).collect())
+        let Everywhere { hash, .. } = everywhere.ok_or_else(|| KeyError::Alone(rule.clone()))?;
+        Ok(pair(&hash.digest(found.values.iter().map(String::as_str))))
     }
 
     /// What is switched on all hosts, in the order in which it was.
@@ -132,11 +127,7 @@ impl By {
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Everywhere {
     pub(in crate::engine) hash: KeyHash,
-    /// By the other secret that this host has: a key that was blocked under it is refused as well.
-    pub(in crate::engine) other: Option<KeyHash>,
     pub(in crate::engine) blocked: Option<Arc<BlockedKeys>>,
-    /// Of a rule of the fleet, what is blocked on this host alone: its keys turn with the secret.
-    here: Option<Arc<BlockedKeys>>,
 }
 
 impl Everywhere {
@@ -146,35 +137,22 @@ impl Everywhere {
         own: &HashKey,
         of_rule: impl Fn(&HashKey) -> KeyHash,
         blocked: Option<Arc<BlockedKeys>>,
-        here: Option<Arc<BlockedKeys>>,
     ) -> Option<Everywhere> {
-        let other = fleet.other_key().map(&of_rule);
-        let here = here.filter(|_| other.is_some());
-        fleet.is_joined().then(|| Everywhere {
-            hash: of_rule(fleet.hash_key(true, own)),
-            other,
-            blocked,
-            here,
-        })
+        fleet.is_joined().then(|| Everywhere { hash: of_rule(fleet.hash_key(true, own)), blocked })
     }
 
     /// Whether any key is blocked.
     #[inline]
     pub(in crate::engine) fn blocks(&self) -> bool {
-        self.blocked.is_some() || self.here.is_some()
+        self.blocked.is_some()
     }
 
-    /// Until when a key is refused, whichever secret it was said under; the origin of time: it is not.
+    /// Until when a key is refused; the origin of time: it is not.
     pub(in crate::engine) fn blocked_until<'v, V: ExactSizeIterator<Item = &'v str>>(
         &self,
         values: impl Fn() -> V,
     ) -> Timestamp {
-        let until = |blocked: &Option<Arc<BlockedKeys>>, key: &[u64; 2]| {
-            blocked.as_ref().and_then(|blocked| blocked.get(key)).copied().unwrap_or(Timestamp::ORIGIN)
-        };
-        let now = until(&self.blocked, &pair(&self.hash.digest(values())));
-        let Some(other) = &self.other else { return now };
-        let key = pair(&other.digest(values()));
-        now.max(until(&self.blocked, &key)).max(until(&self.here, &key))
+        let until = |blocked: &BlockedKeys| blocked.get(&pair(&self.hash.digest(values()))).copied();
+        self.blocked.as_deref().and_then(until).unwrap_or(Timestamp::ORIGIN)
     }
 }

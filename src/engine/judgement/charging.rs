@@ -21,7 +21,6 @@ impl Judgement<'_> {
             return Ok(false);
         }
         workspace.gather_charge(self.domain, self.terms, selection, charge);
-        self.bring_along(workspace);
         if workspace.parts.is_empty() {
             return Ok(false);
         }

@@ -162,10 +162,6 @@ impl<'d> Judgement<'d> {
         };
         let table = A::table_mut(&mut shard);
         let Some(mut found) = table.entry(&digest) else {
-            if A::IS_SHARED && one.terms.former.is_some() {
-                // It may be known by another digest.
-                return None;
-            }
             let mut state = quota.fresh(now);
             let outcome = admit(&mut state);
             let level = quota.level(&state, now);

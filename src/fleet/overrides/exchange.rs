@@ -5,7 +5,6 @@ use super::{Document, OverridesCall, OverridesSaid, Seal};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{FleetChange, FleetOverrides};
 use crate::fleet::call::Host;
-use crate::fleet::secrets::Mark;
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -28,8 +27,7 @@ pub struct OverridesView {
 #[derive(Debug)]
 pub(in crate::fleet) struct Exchange {
     host: Host,
-    /// In the order of the settings; at least one.
-    seals: Vec<Seal>,
+    seal: Seal,
     known: Option<Document>,
     /// By which wall clock the ends of the known one were read.
     utc: i64,
@@ -80,11 +78,11 @@ fn rejected([forged, stale, unreadable, unknown]: [u64; 4]) -> [(&'static str, u
 
 impl Exchange {
     /// `known`: the document of the process before, if it was kept.
-    pub(in crate::fleet) fn new(host: Host, seals: Vec<Seal>, known: &FleetOverrides, now: Now) -> Exchange {
-        let known = Document::open(&known.document, &seals);
+    pub(in crate::fleet) fn new(host: Host, seal: Seal, known: &FleetOverrides, now: Now) -> Exchange {
+        let known = Document::open(&known.document, &seal);
         Exchange {
             host,
-            seals,
+            seal,
             known,
             utc: now.utc,
             changes: VecDeque::new(),
@@ -140,21 +138,16 @@ impl Exchange {
         self.known.as_ref().map(|known| known.overrides(now))
     }
 
-    /// The call that is to go out now, if one is. `uses`: the secret that makes the keys. `with_others`: other calls go to the
-    /// same server now, so that it may as well go a little sooner.
-    pub(in crate::fleet) fn due(
-        &mut self,
-        uses: Option<Mark>,
-        with_others: bool,
-        now: Now,
-    ) -> Option<OverridesCall> {
+    /// The call that is to go out now, if one is. `with_others`: other calls go to the same server now, so that it may as well
+    /// go a little sooner.
+    pub(in crate::fleet) fn due(&mut self, with_others: bool, now: Now) -> Option<OverridesCall> {
         self.give_up_late_changes(now.at);
         if self.sent.as_ref().is_some_and(|(_, since, _)| now.at.since(*since) < SILENT_MAX) {
             return None;
         }
         let every = if with_others { EVERY / 2 } else { EVERY };
         let is_due = self.asked.is_none_or(|asked| now.at.since(asked) >= every);
-        let put = self.changed(uses, now).or_else(|| self.restored(uses, now.at));
+        let put = self.changed(now).or_else(|| self.restored(now.at));
         if put.is_none() && !is_due && self.changes.is_empty() {
             return None;
         }
@@ -166,14 +159,13 @@ impl Exchange {
     }
 
     /// The document with the first of the changes in it.
-    fn changed(&mut self, uses: Option<Mark>, now: Now) -> Option<Put> {
+    fn changed(&mut self, now: Now) -> Option<Put> {
         while let Some(waiting) = self.changes.front().filter(|waiting| waiting.has_looked) {
             if self.is_foreign && self.known.is_none() {
                 self.answer(Err(FOREIGN.to_owned()));
                 continue;
             }
-            let seal = self.seal(uses)?;
-            match Document::after(self.known.as_ref(), &waiting.change, &self.host, seal, now) {
+            match Document::after(self.known.as_ref(), &waiting.change, &self.host, &self.seal, now) {
                 Ok(Some(document)) => return Some(Put { document, is_change: true }),
                 Ok(None) => self.answer(Ok(false)),
                 Err(too_long) => self.answer(Err(too_long.to_string())),
@@ -182,25 +174,16 @@ impl Exchange {
         None
     }
 
-    /// The newest document known, where Redis has lost it or has another, or another secret makes the keys.
-    fn restored(&mut self, uses: Option<Mark>, now: Timestamp) -> Option<Put> {
+    /// The newest document known, where Redis has lost it or has another.
+    fn restored(&mut self, now: Timestamp) -> Option<Put> {
         let (known, seen) = (self.known.as_ref()?, self.seen.as_ref()?);
-        let other = self.seal(uses).filter(|seal| seal.mark != known.mark);
-        let document = other.and_then(|seal| known.resealed(seal)).unwrap_or_else(|| known.clone());
-        let is_there = *seen == stamp(document.bytes());
+        let is_there = *seen == stamp(known.bytes());
         let is_early = self.restored.is_some_and(|restored| now.since(restored) < RESTORE_EVERY);
         if is_there || is_early {
             return None;
         }
         self.restored = Some(now);
-        Some(Put { document, is_change: false })
-    }
-
-    /// That of the secret in use; where this host was not told which that is, that of the known document.
-    fn seal(&self, uses: Option<Mark>) -> Option<&Seal> {
-        let mark = uses.or(self.known.as_ref().map(|known| known.mark));
-        let of_mark = self.seals.iter().find(|seal| Some(seal.mark) == mark);
-        of_mark.or(self.seals.first())
+        Some(Put { document: known.clone(), is_change: false })
     }
 
     /// Takes what was said to a call. What holds from now on, if that is something else than before.
@@ -225,7 +208,7 @@ impl Exchange {
                 return None;
             }
             (OverridesSaid::Changed(value), _) => {
-                let document = Document::open(&value, &self.seals);
+                let document = Document::open(&value, &self.seal);
                 let is_foreign = document.is_none() && !value.is_empty();
                 self.forged += u64::from(is_foreign);
                 self.see(if value.is_empty() { String::new() } else { stamp(&value) }, is_foreign, now.at);

@@ -23,12 +23,10 @@ impl Page {
 
     /// How long after it was last asked about what is held is reported again, lest it lapse.
     pub(super) fn renews(&self, has_plenty: bool) -> Option<Duration> {
-        // Of two rows each is reported every other time.
-        let rows = if self.reports.is_double() { 2 } else { 1 };
         if !has_plenty {
-            Some(REPORT_EVERY / rows)
+            Some(REPORT_EVERY)
         } else if self.demand >= RENEWED_FROM {
-            Some(RENEW_AFTER / rows)
+            Some(RENEW_AFTER)
         } else {
             None
         }
@@ -71,7 +69,7 @@ impl Page {
         }
         let span = pace.round_trip + SLACK;
         let low = tokens_in(self.demand, span, 3, 2).saturating_add(1);
-        let half = if self.is_rising { self.reports.held() / (2 * TOKEN) } else { 0 };
+        let half = if self.is_rising { self.held() / (2 * TOKEN) } else { 0 };
         low.max(u32::try_from(half).unwrap_or(u32::MAX))
     }
 

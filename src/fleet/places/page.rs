@@ -102,10 +102,6 @@ impl Paged for PlacesPage {
         &self.key
     }
 
-    fn key_mut(&mut self) -> &mut SharedKey {
-        &mut self.key
-    }
-
     fn due(&mut self) -> &mut Timestamp {
         &mut self.due
     }

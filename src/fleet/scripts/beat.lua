@@ -1,13 +1,14 @@
+#!lua
 -- beat: a host says that it is alive and what its pools have, and is told how many hosts there are and what they have together.
 --
 -- What a host says of a pool takes the place of what it said before, so a beat that comes twice counts once, and one that was
 -- overtaken by a later one counts for nothing. What was not said again for two seconds is gone with the next count.
 --
--- KEYS: hosts by their last beat, hosts in the order of their names, secrets, one for each pool. ARGV: host; epoch and seq; the
--- pools' numbers; which secret it uses, and which it has (nothing: they are told elsewhere). Reply: now, hosts, rank of this one;
--- of secrets, where it said any, the one before, the one in use, from when, how many lack this host's first, and who; for each
+-- KEYS: hosts by their last beat, hosts in the order of their names, hosts with the same secret by their last beat, one for each
+-- pool. ARGV: host; epoch and seq; the pools' numbers. Reply: now, hosts, rank of this one, hosts with the same secret; for each
 -- pool slots, critical, other, hosts, whether it was overtaken, and whether what hosts said before may be missing: not all of
 -- them have had the time to say it again.
+local COUNTED = 500000
 local KEPT = 2000000
 local COUNT_MAX = 1000000000000
 local REPORT = '<i8i8i8'
@@ -17,6 +18,9 @@ local SUMS = '<i8i8i8i8i8i8'
 local SUMS_BYTES = 48
 local SAID = '<i8i8i8i8i8i8'
 local SAID_BYTES = 48
+
+local min = math.min
+local pack, read = struct.pack, struct.unpack
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -47,19 +51,24 @@ local function count(key)
 end
 
 local now_ms = math.floor(now / 1000)
-redis.call('ZADD', KEYS[1], now_ms, host)
-redis.call('ZADD', KEYS[2], 0, host)
--- Silent for five seconds; or from a time to come, which a clock that was set back leaves behind.
-for _, range in ipairs({ { '-inf', '(' .. now_ms - 5000 }, { '(' .. now_ms + 5000, '+inf' } }) do
-  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], range[1], range[2], 'LIMIT', 0, 1000)) do
-    redis.call('ZREM', KEYS[1], gone)
-    redis.call('ZREM', KEYS[2], gone)
+-- Adds this host to a set, drops the hosts that are gone from it, and returns how many are left. A host is gone after five
+-- seconds of silence; or if its beat is of a time to come, which a clock that was set back leaves behind.
+local function alive(key, ranks)
+  redis.call('ZADD', key, now_ms, host)
+  for _, range in ipairs({ { '-inf', '(' .. now_ms - 5000 }, { '(' .. now_ms + 5000, '+inf' } }) do
+    for _, gone in ipairs(redis.call('ZRANGEBYSCORE', key, range[1], range[2], 'LIMIT', 0, 1000)) do
+      redis.call('ZREM', key, gone)
+      if ranks then redis.call('ZREM', ranks, gone) end
+    end
   end
+  redis.call('PEXPIRE', key, 60000)
+  return redis.call('ZCARD', key)
 end
-redis.call('PEXPIRE', KEYS[1], 60000)
+
+redis.call('ZADD', KEYS[2], 0, host)
+local hosts_alive = alive(KEYS[1], KEYS[2])
 redis.call('PEXPIRE', KEYS[2], 60000)
-local alive = redis.call('ZCARD', KEYS[1])
-local reply = { pack('<i8I4I4', now, alive, redis.call('ZRANK', KEYS[2], host)), agree(KEYS[3], now, host, ARGV[4], alive) }
+local reply = { pack('<i8I4I4I4', now, hosts_alive, redis.call('ZRANK', KEYS[2], host), alive(KEYS[3])) }
 
 for i = 1, pools do
   local key = KEYS[i + 3]
@@ -94,6 +103,6 @@ for i = 1, pools do
   redis.call('PEXPIRE', key, 60000)
   local missing = now - since < KEPT and 1 or 0
   slots, critical, other = min(slots, COUNT_MAX), min(critical, COUNT_MAX), min(other, COUNT_MAX)
-  reply[i + 2] = pack('<i8i8i8I4I1I1', slots, critical, other, hosts, overtaken, missing)
+  reply[i + 1] = pack('<i8i8i8I4I1I1', slots, critical, other, hosts, overtaken, missing)
 end
 return table.concat(reply)

@@ -25,7 +25,7 @@ impl Sync {
                 let before = lanes.nonce.replace(answer.nonce);
                 self.happened.flushed += u64::from(before.is_some_and(|nonce| nonce != answer.nonce));
                 self.happened.batches += 1;
-                self.settle(&flight, (&said, answer.now_us), engine, now);
+                self.settle(&flight, &said, engine, now);
             }
             Kind::Stale => {
                 self.happened.stale += 1;
@@ -40,30 +40,26 @@ impl Sync {
         }
     }
 
-    fn settle(&mut self, flight: &Flight, (said, said_us): (&[Said], u64), engine: &Engine, now: Now) {
+    fn settle(&mut self, flight: &Flight, said: &[Said], engine: &Engine, now: Now) {
         let pace = self.pace(now.at);
         // One that is said again may have been answered long ago.
         let heard = if flight.is_repeated { flight.sent.after(pace.round_trip).min(now.at) } else { now.at };
         assert_eq!(
-            flight.pages.len(),
+            flight.about.len(),
             said.len(),
             "a reply is read cell by cell: without its own a page waits on"
         );
-        for ((number, ask), said) in flight.pages.iter().zip(&flight.batch.asks).zip(said) {
+        for ((number, ask), said) in flight.about.iter().zip(&flight.batch.asks).zip(said) {
             self.happened.cells += 1;
             self.happened.lost += u64::from(said.lost);
             let below = said.level.min(0).unsigned_abs();
             self.happened.excess += below.min(ask.owed) / TOKEN;
-            let is_unheard = self.is_unheard(*number, said_us);
             let Some(page) = self.book.page_of(*number, &ask.key) else {
                 continue;
             };
-            if is_unheard {
-                page.forget();
-                self.book.schedule(*number, now.at.after(EVERY));
+            if !page.hear((ask, said), (flight.sent, heard), &pace) {
                 continue;
             }
-            let Some(since) = page.hear((ask, said), (flight.sent, heard), &pace) else { continue };
             let mistake = self.tallies.hears(page.key.budget(), (ask, said), page.refused, now.at);
             self.happened.false_refusals += u64::from(mistake);
             let Some(budget) = self.budgets.get(&page.key.budget()) else {
@@ -76,7 +72,7 @@ impl Sync {
                 // While others may be away, what there is is theirs as well: nothing is lent on it.
                 level: if pace.others_are_away { said.level.min(0) } else { said.level },
                 demand: said.demand,
-                sent: since,
+                sent: flight.sent,
                 more: said.window.and_then(|said| more(&said, heard.after(pace.round_trip + TURNS))),
                 low: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
             };
@@ -88,7 +84,7 @@ impl Sync {
 
     /// What these cells were told is not known: nothing is taken for said.
     pub(super) fn start_over(&mut self, flight: &Flight, now: Timestamp) {
-        for (number, ask) in flight.pages.iter().zip(&flight.batch.asks) {
+        for (number, ask) in flight.about.iter().zip(&flight.batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.book.page_of(*number, &ask.key) {
                 page.lose(flight.sent);

@@ -31,24 +31,16 @@ impl Sync {
             }
         }
         self.send_rest(asks, now.at, out);
-        self.carry(now.at, out);
         self.leave_places(engine, now, out) || is_left
     }
 
     fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<Last> {
-        // Of the names of before nothing is said any more.
-        let page = self.book.page(number);
-        let (is_former, is_on_way) = (page.is_former, page.in_flight());
-        if !is_on_way && self.looks_elsewhere(engine, number, now) {
-            return Some(if is_former { Last::Nothing } else { Last::Later });
-        }
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number);
-        if page.in_flight() {
+        if page.in_flight {
             return Some(Last::Later);
         }
-        page.end_double();
         let budget = self.budgets.get(&page.key.budget())?;
         let there = engine.look_at(&page.key, budget, now)?;
         if there.held == 0 && there.owed == 0 && there.returns == 0 && !page.is_believed() {

@@ -241,11 +241,11 @@ impl Sync {
     fn settle_places(&mut self, flight: &Flight<Places>, said: &[PlacesSaid], engine: &Engine, now: Now) {
         let pace = self.places_pace(now.at);
         assert_eq!(
-            flight.pages.len(),
+            flight.about.len(),
             said.len(),
             "a reply is read key by key: without its own a page waits on"
         );
-        for ((number, ask), said) in flight.pages.iter().zip(&flight.batch.asks).zip(said) {
+        for ((number, ask), said) in flight.about.iter().zip(&flight.batch.asks).zip(said) {
             self.happened.cells += 1;
             self.happened.lost += u64::from(said.lost);
             let Some(page) = self.places.book.page_of(*number, &ask.key) else { continue };
@@ -299,9 +299,9 @@ impl Sync {
         }
     }
 
-    pub(super) fn give_up_places(&mut self, before: Timestamp, now: Timestamp) {
+    pub(super) fn give_up_places(&mut self, now: Timestamp) {
         let lanes = self.places.lanes.iter_mut();
-        let flights: Vec<Flight<Places>> = lanes.flat_map(|lanes| lanes.give_up(before)).collect();
+        let flights: Vec<Flight<Places>> = lanes.flat_map(|lanes| lanes.give_up(now)).collect();
         for flight in flights {
             self.happened.given_up += 1;
             self.start_places_over(&flight, now);
@@ -320,7 +320,7 @@ impl Sync {
     }
 
     fn start_places_over(&mut self, flight: &Flight<Places>, now: Timestamp) {
-        for (number, ask) in flight.pages.iter().zip(&flight.batch.asks) {
+        for (number, ask) in flight.about.iter().zip(&flight.batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.places.book.page_of(*number, &ask.key) {
                 page.forget();

@@ -63,13 +63,12 @@ impl Sync {
             return;
         }
         self.give_up = now.after(GIVE_UP_EVERY);
-        let before = Timestamp::from_nanos(now.as_nanos().saturating_sub(GIVE_UP_NANOS));
-        let flights: Vec<Flight> = self.lanes.iter_mut().flat_map(|lanes| lanes.give_up(before)).collect();
+        let flights: Vec<Flight> = self.lanes.iter_mut().flat_map(|lanes| lanes.give_up(now)).collect();
         for flight in flights {
             self.happened.given_up += 1;
             self.start_over(&flight, now);
         }
-        self.give_up_places(before, now);
+        self.give_up_places(now);
     }
 
     pub(super) fn repeat(&mut self, now: Timestamp, out: &mut Vec<Call>) {
@@ -91,8 +90,5 @@ impl Sync {
 
 /// A batch of which nothing was heard is said again after up to this long.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
-
-/// What nobody answered for so long is given up: Redis remembers the numbers of batches for a minute.
-const GIVE_UP_NANOS: u64 = 50_000_000_000;
 
 const GIVE_UP_EVERY: Duration = Duration::from_secs(1);

@@ -3,7 +3,6 @@
 mod arrivals;
 mod name;
 mod pause;
-mod secret;
 mod tell;
 
 use super::servers::{Arrival, Servers};
@@ -70,10 +69,9 @@ impl Talk {
             seed: seed(),
         };
         let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
-        let (seals, known) = (plan.seals.clone(), engine.fleet_overrides());
-        let overrides = Exchange::new(identity.host, seals, &known, clock.now());
-        let secrets = plan.secrets.iter().copied();
-        let mut member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options, secrets);
+        let known = engine.fleet_overrides();
+        let overrides = Exchange::new(identity.host, plan.seal.clone(), &known, clock.now());
+        let mut member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options);
         member.expect(identity.hosts, clock.now().at);
         Talk {
             member,
@@ -153,8 +151,6 @@ impl Talk {
             servers.look(timeout, now.at);
             servers.due(now.at)
         });
-        let used = self.member.attend_secret(now);
-        self.say_secret(used, now);
         self.relink(now);
         let due = due.into_iter().flatten();
         let mut out: Vec<(Option<NodeId>, Call)> =
@@ -198,17 +194,15 @@ impl Talk {
     fn ask_for_overrides(&mut self, with_others: bool, now: Now) -> Option<Call> {
         let after_step = self.overrides.after_step(now);
         after_step.iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
-        let uses = self.member.secrets(now).uses;
-        self.overrides.due(uses, with_others, now).map(Call::Overrides)
+        self.overrides.due(with_others, now).map(Call::Overrides)
     }
 
     fn beat(&mut self, server: Option<NodeId>, now: Now) -> Beat {
         let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
-        let says = keeps_pools && !self.plan.secrets.is_empty();
-        let secrets = says.then(|| self.member.says_secrets(now.at));
-        Beat { host: self.member.sync().host(), epoch: self.plan.identity.epoch, seq, pools, secrets }
+        let (host, epoch) = (self.member.sync().host(), self.plan.identity.epoch);
+        Beat { host, epoch, seq, pools, secret: self.plan.secret }
     }
 
     /// Makes the calls of requests that wait: of all that have come by now, in one write.
@@ -234,7 +228,7 @@ impl Talk {
     /// Redis is heard, or not any more.
     fn relink(&mut self, now: Now) {
         let is_heard = self.servers.as_ref().is_some_and(Servers::are_heard);
-        if !self.member.set_heard(is_heard, now) {
+        if !self.member.set_heard(is_heard, now.at) {
             return;
         }
         let hosts = self.standing.hosts();

@@ -14,6 +14,7 @@ use tidegate::fleet::call::{Call, Place};
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::member::Member;
 use tidegate::fleet::reply::{Kind, Reply};
+use tidegate::fleet::secrets::Mark;
 use tidegate::fleet::sync;
 use tidegate::limit::{Quota, Rate, places, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
@@ -82,7 +83,7 @@ impl Host {
         let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
         let options = sync::Options { host: name, epoch: life, buckets: plan.base.buckets, seed };
-        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options, []);
+        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let opening = Opening { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
         let at = Now { at: local(drift_ppm, at_us), utc: 0 };
         let session = engine.open(&opening, at).unwrap();
@@ -225,7 +226,7 @@ impl Host {
     pub(crate) fn tick(&mut self, us: u64) {
         let now = self.now(us);
         if self.link.is_cut_off(true, self.member.sync().timeout(), now.at) {
-            self.member.set_heard(false, now);
+            self.member.set_heard(false, now.at);
         }
         if self.link.takes_beat(now.at) {
             self.out.push(Call::Beat(Beat {
@@ -233,7 +234,7 @@ impl Host {
                 epoch: 1,
                 seq: 0,
                 pools: Vec::new(),
-                secrets: None,
+                secret: Mark::default(),
             }));
         }
         self.member.tick(now, &mut self.out);
@@ -253,7 +254,7 @@ impl Host {
         self.pending.remove(&call_number);
         self.has_heard = true;
         if self.link.heard(now.at) {
-            self.member.set_heard(true, now);
+            self.member.set_heard(true, now.at);
         }
         match (call, reply) {
             (Call::Places(places), Reply::Places(answer)) => {
@@ -267,7 +268,7 @@ impl Host {
                 }
                 self.member.answered(call, Reply::Places(answer), now, &mut self.out);
             }
-            (_, Reply::Beat(beaten)) => drop(self.member.beaten(&beaten, now)),
+            (_, Reply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
     }

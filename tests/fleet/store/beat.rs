@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tidegate::fleet::beat::{Beat, Beaten, PoolLoad, PoolReport, PoolSaid};
+use tidegate::fleet::secrets::Mark;
 
-use super::secrets::Secrets;
 use super::{Kept, bytes};
 
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,8 @@ pub(super) struct Beats {
     hosts: BTreeMap<String, u64>,
     hosts_until_ms: u64,
     pools: HashMap<String, Kept<Pool>>,
-    secrets: Secrets,
+    /// The same of the hosts with each secret.
+    alike: HashMap<Mark, Kept<BTreeMap<String, u64>>>,
 }
 
 /// What hosts said of one pool.
@@ -44,11 +45,16 @@ impl Beats {
         self.hosts.retain(|_, last| last.abs_diff(now_ms) <= 5_000);
         self.hosts_until_ms = now_ms + KEPT_MS;
         let rank = self.hosts.range(..name.clone()).count();
-        let agreed = beat.secrets.as_ref();
-        let agreed = agreed.map(|held| self.secrets.agree(&name, held, self.hosts.len(), now_us));
+        let alike = self.alike.get(&beat.secret).and_then(|kept| kept.at(now_us));
+        let mut alike = alike.cloned().unwrap_or_default();
+        alike.insert(name, now_ms);
+        alike.retain(|_, last| last.abs_diff(now_ms) <= 5_000);
+        let hosts_alike = alike.len();
+        self.alike.insert(beat.secret, Kept::new(alike, now_us, KEPT_MS));
         let pools = beat.pools.iter().map(|report| self.report(beat, report, now_us)).collect();
-        let [hosts, rank] = [self.hosts.len(), rank].map(|count| u32::try_from(count).unwrap());
-        Beaten { now_us, hosts, rank, pools, agreed }
+        let counts = [self.hosts.len(), rank, hosts_alike];
+        let [hosts, rank, alike] = counts.map(|count| u32::try_from(count).unwrap());
+        Beaten { now_us, hosts, rank, alike, pools }
     }
 
     fn report(&mut self, beat: &Beat, report: &PoolReport, now_us: u64) -> PoolSaid {
@@ -90,14 +96,13 @@ impl Beats {
             self.hosts.clear();
         }
         self.pools.retain(|_, kept| kept.at(now_us).is_some());
-        self.secrets.expire(now_us);
     }
 
     pub(super) fn hosts(&self) -> BTreeMap<String, u64> {
         self.hosts.clone()
     }
 
-    /// What stands in Redis of each pool, and of secrets: the fields, and when it runs out.
+    /// What stands in Redis of each pool: the fields, and when it runs out.
     pub(super) fn pools(&self) -> BTreeMap<String, (BTreeMap<String, Vec<u8>>, u64)> {
         let pools = self.pools.iter();
         let pools = pools.map(|(name, kept)| {
@@ -105,8 +110,7 @@ impl Beats {
             let sums = ("sums".to_owned(), bytes::of_sums(&kept.value));
             (format!("tg:{{tm}}:p:{name}"), (said.chain([sums]).collect(), kept.until_ms))
         });
-        let secrets = self.secrets.fields().map(|fields| ("tg:{tm}:secrets".to_owned(), fields));
-        pools.chain(secrets).collect()
+        pools.collect()
     }
 }
 

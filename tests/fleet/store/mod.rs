@@ -5,10 +5,8 @@
 
 mod beat;
 mod bytes;
-mod carry;
 mod cell;
 mod places;
-mod secrets;
 mod share;
 mod version;
 mod window;
@@ -101,11 +99,6 @@ impl Store {
             Call::Beat(beat) => Reply::Beat(self.beats.beat(beat, now_us)),
             Call::Overrides(_) => {
                 panic!("real daemons say it to a real Redis: tests/redis/fleet_real/overrides.rs")
-            }
-            Call::Lift(lift) => Reply::Lift(self.lift(lift, now_us)),
-            Call::Plant(plant) => {
-                self.plant(plant, now_us);
-                Reply::Plant(now_us)
             }
             Call::Version(call) => {
                 let kept = self.versions.get(&call.rule).and_then(|kept| kept.at(now_us)).cloned();

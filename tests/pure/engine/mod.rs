@@ -18,4 +18,3 @@ mod refunds;
 mod reload;
 mod repeats;
 mod slots;
-mod turn;

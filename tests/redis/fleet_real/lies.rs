@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{By, FleetChange, Mode, RuleName, Switch, Target};
 use tidegate::fleet::overrides::{Document, Seal};
-use tidegate::fleet::secrets::Mark;
 
 use super::daemon::{Daemon, eventually};
 use super::hosts::{metric, plan};
@@ -22,7 +21,7 @@ const KEY: &str = "tg:{tm}:overrides";
 
 /// What the hosts of these tests have.
 fn seal() -> Seal {
-    Seal::new(Mark::of_digest([1; 8]), &[7; 32])
+    Seal::new(&[7; 32])
 }
 
 /// Unix time, in which documents have their ends.
@@ -94,7 +93,7 @@ fn host_rules_limit_whatever_redis_says() {
     let redis = Redis::start(&[]);
     let host = deceived(&redis);
     await_version(&host, 2);
-    let stranger = Seal::new(Mark::of_digest([2; 8]), &[8; 32]);
+    let stranger = Seal::new(&[8; 32]);
     let foreign = after(None, &switch(per_user(), None), &stranger).bytes().to_vec();
     let lies: [(&str, &str, &dyn Fn()); 10] = [
         ("stale", "an older document", &|| redis.order(&format!("COPY old {KEY} REPLACE"))),
@@ -260,24 +259,6 @@ fn a_host_with_another_secret_neither_hears_nor_replaces_the_overrides() {
     assert!(said.contains("not authenticated by the fleet secret of this host"), "{said}");
     await_version(&host, 1);
     uses_up(&other, "u2");
-}
-
-#[test]
-fn a_host_that_is_to_be_given_another_secret_hears_both() {
-    if !is_installed() {
-        return;
-    }
-    let redis = Redis::start(&[]);
-    let host = plan(&redis.url(), RULES, "").start();
-    let mut both = plan(&redis.url(), RULES, "");
-    fs::write(both.path("new"), [8; 32]).unwrap();
-    both.settings = both.settings.replace("[secret]", "[new, secret]");
-    let both = both.start();
-    [&host, &both].iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
-    run(&host, "switch per-user disabled --fleet --for 1h");
-    hears(&both, "api/per-user: disabled on all hosts");
-    run(&both, "switch per-user --clear --fleet");
-    hears_no(&host, "api/per-user: disabled");
 }
 
 #[test]

@@ -17,7 +17,6 @@ mod reserve;
 mod shards;
 mod together;
 mod trust;
-mod turn;
 mod twenty;
 mod waiting;
 mod way;

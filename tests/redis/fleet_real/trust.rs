@@ -1,12 +1,14 @@
 //! Who is spoken to, and who shares with whom: certificates and fleet secrets, with whole daemons.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use super::certificates::server;
-use super::daemon::{BINARY, Daemon, Plan, eventually};
+use super::daemon::{BINARY, Daemon, eventually};
 use super::hosts::{LINKED, ask_all, await_counted, count_log, most_at_once, passed, plan, rules};
 use super::http::get;
 use super::leaving::end;
@@ -58,30 +60,18 @@ fn a_certificate_that_is_not_good_is_refused_and_named_and_requests_are_judged()
     by_tls(&expired, "localhost", "ours.pem", "has expired");
 }
 
-/// The files of the settings, in their order, hold these secrets.
-pub(crate) fn with_secrets(plan: Plan, secrets: &[u8]) -> Plan {
-    let names = ["secret", "other"];
-    for (name, secret) in names.iter().zip(secrets) {
-        fs::write(plan.path(name), [*secret; 32]).unwrap();
-    }
-    let begins = plan.settings.find("fleet_secret_files: [").unwrap();
-    let ends = begins + plan.settings[begins..].find(']').unwrap();
-    let files = names[..secrets.len()].join(", ");
-    let settings =
-        format!("{}fleet_secret_files: [{files}{}", &plan.settings[..begins], &plan.settings[ends..]);
-    plan.settings(&settings)
-}
-
-/// One that has this secret alone.
+/// A host with this secret.
 fn start(redis: &Redis, secret: u8) -> Daemon {
     let plan = plan(&redis.url(), &rules("200/s", BURST, "on_miss: refuse"), "");
-    with_secrets(plan, &[secret]).start()
+    fs::write(plan.path("secret"), [secret; 32]).unwrap();
+    plan.start()
 }
 
-/// The same host with other secrets.
-fn again(mut host: Daemon, secrets: &[u8]) -> Daemon {
+/// The same host, restarted with another secret.
+fn again(mut host: Daemon, secret: u8) -> Daemon {
     end(std::slice::from_mut(&mut host));
-    with_secrets(host.plan, secrets).start()
+    fs::write(host.plan.path("secret"), [secret; 32]).unwrap();
+    host.plan.start()
 }
 
 /// What they admit together within a while, at most at once.
@@ -90,76 +80,51 @@ fn at_once(hosts: &[Daemon], millis: u64) -> f64 {
     most_at_once(&passed(&asked), RATE)
 }
 
-pub(crate) fn secret(host: &Daemon, field: &str) -> String {
-    let told: serde_json::Value = serde_json::from_str(&get(host, "/fleet").body).unwrap();
-    told["secret"][field].as_str().unwrap_or_default().to_owned()
+/// How many hosts with another secret a host knows of.
+fn others(host: &Daemon) -> u64 {
+    let fleet: serde_json::Value = serde_json::from_str(&get(host, "/fleet").body).unwrap();
+    fleet["secret"]["other_hosts"].as_u64().unwrap()
 }
 
-/// What a host says when it has turned.
-pub(crate) const TURNS: &str = "all hosts make keys with another fleet secret from now on";
-
 #[test]
-fn while_a_secret_is_replaced_there_is_one_budget_and_blocks_hold() {
+fn hosts_with_different_secrets_have_a_budget_each_until_the_last_is_restarted() {
     if !is_installed() {
         return;
     }
     let redis = Redis::start(&[]);
-    let is_one = |hosts: &[Daemon], millis: u64, when: &str| {
-        let most = at_once(hosts, millis);
-        assert!(most <= f64::from(BURST) + RATE / 20.0, "{most} at once {when}");
-    };
     let hosts = [start(&redis, 1), start(&redis, 1)];
     await_counted(&hosts, 2);
-    let old = secret(&hosts[0], "uses");
+    assert!(at_once(&hosts, 1_000) <= f64::from(BURST) + RATE / 20.0);
+    assert_eq!(others(&hosts[0]), 0);
+    let block = |host: &Daemon| run(host, &["block", "shared", "user=u8", "--for", "1h", "--fleet"]);
+    assert!(block(&hosts[0]).contains("on all hosts"));
+    eventually("the other host hears of the block", || is_refused(&hosts[1], "u8").then_some(()));
     let [one, two] = hosts;
-    // As long as one lacks the next one, both go on with the old one.
-    let hosts = [again(one, &[2, 1]), two];
+    let hosts = [again(one, 2), two];
     await_counted(&hosts, 2);
-    is_one(&hosts, 1_000, "while one has both");
-    assert_eq!([secret(&hosts[0], "uses"), secret(&hosts[1], "uses")], [old.clone(), old.clone()]);
-    eventually("it says who lacks the next one", || {
-        secret(&hosts[0], "next").contains("1 do not").then_some(())
-    });
-    for who in ["u1", "u8"] {
-        let said = run(&hosts[0], &["block", "shared", &format!("user={who}"), "--for", "1h", "--fleet"]);
-        assert!(said.contains("on all hosts"), "{said}");
-    }
-    assert!(run(&hosts[0], &["unblock", "shared", "user=u1", "--fleet"]).contains("is free"));
-    let [one, two] = hosts;
-    let hosts = [one, again(two, &[2, 1])];
-    hosts[1].await_log(&[LINKED]);
-    is_one(&hosts, 6_000, "while they turn");
     for host in &hosts {
-        host.await_log(&[TURNS]);
-        assert_eq!(count_log(host, TURNS), 1, "{}", host.log());
-        assert_ne!(secret(host, "uses"), old);
-        assert!(is_refused(host, "u8") && !is_refused(host, "u9"), "the block holds, and for nobody else");
+        host.await_log(&["ANOTHER FLEET SECRET"]);
+        eventually("it counts the other host", || (others(host) == 1).then_some(()));
+        assert!(run(host, &["fleet"]).contains("1 hosts have another one"));
+        assert!(run(host, &["status"]).contains("1 hosts have another fleet secret"));
     }
-    // Then the old one is of no use.
+    let most = at_once(&hosts, 1_000);
+    assert!(most <= 2.0 * (f64::from(BURST) + RATE / 20.0) + RATE, "{most}");
+    // Fleet overrides of the old secret do not hold on the restarted host.
+    assert!(!is_refused(&hosts[0], "u8") && is_refused(&hosts[1], "u8"));
+    assert!(block(&hosts[0]).contains("delete the key tg:{tm}:overrides"));
     let [one, two] = hosts;
-    let hosts = [again(one, &[2]), two];
+    let hosts = [one, again(two, 2)];
     await_counted(&hosts, 2);
-    is_one(&hosts, 1_000, "when one has the old one no more");
-    assert!(
-        is_refused(&hosts[0], "u8") && !is_refused(&hosts[0], "u9"),
-        "it holds under the new one as well"
-    );
-}
-
-#[test]
-fn a_host_that_does_not_have_the_secret_in_use_says_so() {
-    if !is_installed() {
-        return;
-    }
-    let redis = Redis::start(&[]);
-    let hosts = [start(&redis, 1)];
-    await_counted(&hosts, 1);
-    let early = start(&redis, 2);
-    early.await_log(&["DOES NOT HAVE THE FLEET SECRET THAT IS IN USE"]);
-    eventually("it is told", || secret(&early, "next").contains("does not have").then_some(()));
-    assert!(run(&early, &["fleet"]).contains("does not have the fleet secret that is in use"));
-    assert!(run(&early, &["status"]).contains("does not have the fleet secret that is in use"));
-    assert_eq!(secret(&hosts[0], "lacks"), "");
+    eventually("both have one secret", || hosts.iter().all(|host| others(host) == 0).then_some(()));
+    let (mut stream, mut reply) = (UnixStream::connect(redis.socket()).unwrap(), [0; 4]);
+    stream.write_all(b"DEL tg:{tm}:overrides\r\n").unwrap();
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b":1\r\n");
+    eventually("the block is set again", || block(&hosts[0]).contains("on all hosts").then_some(()));
+    eventually("the block holds", || hosts.iter().all(|host| is_refused(host, "u8")).then_some(()));
+    at_once(&hosts, 500);
+    assert!(at_once(&hosts, 1_000) <= f64::from(BURST) + RATE / 20.0, "one budget again");
 }
 
 /// Whether none of many requests passes: the first of a key is refused before any token is there.

@@ -24,62 +24,20 @@ pub(crate) enum Time {
     Back(u64),
 }
 
-/// The secret that a host uses, and those that it has.
-pub(crate) type SecretsStep = (Option<u8>, u8, Option<u8>);
-
 /// A pool, and what it has.
 pub(crate) type PoolStep = (u8, PoolLoad);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    Sync {
-        host: u8,
-        lane: u8,
-        number: Number,
-        asks: Vec<Asking>,
-    },
-    Exact {
-        host: u8,
-        number: Number,
-        costs: Vec<Cost>,
-    },
-    Places {
-        host: u8,
-        number: Number,
-        asks: Vec<(PlacesAsk, bool)>,
-    },
-    Peek {
-        windows: bool,
-    },
-    Reset {
-        key: u8,
-        window: bool,
-    },
-    Beat {
-        host: u8,
-        number: Number,
-        pools: Vec<PoolStep>,
-        secrets: Option<SecretsStep>,
-    },
-    /// A cell goes by the name of another, from a moment so long ago, or yet to come.
-    Carry {
-        from: u8,
-        to: u8,
-        window: bool,
-        ago_us: i64,
-    },
-    Version {
-        rule: u8,
-        terms: u8,
-        before: Option<(u8, u64)>,
-    },
-    Evict {
-        key: u8,
-    },
-    Garbage {
-        key: u8,
-        bytes: Vec<u8>,
-    },
+    Sync { host: u8, lane: u8, number: Number, asks: Vec<Asking> },
+    Exact { host: u8, number: Number, costs: Vec<Cost> },
+    Places { host: u8, number: Number, asks: Vec<(PlacesAsk, bool)> },
+    Peek { windows: bool },
+    Reset { key: u8, window: bool },
+    Beat { host: u8, number: Number, pools: Vec<PoolStep>, secret: u8 },
+    Version { rule: u8, terms: u8, before: Option<(u8, u64)> },
+    Evict { key: u8 },
+    Garbage { key: u8, bytes: Vec<u8> },
     Flush,
 }
 
@@ -115,13 +73,6 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         .prop_map(|(host, number, asks)| Act::Places { host, number, asks });
     let version = (0_u8..2, 0_u8..6, option::of((0_u8..6, 0_u64..9)))
         .prop_map(|(rule, terms, before)| Act::Version { rule, terms, before });
-    let ago_us = prop_oneof![1 => -1_000_000_i64..0, 3 => 0_i64..3_000_000];
-    let carry = (0_u8..4, 0_u8..4, any::<bool>(), ago_us).prop_map(|(from, to, window, ago_us)| Act::Carry {
-        from,
-        to,
-        window,
-        ago_us,
-    });
     let act = prop_oneof![
         24 => sync,
         10 => exact,
@@ -130,7 +81,6 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         1 => (0_u8..4, any::<bool>()).prop_map(|(key, window)| Act::Reset { key, window }),
         4 => any_beat(),
         4 => version,
-        3 => carry,
         2 => (0_u8..4).prop_map(|key| Act::Evict { key }),
         1 => (0_u8..4, vec(0_u8..2, 80..86)).prop_map(|(key, bytes)| Act::Garbage { key, bytes }),
         1 => Just(Act::Flush),
@@ -152,11 +102,8 @@ fn any_beat() -> impl Strategy<Value = Act> {
         1 => Just(Number::NewEpoch),
         1 => Just(Number::OldEpoch),
     ];
-    let which = || prop_oneof![2 => Just(1_u8), 3 => Just(2), 1 => Just(3)];
-    let secrets = (option::weighted(0.3, which()), which(), option::of(which()));
-    let secrets = option::weighted(0.7, secrets);
-    (0_u8..4, number, vec((0_u8..2, any_load()), 0..3), secrets)
-        .prop_map(|(host, number, pools, secrets)| Act::Beat { host, number, pools, secrets })
+    (0_u8..4, number, vec((0_u8..2, any_load()), 0..3), 1_u8..3)
+        .prop_map(|(host, number, pools, secret)| Act::Beat { host, number, pools, secret })
 }
 
 fn any_time() -> impl Strategy<Value = Time> {

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidegate::fleet::beat::{Beat, PoolReport};
 use tidegate::fleet::call::{Batch, Call, Cost, Nonce, Place};
-use tidegate::fleet::carry::{CellName, Lift, Plant};
 use tidegate::fleet::cell::{CellRate, GENERATION_US, Report, TOKEN, Terms};
 use tidegate::fleet::look::{Peek, Reset};
 use tidegate::fleet::places::Places;
 use tidegate::fleet::reply::{Answer, Kind, Reply};
 use tidegate::fleet::scripts;
-use tidegate::fleet::secrets::{Held, Mark};
+use tidegate::fleet::secrets::Mark;
 use tidegate::fleet::version::{Fingerprint, VersionCall};
 use tidegate::fleet::window::Stands;
 
@@ -67,10 +66,7 @@ impl Twins {
             "pools of several",
             "overtaken",
             "may lack",
-            "secrets turned",
-            "secrets lacking",
-            "not lifted yet",
-            "lifted",
+            "other secrets",
         ];
         Twins {
             redis,
@@ -155,8 +151,7 @@ impl Twins {
                 let call = Reset { bucket: bucket(), key: key_of(*key), window: *window };
                 self.call(&Call::Reset(call)).map(drop)
             }
-            Act::Beat { host, number, pools, secrets } => self.beat(*host, *number, pools, *secrets),
-            Act::Carry { from, to, window, ago_us } => self.carry((*from, *to), *window, *ago_us),
+            Act::Beat { host, number, pools, secret } => self.beat(*host, *number, pools, *secret),
             Act::Version { rule, terms, before } => {
                 let before = before.map(|(terms, known)| (fingerprint(terms), known));
                 let call = VersionCall { rule: [*rule; 16], terms: fingerprint(*terms), before };
@@ -207,7 +202,7 @@ impl Twins {
         host: u8,
         number: Number,
         pools: &[super::calls::PoolStep],
-        secrets: Option<super::calls::SecretsStep>,
+        secret: u8,
     ) -> Result<(), String> {
         let Place { epoch, seq, .. } = self.place(host, BEATS, number);
         let mut names = HashSet::new();
@@ -215,11 +210,8 @@ impl Twins {
             .iter()
             .filter(|(pool, _)| names.insert(*pool))
             .map(|(pool, load)| PoolReport { pool: format!("api/{pool}"), load: *load });
-        let secrets = secrets.map(|(uses, first, other)| {
-            let has = [Some(first), other.filter(|other| *other != first)];
-            Held { uses: uses.map(mark), has: has.into_iter().flatten().map(mark).collect() }
-        });
-        let beat = Call::Beat(Beat { host: host_of(host), epoch, seq, pools: pools.collect(), secrets });
+        let secret = Mark::of_secret(&[secret]);
+        let beat = Call::Beat(Beat { host: host_of(host), epoch, seq, pools: pools.collect(), secret });
         let before = self.lanes.get(&(host, BEATS)).and_then(|lane| lane.sent.clone());
         let again = before.filter(|_| matches!(number, Number::Again));
         let is_later = again.is_none() && !matches!(number, Number::Before | Number::OldEpoch);
@@ -228,21 +220,6 @@ impl Twins {
             self.lanes.insert((host, BEATS), Lane { epoch, seq, sent: Some(beat.clone()) });
         }
         self.call(&beat).map(drop)
-    }
-
-    /// What is read of one cell is written to another.
-    fn carry(&mut self, (from, to): (u8, u8), window: bool, ago_us: i64) -> Result<(), String> {
-        let from_us = self.now.saturating_add_signed(-ago_us);
-        let name = |key: u8| CellName { key: key_of(key), window };
-        let lift = Lift { bucket: bucket(), from_us, cells: vec![name(from)] };
-        let Reply::Lift(lifted) = self.call(&Call::Lift(lift))? else { panic!("not lifted") };
-        let Some(cells) = lifted.cells.filter(|cells| !cells[0].is_empty()) else { return Ok(()) };
-        let cells: Vec<_> = cells.into_iter().map(|bytes| (name(to), bytes)).collect();
-        // By the clock of another server it may not be time yet.
-        for from_us in [self.now + 1, from_us] {
-            self.call(&Call::Plant(Plant { bucket: bucket(), from_us, cells: cells.clone() }))?;
-        }
-        Ok(())
     }
 
     fn call_in_lane(&mut self, host: u8, lane: u8, number: Number, call: Call) -> Result<(), String> {
@@ -447,22 +424,12 @@ impl Twins {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
                 saw("may lack", beaten.pools.iter().filter(|said| said.may_lack).count());
-                let agreed = beaten.agreed.as_ref();
-                saw("secrets turned", usize::from(agreed.is_some_and(|agreed| agreed.before.is_some())));
-                saw("secrets lacking", agreed.map_or(0, |agreed| agreed.who.len()));
+                saw("other secrets", (beaten.hosts - beaten.alike) as usize);
                 saw("overtaken", beaten.pools.iter().filter(|said| said.is_overtaken).count());
             }
-            Reply::Lift(lifted) => match &lifted.cells {
-                Some(cells) => saw("lifted", cells.iter().filter(|cell| !cell.is_empty()).count()),
-                None => saw("not lifted yet", 1),
-            },
-            Reply::Plant(_) | Reply::Version(_) | Reply::Overrides(_) => {}
+            Reply::Version(_) | Reply::Overrides(_) => {}
         }
     }
-}
-
-fn mark(secret: u8) -> Mark {
-    Mark::of_digest([secret; 8])
 }
 
 fn fingerprint(terms: u8) -> Fingerprint {

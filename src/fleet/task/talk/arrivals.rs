@@ -6,7 +6,7 @@ use crate::fleet::call::Call;
 use crate::fleet::link::NodeId;
 use crate::fleet::reply::{Received, Reply};
 use crate::fleet::task::servers::Arrival;
-use tracing::debug;
+use tracing::{debug, warn};
 
 impl Talk {
     pub(super) fn take(&mut self, arrival: Arrival) {
@@ -40,9 +40,18 @@ impl Talk {
                     self.member.rename();
                     self.rename();
                 }
-                let used = self.member.beaten(&beaten, now);
-                self.say_secret(used, now);
+                self.member.beaten(&beaten, now.at);
                 self.view.alive = beaten.hosts;
+                let unlike = beaten.hosts.saturating_sub(beaten.alike);
+                if unlike > 0 && self.view.unlike == 0 {
+                    warn!(
+                        hosts = unlike,
+                        secret = %self.plan.secret,
+                        "some hosts have ANOTHER FLEET SECRET, or an older version: this host shares no budget with the hosts of \
+                         another secret. help: give all hosts the same file in `fleet_secret_files`"
+                    );
+                }
+                self.view.unlike = unlike;
                 let hosts = self.standing.hosts();
                 if self.plan.identity.hosts != hosts {
                     self.plan.identity.hosts = hosts;

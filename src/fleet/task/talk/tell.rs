@@ -23,7 +23,7 @@ impl Talk {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
         if self.overrides.warns(now.at) {
             warn!(
-                "FORGED FLEET OVERRIDES in Redis are ignored: no fleet secret of this host authenticates them. help: find out who \
+                "FORGED FLEET OVERRIDES in Redis are ignored: the fleet secret of this host does not authenticate them. help: find out who \
                  writes to tg:{{tm}}:overrides"
             );
         }
@@ -37,7 +37,7 @@ impl Talk {
         view.cells_per_second = u64::try_from((before * 3 + cells) / 4).unwrap_or(u64::MAX);
         view.host = sync.host();
         view.is_needed = is_needed;
-        view.secrets = self.member.secrets(now);
+        view.secret = self.plan.secret;
         view.is_linked = self.standing.is_linked();
         view.hosts = self.standing.hosts();
         view.round_trip = sync.round_trip();
