@@ -28,7 +28,6 @@ use super::{Guard, KeyPart, Mode, RefundOn, Rule, concurrency_fields, doubt, per
 use concurrency::at_once;
 use concurrency_fields::CONCURRENCY;
 use conditions::conditions;
-pub(super) use conditions::{VALUE_BYTES_MAX, VALUES_MAX};
 pub(super) use fleet::Given;
 use fleet::fleet;
 pub(super) use fleet::shared;

@@ -29,7 +29,6 @@ mod load;
 mod matcher;
 mod meaning;
 mod names;
-pub mod native;
 mod network;
 pub(crate) mod open;
 mod overrides;
