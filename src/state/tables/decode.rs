@@ -42,11 +42,12 @@ pub(super) fn entry(kind: Kind, bytes: &mut Bytes<'_>) -> Result<Kept, Useless> 
         Kind::Soft => Kept::Soft(key(bytes)?, time(bytes)?, time(bytes)?),
         Kind::Places => Kept::Places(key(bytes)?, bytes.u64()?),
         Kind::Rules => Kept::Rules(bytes.u64()?),
-        Kind::Rule => Kept::Rule(KeptRule {
-            identity: bytes.u64()?,
-            own: (bytes.u64()?, bytes.u8()?),
-            candidate: bytes.maybe(|bytes| Ok((bytes.u64()?, bytes.u8()?)))?,
-        }),
+        Kind::Rule => {
+            let rule = KeptRule { identity: bytes.u64()?, quotas: (bytes.u64()?, bytes.u8()?) };
+            // An earlier daemon kept the candidate with its rule.
+            bytes.maybe(|bytes| Ok((bytes.u64()?, bytes.u8()?)))?;
+            Kept::Rule(rule)
+        }
         Kind::Pool => Kept::Pool(Box::new(pool(bytes)?)),
         Kind::Repeat => Kept::Repeat(Box::new(grant(bytes)?)),
         Kind::Spent => Kept::Spent(Box::new(KeptSpent {
@@ -135,8 +136,11 @@ fn lease(bytes: &mut Bytes<'_>) -> Result<KeptLease, Useless> {
                     key: key(bytes)?,
                     salt: bytes.u64()?,
                     allowance: bytes.u32()?,
-                    cost: bytes.u32()?,
-                    of_candidate: bytes.bool()?,
+                    cost: match (bytes.u32()?, bytes.bool()?) {
+                        (cost, false) => cost,
+                        // An earlier daemon charged the candidate, whose state is gone.
+                        (_, true) => 0,
+                    },
                     is_beyond: bytes.bool()?,
                 },
                 3 => KeptTie::Spent(key(bytes)?),

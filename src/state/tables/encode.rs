@@ -62,12 +62,10 @@ pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
         Kept::Rules(names) => sections.entry(Kind::Rules, |to| to.extend(names.to_le_bytes())),
         Kept::Rule(rule) => sections.entry(Kind::Rule, |to| {
             to.extend(rule.identity.to_le_bytes());
-            let mark = |(print, mark): (u64, u8), to: &mut Vec<u8>| {
-                to.extend(print.to_le_bytes());
-                to.push(mark);
-            };
-            mark(rule.own, to);
-            maybe(rule.candidate, to, mark);
+            let (print, mark) = rule.quotas;
+            to.extend(print.to_le_bytes());
+            to.push(mark);
+            to.push(NO_CANDIDATE);
         }),
         Kept::Pool(pool) => sections.entry(Kind::Pool, |to| self::pool(&pool, to)),
         Kept::Repeat(grant) => sections.entry(Kind::Repeat, |to| self::grant(&grant, to)),
@@ -172,14 +170,14 @@ fn lease(lease: &KeptLease, to: &mut Vec<u8>) {
             to.extend(print.to_le_bytes());
             to.extend(cost.to_le_bytes());
         }
-        KeptTie::Refund { rule, key: KeptKey(key), salt, allowance, cost, of_candidate, is_beyond } => {
+        KeptTie::Refund { rule, key: KeptKey(key), salt, allowance, cost, is_beyond } => {
             to.push(2);
             to.extend(rule.to_le_bytes());
             to.extend(key);
             to.extend(salt.to_le_bytes());
             to.extend(allowance.to_le_bytes());
             to.extend(cost.to_le_bytes());
-            to.push(u8::from(*of_candidate));
+            to.push(NO_CANDIDATE);
             to.push(u8::from(*is_beyond));
         }
     });
@@ -212,3 +210,6 @@ pub(super) const BUCKET_BYTES: u64 = 24;
 
 /// Of one fixed window.
 pub(super) const WINDOW_BYTES: u64 = 28;
+
+/// Stands where this version of the format had the state of a rule's candidate, which is a rule of its own now.
+const NO_CANDIDATE: u8 = 0;
