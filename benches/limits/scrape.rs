@@ -128,6 +128,10 @@ impl Door for At {
     fn open(&mut self) -> Result<UnixListener, String> {
         UnixListener::bind(&self.0).map_err(|error| error.to_string())
     }
+
+    fn close(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 const SCRAPES: u32 = 100;
