@@ -182,7 +182,6 @@ fn count(counts: &RuleTotals, mode: Option<&str>) -> Value {
         "over": counts.over,
         "refuse": counts.refuse,
         "would_refuse": counts.would_refuse,
-        "candidate": {"pass": counts.candidate_pass, "refuse": counts.candidate_refuse},
     })
 }
 

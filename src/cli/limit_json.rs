@@ -31,7 +31,6 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
         "show_keys": rule.show_keys.iter().map(|name| &**name).collect::<Vec<_>>(),
         "help": rule.help.as_deref(),
         "overrides": overrides(rule, hosts),
-        "candidate": rule.candidate.as_deref().map(|candidate| limit(candidate, hosts)),
         "bytes_per_key": {"least": bytes.least, "most": bytes.most},
         "bytes_per_lease": rule.expires.map(|_| LEASE_BYTES_MAX),
     })));

@@ -23,7 +23,6 @@ pub mod format;
 pub mod generate;
 pub mod healthcheck;
 mod helpers;
-pub mod import;
 pub mod key;
 mod last_good;
 mod lease_keeper;
@@ -98,7 +97,6 @@ enum Command {
     Reset(key::ResetArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
-    Import(import::Args),
     Gen(generate::Args),
 }
 
@@ -142,7 +140,6 @@ pub fn run() -> ExitCode {
         Command::Reset(args) => args.run(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
-        Command::Import(args) => import::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),
         Command::Record(args) => record::run(args, &mut out),
         Command::Replay(args) => replay::run(args, &mut out),

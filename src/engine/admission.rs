@@ -4,7 +4,7 @@
 //! both take the last token, none sees half of another's charges, and none waits in a circle.
 
 use super::gate::Refusal;
-use super::part::{Case, Part, Stand};
+use super::part::{Case, Part};
 use super::shards::{SHARDS, Shard, Shards};
 use super::sync::MutexGuard;
 use crate::clock::Micros;
@@ -69,14 +69,11 @@ pub(super) fn admit(
     let shed = if refusing == 0 { gate() } else { None };
     let granted = refusing == 0 && shed.is_none();
     // A shadow wait delays nothing.
-    let waits = parts.iter().filter(|part| part.stand == Stand::Enforced).map(|part| part.wait);
+    let waits = parts.iter().filter(|part| part.enforced).map(|part| part.wait);
     let wait = if refusing == 0 { waits.fold(Wait::NONE, Wait::longer) } else { Wait::NONE };
     if intent != Intent::Look {
-        for at in 0..parts.len() {
-            let others_pass = shed.is_none() && others_pass(parts, at, refusing);
-            #[allow(clippy::indexing_slicing, reason = "there are as many")]
-            let part = &mut parts[at];
-            commit(part, granted, others_pass, wait, case, &mut locked);
+        for part in &mut *parts {
+            commit(part, granted, wait, case, &mut locked);
         }
     }
     for part in &mut *parts {
@@ -102,31 +99,11 @@ fn a_call_may_help(case: &Case<'_>, parts: &mut [Part], intent: Intent, locked: 
     })
 }
 
-/// Whether all enforced rules but the part's own let the request through. A candidate stands behind its rule.
-fn others_pass(parts: &[Part], at: usize, refusing: usize) -> bool {
-    let own = at.checked_sub(1).and_then(|before| parts.get(before)).zip(parts.get(at));
-    let own_refuses = own.is_some_and(|(own, part)| own.rule == part.rule && own.refuses());
-    refusing == usize::from(own_refuses)
-}
-
 /// Charges one part, where it is to be.
-fn commit(
-    part: &mut Part,
-    granted: bool,
-    others_pass: bool,
-    wait: Wait,
-    case: &Case<'_>,
-    locked: &mut Locked<'_>,
-) {
-    let is_charged = part.counts_refused(case)
-        || part.passes()
-            && match part.stand {
-                // A place is held by who is at work, and goes back with the lease.
-                _ if part.is_concurrency => granted && case.leases,
-                // In its rule's place it would decide together with the others.
-                Stand::Candidate => others_pass,
-                Stand::Enforced | Stand::Shadow => granted,
-            };
+fn commit(part: &mut Part, granted: bool, wait: Wait, case: &Case<'_>, locked: &mut Locked<'_>) {
+    // A lease holds the permits of concurrency rules.
+    let may_charge = granted && (case.leases || !part.is_concurrency);
+    let is_charged = part.counts_refused(case) || part.passes() && may_charge;
     let shard = locked.shard(case.shards, part);
     if is_charged {
         part.charge(granted, wait, case, shard);
@@ -189,7 +166,7 @@ mod tests {
 
     use super::super::judgement::Judgement;
     use super::super::{Answer, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
-    use super::{Admission, Intent, Part, Stand, admit, settle_up};
+    use super::{Admission, Intent, Part, admit, settle_up};
     use crate::clock::{Now, Timestamp};
     use crate::rules::{RuleSet, read_text};
 
@@ -210,8 +187,8 @@ mod tests {
         let judgement = Judgement { engine: &engine, ruling: &ruling, domain, terms, counters: None, now };
         let of_rule = &terms.rules[0];
         let key = of_rule.key_hash.digest(["u1"].into_iter());
-        let good = Part::new(0, of_rule, Stand::Enforced, key, 0, 1);
-        let bad = Part::new(0, of_rule, Stand::Enforced, key, 7, 1);
+        let good = Part::new(0, of_rule, key, 0, 1);
+        let bad = Part::new(0, of_rule, key, 7, 1);
         let came_of_it = catch_unwind(AssertUnwindSafe(|| broken(&judgement, &mut [good, bad])));
         assert!(came_of_it.is_err(), "{name}: {came_of_it:?}");
         // Nothing was charged, no lock is held.

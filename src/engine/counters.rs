@@ -25,8 +25,6 @@ pub(super) struct RuleCounts {
     pub(super) over: Count,
     pub(super) refuse: Count,
     pub(super) would_refuse: Count,
-    pub(super) candidate_pass: Count,
-    pub(super) candidate_refuse: Count,
 }
 
 /// Decisions by their verdict.
@@ -57,8 +55,6 @@ pub(super) enum Check {
     Over,
     Refuse,
     WouldRefuse,
-    CandidatePass,
-    CandidateRefuse,
 }
 
 /// A number with one writer at a time: to add is a load and a store, not a locked instruction.
@@ -88,10 +84,9 @@ impl Count {
 
 impl RuleCounts {
     fn clear(&self) {
-        let RuleCounts { verdicts, pass, near, over, refuse, would_refuse, candidate_pass, candidate_refuse } =
-            self;
+        let RuleCounts { verdicts, pass, near, over, refuse, would_refuse } = self;
         let Verdicts { allow, limit, wait, deny, shed } = verdicts;
-        let counts = [pass, near, over, refuse, would_refuse, candidate_pass, candidate_refuse];
+        let counts = [pass, near, over, refuse, would_refuse];
         counts.into_iter().chain([allow, limit, wait, deny, shed]).for_each(Count::clear);
     }
 }
@@ -139,8 +134,6 @@ impl Counters {
             Check::Pass => counts.pass.add_one(),
             Check::Near => counts.near.add_one(),
             Check::Over => counts.over.add_one(),
-            Check::CandidatePass => counts.candidate_pass.add_one(),
-            Check::CandidateRefuse => counts.candidate_refuse.add_one(),
             Check::Refuse => counts.refuse.add_one(),
             Check::WouldRefuse => counts.would_refuse.add_one(),
         }

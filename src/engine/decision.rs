@@ -5,7 +5,7 @@ use super::judgement::stage;
 use super::part::Part;
 use crate::clock::Micros;
 use crate::limit::Level;
-use crate::rules::{Domain, Listed, Rule};
+use crate::rules::{Domain, Listed, Rule, candidate_of};
 use std::sync::Arc;
 
 /// What comes of asking.
@@ -83,13 +83,18 @@ impl<'d> Decision<'d> {
             LookedAt::Parts(parts) => (None, parts),
         };
         let stage = stage(parts);
-        let parts = parts.iter().filter(|part| !part.is_candidate());
-        one.into_iter().chain(parts.map(move |part| part.check(stage)))
+        one.into_iter().chain(parts.iter().map(move |part| part.check(stage)))
     }
 
     /// What else is worth knowing, with the rule it is about, in file order.
     pub fn notes(&self) -> impl ExactSizeIterator<Item = (NoteKind, &'d str)> + '_ {
-        self.notes.iter().map(|(kind, rule)| (*kind, self.name(*rule)))
+        self.notes.iter().map(|(kind, rule)| {
+            let name = self.name(*rule);
+            match (kind, candidate_of(name)) {
+                (NoteKind::Shadow, Some(rule)) => (NoteKind::Candidate, rule),
+                _ => (*kind, name),
+            }
+        })
     }
 
     /// Every limit that matched, in file order; empty unless it was asked for.
@@ -177,6 +182,24 @@ pub enum NoteKind {
     Near,
     /// A descriptor in quota mode whose limit it is over.
     Quota,
+}
+
+impl NoteKind {
+    /// All of them.
+    pub const ALL: [NoteKind; 5] =
+        [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
+
+    /// The name on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            NoteKind::Shadow => "shadow",
+            NoteKind::Candidate => "candidate",
+            NoteKind::Over => "over",
+            NoteKind::Near => "near",
+            NoteKind::Quota => "quota",
+        }
+    }
 }
 
 /// Why no rule was judged.

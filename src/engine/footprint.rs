@@ -42,12 +42,10 @@ pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
 }
 
 /// What a key of a rule takes, whichever of its overrides holds: at least its own state; at most also what is kept
-/// beside it of a soft or elastic part, of a block and of the candidate. Zero: nothing is kept.
+/// beside it of a soft or elastic part and of a block. Zero: nothing is kept.
 #[must_use]
 pub fn bytes_per_key_of(rule: &Rule) -> KeyBytes {
-    let own = of_limit(&rule.limit);
-    let candidate = rule.candidate.as_deref().map(of_limit).unwrap_or_default();
-    KeyBytes { least: own.least + candidate.least, most: own.most + candidate.most }
+    of_limit(&rule.limit)
 }
 
 /// How many keys of so many bytes each a budget holds, what is kept back for tables that are rebuilt left aside.
@@ -144,10 +142,7 @@ mod tests {
         assert_eq!(bytes_per_key_of(&rule), KeyBytes { least: 29, most: 58 });
         rule.limit.block = Some(std::time::Duration::from_secs(1));
         assert_eq!(bytes_per_key_of(&rule), KeyBytes { least: 29, most: 116 });
-        rule.candidate = Some(Box::new(Limit::new(bucket())));
-        assert_eq!(bytes_per_key_of(&rule), KeyBytes { least: 58, most: 174 });
         rule.limit.allowances = vec![None];
-        rule.candidate = None;
         assert_eq!(bytes_per_key_of(&rule), KeyBytes::default());
         assert_eq!(keys_within(64 << 20, 0), None);
         assert_eq!(keys_within(64 << 20, 30), Some(2_097_152));

@@ -13,7 +13,7 @@ use super::decider::under_locks;
 use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
 use super::gate::{Asked, Gate};
 use super::leases::Session;
-use super::part::{Case, Part, Stage, Stand};
+use super::part::{Case, Part, Stage};
 use super::repeats::{Grant, Known};
 use super::request::{Op, Request};
 use super::ruling::{DomainTerms, Ruling};
@@ -324,7 +324,7 @@ impl<'d> Judgement<'d> {
     /// go to the first in the file.
     fn least_left(&self, parts: &[Part]) -> Option<(Slot, LimitView<'d>)> {
         let mut least: Option<(Slot, LimitView<'d>)> = None;
-        for part in parts.iter().filter(|part| part.stand == Stand::Enforced) {
+        for part in parts.iter().filter(|part| part.enforced) {
             let Some(view) = self.view(part) else { continue };
             if least.as_ref().is_none_or(|(_, least)| view.is_less(least)) {
                 least = Some((part.slot, view));

@@ -63,10 +63,8 @@ pub struct KeptKey(pub [u8; 16]);
 pub struct KeptRule {
     /// What the rule is known by.
     pub identity: u64,
-    /// Its own.
-    pub own: (u64, u8),
-    /// Its candidate's.
-    pub candidate: Option<(u64, u8)>,
+    /// The fingerprint of its quotas, and the mark on its buckets.
+    pub quotas: (u64, u8),
 }
 
 /// A pool: where its slow law stands. Whether it brakes is found anew.
@@ -188,8 +186,6 @@ pub enum KeptTie {
         allowance: u32,
         /// How much.
         cost: u32,
-        /// It was charged to the candidate.
-        of_candidate: bool,
         /// It was charged to what is beyond the quota.
         is_beyond: bool,
     },

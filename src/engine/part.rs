@@ -1,4 +1,4 @@
-//! One limit's part in one judgement: a rule's own, or its candidate's.
+//! The evaluation of one rule in one judgement.
 //!
 //! Nothing is changed until the whole of the request is judged.
 
@@ -16,7 +16,6 @@ use super::fleet::SharedKey;
 use super::ruling::Terms;
 use super::shards::{Shard, Shards};
 use super::slots::Slot;
-use super::tag::Role;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::leaky_bucket::Wait;
 use crate::limit::{Level, Outcome, Quota, share};
@@ -30,7 +29,8 @@ pub(super) struct Part {
     pub(super) rule: u32,
     /// Where the rule is counted.
     pub(super) slot: Slot,
-    pub(super) stand: Stand,
+    /// Its refusals are carried out; else they are noted.
+    pub(super) enforced: bool,
     /// What the limit says, once judged.
     pub(super) outcome: Outcome,
     /// How long until the work may start, if it is granted.
@@ -73,17 +73,6 @@ impl Stage {
     }
 }
 
-/// What a limit stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stand {
-    /// The rule; its refusals are carried out.
-    Enforced,
-    /// The rule; its refusals are noted.
-    Shadow,
-    /// What may come to stand in the rule's place; its refusals are noted.
-    Candidate,
-}
-
 /// How a request passes above its quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beyond {
@@ -117,43 +106,27 @@ struct Law<'a> {
 }
 
 impl Part {
-    /// A part of a rule, or of its candidate.
-    pub(super) fn new(
-        rule: u32,
-        terms: &Terms,
-        stand: Stand,
-        key: Digest,
-        allowance: u32,
-        cost: u32,
-    ) -> Part {
-        let (states, role) = match (stand, &terms.candidate) {
-            (Stand::Candidate, Some(candidate)) => (candidate, Role::Candidate),
-            _ => (&terms.own, Role::Own),
-        };
-        let (tag, salt) = states.of(allowance);
-        // Somebody's word is about the rule, whatever may come to stand in its place.
-        let blocked_until = match stand {
-            Stand::Candidate => Timestamp::ORIGIN,
-            Stand::Enforced | Stand::Shadow => terms.blocked_until(&key),
-        };
+    /// The part of a rule.
+    pub(super) fn new(rule: u32, terms: &Terms, key: Digest, allowance: u32, cost: u32) -> Part {
+        let (tag, salt) = terms.states.of(allowance);
         Part {
             rule,
             slot: terms.slot,
-            stand,
+            enforced: terms.enforced,
             outcome: Outcome::Pass,
             wait: Wait::NONE,
             later: Micros::ZERO,
             beyond: None,
             level: None,
             key,
-            digest: key.of(tag.for_role(role), salt),
+            digest: key.of(tag, salt),
             place: None,
             allowance,
             cost,
             is_concurrency: terms.is_concurrency,
             charged: false,
             lacks: 0,
-            blocked_until,
+            blocked_until: terms.blocked_until(&key),
         }
     }
 
@@ -161,11 +134,6 @@ impl Part {
     #[inline]
     pub(super) fn shard(&self, shards: &Shards) -> usize {
         shards.of(&self.digest)
-    }
-
-    /// Whether it stands for a rule's candidate.
-    pub(super) fn is_candidate(&self) -> bool {
-        self.stand == Stand::Candidate
     }
 
     /// Whether the limit lets the request through.
@@ -177,7 +145,7 @@ impl Part {
     /// Whether the request is refused by it.
     #[inline]
     pub(super) fn refuses(&self) -> bool {
-        self.stand == Stand::Enforced && !self.passes()
+        self.enforced && !self.passes()
     }
 
     /// Whether the request is charged to it also when it is refused.
@@ -187,10 +155,7 @@ impl Part {
 
     fn law<'a>(&self, case: &Case<'a>) -> Option<Law<'a>> {
         let Some(rule) = case.rules.get(self.rule as usize) else { unreachable!("a part is of a rule") };
-        let limit = match self.stand {
-            Stand::Candidate => rule.candidate.as_deref()?,
-            Stand::Enforced | Stand::Shadow => &rule.limit,
-        };
+        let limit = &rule.limit;
         assert!(
             (self.allowance as usize) < limit.allowances.len(),
             "overrides name allowances of their rule"
@@ -388,8 +353,7 @@ impl Part {
 
     /// Where the state of what is beyond the quota is kept.
     fn elastic(&self) -> Digest {
-        let tag = self.digest.tag();
-        self.digest.tagged(tag.for_role(tag.role().elastic()))
+        self.digest.tagged(self.digest.tag().elastic())
     }
 }
 

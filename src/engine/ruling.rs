@@ -84,8 +84,7 @@ pub(super) struct Terms {
     pub(super) plain: Option<Plain>,
     /// Whether it limits how much is in progress at once.
     pub(super) is_concurrency: bool,
-    pub(super) own: States,
-    pub(super) candidate: Option<States>,
+    pub(super) states: States,
 }
 
 /// A rule that has one quota and nothing besides.
@@ -259,16 +258,11 @@ impl Terms {
         // What counts by something else has no state in common with it.
         let before = before.filter(|(_, terms)| terms.identity == identity);
         let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
-        let print = |limit: &Limit| fingerprint(fingerprints, limit, rule.overrides.as_deref());
-        let own =
-            before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.own.generation));
-        let own = own.or_else(|| heritage.own(identity, || print(&rule.limit)));
-        let candidate = |limit: &Limit| {
-            let known = before.and_then(|(old, terms)| Some((old, terms.candidate.as_ref()?.generation)));
-            let known = known.map(|(old, mark)| (same_overrides && old.candidate == rule.candidate, mark));
-            known.or_else(|| heritage.candidate(identity, || print(limit)))
-        };
-        let own = States::new(&rule.limit, own, hash_key);
+        let print = || fingerprint(fingerprints, &rule.limit, rule.overrides.as_deref());
+        let inherited =
+            before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.states.generation));
+        let inherited = inherited.or_else(|| heritage.find(identity, print));
+        let states = States::new(&rule.limit, inherited, hash_key);
         Terms {
             key_hash,
             identity,
@@ -277,13 +271,12 @@ impl Terms {
             enforced,
             disabled: rule.mode == Mode::Disabled,
             // What is noted or blocked by hand is no part of the way of the common request.
-            plain: own.plain(rule).filter(|_| is_simple(domain) && !is_blocked && guarding.is_none()),
+            plain: states.plain(rule).filter(|_| is_simple(domain) && !is_blocked && guarding.is_none()),
             blocked,
             everywhere,
             guarding,
             is_concurrency: rule.expires.is_some(),
-            own,
-            candidate: rule.candidate.as_ref().map(|limit| States::new(limit, candidate(limit), hash_key)),
+            states,
         }
     }
 }
@@ -340,7 +333,6 @@ impl States {
             && rule.limit.refused == Refused::Free
             && rule.limit.block.is_none()
             && rule.overrides.is_none()
-            && rule.candidate.is_none()
             && rule.expires.is_none()
             && rule.refund_on.is_none()
             && rule.unit.is_none()
@@ -382,10 +374,8 @@ fn gates(domain: &Domain, mode: Mode, slots: &mut Slots, pools: &Pools) -> Vec<G
     domain.sheds().iter().enumerate().map(gate).collect()
 }
 
-/// Every limit of every rule, and of its candidate.
 fn limits(rules: &RuleSet) -> impl Iterator<Item = &Limit> {
-    let rules = rules.domains().iter().flat_map(|domain| domain.rules());
-    rules.flat_map(|rule| [Some(&rule.limit), rule.candidate.as_deref()]).flatten()
+    rules.domains().iter().flat_map(|domain| domain.rules()).map(|rule| &rule.limit)
 }
 
 fn quotas(rules: &RuleSet) -> impl Iterator<Item = &Quota> {

@@ -8,30 +8,6 @@ use crate::limit::Scale;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u16);
 
-/// Which of a key's states.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Role {
-    /// The rule's.
-    #[default]
-    Own,
-    /// What a rule admits beyond its quota while there is room.
-    Elastic,
-    /// The candidate's.
-    Candidate,
-    /// What a candidate would admit beyond its quota.
-    CandidateElastic,
-}
-
-impl Role {
-    /// The state beside this one for what is beyond the quota.
-    pub(super) fn elastic(self) -> Role {
-        match self {
-            Role::Own | Role::Elastic => Role::Elastic,
-            Role::Candidate | Role::CandidateElastic => Role::CandidateElastic,
-        }
-    }
-}
-
 impl Tag {
     /// For what needs none.
     pub(super) const NONE: Tag = Tag(0);
@@ -54,25 +30,14 @@ impl Tag {
         Tag(u16::try_from(code).unwrap_or(SPAN_BITS))
     }
 
-    /// The same for another of the key's states.
-    pub(super) fn for_role(self, role: Role) -> Tag {
-        let role = match role {
-            Role::Own => 0,
-            Role::Elastic => 1,
-            Role::Candidate => 2,
-            Role::CandidateElastic => 3,
-        };
-        Tag(self.0 & !ROLE_BITS | role << ROLE_SHIFT)
+    /// The tag of the key's elastic state: a rule admits it beyond its quota while there is room.
+    pub(super) fn elastic(self) -> Tag {
+        Tag(self.0 & !ROLE_BITS | 1 << ROLE_SHIFT)
     }
 
-    /// Which of the key's states it is.
-    pub(super) fn role(self) -> Role {
-        match self.0 >> ROLE_SHIFT {
-            0 => Role::Own,
-            1 => Role::Elastic,
-            2 => Role::Candidate,
-            _ => Role::CandidateElastic,
-        }
+    /// The same for the state, the rule's own or the elastic one, that another tag is of.
+    pub(super) fn beside(self, other: Tag) -> Tag {
+        Tag(self.0 & !ROLE_BITS | other.0 & ROLE_BITS)
     }
 
     pub(super) fn bits(self) -> u16 {
@@ -180,7 +145,7 @@ const REFUSING: u16 = FILL_MAX;
 
 #[cfg(test)]
 mod tests {
-    use super::{Role, Tag};
+    use super::Tag;
     use crate::limit::Scale;
 
     #[test]
@@ -188,8 +153,8 @@ mod tests {
         let edges =
             (0..56).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1, (1 << bit) * 31 / 16]);
         for nanos in edges {
-            for role in [Role::Own, Role::Candidate, Role::CandidateElastic] {
-                let kept = Tag::span(nanos).for_role(role).span_nanos();
+            for tag in [Tag::span(nanos), Tag::span(nanos).elastic()] {
+                let kept = tag.span_nanos();
                 assert!(kept >= nanos && kept <= nanos + nanos / 16 + 1, "{nanos} kept as {kept}");
             }
         }
@@ -197,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_fuller_weighs_more_and_what_has_refused_the_most() {
-        let tag = Tag::span(86_400 * 1_000_000_000).for_role(Role::CandidateElastic);
+        let tag = Tag::span(86_400 * 1_000_000_000).elastic();
         let fills: Vec<u16> = (0..=10).map(|left| tag.filled(10 - left, 10).fill()).collect();
         assert_eq!(fills, [0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6]);
         assert_eq!(
@@ -206,7 +171,7 @@ mod tests {
         );
         assert_eq!(tag.filled(u64::MAX, 7).fill(), 0);
         let filled = tag.refusing();
-        assert_eq!((filled.span_nanos(), filled.role()), (tag.span_nanos(), tag.role()));
+        assert_eq!((filled.span_nanos(), filled.elastic()), (tag.span_nanos(), filled));
     }
 
     #[test]
@@ -214,7 +179,7 @@ mod tests {
         for ticks in 1..=128 {
             let scale = Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::NANOS);
             for generation in [0, 1, 3, 127, 255] {
-                assert_eq!(Tag::bucket(scale, generation).for_role(Role::Candidate).scale(), scale);
+                assert_eq!(Tag::bucket(scale, generation).elastic().scale(), scale);
             }
         }
         assert_ne!(Tag::bucket(Scale::NANOS, 0), Tag::bucket(Scale::NANOS, 1));

@@ -56,10 +56,6 @@ pub struct RuleTotals {
     pub refuse: u64,
     /// Requests that it would have refused, had it been enforced.
     pub would_refuse: u64,
-    /// Requests that would have fitted its candidate.
-    pub candidate_pass: u64,
-    /// Requests that its candidate would have refused.
-    pub candidate_refuse: u64,
     /// How often it refused most callers right after a change.
     pub guard: u64,
 }
@@ -160,8 +156,6 @@ impl RuleTotals {
         self.over += more.over;
         self.refuse += more.refuse;
         self.would_refuse += more.would_refuse;
-        self.candidate_pass += more.candidate_pass;
-        self.candidate_refuse += more.candidate_refuse;
         self.guard += more.guard;
     }
 
@@ -179,8 +173,6 @@ impl RuleTotals {
             over: total(|counts| &counts.over),
             refuse: total(|counts| &counts.refuse),
             would_refuse: total(|counts| &counts.would_refuse),
-            candidate_pass: total(|counts| &counts.candidate_pass),
-            candidate_refuse: total(|counts| &counts.candidate_refuse),
             guard: 0,
         }
     }

@@ -13,8 +13,8 @@ use super::memory::Memory;
 use super::pool::{Agreed, Reserve};
 use super::shards::Shard;
 use crate::clock::Now;
+use crate::rules::Over;
 use crate::rules::shed::Source;
-use crate::rules::{Limit, Over};
 
 /// What is granted with a lease.
 #[derive(Clone, Copy, Debug, Default)]
@@ -263,13 +263,8 @@ impl Engine {
     fn refund(&self, refund: &Refund, now: Now) {
         let ruling = self.ruling.load();
         let Some((rule, terms)) = ruling.identified(refund.rule) else { return };
-        let (limit, states): (Option<&Limit>, _) = if refund.of_candidate {
-            (rule.candidate.as_deref(), terms.candidate.as_ref())
-        } else {
-            (Some(&rule.limit), Some(&terms.own))
-        };
-        let Some(allowance) = limit.and_then(|limit| limit.allowance(refund.allowance)) else { return };
-        if states.is_none_or(|states| states.of(refund.allowance).1 != refund.salt) {
+        let Some(allowance) = rule.limit.allowance(refund.allowance) else { return };
+        if terms.states.of(refund.allowance).1 != refund.salt {
             return;
         }
         let quota = match (&allowance.over, refund.is_beyond) {

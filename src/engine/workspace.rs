@@ -7,7 +7,7 @@ use super::counters::{Check, Counters};
 use super::decision::NoteKind;
 use super::digest::Digest;
 use super::leases::Tie;
-use super::part::{Part, Stage, Stand};
+use super::part::{Part, Stage};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
 use super::ruling::{DomainTerms, Terms};
 use crate::limit::Level;
@@ -82,7 +82,7 @@ impl Workspace {
                 None => request.cost.in_unit(unit(rule)),
             };
             let Some(cost) = cost else { continue };
-            self.add(domain, number, rule, terms, selection, cost);
+            self.add(domain, number, terms, selection, cost);
         }
         if let Some(cost) = request.cost.in_unit(UNIT_REQUESTS) {
             self.add_nodes(domain, terms, &request.descriptors, cost);
@@ -104,7 +104,7 @@ impl Workspace {
             let Some(amount) = charge.amount.in_unit(unit(rule)).filter(|_| rule.expires.is_none()) else {
                 continue;
             };
-            self.add(domain, number, rule, terms, selection, 0);
+            self.add(domain, number, terms, selection, 0);
             self.amounts.resize(self.parts.len(), amount);
         }
         if let Some(amount) = charge.amount.in_unit(UNIT_REQUESTS) {
@@ -126,9 +126,8 @@ impl Workspace {
             let terms = terms_of(hit.rule);
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
             let key = terms.key_hash.digest(tree.key_values(*hit, descriptor));
-            let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
             let refused_until = terms.blocked_everywhere(|| tree.key_values(*hit, descriptor));
-            let part = Part::new(hit.rule, terms, stand, key, 0, cost.saturating_mul(*times));
+            let part = Part::new(hit.rule, terms, key, 0, cost.saturating_mul(*times));
             self.parts.push(part.refused_until(refused_until));
         }
     }
@@ -160,16 +159,8 @@ impl Workspace {
         Some((number, rule, &terms.rules[number as usize]))
     }
 
-    /// Adds the part of a rule, and behind it that of its candidate.
-    fn add(
-        &mut self,
-        domain: &Domain,
-        number: u32,
-        rule: &Rule,
-        terms: &Terms,
-        selection: &Selection<'_>,
-        cost: u32,
-    ) {
+    /// Adds the part of a rule.
+    fn add(&mut self, domain: &Domain, number: u32, terms: &Terms, selection: &Selection<'_>, cost: u32) {
         let (key, allowance, refused_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
             let allowance = domain.allowance_of(number, selection, values());
@@ -179,29 +170,20 @@ impl Workspace {
             let allowance = domain.allowance_of(number, selection, key.values());
             (terms.key_hash.digest(key.values()), allowance, terms.blocked_everywhere(|| key.values()))
         };
-        let stand = if terms.enforced { Stand::Enforced } else { Stand::Shadow };
-        self.parts.push(Part::new(number, terms, stand, key, allowance, cost).refused_until(refused_until));
-        if rule.candidate.is_some() {
-            self.parts.push(Part::new(number, terms, Stand::Candidate, key, allowance, cost));
-        }
+        self.parts.push(Part::new(number, terms, key, allowance, cost).refused_until(refused_until));
     }
 
     /// Counts what each limit said, and notes what is worth knowing.
     pub(super) fn note(&mut self, domain: &Domain, granted: bool, stage: Stage, counters: Option<&Counters>) {
         for part in self.parts.iter().filter(|part| stage.asks(part)) {
-            let check = match (part.stand, part.passes()) {
-                (Stand::Enforced, false) => Check::Refuse,
-                (Stand::Shadow, false) => {
+            let check = match (part.enforced, part.passes()) {
+                (true, false) => Check::Refuse,
+                (false, false) => {
                     let is_quota = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.is_quota);
                     let kind = if is_quota { NoteKind::Quota } else { NoteKind::Shadow };
                     self.notes.push((kind, part.rule));
                     Check::WouldRefuse
                 }
-                (Stand::Candidate, false) => {
-                    self.notes.push((NoteKind::Candidate, part.rule));
-                    Check::CandidateRefuse
-                }
-                (Stand::Candidate, true) => Check::CandidatePass,
                 (_, true) if granted && part.beyond.is_some() => {
                     self.notes.push((NoteKind::Over, part.rule));
                     Check::Over
@@ -236,7 +218,7 @@ impl Workspace {
 
     /// Lists every limit that matched and may be named.
     pub(super) fn list_all(&mut self, domain: &Domain) {
-        for part in self.parts.iter().filter(|part| !part.is_candidate()) {
+        for part in &self.parts {
             let is_named = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.advertise);
             if let Some(level) = part.level.filter(|_| is_named) {
                 self.all.push((part.rule, level));

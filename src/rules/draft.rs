@@ -8,8 +8,7 @@ use super::problem::{Problem, shown};
 use super::shed::Shed;
 use super::source::{Place, Report, Source};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
-use super::without_effect::{Named, WithoutEffect};
-use super::{Contents, Domain, Listed, Position, Priorities, Rule, unreachable};
+use super::{Contents, Domain, Listed, Position, Priorities, Rule};
 
 /// A domain that more files may add to.
 #[derive(Debug)]
@@ -21,8 +20,6 @@ pub(super) struct Draft {
     lists: Vec<Listed>,
     unsettled: Vec<UnsettledShed>,
     sheds: Vec<Shed>,
-    /// The signals that count in pools without `workers`.
-    idle_signals: Vec<Named>,
     pub(super) priorities: MeantPriorities,
     settled: Priorities,
     places: HashMap<Box<str>, (Position, Place)>,
@@ -43,7 +40,6 @@ impl Draft {
             lists: Vec::new(),
             unsettled: Vec::new(),
             sheds: Vec::new(),
-            idle_signals: Vec::new(),
             priorities: MeantPriorities::default(),
             settled: Priorities::default(),
             places: HashMap::new(),
@@ -61,6 +57,11 @@ impl Draft {
         match meant.rule {
             Some(rule) if self.places.len() <= RULES_MAX => self.rules.push(rule),
             _ => self.broken = true,
+        }
+        if let Some((candidate, at)) = meant.candidate
+            && self.take(candidate.name.clone(), at, "rule", report)
+        {
+            self.rules.push(candidate);
         }
     }
 
@@ -160,10 +161,6 @@ impl Draft {
         problems.extend(self.settle_sheds(sources));
         self.settled = priorities;
         self.broken |= problems.iter().any(Problem::is_error);
-        if !self.broken {
-            let place = |name: &str| self.places.get(name).map_or(Place::START, |(_, place)| *place);
-            problems.extend(unreachable::covered(&self.rules, &self.lists, sources, place));
-        }
         problems
     }
 
@@ -176,8 +173,6 @@ impl Draft {
             let Some(source) = sources.get(entry.file()) else {
                 unreachable!("an entry is of a file that was read: its pool would not be shed")
             };
-            let idle = entry.counted_for_nothing().iter();
-            self.idle_signals.extend(idle.map(|(name, at)| (Arc::clone(entry.file()), *at, name.clone())));
             let mut report = Report::new(source);
             self.sheds.push(entry.settle(names, &mut report));
             problems.extend(report.into_problems());
@@ -190,16 +185,19 @@ impl Draft {
         &self.rules
     }
 
-    /// Tells what may be without effect.
-    pub(super) fn tell(&mut self, without_effect: &mut WithoutEffect) {
-        let signals = std::mem::take(&mut self.idle_signals);
-        let rules = self.rules.iter().map(|rule| (rule, self.place(rule)));
-        without_effect.look_at(rules, !self.sheds.is_empty(), signals);
+    /// The entries of `exempt` and `deny`.
+    pub(super) fn lists(&self) -> &[Listed] {
+        &self.lists
     }
 
-    /// Where in its file the name of a rule stands.
-    pub(super) fn place(&self, rule: &Rule) -> Place {
-        self.places.get(&rule.name).map_or(Place::START, |(_, place)| *place)
+    /// Whether it sheds any pool.
+    pub(super) fn sheds(&self) -> bool {
+        !self.sheds.is_empty()
+    }
+
+    /// Where the name of a rule or an entry stands in its file.
+    pub(super) fn place(&self, name: &str) -> Place {
+        self.places.get(name).map_or(Place::START, |(_, place)| *place)
     }
 
     fn tell_too_many(&self, at: Place, report: &mut Report<'_>) {

@@ -29,7 +29,6 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     );
     facts.extend((rule.guard == Guard::Shadow).then(|| ("guard", "shadow".to_owned())));
     facts.extend(rule.overrides.as_ref().map(|overrides| ("overrides", overrides_text(rule, overrides))));
-    facts.extend(rule.candidate.as_ref().map(|candidate| ("candidate", candidate_text(rule, candidate))));
     facts.extend(rule.help.as_ref().map(|help| ("help", help.to_string())));
     facts.retain(|(_, text)| !text.is_empty());
     facts
@@ -87,14 +86,6 @@ fn of_quota(quota: &Quota) -> Vec<Fact> {
 
 fn window(quota: &Quota) -> String {
     quota.window().to_string()
-}
-
-fn candidate_text(rule: &Rule, candidate: &Limit) -> String {
-    let own = limit(rule, &rule.limit);
-    let differs = |fact: &Fact| !own.contains(fact);
-    let said: Vec<_> = limit(rule, candidate).into_iter().filter(differs).collect();
-    let said: Vec<_> = said.iter().map(|(field, text)| format!("{field}: {text}")).collect();
-    format!("{{{}}}", said.join(", "))
 }
 
 fn overrides_text(rule: &Rule, overrides: &super::Overrides) -> String {

@@ -1,10 +1,10 @@
-//! What a rule or its candidate admits, and what becomes of what is too much.
+//! What a rule admits, and what becomes of what is too much.
 
 use std::time::Duration;
 
 use crate::limit::{Quota, token_bucket};
 
-/// What a rule or its candidate admits.
+/// What a rule admits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// By number: 0 is its own, the others are of the rule's overrides. `None` is unlimited. Never empty.

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::draft::Draft;
+use super::lints::lint;
 use super::meaning::{self, Given, Meant, MeantListed};
 use super::pools::Pools;
-use super::problem::{Problem, Severity, Wrong, shown};
-use super::redundant::redundant;
+use super::problem::{Problem, Severity, Wrong};
 use super::sight::domains_by_sight;
 use super::source::{Report, Source, about_file};
 use super::texts::Texts;
-use super::without_effect::WithoutEffect;
 use super::written::File;
 use super::{Domain, ListKind, Position, Scopes, yaml};
 
@@ -328,36 +327,14 @@ impl<'k> Reading<'k> {
     fn finish(mut self) -> Loaded {
         let mut loaded = Loaded::default();
         let sources: HashMap<_, _> = self.sources.iter().map(|source| (source.file(), source)).collect();
-        let mut without_effect = WithoutEffect::default();
-        for mut draft in self.drafts {
+        for draft in &mut self.drafts {
             self.problems.extend(draft.settle(&sources));
-            if draft.broken {
-                loaded.failed.push(draft.name);
-                continue;
-            }
-            for (rule, other) in redundant(draft.rules()) {
-                let Some(source) = sources.get(&rule.position.file) else { continue };
-                let message = format!("{} never refuses what {} passes", shown(&rule.name), shown(other));
-                let mend = "both match the same requests and count by the same key: keep one";
-                let mut report = Report::new(source);
-                report.warning(draft.place(rule), message, mend);
-                self.problems.extend(report.into_problems());
-            }
-            for (file, at, name) in draft.unknown_replaced() {
-                let Some(source) = sources.get(file) else { continue };
-                let message = format!("no limit is named {} in this domain", shown(name));
-                let mend = "write the `name` of another `rate_limit`, or leave the entry out";
-                let mut report = Report::new(source);
-                report.warning(at, message, mend);
-                self.problems.extend(report.into_problems());
-            }
-            draft.tell(&mut without_effect);
-            loaded.domains.push(Arc::new(draft.into_domain()));
         }
-        // What is missing may stand in what could not be read.
-        if loaded.failed.is_empty() && self.homeless.is_empty() && !self.unlisted {
-            self.problems.extend(without_effect.problems(&sources));
-        }
+        let (failed, drafts): (Vec<_>, Vec<_>) = self.drafts.into_iter().partition(|draft| draft.broken);
+        let is_complete = failed.is_empty() && self.homeless.is_empty() && !self.unlisted;
+        self.problems.extend(lint(&drafts, &sources, is_complete));
+        loaded.failed = failed.into_iter().map(|draft| draft.name).collect();
+        loaded.domains = drafts.into_iter().map(|draft| Arc::new(draft.into_domain())).collect();
         (loaded.homes, loaded.homeless, loaded.unlisted) = (self.homes, self.homeless, self.unlisted);
         loaded.problems = self.problems;
         loaded.problems.sort_by_cached_key(|problem| {

@@ -24,11 +24,10 @@ use super::problem::shown;
 use super::source::{Place, Report};
 use super::written::RULE;
 use super::yaml::Node;
-use super::{Guard, KeyPart, Mode, RefundOn, Rule, concurrency_fields, doubt, percent, unreachable};
+use super::{Guard, KeyPart, Mode, RefundOn, Rule, concurrency_fields, percent};
 use concurrency::at_once;
 use concurrency_fields::CONCURRENCY;
 use conditions::conditions;
-pub(super) use conditions::{VALUE_BYTES_MAX, VALUES_MAX};
 pub(super) use fleet::Given;
 use fleet::fleet;
 pub(super) use fleet::shared;
@@ -52,6 +51,8 @@ pub(super) struct Meant {
     pub(super) name: Option<(Box<str>, Place)>,
     /// The rule, if nothing is wrong with it.
     pub(super) rule: Option<Rule>,
+    /// Its candidate, and where that is written.
+    pub(super) candidate: Option<(Rule, Place)>,
 }
 
 /// Reads one entry of `limits`.
@@ -80,11 +81,12 @@ fn meant(
 ) -> Meant {
     let errors_before = report.errors();
     let Some(fields) = Fields::read(node, what, known, report) else {
-        return Meant { name: None, rule: None };
+        return Meant { name: None, rule: None, candidate: None };
     };
     let name = name(&fields, report);
-    let rule = the_rest(&name, &fields, admit, given, report).filter(|_| report.errors() == errors_before);
-    Meant { name, rule }
+    let rules = the_rest(&name, &fields, admit, given, report).filter(|_| report.errors() == errors_before);
+    let (rule, candidate) = rules.unzip();
+    Meant { name, rule, candidate: candidate.flatten() }
 }
 
 fn the_rest(
@@ -93,7 +95,7 @@ fn the_rest(
     admit: Admit,
     given: Given,
     report: &mut Report<'_>,
-) -> Option<Rule> {
+) -> Option<(Rule, Option<(Rule, Place)>)> {
     let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
     let key = key(fields, report);
     let admitted = admit(fields, key.as_deref(), report);
@@ -136,15 +138,12 @@ fn the_rest(
         show_keys: show_keys.unwrap_or_default(),
         guard: guard.unwrap_or_default(),
         overrides,
-        candidate,
         expires,
         fleet,
         ..Rule::new("", position, limit)
     };
-    let key_at = fields.get("key").map_or(at, |node| node.at);
-    doubt::about_key(&rule, key_at, report);
-    unreachable::about_rule(&rule, key_at, report);
-    Some(rule)
+    let candidate = candidate.map(|(limit, at)| (rule.candidate(limit, report.source().position(at)), at));
+    Some((rule, candidate))
 }
 
 fn name(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Place)> {

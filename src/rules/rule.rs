@@ -23,8 +23,6 @@ pub struct Rule {
     pub limit: Limit,
     /// Limits of some keys alone.
     pub overrides: Option<Arc<Overrides>>,
-    /// What may come to stand in its place, measured beside it.
-    pub candidate: Option<Box<Limit>>,
     /// Whether its refusals are carried out.
     pub mode: Mode,
     /// Whether a request over it passes and is told so: a descriptor's `quota_mode`.
@@ -59,7 +57,6 @@ impl Rule {
             unit: None,
             limit,
             overrides: None,
-            candidate: None,
             mode: Mode::Enforce,
             is_quota: false,
             warn_at: None,
@@ -73,12 +70,36 @@ impl Rule {
         }
     }
 
+    /// The candidate of this rule: a shadow rule for the same requests and keys under another limit.
+    pub(super) fn candidate(&self, limit: Limit, position: Position) -> Rule {
+        Rule {
+            name: format!("{}{CANDIDATE}", self.name).into(),
+            position,
+            limit,
+            mode: self.mode.max(Mode::Shadow),
+            warn_at: None,
+            advertise: false,
+            help: None,
+            guard: Guard::Tell,
+            ..self.clone()
+        }
+    }
+
     /// Where it counts.
     #[must_use]
     pub fn scope(&self) -> Scope {
         if self.fleet.is_some() { Scope::Fleet } else { Scope::Host }
     }
 }
+
+/// The name of the rule whose candidate has this name.
+#[must_use]
+pub fn candidate_of(name: &str) -> Option<&str> {
+    name.strip_suffix(CANDIDATE)
+}
+
+/// The end of a candidate's name.
+const CANDIDATE: &str = "@candidate";
 
 /// Which end of a piece of work gives back what it was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -240,8 +240,8 @@ impl Domain {
         self.index.override_of(rule, selection)
     }
 
-    /// The number of the allowance that a matching rule gives a request, and its candidate likewise: that of the row of
-    /// its key, which is asked for as it is counted by, else that of the first override whose conditions hold, else 0.
+    /// The number of the allowance that a matching rule gives a request: that of the row of its key,
+    /// which is asked for as it is counted by, else that of the first override whose conditions hold, else 0.
     #[must_use]
     pub fn allowance_of<'v>(
         &self,

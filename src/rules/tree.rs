@@ -14,9 +14,7 @@ use crate::limit::Quota as AnyQuota;
 use crate::limit::fixed_window::{Align, Quota};
 use level::{By, Level};
 
-pub(super) use branch::{
-    Amount, Branch, NodeLimit, ended_by_digest, rule_name, rule_name_apart, rule_name_within,
-};
+pub(super) use branch::{Amount, Branch, NodeLimit, rule_name, rule_name_apart};
 pub use hits::{DESCRIPTORS_MAX, NodeHit, NodeHits};
 
 /// The descriptor tree of one domain.

@@ -21,7 +21,6 @@ const TRACE: &str = r#"{"t": 0, "domain": "api", "descriptors": [["user", "u1"]]
 {"t": 60, "domain": "api", "descriptors": [["user", "u2"]]}
 "#;
 const TESTS: &str = "rules: rules\ntests:\n- name: t\n  requests: |\n    0s user=u1 allow\n";
-const TREE: &str = "domain: api\ndescriptors: [{key: to, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
 
 /// Part of each text that is to be kept from outputs, and of nothing else.
 const CANARY: &str = "canary9c41";
@@ -29,13 +28,10 @@ const CANARY: &str = "canary9c41";
 /// A directory with a good file of each kind.
 fn ground() -> tempfile::TempDir {
     let ground = tempfile::tempdir().unwrap();
-    for directory in ["rules", "tree"] {
-        fs::create_dir(ground.path().join(directory)).unwrap();
-    }
+    fs::create_dir(ground.path().join("rules")).unwrap();
     for (name, text) in [
         ("rules/a.yaml", RULES),
         ("rules/partners.csv", TABLE),
-        ("tree/a.yaml", TREE),
         ("trace.jsonl", TRACE),
         ("tests.yaml", TESTS),
     ] {
@@ -71,7 +67,6 @@ const READS: &[(&str, &[&str])] = &[
         "rules/partners.csv",
         &["check rules", "check rules/a.yaml", "replay trace.jsonl --rules rules", "test tests.yaml"],
     ),
-    ("tree/a.yaml", &["import ratelimit tree"]),
     ("tests.yaml", &["test tests.yaml"]),
     (
         "trace.jsonl",

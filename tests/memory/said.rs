@@ -14,12 +14,11 @@ const KEYS: u32 = 2_000;
 const BUDGET: usize = 64 << 20;
 
 /// What is kept beside a key once it has asked for too much.
-const BESIDE: [(&str, &str); 6] = [
+const BESIDE: [(&str, &str); 5] = [
     ("soft", "rate: 6/h, over: {soft: 50%}"),
     ("soft_log", "algorithm: sliding_log, rate: 6/h, over: {soft: 50%}"),
     ("elastic", "rate: 6/h, over: {elastic: 100%}"),
     ("blocks", "rate: 6/h, block: 1h"),
-    ("candidate", "rate: 6/h, candidate: {algorithm: sliding_window, rate: 3/h}"),
     // Of most keys nobody was told: then it is less.
     ("fleet", "rate: 6/h, scope: fleet, fleet: {on_miss: refuse}"),
 ];

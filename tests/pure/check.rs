@@ -41,10 +41,10 @@ fn a_good_file_says_what_each_rule_admits() {
     assert!(fine, "warnings are no failure");
     let expected = "\
 warning: the rate 1009/s is not exact: it is kept slow by one part in 264462809
- --> ./rules.yaml:6:32
+ --> ./rules.yaml:6:10
   |
 6 | - {name: odd, key: [ip], rate: 1009/s}
-  |                                ^^^^^^
+  |          ^^^
   |
   = help: exact are numbers up to 128 and those that divide the period evenly
 
@@ -115,7 +115,7 @@ fn json_says_the_same_to_programs() {
     let problem = &json["problems"][0];
     assert_eq!(
         (&problem["severity"], &problem["line"], &problem["column"]),
-        (&"warning".into(), &6.into(), &32.into())
+        (&"warning".into(), &6.into(), &10.into())
     );
     let rule = &json["domains"][0]["rules"][1];
     assert_eq!((&rule["name"], &rule["rate"], &rule["burst"]), (&"all".into(), &"3/s".into(), &3.into()));
@@ -201,8 +201,13 @@ api/per-user (./rules.yaml:7:11): token_bucket 100/s, burst 100, for each user
   match     {method: [GET, HEAD]}
   bound     at most 100 + 100 × seconds in any span, exact in ticks of 1/128 ns; on 5 hosts at most 500 + 500 × seconds in any span
   overrides 1 row of users.csv, BYTES; {plan: gold} token_bucket 1009/s, burst 1009; {plan: house} unlimited; the least exact kept slow by one part in PARTS
-  candidate measured beside it: token_bucket 50/s, burst 50, at most 250 + 250 × seconds in any span
-  memory    58 to 116 bytes a key: 64 MiB hold at least 542 366 keys
+  memory    29 to 58 bytes a key: 64 MiB hold at least 1 084 733 keys
+api/per-user@candidate (shadow: refuses nothing) (./rules.yaml:13:16): token_bucket 50/s, burst 50, for each user
+  match     {method: [GET, HEAD]}
+  bound     at most 50 + 50 × seconds in any span, exact in ticks of 1/128 ns; on 5 hosts at most 250 + 250 × seconds in any span
+  overrides 1 row of users.csv, BYTES; {plan: gold} token_bucket 1009/s, burst 1009; {plan: house} unlimited; the least exact kept slow by one part in PARTS
+  also      advertise: false
+  memory    29 to 58 bytes a key: 64 MiB hold at least 1 084 733 keys
 api/daily (./rules.yaml:14:12): fixed_window 5/month, for each org
   unit      tokens
   bound     at most 5 in each calendar month (Europe/Berlin), so up to 10 across an edge; on 5 hosts at most 25 in each calendar month (Europe/Berlin), so up to 50 across an edge
@@ -234,12 +239,13 @@ api/type_news.off (./rules.yaml:21:83): fixed_window 0/day, for each off
 api: priorities high, low; 1 entry of `prioritize`, and what matches none has low
 api: a tree of 3 descriptors, 2 with a limit
 
-./rules.yaml: 1 domain, 7 rules; 0 errors, 3 warnings
+./rules.yaml: 1 domain, 8 rules; 0 errors, 3 warnings
 ";
     // What a library allocates, and by how much a rate is rounded, is for other tests.
-    let bytes = regex::Regex::new(r"\d+ bytes;").unwrap().replace(text, "BYTES;");
-    let parts =
-        regex::Regex::new(r"(least exact kept slow by one part in) \d+").unwrap().replace(&bytes, "$1 PARTS");
+    let bytes = regex::Regex::new(r"\d+ bytes;").unwrap().replace_all(text, "BYTES;");
+    let parts = regex::Regex::new(r"(least exact kept slow by one part in) \d+")
+        .unwrap()
+        .replace_all(&bytes, "$1 PARTS");
     assert_eq!(parts, expected);
 }
 
@@ -272,7 +278,13 @@ api/exports (./rules.yaml:4:12): 2 at once, for each org
   bound     never more than 2 at once; on 5 hosts never more than 10 at once
   expires   work that nobody releases or renews ends after 2h
   overrides {plan: gold} 5 at once
-  candidate measured beside it: 1 at once, never more than 5 at once
+  memory    BYTES a key: 64 MiB hold at least KEYS keys; at most 128 bytes for each piece of work
+api/exports@candidate (shadow: refuses nothing) (./rules.yaml:4:131): 1 at once, for each org
+  match     {job: export}
+  bound     never more than 1 at once; on 5 hosts never more than 5 at once
+  expires   work that nobody releases or renews ends after 2h
+  overrides {plan: gold} 5 at once
+  also      advertise: false
   memory    BYTES a key: 64 MiB hold at least KEYS keys; at most 128 bytes for each piece of work
 api/all (./rules.yaml:5:12): 9 at once, for all together
   bound     never more than 9 at once; on 5 hosts never more than 45 at once
@@ -290,11 +302,11 @@ api/jobs (./rules.yaml:14:12): sheds the pool, as many slots as its processes sa
   callers   by user, else ip; who is refused changes over 10m
 api: priorities critical, post, test; 0 entries of `prioritize`, and what matches none has test
 
-./rules.yaml: 1 domain, 2 rules; 0 errors, 0 warnings
+./rules.yaml: 1 domain, 3 rules; 0 errors, 0 warnings
 ";
     // What a table takes is for other tests.
-    let text = regex::Regex::new(r"\d+ to \d+ bytes a key").unwrap().replace(&text, "BYTES a key");
-    let text = regex::Regex::new(r"least [\d ]+ keys").unwrap().replace(&text, "least KEYS keys");
+    let text = regex::Regex::new(r"\d+ to \d+ bytes a key").unwrap().replace_all(&text, "BYTES a key");
+    let text = regex::Regex::new(r"least [\d ]+ keys").unwrap().replace_all(&text, "least KEYS keys");
     let text =
         regex::Regex::new(r"one key, at most \d+ bytes").unwrap().replace(&text, "one key, at most BYTES");
     assert_eq!(text, expected);
@@ -310,7 +322,7 @@ api: priorities critical, post, test; 0 entries of `prioritize`, and what matche
     );
     assert_eq!((&exports["bound"], &exports["max_debt"]), (&"never more than 2 at once".into(), &().into()));
     assert_eq!(
-        (&exports["candidate"]["limit"], &exports["overrides"]["listed"][0]["limit"]),
+        (&domain["rules"][1]["limit"], &exports["overrides"]["listed"][0]["limit"]),
         (&1.into(), &5.into())
     );
     let [web, jobs] = domain["sheds"].as_array().unwrap().as_slice() else { panic!("{text}") };
@@ -343,17 +355,17 @@ fn json_has_every_kind_of_limit_with_the_same_keys() {
     let rules = domain["rules"].as_array().unwrap();
     let keys = |rule: &serde_json::Value| rule.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert!(rules.iter().all(|rule| keys(rule) == keys(&rules[0])));
-    assert_eq!((rules.len(), &domain["descriptors"]), (7, &3.into()));
-    let [user, daily, login, paced, ..] = rules.as_slice() else { panic!("{text}") };
+    assert_eq!((rules.len(), &domain["descriptors"]), (8, &3.into()));
+    let [user, candidate, daily, login, paced, ..] = rules.as_slice() else { panic!("{text}") };
     assert_eq!(user["overrides"]["listed"][0]["match"], "{plan: gold}");
-    assert_eq!((&user["overrides"]["rows"], &user["candidate"]["burst"]), (&1.into(), &50.into()));
+    assert_eq!((&user["overrides"]["rows"], &candidate["burst"]), (&1.into(), &50.into()));
     assert!(user["overrides_slow_by_one_part_in"].as_u64().is_some());
     assert_eq!((&daily["over"]["kind"], &daily["over"]["limit"]), (&"soft".into(), &6.into()));
     assert_eq!((&daily["over"]["for_us"], &daily["unit"]), (&60_000_000.into(), &"tokens".into()));
     assert_eq!((&login["block_us"], &login["refused"]), (&900_000_000.into(), &"counted".into()));
     assert_eq!(login["key_parts"][0]["ipv6_prefix"], 64);
     assert_eq!((&paced["queue"], &paced["burst"]), (&20.into(), &serde_json::Value::Null));
-    assert_eq!(rules[5]["path"], serde_json::json!(["type_news", "to"]));
+    assert_eq!(rules[6]["path"], serde_json::json!(["type_news", "to"]));
     assert_eq!((&domain["lists"][1]["list"], &domain["lists"][1]["line"]), (&"deny".into(), &5.into()));
     assert_eq!(
         (&domain["prioritize"][0]["priority"], &domain["prioritize"][0]["line"]),

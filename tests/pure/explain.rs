@@ -70,10 +70,14 @@ counts    by-card (shadow: refuses nothing) (rules/api.yaml:16:12): token_bucket
           key       card=c1
           bound     at most 9 + 9 × seconds in any span
           block     once refused, refused for 1m
-          candidate measured beside it: token_bucket 5/s, burst 5
+          shadow    what it would refuse is noted, and the request goes on
+counts    by-card@candidate (shadow: refuses nothing) (rules/api.yaml:16:70): token_bucket 5/s, burst 5, for each card
+          key       card=c1
+          bound     at most 5 + 5 × seconds in any span
+          block     once refused, refused for 1m
           shadow    what it would refuse is noted, and the request goes on
 in tree   descriptor 1 (user=Zoe method=POST path=/v2/x plan=silver card=c1): no descriptor of this depth limits it
-2 of 7 rules judge it
+3 of 8 rules judge it
 ";
     assert_eq!((text.as_str(), code), (expected, 0), "{said}");
 }

@@ -33,7 +33,6 @@ mod engine;
 mod explain;
 mod fuzz;
 mod generate;
-mod import;
 mod limit;
 mod literature;
 mod protocol;

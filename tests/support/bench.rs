@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NotCharged, NoteKind, Op, Options,
-    RefundBy, Repeat, Request, Session, Verdict,
+    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NotCharged, Op, Options, RefundBy,
+    Repeat, Request, Session, Verdict,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
@@ -183,14 +183,7 @@ fn shown(decision: &Decision<'_>) -> String {
         (_, None) => text += " never",
     }
     for (kind, rule) in decision.notes() {
-        let kind = match kind {
-            NoteKind::Shadow => "shadow",
-            NoteKind::Candidate => "candidate",
-            NoteKind::Over => "over",
-            NoteKind::Near => "near",
-            NoteKind::Quota => "quota",
-        };
-        text += &format!(" [{kind} {rule}]");
+        text += &format!(" [{} {rule}]", kind.name());
     }
     text
 }

@@ -6,11 +6,13 @@ use std::fmt;
 use super::Scrape;
 use super::sheet::{Labels, Sheet, Timed};
 use crate::engine::{RuleTotals, SpanTotals, VerdictTotals};
+use crate::rules::candidate_of;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let rules = rules(scrape);
+    let (rules, candidates): (Vec<_>, Vec<_>) =
+        rules(scrape).into_iter().partition(|rule| candidate_of(&rule.rule).is_none());
     decisions(scrape, &rules, sheet)?;
-    checks(&rules, sheet)?;
+    checks(&rules, &candidates, sheet)?;
     priorities(scrape, sheet)?;
     let totals = &scrape.totals;
     sheet.histogram(
@@ -54,7 +56,7 @@ fn decisions(scrape: &Scrape, rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> f
     sheet.counters("decisions", help, series)
 }
 
-fn checks(rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> fmt::Result {
+fn checks(rules: &[&RuleTotals], candidates: &[&RuleTotals], sheet: &mut Sheet<'_>) -> fmt::Result {
     let of = |rule: &RuleTotals| {
         [
             ("pass", rule.pass),
@@ -67,9 +69,14 @@ fn checks(rules: &[&RuleTotals], sheet: &mut Sheet<'_>) -> fmt::Result {
     let help =
         "Requests that a rule judged, by what it said; of one request every rule that matches says something";
     sheet.counters("rule_checks", help, by_outcome(rules, of))?;
-    let of = |rule: &RuleTotals| [("pass", rule.candidate_pass), ("refuse", rule.candidate_refuse)];
+    let candidates =
+        candidates.iter().filter_map(|rule| Some((&*rule.domain, candidate_of(&rule.rule)?, rule)));
+    let candidates = candidates.flat_map(|(domain, name, rule)| {
+        [("pass", rule.pass + rule.near + rule.over), ("refuse", rule.refuse + rule.would_refuse)]
+            .map(|(outcome, count)| ([("domain", domain), ("rule", name), ("outcome", outcome)], count))
+    });
     let help = "The same of the candidate that is measured beside a rule";
-    sheet.counters("candidate_checks", help, by_outcome(rules, of))?;
+    sheet.counters("candidate_checks", help, candidates)?;
     let told = rules.iter().map(|rule| ([("domain", &*rule.domain), ("rule", &*rule.rule)], rule.guard));
     let help =
         "How often a rule refused more than half of at least 100 callers within five minutes of a change";

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use super::super::replay::table::count;
 use super::super::shed_words;
 use super::super::words::{
-    LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers,
-    numbers_or_unlimited, past_budget, steady,
+    LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers_or_unlimited,
+    past_budget, steady,
 };
 use crate::engine::{bytes_per_key_of, keys_within};
 use crate::limit::{Quota, Rate};
@@ -141,7 +141,6 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
         line("debt", format!("CHARGE may go {} below zero", own.max_debt));
     }
     line("overrides", rule.overrides.as_deref().map(|own| overrides(rule, own)).unwrap_or_default());
-    line("candidate", rule.candidate.as_deref().map(|limit| candidate(limit, terms)).unwrap_or_default());
     line("also", also(rule));
     line("memory", memory(rule, terms));
     block
@@ -265,11 +264,6 @@ pub(super) fn slowest_override(limit: &Limit) -> Option<u64> {
         rate.rounding_on(scale)
     });
     rounded.min()
-}
-
-fn candidate(limit: &Limit, terms: &Terms) -> String {
-    let Some(quota) = limit.quota() else { return "unlimited".to_owned() };
-    format!("measured beside it: {}, {}", numbers(quota), bound(quota, terms.hosts()))
 }
 
 /// What a rule says besides, as it is written.

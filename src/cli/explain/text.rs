@@ -3,7 +3,7 @@
 use std::io::{Result, Write};
 
 use super::super::shed_words;
-use super::super::words::{beyond, bound_of, counted, each, expires, mode, numbers, numbers_or_unlimited};
+use super::super::words::{beyond, bound_of, counted, each, expires, mode, numbers_or_unlimited};
 use super::finding::{AllowanceBy, Asked, Counted, Explained, Finding, InTree, Not, PriorityBy, value};
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, facts, shown};
@@ -100,13 +100,6 @@ fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn
         .block
         .map(|lasts| format!("once refused, refused for {}", humantime::format_duration(lasts)));
     line("block", &block.unwrap_or_default())?;
-    let candidate = rule.candidate.as_deref().map(|limit| limit.allowance(counted.allowance));
-    let candidate = candidate
-        .map(|allowance| allowance.map_or_else(|| "unlimited".to_owned(), |one| numbers(&one.quota)));
-    line(
-        "candidate",
-        &candidate.map(|numbers| format!("measured beside it: {numbers}")).unwrap_or_default(),
-    )?;
     let shadow =
         if rule.mode == Mode::Shadow { "what it would refuse is noted, and the request goes on" } else { "" };
     line("shadow", shadow)

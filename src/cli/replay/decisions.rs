@@ -7,7 +7,7 @@ use serde::ser::{SerializeSeq, Serializer};
 
 use super::event::{Event, Said};
 use crate::clock::Micros;
-use crate::engine::{Decision, LimitView, NoteKind, Verdict};
+use crate::engine::{Decision, LimitView, Verdict};
 
 /// Writes decisions as they are made.
 pub(in crate::cli) struct Decisions<'w> {
@@ -74,13 +74,7 @@ impl Serialize for Notes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
         for (kind, rule) in self.0.iter().flat_map(|decision| decision.notes()) {
-            list.serialize_element(match kind {
-                NoteKind::Shadow => "shadow",
-                NoteKind::Candidate => "candidate",
-                NoteKind::Over => "over",
-                NoteKind::Near => "near",
-                NoteKind::Quota => "quota",
-            })?;
+            list.serialize_element(kind.name())?;
             list.serialize_element(rule)?;
         }
         list.end()

@@ -45,8 +45,10 @@ impl Expected {
             self.priority.clone().map(or_nothing),
             or_nothing(decision.priority.map(str::to_owned)),
         );
-        let notes =
-            decision.notes().map(|(kind, rule)| (note(kind).to_owned(), rule.to_owned())).collect::<Vec<_>>();
+        let notes = decision
+            .notes()
+            .map(|(kind, rule)| (kind.name().to_owned(), rule.to_owned()))
+            .collect::<Vec<_>>();
         compare("notes", self.notes.as_deref().map(notes_text), notes_text(&notes));
         wrong
     }
@@ -70,19 +72,7 @@ pub(super) fn name(verdict: Verdict) -> &'static str {
 
 /// Whether this is the name of a kind of note.
 pub(super) fn is_note(name: &str) -> bool {
-    [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near, NoteKind::Quota]
-        .into_iter()
-        .any(|kind| note(kind) == name)
-}
-
-fn note(kind: NoteKind) -> &'static str {
-    match kind {
-        NoteKind::Shadow => "shadow",
-        NoteKind::Candidate => "candidate",
-        NoteKind::Over => "over",
-        NoteKind::Near => "near",
-        NoteKind::Quota => "quota",
-    }
+    NoteKind::ALL.into_iter().any(|kind| kind.name() == name)
 }
 
 /// The rule, the entry of a list or the shedder that the answer names.

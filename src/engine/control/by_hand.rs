@@ -8,9 +8,8 @@ use super::{Control, RuleName};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
-use crate::engine::ruling::{States, Terms};
+use crate::engine::ruling::Terms;
 use crate::engine::shards::Shard;
-use crate::engine::tag::Role;
 use crate::rules::{Domain, Kind, NotItsKey, Rule};
 
 /// A key that is refused until a moment because somebody said so.
@@ -118,7 +117,7 @@ impl Engine {
         Ok(self.free(&mut control, rule, &found) || some)
     }
 
-    /// Has one key of a rule counted afresh: its states, its candidate's, its block, its soft time. Leases stay. Whether
+    /// Has one key of a rule counted afresh: its states, its block, its soft time. Leases stay. Whether
     /// anything was counted.
     ///
     /// # Errors
@@ -225,13 +224,10 @@ impl Found {
     }
 }
 
-/// Where all that is known of a key lies: under each allowance, for the rule and its candidate, and what is beyond.
+/// The digests of a key's states: under each allowance its own and the elastic one.
 fn states(terms: &Terms, key: &Digest) -> Vec<Digest> {
-    let own = terms.own.each().flat_map(|state| [(Role::Own, state), (Role::Elastic, state)]);
-    let candidate = terms.candidate.iter().flat_map(States::each);
-    let candidate = candidate.flat_map(|state| [(Role::Candidate, state), (Role::CandidateElastic, state)]);
-    let all = own.chain(candidate);
-    let mut states: Vec<Digest> = all.map(|(role, (tag, salt))| key.of(tag.for_role(role), salt)).collect();
+    let all = terms.states.each().flat_map(|(tag, salt)| [(tag, salt), (tag.elastic(), salt)]);
+    let mut states: Vec<Digest> = all.map(|(tag, salt)| key.of(tag, salt)).collect();
     states.dedup();
     states
 }

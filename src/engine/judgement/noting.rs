@@ -3,7 +3,7 @@
 
 use super::Judgement;
 use crate::engine::callers::Seen;
-use crate::engine::part::{Part, Stage, Stand};
+use crate::engine::part::{Part, Stage};
 use crate::engine::sketch::Ranking;
 use crate::rules::Selection;
 
@@ -22,22 +22,17 @@ impl Judgement<'_> {
             self.note_guarded(parts, stage);
         }
         for part in parts.iter().filter(|part| stage.asks(part) && (is_sampled || !part.passes())) {
-            let Part { rule, slot, key, cost, stand, .. } = *part;
+            let Part { rule, slot, key, cost, enforced, .. } = *part;
             let seen = Seen { domain: self.domain, rule, slot, key, selection };
-            let refused = match stand {
-                Stand::Enforced => Ranking::Refused,
-                Stand::Shadow | Stand::Candidate => Ranking::WouldRefuse,
-            };
-            // A candidate's key is its rule's, which is noted as busy once.
-            let is_busy = is_sampled && !part.is_candidate();
-            self.note_caller(&seen, cost, is_busy, (!part.passes()).then_some(refused));
+            let refused = if enforced { Ranking::Refused } else { Ranking::WouldRefuse };
+            self.note_caller(&seen, cost, is_sampled, (!part.passes()).then_some(refused));
         }
     }
 
     /// Notes who came to rules that have just changed, and whom they refused.
     #[cold]
     fn note_guarded(&self, parts: &[Part], stage: Stage) {
-        for part in parts.iter().filter(|part| stage.asks(part) && part.stand == Stand::Enforced) {
+        for part in parts.iter().filter(|part| stage.asks(part) && part.enforced) {
             let terms = self.terms.rules.get(part.rule as usize);
             if let Some(guarding) = terms.and_then(|terms| terms.guarding.as_ref()) {
                 guarding.note(part.key.hash(), !part.passes());

@@ -29,37 +29,21 @@ impl Heritage {
         {
             self.rules.remove(&other);
         }
-        insert(&mut self.rules, rule);
+        self.rules.insert(rule.identity, rule);
     }
 
     /// All that is remembered, together with the rules in force.
     pub(super) fn with(&self, in_force: Vec<KeptRule>) -> Vec<KeptRule> {
         let mut all = self.rules.clone();
-        in_force.into_iter().for_each(|rule| insert(&mut all, rule));
+        all.extend(in_force.into_iter().map(|rule| (rule.identity, rule)));
         all.into_values().collect()
     }
 
-    /// What a rule's own buckets were left under.
-    pub(in crate::engine) fn own(&self, rule: u64, fingerprint: impl FnOnce() -> u64) -> Option<Inherited> {
-        let (known, mark) = self.rules.get(&rule)?.own;
+    /// The quotas that a rule's buckets were left under.
+    pub(in crate::engine) fn find(&self, rule: u64, fingerprint: impl FnOnce() -> u64) -> Option<Inherited> {
+        let (known, mark) = self.rules.get(&rule)?.quotas;
         Some((known == fingerprint(), mark))
     }
-
-    /// The same of its candidate.
-    pub(in crate::engine) fn candidate(
-        &self,
-        rule: u64,
-        fingerprint: impl FnOnce() -> u64,
-    ) -> Option<Inherited> {
-        let (known, mark) = self.rules.get(&rule)?.candidate?;
-        Some((known == fingerprint(), mark))
-    }
-}
-
-/// The buckets of a candidate outlive it as well.
-fn insert(rules: &mut HashMap<u64, KeptRule>, rule: KeptRule) {
-    let before = rules.get(&rule.identity).and_then(|before| before.candidate);
-    rules.insert(rule.identity, KeptRule { candidate: rule.candidate.or(before), ..rule });
 }
 
 /// Tells a limit's buckets from those under other quotas. What has no buckets need not be told apart: what it counts is

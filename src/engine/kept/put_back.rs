@@ -83,7 +83,7 @@ impl PuttingBack<'_> {
             Kept::OldWindow(key, count) => {
                 // How long it is, only its rule knows: it counts in the window of now.
                 let digest = key.digest();
-                let digest = digest.tagged(Tag::span(u64::MAX >> 10).for_role(digest.tag().role()));
+                let digest = digest.tagged(Tag::span(u64::MAX >> 10).beside(digest.tag()));
                 let state = FixedWindow::of_began_and_count(self.now.at, count);
                 self.state(digest, state, |shard| &mut shard.windows);
             }

@@ -110,7 +110,6 @@ pub(in crate::engine) struct Refund {
     pub(in crate::engine) salt: Salt,
     pub(in crate::engine) allowance: u32,
     pub(in crate::engine) cost: u32,
-    pub(in crate::engine) of_candidate: bool,
     /// It was charged to what is beyond the quota.
     pub(in crate::engine) is_beyond: bool,
 }

@@ -1,6 +1,6 @@
 //! Charging a request that was judged, and noting that one was refused.
 
-use super::{Beyond, Case, Law, Part, Stage, Stand};
+use super::{Beyond, Case, Law, Part, Stage};
 use crate::engine::algorithm::{Algorithm, each_algorithm, places};
 use crate::engine::decision::RuleCheck;
 use crate::engine::digest::Digest;
@@ -41,7 +41,7 @@ impl Part {
             // What has counted may make the wait longer.
             self.look_up(case, shard);
             self.judge(case, shard);
-        } else if !granted && self.stand == Stand::Enforced {
+        } else if !granted && self.enforced {
             let mut next = *self;
             next.look_up(case, shard);
             next.judge(case, shard);
@@ -122,7 +122,7 @@ impl Part {
             return;
         }
         if let Quota::Places(quota) = &law.allowance.quota {
-            let could_ask = case.leases && self.stand == Stand::Enforced;
+            let could_ask = case.leases && self.enforced;
             return places::note_refused(quota, (self.key, self.digest), could_ask, case, shard);
         }
         // A bucket's time until full says it all.

@@ -1,6 +1,6 @@
 //! What a restart keeps of the rules in force, and what is remembered of those that are no more.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use super::{Ruling, Terms};
 use crate::engine::digest::KeyHash;
@@ -31,16 +31,10 @@ impl Ruling {
         self.each_rule().map(|(rule, terms)| kept(rule, terms, hash)).collect()
     }
 
-    /// The same of those rules alone that are no more under another ruling, or have no candidate there: their buckets
-    /// outlive them.
+    /// The same of the rules that another ruling does not have: their buckets outlive them.
     pub(in crate::engine) fn left_behind(&self, after: &Ruling, hash: &KeyHash) -> Vec<KeptRule> {
-        let after: HashMap<u64, bool> =
-            after.each_rule().map(|(_, terms)| (terms.identity, terms.candidate.is_some())).collect();
-        let is_left = |terms: &Terms| match after.get(&terms.identity) {
-            Some(has_candidate) => terms.candidate.is_some() && !has_candidate,
-            None => true,
-        };
-        let left = self.each_rule().filter(|(_, terms)| is_left(terms));
+        let after: HashSet<u64> = after.each_rule().map(|(_, terms)| terms.identity).collect();
+        let left = self.each_rule().filter(|(_, terms)| !after.contains(&terms.identity));
         left.map(|(rule, terms)| kept(rule, terms, hash)).collect()
     }
 
@@ -51,11 +45,6 @@ impl Ruling {
 }
 
 fn kept(rule: &Rule, terms: &Terms, hash: &KeyHash) -> KeptRule {
-    let overrides = rule.overrides.as_deref();
-    let candidate = rule.candidate.as_ref().zip(terms.candidate.as_ref());
-    KeptRule {
-        identity: terms.identity,
-        own: (fingerprint(hash, &rule.limit, overrides), terms.own.generation),
-        candidate: candidate.map(|(limit, states)| (fingerprint(hash, limit, overrides), states.generation)),
-    }
+    let fingerprint = fingerprint(hash, &rule.limit, rule.overrides.as_deref());
+    KeptRule { identity: terms.identity, quotas: (fingerprint, terms.states.generation) }
 }

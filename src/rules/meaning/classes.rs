@@ -26,8 +26,8 @@ impl Terms {
     }
 }
 
-/// The terms of a rule's overrides by number, from 1 on: 0 are those of the rule, or of its candidate. An override
-/// that says what the rule says has a number all the same, for it keeps it under the candidate.
+/// The terms of a rule's overrides by number, from 1 on: 0 are those of the rule, or of its candidate. An override with
+/// the terms of the rule has a number too: under the candidate it differs.
 #[derive(Debug)]
 pub(super) struct Classes<T> {
     terms: Vec<T>,

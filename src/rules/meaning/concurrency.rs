@@ -36,10 +36,10 @@ pub(super) fn at_once(
     let candidate = fields.get("candidate").and_then(|node| candidate(node, report));
     let mut classes = Classes::default();
     let overrides = key.and_then(|key| overrides(fields, key, &AtOnce, &mut classes, report));
-    let limit = |own: Max| Box::new(limit(own, &classes));
-    let candidate = candidate.map(limit);
-    let admitted = Admitted { limit: *limit(own?), overrides, candidate, expires: Some(expires?) };
-    admitted.doubt(node?.at, candidate_at, report);
+    let limit = |own: Max| limit(own, &classes);
+    let candidate = candidate.map(limit).zip(candidate_at);
+    let admitted = Admitted { limit: limit(own?), overrides, candidate, expires: Some(expires?) };
+    admitted.doubt(node?.at, report);
     Some(admitted)
 }
 

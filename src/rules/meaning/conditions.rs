@@ -208,7 +208,7 @@ impl Within {
 const CONDITIONS_MAX: usize = 32;
 
 /// Longer lists belong into a pattern, or into an attribute that the application adds.
-pub(in crate::rules) const VALUES_MAX: usize = 1_000;
+const VALUES_MAX: usize = 1_000;
 
 /// The longest value that the socket carries.
-pub(in crate::rules) const VALUE_BYTES_MAX: usize = 1_024;
+pub(super) const VALUE_BYTES_MAX: usize = 1_024;

@@ -10,13 +10,14 @@ use crate::rules::fields::{Field, Fields, text};
 use crate::rules::problem::Wrong;
 use crate::rules::source::{Place, Report};
 use crate::rules::written::{CANDIDATE, OVERRIDE};
-use crate::rules::{KeyPart, Limit, Overrides, amount, doubt, rate_text};
+use crate::rules::{KeyPart, Limit, Overrides, amount, rate_text};
 
 /// What a rule admits.
 pub(super) struct Admitted {
     pub(super) limit: Limit,
     pub(super) overrides: Option<Arc<Overrides>>,
-    pub(super) candidate: Option<Box<Limit>>,
+    /// That of the candidate, and where it is written.
+    pub(super) candidate: Option<(Limit, Place)>,
     /// How long work may take; of a rule that limits concurrency, and only then.
     pub(super) expires: Option<Duration>,
 }
@@ -46,27 +47,23 @@ pub(super) fn admitted(
     let keepers = Rates { rule: &rule, candidate: candidate.as_ref() };
     let overrides = key.and_then(|key| overrides(fields, key, &keepers, &mut classes, report));
     let limit = rule.limit(&classes, report);
-    let candidate = candidate.and_then(|candidate| Some((candidate.limit(&classes, report)?, candidate)));
-    let limit = limit?;
-    doubt::about_limit(&limit, rule.at, report);
-    if let Some((candidate, numbers)) = candidate.as_ref().filter(|(candidate, _)| *candidate != limit) {
-        doubt::about_limit(candidate, numbers.at, report);
-    }
-    let candidate = candidate.map(|(candidate, _)| Box::new(candidate));
-    let admitted = Admitted { limit, overrides, candidate, expires: None };
-    admitted.doubt(rule.at, at, report);
+    let candidate = candidate.and_then(|candidate| candidate.limit(&classes, report)).zip(at);
+    let admitted = Admitted { limit: limit?, overrides, candidate, expires: None };
+    admitted.doubt(rule.at, report);
     Some(admitted)
 }
 
 impl Admitted {
-    /// What says nothing: `at` is the place of the rule, `candidate` that of its candidate if one is written.
-    pub(super) fn doubt(&self, at: Place, candidate: Option<Place>, report: &mut Report<'_>) {
-        if self.limit.allowances.iter().all(Option::is_none) && candidate.is_none() {
-            report.warning(at, "nothing has a limit here: the rule refuses nobody", "leave the rule out");
-        }
-        if self.candidate.as_deref() == Some(&self.limit) {
-            let at = candidate.unwrap_or_default();
-            report.warning(at, "the candidate says what its rule says", "leave it out");
+    /// Warns about a rule, which stands at `at`, and a candidate without effect.
+    pub(super) fn doubt(&self, at: Place, report: &mut Report<'_>) {
+        match &self.candidate {
+            Some((limit, at)) if *limit == self.limit => {
+                report.warning(*at, "the candidate says what its rule says", "leave it out");
+            }
+            None if self.limit.allowances.iter().all(Option::is_none) => {
+                report.warning(at, "nothing has a limit here: the rule refuses nobody", "leave the rule out");
+            }
+            _ => {}
         }
     }
 }
@@ -124,13 +121,5 @@ impl Keepers for Rates<'_> {
     fn check(&self, terms: &Terms) -> Result<(), Wrong> {
         terms.check()?;
         self.each().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
-    }
-
-    fn doubt(&self, terms: &Terms, at: Place, report: &mut Report<'_>) {
-        if self.rule.algorithm == Algorithm::TokenBucket
-            && let Ok(Some(rate)) = terms.rate.steady()
-        {
-            doubt::about_period(rate, terms.burst.unwrap_or(rate.count()), at, report);
-        }
     }
 }

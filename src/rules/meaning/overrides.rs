@@ -45,9 +45,6 @@ pub(super) trait Keepers {
 
     /// Whether these terms can be kept.
     fn check(&self, terms: &Self::Terms) -> Result<(), Wrong>;
-
-    /// What can be kept and was perhaps not meant.
-    fn doubt(&self, _terms: &Self::Terms, _at: Place, _report: &mut Report<'_>) {}
 }
 
 /// Reads both fields; `None` when neither is written.
@@ -105,8 +102,6 @@ fn entry<K: Keepers>(
     let conditions = matching.and_then(|node| conditions(node, report));
     let (at, terms) = keepers.of_entry(&fields, report)?;
     let number = report.settle(at, classes.number(terms, |new| keepers.check(new)))?;
-    let own = fields.get(K::COLUMN).map_or(at, |node| node.at);
-    keepers.doubt(&terms, own, report);
     Some((conditions?, number))
 }
 

@@ -36,8 +36,6 @@ pub(crate) struct UnsettledShed {
     bands_at: Option<Place>,
     /// Whom the reserve is for, if that is written.
     reserved_for: Option<Named>,
-    /// The signals that count, and where they say so.
-    counted: Vec<Named>,
 }
 
 /// Reads one entry.
@@ -80,8 +78,6 @@ fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> 
     });
     let (brake, bands_at) = brake.unzip();
     let (fleet, reserved_for) = fleet.unzip();
-    let counted = signals.iter().filter(|(signal, _)| signal.counts);
-    let counted = counted.filter_map(|(signal, at)| Some((signal.name.clone(), (*at)?))).collect();
     let position = report.source().position(*at);
     Some(UnsettledShed {
         shed: Shed {
@@ -93,12 +89,11 @@ fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> 
             workers,
             brake,
             fleet,
-            signals: signals.into_iter().map(|(signal, _)| signal).collect(),
+            signals,
         },
         needs: needs.collect(),
         bands_at: bands_at.flatten(),
         reserved_for: reserved_for.flatten(),
-        counted,
     })
 }
 

@@ -89,34 +89,26 @@ impl Branch {
     }
 }
 
-/// The name of a node's rule: the texts of the nodes on its path, joined by dots, without what no name of a rule may
-/// hold.
+/// The name of a node's rule: the texts of the nodes on its path, joined by dots, without the characters that a rule
+/// name must not contain.
 pub(in crate::rules) fn rule_name(path: &[&str]) -> Box<str> {
-    rule_name_within(path, RULE_BYTES_MAX)
-}
-
-/// The same for names that may have no more than so many bytes.
-pub(in crate::rules) fn rule_name_within(path: &[&str], bytes_max: usize) -> Box<str> {
     let name = readable(path);
-    if name.len() > bytes_max {
-        return ended_by_digest(name, path, bytes_max);
-    }
-    name.into()
+    if name.len() > RULE_BYTES_MAX { ended_by_digest(name, path) } else { name.into() }
 }
 
 /// The name of a node's rule where the readable one is too long or another has it: ended by a digest of the path.
 pub(in crate::rules) fn rule_name_apart(path: &[&str]) -> Box<str> {
-    ended_by_digest(readable(path), path, RULE_BYTES_MAX)
+    ended_by_digest(readable(path), path)
 }
 
-/// A name cut to so many bytes, ended by a digest of what tells it apart from others.
-pub(in crate::rules) fn ended_by_digest(mut name: String, apart: &[&str], bytes_max: usize) -> Box<str> {
-    let mut end = name.len().min(bytes_max.saturating_sub(DIGEST_BYTES));
+/// The name cut to the length of a rule name, ended by a digest of the path.
+fn ended_by_digest(mut name: String, path: &[&str]) -> Box<str> {
+    let mut end = name.len().min(RULE_BYTES_MAX - DIGEST_BYTES);
     while !name.is_char_boundary(end) {
         end -= 1;
     }
     name.truncate(end);
-    format!("{name}~{:08x}", digest(apart)).into()
+    format!("{name}~{:08x}", digest(path)).into()
 }
 
 fn readable(path: &[&str]) -> String {

@@ -47,11 +47,12 @@ pub(super) fn decode_entry(kind: SectionKind, bytes: &mut ByteReader<'_>) -> Res
         SectionKind::Soft => Kept::Soft(decode_key(bytes)?, decode_time(bytes)?, decode_time(bytes)?),
         SectionKind::Places => Kept::Places(decode_key(bytes)?, bytes.u64()?),
         SectionKind::Rules => Kept::Rules(bytes.u64()?),
-        SectionKind::Rule => Kept::Rule(KeptRule {
-            identity: bytes.u64()?,
-            own: (bytes.u64()?, bytes.u8()?),
-            candidate: bytes.optional(|bytes| Ok((bytes.u64()?, bytes.u8()?)))?,
-        }),
+        SectionKind::Rule => {
+            let rule = KeptRule { identity: bytes.u64()?, quotas: (bytes.u64()?, bytes.u8()?) };
+            // An earlier daemon stored the candidate with its rule.
+            bytes.optional(|bytes| Ok((bytes.u64()?, bytes.u8()?)))?;
+            Kept::Rule(rule)
+        }
         SectionKind::Pool => Kept::Pool(Box::new(decode_pool(bytes)?)),
         SectionKind::Repeat => Kept::Repeat(Box::new(decode_grant(bytes)?)),
         SectionKind::Spent => Kept::Spent(Box::new(KeptSpent {
@@ -146,8 +147,11 @@ fn decode_lease(bytes: &mut ByteReader<'_>) -> Result<KeptLease, Useless> {
                     key: decode_key(bytes)?,
                     salt: bytes.u64()?,
                     allowance: bytes.u32()?,
-                    cost: bytes.u32()?,
-                    of_candidate: bytes.bool()?,
+                    cost: match (bytes.u32()?, bytes.bool()?) {
+                        (cost, false) => cost,
+                        // An earlier daemon charged the candidate, whose state is gone.
+                        (_, true) => 0,
+                    },
                     is_beyond: bytes.bool()?,
                 },
                 3 => KeptTie::Spent(decode_key(bytes)?),

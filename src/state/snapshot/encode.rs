@@ -63,12 +63,10 @@ pub(super) fn encode_entry(sections: &mut SectionWriter, kept: Kept) {
         Kept::Rules(names) => sections.entry(SectionKind::Rules, |to| to.extend(names.to_le_bytes())),
         Kept::Rule(rule) => sections.entry(SectionKind::Rule, |to| {
             to.extend(rule.identity.to_le_bytes());
-            let mark = |(print, mark): (u64, u8), to: &mut Vec<u8>| {
-                to.extend(print.to_le_bytes());
-                to.push(mark);
-            };
-            mark(rule.own, to);
-            encode_optional(rule.candidate, to, mark);
+            let (print, mark) = rule.quotas;
+            to.extend(print.to_le_bytes());
+            to.push(mark);
+            to.push(NO_CANDIDATE);
         }),
         Kept::Pool(pool) => sections.entry(SectionKind::Pool, |to| encode_pool(&pool, to)),
         Kept::Repeat(grant) => sections.entry(SectionKind::Repeat, |to| encode_grant(&grant, to)),
@@ -173,14 +171,14 @@ fn encode_lease(lease: &KeptLease, to: &mut Vec<u8>) {
             to.extend(print.to_le_bytes());
             to.extend(cost.to_le_bytes());
         }
-        KeptTie::Refund { rule, key: KeptKey(key), salt, allowance, cost, of_candidate, is_beyond } => {
+        KeptTie::Refund { rule, key: KeptKey(key), salt, allowance, cost, is_beyond } => {
             to.push(2);
             to.extend(rule.to_le_bytes());
             to.extend(key);
             to.extend(salt.to_le_bytes());
             to.extend(allowance.to_le_bytes());
             to.extend(cost.to_le_bytes());
-            to.push(u8::from(*of_candidate));
+            to.push(NO_CANDIDATE);
             to.push(u8::from(*is_beyond));
         }
     });
@@ -213,3 +211,6 @@ pub(super) const BUCKET_BYTES: u64 = 24;
 
 /// The size of the entry of a fixed window.
 pub(super) const WINDOW_BYTES: u64 = 28;
+
+/// Stands where this version of the format had the state of a rule's candidate, which is a rule of its own now.
+const NO_CANDIDATE: u8 = 0;

@@ -20,13 +20,13 @@ fn the_greedy_stand_out_and_are_named_only_where_the_rule_allows() {
     assert_eq!((shown.refused[0].count, shown.refused[0].error), (315, 0));
     assert_eq!(shown.would_refuse, []);
     let hidden = bench.engine.top_callers("api", "hidden");
-    assert_eq!(hidden.refused, []);
-    assert_eq!(texts(&hidden.would_refuse)[0], None, "no text without leave");
-    assert_eq!(hidden.would_refuse[0].count, 319, "what its candidate would have refused");
+    assert_eq!((hidden.refused, hidden.would_refuse), (Vec::new(), Vec::new()));
+    let candidate = bench.engine.top_callers("api", "hidden@candidate").would_refuse;
+    assert_eq!(texts(&candidate)[0], None, "no text without leave");
+    assert_eq!(candidate[0].count, 319);
     // One in 16 counts for 16: of 640 about as many are seen, and half of them are of the greedy.
     let seen = hidden.busiest.iter().map(|caller| caller.count).sum::<u64>();
     assert!((600..=680).contains(&seen), "{seen}");
-    assert_eq!(hidden.busiest[0].digest, hidden.would_refuse[0].digest);
     assert!((280..=360).contains(&hidden.busiest[0].count), "{:?}", hidden.busiest[0]);
     assert_eq!(hidden.busiest[0].digest.len(), 32);
 }

@@ -1,4 +1,6 @@
-//! A candidate stands in for its rule and is measured; it decides nothing.
+//! A candidate is a shadow rule beside its rule: its refusals are noted under the name of the rule.
+
+use tidegate::rules::{Mode, read_text};
 
 use super::bench::{Bench, S};
 
@@ -18,22 +20,13 @@ fn a_candidate_is_charged_for_what_it_passes() {
 }
 
 #[test]
-fn it_is_charged_also_where_its_rule_refuses_but_not_where_another_does() {
-    let rules = "  - {name: a, key: [], rate: 1/min, candidate: {rate: 3/min}}\n\
-                 \x20 - {name: b, match: {x: y}, key: [], rate: 1/h}\n";
-    let mut bench = Bench::new(rules);
+fn charges_a_candidate_for_granted_requests_alone() {
+    let mut bench = Bench::new("  - {name: a, key: [], rate: 1/min, candidate: {rate: 1/h, burst: 2}}\n");
     bench.check(&[
         (0, "", 1, "allow a 0/1"),
-        // Refused by the rule, passed and charged by the candidate: two of three are used.
         (0, "", 1, "limit a 0/1 after 60000000"),
-    ]);
-    bench.check(&[
-        (60 * S, "x=y", 1, "allow a 0/1"),
-        // Refused by b: the candidate is not charged.
-        (120 * S, "x=y", 1, "limit b 0/1 after 3540000000"),
-        (120 * S, "x=y", 1, "limit b 0/1 after 3540000000"),
-        (120 * S, "x=y", 1, "limit b 0/1 after 3540000000"),
-        (120 * S, "x=y", 1, "limit b 0/1 after 3540000000"),
+        (60 * S, "", 1, "allow a 0/1"),
+        (120 * S, "", 1, "allow a 0/1 [candidate a]"),
     ]);
 }
 
@@ -46,4 +39,23 @@ fn a_candidate_may_be_of_another_algorithm() {
         (30 * S, "", 1, "allow a 0/2 [candidate a]"),
         (60 * S, "", 1, "allow a 0/2"),
     ]);
+}
+
+#[test]
+fn a_candidate_is_a_rule_by_name() {
+    let rule = |mode: &str| format!("  - {{name: a, key: [], rate: 9/h, candidate: {{rate: 1/h}}{mode}}}\n");
+    for (mode, of_candidate) in
+        [("", Mode::Shadow), (", mode: shadow", Mode::Shadow), (", mode: disabled", Mode::Disabled)]
+    {
+        let loaded = read_text("a.yaml", &format!("domain: api\nlimits:\n{}", rule(mode)));
+        let [own, candidate] = loaded.domains[0].rules() else { panic!("{loaded:?}") };
+        assert_eq!((&*own.name, &*candidate.name, candidate.mode), ("a", "a@candidate", of_candidate));
+        assert!(!candidate.advertise && candidate.key == own.key);
+    }
+    let taken = "domain: api\nlimits:\n- {name: a@candidate, key: [], rate: 1/s}\n- {name: a, key: [], rate: 2/s, candidate: {rate: 1/s}}\n";
+    let loaded = read_text("a.yaml", taken);
+    assert!(
+        loaded.problems[0].to_string().starts_with("a.yaml:4:44: error: a second rule named `a@candidate`"),
+        "{loaded:?}"
+    );
 }

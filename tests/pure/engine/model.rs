@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NoteKind, Op, Request, Verdict,
+    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, Op, Request, Verdict,
 };
 use tidegate::rules::{RuleSet, read_text};
 
@@ -93,19 +93,7 @@ fn said(decision: &Decision<'_>) -> Reply {
             .binding
             .map(|view| (view.rule.name.to_string(), view.level.remaining, view.level.limit)),
         retry: decision.retry.map(|retry| retry.0),
-        notes: decision
-            .notes()
-            .map(|(kind, rule)| {
-                let kind = match kind {
-                    NoteKind::Shadow => "shadow",
-                    NoteKind::Candidate => "candidate",
-                    NoteKind::Over => "over",
-                    NoteKind::Near => "near",
-                    NoteKind::Quota => "quota",
-                };
-                (kind, rule.to_owned())
-            })
-            .collect(),
+        notes: decision.notes().map(|(kind, rule)| (kind.name(), rule.to_owned())).collect(),
         all: decision
             .all()
             .map(|view| {

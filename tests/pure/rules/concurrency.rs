@@ -24,7 +24,11 @@ fn check(fields: &str, allowances: &str, candidate: Option<&str>, expires_s: u64
     let loaded = warnings("rules.yaml", &format!("domain: api\nconcurrency:\n  - {{{fields}}}\n"), &[]);
     let rule = &loaded.domains[0].rules()[0];
     assert_eq!(most(&rule.limit), allowances, "{fields}");
-    assert_eq!(rule.candidate.as_deref().map(most).as_deref(), candidate, "{fields}");
+    assert_eq!(
+        loaded.domains[0].rules().get(1).map(|rule| most(&rule.limit)).as_deref(),
+        candidate,
+        "{fields}"
+    );
     assert_eq!(rule.expires.unwrap().as_secs(), expires_s, "{fields}");
 }
 
@@ -227,7 +231,10 @@ fn changes_are_told_with_both_values() {
     assert_eq!(lines("max: 2", "max: 3"), ["api/a: max 2 → 3"]);
     assert_eq!(lines("max: 2", "max: unlimited"), ["api/a: max 2 → unlimited"]);
     assert_eq!(lines("max: 2", "max: 2, expires: 2h"), ["api/a: expires 1m → 2h"]);
-    assert_eq!(lines("max: 2", "max: 2, candidate: {max: 1}"), ["api/a: candidate none → {max: 1}"]);
+    assert_eq!(
+        lines("max: 2", "max: 2, candidate: {max: 1}"),
+        ["api/a@candidate: added: key [u], max 1, expires 1m, mode shadow, advertise false"]
+    );
     let overrides = "max: 2, overrides: [{match: {p: x}, max: 9}, {match: {p: y}, max: unlimited}]";
     assert_eq!(lines("max: 2", overrides), ["api/a: overrides none → {p: x} max 9; {p: y} unlimited"]);
 }

@@ -247,16 +247,6 @@ fn what_is_never_reached_is_told_so() {
         ("exempt: [{name: e, match: {m: GET, v: '*'}}]", &[]),
         ("exempt: [{name: e, match: {v: {present: false}}}]", &[]),
         (
-            "{exempt: [{name: e, match: {v: 'x*'}}], deny: [{name: d, match: {v: xy}}, {name: d2, match: {v: y}}]}",
-            &[(2, "`d` is never reached: all it matches is exempt by `e`")],
-        ),
-        (
-            "exempt: [{name: e, match: {v: [a, b]}}, {name: e2, match: {v: a, w: c}}]",
-            &[(2, "`e2` is never reached: all it matches is exempt by `e`")],
-        ),
-        ("exempt: [{name: e, match: {v: a}}, {name: e2, match: {v: [a, b]}}]", &[]),
-        ("exempt: [{name: e, match: {v: a}}, {name: e2, match: {v: [a, {present: false}]}}]", &[]),
-        (
             "{priorities: [a], prioritize: [{match: {v: x}, priority: a}, {priority: a}, {match: {v: y}, priority: a}]}",
             &[(2, "no request comes this far in `prioritize`")],
         ),

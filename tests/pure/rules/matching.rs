@@ -206,11 +206,6 @@ fn what_was_perhaps_not_meant() {
         ),
         ("match: {u: ['*', {present: false}]}, key: []", "this holds whatever `u` is", "leave it out"),
         ("match: {u: {not: ''}}, key: []", "an empty value of `u` never matches", "{present: false}"),
-        (
-            "match: {u: {present: false}}, key: [u]",
-            "`u` must be absent, and a request without it has no key",
-            "out of `key`",
-        ),
         ("key: [{attribute: ip, ipv6_prefix: 16}]", "counts the customers of whole providers", "56 or 48"),
     ];
     for (fields, message, mend) in table {

@@ -61,10 +61,16 @@ pub(super) fn limit(limit: &Limit) -> String {
 /// The one rule of a file that has no errors.
 #[track_caller]
 pub(super) fn rule(fields: &str) -> Rule {
+    rules(fields).swap_remove(0)
+}
+
+/// The rule and its candidate, if it has one.
+#[track_caller]
+fn rules(fields: &str) -> Vec<Rule> {
     let text = format!("domain: api\nlimits:\n  - {{name: a, key: [u], {fields}}}\n");
     let loaded = read_text("rules.yaml", &text);
     assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-    loaded.domains[0].rules()[0].clone()
+    loaded.domains[0].rules().to_vec()
 }
 
 #[test]
@@ -260,10 +266,9 @@ fn a_candidate_says_what_differs() {
         ),
     ];
     for (fields, expected) in table {
-        let rule = rule(fields);
-        let candidate = rule.candidate.unwrap();
-        assert_eq!(limit(&candidate), *expected, "{fields}");
-        assert_eq!(candidate.allowances.len(), rule.limit.allowances.len(), "{fields}");
+        let [rule, candidate] = &*rules(fields) else { panic!("{fields}") };
+        assert_eq!(limit(&candidate.limit), *expected, "{fields}");
+        assert_eq!(candidate.limit.allowances.len(), rule.limit.allowances.len(), "{fields}");
     }
 }
 
@@ -271,7 +276,7 @@ fn a_candidate_says_what_differs() {
 fn what_else_a_rule_says_is_kept() {
     let plain = rule("rate: 1/s");
     assert_eq!((plain.unit, plain.warn_at, plain.refund_on, plain.advertise), (None, None, None, true));
-    assert!(plain.show_keys.is_empty() && plain.overrides.is_none() && plain.candidate.is_none());
+    assert!(plain.show_keys.is_empty() && plain.overrides.is_none());
     let full =
         rule("rate: 1/s, unit: tokens, warn_at: 12.5%, refund_on: ok, advertise: false, show_keys: [u]");
     assert_eq!((full.unit.as_deref(), full.warn_at, full.advertise), (Some("tokens"), Some(125), false));

@@ -104,7 +104,7 @@ fn a_table_serves_the_candidate_as_well() {
     );
     let rule = &loaded.domains[0].rules()[0];
     assert_eq!(limit(&rule.limit), "1/s burst 1 | 5/s burst 9 | unlimited");
-    assert_eq!(limit(rule.candidate.as_ref().unwrap()), "2 log 1s | 5 log 1s | unlimited");
+    assert_eq!(limit(&loaded.domains[0].rules()[1].limit), "2 log 1s | 5 log 1s | unlimited");
     assert_eq!(rule.overrides.as_ref().unwrap().file.as_deref(), Some("t.csv"));
 }
 

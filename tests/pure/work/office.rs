@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Answer, Cost, Decider, Descriptors, Engine, NoteKind, Op, Opening, Options, Repeat, Request, Session,
-    Verdict, WorkOutcome,
+    Answer, Cost, Decider, Descriptors, Engine, Op, Opening, Options, Repeat, Request, Session, Verdict,
+    WorkOutcome,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
@@ -98,14 +98,7 @@ impl Office {
             line += &format!(" {}/{}", view.level.remaining, view.level.limit);
         }
         for (kind, rule) in decision.notes() {
-            let kind = match kind {
-                NoteKind::Shadow => "shadow",
-                NoteKind::Candidate => "candidate",
-                NoteKind::Over => "over",
-                NoteKind::Near => "near",
-                NoteKind::Quota => "quota",
-            };
-            line += &format!(" [{kind} {rule}]");
+            line += &format!(" [{} {rule}]", kind.name());
         }
         let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
         assert!(granted || decision.lease.is_none(), "a lease without a grant: {line}");

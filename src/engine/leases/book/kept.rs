@@ -148,7 +148,6 @@ fn kept_tie(tie: Tie) -> KeptTie {
             salt: refund.salt.bits(),
             allowance: refund.allowance,
             cost: refund.cost,
-            of_candidate: refund.of_candidate,
             is_beyond: refund.is_beyond,
         },
     }
@@ -162,16 +161,13 @@ pub(in crate::engine::leases) fn tie(kept: &KeptTie) -> Option<Tie> {
         KeptTie::Spent(key) => Tie::Spent(key.digest()),
         KeptTie::Cost { unit, cost } => Tie::Cost { unit, cost },
         KeptTie::Print { .. } => return None,
-        KeptTie::Refund { rule, key, salt, allowance, cost, of_candidate, is_beyond } => {
-            Tie::Refund(Refund {
-                rule,
-                digest: key.digest(),
-                salt: Salt::of_bits(salt),
-                allowance,
-                cost,
-                of_candidate,
-                is_beyond,
-            })
-        }
+        KeptTie::Refund { rule, key, salt, allowance, cost, is_beyond } => Tie::Refund(Refund {
+            rule,
+            digest: key.digest(),
+            salt: Salt::of_bits(salt),
+            allowance,
+            cost,
+            is_beyond,
+        }),
     })
 }

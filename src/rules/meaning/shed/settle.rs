@@ -2,7 +2,6 @@
 
 use super::super::priorities::nearest;
 use super::UnsettledShed;
-use super::parts::Named;
 use crate::rules::percent::Share;
 use crate::rules::problem::shown;
 use crate::rules::shed::{Part, Shed};
@@ -12,11 +11,6 @@ impl UnsettledShed {
     /// The file that it stands in.
     pub(crate) fn file(&self) -> &std::sync::Arc<str> {
         &self.shed.position.file
-    }
-
-    /// The signals that count although the pool has no slow law, and where they say so.
-    pub(crate) fn counted_for_nothing(&self) -> &[Named] {
-        if self.shed.workers.is_some() { &[] } else { &self.counted }
     }
 
     /// Looks the priorities up, of which none may be known. What is wrong is noted.

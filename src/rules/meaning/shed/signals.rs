@@ -4,12 +4,12 @@ use crate::rules::fields::{Fields, boolean, check_name, list, text};
 use crate::rules::problem::{Wrong, shown};
 use crate::rules::shed::{Listen, Signal, Source};
 use crate::rules::shed_fields::SIGNAL;
-use crate::rules::source::{Place, Report};
+use crate::rules::source::Report;
 use crate::rules::yaml::{Node, Value};
 use crate::rules::{amount, percent};
 
-/// Each with where `use` stands, if that is written.
-pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<(Signal, Option<Place>)>> {
+/// Reads all of them.
+pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<Signal>> {
     let Value::Map(pairs) = &node.value else {
         let message = format!("`signals` is a mapping, not {}", node.kind());
         report.error(node.at, message, "write `signals: {NAME: {use: false}}`");
@@ -20,13 +20,13 @@ pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<(Signa
         report.error(node.at, message, format!("write at most {SIGNALS_MAX}: each is read every second"));
         return None;
     }
-    let mut signals: Vec<(Signal, Option<Place>)> = Vec::with_capacity(pairs.len());
+    let mut signals: Vec<Signal> = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
         let Some(name) = text(key, "signals", report) else { continue };
         if report.settle(key.at, check_name(name, "a signal")).is_none() {
             continue;
         }
-        if signals.iter().any(|(known, _)| *known.name == *name) {
+        if signals.iter().any(|known| *known.name == *name) {
             report.error(
                 key.at,
                 format!("{} is written twice in `signals`", shown(name)),
@@ -43,7 +43,7 @@ pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<(Signa
     Some(signals)
 }
 
-fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<(Signal, Option<Place>)> {
+fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
     let fields = Fields::read(node, "a signal", SIGNAL, report)?;
     let source = match (name, fields.get("listen")) {
         (ACCEPT_QUEUE, _) => {
@@ -72,8 +72,7 @@ fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<(Signal, O
         Some(node) => map(node, is_queue, report),
         None => source.as_ref().map(default_map),
     };
-    let signal = Signal { name: name.into(), source: source?, counts: counts?, map: map? };
-    Some((signal, fields.get("use").map(|node| node.at)))
+    Some(Signal { name: name.into(), source: source?, counts: counts?, map: map? })
 }
 
 /// `":8000"`, `8000` or `/run/app.sock`.

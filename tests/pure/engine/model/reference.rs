@@ -106,20 +106,13 @@ impl Reference {
             let wait = law.wait(&state, at, ask);
             parts.push(Part { rule, key, law, ask, passes, beyond, wait });
         }
-        let refusing: Vec<usize> = parts
-            .iter()
-            .filter(|part| self.is_enforced(part) && !part.passes)
-            .map(|part| part.rule)
-            .collect();
-        let granted = refusing.is_empty();
+        let granted = parts.iter().all(|part| part.passes || !self.is_enforced(part));
         let waits = parts.iter().filter(|part| self.is_enforced(part)).map(|part| part.wait);
         let wait = if granted { waits.max().unwrap_or(0) } else { 0 };
         if !peek {
             for part in &parts {
-                let others_pass = refusing.iter().all(|rule| *rule == part.rule);
-                let is_let_in = if part.key.1 { others_pass } else { granted };
                 let state = self.states.entry(part.key).or_default();
-                if part.law.counted || part.passes && is_let_in {
+                if part.law.counted || part.passes && granted {
                     part.law.charge(state, at, part.ask, wait);
                 }
                 if !part.passes {
@@ -171,11 +164,14 @@ impl Reference {
             let spec = &self.specs[part.rule];
             let (remaining, reset) = part.law.level(&self.state(part), at);
             let limit = part.law.quota.limit;
-            let name = NAMES[part.rule].to_owned();
+            let mut name = NAMES[part.rule].to_owned();
             let is_near = spec.warn_at.is_some_and(|share| (limit - remaining) * 100 > limit * share);
             let note = match (part.key.1, part.passes) {
                 (true, false) => Some("candidate"),
-                (true, true) => None,
+                (true, true) => (granted && part.beyond).then(|| {
+                    name.push_str("@candidate");
+                    "over"
+                }),
                 (false, false) => spec.shadow.then_some("shadow"),
                 (false, true) if granted && part.beyond => Some("over"),
                 (false, true) => (granted && is_near).then_some("near"),

@@ -1,0 +1,199 @@
+//! Warnings about rules that load and may not do what was meant: one pass over the domains without errors.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::draft::Draft;
+use super::problem::{Problem, shown};
+use super::source::{Place, Report, Source};
+use super::{Condition, KeyPart, Limit, ListKind, Listed, Mode, Over, Pattern, Refused, Rule, candidate_of};
+use crate::limit::Quota;
+
+/// Checks the domains. `is_complete`: all files were read, so that what they do not say is missing.
+pub(super) fn lint(
+    domains: &[Draft],
+    sources: &HashMap<&Arc<str>, &Source>,
+    is_complete: bool,
+) -> Vec<Problem> {
+    let mut lints = Lints { sources, problems: Vec::new(), comparisons_left: COMPARISONS_MAX };
+    let no_sheds = is_complete && !domains.iter().any(Draft::sheds);
+    for domain in domains {
+        lints.lists(domain);
+        lints.redundant(domain);
+        for rule in domain.rules() {
+            let (file, at) = (&rule.position.file, domain.place(&rule.name));
+            if candidate_of(&rule.name).is_none() {
+                lints.key(rule, at);
+            }
+            lints.limit(file, &rule.limit, at);
+            let mut allowances = rule.limit.allowances.iter().flatten();
+            if no_sheds && allowances.any(|allowance| matches!(allowance.over, Over::Elastic(_))) {
+                let why = "is never used: no pool is shed, so none is known to have room";
+                let help = "write an entry of `shed` for the pool, such as `{pool: web, workers: {}}`";
+                lints.warn(file, at, format!("the elastic part of {} {why}", shown(&rule.name)), help);
+            }
+        }
+        for (file, at, name) in domain.unknown_replaced() {
+            let help = "write the `name` of another `rate_limit`, or leave the entry out";
+            lints.warn(file, at, format!("no limit is named {} in this domain", shown(name)), help);
+        }
+    }
+    lints.problems
+}
+
+struct Lints<'s> {
+    sources: &'s HashMap<&'s Arc<str>, &'s Source>,
+    problems: Vec<Problem>,
+    /// Values that may still be compared: very many lists and rules are not compared to the end.
+    comparisons_left: usize,
+}
+
+impl Lints<'_> {
+    fn warn(&mut self, file: &Arc<str>, at: Place, message: String, help: impl Into<String>) {
+        let Some(source) = self.sources.get(file) else { return };
+        let mut report = Report::new(source);
+        report.warning(at, message, help);
+        self.problems.extend(report.into_problems());
+    }
+
+    /// Attributes of the key that have one value only.
+    fn key(&mut self, rule: &Rule, at: Place) {
+        for condition in &rule.conditions {
+            let [Pattern::Exact(value)] = condition.any_of.as_slice() else { continue };
+            if !value.is_empty() && rule.key.iter().any(|part| part.attribute == condition.attribute) {
+                let (name, value) = (shown(&condition.attribute), shown(value));
+                let message = format!("{name} is always {value} here: counting by it counts once");
+                self.warn(&rule.position.file, at, message, "leave it out of `key`, or out of `match`");
+            }
+        }
+    }
+
+    /// A limit that admits more in one period, or slightly less over time, than it says.
+    fn limit(&mut self, file: &Arc<str>, limit: &Limit, at: Place) {
+        let quotas = || limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
+        let buckets = quotas().filter_map(|quota| match quota {
+            Quota::TokenBucket(bucket) => Some(bucket),
+            Quota::Share(share) if share.window().is_none() => Some(share.bucket()),
+            _ => None,
+        });
+        for bucket in buckets.filter(|bucket| bucket.rate().period_nanos() >= DAY_NANOS).take(1) {
+            let (rate, text) = (bucket.rate(), bucket.rate().to_string());
+            let most = u64::from(rate.count()) + u64::from(bucket.burst());
+            let period = text.split_once('/').map_or("day", |(_, period)| period);
+            let message = format!("a token bucket of {rate} lets up to {most} through in one {period}");
+            let help =
+                "a `burst` below the rate narrows that; `algorithm: fixed_window` counts by the calendar";
+            self.warn(file, at, message, help);
+        }
+        let rates = quotas().filter_map(|quota| match quota {
+            Quota::TokenBucket(bucket) => Some((bucket.rate(), bucket.scale())),
+            Quota::LeakyBucket(bucket) => Some((bucket.rate(), bucket.scale())),
+            _ => None,
+        });
+        let rounded = rates.filter_map(|(rate, scale)| Some((rate.rounding_on(scale)?, rate)));
+        if let Some((parts, rate)) = rounded.min_by_key(|(parts, _)| *parts) {
+            let message = format!("the rate {rate} is not exact: it is kept slow by one part in {parts}");
+            let help = "exact are numbers up to 128 and those that divide the period evenly";
+            self.warn(file, at, message, help);
+        }
+    }
+
+    /// Rules that never refuse what another passes: the same requests, key and way of counting, and an enforced quota
+    /// that is at most as generous.
+    fn redundant(&mut self, domain: &Draft) {
+        let mut groups: HashMap<String, Vec<((u128, u32), &Rule)>> = HashMap::new();
+        for rule in domain.rules() {
+            if let Some((alike, generosity)) = comparable(rule) {
+                groups.entry(alike).or_default().push((generosity, rule));
+            }
+        }
+        for mut group in groups.into_values() {
+            // Stable: of two equal rules the first in file order stays.
+            group.sort_by_key(|(generosity, _)| *generosity);
+            let mut strictest: Option<(u32, &Rule)> = None;
+            for ((_, limit), rule) in group {
+                match strictest {
+                    Some((least, other)) if least <= limit => {
+                        let message =
+                            format!("{} never refuses what {} passes", shown(&rule.name), shown(&other.name));
+                        let help = "both match the same requests and count by the same key: keep one";
+                        self.warn(&rule.position.file, domain.place(&rule.name), message, help);
+                    }
+                    _ if rule.mode == Mode::Enforce => strictest = Some((limit, rule)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Rules that no request reaches, because an entry of `exempt` or `deny` takes all of it.
+    fn lists(&mut self, domain: &Draft) {
+        // The reader warns about an entry that takes everything.
+        let takes_some = |entry: &&Listed| entry.mode == Mode::Enforce && !entry.conditions.is_empty();
+        for rule in domain.rules().iter().filter(|rule| candidate_of(&rule.name).is_none()) {
+            let mut entries = domain.lists().iter().filter(takes_some);
+            let Some(by) = entries.find(|by| self.covers(by, &rule.conditions, &rule.key)) else { continue };
+            let taken = if by.kind == ListKind::Exempt { "exempt" } else { "denied" };
+            let (name, by_name) = (shown(&rule.name), shown(&by.name));
+            let message = format!("{name} is never reached: all it matches is {taken} by {by_name}");
+            let help = format!("remove it, or narrow the entry at {}", by.position);
+            self.warn(&rule.position.file, domain.place(&rule.name), message, help);
+        }
+    }
+
+    /// Whether an entry takes every request with these conditions and this key.
+    fn covers(&mut self, entry: &Listed, conditions: &[Condition], key: &[KeyPart]) -> bool {
+        entry.conditions.iter().all(|wide| {
+            let Some(narrow) = conditions.iter().find(|narrow| narrow.attribute == wide.attribute) else {
+                let has_it = key.iter().any(|part| part.attribute == wide.attribute);
+                return has_it && wide.any_of.iter().any(Pattern::is_any);
+            };
+            let cost = 1 + wide.any_of.len().saturating_mul(narrow.any_of.len());
+            self.comparisons_left = self.comparisons_left.saturating_sub(cost);
+            let holds = |pattern: &Pattern| match pattern.as_exact() {
+                Some(value) => wide.holds(Some(value)),
+                None => wide.any_of.iter().any(|wide| wide.is_any() || wide == pattern),
+            };
+            self.comparisons_left > 0
+                && (wide.or_absent || !narrow.or_absent)
+                && narrow.any_of.iter().all(holds)
+        })
+    }
+}
+
+/// The group of rules that a rule can be compared with, and its generosity there: its speed, then its limit. `None` if
+/// it does more than refuse, or delays requests, or shares its budget with other hosts.
+fn comparable(rule: &Rule) -> Option<(String, (u128, u32))> {
+    let Limit { allowances, refused: Refused::Free, block: None, .. } = &rule.limit else { return None };
+    let [Some(allowance)] = allowances.as_slice() else { return None };
+    let is_watched = rule.warn_at.is_some() || candidate_of(&rule.name).is_some();
+    if allowance.over != Over::Refuse || rule.mode == Mode::Disabled || is_watched {
+        return None;
+    }
+    let (way, speed) = match &allowance.quota {
+        Quota::TokenBucket(bucket) => {
+            let rate = bucket.rate();
+            (String::new(), (u128::from(rate.count()) << 64).checked_div(rate.period_nanos().into())?)
+        }
+        Quota::Concurrency(_) => (format!("{:?}", rule.expires), 0),
+        Quota::FixedWindow(window) => (format!("{:?}", window.with_count(1)), 0),
+        Quota::SlidingLog(log) => (format!("{:?}", log.with_count(1)), 0),
+        Quota::SlidingWindow(window) => (format!("{:?}", window.with_count(1)), 0),
+        Quota::LeakyBucket(_) | Quota::Places(_) | Quota::Share(_) => return None,
+    };
+    let conditions = rule.conditions.iter().map(|condition| {
+        let mut values: Vec<_> = condition.any_of.iter().map(|pattern| format!("{pattern:?}")).collect();
+        values.sort_unstable();
+        values.dedup();
+        format!("{} {} {values:?}", condition.attribute, condition.or_absent)
+    });
+    let mut parts: Vec<_> = conditions.chain(rule.key.iter().map(|part| format!("{part:?}"))).collect();
+    parts.sort_unstable();
+    let alike = format!("{parts:?} {:?} {} {way}", rule.unit, allowance.quota.algorithm());
+    Some((alike, (speed, allowance.quota.limit())))
+}
+
+const DAY_NANOS: u64 = 86_400 * 1_000_000_000;
+
+/// A few hundredths of a second.
+const COMPARISONS_MAX: usize = 1_000_000;
