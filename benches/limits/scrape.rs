@@ -128,6 +128,8 @@ impl Door for At {
     fn open(&mut self) -> Result<UnixListener, String> {
         UnixListener::bind(&self.0).map_err(|error| error.to_string())
     }
+
+    fn close(&mut self) {}
 }
 
 const SCRAPES: u32 = 100;
