@@ -14,8 +14,7 @@ use crate::engine::{Engine, HashKey, Mode, Opening, Options as EngineOptions, Ve
 use crate::protocol::{
     Amount, Charge, Cost, Descriptors, Judge, Options, Request, Split, encode_request, split,
 };
-use crate::record::{Disguise, Key, Recorder, Told, What, Who, Writer};
-use crate::rules::RuleSet;
+use crate::record::{Key, Recorder, What, Who, Writer};
 
 type Pairs = Vec<(String, String)>;
 
@@ -142,9 +141,9 @@ fn recorded(requests: &[Asked], at: i64) -> String {
     }
     recorder.note(now.at, who(), What::Signal { name: "lag".into(), permille: 1_000 });
     recorder.note(now.at, who(), What::Gone);
-    let told = Told { all: true, attributes: Vec::new() };
-    let disguise = Disguise::new(Key::from_bytes([1; 16]), &RuleSet::default(), told);
-    let (mut writer, mut text) = (Writer::new(disguise, now), Vec::new());
+    let keys = requests.iter().flat_map(|asked| asked.descriptors.iter().flatten());
+    let clear = keys.map(|(key, _)| key.as_str().into()).collect();
+    let (mut writer, mut text) = (Writer::new(Key::from_bytes([1; 16]), clear, now), Vec::new());
     writer.open(&engine.open_sessions(), now.at, &mut text).unwrap();
     while writer.write(&reel, 1 << 20, &mut text).unwrap() {}
     assert_eq!(writer.written().left_out, 0);

@@ -1,5 +1,6 @@
 //! Where events are played: before one rule set or two at once, each decision written, each difference noted.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::summary::{Played, summary};
 use super::table::counted;
 use crate::clock::Timestamp;
 use crate::engine::{Op, Request};
+use crate::record::is_hashed;
 use crate::rules;
 
 /// One rule set or two, and what has been played before them.
@@ -31,6 +33,8 @@ pub(in crate::cli) struct Stage<'w> {
     /// A trace does not put other rules in force.
     keeps_rules: bool,
     reloads_passed_over: u64,
+    /// Attributes that had hashed values.
+    hashed: BTreeSet<Box<str>>,
     news: Vec<String>,
 }
 
@@ -55,6 +59,7 @@ impl<'w> Stage<'w> {
             charges_unmatched: 0,
             keeps_rules: other_is_there,
             reloads_passed_over: 0,
+            hashed: BTreeSet::new(),
             news: Vec::new(),
         }
     }
@@ -80,6 +85,11 @@ impl<'w> Stage<'w> {
     }
 
     fn judge(&mut self, event: &Event<'_>, request: &Request<'_>, by: &By<'_>) -> Result<(), Failure> {
+        for (attribute, value) in request.descriptors.attributes {
+            if is_hashed(value) && !self.hashed.contains(*attribute) {
+                self.hashed.insert((*attribute).into());
+            }
+        }
         let all = self.decisions.is_some();
         let decision = self.side.judge(&Request { all, ..*request }, by);
         let decision = decision.map_err(|wrong| not_played(event, wrong))?;
@@ -138,6 +148,24 @@ impl<'w> Stage<'w> {
         Some(page(&played, about, &first, other.as_ref().map(|other| (other, &self.changes))))
     }
 
+    /// A warning where rules match on values that the trace has as hashes.
+    pub(in crate::cli) fn unmatched_hashes(&self) -> Option<String> {
+        let sides = || [Some(&self.side), self.other.as_ref()].into_iter().flatten();
+        let domains = || sides().flat_map(|side| side.player.rules());
+        let unmatched =
+            self.hashed.iter().filter(|attribute| domains().any(|domain| domain.looks_at(attribute)));
+        let unmatched: Vec<&str> = unmatched.map(|attribute| &**attribute).collect();
+        let options = || unmatched.iter().map(|name| format!(" --clear {}", name));
+        (!unmatched.is_empty()).then(|| {
+            format!(
+                "rules match on values of {}, which this trace has as hashes: they match no hash\n\
+                 help: record it with `tidegate record{}`",
+                unmatched.join(", "),
+                options().collect::<String>()
+            )
+        })
+    }
+
     fn played(&self, mut remarks: Vec<String>) -> Played {
         for (number, noun, what) in [
             (self.charges_unmatched, "charge", "matched no rule"),
@@ -152,6 +180,7 @@ impl<'w> Stage<'w> {
                 remarks.push(format!("{} {what}", counted(number, noun)));
             }
         }
+        remarks.extend(self.unmatched_hashes());
         let span = self.first.map_or(Duration::ZERO, |first| self.last.since(first));
         Played { lines: self.lines, span, remarks }
     }

@@ -78,6 +78,7 @@ pub(super) fn judge(
     let side = Side::new(Player::new(loaded.domains, 0), true);
     let mut stage = Stage::of_rules_that_stay(side, &directory(&args.trace));
     play(args, &mut stage)?;
+    remarks.extend(stage.unmatched_hashes());
     let Some(told) = stage.told() else { return Ok(Vec::new()) };
     if told.totals.evictions > 0 {
         let dropped = counted(told.totals.evictions, "key");

@@ -9,7 +9,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("server", &["protocol", "engine", "record", "sys"]),
     ("fleet", &["engine", "rules"]),
     ("admin", &["engine", "rules", "record", "page"]),
-    ("record", &["protocol", "engine", "rules", "sys"]),
+    ("record", &["protocol", "engine", "sys"]),
     ("host", &["engine", "sys"]),
     ("state", &["engine", "sys"]),
     ("engine", &["rules", "shed", "limit"]),
